@@ -1,0 +1,1 @@
+"""The five HostFactory scripts: JSON in, state files, JSON out."""

@@ -1,0 +1,286 @@
+"""HostFactory's five commands: one JSON document in, the state files, one JSON document out.
+
+No cloud is asked and nothing waits for the loop: an answer takes milliseconds whatever the clouds do (DESIGN law 9).
+A call either succeeds (JSON on stdout, exit 0) or is refused (one line of text on stdout, exit 1, nothing recorded).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from hf_scripts import documents, log
+from hf_scripts.documents import Document, Refused
+from hf_scripts.places import PlaceError, Places
+from provisioner import templates
+from provisioner.store import (
+    ID_LENGTH,
+    RETURN_ID_PREFIX,
+    Answer,
+    StateDir,
+    StateError,
+    StateMissing,
+    StateUnwritable,
+)
+
+SILENT_SECONDS = 60.0
+"""Without a heartbeat for longer than this the loop is taken to be down: it beats every few seconds."""
+
+OUR_ID = re.compile(rf"({RETURN_ID_PREFIX})?[a-z0-9]{{{ID_LENGTH}}}")
+"""The shape of the ids we print. Any other is unknown without a look, and never becomes a file's name."""
+
+WAITING = "Waiting for the provisioner."
+UNKNOWN = "The provisioner has no request with this id."
+
+
+class Call(NamedTuple):
+    """One call of HF, and what its log line will say beside the command and the outcome."""
+
+    document: Document
+    places: Places
+    facts: dict[str, object]
+
+    def state(self) -> StateDir:
+        """The state directory; opening it touches nothing."""
+        return StateDir(self.places.state)
+
+
+# --- getAvailableTemplates --------------------------------------------------------------------------------------------
+
+
+def get_available_templates(call: Call) -> str:
+    """The valid templates of the file; those HF asks for, when it asks for some that exist."""
+    provider = templates.load(call.places.conf, call.places.environment)
+    for mistake in provider.mistakes:
+        log.append(call.places, "WARNING", "Left out a setting", {"problem": str(mistake)})
+    wanted = _wanted_templates(call.document)
+    asked = [template for template in provider.templates if template.id in wanted]
+    listed = [template.document() for template in asked or provider.templates]
+    call.facts.update(templates=len(listed), mistakes=len(provider.mistakes))
+    return json.dumps({"templates": listed, "message": "Get available templates success."})
+
+
+def _wanted_templates(document: Document) -> set[str]:
+    """The ids in HF's optional filter."""
+    entries = document.root.get("templates")
+    ids = [entry.get("templateId") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    return {name for name in ids if isinstance(name, str)}
+
+
+# --- requestMachines --------------------------------------------------------------------------------------------------
+
+
+def request_machines(call: Call) -> str:
+    """Records the request durably, then names it."""
+    wish = documents.wish(call.document)
+    _check_template(call, wish.template)
+    state = call.state()
+    with state.intent.transaction(create_for=call.places.name) as intent:
+        request = intent.add_request(wish.template, wish.machines, created_wall=time.time(), rc_account=wish.rc_account)
+    call.facts.update(request=request, template=wish.template, count=wish.machines)
+    return _accepted(state, request, f"Request recorded: {wish.machines} of {wish.template}.")
+
+
+def _check_template(call: Call, name: str) -> None:
+    provider = templates.load(call.places.conf, call.places.environment)
+    template = provider.template(name)
+    if template is None:
+        known = ", ".join(template.id for template in provider.templates)
+        raise call.document.expected("template.templateId", f"one of {known}", name)
+    if template.max_number == 0:
+        raise call.document.refused("template.templateId", f"maxNumber of {name} is 0: none may be requested")
+
+
+def _accepted(state: StateDir, request: str, message: str) -> str:
+    silent = state.heartbeat.age_against(state.intent.path)
+    return json.dumps({"message": _with_silence(message, silent), "requestId": request})
+
+
+# --- getRequestStatus -------------------------------------------------------------------------------------------------
+
+
+def get_request_status(call: Call) -> str:
+    """What the loop published of each request, as it stands in the file."""
+    ids = documents.request_ids(call.document)
+    state = call.state()
+    found, touched = _polled(state, [name for name in ids if OUR_ID.fullmatch(name)])
+    silent = state.heartbeat.loop_silent_for(touched) if touched else None
+    unknown = [name for name in ids if name not in found]
+    call.facts.update(requests=len(ids), unknown=len(unknown))
+    entries = [_entry(name, found[name], silent) if name in found else _unknown(name) for name in ids]
+    return '{"requests": [' + ", ".join(entries) + "]}"
+
+
+def _polled(state: StateDir, ids: list[str]) -> tuple[dict[str, Answer | None], int]:
+    """The answers of the known ids, each read after its ``seen`` was touched; and when that was, in ns (0: never).
+
+    The loop publishes that it cancels, then looks at ``seen``; we touch ``seen``, then look at the answer: one of the
+    two notices the other. At the first poll of an id there is no ``seen`` yet, and only a known id may get one.
+    """
+    polled_before = [name for name in ids if os.path.exists(os.path.join(state.seen.path, name))]
+    marks = [state.seen.touch(name) for name in polled_before]
+    found = _published(state, ids)
+    first_polled = [name for name in found if name not in polled_before]
+    if first_polled:
+        marks += [state.seen.touch(name) for name in first_polled]
+        found = _published(state, ids)
+    return found, max(marks, default=0)
+
+
+def _published(state: StateDir, ids: list[str]) -> dict[str, Answer | None]:
+    """The published answers; None for what is recorded and not yet published; nothing for what is unknown."""
+    if not ids:
+        return {}
+    found: dict[str, Answer | None] = {}
+    # Before the loop's first cycle there are no answers; intent, read next, says so when the whole state is missing.
+    with contextlib.suppress(StateMissing):
+        found.update(state.status.read_answers(ids))
+    unpublished = [name for name in ids if name not in found]
+    return found | dict.fromkeys(state.intent.find(unpublished)) if unpublished else found
+
+
+def _entry(name: str, answer: Answer | None, silent: float | None) -> str:
+    """One entry of ``requests``. Published text is copied, and made anew only to say that the loop is down."""
+    if answer is None:
+        return _running(name, _with_silence(WAITING, silent))
+    if answer.ended or not _is_silent(silent):
+        return answer.text
+    entry = json.loads(answer.text)
+    return json.dumps(entry | {"message": _with_silence(entry["message"], silent)})
+
+
+def _running(name: str, message: str) -> str:
+    return json.dumps({"requestId": name, "status": "running", "message": message, "machines": []})
+
+
+def _unknown(name: str) -> str:
+    return json.dumps({"requestId": name, "status": "complete_with_error", "message": UNKNOWN, "machines": []})
+
+
+def _is_silent(silent: float | None) -> bool:
+    return silent is not None and silent > SILENT_SECONDS
+
+
+def _with_silence(message: str, silent: float | None) -> str:
+    """The message, and that the loop is down when it is."""
+    return f"The provisioner has not run for {silent:.0f} s. {message}".rstrip() if _is_silent(silent) else message
+
+
+# --- requestReturnMachines --------------------------------------------------------------------------------------------
+
+
+def request_return_machines(call: Call) -> str:
+    """Records durably which machines HF gives back, known to us or not, then names the return."""
+    hosts = documents.hosts(call.document)
+    if not hosts:
+        raise call.document.refused("machines", "the list is empty")
+    names = list(dict.fromkeys(host.machine for host in hosts))
+    state = call.state()
+    with state.intent.transaction(create_for=call.places.name) as intent:
+        request = intent.add_return(names, created_wall=time.time())
+    call.facts.update(request=request, machines=len(names))
+    disagreeing = [host.name for host in hosts if host.name and documents.short_name(host.name) != host.machine]
+    if disagreeing:
+        call.facts.update(name_is_not_machine_id=disagreeing)
+    return _accepted(state, request, f"Return recorded; machines: {len(names)}.")
+
+
+# --- getReturnRequests ------------------------------------------------------------------------------------------------
+
+
+def get_return_requests(call: Call) -> str:
+    """Of the hosts HF lists, those that are lost and not yet given back."""
+    listed = call.document.root.get("machines") is not None
+    hosts = documents.hosts(call.document) if listed else []
+    state = call.state()
+    reported = _lost_hosts(state, hosts)
+    if listed:
+        _note_inventory(call, state, hosts)
+    call.facts.update(hosts=len(hosts), lost=len(reported))
+    message = f"Lost hosts: {len(reported)}."
+    return json.dumps({"status": "complete", "message": message, "requests": reported})
+
+
+def _note_inventory(call: Call, state: StateDir, hosts: list[documents.Host]) -> None:
+    """Notes what HF listed. Only a hint for the loop: HF gets its answer also when that cannot be written."""
+    try:
+        state.inventory.write(dict.fromkeys(host.machine for host in hosts))
+    except StateUnwritable as error:
+        log.append(call.places, "WARNING", "Could not note the listed hosts", {"problem": str(error)})
+
+
+def _lost_hosts(state: StateDir, hosts: list[documents.Host]) -> list[dict[str, object]]:
+    """Entries for the lost ones among ``hosts``, each named as HF named it."""
+    try:
+        lost = state.status.read_lost()
+    except StateMissing:
+        if not os.path.isdir(state.path):
+            raise
+        lost = {}  # before the loop's first cycle, or until it has made the file again: nobody guesses
+    found = [host for host in hosts if host.machine in lost]
+    returned = _returned_names(state) if found else frozenset()
+    return [
+        {"machine": host.name or host.machine, "machineId": host.machine, "gracePeriod": lost[host.machine]}
+        for host in found
+        if host.machine not in returned
+    ]
+
+
+def _returned_names(state: StateDir) -> frozenset[str]:
+    """Every name in a recorded return request."""
+    return frozenset(name for entry in state.intent.read().returns.values() for name in entry.names)
+
+
+# --- the call ---------------------------------------------------------------------------------------------------------
+
+COMMANDS: Mapping[str, Callable[[Call], str]] = {
+    "getAvailableTemplates": get_available_templates,
+    "requestMachines": request_machines,
+    "getRequestStatus": get_request_status,
+    "requestReturnMachines": request_return_machines,
+    "getReturnRequests": get_return_requests,
+}
+
+
+def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> int:
+    """One call: prints the answer or the refusal on stdout, logs it, and returns the exit code."""
+    started = time.monotonic()
+    places = Places(environment)
+    facts: dict[str, object] = {"command": command}
+    level, text = "INFO", ""
+    try:
+        document = documents.read(command, arguments, may_be_empty=command == "getAvailableTemplates")
+        text = COMMANDS[command](Call(document, places, facts))
+    except Refused as error:
+        level, text = "WARNING", documents.printable(str(error))
+    except (PlaceError, templates.TemplatesError, StateError) as error:
+        level, text = "ERROR", documents.printable(str(error))
+    if level != "INFO":
+        facts["problem"] = text
+    if not _printed(text):
+        level, facts["problem"] = "ERROR", "stdout was closed before the answer was written"
+    facts["seconds"] = round(time.monotonic() - started, 4)
+    log.append(places, level, "Answered a call" if level == "INFO" else "Refused a call", facts)
+    return 0 if level == "INFO" else 1
+
+
+def _printed(text: str) -> bool:
+    """Writes the one line of the answer; False when nobody reads it. Python's own stdout would complain at exit."""
+    rest = memoryview(text.encode("utf-8", "backslashreplace") + b"\n")
+    try:
+        while rest:
+            rest = rest[os.write(1, rest) :]
+    except OSError:
+        return False
+    return True
+
+
+def main() -> None:
+    """``python -c '…' NAME ARGUMENT…``: the entry of the shell scripts."""
+    sys.exit(run(sys.argv[1], sys.argv[2:], os.environ))

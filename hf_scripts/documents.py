@@ -1,0 +1,194 @@
+"""What HostFactory hands to a script: read from the command line or a file, checked, and turned into plain values.
+
+Liberal: object and list forms, a byte order mark, any line ends, unknown keys. Only reads; no logger.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import NamedTuple
+
+from provisioner.templates import shown
+
+MAX_COUNT = 100_000
+"""Machines in one request at most, ten times the largest maxNumber: more is a slip, and would fill the state files."""
+
+USAGE = "usage: {command}.sh -f FILE, or {command}.sh JSON"
+
+
+class Refused(Exception):
+    """A call that cannot be answered; the text is one line for HF. Exit 1, and nothing was recorded."""
+
+
+class Document(NamedTuple):
+    """HF's JSON object, and what to call its source in a message."""
+
+    source: str
+    root: dict[str, object]
+
+    def refused(self, where: str, words: str) -> Refused:
+        """What is wrong at a place of this document."""
+        return Refused(f"{self.source}: {where}: {words}")
+
+    def expected(self, where: str, words: str, value: object) -> Refused:
+        """A value that is not what ``words`` says."""
+        return self.refused(where, f"expected {words}, got {shown(value)}")
+
+    def missing(self, where: str) -> Refused:
+        """A value that is not there."""
+        return self.refused(where, "is missing")
+
+
+class Wish(NamedTuple):
+    """The input of requestMachines."""
+
+    template: str
+    machines: int
+    """How many."""
+    rc_account: str
+
+
+class Host(NamedTuple):
+    """A machine as HF names it."""
+
+    name: str
+    """The host name as HF sent it; may be empty when it sent only an id."""
+    machine: str
+    """Our name for it: the machine id, else the short host name."""
+
+
+def read(command: str, arguments: list[str], *, may_be_empty: bool = False) -> Document:
+    """The input of a call from its arguments: ``-f FILE`` or the JSON itself, which wins. Raises Refused."""
+    file, text = _source(command, arguments)
+    if text is not None:
+        source, content = "the argument", os.fsencode(text)
+    else:
+        assert file is not None
+        source, content = printable(file), _content(file)
+    if may_be_empty and not content.strip():
+        return Document(source, {})
+    return Document(source, _root(source, content))
+
+
+def printable(text: str) -> str:
+    """A text for a message: on one line, and valid UTF-8 whatever bytes a file name holds."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def _source(command: str, arguments: list[str]) -> tuple[str | None, str | None]:
+    """(file, JSON text); one of them at least is given."""
+    file = text = None
+    left = iter(arguments)
+    for argument in left:
+        if argument == "-f":
+            file = next(left, None)
+            if file is None:
+                raise Refused(USAGE.format(command=command))
+        elif argument.startswith("-") or text is not None:
+            raise Refused(USAGE.format(command=command))
+        else:
+            text = argument
+    if file is None and text is None:
+        raise Refused(USAGE.format(command=command))
+    return file, text
+
+
+def _content(file: str) -> bytes:
+    try:
+        with open(file, "rb") as opened:
+            return opened.read()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise Refused(f"{printable(file)}: {reason}") from error
+
+
+def _root(source: str, content: bytes) -> dict[str, object]:
+    try:
+        root = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        reason = "the file is empty" if not content.strip() else f"not JSON: {error}"
+        raise Refused(f"{source}: {reason}") from error
+    if not isinstance(root, dict):
+        raise Refused(f"{source}: expected a JSON object, got {shown(root)}")
+    return root
+
+
+# --- what each command takes from its document ------------------------------------------------------------------------
+
+
+def wish(document: Document) -> Wish:
+    """Template and count of requestMachines."""
+    template = _required(document, document.root, "", "template")
+    if not isinstance(template, dict):
+        raise document.expected("template", "an object", template)
+    name = _required(document, template, "template.", "templateId")
+    if not isinstance(name, str) or not name:
+        raise document.expected("template.templateId", "a text", name)
+    account = document.root.get("rc_account")
+    count = _required(document, template, "template.", "machineCount")
+    return Wish(name, _count(document, count), account if isinstance(account, str) else "")
+
+
+def request_ids(document: Document) -> list[str]:
+    """The ids of getRequestStatus, each once, in order."""
+    entries = _entries(document, "requests")
+    ids = []
+    for where, entry in entries:
+        name = _required(document, entry, f"{where}.", "requestId")
+        if not isinstance(name, str) or not name:
+            raise document.expected(f"{where}.requestId", "a text", name)
+        ids.append(name)
+    return list(dict.fromkeys(ids))
+
+
+def hosts(document: Document) -> list[Host]:
+    """The machines of requestReturnMachines and getReturnRequests, each once, in order."""
+    found = {}
+    for where, entry in _entries(document, "machines"):
+        name, machine = (_name(document, entry, where, key) for key in ("name", "machineId"))
+        if not name and not machine:
+            raise document.refused(where, "name and machineId are missing")
+        found[name, machine] = Host(name, short_name(machine or name))
+    return list(found.values())
+
+
+def short_name(host: str) -> str:
+    """A host's first label, in lower case: HF and EGO use short and full names for the same host."""
+    return host.partition(".")[0].lower()
+
+
+def _entries(document: Document, key: str) -> list[tuple[str, dict[str, object]]]:
+    """(JSON path, entry) of a list of objects, or of the one object that stands for a list of one."""
+    value = _required(document, document.root, "", key)
+    if isinstance(value, dict):
+        return [(key, value)]
+    if not isinstance(value, list):
+        raise document.expected(key, "a list or an object", value)
+    entries = []
+    for index, entry in enumerate(value):
+        if not isinstance(entry, dict):
+            raise document.expected(f"{key}[{index}]", "an object", entry)
+        entries.append((f"{key}[{index}]", entry))
+    return entries
+
+
+def _required(document: Document, values: dict[str, object], parent: str, key: str) -> object:
+    if key not in values:
+        raise document.missing(f"{parent}{key}")
+    return values[key]
+
+
+def _name(document: Document, entry: dict[str, object], where: str, key: str) -> str:
+    value = entry.get(key)
+    if value is not None and not isinstance(value, str):
+        raise document.expected(f"{where}.{key}", "a text", value)
+    return value or ""
+
+
+def _count(document: Document, value: object) -> int:
+    """A whole number of at least 1, also when it is written as a text of digits."""
+    written = str(value) if isinstance(value, (int, str)) and not isinstance(value, bool) else ""
+    if not (written.isascii() and written.isdigit() and len(written) < 20 and 1 <= int(written) <= MAX_COUNT):
+        raise document.expected("template.machineCount", f"a whole number from 1 to {MAX_COUNT}", value)
+    return int(written)

@@ -1,0 +1,3 @@
+#!/bin/sh
+script=$(readlink -f -- "$0")
+exec "${script%/*}/python" getReturnRequests "$@"

@@ -1,0 +1,76 @@
+"""The scripts' log: one JSON line per call, in HF's log directory, with the level and rotation of the provider config.
+
+Never on stdout or stderr: HostFactory reads the first, and some wrappers mix in the second.
+A log that cannot be written stops no call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping
+
+from hf_scripts.places import PlaceError, Places
+from provisioner.templates import ProviderConfig, TemplatesError, load_config
+
+LEVELS = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARNING": 30, "WARN": 30, "ERROR": 40, "CRITICAL": 50, "FATAL": 50}
+
+MEGABYTE = 1024 * 1024
+
+
+def append(places: Places, level: str, message: str, facts: Mapping[str, object]) -> None:
+    """Adds one line if the configured level lets it through."""
+    try:
+        config = _config(places)
+        if LEVELS[level] < LEVELS.get(config.log_level.removeprefix("LOG_"), LEVELS["INFO"]):
+            return
+        path = _path(places, config)
+    except PlaceError:
+        return
+    if path:
+        now = time.time()
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
+        line = json.dumps({"time": stamp, "level": level, "message": message, "pid": os.getpid(), **facts})
+        with contextlib.suppress(OSError):
+            _write(path, line.encode() + b"\n", config)
+
+
+def _config(places: Places) -> ProviderConfig:
+    """The provider config; the defaults when it cannot be read: what depends on it says so, the log need not."""
+    try:
+        return load_config(os.path.join(places.conf, f"{places.name}prov_config.json"))[0]
+    except (PlaceError, TemplatesError):
+        return ProviderConfig()
+
+
+def _path(places: Places, config: ProviderConfig) -> str:
+    """``<log directory>/<instance>-provider.<host>.log``, or what LOGFILE says; empty: nowhere to log."""
+    if os.path.isabs(config.log_file):
+        return config.log_file
+    return places.logs and os.path.join(places.logs, config.log_file or f"{places.name}-provider.{places.host}.log")
+
+
+def _write(path: str, line: bytes, config: ProviderConfig) -> None:
+    """One write in append mode: lines of calls at the same time do not mix."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        os.write(file, line)
+        if config.log_max_rotate and 0 < config.log_max_megabytes * MEGABYTE < os.fstat(file).st_size:
+            _rotate(path, file, config.log_max_rotate)
+    finally:
+        os.close(file)
+
+
+def _rotate(path: str, file: int, keep: int) -> None:
+    """Renames the log to ``.1``, ``.1`` to ``.2`` and so on, once, whoever else notices its size at the same time."""
+    import fcntl  # only here: a call in many thousands rotates
+
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if not os.path.samestat(os.fstat(file), os.stat(path)):
+        return
+    for number in range(keep - 1, 0, -1):
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(f"{path}.{number}", f"{path}.{number + 1}")
+    os.replace(path, f"{path}.1")

@@ -1,0 +1,145 @@
+"""Carrying out a plan: one batch per pool at a time, each in a thread of its own, so that a slow pool delays no other."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Protocol
+
+from provisioner.backends import Backend
+from provisioner.model import Action, Create, Delete, ErrorClass, Failure, Outcome
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one pool is to do in one cycle: deletes first, they make room."""
+
+    pool: str
+    deletes: tuple[Delete, ...]
+    creates: tuple[Create, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What became of a batch."""
+
+    pool: str
+    outcomes: tuple[Outcome, ...]
+    unsent: tuple[Action, ...]
+    """Actions for which no call was started."""
+
+
+def batches(creates: Sequence[Create], deletes: Sequence[Delete]) -> list[Batch]:
+    """The actions of a plan, by pool."""
+    pools = dict.fromkeys([*(delete.pool for delete in deletes), *(create.pool for create in creates)])
+    return [
+        Batch(
+            pool,
+            tuple(delete for delete in deletes if delete.pool == pool),
+            tuple(create for create in creates if create.pool == pool),
+        )
+        for pool in pools
+    ]
+
+
+def carry_out(batch: Batch, backend: Backend, may_start: Callable[[], bool]) -> Results:
+    """Do a batch now. Never raises: what broke unexpectedly has an unknown outcome, and is looked at again."""
+    deleted = _guarded(batch.deletes, lambda: backend.delete(batch.deletes, may_start), batch.pool)
+    created = _guarded(batch.creates, lambda: backend.create(batch.creates, may_start), batch.pool)
+    tried = {(type(outcome.action), outcome.action.name) for outcome in (*deleted, *created)}
+    every: tuple[Action, ...] = (*batch.deletes, *batch.creates)
+    unsent = tuple(action for action in every if (type(action), action.name) not in tried)
+    return Results(batch.pool, (*deleted, *created), unsent)
+
+
+def _guarded(actions: Sequence[Action], call: Callable[[], list[Outcome]], pool: str) -> list[Outcome]:
+    if not actions:
+        return []
+    try:
+        return call()
+    except Exception as error:  # the edge: a bug in one backend must not stop the other pools
+        log.exception("Backend broke off a batch", extra={"pool": pool})
+        failure = Failure(ErrorClass.UNAVAILABLE, f"internal error: {error}")
+        return [Outcome(action, failure) for action in actions]
+
+
+class Actors(Protocol):
+    """Who carries out batches."""
+
+    def busy(self) -> Set[str]:
+        """Pools with a batch under way."""
+
+    def submit(self, batch: Batch, may_start: Callable[[], bool]) -> None:
+        """Begin a batch of a pool that is not busy."""
+
+    def collect(self) -> list[Results]:
+        """The batches that ended since the last call."""
+
+
+class InlineActors:
+    """Carries a batch out at once: one step after the other, as virtual time needs it."""
+
+    def __init__(self, backends: Mapping[str, Backend]) -> None:
+        self._backends = backends
+        self._ended: list[Results] = []
+
+    def busy(self) -> Set[str]:
+        """None ever is."""
+        return frozenset()
+
+    def submit(self, batch: Batch, may_start: Callable[[], bool]) -> None:
+        """Do it now."""
+        self._ended.append(carry_out(batch, self._backends[batch.pool], may_start))
+
+    def collect(self) -> list[Results]:
+        """What was done since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
+
+
+class ThreadedActors:
+    """One thread for each batch under way; ``wake`` is called when one ended."""
+
+    def __init__(self, backends: Mapping[str, Backend], wake: Callable[[], None]) -> None:
+        self._backends = backends
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._threads: dict[str, threading.Thread] = {}
+        self._ended: list[Results] = []
+
+    def busy(self) -> Set[str]:
+        """Pools with a batch under way or not yet collected."""
+        with self._lock:
+            return frozenset(self._threads) | {results.pool for results in self._ended}
+
+    def submit(self, batch: Batch, may_start: Callable[[], bool]) -> None:
+        """Begin a batch in a thread of its own."""
+        thread = threading.Thread(target=self._run, args=(batch, may_start), name=f"act-{batch.pool}", daemon=True)
+        with self._lock:
+            self._threads[batch.pool] = thread
+        thread.start()
+
+    def collect(self) -> list[Results]:
+        """The batches that ended since the last call."""
+        with self._lock:
+            ended, self._ended = self._ended, []
+        return ended
+
+    def settle(self, seconds: float) -> bool:
+        """Wait until no batch is under way; False when that takes longer."""
+        deadline = time.monotonic() + seconds
+        for thread in list(self._threads.values()):
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not self._threads
+
+    def _run(self, batch: Batch, may_start: Callable[[], bool]) -> None:
+        results = carry_out(batch, self._backends[batch.pool], may_start)
+        with self._lock:
+            self._ended.append(results)
+            del self._threads[batch.pool]
+        self._wake()

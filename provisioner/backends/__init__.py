@@ -1,0 +1,56 @@
+"""What a backend promises: it observes one pool, creates machines and deletes them, and says what went wrong in few classes.
+
+A backend never retries an action and never decides: the next cycle is the retry, the plan decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+from provisioner.model import Create, Delete, ErrorClass, Failure, Outcome, Snapshot
+
+
+class BackendError(Exception):
+    """A look or a call that failed, with its class and the cloud's words."""
+
+    def __init__(self, error: ErrorClass, text: str) -> None:
+        super().__init__(f"{error}: {text}")
+        self.failure = Failure(error, text)
+
+
+MayStart = Callable[[], bool]
+"""Asked before each call to a cloud; False: the cycle's time is over (or the loop is ending), start no new call."""
+
+
+class Backend(Protocol):
+    """One pool. ``observe`` and the actions may run at the same time in different threads."""
+
+    pool: str
+    lag: float
+    """Seconds two snapshots must begin apart before both prove an absence (GKE 0, MIG 30)."""
+    pace: float
+    """Seconds between two looks."""
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Begin to watch, if this kind of place can; ``wake`` is called when something changed."""
+
+    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
+        """Everything of ours that the pool holds, complete, begun at ``now`` or later; raises BackendError otherwise.
+
+        ``strangers`` are names HF returned that are no slot of ours: those that exist here and are not ours
+        are listed as ``foreign``.
+        """
+
+    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
+        """Create the machines, some at a time; one outcome for each that was tried, none for one that was not sent.
+
+        The first error of ``STOPPING_ERRORS`` stops further creates of its template. A machine that exists
+        already, with this slot's identity, is a success.
+        """
+
+    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
+        """Begin to delete the machines; one that is not there is a success. Only what ``uid`` names is touched."""
+
+    def close(self) -> None:
+        """End watches and connections."""

@@ -1,0 +1,177 @@
+"""The gke backend: one pool is the pods of one provisioner in one namespace, all made from one pod spec.
+
+The only importer of kubernetes: the official client finds cluster and credentials and keeps the connections.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import kubernetes.client
+import kubernetes.config
+
+from provisioner.backends import BackendError, MayStart
+from provisioner.backends.calls import Call, run_calls
+from provisioner.backends.kube_api import Document, KubeApi, KubeError
+from provisioner.backends.pod_cache import PodCache
+from provisioner.backends.pod_spec import PodSpec, PodSpecFile
+from provisioner.backends.pod_watch import USUAL_TIMES, PodWatch, WatchTimes, list_pods
+from provisioner.backends.pods import Identity, is_terminating
+from provisioner.backends.resolver import Resolver
+from provisioner.model import STOPPING_ERRORS, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
+from provisioner.settings import GkePool
+
+CONCURRENCY = 32
+"""Calls in flight: an API server's throughput peaks at 16 to 32; more only adds latency."""
+CONNECTIONS = CONCURRENCY + 4
+"""Kept alive: the calls, the watch, and the looks at single pods."""
+
+
+class GkeBackend:
+    """One pool of pods."""
+
+    lag = 0.0
+    """The cache follows the server's own order, and holds what we created from the moment that was accepted."""
+
+    def __init__(self, pool: GkePool, *, provisioner: str, times: WatchTimes = USUAL_TIMES) -> None:
+        """Reads the pod spec; BackendError when there is none, or no cluster can be found in the configuration."""
+        self.pool = pool.name
+        self.pace = pool.observe_seconds
+        self._times = times
+        self._identity = Identity(provisioner, pool.name)
+        self._path = f"/api/v1/namespaces/{pool.namespace}/pods"
+        self._spec = PodSpecFile(pool.pod_spec, pool.namespace)
+        self._api = connect(pool)
+        self._resolver = Resolver() if pool.require_dns else None
+        self._cache = PodCache(self._identity, resolver=self._resolver)
+        self._watch: PodWatch | None = None
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Watch from now on; without it every look lists the pods."""
+        self._watch = PodWatch(self._api, self._path, self._identity, self._cache, times=self._times, wake=wake)
+        self._watch.start()
+
+    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
+        """Everything of ours in the namespace.
+
+        A look at a live watch begins now: what we created is in the cache at once, what others did within the time
+        that a silent stream takes to be noticed.
+        """
+        if self._watch is not None:
+            self._watch.check()
+        else:
+            self._cache.replace(*list_pods(self._api, self._path, self._identity))
+        foreign = self._foreign(strangers)
+        return Snapshot(self.pool, now, self._cache.machines(now), foreign, self._spec.current().digest)
+
+    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
+        """Create pods, some at a time."""
+        spec = self._spec.current()
+        calls = [Call((create,), partial(self._create, spec, create)) for create in creates]
+        return run_calls(calls, workers=CONCURRENCY, may_start=may_start, stops=STOPPING_ERRORS)
+
+    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
+        """Delete pods, some at a time, each with its own grace period."""
+        calls = [Call((delete,), partial(self._delete, delete)) for delete in deletes]
+        return run_calls(calls, workers=CONCURRENCY, may_start=may_start)
+
+    def close(self) -> None:
+        """End the watch and the connections."""
+        if self._watch is not None:
+            self._watch.close()
+        if self._resolver is not None:
+            self._resolver.close()
+        self._api.connections.clear()
+
+    def _create(self, spec: PodSpec, create: Create) -> Mapping[str, Failure]:
+        """Create one pod. What is accepted is in the next look, whatever the watch has heard by then."""
+        try:
+            pod = self._api.send("POST", self._path, body=spec.body(create, self._identity.labels(create)))
+        except KubeError as error:
+            if error.status != 409 or error.reason != "AlreadyExists":
+                raise
+            pod = self._already_there(create)
+        self._cache.add_created(pod)
+        return {}
+
+    def _already_there(self, create: Create) -> Document:
+        """The pod that has the name already, if it is this slot's own; BackendError otherwise."""
+        pod = self._find(create.name)
+        if pod is None:
+            raise BackendError(ErrorClass.UNAVAILABLE, f'pod "{create.name}" existed already, and is gone now')
+        if not self._identity.owns(pod):
+            raise BackendError(ErrorClass.OTHER, f'the name is taken: pod "{create.name}" exists and is not ours')
+        if is_terminating(pod):
+            raise BackendError(ErrorClass.OTHER, f'pod "{create.name}" exists already and is being deleted')
+        return pod
+
+    def _delete(self, delete: Delete) -> Mapping[str, Failure]:
+        """Delete one pod, and no namesake: what is not there any more, or is another's, is a success."""
+        uid = delete.uid or self._own_uid(delete.name)
+        if not uid:
+            return {}
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        try:
+            self._api.send("DELETE", f"{self._path}/{delete.name}", body=json.dumps(options).encode())
+        except KubeError as error:
+            if error.status != 404 and not (error.status == 409 and "UID" in error.failure.text):
+                raise
+        return {}
+
+    def _own_uid(self, name: str) -> str:
+        """The uid of our pod of this name; empty when there is none of ours."""
+        pod = self._find(name)
+        return str(pod["metadata"]["uid"]) if pod is not None and self._identity.owns(pod) else ""
+
+    def _find(self, name: str) -> Document | None:
+        """The pod of this name, whoever's it is; None when there is none."""
+        try:
+            return self._api.get(f"{self._path}/{name}")
+        except KubeError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def _foreign(self, names: Collection[str]) -> frozenset[str]:
+        """Those of the names that exist here and are not this provisioner's."""
+        if not names:
+            return frozenset()
+        with ThreadPoolExecutor(min(CONCURRENCY, len(names)), thread_name_prefix="stranger") as workers:
+            pods = workers.map(self._find, names)
+            return frozenset(
+                name
+                for name, pod in zip(names, pods, strict=True)
+                if pod is not None and not self._identity.is_of_provisioner(pod)
+            )
+
+
+def connect(pool: GkePool) -> KubeApi:
+    """The API server that a pool's kubeconfig names, or else the one of the cluster that we run in."""
+    configuration = kubernetes.client.Configuration()
+    configuration.connection_pool_maxsize = CONNECTIONS
+    configuration.keep_alive = True
+    try:
+        if pool.kubeconfig is not None:
+            kubernetes.config.load_kube_config(  # type: ignore[no-untyped-call]
+                str(pool.kubeconfig), context=pool.context, client_configuration=configuration, persist_config=False
+            )
+        else:
+            kubernetes.config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    except kubernetes.config.ConfigException as error:
+        raise BackendError(ErrorClass.INVALID, f"pool {pool.name}: no cluster is configured: {error}") from error
+    client = kubernetes.client.ApiClient(configuration)
+    renewing = threading.Lock()
+
+    def authorization() -> Mapping[str, str]:
+        try:
+            with renewing:
+                setting = configuration.auth_settings().get("BearerToken")
+        except (kubernetes.config.ConfigException, OSError) as error:
+            raise BackendError(ErrorClass.DENIED, f"no credentials: {error}") from error
+        return {"Authorization": setting["value"]} if setting and setting["value"] else {}
+
+    return KubeApi(configuration.host, client.rest_client.pool_manager, authorization)

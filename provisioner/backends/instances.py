@@ -1,0 +1,235 @@
+"""Compute's JSON as our machines: what a managed instance group and its instances say, judged together.
+
+A machine is a member of the group. Its member entry (listManagedInstances) says what the group does with it; its
+instance entry (instances.list) says how it is reached. The two lists are read one after the other and each may be late,
+so a machine runs only when both say so, and ends when either does. Pure: no I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from provisioner.backends.compute_errors import attempt_error
+from provisioner.model import ErrorClass, Failure, Fingerprint, LossCause, Machine, Notice, Phase
+
+Json = Mapping[str, Any]
+
+SPOT_GRACE_SECONDS = 30.0
+"""A Spot instance gets so long between the notice and the end (Scheduling in the API's reference)."""
+
+WAITING_ACTIONS = frozenset({"CREATING", "CREATING_WITHOUT_RETRIES", "VERIFYING", "REFRESHING", "STARTING", "RESUMING"})
+"""The group works towards a running instance."""
+
+LEAVING_ACTIONS = frozenset({"DELETING", "ABANDONING", "STOPPING", "SUSPENDING", "RESTARTING"})
+"""The group ends what the instance does now. After RESTARTING it is another machine: its memory is lost."""
+
+WAITING_STATUSES = frozenset({"PENDING", "PROVISIONING", "STAGING", "RUNNING"})
+ENDING_STATUSES = frozenset({"STOPPING", "SUSPENDING", "PENDING_STOP", "DEPROVISIONING"})
+ENDED_STATUSES = frozenset({"TERMINATED", "STOPPED", "SUSPENDED"})
+
+ATTEMPT_STATUSES = frozenset({"", "PROVISIONING", "STAGING"})
+"""The last attempt's error means something only until the instance is up (the rule of Kubernetes' autoscaler)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One entry of listManagedInstances."""
+
+    name: str
+    id: str
+    """Empty while there is no instance."""
+    zone: str
+    """Empty while the group has not chosen one."""
+    status: str
+    action: str
+    attempt: Failure | None
+    """Why the group could not create it yet."""
+
+    @property
+    def url(self) -> str:
+        """How a call names it: relative, for addresses with another host are refused. Without zone, its bare name."""
+        return instance_url(self.zone, self.name) if self.zone else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One entry of instances.list."""
+
+    name: str
+    id: str
+    status: str
+    created: str
+    started: str
+    ip: str
+    public_ip: str
+    spot: bool
+
+
+def instance_url(zone: str, name: str) -> str:
+    """The shortest address of an instance that Compute takes."""
+    return f"zones/{zone}/instances/{name}"
+
+
+def read_member(item: Json, zone: str) -> Member:
+    """A member; ``zone`` is that of a zonal group, empty for a regional one."""
+    url = item.get("instance", "")
+    status = item.get("instanceStatus", "")
+    error = attempt_error(item) if status in ATTEMPT_STATUSES else None
+    return Member(
+        name=item.get("name") or url.rpartition("/")[2],
+        id=str(item.get("id", "")),
+        zone=url.partition("/zones/")[2].partition("/")[0] or zone,
+        status=status,
+        action=item.get("currentAction", "NONE"),
+        attempt=error.failure() if error else None,
+    )
+
+
+def read_instance(item: Json) -> Instance:
+    """An instance, with what of it the mask lets through."""
+    network = (item.get("networkInterfaces") or [{}])[0]
+    access = (network.get("accessConfigs") or [{}])[0]
+    scheduling = item.get("scheduling") or {}
+    return Instance(
+        name=item["name"],
+        id=str(item.get("id", "")),
+        status=item.get("status", ""),
+        created=item.get("creationTimestamp", ""),
+        started=item.get("lastStartTimestamp", ""),
+        ip=network.get("networkIP", ""),
+        public_ip=access.get("natIP", ""),
+        spot=scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible")),
+    )
+
+
+def machine(member: Member, instance: Instance | None, before: Machine | None, began: float) -> Machine:
+    """What the two entries say of one machine; ``before`` itself when that is what was known.
+
+    ``began`` is the loop time of the look. An instance entry with another id than the member's belongs to another
+    incarnation (one of the lists is late) and is not used.
+    """
+    if instance and member.id and instance.id != member.id:
+        instance = None
+    phase = _phase(member, instance)
+    cause = _cause(member, instance, before) if phase in (Phase.STOPPING, Phase.GONE) else None
+    made = Machine(
+        name=member.name,
+        phase=phase,
+        fingerprint=_fingerprint(member, instance),
+        ip=instance.ip if instance else "",
+        public_ip=instance.public_ip if instance else "",
+        launched=_epoch(instance.created) if instance else 0,
+        failure=_failure(member, instance, phase, cause),
+        cause=cause,
+        notice=_notice(phase, cause, before, began),
+    )
+    return before if made == before and before is not None else made
+
+
+def _phase(member: Member, instance: Instance | None) -> Phase:
+    """The unlikelier a state is to be outdated, the earlier it is asked for: no end is taken back."""
+    statuses = _statuses(member, instance)
+    if member.action == "RECREATING":
+        return Phase.GONE  # what comes back under the name is another machine
+    if member.action in LEAVING_ACTIONS:
+        return Phase.STOPPING
+    if statuses & ENDED_STATUSES or (member.action == "NONE" and not statuses):
+        return Phase.GONE
+    if statuses & ENDING_STATUSES:
+        return Phase.STOPPING
+    if member.action == "NONE" and statuses == {"RUNNING"} and instance and instance.ip:
+        return Phase.RUNNING
+    return Phase.PENDING
+
+
+def _statuses(member: Member, instance: Instance | None) -> set[str]:
+    return {member.status, instance.status if instance else ""} - {""}
+
+
+def _cause(member: Member, instance: Instance | None, before: Machine | None) -> LossCause:
+    """Why it ends. What was known stays: the last entry of a preempted instance says less than the first."""
+    if before and before.cause:
+        return before.cause
+    if member.action == "DELETING" or not _statuses(member, instance):
+        return LossCause.DELETED
+    if member.action in LEAVING_ACTIONS:
+        return LossCause.UNKNOWN
+    return LossCause.PREEMPTED if instance and instance.spot else LossCause.UNKNOWN
+
+
+def _fingerprint(member: Member, instance: Instance | None) -> Fingerprint:
+    """The start counts once the instance runs: until then a start may be tried again."""
+    if instance is None:
+        return Fingerprint(uid=member.id)
+    started = instance.started if instance.status == "RUNNING" else ""
+    return Fingerprint(uid=member.id or instance.id, created=instance.created, started=started, ip=instance.ip)
+
+
+def _failure(member: Member, instance: Instance | None, phase: Phase, cause: LossCause | None) -> Failure | None:
+    """Why it does not run, as far as that is known."""
+    if phase is Phase.RUNNING:
+        return None
+    if phase is Phase.PENDING:
+        return member.attempt or _unusual(member, instance)
+    if cause is LossCause.PREEMPTED:
+        return Failure(ErrorClass.OTHER, "The instance was preempted.")
+    status = "/".join(sorted(_statuses(member, instance))) or "without instance"
+    return Failure(ErrorClass.OTHER, f"The instance is {status}, the group's action {member.action}.")
+
+
+def _unusual(member: Member, instance: Instance | None) -> Failure | None:
+    """A word that Compute learned after us, or REPAIRING: it does not run, and nobody can say until when."""
+    strange = _statuses(member, instance) - WAITING_STATUSES
+    if member.action not in WAITING_ACTIONS | {"NONE"}:
+        strange.add(member.action)
+    return Failure(ErrorClass.OTHER, f"The instance is {'/'.join(sorted(strange))}.") if strange else None
+
+
+def _notice(phase: Phase, cause: LossCause | None, before: Machine | None, began: float) -> Notice | None:
+    """A preempted instance that still stops will be gone soon; the end does not move from look to look."""
+    if phase is not Phase.STOPPING or cause is not LossCause.PREEMPTED:
+        return None
+    if before and before.notice:
+        return before.notice
+    return Notice(LossCause.PREEMPTED, began + SPOT_GRACE_SECONDS)
+
+
+def _epoch(timestamp: str) -> int:
+    """Epoch seconds of an RFC 3339 time; 0 when there is none."""
+    try:
+        return int(datetime.fromisoformat(timestamp).timestamp())
+    except ValueError:
+        return 0
+
+
+def counted(group: Json) -> int:
+    """How many members the group itself counts, whatever it does with them."""
+    return sum(value for value in (group.get("currentActions") or {}).values() if isinstance(value, int))
+
+
+def spec(group: Json) -> str:
+    """The instance templates in use; they cannot be changed, only replaced, so their names say all."""
+    urls = [version.get("instanceTemplate", "") for version in group.get("versions") or []]
+    urls = urls or [group.get("instanceTemplate", "")]
+    return ",".join(url.partition("/projects/")[2] or url for url in urls)
+
+
+def group_problems(group: Json) -> tuple[str, ...]:
+    """What of the group's settings will go wrong, as sentences for people."""
+    problems = []
+    update = group.get("updatePolicy") or {}
+    if update.get("type") == "PROACTIVE" and update.get("replacementMethod", "SUBSTITUTE") == "SUBSTITUTE":
+        problems.append(
+            "updatePolicy is PROACTIVE with replacementMethod SUBSTITUTE: every create will be refused"
+            " (CONDITION_NOT_MET). Set the type to OPPORTUNISTIC, or the method to RECREATE."
+        )
+    lifecycle = group.get("instanceLifecyclePolicy") or {}
+    if lifecycle.get("defaultActionOnFailure", "REPAIR") != "DO_NOTHING":
+        problems.append(
+            "defaultActionOnFailure is REPAIR: the group recreates lost machines under their old names; they are"
+            " deleted as soon as they are seen. Set it to DO_NOTHING."
+        )
+    return tuple(problems)

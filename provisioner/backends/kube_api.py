@@ -1,0 +1,167 @@
+"""Raw requests to one Kubernetes API server over the official client's connections, its refusals as few error classes.
+
+Raw, because typed models cost three times the processor time of the request itself. Every call has its own time-outs
+and is tried once: the next cycle is the retry.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+import urllib3
+
+from provisioner.backends import BackendError
+from provisioner.model import ErrorClass, Failure
+
+CONNECT_SECONDS = 5.0
+"""A server that does not accept a connection within this is not there."""
+READ_SECONDS = 30.0
+"""Above the server's own limit for slow admission webhooks (10 s each), below its limit for a request (60 s)."""
+MAX_WORDS = 400
+"""Characters of the server's words that are kept: they are stored with each slot and shown to people."""
+
+Document = dict[str, Any]
+
+_QUOTA = re.compile(r"\bquota\b", re.IGNORECASE)
+_WEBHOOK = re.compile(r"denied the request")
+_CLASSES: Mapping[int, ErrorClass] = {
+    400: ErrorClass.INVALID,
+    401: ErrorClass.DENIED,
+    403: ErrorClass.DENIED,
+    404: ErrorClass.NOT_FOUND,
+    408: ErrorClass.TIMEOUT,
+    413: ErrorClass.INVALID,
+    415: ErrorClass.INVALID,
+    422: ErrorClass.INVALID,
+    429: ErrorClass.THROTTLED,
+    504: ErrorClass.TIMEOUT,
+}
+
+
+class KubeError(BackendError):
+    """The server answered, and refused."""
+
+    def __init__(self, status: int, reason: str, failure: Failure) -> None:
+        super().__init__(failure.error, failure.text)
+        self.status = status
+        """HTTP status."""
+        self.reason = reason
+        """Kubernetes' one word for it, such as AlreadyExists; empty when the answer was not a Status object."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubeApi:
+    """One API server."""
+
+    host: str
+    """``scheme://host[:port]``, perhaps with a path."""
+    connections: urllib3.PoolManager
+    authorization: Callable[[], Mapping[str, str]]
+    """The headers that say who we are, renewed when they have to be."""
+    read_seconds: float = READ_SECONDS
+
+    def get(self, path: str, query: Mapping[str, str | int] | None = None) -> Document:
+        """The JSON object at ``path``."""
+        return self.send("GET", path, query=query)
+
+    def send(
+        self, method: str, path: str, *, query: Mapping[str, str | int] | None = None, body: bytes | None = None
+    ) -> Document:
+        """One request and the JSON object that answers it; KubeError when refused, BackendError when not answered."""
+        reply = self._request(method, path, query, body, self.read_seconds, preload_content=True)
+        if reply.status >= 300:
+            raise refusal(reply.status, reply.data, reply.headers.get("Retry-After"))
+        return parse(reply.data)
+
+    def stream(
+        self, path: str, query: Mapping[str, str | int], silence_seconds: float
+    ) -> urllib3.response.BaseHTTPResponse:
+        """An open answer to be read as it comes; silence longer than ``silence_seconds`` is an error of the reader."""
+        reply = self._request("GET", path, query, None, silence_seconds, preload_content=False)
+        if reply.status < 300:
+            return reply
+        try:
+            raise refusal(reply.status, reply.read(), reply.headers.get("Retry-After"))
+        except urllib3.exceptions.HTTPError as error:
+            raise BackendError(*unanswered(error)) from error
+        finally:
+            reply.close()
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int] | None,
+        body: bytes | None,
+        read_seconds: float,
+        *,
+        preload_content: bool,
+    ) -> urllib3.response.BaseHTTPResponse:
+        headers = {"Accept": "application/json", **self.authorization()}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            return self.connections.request(
+                method,
+                self.host + path + ("?" + urlencode(query) if query else ""),
+                body=body,
+                headers=headers,
+                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds),
+                retries=False,
+                preload_content=preload_content,
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise BackendError(*unanswered(error)) from error
+
+
+def unanswered(error: urllib3.exceptions.HTTPError) -> tuple[ErrorClass, str]:
+    """The class and words of a request without an answer: it may have been applied, or not."""
+    reading = isinstance(error, urllib3.exceptions.ReadTimeoutError)
+    return (ErrorClass.TIMEOUT if reading else ErrorClass.UNAVAILABLE), words(f"{type(error).__name__}: {error}")
+
+
+def refusal(status: int, body: bytes, retry_after: str | None) -> KubeError:
+    """The error that an answer with a status of 300 or more stands for."""
+    try:
+        answer = parse(body)
+    except BackendError:
+        answer = {}
+    message = str(answer.get("message") or f"HTTP {status} {body[:MAX_WORDS].decode(errors='replace')}".strip())
+    if retry_after:
+        message += f" (retry after {retry_after} s)"
+    reason = str(answer.get("reason") or "")
+    return KubeError(status, reason, Failure(_error_class(status, reason, message), words(message)))
+
+
+def _error_class(status: int, reason: str, message: str) -> ErrorClass:
+    if _WEBHOOK.search(message):
+        return ErrorClass.DENIED
+    if status == 403 and _QUOTA.search(message):
+        return ErrorClass.QUOTA
+    if status == 409 and reason == "Conflict":
+        return ErrorClass.UNAVAILABLE  # Two writers met, as the quota's counter often does: the same call may succeed.
+    if status in _CLASSES:
+        return _CLASSES[status]
+    return ErrorClass.UNAVAILABLE if status >= 500 else ErrorClass.OTHER
+
+
+def parse(body: bytes) -> Document:
+    """The JSON object in an answer; BackendError when there is none (law 4: half an answer is no answer)."""
+    try:
+        document = json.loads(body)
+    except ValueError as error:
+        raise BackendError(ErrorClass.UNAVAILABLE, words(f"the answer is not JSON: {error}")) from error
+    if not isinstance(document, dict):
+        raise BackendError(ErrorClass.UNAVAILABLE, f"the answer is not a JSON object: {type(document).__name__}")
+    return document
+
+
+def words(text: str) -> str:
+    """A message on one line, cut to a bearable length."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_WORDS else line[: MAX_WORDS - 1] + "…"

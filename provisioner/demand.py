@@ -1,0 +1,306 @@
+"""Asking for what is missing: which pool, how many now, under which name, and why not more.
+
+Pure: no I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Set
+from dataclasses import dataclass, replace
+
+from provisioner import pressure
+from provisioner.draft import OWNED, Draft
+from provisioner.model import (
+    Create,
+    DeferReason,
+    DeleteReason,
+    ErrorClass,
+    Failure,
+    RequestRecord,
+    Slot,
+    TemplateLimits,
+    Verdict,
+    machine_name,
+)
+
+HF_MAXIMUM = 10_000
+"""HF's own upper bound of a template's maxNumber; it stands where a template says "unlimited" (interface §1.1)."""
+
+SLOW = Failure(ErrorClass.OTHER, "The machine did not run in time; another pool was tried.")
+
+
+def missing(record: RequestRecord) -> int:
+    """Machines of a request that are neither there, nor on their way, nor given up."""
+    return record.count - sum(
+        slot.verdict in OWNED
+        or slot.verdict is Verdict.CANCELLED
+        or (slot.verdict is Verdict.FAILED and slot.submitted is None)
+        for slot in record.slots.values()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many machines a pool takes now, and what would stop one more."""
+
+    machines: int
+    reason: DeferReason
+    waits: bool = False
+    """Its next machine waits here instead of going to the next pool."""
+
+
+class Places:
+    """What every pool holds and has been asked for, kept up to date while a plan asks for more."""
+
+    def __init__(self, draft: Draft, busy: Set[str]) -> None:
+        self._draft = draft
+        self.busy = busy
+        self.repeated: set[tuple[str, str]] = set()
+        """Where a create of unknown outcome is sent again in this plan."""
+        self._held: set[tuple[str, str]] = set()
+        """Where a machine was held back by the window in this plan."""
+        self.occupied: Counter[tuple[str, str]] = Counter()
+        """Observed + submitted machines, by pool and template."""
+        self.pending: Counter[tuple[str, str]] = Counter()
+        """Of open slots, those that do not run yet."""
+        self.starting: Counter[tuple[str, str]] = Counter()
+        """The same with those of closed slots: what max_pending bounds."""
+        self.probes: Counter[tuple[str, str]] = Counter()
+        """Of the pending, those asked for since the pool's back-off began."""
+        self.desired: Counter[str] = Counter()
+        """By template: what counts against HF's maxNumber."""
+        for record in draft.records():
+            for slot in record.slots.values():
+                if not slot.gone:
+                    self._count(slot, record.template)
+
+    def _count(self, slot: Slot, template: str) -> None:
+        key = (slot.pool, template)
+        self.occupied[key] += 1
+        if slot.verdict in OWNED:
+            self.desired[template] += 1
+        if slot.ran is None:
+            self.starting[key] += 1
+            if slot.verdict is Verdict.OPEN:
+                self.pending[key] += 1
+                known = self._draft.pressures.get(key)
+                if known and known.probing and slot.submitted is not None and slot.submitted >= known.blocked_at:
+                    self.probes[key] += 1
+
+    def opened(self, slot: Slot, template: str) -> None:
+        """A new slot takes its place."""
+        self._count(slot, template)
+
+    def released(self, slot: Slot, template: str) -> None:
+        """An open slot that did not run is closed; its machine, if one was asked for, still takes its place."""
+        key = (slot.pool, template)
+        self.pending[key] -= 1
+        self.desired[template] -= 1
+        if slot.submitted is None:
+            self.occupied[key] -= 1
+            self.starting[key] -= 1
+
+    def usable(self, pool: str, template: str) -> bool:
+        """The pool may be sent creates now."""
+        limits = self._draft.pool(pool)
+        known = self._draft.pressure(pool, template)
+        return (
+            not limits.paused
+            and pool in self._draft.snapshots
+            and pool not in self.busy
+            and not pressure.blocked(known, self._draft.now)
+        )
+
+    def room(self, pool: str, template: str) -> Room:
+        """How many more machines of the template the pool takes now."""
+        draft, key = self._draft, (pool, template)
+        limits, known = draft.pool(pool), draft.pressure(pool, template)
+        if limits.paused:
+            return Room(0, DeferReason.PAUSED)
+        if pool not in draft.snapshots:
+            return Room(0, DeferReason.BACKOFF)
+        if pressure.blocked(known, draft.now):
+            draft.wake_at(known.retry_at)
+            return Room(0, DeferReason.BACKOFF)
+        if pool in self.busy:
+            return Room(0, DeferReason.WINDOW, waits=True)
+        cap = self._cap_room(pool, key, limits.max_machines)
+        window = min(pressure.room(known, self.pending[key], self.probes[key]), limits.max_pending - self.starting[key])
+        if cap <= window:
+            return Room(max(0, cap), DeferReason.CAP)
+        return Room(max(0, window), DeferReason.WINDOW, waits=self._may_wait(key))
+
+    def _cap_room(self, pool: str, key: tuple[str, str], cap: int | None) -> int:
+        if cap is None:
+            return HF_MAXIMUM
+        return cap - self.occupied[key] - len(self._draft.unknown.get(pool, ()))
+
+    def _may_wait(self, key: tuple[str, str]) -> bool:
+        """A closed window is waited for, but not longer than ``spill_after``."""
+        pool, template = key
+        since = self._draft.pressure(pool, template).closed_since
+        if since is None:
+            return True
+        until = since + self._draft.pool(pool).spill_after
+        self._draft.wake_at(until)
+        return self._draft.now < until
+
+    def hold(self, pool: str, template: str) -> None:
+        """A machine is held back here by the window."""
+        self._held.add((pool, template))
+
+    def note_windows(self) -> None:
+        """Remember since when each window has held machines back."""
+        draft = self._draft
+        for key in self._held | set(draft.pressures):
+            known = draft.pressure(*key)
+            since = (known.closed_since if known.closed_since is not None else draft.now) if key in self._held else None
+            if since != known.closed_since:
+                draft.set_pressure(*key, replace(known, closed_since=since))
+
+
+def ask(draft: Draft, record: RequestRecord, places: Places) -> None:
+    """Ask for what the request misses, as far as pools, windows and caps allow; give up what can never be."""
+    template = draft.limits.templates.get(record.template)
+    if template is None or not template.pools:
+        _give_up(
+            draft, record, missing(record), Failure(ErrorClass.INVALID, f"Template {record.template} has no pools.")
+        )
+        return
+    for slot in tuple(record.slots.values()):
+        if slot.verdict is Verdict.OPEN and slot.ran is None and not slot.set_aside and slot.pool in draft.snapshots:
+            _pursue(draft, record, slot, template, places)
+    wanted = missing(draft.record(record.id))
+    if wanted <= 0:
+        return
+    if draft.now >= record.deadline:
+        _give_up(draft, record, wanted, _why_missing(draft, record, template))
+        return
+    maximum = HF_MAXIMUM if template.max_machines is None else template.max_machines
+    beyond = min(wanted, max(0, wanted - (maximum - places.desired[template.id])))
+    if beyond:
+        text = f"The template's maxNumber of {maximum} machines is reached (template {template.id})."
+        _give_up(draft, record, beyond, Failure(ErrorClass.QUOTA, text))
+    _spread(draft, record, template, wanted - beyond, places)
+
+
+def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateLimits, places: Places) -> None:
+    """An open slot that does not run: send its create, send it again, or withdraw it for another pool."""
+    if slot.submitted is None:
+        if places.usable(slot.pool, template.id):
+            _submit(draft, record, slot)
+        elif slot.pool not in places.busy:
+            places.released(slot, template.id)
+            draft.close(record, slot, Verdict.WITHDRAWN)
+        return
+    if not slot.accepted and not slot.seen:
+        _repeat(draft, record, slot, places)
+    spill_at = slot.submitted + draft.pool(slot.pool).spill_after
+    if draft.now < spill_at:
+        draft.wake_at(spill_at)
+        return
+    pool = _next_pool(slot, template, places)
+    if pool is None:
+        return
+    failure = slot.failure or SLOW
+    learned = pressure.failed(draft.pressure(slot.pool, template.id), failure, draft.now, draft.limits)
+    draft.set_pressure(slot.pool, template.id, learned)
+    places.released(slot, template.id)
+    draft.close(record, slot, Verdict.WITHDRAWN, reason=DeleteReason.WITHDRAWN, failure=failure)
+    _open(draft, record, pool, 1, places)
+
+
+def _repeat(draft: Draft, record: RequestRecord, slot: Slot, places: Places) -> None:
+    """Its outcome is unknown (a crash, a lost answer): a second create of the same name is harmless."""
+    key = (slot.pool, record.template)
+    known = draft.pressure(*key)
+    if not places.usable(*key):
+        draft.wake_at(known.retry_at)
+    elif slot.submitted is not None and draft.snapshots[slot.pool].began <= slot.submitted:
+        return
+    elif not known.probing or key not in places.repeated:
+        places.repeated.add(key)
+        _submit(draft, record, slot, again=True)
+
+
+def _submit(draft: Draft, record: RequestRecord, slot: Slot, *, again: bool = False) -> None:
+    draft.put(record.id, replace(slot, submitted=draft.now))
+    draft.creates.append(Create(slot.name, slot.pool, record.template, record.id, again))
+
+
+def _next_pool(slot: Slot, template: TemplateLimits, places: Places) -> str | None:
+    """The first pool after the slot's own that takes a machine now."""
+    if slot.pool not in template.pools:
+        return None
+    later = template.pools[template.pools.index(slot.pool) + 1 :]
+    return next((pool for pool in later if places.room(pool, template.id).machines > 0), None)
+
+
+def _spread(draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: int, places: Places) -> None:
+    """Fill the pools in the template's order; what no pool takes is deferred where it would go first."""
+    held: tuple[str, DeferReason] | None = None
+    for pool in template.pools:
+        if wanted <= 0:
+            break
+        room = places.room(pool, template.id)
+        taken = min(wanted, room.machines)
+        _open(draft, record, pool, taken, places)
+        wanted -= taken
+        if wanted > 0:
+            held = held or (pool, room.reason)
+            if room.reason is DeferReason.WINDOW:
+                places.hold(pool, template.id)
+            if room.waits:
+                held = (pool, room.reason)
+                break
+    if wanted > 0 and held is not None:
+        draft.deferred[held[0], template.id, held[1]] += wanted
+
+
+def _open(draft: Draft, record: RequestRecord, pool: str, machines: int, places: Places) -> None:
+    """Open slots and ask for their machines; both are recorded before the first call."""
+    if machines <= 0:
+        return
+    first = draft.requests[record.id].next_slot
+    draft.update(record.id, next_slot=first + machines)
+    for number in range(first, first + machines):
+        slot = Slot(
+            name=machine_name(draft.limits.prefix, record.id, number),
+            number=number,
+            pool=pool,
+            verdict=Verdict.OPEN,
+            opened=draft.now,
+            submitted=draft.now,
+        )
+        draft.put(record.id, slot)
+        places.opened(slot, record.template)
+        draft.creates.append(Create(slot.name, pool, record.template, record.id))
+
+
+def _give_up(draft: Draft, record: RequestRecord, machines: int, failure: Failure) -> None:
+    """Machines that will never be: slots that fail without a create, so that HF hears the reason under a name."""
+    if machines <= 0:
+        return
+    first = draft.requests[record.id].next_slot
+    draft.update(record.id, next_slot=first + machines)
+    pools = draft.limits.templates.get(record.template)
+    pool = pools.pools[0] if pools and pools.pools else ""
+    for number in range(first, first + machines):
+        name = machine_name(draft.limits.prefix, record.id, number)
+        slot = Slot(name=name, number=number, pool=pool, verdict=Verdict.OPEN, opened=draft.now)
+        draft.close(record, slot, Verdict.FAILED, failure=failure)
+
+
+def _why_missing(draft: Draft, record: RequestRecord, template: TemplateLimits) -> Failure:
+    """The last failure of the request's own slots, else the trouble of its pools, else that time ran out."""
+    failures = [slot.failure for slot in record.slots.values() if slot.verdict is Verdict.FAILED and slot.failure]
+    if failures:
+        return failures[-1]
+    for pool in template.pools:
+        if pool not in draft.snapshots:
+            return Failure(ErrorClass.UNAVAILABLE, f"unobservable: pool {pool} could not be seen.")
+        known = draft.pressure(pool, template.id).failure
+        if known:
+            return known
+    return Failure(ErrorClass.TIMEOUT, "No pool had room for the machine before the request's deadline.")

@@ -1,0 +1,229 @@
+"""Reading and replacing whole files in the state directory, and what can go wrong with them.
+
+A reader sees the old or the new content, never a mixture, and needs no lock; what was replaced survives a power cut.
+The scripts import this module at each call: it imports nothing that costs time.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from typing import Any
+
+FILE_MODE = 0o660
+"""The scripts and the loop may run as two users of one group, whatever their umask."""
+
+OPEN_AGAIN = 5
+"""How often a file is opened again before an older content (NFS caches) or ESTALE is believed."""
+
+FIRST_PAUSE = 0.02
+"""Seconds before opening again; doubled each time, so that all tries together take 0.6 s."""
+
+LEFTOVER_AGE = 600.0
+"""Seconds after which a file written aside has no writer any more: replacing takes milliseconds."""
+
+ASIDE_SUFFIX = ".new"
+
+
+class StateError(Exception):
+    """Something is wrong with the state directory. The message names the file, the problem and the next step."""
+
+
+class StateMissing(StateError):
+    """The file, or the directory, is not there. Nothing was created."""
+
+
+class StateUnreadable(StateError):
+    """The file is there and cannot be understood. It was left alone."""
+
+
+class StateTooNew(StateError):
+    """The file was written by a newer version of the provisioner. It was left alone."""
+
+
+class StateStale(StateError):
+    """The file is older than one that this or another process has already written."""
+
+
+class StateExists(StateError):
+    """The file is there already, or must not be created because another one is there."""
+
+
+class StateUnwritable(StateError):
+    """The operating system refused to write. The old content stands."""
+
+
+class LockTimeout(StateError):
+    """Another process held the lock all the time."""
+
+
+def pauses() -> list[float]:
+    """Seconds to wait before each further look at a file that may be served from a cache."""
+    return [FIRST_PAUSE * 2**turn for turn in range(OPEN_AGAIN)]
+
+
+def read_whole(path: str, advice: str) -> bytes:
+    """The content of one inode, without a lock. ``advice``: what a person does when it is missing or unreadable.
+
+    Raises StateMissing or StateUnreadable. A file that was replaced on the server meanwhile (ESTALE) is opened again.
+    """
+    for pause in [*pauses(), None]:
+        try:
+            return _read_once(path)
+        except FileNotFoundError as error:
+            raise missing(path, advice) from error
+        except OSError as error:
+            if error.errno != errno.ESTALE or pause is None:
+                raise StateUnreadable(f"{path}: cannot be read: {error.strerror}. {advice}") from error
+            time.sleep(pause)
+    raise AssertionError("unreachable: the last turn returns or raises")
+
+
+def missing(path: str, advice: str) -> StateMissing:
+    """The error for a file that is not there; says so when it is the whole directory."""
+    directory = os.path.dirname(path)
+    if not os.path.isdir(directory):
+        return StateMissing(
+            f"{directory}: this state directory does not exist; nothing was created. "
+            "Correct HF_PROVIDER_WORKDIR or --state-dir, or create the directory."
+        )
+    return StateMissing(f"{path}: the file does not exist; nothing was created. {advice}")
+
+
+def _read_once(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        blocks = []
+        while block := os.read(descriptor, max(os.fstat(descriptor).st_size + 1, 4096)):
+            blocks.append(block)
+        return b"".join(blocks) if len(blocks) != 1 else blocks[0]
+    finally:
+        os.close(descriptor)
+
+
+def parse(path: str, content: bytes, advice: str) -> Any:
+    """The JSON document in ``content``. Raises StateUnreadable, which says where it does not parse."""
+    try:
+        return json.loads(content)
+    except json.JSONDecodeError as error:
+        byte = len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
+        place = f"line {error.lineno} column {error.colno} (byte {byte} of {len(content)}): {error.msg}"
+    except UnicodeDecodeError as error:
+        place = f"byte {error.start} of {len(content)}: {error.reason}"
+    except (ValueError, RecursionError) as error:
+        place = str(error)
+    if not content.strip(b" \t\r\n\0"):
+        place = f"it holds nothing ({len(content)} bytes)"
+    raise StateUnreadable(f"{path}: not valid JSON: {place}. The file was left as it is. {advice}")
+
+
+def replace(path: str, content: bytes, *, durable: bool = True) -> None:
+    """Put ``content`` in place of the file: written aside, fsynced, renamed, directory fsynced; mode 0660, group kept.
+
+    ``durable=False`` leaves out both fsyncs, for files that are made again soon. Raises StateUnwritable; before the
+    rename the old content stands and what was written aside is removed.
+    """
+    aside = f"{path}.{os.getpid()}-{os.urandom(4).hex()}{ASIDE_SUFFIX}"
+    try:
+        try:
+            written = _write_aside(aside, content, path, durable=durable)
+            os.rename(aside, path)
+        except BaseException:
+            discard(aside)
+            raise
+        if durable:
+            sync_directory(os.path.dirname(path))
+        _remove_leftovers(path, before=written - LEFTOVER_AGE)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def unwritable(path: str, error: OSError) -> StateUnwritable:
+    """The error for a refused write."""
+    return StateUnwritable(
+        f"{path}: cannot be written: {error.strerror or error}. "
+        "Check free space, quota, owner, group and mode of the state directory, then try again."
+    )
+
+
+def _write_aside(aside: str, content: bytes, path: str, *, durable: bool) -> float:
+    """Write the new content beside the old file; returns its modification time by the file system's clock."""
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    try:
+        os.fchmod(descriptor, FILE_MODE)
+        _keep_group(descriptor, path)
+        write_all(descriptor, content)
+        if durable:
+            os.fsync(descriptor)
+        return os.fstat(descriptor).st_mtime
+    finally:
+        os.close(descriptor)
+
+
+def _keep_group(descriptor: int, path: str) -> None:
+    """Give the new file the old one's group: otherwise the other user would be locked out by the next write."""
+    try:
+        group = os.stat(path).st_gid
+    except FileNotFoundError:
+        return
+    if group == os.fstat(descriptor).st_gid:
+        return
+    try:
+        os.fchown(descriptor, -1, group)
+    except PermissionError as error:
+        hint = f"its group {group} cannot be kept; join that group or set the directory's setgid bit"
+        raise PermissionError(error.errno, hint) from error
+
+
+def open_shared(path: str, flags: int) -> int:
+    """Open a file, creating it if need be; its owner sees to it that the group may write whatever the umask was."""
+    descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    facts = os.fstat(descriptor)
+    if facts.st_mode & 0o777 != FILE_MODE and facts.st_uid == os.geteuid():
+        os.fchmod(descriptor, FILE_MODE)
+    return descriptor
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write everything, however many calls that takes."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def sync_directory(directory: str) -> None:
+    """Make the names in the directory durable. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def discard(path: str) -> bool:
+    """Remove a file; False when it is not there (any more)."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _remove_leftovers(path: str, *, before: float) -> None:
+    """Remove what killed writers left aside. Ages are by the file system's own clock (DESIGN law 11)."""
+    directory, name = os.path.split(path)
+    for entry in os.listdir(directory):
+        if entry.startswith(name + ".") and entry.endswith(ASIDE_SUFFIX):
+            leftover = os.path.join(directory, entry)
+            if (modified := modified_at(leftover)) is not None and modified < before:
+                discard(leftover)
+
+
+def modified_at(path: str) -> float | None:
+    """Modification time by the file system's clock; None when there is no such file."""
+    try:
+        return os.stat(path).st_mtime
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,330 @@
+"""Cycle after cycle: observers beside the loop, wake-ups, signals, standby, a clean end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+
+from provisioner.acting import ThreadedActors
+from provisioner.backends import Backend, BackendError
+from provisioner.durable import StateError, StateMissing
+from provisioner.model import ErrorClass, Failure, Limits, Look, Unobserved
+from provisioner.reconcile import CycleReport, Reconciler, SupersededError
+from provisioner.store import StateDir
+
+log = logging.getLogger(__name__)
+
+LONGEST_CYCLE = 45.0
+"""Seconds no batch outlives: the time that a cycle may start calls, and the longest time-out of one."""
+
+LONGEST_GAP = 3600.0
+"""Of the wall clock's gap across a restart, no more than this counts as loop time (law 11)."""
+
+
+class Wake(StrEnum):
+    """Who woke the loop."""
+
+    TIMER = "timer"
+    INTENT = "intent"
+    WATCH = "watch"
+    PUBSUB = "pubsub"
+    SIGNAL = "signal"
+
+
+class LoopClock:
+    """Loop time: the wall clock's time when it first ran, carried on by the monotonic clock (law 11)."""
+
+    def __init__(self, time_before: float | None = None, wall_before: float | None = None) -> None:
+        self._monotonic = time.monotonic()
+        self._start = time.time()
+        if time_before is not None and wall_before is not None:
+            self._start = time_before + min(max(time.time() - wall_before, 0.0), LONGEST_GAP)
+
+    def now(self) -> float:
+        """Loop time in seconds."""
+        return self._start + time.monotonic() - self._monotonic
+
+    def wall(self) -> float:
+        """Epoch seconds of this host."""
+        return time.time()
+
+
+class Wakeups:
+    """Hints that something may have changed; many at once are one."""
+
+    def __init__(self, count: Callable[[Wake], None] = lambda _: None) -> None:
+        self._event = threading.Event()
+        self._count = count
+
+    def wake(self, source: Wake) -> None:
+        """Let the next cycle begin as soon as it may."""
+        self._count(source)
+        self._event.set()
+
+    def wait(self, seconds: float, poll: float, changed: Callable[[], bool]) -> None:
+        """Until a wake-up, until ``changed()`` (asked every ``poll`` seconds), or until the time is over."""
+        deadline = time.monotonic() + seconds
+        while not self._event.wait(min(poll, max(0.0, deadline - time.monotonic()))):
+            if changed():
+                self._count(Wake.INTENT)
+                return
+            if time.monotonic() >= deadline:
+                self._count(Wake.TIMER)
+                return
+        self._event.clear()
+
+
+class Observer:
+    """Looks at one pool, at its own pace, in its own thread; the newest look is always at hand."""
+
+    def __init__(self, backend: Backend, clock: LoopClock, wake: Callable[[], None]) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._wake = wake
+        self._strangers: frozenset[str] = frozenset()
+        self._look: Look = Unobserved(
+            backend.pool, clock.now(), Failure(ErrorClass.UNAVAILABLE, "The pool has not been seen yet.")
+        )
+        self._again = threading.Event()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name=f"observe-{backend.pool}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._backend.start(self._changed)
+        self._thread.start()
+
+    def latest(self, strangers: frozenset[str]) -> Look:
+        """The newest look; the next one also asks about ``strangers``."""
+        if strangers != self._strangers:
+            self._strangers = strangers
+            self._again.set()
+        return self._look
+
+    def stop(self) -> None:
+        """End the thread and the backend's connections."""
+        self._ended = True
+        self._again.set()
+        self._thread.join(timeout=5)
+        self._backend.close()
+
+    def _changed(self) -> None:
+        self._again.set()
+
+    def _run(self) -> None:
+        while not self._ended:
+            self._again.clear()
+            look = self._observe()
+            news = type(look) is not type(self._look) or getattr(look, "machines", 0) is not getattr(
+                self._look, "machines", 0
+            )
+            self._look = look
+            if news:
+                self._wake()
+            self._again.wait(self._backend.pace)
+
+    def _observe(self) -> Look:
+        began = self._clock.now()
+        try:
+            return self._backend.observe(began, self._strangers)
+        except BackendError as error:
+            failure = error.failure
+        except Exception as error:  # the edge: a bug in a backend blinds one pool, not the loop
+            log.exception("Backend broke off a look", extra={"pool": self._backend.pool})
+            failure = Failure(ErrorClass.OTHER, f"internal error: {error}")
+        if not isinstance(self._look, Unobserved) or self._look.failure.error is not failure.error:
+            log.warning(
+                "Pool cannot be seen",
+                extra={"pool": self._backend.pool, "error": str(failure.error), "text": failure.text},
+            )
+        return Unobserved(self._backend.pool, began, failure)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often the loop runs; seconds."""
+
+    interval: float = 5.0
+    floor: float = 0.5
+    act: float = 2.0
+    intent_poll: float = 0.1
+
+
+class Loop:
+    """One provisioner on one state directory."""
+
+    def __init__(
+        self,
+        *,
+        state: StateDir,
+        backends: Mapping[str, Backend],
+        limits: Limits,
+        provisioner: str,
+        pace: Pace,
+        report: Callable[[CycleReport], None],
+        count_wake: Callable[[Wake], None] = lambda _: None,
+    ) -> None:
+        self._state = state
+        self._backends = backends
+        self._limits = limits
+        self._provisioner = provisioner
+        self._pace = pace
+        self._report = report
+        self.wakeups = Wakeups(count_wake)
+        self._stop = threading.Event()
+        self._epoch = 0
+
+    def stop(self) -> None:
+        """End after the action in hand; safe in a signal handler and from any thread."""
+        self._stop.set()
+        self.wakeups.wake(Wake.SIGNAL)
+
+    def run(self, *, once: bool = False) -> None:
+        """Stand by until no other loop runs, then hold pressure until ``stop``. Raises StateError, SupersededError."""
+        if not self._become_the_loop():
+            return
+        try:
+            self._hold(once)
+        finally:
+            self._state.loop_lock.release()
+
+    # --- standby --------------------------------------------------------------------------------------------------
+
+    def _become_the_loop(self) -> bool:
+        """Lock, raise the epoch, and let a predecessor that may still act finish; False when stopped meanwhile."""
+        lock = self._state.loop_lock
+        if not lock.acquire(0):
+            log.info("Standing by: another loop runs", extra={"holder": str(lock.holder())})
+            if not lock.acquire(None, self._stop.is_set):
+                return False
+        before = lock.holder()
+        self._epoch = lock.raise_epoch(self._remembered_epoch() + 1)
+        if _may_live(before):
+            log.info("Waiting for the loop before to end", extra={"holder": str(before), "seconds": LONGEST_CYCLE})
+            if self._stop.wait(LONGEST_CYCLE):
+                return False
+        self._check_epoch()
+        return True
+
+    def _remembered_epoch(self) -> int:
+        try:
+            return self._state.memory.read().epoch
+        except StateMissing:
+            return 0
+
+    def _check_epoch(self) -> None:
+        epoch = self._state.loop_lock.epoch()
+        if epoch != self._epoch:
+            raise SupersededError(f"A newer loop (epoch {epoch}) works on {self._state.path}; this one ends.")
+
+    # --- cycles ---------------------------------------------------------------------------------------------------
+
+    def _hold(self, once: bool) -> None:
+        clock = self._clock()
+        actors = ThreadedActors(self._backends, lambda: self.wakeups.wake(Wake.WATCH))
+        reconciler = Reconciler(
+            clock=clock,
+            state=self._state,
+            actors=actors,
+            limits=self._limits,
+            provisioner=self._provisioner,
+            epoch=self._epoch,
+            act_seconds=self._pace.act,
+            check=self._check_epoch,
+            stopping=self._stop.is_set,
+        )
+        observers = {
+            name: Observer(backend, clock, lambda: self.wakeups.wake(Wake.WATCH))
+            for name, backend in self._backends.items()
+        }
+        for observer in observers.values():
+            observer.start()
+        try:
+            if once:
+                self._first_looks(observers)
+            self._cycles(reconciler, observers, once)
+        finally:
+            if actors.settle(LONGEST_CYCLE):
+                self._finish(reconciler)
+            for observer in observers.values():
+                observer.stop()
+
+    def _clock(self) -> LoopClock:
+        try:
+            memory = self._state.memory.read()
+        except StateMissing:
+            return LoopClock()
+        return LoopClock(memory.time, memory.time_wall)
+
+    def _first_looks(self, observers: Mapping[str, Observer]) -> None:
+        deadline = time.monotonic() + LONGEST_CYCLE
+        while time.monotonic() < deadline and not self._stop.is_set():
+            if not any(isinstance(look, Unobserved) for look in self._looks(observers, frozenset()).values()):
+                return
+            time.sleep(self._pace.intent_poll)
+
+    def _looks(self, observers: Mapping[str, Observer], strangers: frozenset[str]) -> dict[str, Look]:
+        return {name: observer.latest(strangers) for name, observer in observers.items()}
+
+    def _cycles(self, reconciler: Reconciler, observers: Mapping[str, Observer], once: bool) -> None:
+        while not self._stop.is_set():
+            began = time.monotonic()
+            signature = self._signature()
+            report = self._cycle(reconciler, observers)
+            if once:
+                return
+            due = report.plan.due if report.plan else float("inf")
+            pause = min(self._pace.interval, max(0.0, due - report.now))
+            self._stop.wait(max(0.0, self._pace.floor - (time.monotonic() - began)) if self._busy(report) else 0.0)
+            self.wakeups.wait(pause, self._pace.intent_poll, partial(self._intent_changed, signature))
+
+    def _cycle(self, reconciler: Reconciler, observers: Mapping[str, Observer]) -> CycleReport:
+        report = reconciler.cycle(self._looks(observers, reconciler.strangers()))
+        try:
+            self._state.heartbeat.touch()
+        except StateError as error:
+            log.error("Heartbeat could not be written", extra={"error": str(error)})
+        self._report(report)
+        return report
+
+    @staticmethod
+    def _busy(report: CycleReport) -> bool:
+        return report.plan is not None and not report.plan.settled
+
+    def _finish(self, reconciler: Reconciler) -> None:
+        """Record what the last calls came to, so that a successor need not ask again."""
+        try:
+            reconciler.settle()
+        except (StateError, SupersededError) as error:
+            log.warning("The last outcomes were not recorded", extra={"error": str(error)})
+
+    def _intent_changed(self, signature: tuple[int, int, int] | None) -> bool:
+        return self._signature() != signature
+
+    def _signature(self) -> tuple[int, int, int] | None:
+        try:
+            return self._state.intent.signature()
+        except StateError:
+            return None
+
+
+def _may_live(holder: Mapping[str, object]) -> bool:
+    """The loop that signed before may still have calls under way: on another host, or as a process of this one."""
+    if not holder.get("pid") or holder.get("ended"):
+        return False
+    if holder.get("host") != socket.gethostname():
+        return True
+    try:
+        os.kill(int(str(holder["pid"])), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    except PermissionError:
+        return True
+    return int(str(holder["pid"])) != os.getpid()

@@ -1,0 +1,166 @@
+"""The small files beside the databases: what HF polled, the hosts it listed, and whether the loop lives.
+
+Their modification times are by one clock, the file system's, and are compared with each other only (DESIGN law 11).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+
+from provisioner.durable import (
+    StateError,
+    StateMissing,
+    StateUnreadable,
+    discard,
+    missing,
+    modified_at,
+    open_shared,
+    parse,
+    read_whole,
+    replace,
+    unwritable,
+)
+
+ID_PATTERN = re.compile(r"[A-Za-z0-9-]{1,64}")
+"""What may be the name of a file in ``seen/``: nothing that leads out of it."""
+
+TOLD = b"told\n"
+"""Content of a mark whose terminal answer a script has read; the mark of any other is empty."""
+
+DIRECTORY_MODE = 0o770
+
+
+def touch(path: str) -> int:
+    """Set the modification time to the file system's now, creating the file; returns it in ns. Raises OSError."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        descriptor = open_shared(path, os.O_WRONLY)
+        try:
+            os.utime(descriptor)
+        finally:
+            os.close(descriptor)
+    return os.stat(path).st_mtime_ns
+
+
+class Seen:
+    """``seen/<request id>``: touched by a script at each poll of that request, before it reads the answer."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def touch(self, request: str) -> int:
+        """Note a poll; returns its time in ns. Raises StateError for an id that cannot be one, and StateUnwritable."""
+        if not ID_PATTERN.fullmatch(request):
+            raise StateError(f"{request[:80]!r} is no request id: expected 1 to 64 of A-Z, a-z, 0-9 and '-'.")
+        path = os.path.join(self.path, request)
+        try:
+            try:
+                return touch(path)
+            except FileNotFoundError:
+                self._make_directory()
+                return touch(path)
+        except OSError as error:
+            raise unwritable(path, error) from error
+
+    def tell(self, request: str) -> None:
+        """Note, before it is printed, that a script read this id's terminal answer. Raises as ``touch`` does."""
+        self.touch(request)
+        path = os.path.join(self.path, request)
+        try:
+            descriptor = open_shared(path, os.O_WRONLY)
+            try:
+                os.pwrite(descriptor, TOLD, 0)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise unwritable(path, error) from error
+
+    def marks(self) -> dict[str, int]:
+        """When each request was polled last, in ns by the file system's clock."""
+        return {name: facts.st_mtime_ns for name, facts in self._facts().items()}
+
+    def told(self) -> frozenset[str]:
+        """The ids whose terminal answer a script has read."""
+        return frozenset(name for name, facts in self._facts().items() if facts.st_size)
+
+    def _make_directory(self) -> None:
+        """Create ``seen/``, never the state directory itself; a setgid bit that it inherits stays."""
+        parent = os.path.dirname(self.path)
+        if not os.path.isdir(parent):
+            raise missing(self.path, "")
+        try:
+            os.mkdir(self.path, DIRECTORY_MODE)
+        except FileExistsError:
+            return
+        os.chmod(self.path, DIRECTORY_MODE | (os.stat(self.path).st_mode & 0o2000))
+
+    def _facts(self) -> dict[str, os.stat_result]:
+        try:
+            with os.scandir(self.path) as entries:
+                return {entry.name: entry.stat() for entry in entries if ID_PATTERN.fullmatch(entry.name)}
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise StateUnreadable(f"{self.path}: cannot be listed: {error.strerror}. Check owner and mode.") from error
+
+    def forget(self, requests: Iterable[str]) -> None:
+        """Remove the marks of requests that left the files."""
+        for request in requests:
+            if ID_PATTERN.fullmatch(request):
+                discard(os.path.join(self.path, request))
+                discard(os.path.join(self.path, request + TOLD))
+
+
+class Inventory:
+    """``hf-inventory.json``: the hosts HF listed in its last getReturnRequests; the last one wins."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def write(self, names: Iterable[str]) -> None:
+        """Replace the list. Not fsynced: HF lists its hosts again within a minute."""
+        replace(self.path, json.dumps({"names": list(names)}).encode(), durable=False)
+
+    def read(self) -> tuple[tuple[str, ...], int] | None:
+        """The names and when they were written (ns); None before HF's first call. Raises StateUnreadable."""
+        advice = "HF's next getReturnRequests writes it again."
+        try:
+            mark = os.stat(self.path).st_mtime_ns
+            document = parse(self.path, read_whole(self.path, advice), advice)
+        except (FileNotFoundError, StateMissing):
+            return None
+        names = document.get("names") if isinstance(document, dict) else None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise StateUnreadable(f"{self.path}: expected {{'names': [...]}}. {advice}")
+        return tuple(names), mark
+
+
+class Heartbeat:
+    """``heartbeat``: touched by the loop at the end of each cycle."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def touch(self) -> None:
+        """The loop lives. Raises StateUnwritable."""
+        try:
+            touch(self.path)
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+
+    def loop_silent_for(self, reference_ns: int) -> float | None:
+        """Seconds from the last heartbeat to a time stamp of another file just touched; None: no heartbeat ever."""
+        last = modified_at(self.path)
+        return None if last is None else max(reference_ns / 1e9 - last, 0.0)
+
+    def age_against(self, path: str) -> float | None:
+        """Seconds from the last heartbeat to the other file's modification; None when either is missing."""
+        try:
+            reference = os.stat(path).st_mtime_ns
+        except FileNotFoundError:
+            return None
+        return self.loop_silent_for(reference)

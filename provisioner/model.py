@@ -1,0 +1,578 @@
+"""The project's words as types: what is wanted, what is seen, what is remembered, what is decided.
+
+Every value is frozen. Times are loop time in seconds (DESIGN law 11) unless a name says ``wall``. No I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+REQUEST_ID_LENGTH = 10
+"""Characters of [a-z0-9] in a request id: 50 random bits, so an id never returns even when every state file is lost."""
+
+SLOT_DIGITS = 6
+"""Fixed width, so that no machine name is a prefix of another: Symphony looks names up as substrings."""
+
+SLOT_BLOCK = 100_000
+"""After memory was lost, slot numbers go on in the next block of this size, which no earlier slot can have used."""
+
+MAX_PREFIX_LENGTH = 63 - REQUEST_ID_LENGTH - SLOT_DIGITS - 2
+"""Longest name prefix that keeps ``<prefix>-<request>-<slot>`` within a DNS label."""
+
+RETURN_ID_PREFIX = "ret-"
+"""Tells a return request's id from a request's: getRequestStatus is given the id alone."""
+
+
+class Phase(StrEnum):
+    """What a machine is seen doing. Observed, never enforced."""
+
+    SUBMITTED = "submitted"
+    PENDING = "pending"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    GONE = "gone"
+    """Dead. In a snapshot: its remains are still there and have to be deleted."""
+
+
+class Verdict(StrEnum):
+    """What became of a slot."""
+
+    OPEN = "open"
+    SUCCEEDED = "succeeded"
+    RETURNED = "returned"
+    LOST = "lost"
+    FAILED = "failed"
+    WITHDRAWN = "withdrawn"
+    CANCELLED = "cancelled"
+
+
+TRANSITIONS: Mapping[Verdict, frozenset[Verdict]] = {
+    # A slot stays open, also while its machine runs, until its request gets its terminal answer:
+    # a machine that vanishes before that is failed and replaced, so HF never hears of it.
+    Verdict.OPEN: frozenset({Verdict.SUCCEEDED, Verdict.FAILED, Verdict.WITHDRAWN, Verdict.CANCELLED}),
+    # After the terminal answer HF owns the machine: it ends only by HF's return or by being lost.
+    Verdict.SUCCEEDED: frozenset({Verdict.RETURNED, Verdict.LOST}),
+    # HF hands a lost machine back through requestReturnMachines; it stays lost, the return merely ends the report.
+    Verdict.LOST: frozenset(),
+    Verdict.RETURNED: frozenset(),
+    Verdict.FAILED: frozenset(),
+    Verdict.WITHDRAWN: frozenset(),
+    Verdict.CANCELLED: frozenset(),
+}
+"""Law 8's table. Anything else is a bug: the slot is set aside, the cycle goes on."""
+
+
+class DeleteReason(StrEnum):
+    """Why a machine is deleted. There is no other reason (law 5)."""
+
+    RETURNED = "returned"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    WITHDRAWN = "withdrawn"
+    LOST = "lost"
+    CANCELLED = "cancelled"
+    ORPHANED = "orphaned"
+
+
+class DeferReason(StrEnum):
+    """Why a wanted machine is not created now."""
+
+    WINDOW = "window"
+    CAP = "cap"
+    BACKOFF = "backoff"
+    PAUSED = "paused"
+
+
+class ErrorClass(StrEnum):
+    """Few classes; the class picks the back-off, the metric label, the log word and HF's message."""
+
+    THROTTLED = "throttled"
+    STOCKOUT = "stockout"
+    QUOTA = "quota"
+    DENIED = "denied"
+    INVALID = "invalid"
+    TIMEOUT = "timeout"
+    UNAVAILABLE = "unavailable"
+    NOT_FOUND = "not_found"
+    OTHER = "other"
+
+
+STOPPING_ERRORS = frozenset({ErrorClass.QUOTA, ErrorClass.DENIED, ErrorClass.STOCKOUT, ErrorClass.INVALID})
+"""The first of these stops further creates of that pool and template in the cycle: the next call would get the same."""
+
+AMBIGUOUS_ERRORS = frozenset({ErrorClass.TIMEOUT, ErrorClass.UNAVAILABLE})
+"""The call may have been applied although no answer came: the create is repeated under the same name."""
+
+
+class LossCause(StrEnum):
+    """Why a succeeded machine is lost."""
+
+    PREEMPTED = "preempted"
+    EVICTED = "evicted"
+    DELETED = "deleted"
+    NODE = "node"
+    UNKNOWN = "unknown"
+
+
+class RequestStatus(StrEnum):
+    """HF's three words for a request. The last two are terminal and never revert (law 8)."""
+
+    RUNNING = "running"
+    COMPLETE = "complete"
+    COMPLETE_WITH_ERROR = "complete_with_error"
+
+
+class BrakeReason(StrEnum):
+    """Why nothing is deleted as an orphan until a person runs ``provisioner recover`` (law 6)."""
+
+    INTENT_OLDER = "intent_older"
+    INTENT_LOST = "intent_lost"
+    MEMORY_OLDER = "memory_older"
+    MEMORY_LOST = "memory_lost"
+    REQUEST_LOST = "request_lost"
+    TOO_MANY_ORPHANS = "too_many_orphans"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong: the class for us, the text in the cloud's own words for people."""
+
+    error: ErrorClass
+    text: str
+
+
+# --- what is wanted (intent.json) -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """HF's wish for ``count`` machines of a template, as a script recorded it."""
+
+    id: str
+    template: str
+    count: int
+    created_wall: float
+    """Epoch seconds on the script's host. Only read when memory is lost."""
+    rc_account: str = ""
+    """LSF's account of the request; echoed with each machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnRequest:
+    """HF gives the named machines back. Names are short host names, as machine names are."""
+
+    id: str
+    names: tuple[str, ...]
+    created_wall: float
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What intent.json holds."""
+
+    provisioner: str
+    generation: int
+    requests: Mapping[str, Request]
+    returns: Mapping[str, ReturnRequest]
+
+
+# --- what is seen -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What tells a machine from another of the same name. An empty field is unknown."""
+
+    uid: str = ""
+    created: str = ""
+    started: str = ""
+    ip: str = ""
+
+    def differs(self, other: Fingerprint) -> bool:
+        """True when a known value changed; a value that appears is no change."""
+        return (
+            bool(self.uid and other.uid and self.uid != other.uid)
+            or bool(self.created and other.created and self.created != other.created)
+            or bool(self.started and other.started and self.started != other.started)
+            or bool(self.ip and other.ip and self.ip != other.ip)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """The place has said that a running machine will end."""
+
+    cause: LossCause
+    ends: float
+    """Loop time when it will be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One machine of ours as its pool shows it."""
+
+    name: str
+    phase: Phase
+    fingerprint: Fingerprint = Fingerprint()
+    ip: str = ""
+    public_ip: str = ""
+    launched: int = 0
+    """Epoch seconds by the cloud's clock; HF wants it constant. 0 = unknown."""
+    failure: Failure | None = None
+    """Why it does not run (yet), in the place's words."""
+    cause: LossCause | None = None
+    """Why it is GONE or STOPPING, when that is known."""
+    notice: Notice | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one pool holds, seen completely. A failed look raises instead (law 4)."""
+
+    pool: str
+    began: float
+    """When the look began; everything true before then is in it, within the backend's lag."""
+    machines: Mapping[str, Machine]
+    """Ours, by name. The same object as in the snapshot before when nothing changed."""
+    foreign: frozenset[str] = frozenset()
+    """Of the names asked about, those that exist here and are not ours."""
+    spec: str = ""
+    """Fingerprint of the pod spec or instance template; a new one resets what was learned about the pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unobserved:
+    """A pool that could not be seen completely. It gets no actions (law 4)."""
+
+    pool: str
+    began: float
+    failure: Failure
+
+
+Look = Snapshot | Unobserved
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """What was noticed of HF's calls. Kept in memory only: after a restart everything counts as just polled."""
+
+    polled: Mapping[str, float] = field(default_factory=dict)
+    """When a poll of an id was last noticed."""
+    active: float = 0.0
+    """When any call of HF was last noticed."""
+    told: frozenset[str] = frozenset()
+    """Ids whose terminal answer a script has read."""
+    inventory: frozenset[str] = frozenset()
+    """The hosts HF listed last, by short name."""
+
+
+# --- what is remembered (memory.json) ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One try to fill one wanted machine of a request. Name and pool are for ever (law 2)."""
+
+    name: str
+    number: int
+    pool: str
+    verdict: Verdict
+    opened: float
+    submitted: float | None = None
+    """When its create was recorded, before the call. None: known never to have been sent."""
+    accepted: bool = False
+    """A create call for it was answered with success."""
+    seen: bool = False
+    ran: float | None = None
+    """When it was first seen running, with all that HF needs to know."""
+    closed: float | None = None
+    absent: float | None = None
+    """Begin of the first complete snapshot that lacks it, since it was last seen."""
+    gone: bool = False
+    """Closed, and confirmed absent: nothing is left to do for it."""
+    delete: DeleteReason | None = None
+    """Why its machine is deleted, once it is closed."""
+    delete_sent: float | None = None
+    """When a delete of it was last recorded, before the call."""
+    fingerprint: Fingerprint = Fingerprint()
+    ip: str = ""
+    public_ip: str = ""
+    launched: int = 0
+    failure: Failure | None = None
+    cause: LossCause | None = None
+    notice: Notice | None = None
+    set_aside: bool = False
+    """A forbidden transition was asked of it: nobody touches it until a person looked."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """What the loop knows of a request."""
+
+    id: str
+    template: str
+    count: int
+    read: float
+    """When the loop first read it."""
+    deadline: float
+    """When what is missing fails (law 7)."""
+    slots: Mapping[int, Slot] = field(default_factory=dict)
+    next_slot: int = 0
+    ended: RequestStatus | None = None
+    """Its terminal status; never None again once set."""
+    ended_at: float | None = None
+    message: str = ""
+    rc_account: str = ""
+    told: bool = False
+    """HF polled after the terminal answer was published."""
+    cancelling: bool = False
+    """First half of a cancel: the answer says so; machines go only if HF still does not poll."""
+    trimmed: bool = False
+    """Leaving the files: removed from intent next, from memory when intent no longer has it."""
+
+
+class ReturnResult(StrEnum):
+    """How one name of a return request ended."""
+
+    GONE = "gone"
+    NOT_OURS = "not_ours"
+    STUCK = "stuck"
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnRecord:
+    """What the loop knows of a return request."""
+
+    id: str
+    names: tuple[str, ...]
+    read: float
+    deadline: float
+    results: Mapping[str, ReturnResult] = field(default_factory=dict)
+    absent: Mapping[str, float] = field(default_factory=dict)
+    """Names that are no slot of ours: begin of the first set of complete snapshots that lack them."""
+    sent: Mapping[str, float] = field(default_factory=dict)
+    """Names that are no slot of ours: when their delete was last recorded."""
+    ended: RequestStatus | None = None
+    ended_at: float | None = None
+    told: bool = False
+    trimmed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """What was learned about one template in one pool."""
+
+    window: int
+    """Machines that may be pending now."""
+    spec: str = ""
+    """The spec it was learned with."""
+    ran: int = 0
+    """Slots of this round that ran."""
+    failed: int = 0
+    """Slots of this round that failed at create or boot."""
+    level: int = 0
+    """How many back-offs in a row."""
+    blocked_at: float = 0.0
+    """When the present series of back-offs began: only a later submission can end it."""
+    retry_at: float = 0.0
+    """No create before this."""
+    probing: bool = False
+    """One machine at a time, until one succeeds."""
+    failure: Failure | None = None
+    """The reason of the back-off."""
+    closed_since: float | None = None
+    """Since when a slot has waited for the window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Brake:
+    """Nothing of ours is deleted as an orphan while it is latched (law 6)."""
+
+    reason: BrakeReason
+    since: float
+    detail: str
+    pool: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the loop must not forget."""
+
+    provisioner: str
+    epoch: int = 0
+    generation: int = 0
+    """Highest generation of intent.json read."""
+    time: float = 0.0
+    """Loop time when it was written."""
+    time_wall: float = 0.0
+    """Wall clock at the same moment; the gap across a restart is clamped (law 11)."""
+    requests: Mapping[str, RequestRecord] = field(default_factory=dict)
+    returns: Mapping[str, ReturnRecord] = field(default_factory=dict)
+    pressures: Mapping[tuple[str, str], Pressure] = field(default_factory=dict)
+    """By (pool, template)."""
+    orphans: Mapping[str, float] = field(default_factory=dict)
+    """Names that look like orphans, and since when."""
+    orphan_deletes: tuple[float, ...] = ()
+    """When orphans were deleted, for the cap per hour."""
+    brake: Brake | None = None
+    strangers: Mapping[str, float] = field(default_factory=dict)
+    """Hosts that HF lists, with our shape, that we do not know and no pool holds; since which set of snapshots."""
+    lost_strangers: tuple[str, ...] = ()
+    """Those of them that two sets of complete snapshots lack: reported as lost."""
+    unseen_pools: tuple[str, ...] = ()
+    """Pools not seen yet since this memory was made: a machine of ours there means that a memory was lost."""
+
+
+# --- limits (configuration, as the plan needs it) ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """What one pool may be asked for. Durations in seconds."""
+
+    name: str
+    max_machines: int | None = None
+    """Cap per template, on observed + submitted machines. None: no cap."""
+    max_pending: int = 1000
+    initial_window: int = 100
+    boot_deadline: float = 600.0
+    spill_after: float = 180.0
+    lag: float = 0.0
+    """How far apart two snapshots must begin before both prove an absence."""
+    stale_after: float = 60.0
+    """A snapshot older than this is no longer acted upon."""
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateLimits:
+    """Where a template's machines may be made, in order, and how many of them."""
+
+    id: str
+    pools: tuple[str, ...]
+    max_machines: int | None = None
+    """HF's maxNumber. None: unlimited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Everything the plan takes from the configuration. Durations in seconds."""
+
+    prefix: str
+    pools: Mapping[str, PoolLimits]
+    templates: Mapping[str, TemplateLimits]
+    request_deadline: float = 3600.0
+    return_deadline: float = 3600.0
+    orphan_grace: float = 600.0
+    orphan_cap_per_hour: int = 20
+    cancel_after: float = 1800.0
+    retention: float = 86400.0
+    backoff_first: float = 5.0
+    backoff_last: float = 1800.0
+    adopt_prefixes: tuple[str, ...] = ()
+
+
+# --- what is decided --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make the machine of an open slot."""
+
+    name: str
+    pool: str
+    template: str
+    request: str
+    again: bool = False
+    """An earlier create of it may have been applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove a machine, and only the one that was seen (``uid``, empty when it was never seen)."""
+
+    name: str
+    pool: str
+    reason: DeleteReason
+    uid: str = ""
+
+
+Action = Create | Delete
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An action that was tried, and its error if it had one."""
+
+    action: Action
+    failure: Failure | None = None
+    seconds: float = 0.0
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def machine_name(prefix: str, request: str, number: int) -> str:
+    """The one name of a slot's machine: ``<prefix>-<request>-<slot>``."""
+    return f"{prefix}-{request}-{number:0{SLOT_DIGITS}d}"
+
+
+def name_pattern(prefix: str) -> re.Pattern[str]:
+    """The exact shape of this provisioner's machine names; groups ``request`` and ``slot``."""
+    return re.compile(
+        rf"{re.escape(prefix)}-(?P<request>[a-z0-9]{{{REQUEST_ID_LENGTH}}})-(?P<slot>[0-9]{{{SLOT_DIGITS}}})"
+    )
+
+
+def split_name(prefix: str, name: str) -> tuple[str, int] | None:
+    """Request id and slot number of a name of this provisioner's shape; None for any other."""
+    start = len(prefix) + 1
+    request, slot = name[start : start + REQUEST_ID_LENGTH], name[start + REQUEST_ID_LENGTH + 1 :]
+    if len(slot) != SLOT_DIGITS or not slot.isdecimal() or name != f"{prefix}-{request}-{slot}":
+        return None
+    return (request, int(slot)) if request.isalnum() and request.isascii() and request == request.lower() else None
+
+
+def short_name(host: str) -> str:
+    """A host's first label, in lower case: HF and EGO use short and full names for the same host."""
+    return host.partition(".")[0].lower()
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """A slot that ended in this plan: for the journal, the log and the metrics."""
+
+    name: str
+    pool: str
+    template: str
+    verdict: Verdict
+    failure: Failure | None = None
+    cause: LossCause | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one cycle does, and the memory that has to be durable before it does it."""
+
+    memory: Memory
+    """The same object as before when there is nothing to record."""
+    creates: tuple[Create, ...] = ()
+    deletes: tuple[Delete, ...] = ()
+    closes: tuple[Close, ...] = ()
+    deferred: Mapping[tuple[str, str, DeferReason], int] = field(default_factory=dict)
+    """Machines wanted, missing and held back, by pool, template and reason."""
+    forget: tuple[str, ...] = ()
+    """Ids that leave intent.json now."""
+    due: float = float("inf")
+    """Loop time before which another plan, of the same inputs, would say the same."""
+
+    @property
+    def settled(self) -> bool:
+        """Nothing to do and nothing held back."""
+        return not (self.creates or self.deletes or self.deferred)

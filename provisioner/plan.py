@@ -1,0 +1,187 @@
+"""One cycle's decisions: the slots to open, the machines to create and delete, each with its reason, and what is held back.
+
+First the outside world is taken in (``reflect``), then what HF said, then what is missing is asked for. The caller
+records ``Plan.memory`` before it does anything the plan says; every prefix of a plan leaves a state from which the
+next plan recovers. Pure: no I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
+
+from provisioner import pressure
+from provisioner.demand import Places, ask, missing
+from provisioner.draft import OWNED, Draft
+from provisioner.housekeeping import adopt, cancel_unpolled, find_orphans, note_told, trim
+from provisioner.model import (
+    BrakeReason,
+    Contact,
+    Delete,
+    DeleteReason,
+    ErrorClass,
+    Failure,
+    Intent,
+    Limits,
+    Look,
+    Memory,
+    Plan,
+    RequestRecord,
+    RequestStatus,
+    ReturnRecord,
+    Slot,
+    Snapshot,
+    Verdict,
+)
+from provisioner.reflect import reflect
+from provisioner.returns import DELETE_AGAIN, settle_returns
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a plan is made from, beside memory and limits."""
+
+    intent: Intent
+    looks: Mapping[str, Look]
+    """The newest look at each configured pool."""
+    contact: Contact = field(default_factory=Contact)
+    busy: Set[str] = frozenset()
+    """Pools whose last actions are still under way: they get no new ones."""
+
+
+def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
+    """What to do now. ``Plan.memory`` is ``memory`` itself when nothing has to be recorded."""
+    snapshots = {
+        name: look for name, look in world.looks.items() if isinstance(look, Snapshot) and _fresh(look, limits, now)
+    }
+    draft = Draft(memory, snapshots, limits, now)
+    _read_intent(draft, world.intent)
+    reflect(draft)
+    adopt(draft)
+    settle_returns(draft)
+    note_told(draft, world.contact)
+    cancel_unpolled(draft, world.contact)
+    places = Places(draft, world.busy)
+    for record in draft.records():
+        if record.ended is None:
+            _close_overdue(draft, record, places)
+            ask(draft, draft.record(record.id), places)
+            _conclude(draft, draft.record(record.id))
+    places.note_windows()
+    find_orphans(draft, world.contact, world.busy)
+    _delete_closed(draft, world.busy)
+    trim(draft, world.intent, world.contact)
+    return Plan(
+        memory=draft.memory(),
+        creates=tuple(draft.creates),
+        deletes=tuple(draft.deletes),
+        closes=tuple(draft.closes),
+        deferred=dict(draft.deferred),
+        forget=tuple(draft.forget),
+        due=draft.due,
+    )
+
+
+def _fresh(look: Snapshot, limits: Limits, now: float) -> bool:
+    """Of a pool that is configured, and young enough to act upon (law 4)."""
+    pool = limits.pools.get(look.pool)
+    return pool is not None and now - look.began <= pool.stale_after
+
+
+def _read_intent(draft: Draft, intent: Intent) -> None:
+    """Take in new requests; notice an intent that went back in time."""
+    memory, now, limits = draft.before, draft.now, draft.limits
+    if intent.generation < memory.generation:
+        draft.latch(
+            BrakeReason.INTENT_OLDER,
+            f"intent.json has generation {intent.generation}, but {memory.generation} was read before.",
+        )
+    elif intent.generation > memory.generation:
+        draft.changes["generation"] = intent.generation
+    for request in intent.requests.values():
+        if request.id not in draft.requests:
+            draft.requests[request.id] = RequestRecord(
+                id=request.id,
+                template=request.template,
+                count=request.count,
+                read=now,
+                deadline=now + limits.request_deadline,
+                rc_account=request.rc_account,
+            )
+    for wish in intent.returns.values():
+        if wish.id not in draft.returns:
+            draft.returns[wish.id] = ReturnRecord(
+                id=wish.id, names=wish.names, read=now, deadline=now + limits.return_deadline
+            )
+    lost = [id_ for id_, record in draft.requests.items() if id_ not in intent.requests and not record.trimmed]
+    if lost:
+        draft.latch(BrakeReason.REQUEST_LOST, f"intent.json lacks {len(lost)} known requests, e.g. {lost[0]}.")
+
+
+def _close_overdue(draft: Draft, record: RequestRecord, places: Places) -> None:
+    """Fail what did not run in time: a slot by its boot deadline, all that is missing by the request's."""
+    now = draft.now
+    overdue = now >= record.deadline
+    draft.wake_at(record.deadline)
+    for slot in tuple(record.slots.values()):
+        if slot.verdict is not Verdict.OPEN or slot.ran is not None or slot.set_aside:
+            continue
+        observed = slot.pool in draft.snapshots
+        if overdue:
+            text = slot.failure or _reason(draft, slot.pool, record.template, observed)
+            _time_out(draft, record, slot, text, places)
+        elif slot.submitted is not None and observed:
+            boot_deadline = slot.submitted + draft.pool(slot.pool).boot_deadline
+            if now >= boot_deadline:
+                text = slot.failure or Failure(ErrorClass.TIMEOUT, "The machine did not run within its boot deadline.")
+                _time_out(draft, record, slot, text, places)
+                learned = pressure.failed(draft.pressure(slot.pool, record.template), text, now, draft.limits)
+                draft.set_pressure(slot.pool, record.template, learned)
+            else:
+                draft.wake_at(boot_deadline)
+
+
+def _time_out(draft: Draft, record: RequestRecord, slot: Slot, failure: Failure, places: Places) -> None:
+    places.released(slot, record.template)
+    draft.close(record, slot, Verdict.FAILED, reason=DeleteReason.TIMED_OUT, failure=failure)
+
+
+def _reason(draft: Draft, pool: str, template: str, observed: bool) -> Failure:
+    """Why a machine that never ran did not: the pool's own trouble, if it has any."""
+    if not observed:
+        return Failure(ErrorClass.UNAVAILABLE, f"unobservable: pool {pool} could not be seen.")
+    known = draft.pressure(pool, template).failure
+    return known or Failure(ErrorClass.TIMEOUT, "The machine did not run before the request's deadline.")
+
+
+def _conclude(draft: Draft, record: RequestRecord) -> None:
+    """Give the request its terminal answer once nothing is missing and nothing is on its way (laws 7 and 8)."""
+    slots = record.slots.values()
+    if any(slot.verdict is Verdict.OPEN and slot.ran is None and not slot.set_aside for slot in slots):
+        return
+    if missing(record) > 0:
+        return
+    running = [slot for slot in slots if slot.verdict is Verdict.OPEN and slot.ran is not None]
+    for slot in running:
+        draft.put(record.id, replace(slot, verdict=Verdict.SUCCEEDED))
+    status = RequestStatus.COMPLETE if len(running) >= record.count else RequestStatus.COMPLETE_WITH_ERROR
+    draft.update(record.id, ended=status, ended_at=draft.now)
+
+
+def _delete_closed(draft: Draft, busy: Set[str]) -> None:
+    """Delete what is still there of closed slots; again after a while when it does not go."""
+    for record in draft.records():
+        for slot in tuple(record.slots.values()):
+            if slot.verdict in OWNED or slot.gone or slot.set_aside or slot.pool in busy:
+                continue
+            snapshot = draft.snapshots.get(slot.pool)
+            machine = snapshot.machines.get(slot.name) if snapshot else None
+            if machine is None or slot.delete is None:
+                continue
+            again = (slot.delete_sent or float("-inf")) + DELETE_AGAIN
+            if draft.now < again:
+                draft.wake_at(again)
+                continue
+            draft.put(record.id, replace(slot, delete_sent=draft.now))
+            draft.deletes.append(Delete(slot.name, slot.pool, slot.delete, machine.fingerprint.uid))
+            draft.wake_at(draft.now + DELETE_AGAIN)

@@ -1,0 +1,107 @@
+"""How much may be asked of one pool for one template: window, back-off, probes.
+
+The window bounds what is pending, grows with each machine that runs and halves when most of a round fails.
+A round is as many results as the window is wide. Pure: no I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from provisioner.model import AMBIGUOUS_ERRORS, ErrorClass, Failure, Limits, PoolLimits, Pressure
+
+CALL_ERRORS = AMBIGUOUS_ERRORS | {ErrorClass.THROTTLED, ErrorClass.DENIED, ErrorClass.INVALID, ErrorClass.NOT_FOUND}
+"""Errors of the call itself: an accepted create shows that they are over; of the others only a machine that runs."""
+
+ROUND_ERRORS = frozenset({ErrorClass.OTHER})
+"""Errors of one machine: they count against the round, and the round decides."""
+
+
+def fresh(pool: PoolLimits, spec: str) -> Pressure:
+    """Nothing is known yet of this template in this pool."""
+    return Pressure(window=min(pool.initial_window, pool.max_pending), spec=spec)
+
+
+def respecified(pressure: Pressure, pool: PoolLimits, spec: str) -> Pressure:
+    """The same, or forgotten when the pod spec or instance template changed."""
+    if not spec or spec == pressure.spec:
+        return pressure
+    if not pressure.spec:
+        return replace(pressure, spec=spec)
+    return fresh(pool, spec)
+
+
+def blocked(pressure: Pressure, now: float) -> bool:
+    """Backing off: no create before ``retry_at``."""
+    return now < pressure.retry_at
+
+
+def room(pressure: Pressure, pending: int, probes: int) -> int:
+    """How many more machines may be asked for.
+
+    ``pending`` counts machines asked for that do not run yet, ``probes`` those of them asked for since the
+    back-off began.
+    """
+    if pressure.probing:
+        return max(0, 1 - probes)
+    return max(0, pressure.window - pending)
+
+
+def accepted(pressure: Pressure, submitted: float) -> Pressure:
+    """A create call was answered with success."""
+    if pressure.level == 0 or submitted < pressure.blocked_at or pressure.failure is None:
+        return pressure
+    return _recovered(pressure) if pressure.failure.error in CALL_ERRORS else pressure
+
+
+def ran(pressure: Pressure, pool: PoolLimits, submitted: float, now: float, limits: Limits) -> Pressure:
+    """A machine reached running: the window grows by one, and a back-off that it outlived ends."""
+    if pressure.level and submitted >= pressure.blocked_at:
+        pressure = _recovered(pressure)
+    grown = replace(pressure, window=min(pressure.window + 1, pool.max_pending), ran=pressure.ran + 1)
+    return _judged(grown, now, limits)
+
+
+def failed(pressure: Pressure, failure: Failure, now: float, limits: Limits) -> Pressure:
+    """A create or a boot failed. Classes that the next create would meet again block the pool at once."""
+    counted = replace(pressure, failed=pressure.failed + 1, failure=failure)
+    if failure.error not in ROUND_ERRORS:
+        counted = refused(counted, failure, now, limits)
+    return _judged(counted, now, limits)
+
+
+def refused(pressure: Pressure, failure: Failure, now: float, limits: Limits) -> Pressure:
+    """The pool does not take creates now: back off, once for all failures of one instant."""
+    if blocked(pressure, now):
+        return pressure
+    level = pressure.level + 1
+    return replace(
+        pressure,
+        failure=failure,
+        level=level,
+        probing=failure.error is not ErrorClass.THROTTLED,
+        blocked_at=now,
+        retry_at=now + backoff_seconds(level, limits, f"{limits.prefix}/{pressure.spec}/{now}"),
+    )
+
+
+def backoff_seconds(level: int, limits: Limits, seed: str) -> float:
+    """Exponential in ``level`` (1, 2, …), from half to the whole of each step so that pools do not retry in step."""
+    step = min(limits.backoff_last, limits.backoff_first * 2.0 ** min(level - 1, 32))
+    return step * random.Random(seed).uniform(0.5, 1.0)
+
+
+def _recovered(pressure: Pressure) -> Pressure:
+    return replace(pressure, level=0, probing=False, retry_at=0.0, failure=None)
+
+
+def _judged(pressure: Pressure, now: float, limits: Limits) -> Pressure:
+    """At the end of a round: halve if most of it failed; from one at a time on, back off."""
+    if pressure.ran + pressure.failed < pressure.window:
+        return pressure
+    over = replace(pressure, ran=0, failed=0)
+    if pressure.failed <= pressure.ran or pressure.failure is None:
+        return over
+    halved = replace(over, window=max(1, pressure.window // 2))
+    return refused(halved, pressure.failure, now, limits)

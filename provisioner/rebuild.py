@@ -1,0 +1,161 @@
+"""A memory made again from what is left: intent, what HF was last told, and complete snapshots of all pools.
+
+Nothing is created for a request whose time, by intent's own clock, is over; no slot number is used again; the brake
+is latched (DESIGN §4). Pure: no I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from provisioner.answers import Answer
+from provisioner.model import (
+    SLOT_BLOCK,
+    Brake,
+    BrakeReason,
+    DeleteReason,
+    Intent,
+    Limits,
+    Machine,
+    Memory,
+    Phase,
+    Request,
+    RequestRecord,
+    RequestStatus,
+    ReturnRecord,
+    ReturnResult,
+    Slot,
+    Snapshot,
+    Verdict,
+    split_name,
+)
+
+
+def fresh(intent: Intent, limits: Limits, now: float, wall: float) -> Memory:
+    """The first memory of a state directory that never had one."""
+    return Memory(provisioner=intent.provisioner, time=now, time_wall=wall, unseen_pools=tuple(sorted(limits.pools)))
+
+
+def rebuild(
+    intent: Intent,
+    told: Mapping[str, Answer],
+    snapshots: Mapping[str, Snapshot],
+    limits: Limits,
+    now: float,
+    wall: float,
+) -> Memory:
+    """What can be known again. ``told`` is what status.json last said; it binds, where it is there (law 8)."""
+    returned = {name for back in intent.returns.values() for name in back.names}
+    seen = {
+        name: (pool, machine) for pool, snapshot in snapshots.items() for name, machine in snapshot.machines.items()
+    }
+    requests = {}
+    for request in intent.requests.values():
+        answer = json.loads(told[request.id].text) if request.id in told else None
+        requests[request.id] = _request(request, answer, seen, returned, limits, now, wall)
+    machines = len(seen)
+    return replace(
+        fresh(intent, limits, now, wall),
+        requests=requests,
+        returns={id_: _return(id_, intent, told, limits, now) for id_ in intent.returns},
+        unseen_pools=(),
+        brake=Brake(BrakeReason.MEMORY_LOST, now, f"memory.json was lost; it was made again from {machines} machines."),
+    )
+
+
+def _request(
+    request: Request,
+    answer: Mapping[str, Any] | None,
+    seen: Mapping[str, tuple[str, Machine]],
+    returned: set[str],
+    limits: Limits,
+    now: float,
+    wall: float,
+) -> RequestRecord:
+    ended = RequestStatus(answer["status"]) if answer and answer["status"] != RequestStatus.RUNNING else None
+    left = request.created_wall + limits.request_deadline - wall
+    entries = {entry["name"]: entry for entry in answer["machines"]} if answer else {}
+    slots: dict[int, Slot] = {}
+    # Of an ended request HF knows the listed machines alone; any other is for the orphan rule to judge.
+    unlisted = () if ended else (name for name in seen if _of(limits, name) == request.id)
+    for name in sorted({*entries, *unlisted}):
+        parts = split_name(limits.prefix, name)
+        if parts is not None:
+            slot = _slot(name, parts[1], seen.get(name), entries.get(name), ended, name in returned, now)
+            slots[parts[1]] = slot
+    block = max(slots, default=-1) // SLOT_BLOCK + 1
+    return RequestRecord(
+        id=request.id,
+        template=request.template,
+        count=request.count,
+        read=now,
+        deadline=now + max(0.0, min(left, limits.request_deadline)),
+        slots=slots,
+        next_slot=block * SLOT_BLOCK,
+        ended=ended,
+        ended_at=now if ended else None,
+        rc_account=request.rc_account,
+        told=ended is not None,
+    )
+
+
+def _of(limits: Limits, name: str) -> str:
+    parts = split_name(limits.prefix, name)
+    return parts[0] if parts else ""
+
+
+def _slot(
+    name: str,
+    number: int,
+    seen: tuple[str, Machine] | None,
+    entry: Mapping[str, Any] | None,
+    ended: RequestStatus | None,
+    returned: bool,
+    now: float,
+) -> Slot:
+    """A slot as HF was told of it, or as its machine shows."""
+    pool, machine = seen if seen else ("", None)
+    runs = machine is not None and machine.phase is Phase.RUNNING
+    told = entry["result"] if entry else ("succeed" if runs else "executing")
+    slot = Slot(
+        name=name,
+        number=number,
+        pool=pool,
+        verdict=Verdict.OPEN,
+        opened=now,
+        submitted=now,
+        accepted=True,
+        seen=True,
+        ran=now if told == "succeed" else None,
+        ip=entry["privateIpAddress"] if entry else (machine.ip if machine else ""),
+        public_ip=entry["publicIpAddress"] if entry else (machine.public_ip if machine else ""),
+        launched=entry["launchtime"] if entry else (machine.launched if machine else 0),
+    )
+    if told == "fail":
+        return replace(slot, submitted=None, verdict=Verdict.FAILED, closed=now, gone=machine is None)
+    if returned:
+        verdict = Verdict.RETURNED if ended else Verdict.CANCELLED
+        return replace(slot, verdict=verdict, closed=now, delete=DeleteReason.RETURNED, gone=machine is None)
+    if machine is None:
+        verdict = Verdict.LOST if ended else Verdict.FAILED
+        return replace(slot, verdict=verdict, closed=now, delete=DeleteReason.LOST, gone=True)
+    return replace(slot, verdict=Verdict.SUCCEEDED) if ended else slot
+
+
+def _return(id_: str, intent: Intent, told: Mapping[str, Answer], limits: Limits, now: float) -> ReturnRecord:
+    names = intent.returns[id_].names
+    record = ReturnRecord(id=id_, names=names, read=now, deadline=now + limits.return_deadline)
+    answer = json.loads(told[id_].text) if id_ in told else None
+    if answer is None or answer["status"] == RequestStatus.RUNNING:
+        return record
+    results = {entry["name"]: entry["result"] for entry in answer["machines"]}
+    return replace(
+        record,
+        results={name: ReturnResult.GONE if results.get(name) == "succeed" else ReturnResult.STUCK for name in names},
+        ended=RequestStatus(answer["status"]),
+        ended_at=now,
+        told=True,
+    )

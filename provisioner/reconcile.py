@@ -1,0 +1,417 @@
+"""One cycle: take what was seen, read what is wanted, plan, record, act, remember.
+
+The order is the promise: nothing is asked of a cloud before memory.json says so (law 3), and every instruction between
+two steps may be the last one of this process. Clock, stores and actors are arguments, so that the same code runs in
+production and in virtual time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from provisioner import status
+from provisioner.acting import Actors, Results, batches
+from provisioner.answers import Answer
+from provisioner.durable import StateError, StateMissing
+from provisioner.model import (
+    Brake,
+    BrakeReason,
+    Close,
+    Contact,
+    DeferReason,
+    Intent,
+    Limits,
+    Look,
+    Memory,
+    Outcome,
+    Plan,
+    Snapshot,
+    split_name,
+)
+from provisioner.plan import World, make_plan
+from provisioner.rebuild import fresh, rebuild
+from provisioner.remember import remember
+from provisioner.store import StateDir
+
+log = logging.getLogger(__name__)
+
+
+class Clock(Protocol):
+    """Where time comes from (law 11)."""
+
+    def now(self) -> float:
+        """Loop time in seconds."""
+
+    def wall(self) -> float:
+        """The host's clock, epoch seconds."""
+
+
+class SupersededError(Exception):
+    """A newer loop has taken over: this one must not write or act again (law 10)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CycleReport:
+    """What one cycle saw and did, for metrics, health, log and people."""
+
+    number: int
+    now: float
+    seconds: float
+    looks: Mapping[str, Look]
+    memory: Memory | None
+    """None while there is nothing to work from."""
+    plan: Plan | None
+    """None when planning was skipped or impossible."""
+    deferred: Mapping[tuple[str, str, DeferReason], int]
+    results: Sequence[Results] = ()
+    """Batches that ended since the cycle before."""
+    closes: Sequence[Close] = ()
+    problem: str = ""
+    """Why this cycle could not do its work."""
+
+    @property
+    def result(self) -> str:
+        """``ok``, ``partial`` (some action or look failed) or ``failed``."""
+        if self.problem:
+            return "failed"
+        failed = any(outcome.failure for results in self.results for outcome in results.outcomes)
+        return "partial" if failed or not all(isinstance(look, Snapshot) for look in self.looks.values()) else "ok"
+
+
+@dataclass(slots=True)
+class _Last:
+    """What the cycle before went by: when it is all the same and nothing is due, there is nothing to plan."""
+
+    inputs: tuple[object, ...] = ()
+    held: object = None
+    """Keeps alive what ``inputs`` knows by identity."""
+    due: float = float("-inf")
+    deferred: Mapping[tuple[str, str, DeferReason], int] = field(default_factory=dict)
+    written: Memory | None = None
+    rendered: status.Rendered = field(default_factory=dict)
+    lost: Mapping[str, object] = field(default_factory=dict)
+    published: bool = False
+    signature: object = None
+    intent: Intent | None = None
+
+
+class Reconciler:
+    """Holds one state directory's memory between cycles."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        state: StateDir,
+        actors: Actors,
+        limits: Limits,
+        provisioner: str,
+        epoch: int = 0,
+        act_seconds: float = 2.0,
+        check: Callable[[], None] = lambda: None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.limits = limits
+        self.memory: Memory | None = None
+        self._clock = clock
+        self._state = state
+        self._actors = actors
+        self._provisioner = provisioner
+        self._epoch = epoch
+        self._act_seconds = act_seconds
+        self._check = check
+        """Raises SupersededError when a newer loop's epoch stands in the state directory."""
+        self._stopping = stopping
+        self._contacts = _Contacts(state)
+        self._last = _Last()
+        self._number = 0
+
+    def cycle(self, looks: Mapping[str, Look]) -> CycleReport:
+        """One pass. Raises SupersededError; whatever else goes wrong is in the report."""
+        self._number += 1
+        began = time.monotonic()
+        results = self._actors.collect()
+        plan: Plan | None = None
+        closes: list[Close] = []
+        problem = ""
+        now = self._clock.now()
+        try:
+            self._load(looks, now)
+            closes += self._remember(results, now)
+            if self.memory is not None:
+                plan = self._plan(looks, now)
+            if plan is not None:
+                closes += plan.closes
+                self._record(plan.memory, now)
+                self._publish(now)
+                self._forget(plan)
+                self._act(plan)
+            elif self.memory is not None:
+                self._record(self.memory, now)
+                self._publish(now)
+        except StateError as error:
+            problem = str(error)
+            self._last.inputs = ()
+        self._journal(results, closes)
+        return CycleReport(
+            number=self._number,
+            now=now,
+            seconds=time.monotonic() - began,
+            looks=looks,
+            memory=self.memory,
+            plan=plan,
+            deferred=self._last.deferred,
+            results=results,
+            closes=closes,
+            problem=problem,
+        )
+
+    def settle(self) -> None:
+        """Record the outcomes of the last batches, before the loop ends. Raises StateError, SupersededError."""
+        now = self._clock.now()
+        results = self._actors.collect()
+        closes = self._remember(results, now)
+        if self.memory is not None:
+            self._record(self.memory, now)
+        self._journal(results, closes)
+
+    def strangers(self) -> frozenset[str]:
+        """Names that HF gave back or lists and that are no slot of ours: pools are asked whether they hold them."""
+        if self.memory is None:
+            return frozenset()
+        names = {name for back in self.memory.returns.values() if back.ended is None for name in back.names}
+        return frozenset(name for name in names if not self._is_slot(self.memory, name))
+
+    def _is_slot(self, memory: Memory, name: str) -> bool:
+        parts = split_name(self.limits.prefix, name)
+        return parts is not None and parts[0] in memory.requests and parts[1] in memory.requests[parts[0]].slots
+
+    def preview(self, looks: Mapping[str, Look]) -> Plan | None:
+        """What the next cycle would do; nothing is written, nothing is done. Raises StateError."""
+        now = self._clock.now()
+        self._load(looks, now)
+        if self.memory is None or self._last.intent is None:
+            return None
+        contact = self._contacts.read(now, self.memory)
+        return make_plan(World(self._last.intent, looks, contact), self.memory, self.limits, now)
+
+    # --- read -----------------------------------------------------------------------------------------------------
+
+    def _load(self, looks: Mapping[str, Look], now: float) -> None:
+        """Intent, and at the first time memory. Looks were taken before: a machine without a request is an orphan."""
+        intent = self._read_intent(now)
+        if intent is not None and intent.provisioner != self._provisioner:
+            raise StateError(
+                f"{self._state.path}: belongs to provisioner {intent.provisioner!r}, but the configuration says "
+                f"{self._provisioner!r}. Set `id`, or use another state directory."
+            )
+        if self.memory is None and intent is not None:
+            self._load_memory(intent, looks, now)
+        if self.memory is not None and self.memory.epoch != self._epoch:
+            self.memory = replace(self.memory, epoch=self._epoch)
+
+    def _read_intent(self, now: float) -> Intent | None:
+        """None before HF's first request. A file that vanished latches the brake."""
+        signature = self._state.intent.signature()
+        if signature is not None and signature == self._last.signature:
+            return self._last.intent
+        try:
+            self._last.intent = self._state.intent.read()
+            self._last.signature = signature
+        except StateMissing:
+            if self.memory is None and not self._state.memory.exists():
+                return None
+            self._latch_lost_intent(now)
+            raise
+        return self._last.intent
+
+    def _latch_lost_intent(self, now: float) -> None:
+        if self.memory is None:
+            self.memory = self._state.memory.read()
+            self._last.written = self.memory
+        if self.memory.brake is None:
+            brake = Brake(BrakeReason.INTENT_LOST, now, "intent.json is missing.")
+            self._record(replace(self.memory, brake=brake), now)
+
+    def _load_memory(self, intent: Intent, looks: Mapping[str, Look], now: float) -> None:
+        try:
+            memory = self._state.memory.read()
+            if self._state.memory.is_older() and memory.brake is None:
+                detail = "memory.json is older than one that was written before."
+                memory = replace(memory, brake=Brake(BrakeReason.MEMORY_OLDER, now, detail))
+            else:
+                self._last.written = memory
+            self.memory = memory
+        except StateMissing:
+            self.memory = self._new_memory(intent, looks, now)
+
+    def _new_memory(self, intent: Intent, looks: Mapping[str, Look], now: float) -> Memory | None:
+        """A first memory, or one made again; None until all pools were seen."""
+        wall = self._clock.wall()
+        young = all(wall - request.created_wall < self.limits.request_deadline for request in intent.requests.values())
+        if young and not intent.returns and not self._state.memory.existed():
+            return fresh(intent, self.limits, now, wall)
+        snapshots = {name: look for name, look in looks.items() if isinstance(look, Snapshot)}
+        if any(pool not in snapshots for pool in self.limits.pools):
+            missing = sorted(set(self.limits.pools) - set(snapshots))
+            raise StateError(
+                f"{self._state.path}: memory.json is lost and is made again as soon as every pool was seen; "
+                f"not seen yet: {', '.join(missing)}."
+            )
+        return rebuild(intent, self._told(), snapshots, self.limits, now, wall)
+
+    def _told(self) -> Mapping[str, Answer]:
+        try:
+            return self._state.status.read_all()
+        except StateMissing:
+            return {}
+
+    # --- plan -----------------------------------------------------------------------------------------------------
+
+    def _remember(self, results: Sequence[Results], now: float) -> Sequence[Close]:
+        closes: list[Close] = []
+        for done in results:
+            if self.memory is not None:
+                self.memory, closed = remember(self.memory, done.outcomes, done.unsent, self.limits, now)
+                closes += closed
+        return closes
+
+    def _plan(self, looks: Mapping[str, Look], now: float) -> Plan | None:
+        """None when everything is as at the last plan and nothing has fallen due."""
+        assert self.memory is not None
+        assert self._last.intent is not None
+        contact = self._contacts.read(now, self.memory)
+        busy = self._actors.busy()
+        inputs = (
+            self._last.intent.generation,
+            id(self.memory),
+            id(self.limits),
+            contact,
+            busy,
+            tuple((name, id(look.machines)) if isinstance(look, Snapshot) else name for name, look in looks.items()),
+        )
+        if inputs == self._last.inputs and now < self._last.due:
+            return None
+        plan = make_plan(World(self._last.intent, looks, contact, busy), self.memory, self.limits, now)
+        self._last.due = plan.due
+        self._last.deferred = plan.deferred
+        # Next time the same memory is expected: the one this plan leaves.
+        self._last.inputs = (inputs[0], id(plan.memory), *inputs[2:])
+        self._last.held = looks
+        return plan
+
+    # --- record ---------------------------------------------------------------------------------------------------
+
+    def _record(self, memory: Memory, now: float) -> None:
+        """Make it durable, if it is not already."""
+        if memory is not self._last.written or not self._state.memory.exists():
+            self._check()
+            self._state.memory.write(replace(memory, time=now, time_wall=self._clock.wall()))
+            self._last.written = memory
+        self.memory = memory
+
+    def _publish(self, now: float) -> None:
+        """Render what HF is told, and write it if it changed."""
+        assert self.memory is not None
+        before = self._last.rendered
+        rendered = status.render(self.memory, before, self.limits.prefix)
+        lost = status.losses(self.memory, self._contacts.known, self.limits.prefix, now)
+        same = len(rendered) == len(before) and all(before.get(id_) is entry for id_, entry in rendered.items())
+        if self._last.published and same and lost == self._last.lost and self._state.status.exists():
+            return
+        self._check()
+        self._state.status.write({id_: answer for id_, (_, answer) in rendered.items()}, lost)
+        self._last.rendered, self._last.lost, self._last.published = rendered, dict(lost), True
+
+    def _forget(self, plan: Plan) -> None:
+        """Trim intent of what memory has marked; memory forgets it when intent no longer has it."""
+        if plan.forget:
+            self._check()
+            with self._state.intent.transaction() as intent:
+                intent.remove(plan.forget)
+            self._state.seen.forget(plan.forget)
+
+    # --- act ------------------------------------------------------------------------------------------------------
+
+    def _act(self, plan: Plan) -> None:
+        if not (plan.creates or plan.deletes):
+            return
+        self._check()
+        deadline = time.monotonic() + self._act_seconds
+        for batch in batches(plan.creates, plan.deletes):
+            self._actors.submit(batch, lambda: time.monotonic() < deadline and not self._stopping())
+
+    def _journal(self, results: Sequence[Results], closes: Sequence[Close]) -> None:
+        outcomes = [outcome for done in results for outcome in done.outcomes]
+        if not outcomes and not closes:
+            return
+        wall = round(self._clock.wall(), 3)
+        lines = [_outcome_line(outcome) for outcome in outcomes] + [_close_line(close) for close in closes]
+        try:
+            self._state.journal.append([{"time": wall, "cycle": self._number, **line} for line in lines])
+        except StateError as error:
+            log.warning("Journal could not be written", extra={"error": str(error)})
+
+
+def _outcome_line(outcome: Outcome) -> dict[str, object]:
+    action = outcome.action
+    line: dict[str, object] = {
+        "event": type(action).__name__.lower(),
+        "machine": action.name,
+        "pool": action.pool,
+        "result": outcome.failure.error if outcome.failure else "ok",
+    }
+    reason = getattr(action, "reason", None)
+    if reason is not None:
+        line["reason"] = reason
+    if outcome.failure is not None:
+        line["text"] = outcome.failure.text
+    return line
+
+
+def _close_line(close: Close) -> dict[str, object]:
+    line: dict[str, object] = {
+        "event": "close",
+        "machine": close.name,
+        "pool": close.pool,
+        "template": close.template,
+        "verdict": close.verdict,
+    }
+    if close.cause is not None:
+        line["cause"] = close.cause
+    if close.failure is not None:
+        line["error"], line["text"] = close.failure.error, close.failure.text
+    return line
+
+
+class _Contacts:
+    """Notices HF's calls by the marks that scripts leave; loop time is ours, marks are only compared for change."""
+
+    def __init__(self, state: StateDir) -> None:
+        self._state = state
+        self._marks: dict[str, int] | None = None
+        self._inventory_mark = 0
+        self._generation = 0
+        self.known = Contact()
+
+    def read(self, now: float, memory: Memory) -> Contact:
+        """What is known of HF's calls now; the same object when nothing is new."""
+        marks = self._state.seen.marks()
+        told = frozenset(self._state.seen.told())
+        listed = self._state.inventory.read()
+        names, inventory_mark = listed if listed else ((), 0)
+        if self._marks is None:
+            self.known = Contact({}, now, told, frozenset(names))
+        else:
+            polled = {id_ for id_, mark in marks.items() if self._marks.get(id_) != mark}
+            called = polled or inventory_mark != self._inventory_mark or memory.generation != self._generation
+            if called or told != self.known.told:
+                times = {id_: at for id_, at in self.known.polled.items() if id_ in marks} | dict.fromkeys(polled, now)
+                active = now if called else self.known.active
+                self.known = Contact(times, active, told, frozenset(names))
+        self._marks, self._inventory_mark, self._generation = marks, inventory_mark, memory.generation
+        return self.known

@@ -1,0 +1,162 @@
+"""What the snapshots say of the slots: the passive half of a plan. It reports the world, it never wishes.
+
+Pure: no I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+
+from provisioner import pressure
+from provisioner.draft import OWNED, Draft
+from provisioner.model import (
+    DeleteReason,
+    ErrorClass,
+    Failure,
+    Fingerprint,
+    LossCause,
+    Machine,
+    Phase,
+    RequestRecord,
+    Slot,
+    Snapshot,
+    Verdict,
+)
+
+VANISHED = Failure(ErrorClass.OTHER, "The machine vanished.")
+REPLACED = Failure(ErrorClass.OTHER, "Another machine appeared under the same name.")
+ENDED = Failure(ErrorClass.OTHER, "The machine ended.")
+
+
+def reflect(draft: Draft) -> None:
+    """Bring every slot in line with the newest complete snapshot of its pool; list what no slot explains."""
+    explained: dict[str, int] = dict.fromkeys(draft.snapshots, 0)
+    for record in draft.records():
+        for slot in tuple(record.slots.values()):
+            snapshot = draft.snapshots.get(slot.pool)
+            if snapshot is None:
+                continue
+            machine = snapshot.machines.get(slot.name)
+            if machine is not None:
+                explained[slot.pool] += 1
+                if not _unchanged(slot, machine):
+                    _present(draft, record, slot, machine)
+            elif not slot.gone:
+                _absent(draft, record, slot, snapshot)
+    for name, snapshot in draft.snapshots.items():
+        if len(snapshot.machines) > explained[name]:
+            draft.unknown[name] = _unexplained(draft, snapshot)
+
+
+def _unchanged(slot: Slot, machine: Machine) -> bool:
+    """The usual case, decided cheaply: it runs, as before."""
+    return (
+        slot.ran is not None
+        and slot.verdict in OWNED
+        and machine.phase is Phase.RUNNING
+        and slot.fingerprint == machine.fingerprint
+        and slot.notice is machine.notice
+        and slot.absent is None
+    ) or slot.set_aside
+
+
+def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> None:
+    if slot.verdict not in OWNED:
+        _remains(draft, record, slot, machine)
+    elif slot.seen and slot.fingerprint.differs(machine.fingerprint):
+        _end(draft, record, slot, REPLACED, machine.cause or LossCause.UNKNOWN)
+    elif machine.phase is Phase.GONE:
+        _end(draft, record, slot, machine.failure or ENDED, machine.cause or LossCause.UNKNOWN)
+    elif machine.phase is Phase.STOPPING and slot.verdict is Verdict.OPEN:
+        _end(draft, record, slot, machine.failure or ENDED, machine.cause or LossCause.DELETED)
+    else:
+        _follow(draft, record, slot, machine)
+
+
+def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> None:
+    """A machine that is there and may stay: remember what HF and later comparisons need."""
+    runs = slot.ran is None and machine.phase is Phase.RUNNING
+    known = slot.ran is not None or runs
+    changed = replace(
+        slot,
+        seen=True,
+        accepted=True,
+        absent=None,
+        ran=draft.now if runs else slot.ran,
+        fingerprint=_merged(slot.fingerprint, machine.fingerprint),
+        # What HF was told of a machine that runs is never told differently.
+        ip=slot.ip if slot.ran is not None else machine.ip,
+        public_ip=slot.public_ip if slot.ran is not None else machine.public_ip,
+        launched=slot.launched if slot.ran is not None else machine.launched,
+        failure=None if known else machine.failure,
+        notice=machine.notice,
+        cause=machine.cause or slot.cause,
+    )
+    if changed != slot:
+        draft.put(record.id, changed)
+    if runs:
+        limits = draft.pool(slot.pool)
+        learned = pressure.ran(
+            draft.pressure(slot.pool, record.template), limits, slot.submitted or slot.opened, draft.now, draft.limits
+        )
+        draft.set_pressure(slot.pool, record.template, learned)
+
+
+def _merged(known: Fingerprint, seen: Fingerprint) -> Fingerprint:
+    """A value once known is kept; one that appears is added."""
+    merged = Fingerprint(
+        known.uid or seen.uid, known.created or seen.created, known.started or seen.started, known.ip or seen.ip
+    )
+    return known if merged == known else merged
+
+
+def _remains(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> None:
+    """Something exists under a closed slot's name, however late: it is to be deleted."""
+    changed = replace(
+        slot,
+        gone=False,
+        absent=None,
+        seen=True,
+        delete=slot.delete or DeleteReason.FAILED,
+        fingerprint=machine.fingerprint,
+    )
+    if changed != slot:
+        draft.put(record.id, changed)
+
+
+def _absent(draft: Draft, record: RequestRecord, slot: Slot, snapshot: Snapshot) -> None:
+    """Not in a complete snapshot. Absence is proven by two that begin the backend's lag apart (DESIGN §5)."""
+    expected_since = max(slot.submitted or 0.0, slot.closed or 0.0)
+    if slot.set_aside or snapshot.began <= expected_since or (slot.verdict is Verdict.OPEN and not slot.seen):
+        return
+    lag = draft.pool(slot.pool).lag
+    if slot.absent is None:
+        draft.put(record.id, replace(slot, absent=snapshot.began))
+        draft.wake_at(draft.now + max(lag, 0.001))
+    elif snapshot.began <= slot.absent or snapshot.began - slot.absent < lag:
+        draft.wake_at(draft.now + max(slot.absent + lag - snapshot.began, 0.001))
+    elif slot.verdict in OWNED:
+        _end(draft, record, slot, VANISHED, slot.cause or LossCause.UNKNOWN, gone=True)
+    else:
+        draft.put(record.id, replace(slot, gone=True))
+
+
+def _end(
+    draft: Draft, record: RequestRecord, slot: Slot, failure: Failure, cause: LossCause, *, gone: bool = False
+) -> None:
+    """A machine ended by itself: lost when HF had been told of it for good, else failed (and replaced)."""
+    if slot.verdict is Verdict.SUCCEEDED:
+        draft.close(record, slot, Verdict.LOST, reason=DeleteReason.LOST, failure=failure, cause=cause, gone=gone)
+        return
+    draft.close(record, slot, Verdict.FAILED, reason=DeleteReason.FAILED, failure=failure, cause=cause, gone=gone)
+    if slot.ran is None:
+        learned = pressure.failed(draft.pressure(slot.pool, record.template), failure, draft.now, draft.limits)
+        draft.set_pressure(slot.pool, record.template, learned)
+
+
+def _unexplained(draft: Draft, snapshot: Snapshot) -> list[str]:
+    slots: Set[str] = {
+        slot.name for record in draft.records() for slot in record.slots.values() if slot.pool == snapshot.pool
+    }
+    return [name for name in snapshot.machines if name not in slots]

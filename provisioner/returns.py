@@ -1,0 +1,98 @@
+"""What HF gives back: close the slots of the named machines, follow each name until nothing of it is left.
+
+Pure: no I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from provisioner.draft import Draft
+from provisioner.model import (
+    Delete,
+    DeleteReason,
+    RequestStatus,
+    ReturnRecord,
+    ReturnResult,
+    Slot,
+    Verdict,
+    split_name,
+)
+
+DELETE_AGAIN = 60.0
+"""Seconds after which a delete is sent again when the machine is still there: a delete call is a wish, and a lost
+one must not leave a machine for ever."""
+
+
+def settle_returns(draft: Draft) -> None:
+    """Take each open return request one step further, and end it when every name is settled."""
+    for record in list(draft.returns.values()):
+        if record.ended is not None:
+            continue
+        draft.wake_at(record.deadline)
+        settled = _settle(draft, record)
+        if len(settled.results) == len(set(settled.names)):
+            clean = all(result is ReturnResult.GONE for result in settled.results.values())
+            status = RequestStatus.COMPLETE if clean else RequestStatus.COMPLETE_WITH_ERROR
+            settled = replace(settled, ended=status, ended_at=draft.now)
+        if settled != record:
+            draft.update_return(settled)
+
+
+def find_slot(draft: Draft, name: str) -> Slot | None:
+    """The slot of this name, as changed so far."""
+    parts = split_name(draft.limits.prefix, name)
+    return draft.slot(*parts) if parts and parts[0] in draft.requests else None
+
+
+def _settle(draft: Draft, record: ReturnRecord) -> ReturnRecord:
+    results, absent, sent = dict(record.results), dict(record.absent), dict(record.sent)
+    for name in record.names:
+        if name in results:
+            continue
+        slot = find_slot(draft, name)
+        result = _slot_result(draft, slot) if slot else _stranger_result(draft, name, absent, sent)
+        if result is None and draft.now >= record.deadline:
+            result = ReturnResult.STUCK
+        if result is not None:
+            results[name] = result
+    return replace(record, results=results, absent=absent, sent=sent)
+
+
+def _slot_result(draft: Draft, slot: Slot) -> ReturnResult | None:
+    parts = split_name(draft.limits.prefix, slot.name)
+    record = draft.record(parts[0]) if parts else None
+    if record is not None and slot.verdict is Verdict.SUCCEEDED:
+        slot = draft.close(record, slot, Verdict.RETURNED, reason=DeleteReason.RETURNED)
+    elif record is not None and slot.verdict is Verdict.OPEN:
+        slot = draft.close(record, slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED)
+    return ReturnResult.GONE if slot.gone else None
+
+
+def _stranger_result(draft: Draft, name: str, absent: dict[str, float], sent: dict[str, float]) -> ReturnResult | None:
+    """A name that is no slot of ours: ours by identity, adopted, someone else's, or nowhere."""
+    for pool, snapshot in draft.snapshots.items():
+        machine = snapshot.machines.get(name)
+        if machine is None and name not in snapshot.foreign:
+            continue
+        if machine is None and not name.startswith(draft.limits.adopt_prefixes):
+            return ReturnResult.NOT_OURS
+        absent.pop(name, None)
+        if draft.now >= sent.get(name, float("-inf")) + DELETE_AGAIN:
+            sent[name] = draft.now
+            uid = machine.fingerprint.uid if machine else ""
+            draft.deletes.append(Delete(name, pool, DeleteReason.RETURNED, uid))
+        draft.wake_at(sent[name] + DELETE_AGAIN)
+        return None
+    return ReturnResult.GONE if proven_absent(draft, name, absent) else None
+
+
+def proven_absent(draft: Draft, name: str, absent: dict[str, float]) -> bool:
+    """Two sets of complete snapshots of all pools lack it, begun the longest lag apart; ``absent`` holds the first."""
+    if not draft.limits.pools or any(pool not in draft.snapshots for pool in draft.limits.pools):
+        return False
+    began = min(snapshot.began for snapshot in draft.snapshots.values())
+    lag = max(pool.lag for pool in draft.limits.pools.values())
+    first = absent.setdefault(name, began)
+    draft.wake_at(draft.now + max(first + lag - began, 0.001))
+    return began > first and began - first >= lag

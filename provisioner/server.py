@@ -1,0 +1,171 @@
+"""Answers /metrics, /healthz, /readyz and /status over HTTP, beside the loop and never in its way."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+log = logging.getLogger(__name__)
+
+CLIENT_SECONDS = 10
+"""A client that sends or takes nothing for so long is dropped: it must not hold a thread for ever."""
+
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How the loop is. ``detail`` is one sentence for people."""
+
+    alive: bool
+    """The loop has begun a cycle lately; False asks the platform to start it again."""
+    ready: bool
+    """A first complete cycle is done."""
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a path answers."""
+
+    status: HTTPStatus
+    type: str
+    body: bytes
+
+
+class ListenError(Exception):
+    """The address cannot be listened on; the text says which and why."""
+
+
+class Server:
+    """The HTTP server. ``health`` and ``status`` are called in its threads, once for each question."""
+
+    def __init__(
+        self,
+        listen: str,
+        registry: CollectorRegistry,
+        health: Callable[[], Health],
+        status: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        self._listen, self._registry, self._health, self._status = listen, registry, health, status
+        self._server: _Http | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it answers, with the port it got; only after ``start``."""
+        if self._server is None:
+            raise RuntimeError("the server has not been started")
+        host, port = self._server.server_address[:2]
+        return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
+
+    def start(self) -> None:
+        """Listen and answer from now on; raises ListenError."""
+        host, _, port = self._listen.rpartition(":")
+        try:
+            self._server = _Http(host.strip("[]"), int(port), self.answer)
+        except (OSError, OverflowError) as error:
+            raise ListenError(f"cannot listen on {self._listen}: {_reason(error)}") from error
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="server", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer no more, and free the port. Harmless when it was not started."""
+        if self._server is not None and self._thread is not None:
+            self._server.shutdown()
+            self._thread.join()
+            self._server.server_close()
+        self._server = self._thread = None
+
+    def answer(self, path: str, accept: str) -> Answer:
+        """What a path answers; ``accept`` chooses the format of the metrics."""
+        if path == "/metrics":
+            encode, kind = choose_encoder(accept)
+            return Answer(HTTPStatus.OK, kind, encode(self._registry))
+        if path == "/healthz":
+            health = self._health()
+            return _sentence(health.alive, health.detail)
+        if path == "/readyz":
+            health = self._health()
+            return _sentence(health.alive and health.ready, health.detail)
+        if path == "/status":
+            body = json.dumps(self._status(), ensure_ascii=False, indent=2) + "\n"
+            return Answer(HTTPStatus.OK, JSON, body.encode())
+        return Answer(HTTPStatus.NOT_FOUND, TEXT, b"there are /metrics /healthz /readyz /status\n")
+
+
+def _sentence(good: bool, detail: str) -> Answer:
+    return Answer(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, TEXT, f"{detail}\n".encode())
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return "another program uses the port; choose another with --listen HOST:PORT"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+class _Http(ThreadingHTTPServer):
+    """A listening socket with a thread for each connection."""
+
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, answer: Callable[[str, str], Answer]) -> None:
+        self.answer = answer
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), _Handler)
+
+    def server_bind(self) -> None:
+        """Bind without asking a name server for our own name, as the base class would."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = self.socket.getsockname()[:2]
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that went away in the middle of an answer is no event."""
+        log.debug("Connection ended early", extra={"client": str(client_address), "socket": repr(request)})
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = CLIENT_SECONDS
+    server: _Http
+
+    def do_GET(self) -> None:
+        """Answer a question."""
+        answer = self._answer()
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+
+    do_HEAD = do_GET
+
+    def _answer(self) -> Answer:
+        path = self.path.partition("?")[0]
+        try:
+            return self.server.answer(path, self.headers.get("Accept", ""))
+        except Exception as error:
+            log.exception("Answer failed", extra={"path": path})
+            return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, TEXT, f"{type(error).__name__}: {error}\n".encode())
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Questions are no events: probes ask every few seconds."""
+        log.debug("Answered", extra={"client": self.address_string(), "answer": format % args})

@@ -1,0 +1,176 @@
+"""Pages of lists: ``filter``, ``orderBy``, ``maxResults``, ``pageToken``, and what goes wrong with them.
+
+Fault modes (targets: the zone or region, the method such as ``instances.list``, ``<method>/<place>``; for
+listManagedInstances the MIG is the place; in an aggregated list each zone and region is one chance):
+
+============= ==========================================================================================
+list_lag      the list shows what was ``seconds`` (10) ago, at most 120
+partial_list  a part is missing and the warning UNREACHABLE stands beside it; ``kept`` (0.5) of a page
+              remains, of a zone in an aggregated list nothing
+empty_page    a page without items, whose nextPageToken goes on where it began
+token_expired a call with a pageToken is answered 400
+============= ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from provisioner.simulator.compute_documents import nothing_in, unreachable
+from provisioner.simulator.compute_filter import Predicate, compile_filter
+from provisioner.simulator.operations import BASE, ApiError, Document
+from provisioner.simulator.world import World
+
+MAX_PAGE = 500
+"""Most items of a page, and the default."""
+
+Source = Callable[[str, float], Iterable[tuple[str, Document]]]
+"""From behind a name on, as it was so many seconds ago: names and documents, in order of names."""
+
+
+@dataclass(frozen=True)
+class ListCall:
+    """One call of a list method."""
+
+    world: World
+    method: str
+    path: str
+    """Relative URL of the list."""
+    place: str
+    """Zone, region or MIG."""
+    query: Mapping[str, str]
+
+    @property
+    def predicate(self) -> Predicate | None:
+        """What its filter lets through."""
+        text = self.query.get("filter", "").strip()
+        try:
+            return compile_filter(text) if text else None
+        except ValueError as error:
+            raise ApiError(400, "invalid", f"Invalid value for field 'filter': '{text}'. {error}") from error
+
+    @property
+    def page_size(self) -> int:
+        """Items a page holds."""
+        text = self.query.get("maxResults", "") or str(MAX_PAGE)
+        if not text.isdecimal() or int(text) > MAX_PAGE:
+            raise ApiError(400, "invalid", f"Invalid value for field 'maxResults': '{text}'. Must be within [0, 500]")
+        return int(text) or MAX_PAGE
+
+    def place_in(self, place: str) -> ListCall:
+        """The same call, of one place of an aggregated list."""
+        return ListCall(self.world, self.method, self.path, place, self.query)
+
+    @property
+    def targets(self) -> tuple[str, str, str]:
+        """What faults may aim at."""
+        return self.place, self.method, f"{self.method}/{self.place}"
+
+    @property
+    def lag(self) -> float:
+        """Seconds that this answer is behind."""
+        fault = self.world.strikes("list_lag", *self.targets)
+        return float(fault.params.get("seconds", 10.0)) if fault else 0.0
+
+    def begin(self) -> str:
+        """The name behind which the page begins."""
+        token = self.query.get("pageToken", "")
+        if not token:
+            return ""
+        try:
+            name = base64.urlsafe_b64decode(token.encode()).decode()
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise self._bad_token(token) from error
+        if self.world.strikes("token_expired", *self.targets):
+            raise self._bad_token(token)
+        return name
+
+    def _bad_token(self, token: str) -> ApiError:
+        return ApiError(400, "invalid", f"Invalid value for field 'pageToken': '{token}'. The token is not valid.")
+
+    def frame(self, kind: str) -> Document:
+        """What every list begins with."""
+        return {"kind": f"compute#{kind}", "id": self.path, "selfLink": BASE + self.path}
+
+
+def page_of(call: ListCall, kind: str, source: Source) -> Document:
+    """One page of a plain list."""
+    items, last = take(call, source)
+    document = call.frame(kind)
+    if call.world.strikes("empty_page", *call.targets):
+        return document | {"nextPageToken": token_of(call.begin() or "\0")}
+    if fault := call.world.strikes("partial_list", *call.targets):
+        items = items[: int(len(items) * float(fault.params.get("kept", 0.5)))]
+        document["warning"] = unreachable(call.place)
+    if items:
+        document["items"] = items
+    if last:
+        document["nextPageToken"] = token_of(last)
+    return document
+
+
+def take(call: ListCall, source: Source, order: bool = True) -> tuple[list[Document], str]:
+    """The items of the page that the call asks for, and the last one's name if more follow."""
+    if order:
+        check_order(call)
+    begin, size = call.begin(), call.page_size
+    chosen = list(itertools.islice(_filtered(source(begin, call.lag), call.predicate), size + 1))
+    last = chosen[size - 1][0] if len(chosen) > size else ""
+    return [document for _, document in chosen[:size]], last
+
+
+def aggregated_page(call: ListCall, kind: str, field: str, scopes: Mapping[str, Source]) -> Document:
+    """One page of an aggregated list; ``scopes`` by name (``zones/<zone>``), in the order they are shown."""
+    check_order(call)
+    document, items = call.frame(kind), dict[str, Document]()
+    begin_scope, _, begin_name = call.begin().partition("\t")
+    predicate, room, names = call.predicate, call.page_size, sorted(scopes)
+    for scope in names:
+        place = call.place_in(scope.rpartition("/")[2])
+        if scope < begin_scope:
+            continue
+        if call.world.strikes("partial_list", *place.targets):
+            items[scope] = {"warning": unreachable(scope)}
+            document.setdefault("unreachables", []).append(scope)
+            continue
+        begin = begin_name if scope == begin_scope else ""
+        chosen = list(itertools.islice(_filtered(scopes[scope](begin, place.lag), predicate), room + 1))
+        items[scope] = (
+            {field: [entry for _, entry in chosen[:room]]} if chosen[:room] else {"warning": nothing_in(scope)}
+        )
+        if len(chosen) > room:
+            last = chosen[room - 1][0] if room else begin
+            document["nextPageToken"] = token_of(f"{scope}\t{last}")
+            break
+        room -= len(chosen)
+    return document | {"items": items}
+
+
+def check_order(call: ListCall) -> None:
+    """Lists come in order of names; another order is refused rather than ignored."""
+    if call.query.get("orderBy", "name") not in ("", "name"):
+        raise ApiError(
+            400, "invalid", f"Invalid value for field 'orderBy': '{call.query['orderBy']}'. Only name is known."
+        )
+
+
+def token_of(name: str) -> str:
+    """An opaque pageToken for what comes behind ``name``."""
+    return base64.urlsafe_b64encode(name.encode()).decode()
+
+
+def _filtered(source: Iterable[tuple[str, Document]], predicate: Predicate | None) -> Iterator[tuple[str, Document]]:
+    return iter(source) if predicate is None else (entry for entry in source if predicate(entry[1]))
+
+
+def fixed(documents: Mapping[str, Document]) -> Source:
+    """A source of what does not lag."""
+
+    def source(begin: str, _lag: float) -> Iterable[tuple[str, Document]]:
+        return [(name, documents[name]) for name in sorted(documents) if name > begin]
+
+    return source

@@ -1,0 +1,197 @@
+"""What a simulated MIG is, how long things take in it, and which of the unverified behaviours it shows.
+
+Durations are seconds of world time. No I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any
+
+Delay = tuple[float, float]
+"""Median and 95th percentile of a lognormal delay; a median of 0 is no delay at all."""
+
+ZONAL_SIZE_LIMIT = 1000
+REGIONAL_SIZE_LIMIT = 2000
+"""Google's default limits of VMs in one MIG."""
+
+MAX_PER_CALL = 1000
+"""Most instances that one call on a MIG may name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MigSpec:
+    """One managed instance group and its template. Exactly one of ``zone`` and ``region`` is given."""
+
+    project: str
+    name: str
+    zone: str = ""
+    region: str = ""
+    zones: tuple[str, ...] = ()
+    """Of a regional MIG; default: ``<region>-a``, ``-b`` and ``-c``."""
+    base_instance_name: str = ""
+    """First part of the random names that a resize gives; default: the MIG's name."""
+    update_type: str = "OPPORTUNISTIC"
+    replacement_method: str = "SUBSTITUTE"
+    """PROACTIVE with SUBSTITUTE refuses createInstances."""
+    default_action_on_failure: str = "DO_NOTHING"
+    """REPAIR makes a dead VM again under the same name."""
+    list_results: str = "PAGELESS"
+    """PAGELESS ignores maxResults and pageToken of listManagedInstances, as Google does by default."""
+    provisioning_model: str = "STANDARD"
+    termination_action: str = "STOP"
+    """What a preemption leaves: a TERMINATED VM (STOP) or none (DELETE)."""
+    machine_type: str = "n2-standard-4"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """The template's labels, which every VM carries."""
+    capacity: int | None = None
+    """VMs that the place holds for this MIG; beyond it every attempt is a stock-out. None: no end."""
+    size_limit: int | None = None
+    """Most members. None: Google's default, 1,000 or 2,000 when regional."""
+
+    def __post_init__(self) -> None:
+        if bool(self.zone) == bool(self.region):
+            raise ValueError(f"MIG {self.name}: give either a zone or a region")
+
+    @property
+    def location(self) -> str:
+        """The zone or region."""
+        return self.zone or self.region
+
+    @property
+    def scope(self) -> str:
+        """The location as it stands in a URL: ``zones/<zone>`` or ``regions/<region>``."""
+        return f"zones/{self.zone}" if self.zone else f"regions/{self.region}"
+
+    @property
+    def path(self) -> str:
+        """The MIG's own relative URL."""
+        return f"projects/{self.project}/{self.scope}/instanceGroupManagers/{self.name}"
+
+    @property
+    def reference(self) -> str:
+        """What ``created-by`` of a VM says: the path with the project's number."""
+        return f"projects/{project_number(self.project)}/{self.scope}/instanceGroupManagers/{self.name}"
+
+    @property
+    def template(self) -> str:
+        """Relative URL of the instance template."""
+        return f"projects/{self.project}/global/instanceTemplates/{self.name}-template"
+
+    @property
+    def all_zones(self) -> tuple[str, ...]:
+        """Where its VMs may be."""
+        return (self.zone,) if self.zone else self.zones or tuple(f"{self.region}-{letter}" for letter in "abc")
+
+    @property
+    def limit(self) -> int:
+        """Most members."""
+        return self.size_limit or (ZONAL_SIZE_LIMIT if self.zone else REGIONAL_SIZE_LIMIT)
+
+
+def project_number(project: str) -> int:
+    """The number that stands for a project, the same in every run."""
+    return 100_000_000_000 + zlib.crc32(project.encode())
+
+
+def region_of(zone: str) -> str:
+    """The region that a zone lies in."""
+    return zone.rpartition("-")[0]
+
+
+@dataclass(frozen=True)
+class Timings:
+    """How long things take. The defaults are realistic (reports and samples); tests and the demo pass short ones."""
+
+    call: Delay = (0.15, 0.6)
+    """An API call."""
+    operation: Delay = (1.0, 4.0)
+    """From a mutation's call to its operation's DONE."""
+    schedule: Delay = (2.0, 8.0)
+    """From a member's creation to its first insert, before the cap on throughput."""
+    inserts_per_second: float = 20.0
+    """Most VMs a MIG begins to insert per second; 0: no cap."""
+    boot: Delay = (18.0, 45.0)
+    """From insert to RUNNING."""
+    delete: Delay = (45.0, 100.0)
+    """From STOPPING to gone, Standard VMs."""
+    delete_spot: Delay = (35.0, 60.0)
+    delete_cap: float = 130.0
+    """The guest is switched off hard by then."""
+    leave: Delay = (3.0, 10.0)
+    """From a VM's end to the end of its membership."""
+    retry_first: float = 60.0
+    """First gap between attempts to create a VM; doubles."""
+    retry_last: float = 1200.0
+    notice: float = 30.0
+    """From a preemption's STOPPING to its TERMINATED."""
+    repair: Delay = (15.0, 60.0)
+    """From a VM's death to its recreation, where the MIG repairs."""
+    operation_retention: float = 14 * 86400.0
+    """Ended operations answer 404 after this."""
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> Timings:
+        """From JSON: a delay is a number (no spread) or [median, 95th percentile]; a mistake is a ValueError."""
+        known = {entry.name: isinstance(entry.default, tuple) for entry in fields(cls)}
+        values: dict[str, Any] = {}
+        for name, value in document.items():
+            if name not in known:
+                raise ValueError(f"{name}: unknown timing; known: {', '.join(sorted(known))}")
+            values[name] = _delay(name, value) if known[name] else _number(name, value)
+        return cls(**values)
+
+    def scaled(self, factor: float) -> Timings:
+        """The same world with every duration multiplied by ``factor``."""
+        changed: dict[str, Any] = {}
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            changed[entry.name] = tuple(part * factor for part in value) if isinstance(value, tuple) else value * factor
+        return replace(self, **changed | {"inserts_per_second": self.inserts_per_second / factor})
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+        raise ValueError(f"{name}: expected seconds ≥ 0, got {value!r}")
+    return float(value)
+
+
+def _delay(name: str, value: object) -> Delay:
+    if not isinstance(value, (list, tuple)):
+        return _number(name, value), _number(name, value)
+    if len(value) != 2:
+        raise ValueError(f"{name}: expected seconds or [median, 95th percentile], got {value!r}")
+    return _number(name, value[0]), _number(name, value[1])
+
+
+class Duplicate(StrEnum):
+    """What createInstances does with a name that the MIG already has."""
+
+    OPERATION_ERROR = "operation_error"
+    """The operation ends with an error and none of the call's names is made."""
+    HTTP_CONFLICT = "http_conflict"
+    """The call is answered 409 and none of its names is made."""
+    IGNORE = "ignore"
+    """The name is skipped, the others are made."""
+
+
+@dataclass(frozen=True)
+class Switches:
+    """Behaviours that no public text settles. Each default is the one that is hardest on the caller."""
+
+    duplicate_name: Duplicate = Duplicate.OPERATION_ERROR
+    cancel_creating: bool = False
+    """Deleting a member whose VM is not inserted yet cancels the insert; otherwise the VM comes up and then goes."""
+    dead_member_stays: bool = True
+    """With DO_NOTHING, a member whose VM was deleted by others stays, without VM, and counts in targetSize."""
+    recreate_keeps_id: bool = True
+    """A recreated VM keeps its id and creation time; only its last start and its IP tell."""
+    field_mask_header: bool = False
+    """X-Goog-FieldMask is honoured; ``fields`` in the query always is."""
+    ip_before_running: bool = False
+    """The internal IP is shown from PROVISIONING on; otherwise from RUNNING on."""
+    request_id_seconds: float = 900.0
+    """How long a repeated requestId is recognised; after that the call is applied again."""

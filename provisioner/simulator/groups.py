@@ -1,0 +1,163 @@
+"""The Compute Engine half of the embedded cloud: MIGs in zones and regions, their VMs, and the operations on them.
+
+What happens follows documented behaviour; where that is silent, a switch decides (``compute_settings.Switches``).
+Fault modes: ``mig.py`` (attempts to create a VM), ``vms.py`` (a VM's life), ``compute_http.py``, and of operations:
+
+============= ==========================================================================================
+op_error      the operation ends with an error and nothing is applied; ``code``, ``message``, ``status``
+op_stuck      the operation stays RUNNING; its effect comes, unless ``applied`` is false
+op_gone       operations get and wait answer 404
+precondition  createInstances only: the operation ends with 412 CONDITION_NOT_MET
+============= ==========================================================================================
+
+Targets of these: the MIG's (or VM's) name and the operation type (``compute.instanceGroupManagers.deleteInstances``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from provisioner.simulator.compute_settings import Delay, Duplicate, MigSpec, Switches, Timings, region_of
+from provisioner.simulator.mig import Member, Mig
+from provisioner.simulator.operations import ApiError, Operation, Operations
+from provisioner.simulator.vms import Vm, Vms
+from provisioner.simulator.world import World
+
+__all__ = ["ApiError", "Delay", "Duplicate", "Groups", "MigSpec", "Switches", "Timings"]
+
+_VM_PHASES = {
+    "PROVISIONING": "pending",
+    "STAGING": "pending",
+    "RUNNING": "running",
+    "STOPPING": "stopping",
+    "TERMINATED": "gone",
+}
+
+
+class Groups:
+    """All MIGs of the world and the VMs they made."""
+
+    def __init__(
+        self,
+        world: World,
+        migs: Sequence[MigSpec],
+        timings: Timings | None = None,
+        switches: Switches | None = None,
+    ) -> None:
+        self.world = world
+        self.timings = timings or Timings()
+        self.switches = switches or Switches()
+        self.specs = tuple(migs)
+        self.operations = Operations(world, self.timings, self.switches)
+        self.vms = Vms(world, self.timings, self.switches)
+        self.migs: dict[tuple[str, str, str], Mig] = {}
+        """By project, scope (``zones/<zone>`` or ``regions/<region>``) and name."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Empty all MIGs at once, as if the world had just begun. Counters and faults are the world's."""
+        self.operations.reset()
+        self.vms.reset()
+        for mig in self.migs.values():
+            mig.members.clear()  # what is still to come in the old world finds nobody
+        self.migs = {
+            (spec.project, spec.scope, spec.name): Mig(
+                spec, self.world, self.vms, self.operations, self.timings, self.switches
+            )
+            for spec in self.specs
+        }
+
+    def mig(self, project: str, scope: str, name: str) -> Mig:
+        """One MIG; 404 when there is none, or while the fault ``mig_gone`` holds."""
+        mig = self.migs.get((project, scope, name))
+        if mig is None or self.world.strikes("mig_gone", name):
+            path = f"projects/{project}/{scope}/instanceGroupManagers/{name}"
+            raise ApiError(404, "notFound", f"The resource '{path}' was not found")
+        return mig
+
+    def migs_of(self, project: str, scope: str) -> list[Mig]:
+        """The MIGs of one zone or region that are there now, in order of names."""
+        return [
+            mig
+            for key, mig in sorted(self.migs.items())
+            if key[:2] == (project, scope) and not self.world.strikes("mig_gone", mig.spec.name)
+        ]
+
+    def zones(self, project: str) -> list[str]:
+        """The zones that the project's MIGs use."""
+        return sorted({zone for spec in self._of(project) for zone in spec.all_zones})
+
+    def regions(self, project: str) -> list[str]:
+        """The regions that the project's MIGs use."""
+        return sorted({spec.region or region_of(spec.zone) for spec in self._of(project)})
+
+    def vm(self, project: str, zone: str, name: str) -> Vm:
+        """One VM; 404 when there is none."""
+        vm = self.vms.zone(project, zone).get(name)
+        if vm is None:
+            path = f"projects/{project}/zones/{zone}/instances/{name}"
+            raise ApiError(404, "notFound", f"The resource '{path}' was not found")
+        return vm
+
+    def delete_vm(self, vm: Vm, request_id: str = "") -> Operation:
+        """instances.delete: behind the back of the MIG it is in."""
+        return self._on_vm(vm, "delete", request_id)
+
+    def stop_vm(self, vm: Vm, request_id: str = "") -> Operation:
+        """instances.stop: behind the back of the MIG it is in."""
+        return self._on_vm(vm, "stop", request_id)
+
+    def preempt(self, names: Collection[str]) -> list[str]:
+        """Take running VMs away, as Spot does; the names of those that ran."""
+        return [name for name in names if [vm for vm in self.vms.named(name) if self.vms.preempt(vm)]]
+
+    def state(self) -> list[dict[str, Any]]:
+        """Every machine: members, with or without VM, and VMs that are no members (their pool is empty)."""
+        members = [_member_state(mig, member) for mig in self.migs.values() for member in mig.members.values()]
+        owned = {id(member.vm) for mig in self.migs.values() for member in mig.members.values() if member.vm}
+        return members + [_vm_state(vm, "") for vm in self.vms if id(vm) not in owned]
+
+    def _of(self, project: str) -> list[MigSpec]:
+        specs = [spec for spec in self.specs if spec.project == project]
+        if not specs:
+            raise ApiError(404, "notFound", f"The resource 'projects/{project}' was not found")
+        return specs
+
+    def _on_vm(self, vm: Vm, method: str, request_id: str) -> Operation:
+        act = self.vms.delete if method == "delete" else self.vms.stop
+        return self.operations.begin(
+            project=vm.spec.project,
+            scope=f"zones/{vm.zone}",
+            kind=method,
+            target=vm.path,
+            request_id=request_id,
+            effect=lambda: act(vm),
+        )
+
+
+def _member_state(mig: Mig, member: Member) -> dict[str, Any]:
+    if member.vm:
+        return _vm_state(member.vm, mig.spec.name)
+    phase = {"NONE": "gone", "DELETING": "stopping", "ABANDONING": "stopping"}.get(member.action, "pending")
+    return {
+        "name": member.name,
+        "kind": "mig",
+        "pool": mig.spec.name,
+        "phase": phase,
+        "labels": dict(mig.spec.labels),
+        "created": None,
+        "ip": "",
+    }
+
+
+def _vm_state(vm: Vm, pool: str) -> dict[str, Any]:
+    return {
+        "name": vm.name,
+        "kind": "mig",
+        "pool": pool,
+        "phase": _VM_PHASES[vm.status],
+        "labels": dict(vm.spec.labels),
+        "created": vm.created,
+        "ip": vm.ip if vm.shows_ip else "",
+    }

@@ -1,0 +1,185 @@
+"""What a Kubernetes API server answers when it refuses: ``Status`` objects, in the real server's words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+"""One JSON object."""
+
+USER = "simulator"
+"""Whom refusals name: the embedded cloud knows one user and asks for no credentials."""
+
+
+class ApiError(Exception):
+    """A refusal: HTTP code, reason and message, as they stand in the Status object."""
+
+    def __init__(
+        self,
+        code: int,
+        reason: str,
+        message: str,
+        *,
+        details: Mapping[str, Any] | None = None,
+        retry_after: int | None = None,
+        continue_token: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+        extra = {} if retry_after is None else {"retryAfterSeconds": retry_after}
+        self.status: Json = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {"continue": continue_token} if continue_token else {},
+            "status": "Failure",
+            "message": message,
+            "reason": reason,
+            "details": {**(details or {}), **extra},
+            "code": code,
+        }
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One mistake in an object: where, which kind of mistake, and the words."""
+
+    field: str
+    reason: str
+    message: str
+
+    def as_json(self) -> Json:
+        """As it stands in ``details.causes``."""
+        return {"reason": self.reason, "message": self.message, "field": self.field}
+
+
+def required(field: str, detail: str = "") -> Cause:
+    """A value is missing."""
+    return Cause(field, "FieldValueRequired", "Required value" + (f": {detail}" if detail else ""))
+
+
+def bad_value(field: str, value: object, detail: str) -> Cause:
+    """A value is not of the right form."""
+    return Cause(field, "FieldValueInvalid", f"Invalid value: {_quoted(value)}: {detail}")
+
+
+def not_supported(field: str, value: object, supported: Sequence[str]) -> Cause:
+    """A value is not one of the few that are possible."""
+    words = ", ".join(f'"{word}"' for word in supported)
+    return Cause(field, "FieldValueNotSupported", f"Unsupported value: {_quoted(value)}: supported values: {words}")
+
+
+def duplicate(field: str, value: object) -> Cause:
+    """A value that must be unique stands there twice."""
+    return Cause(field, "FieldValueDuplicate", f"Duplicate value: {_quoted(value)}")
+
+
+def _quoted(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def invalid(kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
+    """422: the object is understood and wrong. All mistakes at once."""
+    words = [f"{cause.field}: {cause.message}" for cause in causes]
+    text = words[0] if len(words) == 1 else f"[{', '.join(words)}]"
+    details = {"name": name, "kind": kind, "causes": [cause.as_json() for cause in causes]}
+    return ApiError(422, "Invalid", f'{kind} "{name}" is invalid: {text}', details=details)
+
+
+def bad_request(message: str) -> ApiError:
+    """400: the request is not understood."""
+    return ApiError(400, "BadRequest", message)
+
+
+def not_found(resource: str, name: str) -> ApiError:
+    """404: no such object."""
+    return ApiError(404, "NotFound", f'{resource} "{name}" not found', details={"name": name, "kind": resource})
+
+
+def no_such_path() -> ApiError:
+    """404: no such resource."""
+    return ApiError(404, "NotFound", "the server could not find the requested resource")
+
+
+def method_not_allowed(detail: str = "") -> ApiError:
+    """405: the resource exists and does not know this verb."""
+    words = "the server does not allow this method on the requested resource"
+    return ApiError(405, "MethodNotAllowed", f"{words}: {detail}" if detail else words)
+
+
+def not_acceptable() -> ApiError:
+    """406: none of the media types asked for can be written."""
+    words = "only the following media types are accepted: application/json"
+    return ApiError(406, "NotAcceptable", words)
+
+
+def unsupported_media_type(accepted: Sequence[str]) -> ApiError:
+    """415: the body is of a media type that is not understood."""
+    words = "the body of the request was in an unknown format - accepted media types include: " + ", ".join(accepted)
+    return ApiError(415, "UnsupportedMediaType", words)
+
+
+def already_exists(resource: str, name: str) -> ApiError:
+    """409 on create."""
+    return ApiError(409, "AlreadyExists", f'{resource} "{name}" already exists', details=_names(resource, name))
+
+
+def conflict(resource: str, name: str, detail: str) -> ApiError:
+    """409: the object is not the one the caller had in mind."""
+    words = f'Operation cannot be fulfilled on {resource} "{name}": {detail}'
+    return ApiError(409, "Conflict", words, details=_names(resource, name))
+
+
+def modified(resource: str, name: str) -> ApiError:
+    """409: an update from an older version."""
+    words = "the object has been modified; please apply your changes to the latest version and try again"
+    return conflict(resource, name, words)
+
+
+def expired(message: str, *, continue_token: str = "") -> ApiError:
+    """410: that version is no longer known."""
+    return ApiError(410, "Expired", message, continue_token=continue_token)
+
+
+def too_large_version(asked: int, current: int) -> ApiError:
+    """504: a version of the future."""
+    words = f"Timeout: Too large resource version: {asked}, current: {current}"
+    details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
+    return ApiError(504, "Timeout", words, details=details, retry_after=1)
+
+
+def over_quota(name: str, used: int, limit: int) -> ApiError:
+    """403 by a ResourceQuota on the number of pods."""
+    numbers = f"requested: pods=1, used: pods={used}, limited: pods={limit}"
+    words = f'pods "{name}" is forbidden: exceeded quota: pods, {numbers}'
+    return ApiError(403, "Forbidden", words, details=_names("pods", name))
+
+
+def denied(verb: str, resource: str, namespace: str, name: str) -> ApiError:
+    """403 by RBAC."""
+    what = f'{resource} "{name}"' if name else resource
+    where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
+    words = f'{what} is forbidden: User "{USER}" cannot {verb} resource "{resource}" in API group "" {where}'
+    return ApiError(403, "Forbidden", words, details=_names(resource, name))
+
+
+def throttled(retry_after: int) -> ApiError:
+    """429 by Priority and Fairness."""
+    words = "Too many requests, please try again later."
+    return ApiError(429, "TooManyRequests", words, retry_after=retry_after)
+
+
+def unavailable() -> ApiError:
+    """503 before anything was applied."""
+    return ApiError(503, "ServiceUnavailable", "the server is currently unable to handle the request")
+
+
+def internal(detail: str) -> ApiError:
+    """500."""
+    return ApiError(500, "InternalError", f"Internal error occurred: {detail}")
+
+
+def _names(resource: str, name: str) -> Json:
+    return {"name": name, "kind": resource} if name else {"kind": resource}

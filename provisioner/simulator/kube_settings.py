@@ -1,0 +1,66 @@
+"""How long things take in the simulated Kubernetes cluster. Durations are seconds of world time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+Delay = tuple[float, float]
+"""Median and 95th percentile of a lognormal delay; a median of 0 is no delay at all."""
+
+
+@dataclass(frozen=True)
+class PodTimings:
+    """How long things take. The defaults are a cluster with room on its nodes; tests and the demo pass short ones."""
+
+    schedule: Delay = (0.5, 2.0)
+    """From create to bound; a node pool that must grow takes minutes: the fault ``slow_start`` does that."""
+    start: Delay = (1.5, 6.0)
+    """From bound to running: volumes, image, network."""
+    ready: Delay = (0.5, 2.0)
+    """From running to Ready."""
+    stop: Delay = (2.0, 20.0)
+    """From SIGTERM to the end of the containers; never longer than the grace period."""
+    confirm: Delay = (0.5, 2.0)
+    """From the end of the containers to the object's removal."""
+    reschedule: float = 10.0
+    """Between two attempts to schedule what did not fit."""
+    backoff_first: float = 10.0
+    """First gap after a failed pull or a crash; doubles."""
+    backoff_last: float = 300.0
+    preempt_grace: float = 25.0
+    """What GKE leaves a pod on a Spot node that is taken away; all of it is used."""
+    node_gone: float = 50.0
+    """From a node's removal to the end of its pods."""
+    bookmark: float = 60.0
+    """Between two bookmarks of a watch."""
+    event_ttl: float = 3600.0
+    """Events are kept so long; 0: none are made."""
+    continue_ttl: float = 300.0
+    """A list read in pages must be read to its end within this."""
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> PodTimings:
+        """From JSON: a delay is a number (no spread) or [median, 95th percentile]; a mistake is a ValueError."""
+        known = {entry.name: isinstance(entry.default, tuple) for entry in fields(cls)}
+        values: dict[str, Any] = {}
+        for name, value in document.items():
+            if name not in known:
+                raise ValueError(f"{name}: unknown timing; known: {', '.join(sorted(known))}")
+            values[name] = _delay(name, value) if known[name] else _number(name, value)
+        return cls(**values)
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+        raise ValueError(f"{name}: expected seconds ≥ 0, got {value!r}")
+    return float(value)
+
+
+def _delay(name: str, value: object) -> Delay:
+    if not isinstance(value, (list, tuple)):
+        return _number(name, value), _number(name, value)
+    if len(value) != 2:
+        raise ValueError(f"{name}: expected seconds or [median, 95th percentile], got {value!r}")
+    return _number(name, value[0]), _number(name, value[1])

@@ -1,0 +1,431 @@
+"""One simulated managed instance group: its members, what it does with them, and how it goes on trying.
+
+Fault modes that strike at each attempt to create a VM (targets: the VM's name, the MIG, the zone). The member stays
+CREATING with ``lastAttempt.errors``, a row appears in listErrors, and the MIG tries again after a growing gap:
+
+============= ==========================================================================================
+stockout      no capacity; ``code`` (ZONE_RESOURCE_POOL_EXHAUSTED), also ``…_WITH_DETAILS`` or
+              INSUFFICIENT_CAPACITY; let some through with the fault's ``after``
+quota         QUOTA_EXCEEDED with quotaInfo; ``limit`` (500), ``metric`` (the family's CPUs)
+ip_exhausted  IP_SPACE_EXHAUSTED
+attempt_error any other: ``code`` (INTERNAL_ERROR), ``message``
+============= ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from provisioner.simulator.compute_settings import MAX_PER_CALL, Duplicate, MigSpec, Switches, Timings, region_of
+from provisioner.simulator.operations import (
+    BASE,
+    PROACTIVE_SUBSTITUTE,
+    ApiError,
+    Document,
+    Operation,
+    OperationError,
+    Operations,
+    timestamp,
+)
+from provisioner.simulator.vms import Shelf, Vm, Vms
+from provisioner.simulator.world import Fault, World
+
+NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+INSTANCE_URL = re.compile(r"(?:.*/)?(?:projects/(?P<project>[^/]+)/)?zones/(?P<zone>[^/]+)/instances/(?P<name>[^/]+)")
+ERROR_HISTORY = 500
+"""Rows that listErrors keeps."""
+
+LEAVING = ("DELETING", "ABANDONING")
+
+
+@dataclass(eq=False)
+class Member:
+    """One managed instance, with or without a VM."""
+
+    name: str
+    zone: str
+    vm: Vm | None = None
+    action: str = "CREATING"
+    failures: int = 0
+    """Attempts to create it that failed, since the last that did not."""
+    errors: tuple[Document, ...] = ()
+    """Of the last attempt."""
+    previous: Vm | None = None
+    """The VM before a recreation."""
+    configured: bool = True
+    """It has a per-instance config, because createInstances named it."""
+
+    @property
+    def target(self) -> str:
+        """``targetStatus``: where the MIG wants it."""
+        return {"DELETING": "DELETED", "ABANDONING": "ABANDONED"}.get(self.action, "RUNNING")
+
+
+@dataclass
+class Mig:
+    """A managed instance group at work."""
+
+    spec: MigSpec
+    world: World
+    vms: Vms
+    operations: Operations
+    timings: Timings
+    switches: Switches
+    target_size: int = 0
+    members: dict[str, Member] = field(default_factory=dict)
+    errors: deque[Document] = field(default_factory=lambda: deque(maxlen=ERROR_HISTORY))
+    """Rows of listErrors, oldest first."""
+    _next_insert: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.shelf = Shelf(self.world)
+        """What listManagedInstances shows."""
+        self.created = self.world.wall()
+
+    # --- calls; each is accepted or refused at once, and takes effect when its operation ends ------------------------
+
+    def create(self, names: Sequence[str], request_id: str = "") -> Operation:
+        """createInstances: new members with these names."""
+        self._check_count(names)
+        for name in names:
+            if not NAME.fullmatch(name):
+                raise _invalid(
+                    f"Invalid value for field 'resource.instances[].name': '{name}'. Must be a match of regex"
+                )
+        if len(set(names)) < len(names):
+            raise _invalid("Invalid value for field 'resource.instances': names must be unique within a request.")
+        self._check_size(self.target_size + len(names))
+        present = [name for name in names if name in self.members]
+        if present and self.switches.duplicate_name is Duplicate.HTTP_CONFLICT:
+            raise ApiError(409, "alreadyExists", self._already(present[0]).message)
+        return self._begin("createInstances", request_id, lambda: self._create(names))
+
+    def delete(self, urls: Sequence[str], *, skip_invalid: bool, request_id: str = "") -> Operation:
+        """deleteInstances: members and their VMs go; targetSize falls."""
+        names = self._members_named(urls, skip_invalid=skip_invalid)
+        return self._begin("deleteInstances", request_id, lambda: self._each(names, self._delete))
+
+    def abandon(self, urls: Sequence[str], request_id: str = "") -> Operation:
+        """abandonInstances: members leave, their VMs run on; targetSize falls."""
+        names = self._members_named(urls, skip_invalid=False)
+        return self._begin("abandonInstances", request_id, lambda: self._each(names, self._abandon))
+
+    def recreate(self, urls: Sequence[str], request_id: str = "") -> Operation:
+        """recreateInstances: VMs are deleted and made again under the same names."""
+        names = self._members_named(urls, skip_invalid=False)
+        return self._begin("recreateInstances", request_id, lambda: self._each(names, self._recreate))
+
+    def resize(self, size: int, request_id: str = "") -> Operation:
+        """resize: random names are added, or members chosen by the MIG deleted."""
+        if size < 0:
+            raise _invalid(f"Invalid value for field 'size': '{size}'. Must be greater than or equal to 0")
+        self._check_size(size)
+        return self._begin("resize", request_id, lambda: self._resize(size))
+
+    # --- what it shows ------------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """Numeric id."""
+        return str((1 << 60) + zlib.crc32(self.spec.path.encode()))
+
+    def actions(self) -> Counter[str]:
+        """Members by current action."""
+        return Counter(member.action for member in self.members.values())
+
+    @property
+    def stable(self) -> bool:
+        """Nothing changes and nothing is scheduled."""
+        return set(self.actions()) <= {"NONE"} and not self.operations.pending(self.spec.path)
+
+    # --- effects ------------------------------------------------------------------------------------------------------
+
+    def _begin(self, method: str, request_id: str, effect: Callable[[], OperationError | None]) -> Operation:
+        return self.operations.begin(
+            project=self.spec.project,
+            scope=self.spec.scope,
+            kind=f"compute.instanceGroupManagers.{method}",
+            target=self.spec.path,
+            request_id=request_id,
+            effect=effect,
+        )
+
+    def _create(self, names: Sequence[str]) -> OperationError | None:
+        if self.spec.update_type == "PROACTIVE" and self.spec.replacement_method == "SUBSTITUTE":
+            return PROACTIVE_SUBSTITUTE
+        present = [name for name in names if name in self.members]
+        if present and self.switches.duplicate_name is not Duplicate.IGNORE:
+            return self._already(present[0])
+        for name in names:
+            if name not in self.members:
+                self._add(name)
+        return None
+
+    def _add(self, name: str, *, configured: bool = True) -> None:
+        zones = self.spec.all_zones
+        member = self.members[name] = Member(name, zones[len(self.members) % len(zones)], configured=configured)
+        self.target_size += 1
+        self._show(member)
+        self._schedule(member, self.world.lognormal(*self.timings.schedule))
+
+    def _each(self, names: Sequence[str], effect: Callable[[Member], None]) -> None:
+        for name in names:
+            member = self.members.get(name)
+            if member and member.action not in LEAVING:
+                effect(member)
+
+    def _delete(self, member: Member) -> None:
+        self.target_size -= 1
+        self._act(member, "DELETING")
+        if member.vm:
+            self.vms.delete(member.vm)
+        elif member.failures or self.switches.cancel_creating or member.previous:
+            self._leave(member)
+
+    def _abandon(self, member: Member) -> None:
+        self.target_size -= 1
+        self._act(member, "ABANDONING")
+        if member.vm:
+            member.vm.watcher = None
+        self._leave(member)
+
+    def _recreate(self, member: Member) -> None:
+        self._act(member, "RECREATING")
+        if member.vm:
+            self.vms.delete(member.vm)
+        else:
+            self._schedule(member, 0.0)
+
+    def _resize(self, size: int) -> None:
+        while self.target_size < size:
+            self._add(self._random_name(), configured=False)
+        victims = [member for member in self.members.values() if member.action not in LEAVING]
+        for member in victims[: max(0, self.target_size - size)]:
+            self._delete(member)
+
+    # --- attempts -----------------------------------------------------------------------------------------------------
+
+    def _schedule(self, member: Member, delay: float) -> None:
+        """Try to create the member's VM after ``delay``, or later when the MIG's throughput is used up."""
+        at = max(self.world.now + delay, self._next_insert)
+        if self.timings.inserts_per_second:
+            self._next_insert = max(self._next_insert, self.world.now) + 1.0 / self.timings.inserts_per_second
+        self.world.after(at - self.world.now, lambda: self._attempt(member))
+
+    def _attempt(self, member: Member) -> None:
+        if self.members.get(member.name) is not member or member.vm or member.action == "ABANDONING":
+            return
+        error = self._obstacle(member)
+        if error is None:
+            member.vm = self.vms.insert(self.spec, member.zone, member.name, like=self._identity(member))
+            member.vm.watcher = lambda vm: self._noticed(member, vm)
+            self._show(member)
+        elif member.action == "DELETING":
+            self._leave(member)
+        else:
+            self._fail(member, error)
+
+    def _identity(self, member: Member) -> Vm | None:
+        return member.previous if self.switches.recreate_keeps_id else None
+
+    def _fail(self, member: Member, error: Document) -> None:
+        member.errors = (error,)
+        member.failures += 1
+        self.errors.append(self._error_row(member, error))
+        self._show(member)
+        gap = min(self.timings.retry_first * 2.0 ** (member.failures - 1), self.timings.retry_last)
+        self.world.after(gap, lambda: self._attempt(member))
+
+    def _obstacle(self, member: Member) -> Document | None:
+        """Why the member's VM cannot be inserted now, as an entry of ``lastAttempt.errors``."""
+        spec, zone = self.spec, member.zone
+        if member.name in self.vms.zone(spec.project, zone):
+            path = f"projects/{spec.project}/zones/{zone}/instances/{member.name}"
+            return _failed(member, "RESOURCE_ALREADY_EXISTS", f"The resource '{path}' already exists")
+        targets = (member.name, spec.name, zone)
+        if fault := self.world.strikes("stockout", *targets):
+            return stockout(spec.project, zone, str(fault.params.get("code", "ZONE_RESOURCE_POOL_EXHAUSTED")))
+        if spec.capacity is not None and sum(1 for other in self.members.values() if other.vm) >= spec.capacity:
+            return stockout(spec.project, zone, "ZONE_RESOURCE_POOL_EXHAUSTED")
+        if fault := self.world.strikes("quota", *targets):
+            return _quota(member, spec, fault)
+        if self.world.strikes("ip_exhausted", *targets):
+            subnet = f"projects/{spec.project}/regions/{region_of(zone)}/subnetworks/default"
+            return _failed(member, "IP_SPACE_EXHAUSTED", f"IP space of '{subnet}' is exhausted.")
+        if fault := self.world.strikes("attempt_error", *targets):
+            message = str(fault.params.get("message", "Internal error. Please try again."))
+            return {"code": str(fault.params.get("code", "INTERNAL_ERROR")), "message": message}
+        return None
+
+    # --- what becomes of VMs ------------------------------------------------------------------------------------------
+
+    def _noticed(self, member: Member, vm: Vm) -> None:
+        """A member's VM changed its status."""
+        if member.vm is not vm:
+            return
+        if vm.status == "RUNNING":
+            self._booted(member, vm)
+        elif not vm.exists:
+            self._ended(member, vm)
+        elif vm.status == "TERMINATED" and self.spec.default_action_on_failure == "REPAIR":
+            self._repair_later(member)
+        self._show(member)
+
+    def _booted(self, member: Member, vm: Vm) -> None:
+        member.failures, member.errors = 0, ()
+        if member.action == "DELETING":
+            self.vms.delete(vm)
+        else:
+            member.action = "NONE"
+
+    def _ended(self, member: Member, vm: Vm) -> None:
+        member.vm, member.previous = None, vm
+        if member.action == "DELETING":
+            self._leave(member)
+        elif member.action in ("CREATING", "RECREATING"):
+            self._schedule(member, 0.0)
+        elif self.spec.default_action_on_failure == "REPAIR":
+            self._repair_later(member)
+        elif self.switches.dead_member_stays:
+            member.action = "NONE"
+        else:
+            self.target_size -= 1
+            self._act(member, "DELETING")
+            self._leave(member)
+
+    def _repair_later(self, member: Member) -> None:
+        dead = member.vm or member.previous
+        self.world.after(self.world.lognormal(*self.timings.repair), lambda: self._repair(member, dead))
+
+    def _repair(self, member: Member, dead: Vm | None) -> None:
+        """Recreate the member whose VM died, unless something else has happened to it meanwhile."""
+        if self.members.get(member.name) is not member or (member.vm or member.previous) is not dead:
+            return
+        if member.action == "NONE":
+            self._recreate(member)
+
+    def _leave(self, member: Member) -> None:
+        self.world.after(self.world.lognormal(*self.timings.leave), lambda: self._left(member))
+
+    def _left(self, member: Member) -> None:
+        if self.members.get(member.name) is member:
+            del self.members[member.name]
+            self.shelf.put(member.name, None)
+
+    def _act(self, member: Member, action: str) -> None:
+        member.action = action
+        self._show(member)
+
+    # --- checks -------------------------------------------------------------------------------------------------------
+
+    def _check_count(self, instances: Sequence[str]) -> None:
+        if not instances:
+            raise ApiError(400, "required", "Required field 'resource.instances' not specified")
+        if len(instances) > MAX_PER_CALL:
+            raise _invalid(f"Too many instances: {len(instances)}. At most {MAX_PER_CALL} may be given in one request.")
+
+    def _check_size(self, size: int) -> None:
+        if size > self.spec.limit:
+            raise _invalid(f"Invalid value for field 'size': '{size}'. Must be less than or equal to {self.spec.limit}")
+
+    def _members_named(self, urls: Sequence[str], *, skip_invalid: bool) -> list[str]:
+        """The names of members that the URLs stand for; 400 for what is malformed, elsewhere, or no member."""
+        self._check_count(urls)
+        names = []
+        for url in urls:
+            zone, name = self._parse(url)
+            member = self.members.get(name)
+            if member and member.zone == zone and member.action not in LEAVING:
+                names.append(name)
+            elif not skip_invalid:
+                raise _invalid(f"Invalid value for field 'resource.instances': '{url}' is not a member of the group.")
+        return names
+
+    def _parse(self, url: str) -> tuple[str, str]:
+        match = INSTANCE_URL.fullmatch(url)
+        if not match or match["project"] not in (None, self.spec.project) or match["zone"] not in self.spec.all_zones:
+            raise _invalid(f"Invalid value for field 'resource.instances': '{url}'. The URL is malformed or elsewhere.")
+        return match["zone"], match["name"]
+
+    def _already(self, name: str) -> OperationError:
+        message = f"The instance '{name}' already exists in the instance group manager '{self.spec.path}'"
+        return OperationError("RESOURCE_ALREADY_EXISTS", message, 409)
+
+    def _random_name(self) -> str:
+        base = self.spec.base_instance_name or self.spec.name
+        while True:
+            name = f"{base}-{''.join(self.world.random.choices('bcdfghjklmnpqrstvwxz0123456789', k=4))}"
+            if name not in self.members:
+                return name
+
+    # --- documents ----------------------------------------------------------------------------------------------------
+
+    def _show(self, member: Member) -> None:
+        if self.members.get(member.name) is member:
+            self.shelf.put(member.name, self._member_document(member))
+
+    def _member_document(self, member: Member) -> Document:
+        document: Document = {
+            "name": member.name,
+            "instance": self._instance_url(member),
+            "currentAction": member.action,
+            "targetStatus": member.target,
+        }
+        if member.vm:
+            document["id"] = str(member.vm.id)
+            document["instanceStatus"] = member.vm.status
+        if member.action not in LEAVING:
+            document["version"] = {"instanceTemplate": BASE + self.spec.template}
+        if member.errors:
+            document["lastAttempt"] = {"errors": {"errors": list(member.errors)}}
+        return document
+
+    def _error_row(self, member: Member, error: Mapping[str, str]) -> Document:
+        return {
+            "timestamp": timestamp(self.world.wall()),
+            "error": {"code": error["code"], "message": error["message"]},
+            "instanceActionDetails": {
+                "action": member.action,
+                "instance": self._instance_url(member),
+                "version": {"instanceTemplate": BASE + self.spec.template},
+            },
+        }
+
+    def _instance_url(self, member: Member) -> str:
+        return f"{BASE}projects/{self.spec.project}/zones/{member.zone}/instances/{member.name}"
+
+
+def _invalid(message: str) -> ApiError:
+    return ApiError(400, "invalid", message)
+
+
+def _failed(member: Member, code: str, message: str) -> Document:
+    return {"code": code, "message": f"Instance '{member.name}' creation failed: {message}"}
+
+
+def stockout(project: str, zone: str, code: str) -> Document:
+    """An entry of ``lastAttempt.errors`` in Google's words."""
+    where = (
+        f"The zone 'projects/{project}/zones/{zone}' does not have enough resources available to fulfill the request."
+    )
+    detail = " '(resource type:compute)'." if code.endswith("_WITH_DETAILS") else ""
+    return {"code": code, "message": f"{where}{detail}  Try a different zone, or try again later."}
+
+
+def _quota(member: Member, spec: MigSpec, fault: Fault) -> Document:
+    family = spec.machine_type.partition("-")[0].upper()
+    metric = str(fault.params.get("metric", f"{family}_CPUS"))
+    limit = float(fault.params.get("limit", 500.0))
+    region = region_of(member.zone)
+    info = {
+        "metricName": f"compute.googleapis.com/{metric.lower()}",
+        "limitName": f"{metric.replace('_', '-')}-per-project-region",
+        "dimensions": {"region": region},
+        "limit": limit,
+    }
+    error = _failed(member, "QUOTA_EXCEEDED", f"Quota '{metric}' exceeded.  Limit: {limit} in region {region}.")
+    return error | {"errorDetails": [{"quotaInfo": info}]}

@@ -1,0 +1,117 @@
+"""The simulated world's clock, chance, pending events, faults and call counters: what every part of it shares.
+
+Nothing here moves by itself: whoever owns the world calls :meth:`World.advance`. One thread at a time.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that goes wrong, for the targets whose name matches."""
+
+    mode: str
+    """What goes wrong; each face documents the modes it knows."""
+    target: str = ".*"
+    """Regular expression, matched in full against a namespace, a MIG or a machine name."""
+    rate: float = 1.0
+    """Probability at each chance to strike."""
+    after: int = 0
+    """Lets so many chances pass first."""
+    limit: int | None = None
+    """Strikes at most so often."""
+    start: float = 0.0
+    """Seconds of world time."""
+    end: float = math.inf
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> Fault:
+        """From JSON; a mistake is a ValueError that names the field."""
+        known = {"mode", "target", "rate", "after", "limit", "start", "end", "params"}
+        unknown = sorted(set(document) - known)
+        if unknown:
+            raise ValueError(f"{unknown[0]}: unknown field of a fault; known: {', '.join(sorted(known))}")
+        if not isinstance(document.get("mode"), str):
+            raise ValueError(f"mode: expected a name, got {document.get('mode')!r}")
+        try:
+            re.compile(document.get("target", ".*"))
+        except re.error as error:
+            raise ValueError(f"target: not a regular expression: {error}") from error
+        return cls(**document)
+
+
+class World:
+    """Shared state of one simulated cloud."""
+
+    def __init__(self, *, seed: int = 0, start_wall: float = 1_700_000_000.0) -> None:
+        self.now = 0.0
+        """World time in seconds since the world began."""
+        self.start_wall = start_wall
+        """What a wall clock showed at time 0: timestamps in answers are ``start_wall + now``."""
+        self.random = random.Random(seed)
+        self.calls: Counter[str] = Counter()
+        """API calls by method, e.g. ``pods.create``, ``instanceGroupManagers.createInstances``."""
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._faults: list[Fault] = []
+        self._chances: Counter[int] = Counter()
+        self._strikes: Counter[int] = Counter()
+
+    def wall(self) -> float:
+        """Epoch seconds in this world."""
+        return self.start_wall + self.now
+
+    def after(self, delay: float, event: Callable[[], None]) -> None:
+        """Let ``event`` happen ``delay`` seconds from now. It must itself check that it still makes sense."""
+        heapq.heappush(self._events, (self.now + delay, next(self._order), event))
+
+    def next_event(self) -> float | None:
+        """World time of the next pending event."""
+        return self._events[0][0] if self._events else None
+
+    def advance(self, to: float) -> None:
+        """Let everything happen that is due up to ``to``."""
+        while self._events and self._events[0][0] <= to:
+            at, _, event = heapq.heappop(self._events)
+            self.now = max(self.now, at)
+            event()
+        self.now = max(self.now, to)
+
+    def lognormal(self, median: float, p95: float) -> float:
+        """A delay with this median and 95th percentile, in seconds."""
+        if median <= 0:
+            return 0.0
+        return median * math.exp(self.random.gauss(0.0, math.log(p95 / median) / 1.645))
+
+    def set_faults(self, faults: Sequence[Fault]) -> None:
+        """Replace all faults; what has happened stays."""
+        self._faults = list(faults)
+        self._chances.clear()
+        self._strikes.clear()
+
+    def strikes(self, mode: str, *targets: str) -> Fault | None:
+        """The fault of this mode that strikes now at one of ``targets``, if one does. Each call is one chance."""
+        for number, fault in enumerate(self._faults):
+            if fault.mode != mode or not fault.start <= self.now < fault.end:
+                continue
+            if not any(re.fullmatch(fault.target, target) for target in targets):
+                continue
+            self._chances[number] += 1
+            if self._chances[number] <= fault.after or self._strikes[number] == fault.limit:
+                continue
+            if fault.rate < 1.0 and self.random.random() >= fault.rate:
+                continue
+            self._strikes[number] += 1
+            return fault
+        return None

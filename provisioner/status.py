@@ -1,0 +1,134 @@
+"""What HF is told, rendered from memory (interface §1.3, §1.5). Pure: no I/O, no clock, no logger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from provisioner.answers import Answer, Loss
+from provisioner.model import (
+    Contact,
+    Failure,
+    Memory,
+    RequestRecord,
+    RequestStatus,
+    ReturnRecord,
+    ReturnResult,
+    Slot,
+    Verdict,
+    split_name,
+)
+
+SUCCEEDED_ONCE = frozenset({Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST})
+"""Once told as succeeded, always told so (law 8)."""
+
+NOT_OURS = "This machine exists but is not managed by this provisioner; it was left alone."
+STUCK = "The machine was still there at the deadline; its deletion is tried further."
+
+Rendered = dict[str, tuple[object, Answer]]
+"""Answers by id, each with the record it was made of: an unchanged record is not rendered again."""
+
+
+def render(memory: Memory, before: Rendered, prefix: str) -> Rendered:
+    """The answer of each request and return request; the very same objects where nothing changed."""
+    answers: Rendered = {}
+    for record in memory.requests.values():
+        known = before.get(record.id)
+        answers[record.id] = known if known and known[0] is record else (record, request_answer(record))
+    for back in memory.returns.values():
+        known = before.get(back.id)
+        if known is None or known[0] is not back or back.ended is None:
+            answer = return_answer(back, memory, prefix)
+            known = known if known and known[0] is back and known[1] == answer else (back, answer)
+        answers[back.id] = known
+    return answers
+
+
+def request_answer(record: RequestRecord) -> Answer:
+    """A request's entry: what succeeded, what is on its way, what failed; never what was replaced."""
+    machines = [
+        entry for number in sorted(record.slots) if (entry := _machine(record.slots[number], record)) is not None
+    ]
+    status = record.ended or RequestStatus.RUNNING
+    message = record.message or ("cancelling: HostFactory has not asked for a long time." if record.cancelling else "")
+    if not message and record.ended is RequestStatus.COMPLETE_WITH_ERROR:
+        message = next((entry["message"] for entry in machines if entry["result"] == "fail"), "")
+    return _answer(record.id, status, message, machines)
+
+
+def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
+    """A return request's entry: each named machine until nothing of it is left."""
+    machines = [_returned(name, record.results.get(name), _slot(memory, prefix, name)) for name in record.names]
+    return _answer(record.id, record.ended or RequestStatus.RUNNING, "", machines)
+
+
+def losses(memory: Memory, contact: Contact, prefix: str, now: float) -> Mapping[str, Loss]:
+    """Machines HF has to give back, by name: gone, or with the seconds that their notice leaves."""
+    returned = {name for back in memory.returns.values() for name in back.names}
+    lost = {name: Loss(0) for name in memory.lost_strangers}
+    for record in memory.requests.values():
+        for slot in record.slots.values():
+            if slot.verdict is Verdict.LOST:
+                lost[slot.name] = Loss(0)
+            elif slot.notice is not None and slot.verdict is Verdict.SUCCEEDED:
+                lost[slot.name] = Loss(max(0, int(slot.notice.ends - now)))
+    for name in contact.inventory:
+        slot_ = _slot(memory, prefix, name)
+        if slot_ is not None and slot_.closed is not None:
+            lost[name] = Loss(0)
+    return {name: loss for name, loss in lost.items() if name not in returned}
+
+
+def _answer(id_: str, status: RequestStatus, message: str, machines: list[dict[str, Any]]) -> Answer:
+    entry = {"requestId": id_, "status": str(status), "message": message, "machines": machines}
+    return Answer(json.dumps(entry, separators=(",", ":"), ensure_ascii=False), status is not RequestStatus.RUNNING)
+
+
+def _machine(slot: Slot, record: RequestRecord) -> dict[str, Any] | None:
+    cancelled = slot.verdict is Verdict.CANCELLED or (bool(record.message) and slot.verdict is Verdict.RETURNED)
+    if cancelled:
+        text = record.message or "HostFactory returned the machine before the request ended."
+        return _entry(slot, "fail", "terminated", text, record.rc_account)
+    if slot.verdict in SUCCEEDED_ONCE or (slot.verdict is Verdict.OPEN and slot.ran is not None):
+        return _entry(slot, "succeed", "running", "", record.rc_account)
+    if slot.verdict is Verdict.OPEN:
+        return _entry(slot, "executing", "pending", _text(slot.failure), record.rc_account)
+    if slot.verdict is Verdict.FAILED and slot.submitted is None:
+        return _entry(slot, "fail", "terminated", _text(slot.failure) or "The machine failed.", record.rc_account)
+    return None
+
+
+def _entry(slot: Slot, result: str, status: str, message: str, rc_account: str = "") -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "machineId": slot.name,
+        "name": slot.name,
+        "result": result,
+        "status": status,
+        "privateIpAddress": slot.ip,
+        "publicIpAddress": slot.public_ip,
+        "launchtime": slot.launched,
+        "message": message,
+    }
+    return entry | {"rcAccount": rc_account} if rc_account else entry
+
+
+def _returned(name: str, result: ReturnResult | None, slot: Slot | None) -> dict[str, Any]:
+    words = {
+        None: ("executing", "shutting-down", ""),
+        ReturnResult.GONE: ("succeed", "terminated", ""),
+        ReturnResult.NOT_OURS: ("fail", "running", NOT_OURS),
+        ReturnResult.STUCK: ("fail", "stopping", STUCK),
+    }
+    known = slot or Slot(name=name, number=0, pool="", verdict=Verdict.OPEN, opened=0.0)
+    return _entry(known, *words[result])
+
+
+def _slot(memory: Memory, prefix: str, name: str) -> Slot | None:
+    parts = split_name(prefix, name)
+    record = memory.requests.get(parts[0]) if parts else None
+    return record.slots.get(parts[1]) if parts and record else None
+
+
+def _text(failure: Failure | None) -> str:
+    return f"{failure.error}: {failure.text}" if failure else ""

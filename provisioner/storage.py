@@ -1,0 +1,210 @@
+"""TinyDB on files that are replaced whole. The only module that imports tinydb.
+
+Opening never creates; readers take no lock; a transaction works on tables in memory and writes once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from tinydb import TinyDB
+from tinydb.storages import Storage
+from tinydb.table import Document, Table
+
+from provisioner.durable import (
+    StateTooNew,
+    StateUnreadable,
+    missing,
+    parse,
+    read_whole,
+    replace,
+    unwritable,
+)
+from provisioner.locks import DataLock, read_record, whole_number
+
+SCHEMA = 1
+"""Version of what the databases hold. A file with a higher one is refused."""
+
+RECOVER = "Restore it from a backup, or run `provisioner recover`."
+
+Tables = dict[str, dict[str, Any]]
+
+
+class StateTable(Table):
+    """A TinyDB table whose document ids are our own strings, so that one document is found without scanning."""
+
+    document_id_class = str  # type: ignore[assignment]  # TinyDB declares int and works with any class
+
+    def put(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
+        """Insert new documents under their ids, in one operation."""
+        self.insert_multiple(Document(value, cast(int, key)) for key, value in documents.items())
+
+    def ids(self, wanted: Iterable[str]) -> list[str]:
+        """Those of the ids that have a document."""
+        present = self._read_table()
+        return [key for key in wanted if key in present]
+
+    def drop(self, identifiers: Iterable[str]) -> None:
+        """Remove the documents of those ids that have one; nothing is written when none has."""
+        if doomed := self.ids(identifiers):
+            self.remove(doc_ids=cast(list[int], doomed))
+
+
+class StateStorage(Storage):
+    """TinyDB's two methods on one file.
+
+    ``read`` opens one inode, without lock, and never creates. ``write`` replaces the file durably. With ``held`` tables
+    both work on those, and only ``commit`` writes: that is a transaction.
+    """
+
+    def __init__(self, path: str, kind: str, advice: str, held: Tables | None = None) -> None:
+        self._path = path
+        self._kind = kind
+        self._advice = advice
+        self._held = held
+        self.changed = False
+
+    def read(self) -> Tables:
+        """All tables. Raises StateMissing, StateUnreadable or StateTooNew."""
+        if self._held is not None:
+            return self._held
+        tables = parse(self._path, read_whole(self._path, self._advice), self._advice)
+        if problem := _shape_problem(tables, self._kind):
+            raise unreadable(self._path, problem, self._advice)
+        if (schema := tables["meta"]["state"]["schema"]) > SCHEMA:
+            raise StateTooNew(
+                f"{self._path}: has schema version {schema}, this provisioner knows up to {SCHEMA}; "
+                "the file was left as it is. Install the newer version again, on all hosts that share the directory."
+            )
+        return cast(Tables, tables)
+
+    def write(self, data: Tables) -> None:
+        """Replace all tables; inside a transaction, those that ``commit`` will write."""
+        if self._held is None:
+            replace(self._path, json.dumps(data, separators=(",", ":"), allow_nan=False).encode())
+        else:
+            self._held = data
+            self.changed = True
+
+    def commit(self, generation: int) -> None:
+        """Write what the transaction holds, as the given generation. Raises StateUnwritable."""
+        tables = self.read()
+        tables["meta"]["state"]["generation"] = generation
+        self._held = None
+        self.write(tables)
+
+
+def _shape_problem(tables: Any, kind: str) -> str:
+    """Why this is not a database of that kind; empty when it is one."""
+    if not isinstance(tables, dict) or not all(
+        isinstance(table, dict) and all(isinstance(document, dict) for document in table.values())
+        for table in tables.values()
+    ):
+        return "is JSON, but not a database of tables with documents"
+    meta = tables.get("meta", {}).get("state", {})
+    if not isinstance(meta.get("schema"), int) or not isinstance(meta.get("generation"), int):
+        return "was not written by the provisioner: it has no schema version or no generation"
+    return "" if meta.get("kind") == kind else f"holds {meta.get('kind')!r}, not {kind!r}"
+
+
+def unreadable(path: str, problem: str, advice: str) -> StateUnreadable:
+    """The error for a file that cannot be used."""
+    return StateUnreadable(f"{path}: {problem}. The file was left as it is. {advice}")
+
+
+def generation_of(tables: Tables) -> int:
+    """How often the database has been written; grows by one with each write."""
+    return cast(int, tables["meta"]["state"]["generation"])
+
+
+class Database(TinyDB):
+    """TinyDB with our tables and our storage."""
+
+    table_class = StateTable
+
+    def __init__(self, path: str, kind: str, advice: str, held: Tables | None = None) -> None:
+        super().__init__(path, kind, advice, held, storage=StateStorage)
+
+    @property
+    def state(self) -> StateStorage:
+        """The storage, as what it is."""
+        return cast(StateStorage, self.storage)
+
+    def state_table(self, name: str) -> StateTable:
+        """A table, as what it is."""
+        return cast(StateTable, self.table(name))
+
+
+class StateFile:
+    """What the databases have in common: a file, its lock file and its generation."""
+
+    kind = ""
+    advice = RECOVER
+    tables: tuple[str, ...] = ()
+    """The tables beside ``meta``."""
+
+    def __init__(self, directory: str) -> None:
+        self.path = os.path.join(directory, f"{self.kind}.json")
+        self.lock_path = f"{self.path}.lock"
+
+    def exists(self) -> bool:
+        """True when the file is there, readable or not."""
+        return os.path.lexists(self.path)
+
+    def existed(self) -> bool:
+        """True when the file is there or, by its lock file, was there once."""
+        return self.exists() or self._known_generation() > 0
+
+    def signature(self) -> tuple[int, int, int] | None:
+        """Changes whenever the file does (inode, mtime in ns, size); None when it is missing. Costs one stat."""
+        try:
+            facts = os.stat(self.path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StateUnreadable(f"{self.path}: {error.strerror}. Check the state directory's mount.") from error
+        return facts.st_ino, facts.st_mtime_ns, facts.st_size
+
+    def is_older(self) -> bool:
+        """True when the file is older than one already written, by its lock file: somebody put an old copy back.
+
+        Raises StateMissing, StateUnreadable or StateTooNew.
+        """
+        # The lock file first: read after the data, it could know of a write that the data just read cannot have.
+        known = self._known_generation()
+        return generation_of(self._load()) < known
+
+    def set_aside(self) -> str:
+        """Rename a file that cannot be used, so that a new one can be made; returns its new name."""
+        signature = self.signature()
+        if signature is None:
+            raise missing(self.path, self.advice)
+        aside = f"{self.path}.aside-{signature[1]}"
+        try:
+            os.rename(self.path, aside)
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+        return aside
+
+    def _known_generation(self) -> int:
+        return whole_number(read_record(self.lock_path), "generation")
+
+    def _load(self) -> Tables:
+        return StateStorage(self.path, self.kind, self.advice).read()
+
+    def _open(self, held: Tables) -> Database:
+        """The tables as a TinyDB database; its changes are written by ``commit``."""
+        return Database(self.path, self.kind, self.advice, held)
+
+    def _new_tables(self, provisioner: str) -> Tables:
+        meta = {"schema": SCHEMA, "kind": self.kind, "generation": 0, "provisioner": provisioner}
+        return {"meta": {"state": meta}, **{name: {} for name in self.tables}}
+
+    def _save(self, database: Database, lock: DataLock, generation: int) -> None:
+        """Write the transaction durably, then note its generation in the lock file: never the other way round."""
+        lock.check()
+        database.state.commit(generation)
+        lock.generation = generation

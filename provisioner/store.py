@@ -1,0 +1,349 @@
+"""The state directory: intent, memory and status databases and the small files beside them (DESIGN §4).
+
+The scripts import this at each call, so what only the loop needs (model, records, journal) is imported where it is
+used.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from provisioner.answers import Answer, Loss
+from provisioner.durable import (
+    LockTimeout,
+    StateError,
+    StateExists,
+    StateMissing,
+    StateStale,
+    StateTooNew,
+    StateUnreadable,
+    StateUnwritable,
+    missing,
+    pauses,
+)
+from provisioner.locks import LOCK_WAIT, DataLock, LoopLock
+from provisioner.marks import Heartbeat, Inventory, Seen
+from provisioner.storage import RECOVER, SCHEMA, Database, StateFile, StateStorage, Tables, generation_of, unreadable
+
+if TYPE_CHECKING:
+    from provisioner.journal import Journal
+    from provisioner.model import Intent, Memory
+    from provisioner.records import MemoryCodec
+
+__all__ = [
+    "ID_LENGTH",
+    "LOCK_WAIT",
+    "RETURN_ID_PREFIX",
+    "SCHEMA",
+    "Answer",
+    "Heartbeat",
+    "IntentStore",
+    "IntentTransaction",
+    "Inventory",
+    "LockTimeout",
+    "LoopLock",
+    "Loss",
+    "MemoryStore",
+    "Seen",
+    "StateDir",
+    "StateError",
+    "StateExists",
+    "StateMissing",
+    "StateStale",
+    "StateStorage",
+    "StateTooNew",
+    "StateUnreadable",
+    "StateUnwritable",
+    "StatusStore",
+    "new_id",
+]
+
+ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
+ID_LENGTH = 10
+RETURN_ID_PREFIX = "ret-"
+"""As in the model, which the scripts cannot afford to import; a test compares them."""
+
+Documents = Mapping[str, Mapping[str, Any]]
+
+
+def new_id() -> str:
+    """Ten random characters of [a-z0-9], each equally likely: 50 bits, so that no id ever comes twice."""
+    letters = ""
+    while len(letters) < ID_LENGTH:
+        fair = (byte for byte in os.urandom(ID_LENGTH) if byte < 256 - 256 % len(ID_ALPHABET))
+        letters += "".join(ID_ALPHABET[byte % len(ID_ALPHABET)] for byte in fair)
+    return letters[:ID_LENGTH]
+
+
+def _unused(taken: Mapping[str, object], make: Callable[[], str]) -> str:
+    identifier = make()
+    while identifier in taken:
+        identifier = make()
+    return identifier
+
+
+class IntentTransaction:
+    """Intent as it is under the lock, and the changes that will be written together."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @property
+    def requests(self) -> Documents:
+        """All requests by id: ``template``, ``count``, ``created_wall`` and, if given, ``rc_account``."""
+        return self._database.state.read()["requests"]
+
+    @property
+    def returns(self) -> Documents:
+        """All return requests by id: ``names``, ``created_wall``."""
+        return self._database.state.read()["returns"]
+
+    def new_request_id(self) -> str:
+        """An id that no request has."""
+        return _unused(self.requests, new_id)
+
+    def add_request(self, template: str, count: int, *, created_wall: float, rc_account: str = "") -> str:
+        """Record HF's wish for ``count`` machines; returns its new id, which counts once the transaction is over."""
+        document: dict[str, Any] = {"template": template, "count": count, "created_wall": created_wall}
+        if rc_account:
+            document["rc_account"] = rc_account
+        return self._insert("requests", self.new_request_id(), document)
+
+    def add_return(self, names: Iterable[str], *, created_wall: float) -> str:
+        """Record that HF gives the named machines back (short names); returns its new id."""
+        identifier = _unused(self.returns, lambda: RETURN_ID_PREFIX + new_id())
+        return self._insert("returns", identifier, {"names": list(names), "created_wall": created_wall})
+
+    def remove(self, identifiers: Iterable[str]) -> None:
+        """Trim requests and return requests; ids that are not there (any more) are skipped."""
+        doomed = list(identifiers)
+        self._database.state_table("requests").drop(doomed)
+        self._database.state_table("returns").drop(doomed)
+
+    def _insert(self, table: str, identifier: str, document: dict[str, Any]) -> str:
+        self._database.state_table(table).put({identifier: document})
+        return identifier
+
+
+class IntentStore(StateFile):
+    """``intent.json``: what HF wants. Written by scripts and by the loop's trim, under its lock."""
+
+    kind = "intent"
+    tables = ("requests", "returns")
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(directory)
+        self._memory_path = os.path.join(directory, "memory.json")
+
+    def read(self) -> Intent:
+        """All of intent. Raises StateMissing, StateUnreadable or StateTooNew."""
+        from provisioner.records import RecordError, intent_of
+
+        try:
+            return intent_of(self._load())
+        except RecordError as error:
+            raise unreadable(self.path, str(error), self.advice) from error
+
+    def find(self, identifiers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+        """The documents of those ids that intent knows, requests or returns. Raises as ``read``; needs no model."""
+        tables = self._load()
+        known = {**tables.get("requests", {}), **tables.get("returns", {})}
+        return {identifier: known[identifier] for identifier in identifiers if identifier in known}
+
+    def returned_names(self) -> frozenset[str]:
+        """Every machine name in a return request. Raises as ``read``; needs no model."""
+        return frozenset(name for document in self._load().get("returns", {}).values() for name in document["names"])
+
+    def create(self, provisioner: str, *, wait: float = LOCK_WAIT) -> None:
+        """Make an empty intent.json. Raises StateExists where it is there, StateMissing where memory shows it was."""
+        self._check_directory()
+        with DataLock(self.lock_path, wait) as lock:
+            if self.exists():
+                raise StateExists(f"{self.path}: exists already; it was left as it is.")
+            self._check_no_memory()
+            self._save(self._open(self._new_tables(provisioner)), lock, lock.generation + 1)
+
+    @contextmanager
+    def transaction(self, *, wait: float = LOCK_WAIT, create_for: str | None = None) -> Iterator[IntentTransaction]:
+        """Lock, read, change, and write once at the end if something changed. An exception inside writes nothing.
+
+        ``create_for``: the provisioner id; the first transaction of a new state directory then creates the file.
+        Raises StateMissing, StateUnreadable, StateTooNew, StateStale, StateUnwritable or LockTimeout.
+        """
+        self._check_directory()
+        if create_for is None and not self.exists():
+            raise missing(self.path, RECOVER)
+        with DataLock(self.lock_path, wait) as lock:
+            tables = self._current(lock, create_for)
+            database = self._open(tables)
+            yield IntentTransaction(database)
+            if database.state.changed:
+                self._save(database, lock, generation_of(tables) + 1)
+
+    def _current(self, lock: DataLock, create_for: str | None) -> Tables:
+        """What is on disk, not older than what was written before; caches are given a moment to catch up."""
+        for pause in [*pauses(), None]:
+            tables = self._look(lock, create_for)
+            if tables is not None and generation_of(tables) >= lock.generation:
+                return tables
+            if pause is not None:
+                time.sleep(pause)
+        if tables is None:
+            raise StateMissing(
+                f"{self.path}: the file is gone, although it was written {lock.generation} times; nothing was created. "
+                f"{RECOVER} To begin anew where no machine runs: `provisioner init`."
+            )
+        raise StateStale(
+            f"{self.path}: generation {generation_of(tables)} is older than {lock.generation}, which was written "
+            "before; nothing was changed. On NFS mount the directory with lookupcache=none,actimeo=0. "
+            "If an old copy was put back, run `provisioner recover`."
+        )
+
+    def _look(self, lock: DataLock, create_for: str | None) -> Tables | None:
+        """The tables; new ones where nothing was ever written; None when they should be there and are not."""
+        try:
+            return self._load()
+        except StateMissing:
+            self._check_no_memory()
+            if lock.generation:
+                return None
+            if create_for is None:
+                raise
+            return self._new_tables(create_for)
+
+    def _check_no_memory(self) -> None:
+        if os.path.lexists(self._memory_path):
+            raise StateMissing(
+                f"{self.path}: the file is missing although {self._memory_path} exists, so it was lost; "
+                f"nothing was created. {RECOVER}"
+            )
+
+    def _check_directory(self) -> None:
+        if not os.path.isdir(os.path.dirname(self.path)):
+            raise missing(self.path, RECOVER)
+
+
+class MemoryStore(StateFile):
+    """``memory.json``: what the loop must not forget. Written by the loop alone; scripts never read it."""
+
+    kind = "memory"
+    tables = ("memory", "requests", "returns", "pressures")
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(directory)
+        self._generation: int | None = None
+        self._codec: MemoryCodec | None = None
+
+    def read(self) -> Memory:
+        """All of memory. Raises StateMissing, StateUnreadable or StateTooNew."""
+        from provisioner.records import RecordError
+
+        try:
+            return self._codec_now().decode(self._load())
+        except RecordError as error:
+            raise unreadable(self.path, str(error), self.advice) from error
+
+    def write(self, memory: Memory) -> None:
+        """Replace memory, durably. A record that is the same object as at the last write is not encoded again.
+
+        Raises StateUnreadable or StateTooNew when such a file stands there and was not set aside, and StateUnwritable.
+        """
+        with DataLock(self.lock_path) as lock:
+            if self._generation is None:
+                self._generation = generation_of(self._load()) if self.exists() else 0
+            database = self._open(self._new_tables(memory.provisioner))
+            for name, documents in self._codec_now().encode(memory).items():
+                database.state_table(name).put(documents)
+            generation = max(self._generation, lock.generation) + 1
+            self._save(database, lock, generation)
+            self._generation = generation
+
+    def _codec_now(self) -> MemoryCodec:
+        from provisioner.records import MemoryCodec
+
+        if self._codec is None:
+            self._codec = MemoryCodec()
+        return self._codec
+
+
+class StatusStore(StateFile):
+    """``status.json``: what scripts print. Only a rendering: the loop alone writes it and can always make it again."""
+
+    kind = "status"
+    advice = "The loop makes it again: see that one runs (`provisioner run`)."
+    tables = ("answers", "lost")
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(directory)
+        self._generation: int | None = None
+
+    def read_answers(self, identifiers: Iterable[str]) -> dict[str, Answer]:
+        """The answers of those ids that have one. Raises StateMissing, StateUnreadable or StateTooNew."""
+        answers = self._load().get("answers", {})
+        return {each: self._answer(each, answers[each]) for each in identifiers if each in answers}
+
+    def read_answer(self, identifier: str) -> Answer | None:
+        """One answer; None when the loop has not published one. Raises as ``read_answers`` does."""
+        return self.read_answers([identifier]).get(identifier)
+
+    def read_all(self) -> dict[str, Answer]:
+        """Every answer. Raises as ``read_answers`` does."""
+        return {key: self._answer(key, document) for key, document in self._load().get("answers", {}).items()}
+
+    def read_lost(self) -> dict[str, Loss]:
+        """The hosts to report, by short name. Raises as ``read_answers`` does."""
+        try:
+            return {name: Loss(document["grace"]) for name, document in self._load().get("lost", {}).items()}
+        except KeyError as error:
+            raise unreadable(self.path, f"a loss lacks {error}", self.advice) from error
+
+    def write(self, answers: Mapping[str, Answer], lost: Mapping[str, Loss]) -> None:
+        """Replace everything, durably. Raises StateTooNew or StateUnwritable; an unreadable file is set aside first."""
+        if self._generation is None:
+            self._generation = self._last_generation()
+        database = self._open(self._new_tables(""))
+        texts = {key: {"answer": answer.text, "ended": answer.ended} for key, answer in answers.items()}
+        database.state_table("answers").put(texts)
+        database.state_table("lost").put({name: {"grace": loss.grace} for name, loss in lost.items()})
+        database.state.commit(self._generation + 1)
+        self._generation += 1
+
+    def _answer(self, key: str, document: Mapping[str, Any]) -> Answer:
+        try:
+            return Answer(document["answer"], document["ended"])
+        except KeyError as error:
+            raise unreadable(self.path, f"the answer of {key} lacks {error}", self.advice) from error
+
+    def _last_generation(self) -> int:
+        try:
+            return generation_of(self._load())
+        except StateMissing:
+            return 0
+        except StateUnreadable:
+            self.set_aside()
+            return 0
+
+
+class StateDir:
+    """The state directory and everything in it. Opening it touches nothing."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.path.abspath(path)
+        self.intent = IntentStore(self.path)
+        self.memory = MemoryStore(self.path)
+        self.status = StatusStore(self.path)
+        self.seen = Seen(os.path.join(self.path, "seen"))
+        self.inventory = Inventory(os.path.join(self.path, "hf-inventory.json"))
+        self.heartbeat = Heartbeat(os.path.join(self.path, "heartbeat"))
+        self.loop_lock = LoopLock(os.path.join(self.path, "loop.lock"))
+
+    @property
+    def journal(self) -> Journal:
+        """The history of actions."""
+        from provisioner.journal import Journal
+
+        return Journal(os.path.join(self.path, "journal.jsonl"))

@@ -1,0 +1,135 @@
+"""The simulated Compute Engine on a port of its own, in a thread, with every answer checked against Google's schema."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from aiohttp import web
+
+from provisioner.simulator.compute_http import routes
+from provisioner.simulator.compute_settings import MigSpec, Switches, Timings
+from provisioner.simulator.groups import Groups
+from provisioner.simulator.world import Fault, World
+from tests.discovery_schema import problems_of_answer, problems_of_query
+
+T = TypeVar("T")
+
+QUICK = Timings(
+    call=(0.0, 0.0),
+    operation=(0.05, 0.1),
+    schedule=(0.05, 0.1),
+    inserts_per_second=0.0,
+    boot=(0.2, 0.4),
+    delete=(0.1, 0.2),
+    delete_spot=(0.1, 0.2),
+    leave=(0.05, 0.1),
+    retry_first=0.3,
+    retry_last=1.0,
+    notice=0.3,
+    repair=(0.1, 0.2),
+)
+"""A whole life of a VM in a second of world time."""
+
+GOOGLES_OWN = {"$alt", "returnPartialSuccess"}
+"""Parameters that clients send and the discovery document does not list."""
+
+
+class ComputeCloud:
+    """``with ComputeCloud([MigSpec(…)]) as cloud``: an API at ``cloud.url``; leaving it asserts that all answers were valid."""
+
+    def __init__(
+        self,
+        migs: Sequence[MigSpec],
+        *,
+        timings: Timings = QUICK,
+        switches: Switches | None = None,
+        faults: Sequence[Fault] = (),
+        speed: float = 1.0,
+    ) -> None:
+        self.world = World(seed=1, start_wall=time.time())
+        self.world.set_faults(faults)
+        self.groups = Groups(self.world, migs, timings, switches)
+        self.requests: list[tuple[str, str]] = []
+        """Verb and path of every request, in order."""
+        self.problems: list[str] = []
+        self._speed = speed
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True)
+        self.port = 0
+
+    @property
+    def host(self) -> str:
+        """``http://127.0.0.1:<port>``."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """What clients take as their endpoint."""
+        return f"{self.host}/compute/v1/"
+
+    def do(self, act: Callable[[], T]) -> T:
+        """Run ``act`` in the thread that owns the world."""
+
+        async def acted() -> T:
+            return act()
+
+        return asyncio.run_coroutine_threadsafe(acted(), self._loop).result(10)
+
+    def set_faults(self, *faults: Fault) -> None:
+        """Replace all faults."""
+        self.do(lambda: self.world.set_faults(faults))
+
+    def state(self) -> dict[str, str]:
+        """Phases by machine name."""
+        return {entry["name"]: entry["phase"] for entry in self.do(self.groups.state)}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._ready.wait(10), "the server did not start"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join(10)
+        self._loop.close()
+        if error is None:
+            assert not self.problems, "\n".join(self.problems)
+
+    async def _serve(self) -> None:
+        app = web.Application(middlewares=[self._checked])
+        app.add_routes(routes(self.groups, self.world))
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        self.port = runner.addresses[0][1]
+        self._ready.set()
+        began = time.monotonic()
+        while not self._ended.is_set():
+            self.world.advance((time.monotonic() - began) * self._speed)
+            await asyncio.sleep(0.005)
+        await runner.cleanup()
+
+    @web.middleware
+    async def _checked(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        path = request.path.removeprefix("/compute/v1/")
+        self.requests.append((request.method, path))
+        response = await handler(request)
+        if isinstance(response, web.Response) and response.text and path.startswith("projects/"):
+            self.problems += problems_of_answer(request.method, path, response.status, json.loads(response.text))
+            self.problems += problems_of_query(
+                request.method, path, [name for name in request.query if name not in GOOGLES_OWN]
+            )
+        return response

@@ -1,0 +1,126 @@
+"""Checks answers against the official discovery document of the Compute Engine API, independent of our own code."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import googleapiclient
+
+
+@cache
+def discovery() -> dict[str, Any]:
+    """The document that google-api-python-client ships."""
+    folder = Path(googleapiclient.__file__).parent / "discovery_cache" / "documents"
+    document: dict[str, Any] = json.loads((folder / "compute.v1.json").read_text())
+    return document
+
+
+@cache
+def _methods() -> list[tuple[str, re.Pattern[str], str, dict[str, Any]]]:
+    """Verb, path, name and description of every method."""
+    found = []
+    for resource, content in discovery()["resources"].items():
+        for name, method in content.get("methods", {}).items():
+            path = re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(method["path"]))
+            found.append((method["httpMethod"], re.compile(path), f"{resource}.{name}", method))
+    return found
+
+
+def method_of(verb: str, path: str) -> tuple[str, dict[str, Any]]:
+    """The official method behind a request; ``path`` starts at ``projects/``."""
+    for known_verb, pattern, name, method in _methods():
+        if known_verb == verb and pattern.fullmatch(path):
+            return name, method
+    raise AssertionError(f"{verb} {path} is no method of the Compute Engine API")
+
+
+def problems_of_answer(verb: str, path: str, status: int, document: Any) -> list[str]:
+    """What an answer has that the official schema does not allow."""
+    if status >= 400:
+        return list(_error_problems(document, status))
+    name, method = method_of(verb, path)
+    return [f"{name}: {problem}" for problem in _problems(document, {"$ref": method["response"]["$ref"]}, "")]
+
+
+def problems_of_query(verb: str, path: str, names: list[str]) -> list[str]:
+    """Query parameters that the method does not have."""
+    name, method = method_of(verb, path)
+    known = set(method.get("parameters", {})) | set(discovery()["parameters"])
+    return [f"{name}: unknown parameter {query}" for query in names if query not in known]
+
+
+def _error_problems(document: Any, status: int) -> Iterator[str]:
+    error = document.get("error", {})
+    if error.get("code") != status:
+        yield f"error.code: {error.get('code')!r} in an answer {status}"
+    if not isinstance(error.get("message"), str):
+        yield "error.message: not a text"
+    if not error.get("errors"):
+        yield "error.errors: empty"
+    for entry in error.get("errors", []):
+        if set(entry) != {"message", "domain", "reason"}:
+            yield f"error.errors: {entry!r}"
+
+
+def _problems(value: Any, schema: dict[str, Any], path: str) -> Iterator[str]:
+    while "$ref" in schema:
+        schema = discovery()["schemas"][schema["$ref"]]
+    kind = schema.get("type", "any")
+    check = {"object": _object_problems, "array": _array_problems, "any": _nothing}.get(kind, _scalar_problems)
+    yield from check(value, schema, path)
+
+
+def _nothing(value: Any, schema: dict[str, Any], path: str) -> Iterator[str]:
+    return iter(())
+
+
+def _object_problems(value: Any, schema: dict[str, Any], path: str) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"{path}: expected an object, got {value!r}"
+        return
+    for key, inner in value.items():
+        known = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
+        if known is None:
+            yield f"{path}.{key}: unknown field"
+        else:
+            yield from _problems(inner, known, f"{path}.{key}")
+
+
+def _array_problems(value: Any, schema: dict[str, Any], path: str) -> Iterator[str]:
+    if not isinstance(value, list):
+        yield f"{path}: expected a list, got {value!r}"
+        return
+    for index, inner in enumerate(value):
+        yield from _problems(inner, schema["items"], f"{path}[{index}]")
+
+
+_FORMATS = {
+    "uint64": re.compile(r"[0-9]{1,20}"),
+    "int64": re.compile(r"-?[0-9]{1,19}"),
+    "byte": re.compile(r"[A-Za-z0-9+/_-]*=*"),
+}
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+_TYPES: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,)}
+
+
+def _scalar_problems(value: Any, schema: dict[str, Any], path: str) -> Iterator[str]:
+    kind = schema["type"]
+    if not isinstance(value, _TYPES[kind]) or (kind != "boolean" and isinstance(value, bool)):
+        yield f"{path}: expected {kind}, got {value!r}"
+        return
+    if schema.get("enum") and value not in schema["enum"]:
+        yield f"{path}: {value!r} is not one of {schema['enum']}"
+    form = _FORMATS.get(schema.get("format", ""))
+    if kind == "string" and form and not form.fullmatch(value):
+        yield f"{path}: {value!r} is no {schema['format']}"
+    if (
+        re.search(r"(^|\.)(timestamp|\w+Timestamp|\w+Time)$", path)
+        and kind == "string"
+        and not _RFC3339.fullmatch(value)
+    ):
+        yield f"{path}: {value!r} is no RFC 3339 time"

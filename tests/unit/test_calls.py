@@ -1,0 +1,143 @@
+"""A batch of calls: bounded, ordered, no call stops another except by rule, none is sent too late."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from provisioner.backends import BackendError
+from provisioner.backends.calls import Call, run_calls
+from provisioner.model import STOPPING_ERRORS, Create, Delete, DeleteReason, ErrorClass, Failure, Outcome
+
+QUOTA = Failure(ErrorClass.QUOTA, "exceeded quota: pods")
+
+
+def always() -> bool:
+    return True
+
+
+def create(number: int, template: str = "small") -> Create:
+    return Create(f"hf-aaaaaaaaaa-{number:06d}", "pool", template, "aaaaaaaaaa")
+
+
+def call(action: Create | Delete, send: Callable[[], Mapping[str, Failure]]) -> Call:
+    return Call((action,), send)
+
+
+def succeed() -> Mapping[str, Failure]:
+    return {}
+
+
+def fail(error: ErrorClass) -> Callable[[], Mapping[str, Failure]]:
+    def send() -> Mapping[str, Failure]:
+        raise BackendError(error, "no")
+
+    return send
+
+
+def errors(outcomes: list[Outcome]) -> list[ErrorClass | None]:
+    return [outcome.failure.error if outcome.failure else None for outcome in outcomes]
+
+
+def test_no_calls_are_no_outcomes() -> None:
+    assert run_calls([], workers=4, may_start=always) == []
+
+
+def test_outcomes_come_in_the_order_of_the_calls_although_they_end_in_another() -> None:
+    second_ended = threading.Event()
+
+    def first() -> Mapping[str, Failure]:
+        assert second_ended.wait(5)
+        return {}
+
+    def second() -> Mapping[str, Failure]:
+        second_ended.set()
+        return {}
+
+    outcomes = run_calls([call(create(1), first), call(create(2), second)], workers=2, may_start=always)
+    assert [outcome.action for outcome in outcomes] == [create(1), create(2)]
+    assert errors(outcomes) == [None, None]
+    assert outcomes[0].seconds > 0
+
+
+def test_at_most_workers_calls_run_at_once_and_that_many_do() -> None:
+    lock = threading.Lock()
+    running, most = 0, 0
+    all_in = threading.Barrier(3)
+
+    def send() -> Mapping[str, Failure]:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        all_in.wait(5)
+        with lock:
+            running -= 1
+        return {}
+
+    outcomes = run_calls([call(create(n), send) for n in range(9)], workers=3, may_start=always)
+    assert len(outcomes) == 9
+    assert most == 3
+
+
+def test_one_failure_never_stops_the_others() -> None:
+    sends = [succeed, fail(ErrorClass.UNAVAILABLE), succeed, fail(ErrorClass.TIMEOUT), succeed]
+    outcomes = run_calls(
+        [call(create(n), send) for n, send in enumerate(sends)], workers=1, may_start=always, stops=STOPPING_ERRORS
+    )
+    assert errors(outcomes) == [None, ErrorClass.UNAVAILABLE, None, ErrorClass.TIMEOUT, None]
+
+
+def test_an_unexpected_exception_is_the_outcome_of_its_call_alone_and_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken() -> Mapping[str, Failure]:
+        raise KeyError("metadata")
+
+    outcomes = run_calls([call(create(1), broken), call(create(2), succeed)], workers=1, may_start=always)
+    assert errors(outcomes) == [ErrorClass.OTHER, None]
+    assert outcomes[0].failure is not None
+    assert outcomes[0].failure.text == "KeyError: 'metadata'"
+    assert "Call failed unexpectedly" in caplog.text
+
+
+def test_a_stopping_error_stops_further_creates_of_its_template_only() -> None:
+    calls = [
+        call(create(1), fail(ErrorClass.QUOTA)),
+        call(create(2), succeed),
+        call(create(3, "large"), succeed),
+        call(create(4), succeed),
+    ]
+    outcomes = run_calls(calls, workers=1, may_start=always, stops=STOPPING_ERRORS)
+    assert [outcome.action for outcome in outcomes] == [create(1), create(3, "large")]
+
+
+def test_an_error_that_is_not_in_stops_stops_nothing() -> None:
+    calls = [call(create(1), fail(ErrorClass.QUOTA)), call(create(2), succeed)]
+    assert errors(run_calls(calls, workers=1, may_start=always)) == [ErrorClass.QUOTA, None]
+
+
+def test_a_delete_is_never_stopped() -> None:
+    deletes = [Delete(f"m{n}", "pool", DeleteReason.RETURNED) for n in range(2)]
+    calls = [call(deletes[0], fail(ErrorClass.DENIED)), call(deletes[1], succeed)]
+    outcomes = run_calls(calls, workers=1, may_start=always, stops=STOPPING_ERRORS)
+    assert errors(outcomes) == [ErrorClass.DENIED, None]
+
+
+def test_no_call_is_sent_once_may_start_is_false() -> None:
+    answers = iter([True, True, False, False])
+    outcomes = run_calls([call(create(n), succeed) for n in range(4)], workers=1, may_start=lambda: next(answers))
+    assert [outcome.action for outcome in outcomes] == [create(0), create(1)]
+
+
+def test_a_call_for_several_machines_has_one_outcome_each() -> None:
+    several = Call((create(1), create(2)), lambda: {create(2).name: QUOTA})
+    outcomes = run_calls([several, call(create(3), succeed)], workers=1, may_start=always, stops=STOPPING_ERRORS)
+    assert [(outcome.action, outcome.failure) for outcome in outcomes] == [(create(1), None), (create(2), QUOTA)]
+
+
+def test_when_a_call_for_several_machines_fails_all_of_them_failed() -> None:
+    several = Call((create(1), create(2)), fail(ErrorClass.UNAVAILABLE))
+    assert errors(run_calls([several], workers=1, may_start=always)) == [ErrorClass.UNAVAILABLE] * 2

@@ -1,0 +1,234 @@
+"""What an audit log entry is worth, and that every message is counted once. The entries are real ones, renamed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from provisioner import events
+from provisioner.events import Counts, EventStream, Hint, Kind, MalformedError, parse
+
+NAME = "hf-abcde01234-000007"
+
+
+def preempted(name: str = NAME) -> dict[str, Any]:
+    """Log ``system_event``: one entry that is first and last; there is no ``response``."""
+    return {
+        "protoPayload": {
+            "@type": "type.googleapis.com/google.cloud.audit.AuditLog",
+            "status": {"message": "Instance was preempted."},
+            "authenticationInfo": {"principalEmail": "system@google.com"},
+            "serviceName": "compute.googleapis.com",
+            "methodName": "compute.instances.preempted",
+            "resourceName": f"projects/P/zones/europe-west1-c/instances/{name}",
+            "request": {"@type": "type.googleapis.com/compute.instances.preempted"},
+        },
+        "insertId": "qnwer3e38dfz",
+        "resource": {
+            "type": "gce_instance",
+            "labels": {"instance_id": "1844", "project_id": "P", "zone": "europe-west1-c"},
+        },
+        "timestamp": "2023-09-16T10:42:31.325309Z",
+        "severity": "INFO",
+        "logName": "projects/P/logs/cloudaudit.googleapis.com%2Fsystem_event",
+        "operation": {
+            "id": "systemevent-1694860946116",
+            "producer": "compute.instances.preempted",
+            "first": True,
+            "last": True,
+        },
+        "receiveTimestamp": "2023-09-16T10:42:31.782066320Z",
+    }
+
+
+def inserted(*, first: bool, failed: bool = False, insert_id: str = "a1") -> dict[str, Any]:
+    """Log ``activity``: one of the two entries of a long operation; the last one carries hardly anything."""
+    payload: dict[str, Any] = {
+        "methodName": "v1.compute.instances.insert",
+        "resourceName": f"projects/123456/zones/us-central1-a/instances/{NAME}",
+        "request": {"@type": "type.googleapis.com/compute.instances.insert"},
+    }
+    if first:
+        payload["response"] = {
+            "@type": "type.googleapis.com/operation",
+            "operationType": "insert",
+            "status": "RUNNING",
+            "targetLink": f"https://www.googleapis.com/compute/v1/{payload['resourceName']}",
+        }
+    if failed:
+        payload["status"] = {"code": 8, "message": "ZONE_RESOURCE_POOL_EXHAUSTED"}
+    return {
+        "protoPayload": payload,
+        "insertId": insert_id,
+        "severity": "ERROR" if failed else "NOTICE",
+        "labels": {"compute.googleapis.com/root_trigger_id": "c586"},
+        "operation": {
+            "id": "operation-1",
+            "producer": "compute.googleapis.com",
+            **({"first": True} if first else {"last": True}),
+        },
+    }
+
+
+def refused() -> dict[str, Any]:
+    """An immediate error of the API: neither operation nor operationType."""
+    return {
+        "protoPayload": {
+            "methodName": "v1.compute.instances.delete",
+            "resourceName": f"projects/P/zones/us-central1-a/instances/{NAME}",
+            "response": {"@type": "type.googleapis.com/error", "error": {"code": 404, "message": "not found"}},
+            "status": {"code": 5, "message": "not found"},
+        },
+        "insertId": "b2",
+        "severity": "ERROR",
+    }
+
+
+def with_method(method: str, resource: str = f"projects/P/zones/z/instances/{NAME}") -> dict[str, Any]:
+    return {"protoPayload": {"methodName": method, "resourceName": resource}, "insertId": method}
+
+
+def data(entry: Any) -> bytes:
+    return json.dumps(entry).encode()
+
+
+@pytest.mark.parametrize(
+    ("entry", "kind", "failed"),
+    [
+        pytest.param(preempted(), Kind.PREEMPTED, False, id="a preemption is a system event without response"),
+        pytest.param(inserted(first=True), Kind.CREATED, False, id="the first entry of an insert"),
+        pytest.param(inserted(first=False), Kind.CREATED, False, id="the last entry of an insert has only a request"),
+        pytest.param(inserted(first=False, failed=True), Kind.CREATED, True, id="a stock-out is a failed insert"),
+        pytest.param(refused(), Kind.DELETED, True, id="an immediate API error has no operation"),
+    ],
+)
+def test_golden_entries_name_the_instance_and_what_happened(entry: dict[str, Any], kind: Kind, failed: bool) -> None:
+    hint = parse(data(entry))
+    assert hint is not None
+    assert (hint.instance, hint.kind, hint.failed) == (NAME, kind, failed)
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        ("v1.compute.instances.delete", Kind.DELETED),
+        ("beta.compute.instances.delete", Kind.DELETED),
+        ("compute.instances.repair.recreateInstance", Kind.RECREATED),
+        ("compute.instances.automaticRestart", Kind.RECREATED),
+        ("compute.instances.hostError", Kind.CRASHED),
+        ("compute.instances.guestTerminate", Kind.STOPPED),
+        ("compute.instances.terminateOnHostMaintenance", Kind.STOPPED),
+        ("v1.compute.instances.stop", Kind.STOPPED),
+    ],
+)
+def test_the_method_is_known_by_its_end(method: str, kind: Kind) -> None:
+    hint = parse(data(with_method(method)))
+    assert hint is not None
+    assert hint.kind is kind
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param(with_method("v1.compute.instances.setLabels"), id="a method that ends nothing"),
+        pytest.param(with_method("v1.compute.subinstances.delete"), id="a method that only ends alike"),
+        pytest.param(
+            with_method(
+                "v1.compute.instanceGroupManagers.createInstances",
+                "projects/P/zones/z/instanceGroupManagers/hf-a",
+            ),
+            id="a call on the group: the instances' own entries follow",
+        ),
+        pytest.param(with_method("v1.compute.instances.delete", "projects/P/zones/z/disks/d"), id="another resource"),
+    ],
+)
+def test_other_entries_are_no_hint(entry: dict[str, Any]) -> None:
+    assert parse(data(entry)) is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"not json",
+        b"\xff\xfe",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"{}",
+        b'{"protoPayload": null, "insertId": "x"}',
+        b'{"protoPayload": {"methodName": "m"}, "insertId": "x"}',
+        b'{"protoPayload": {"methodName": "m", "resourceName": "r", "status": "bad"}, "insertId": "x"}',
+        b'{"protoPayload": {"methodName": "m", "resourceName": "r"}}',
+    ],
+)
+def test_anything_else_is_malformed_and_nothing_worse(message: bytes) -> None:
+    with pytest.raises(MalformedError):
+        parse(message)
+
+
+def test_first_and_last_of_one_operation_are_two_hints() -> None:
+    first, last = parse(data(inserted(first=True))), parse(data(inserted(first=False)))
+    assert first is not None
+    assert last is not None
+    assert first.key != last.key
+
+
+def stream(hints: list[Hint]) -> EventStream:
+    return EventStream("p", "s", prefix="hf", notify=hints.append)
+
+
+def test_each_message_is_counted_and_only_new_ones_about_our_machines_are_hints() -> None:
+    hints: list[Hint] = []
+    events_ = stream(hints)
+    for message in (
+        data(preempted()),
+        data(preempted()),  # the same insertId: published twice
+        data(preempted("somebody-elses-vm")),
+        data(preempted(NAME + "9")),
+        data(with_method("v1.compute.instances.setLabels")),
+        b"not json",
+    ):
+        events_.take(message)
+    assert [hint.instance for hint in hints] == [NAME]
+    assert events_.counts == Counts(received=6, useful=1, malformed=1, repeated=1)
+
+
+def test_only_so_many_entries_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "REMEMBERED", 2)
+    hints: list[Hint] = []
+    events_ = stream(hints)
+    for insert_id in ("1", "2", "3", "3", "1"):
+        events_.take(data(inserted(first=True, insert_id=insert_id)))
+    assert len(hints) == 4
+    assert events_.counts.repeated == 1
+
+
+class Message:
+    """As the library hands it over."""
+
+    def __init__(self, content: bytes) -> None:
+        self.data = content
+        self.acknowledged = 0
+
+    def ack(self) -> None:
+        self.acknowledged += 1
+
+
+@pytest.mark.parametrize("content", [b"not json", data(preempted()), data(preempted("other"))])
+def test_every_message_is_acknowledged(content: bytes) -> None:
+    message = Message(content)
+    stream([])._receive(message)
+    assert message.acknowledged == 1
+
+
+def test_a_message_is_acknowledged_even_when_the_loop_cannot_be_woken() -> None:
+    def broken(_: Hint) -> None:
+        raise RuntimeError("the loop is ending")
+
+    message = Message(data(preempted()))
+    with pytest.raises(RuntimeError):
+        EventStream("p", "s", prefix="hf", notify=broken)._receive(message)
+    assert message.acknowledged == 1

@@ -1,0 +1,84 @@
+"""Refusals of an API server: one class each, in the server's words."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import urllib3
+
+from provisioner.backends import BackendError
+from provisioner.backends.kube_api import MAX_WORDS, parse, refusal, unanswered
+from provisioner.model import ErrorClass
+
+QUOTA = 'pods "a" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=50, limited: pods=50'
+ROLE = 'pods is forbidden: User "system:serviceaccount:a:b" cannot create resource "pods" in API group ""'
+WEBHOOK = 'admission webhook "policy.example.com" denied the request: no spot pods'
+
+
+def status(message: str, reason: str = "") -> bytes:
+    return json.dumps({"kind": "Status", "message": message, "reason": reason}).encode()
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "error"),
+    [
+        (400, "the object provided is unrecognized", ErrorClass.INVALID),
+        (400, WEBHOOK, ErrorClass.DENIED),
+        (401, "Unauthorized", ErrorClass.DENIED),
+        (403, QUOTA, ErrorClass.QUOTA),
+        (403, ROLE, ErrorClass.DENIED),
+        (403, WEBHOOK, ErrorClass.DENIED),
+        (404, 'namespaces "symphony" not found', ErrorClass.NOT_FOUND),
+        (409, 'pods "a" already exists', ErrorClass.OTHER),
+        (410, "too old resource version", ErrorClass.OTHER),
+        (413, "Request entity too large", ErrorClass.INVALID),
+        (422, 'Pod "a" is invalid: spec.containers[0].image: Required value', ErrorClass.INVALID),
+        (429, "the server has received too many requests", ErrorClass.THROTTLED),
+        (500, "failed calling webhook", ErrorClass.UNAVAILABLE),
+        (503, "apiserver is shutting down", ErrorClass.UNAVAILABLE),
+        (504, "Timeout: request did not complete", ErrorClass.TIMEOUT),
+        (302, "Found", ErrorClass.OTHER),
+    ],
+)
+def test_each_refusal_has_a_class_and_the_servers_words(code: int, message: str, error: ErrorClass) -> None:
+    refused = refusal(code, status(message, "Why"), None)
+    assert (refused.failure.error, refused.failure.text, refused.status, refused.reason) == (
+        error,
+        message,
+        code,
+        "Why",
+    )
+
+
+def test_a_quota_update_that_collided_is_tried_again_and_is_no_quota_error() -> None:
+    words = 'Operation cannot be fulfilled on resourcequotas "pods": the object has been modified'
+    assert refusal(409, status(words, "Conflict"), None).failure.error is ErrorClass.UNAVAILABLE
+
+
+def test_the_wait_that_the_server_asks_for_is_kept_in_the_words() -> None:
+    assert refusal(429, status("too many requests"), "7").failure.text == "too many requests (retry after 7 s)"
+
+
+@pytest.mark.parametrize("body", [b"<html>Bad Gateway</html>", b"", b"[1]", b"\xff\xfe"])
+def test_an_answer_that_is_no_status_is_quoted(body: bytes) -> None:
+    refused = refusal(502, body, None)
+    assert refused.failure.error is ErrorClass.UNAVAILABLE
+    assert refused.failure.text.startswith("HTTP 502")
+
+
+def test_long_words_are_cut() -> None:
+    assert len(refusal(500, status("x" * 9999), None).failure.text) == MAX_WORDS
+
+
+@pytest.mark.parametrize("body", [b'{"items": [', b"", b"[]", b"null"])
+def test_half_an_answer_is_no_answer(body: bytes) -> None:
+    with pytest.raises(BackendError) as caught:
+        parse(body)
+    assert caught.value.failure.error is ErrorClass.UNAVAILABLE
+
+
+def test_only_a_silent_server_is_a_timeout() -> None:
+    pool = urllib3.HTTPConnectionPool("127.0.0.1")
+    assert unanswered(urllib3.exceptions.ReadTimeoutError(pool, "/", "slow"))[0] is ErrorClass.TIMEOUT
+    assert unanswered(urllib3.exceptions.ProtocolError("closed"))[0] is ErrorClass.UNAVAILABLE

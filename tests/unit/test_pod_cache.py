@@ -1,0 +1,196 @@
+"""The cache behind a watch: in the server's order, and never without what we created ourselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from provisioner.backends.pod_cache import UNRESOLVED, PodCache
+from provisioner.backends.pods import Identity, Pod, Reading
+from provisioner.backends.resolver import Resolver
+from provisioner.model import Create, LossCause, Notice, Phase
+from tests.waiting import until
+
+IDENTITY = Identity("demo", "gke-main")
+
+
+def name(number: int) -> str:
+    return f"hf-abcdefghij-{number:06d}"
+
+
+def pod(number: int, version: int, phase: str = "Pending", uid: str = "", **metadata: Any) -> Pod:
+    labels = IDENTITY.labels(Create(name(number), "gke-main", "small", "abcdefghij"))
+    known = {"name": name(number), "uid": uid or f"u{number}", "resourceVersion": str(version), "labels": labels}
+    ready = [{"type": "Ready", "status": "True"}]
+    status = {"phase": phase, "podIP": "10.0.0.1", "conditions": ready if phase == "Running" else []}
+    return {"metadata": known | metadata, "status": status}
+
+
+def readings(*pods: Pod) -> list[Reading]:
+    return [reading for pod in pods if (reading := IDENTITY.read(pod)) is not None]
+
+
+class Watch:
+    """A clock that a test moves."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Watch:
+    return Watch()
+
+
+@pytest.fixture
+def cache(clock: Watch) -> PodCache:
+    return PodCache(IDENTITY, clock=clock)
+
+
+def test_a_list_is_the_whole_truth(cache: PodCache) -> None:
+    cache.replace(readings(pod(1, 5), pod(2, 6)), "9")
+    assert cache.replace(readings(pod(2, 6), pod(3, 12)), "15")
+    assert sorted(cache.machines(0.0)) == [name(2), name(3)]
+
+
+def test_the_mapping_is_the_same_object_until_something_changes(cache: PodCache) -> None:
+    cache.replace(readings(pod(1, 5), pod(2, 6)), "9")
+    first = cache.machines(0.0)
+    assert not cache.replace(readings(pod(1, 5), pod(2, 6)), "10")
+    assert not cache.apply("MODIFIED", pod(1, 11, managedFields=[1]))
+    assert cache.machines(1.0) is first
+    assert cache.apply("MODIFIED", pod(1, 12, "Running"))
+    second = cache.machines(2.0)
+    assert second[name(1)].phase is Phase.RUNNING
+    assert first[name(1)].phase is Phase.PENDING, "a snapshot that was handed out never changes"
+    assert second[name(2)] is first[name(2)]
+
+
+def test_a_change_and_its_opposite_between_two_looks_are_no_change(cache: PodCache) -> None:
+    cache.replace(readings(pod(1, 5)), "9")
+    first = cache.machines(0.0)
+    cache.apply("MODIFIED", pod(1, 10, "Running"))
+    cache.apply("MODIFIED", pod(1, 11))
+    assert cache.machines(1.0) is first
+
+
+def test_events_add_change_and_remove(cache: PodCache) -> None:
+    cache.replace([], "1")
+    cache.apply("ADDED", pod(1, 2))
+    assert cache.machines(0.0)[name(1)].phase is Phase.PENDING
+    cache.apply("MODIFIED", pod(1, 3, "Running"))
+    assert cache.machines(0.0)[name(1)].phase is Phase.RUNNING
+    assert cache.apply("DELETED", pod(1, 4, "Running"))
+    assert cache.machines(0.0) == {}
+
+
+def test_a_pod_that_lost_our_labels_is_not_ours_any_more(cache: PodCache) -> None:
+    cache.replace(readings(pod(1, 2)), "2")
+    assert cache.apply("MODIFIED", pod(1, 3, labels={}))
+    assert cache.machines(0.0) == {}
+
+
+def test_the_end_of_a_namesake_does_not_remove_its_successor(cache: PodCache) -> None:
+    cache.replace(readings(pod(1, 2, uid="new")), "2")
+    assert not cache.apply("DELETED", pod(1, 3, uid="old"))
+    assert name(1) in cache.machines(0.0)
+
+
+def test_what_we_created_is_there_before_the_watch_says_so(cache: PodCache) -> None:
+    cache.replace([], "10")
+    cache.add_created(pod(1, 11))
+    assert name(1) in cache.machines(0.0)
+
+
+def test_what_we_created_survives_a_list_that_is_older(cache: PodCache) -> None:
+    cache.replace([], "10")
+    cache.add_created(pod(1, 15))
+    cache.replace([], "14")
+    assert name(1) in cache.machines(0.0)
+
+
+@pytest.mark.parametrize("hear", ["list", "bookmark"])
+def test_what_we_created_is_gone_when_the_server_has_passed_it_by(cache: PodCache, hear: str) -> None:
+    cache.replace([], "10")
+    cache.add_created(pod(1, 15))
+    if hear == "list":
+        cache.replace([], "15")
+    else:
+        cache.advance("15")
+    assert cache.machines(0.0) == {}
+
+
+def test_a_bookmark_removes_nothing_that_the_watch_has_shown(cache: PodCache) -> None:
+    cache.replace(readings(pod(2, 3)), "10")
+    cache.add_created(pod(1, 15))
+    cache.apply("ADDED", pod(1, 15))
+    cache.advance("20")
+    assert sorted(cache.machines(0.0)) == [name(1), name(2)]
+
+
+def test_an_answer_that_comes_after_the_watch_told_the_end_brings_nothing_back(cache: PodCache) -> None:
+    cache.replace([], "10")
+    cache.apply("ADDED", pod(1, 11))
+    cache.apply("DELETED", pod(1, 12))
+    cache.add_created(pod(1, 11))
+    assert cache.machines(0.0) == {}
+
+
+def test_foreign_pods_are_invisible(cache: PodCache) -> None:
+    cache.apply("ADDED", pod(1, 2, labels={"app": "web"}))
+    cache.add_created(pod(2, 3, labels={}))
+    assert cache.machines(0.0) == {}
+
+
+def terminating(version: int, grace: int = 30) -> Pod:
+    return pod(1, version, "Running", deletionTimestamp="2025-01-01T00:00:00Z", deletionGracePeriodSeconds=grace)
+
+
+def test_a_notice_ends_in_loop_time_counted_from_when_it_came(cache: PodCache, clock: Watch) -> None:
+    cache.replace(readings(pod(1, 2, "Running")), "2")
+    cache.apply("MODIFIED", terminating(3))
+    clock.now += 4.0
+    assert cache.machines(1000.0)[name(1)].notice == Notice(LossCause.DELETED, 1026.0)
+
+
+def test_a_notice_stays_the_same_object_while_it_is_repeated(cache: PodCache, clock: Watch) -> None:
+    cache.replace(readings(terminating(3)), "3")
+    first = cache.machines(1000.0)
+    clock.now += 5.0
+    cache.apply("MODIFIED", terminating(4))
+    assert cache.machines(1005.0) is first
+
+
+def test_a_deletion_with_less_grace_ends_earlier(cache: PodCache, clock: Watch) -> None:
+    cache.replace(readings(terminating(3)), "3")
+    cache.machines(1000.0)
+    clock.now += 5.0
+    cache.apply("MODIFIED", terminating(4, grace=1))
+    assert cache.machines(1005.0)[name(1)].notice == Notice(LossCause.DELETED, 1006.0)
+
+
+def test_with_require_dns_a_machine_runs_once_its_name_resolves() -> None:
+    known: set[str] = set()
+    resolver = Resolver(known.__contains__, lambda: float("nan"))
+    cache = PodCache(IDENTITY, resolver)
+    try:
+        cache.replace(readings(pod(1, 2, "Running")), "2")
+        first = cache.machines(0.0)
+        assert (first[name(1)].phase, first[name(1)].failure) == (Phase.PENDING, UNRESOLVED)
+        assert cache.machines(1.0) is first
+        known.add(name(1))
+        until(lambda: cache.machines(2.0)[name(1)].phase is Phase.RUNNING, 5)
+        assert cache.machines(3.0)[name(1)].failure is None
+    finally:
+        resolver.close()
+
+
+def test_a_server_whose_versions_are_no_numbers_is_followed_by_its_events_alone(cache: PodCache) -> None:
+    cache.replace([], "abc")
+    cache.add_created(pod(1, 1, resourceVersion="abd"))
+    assert cache.machines(0.0) == {}
+    cache.apply("ADDED", pod(1, 1, resourceVersion="abd"))
+    assert name(1) in cache.machines(0.0)

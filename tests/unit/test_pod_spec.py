@@ -1,0 +1,159 @@
+"""The pod that a pool makes: whatever form the user chose, nothing he wrote is lost, and ours is added."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.backends import BackendError
+from provisioner.backends.pod_spec import PodSpecError, PodSpecFile, parse_pod_spec
+from provisioner.model import Create, ErrorClass
+
+CREATE = Create("hf-abcdefghij-000007", "gke-main", "small", "abcdefghij")
+LABELS = {"hf-provisioner/id": "demo"}
+BODY = "containers: [{name: main, image: busybox}]"
+
+
+def made(text: str) -> Any:
+    return json.loads(parse_pod_spec(text, "symphony").body(CREATE, LABELS))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(BODY, id="a spec body in YAML"),
+        pytest.param('{"containers": [{"name": "main", "image": "busybox"}]}', id="a spec body in JSON"),
+        pytest.param("spec: {" + BODY + "}", id="a manifest without kind"),
+        pytest.param("apiVersion: v1\nkind: Pod\nspec: {" + BODY + "}", id="a full manifest"),
+        pytest.param("metadata: {name: x, generateName: y-}\nspec: {" + BODY + "}", id="with a name of its own"),
+    ],
+)
+def test_every_form_makes_the_same_pod(text: str) -> None:
+    assert made(text) == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": CREATE.name, "labels": LABELS},
+        "spec": {
+            "containers": [{"name": "main", "image": "busybox"}],
+            "hostname": CREATE.name,
+            "restartPolicy": "Never",
+        },
+    }
+
+
+RICH = """
+apiVersion: v1
+kind: Pod
+metadata:
+  namespace: symphony
+  annotations: {owner: grid}
+  labels: {kueue.x-k8s.io/queue-name: grid, hf-provisioner/id: mine}
+spec:
+  restartPolicy: OnFailure
+  terminationGracePeriodSeconds: 90
+  nodeSelector: {cloud.google.com/compute-class: Balanced}
+  tolerations: [{key: spot, operator: Exists}]
+  subdomain: grid
+  initContainers: [{name: setup, image: busybox, env: [{name: HOST, value: "{{machine}}"}]}]
+  containers:
+  - name: main
+    image: busybox
+    env:
+    - {name: WHO, value: "{{machine}}/{{request}}/{{template}}/{{other}}"}
+    - {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+    volumeMounts: [{name: work, mountPath: /work}]
+  volumes: [{name: work, emptyDir: {}}]
+"""
+
+
+def test_nothing_the_user_wrote_is_lost() -> None:
+    pod = made(RICH)
+    assert pod["metadata"]["annotations"] == {"owner": "grid"}
+    assert pod["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "grid", "hf-provisioner/id": "demo"}
+    assert {key: value for key, value in pod["spec"].items() if key not in ("initContainers", "containers")} == {
+        "restartPolicy": "OnFailure",
+        "terminationGracePeriodSeconds": 90,
+        "nodeSelector": {"cloud.google.com/compute-class": "Balanced"},
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
+        "subdomain": "grid",
+        "hostname": CREATE.name,
+        "volumes": [{"name": "work", "emptyDir": {}}],
+    }
+    assert pod["spec"]["containers"][0]["volumeMounts"] == [{"name": "work", "mountPath": "/work"}]
+
+
+def test_placeholders_in_environment_values_are_filled_and_nothing_else() -> None:
+    pod = made(RICH)
+    assert pod["spec"]["initContainers"][0]["env"] == [{"name": "HOST", "value": CREATE.name}]
+    assert pod["spec"]["containers"][0]["env"] == [
+        {"name": "WHO", "value": f"{CREATE.name}/abcdefghij/small/{{{{other}}}}"},
+        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+    ]
+
+
+def test_making_one_pod_leaves_no_trace_in_the_next() -> None:
+    spec = parse_pod_spec(RICH, "symphony")
+    spec.body(CREATE, LABELS)
+    other = json.loads(spec.body(Create("hf-abcdefghij-000008", "gke-main", "small", "abcdefghij"), {}))
+    assert CREATE.name not in json.dumps(other)
+
+
+def test_the_digest_changes_with_the_text_only() -> None:
+    digest = parse_pod_spec(BODY, "symphony").digest
+    assert parse_pod_spec(BODY, "symphony").digest == digest
+    assert parse_pod_spec(BODY + " # new", "symphony").digest != digest
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: [", "not YAML"),
+        ("", "expected a Pod or its spec, got NoneType"),
+        ("[1]", "expected a Pod or its spec, got list"),
+        ("kind: Deployment\nspec: {}", "expected a v1 Pod, got v1 Deployment"),
+        ("metadata: {}", "neither 'spec' nor 'containers'"),
+        ("spec: 3", "spec: expected a mapping, got int"),
+        ("containers: []", "spec.containers: expected at least one container"),
+        ("metadata: {namespace: other}\nspec: {" + BODY + "}", "is 'other', but the pool is 'symphony'"),
+        (BODY + "\nuntil: 2025-01-01", "quote dates and times"),
+        (BODY + "\nfactor: .nan", "JSON cannot hold"),
+    ],
+)
+def test_what_is_no_pod_is_refused_with_a_reason(text: str, problem: str) -> None:
+    with pytest.raises(PodSpecError, match=problem):
+        parse_pod_spec(text, "symphony")
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "pod.yaml"
+    path.write_text(BODY)
+    file = PodSpecFile(path, "symphony")
+    before = file.current()
+    assert file.current() is before
+    path.write_text(BODY.replace("busybox", "alpine"))
+    assert "alpine" in file.current().manifest
+
+
+def test_a_file_that_became_bad_is_refused_once_in_the_log_and_the_old_spec_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "pod.yaml"
+    path.write_text(BODY)
+    file = PodSpecFile(path, "symphony")
+    before = file.current()
+    path.write_text("containers: []")
+    with caplog.at_level(logging.ERROR):
+        assert [file.current(), file.current()] == [before, before]
+    assert len(caplog.records) == 1
+    path.unlink()
+    assert file.current() is before
+
+
+def test_a_backend_does_not_begin_without_a_pod_spec(tmp_path: Path) -> None:
+    with pytest.raises(BackendError) as caught:
+        PodSpecFile(tmp_path / "missing.yaml", "symphony")
+    assert caught.value.failure.error is ErrorClass.INVALID

@@ -1,0 +1,83 @@
+"""Names are looked up in the background, asked again while they do not resolve, and never after they did."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from provisioner.backends.resolver import RETRY_SECONDS, Resolver, name_resolves
+from tests.waiting import until
+
+
+class Names:
+    """A name server that a test holds, with a clock that it moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.known: set[str] = set()
+        self.asked: list[str] = []
+        self.answering = threading.Event()
+        self.answering.set()
+
+    def lookup(self, name: str) -> bool:
+        assert self.answering.wait(5)
+        self.asked.append(name)
+        return name in self.known
+
+
+@pytest.fixture
+def names() -> Names:
+    return Names()
+
+
+@pytest.fixture
+def resolver(names: Names) -> Iterator[Resolver]:
+    resolver = Resolver(names.lookup, lambda: names.now)
+    yield resolver
+    names.answering.set()
+    resolver.close()
+
+
+def test_an_answer_is_never_waited_for(names: Names, resolver: Resolver) -> None:
+    names.answering.clear()
+    assert not resolver.resolves("a")
+    assert not resolver.resolves("a")
+    names.known.add("a")
+    names.answering.set()
+    until(lambda: resolver.resolves("a"), 5)
+    assert names.asked == ["a"]
+
+
+def test_a_name_that_does_not_resolve_is_asked_again_only_after_a_while(names: Names, resolver: Resolver) -> None:
+    resolver.resolves("a")
+    until(lambda: names.asked, 5)
+    until(lambda: resolver._next["a"] == RETRY_SECONDS, 5)
+    resolver.resolves("a")
+    assert names.asked == ["a"]
+    names.now, names.known = RETRY_SECONDS, {"a"}
+    assert not resolver.resolves("a")
+    until(lambda: resolver.resolves("a"), 5)
+    assert names.asked == ["a", "a"]
+
+
+def test_a_name_that_resolved_once_is_not_asked_about_again(names: Names, resolver: Resolver) -> None:
+    names.known.add("a")
+    until(lambda: resolver.resolves("a"), 5)
+    names.known.clear()
+    names.now += 1000.0
+    assert resolver.resolves("a")
+    assert names.asked == ["a"]
+
+
+def test_a_forgotten_name_is_asked_about_anew(names: Names, resolver: Resolver) -> None:
+    names.known.add("a")
+    until(lambda: resolver.resolves("a"), 5)
+    resolver.forget("a")
+    assert not resolver.resolves("a")
+
+
+def test_the_system_knows_localhost_and_no_invalid_name() -> None:
+    assert name_resolves("localhost")
+    assert not name_resolves("no-such-host.invalid")
