@@ -224,17 +224,12 @@ def _lost_hosts(state: StateDir, hosts: list[documents.Host]) -> list[dict[str, 
             raise
         lost = {}  # before the loop's first cycle, or until it has made the file again: nobody guesses
     found = [host for host in hosts if host.machine in lost]
-    returned = _returned_names(state) if found else frozenset()
+    returned = state.intent.returned_names() if found else frozenset()
     return [
-        {"machine": host.name or host.machine, "machineId": host.machine, "gracePeriod": lost[host.machine]}
+        {"machine": host.name or host.machine, "machineId": host.machine, "gracePeriod": lost[host.machine].grace}
         for host in found
         if host.machine not in returned
     ]
-
-
-def _returned_names(state: StateDir) -> frozenset[str]:
-    """Every name in a recorded return request."""
-    return frozenset(name for entry in state.intent.read().returns.values() for name in entry.names)
 
 
 # --- the call ---------------------------------------------------------------------------------------------------------

@@ -132,13 +132,14 @@ def wish(document: Document) -> Wish:
 
 def request_ids(document: Document) -> list[str]:
     """The ids of getRequestStatus, each once, in order."""
-    entries = _entries(document, "requests")
     ids = []
-    for where, entry in entries:
+    for where, entry in _entries(document, "requests"):
         name = _required(document, entry, f"{where}.", "requestId")
         if not isinstance(name, str) or not name:
             raise document.expected(f"{where}.requestId", "a text", name)
         ids.append(name)
+    if not ids:
+        raise document.refused("requests", "the list is empty")
     return list(dict.fromkeys(ids))
 
 
@@ -149,6 +150,8 @@ def hosts(document: Document) -> list[Host]:
         name, machine = (_name(document, entry, where, key) for key in ("name", "machineId"))
         if not name and not machine:
             raise document.refused(where, "name and machineId are missing")
+        if not short_name(machine or name):
+            raise document.expected(f"{where}.{'machineId' if machine else 'name'}", "a host name", machine or name)
         found[name, machine] = Host(name, short_name(machine or name))
     return list(found.values())
 

@@ -106,7 +106,9 @@ class _Reader:
         sections = {name: self.section(name, model) for name, model in SECTIONS.items()}
         body = {**self.defaults(), **self.document, **sections, "pools": pools}
         body = {name: value for name, value in body.items() if value is not None or name not in SECTIONS}
-        settings, problems = validate(Settings, body, str(self.path), "", template_limits=limits)
+        settings, problems = validate(
+            Settings, body, str(self.path), "", template_limits=limits, instance=self.provider.name
+        )
         self.problems += problems
         return settings
 

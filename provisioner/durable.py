@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import time
+from contextlib import suppress
 from typing import Any
 
 FILE_MODE = 0o660
@@ -52,7 +53,7 @@ class StateExists(StateError):
 
 
 class StateUnwritable(StateError):
-    """The operating system refused to write. The old content stands."""
+    """The operating system refused to write. The old content stands, or the new one if only the last sync failed."""
 
 
 class LockTimeout(StateError):
@@ -135,9 +136,10 @@ def replace(path: str, content: bytes, *, durable: bool = True) -> None:
             raise
         if durable:
             sync_directory(os.path.dirname(path))
-        _remove_leftovers(path, before=written - LEFTOVER_AGE)
     except OSError as error:
         raise unwritable(path, error) from error
+    with suppress(OSError):  # the content is in place; what cannot be removed now is tried again at the next write
+        _remove_leftovers(path, before=written - LEFTOVER_AGE)
 
 
 def unwritable(path: str, error: OSError) -> StateUnwritable:

@@ -12,9 +12,19 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from provisioner.durable import LockTimeout, StateMissing, StateUnreadable, StateUnwritable, open_shared, read_whole
+from provisioner.durable import (
+    LockTimeout,
+    StateError,
+    StateMissing,
+    StateUnreadable,
+    StateUnwritable,
+    open_shared,
+    read_whole,
+    unwritable,
+)
 
 LOCK_WAIT = 20.0
 """Seconds a script waits for a lock: far below HF's 300 s for a whole call."""
@@ -25,6 +35,9 @@ RECORD_WIDTH = 256
 SHORTEST_POLL = 0.001
 LONGEST_POLL = 0.04
 """Seconds between tries. A transaction takes a few milliseconds, so fifty writers still get their turn in time."""
+
+STANDBY_POLL = 0.5
+"""Seconds between a standby loop's tries: a takeover is not urgent, and on NFS each try is a call to the server."""
 
 LOST_FILE = "The lock file was removed while it was held; nothing was written. Never remove lock files. Try again."
 
@@ -55,7 +68,9 @@ class LockFile:
         self.release()
         return False
 
-    def acquire(self, wait: float | None, stop: Callable[[], bool] = lambda: False) -> bool:
+    def acquire(
+        self, wait: float | None, stop: Callable[[], bool] = lambda: False, longest_poll: float = LONGEST_POLL
+    ) -> bool:
         """Take the lock within ``wait`` seconds (None: however long it takes); False when time is up or ``stop()``."""
         deadline = None if wait is None else time.monotonic() + wait
         pause = SHORTEST_POLL
@@ -63,19 +78,20 @@ class LockFile:
             if stop() or (deadline is not None and time.monotonic() >= deadline):
                 self.release()
                 return False
-            time.sleep(pause * (0.5 + os.urandom(1)[0] / 255))
-            pause = min(pause * 1.5, LONGEST_POLL)
+            time.sleep(pause * (0.5 + os.urandom(1)[0] / 255))  # jitter: those who wait do not try in step
+            pause = min(pause * 1.5, longest_poll)
         return True
 
     def in_place(self) -> bool:
         """True while the locked file is the one that others find under its name."""
         if self._descriptor is None:
             return False
-        ours = os.fstat(self._descriptor)
         try:
-            named = os.stat(self.path)
+            ours, named = os.fstat(self._descriptor), os.stat(self.path)
         except FileNotFoundError:
             return False
+        except OSError as error:
+            raise unwritable(self.path, error) from error
         return (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino)
 
     def check_in_place(self) -> None:
@@ -85,7 +101,12 @@ class LockFile:
 
     def record(self) -> dict[str, Any]:
         """What the file says now, read through the locked descriptor; empty when that is unknown."""
-        return {} if self._descriptor is None else _parse_line(os.pread(self._descriptor, 2 * RECORD_WIDTH, 0))
+        if self._descriptor is None:
+            return {}
+        try:
+            return _parse_line(os.pread(self._descriptor, 2 * RECORD_WIDTH, 0))
+        except OSError as error:
+            raise unwritable(self.path, error) from error
 
     def sign(self, facts: dict[str, Any], *, durable: bool = False) -> None:
         """Replace the line in one write. Raises StateUnwritable."""
@@ -97,12 +118,13 @@ class LockFile:
             if durable:
                 os.fsync(self._descriptor)
         except OSError as error:
-            raise StateUnwritable(f"{self.path}: cannot be written: {error.strerror}. Check free space.") from error
+            raise unwritable(self.path, error) from error
 
     def release(self) -> None:
         """Let go of the lock. Safe to call twice."""
         if self._descriptor is not None:
-            os.close(self._descriptor)
+            with suppress(OSError):  # the descriptor, and with it the lock, is gone whatever close() reports
+                os.close(self._descriptor)
             self._descriptor = None
 
 
@@ -144,14 +166,20 @@ class DataLock:
     def __enter__(self) -> DataLock:
         if not self._file.acquire(self._wait):
             raise LockTimeout(describe_holder(self._file.path, self._wait))
-        self.generation = whole_number(self._file.record(), "generation")
-        self._file.sign({**identity(), "since": now_text(), "generation": self.generation})
+        try:
+            self.generation = whole_number(self._file.record(), "generation")
+            self._file.sign({**identity(), "since": now_text(), "generation": self.generation})
+        except StateError:
+            self._file.release()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         try:
-            if self._file.in_place():
-                self._file.sign({"generation": self.generation})
+            # The data is durable already, and a lock file may be behind it: this must not turn success into failure.
+            with suppress(StateUnwritable):
+                if self._file.in_place():
+                    self._file.sign({"generation": self.generation})
         finally:
             self._file.release()
 
@@ -209,7 +237,7 @@ class LoopLock:
 
     def acquire(self, wait: float | None = None, stop: Callable[[], bool] = lambda: False) -> bool:
         """Become the loop within ``wait`` seconds (None: stand by until ``stop()``). False: another loop runs."""
-        return self._file.acquire(wait, stop)
+        return self._file.acquire(wait, stop, STANDBY_POLL)
 
     def holder(self) -> dict[str, Any]:
         """``epoch``, ``host`` and ``pid`` of the loop that signed last; empty when unknown."""

@@ -98,7 +98,7 @@ class Observer:
 
     def start(self) -> None:
         """Begin to look."""
-        self._backend.start(self._changed)
+        self._backend.start(self.look_now)
         self._thread.start()
 
     def latest(self, strangers: frozenset[str]) -> Look:
@@ -108,15 +108,16 @@ class Observer:
             self._again.set()
         return self._look
 
+    def look_now(self) -> None:
+        """Do not wait for the pace."""
+        self._again.set()
+
     def stop(self) -> None:
         """End the thread and the backend's connections."""
         self._ended = True
         self._again.set()
         self._thread.join(timeout=5)
         self._backend.close()
-
-    def _changed(self) -> None:
-        self._again.set()
 
     def _run(self) -> None:
         while not self._ended:
@@ -180,11 +181,18 @@ class Loop:
         self.wakeups = Wakeups(count_wake)
         self._stop = threading.Event()
         self._epoch = 0
+        self._observers: Mapping[str, Observer] = {}
 
     def stop(self) -> None:
         """End after the action in hand; safe in a signal handler and from any thread."""
         self._stop.set()
         self.wakeups.wake(Wake.SIGNAL)
+
+    def look_now(self, source: Wake) -> None:
+        """Something may have changed in a cloud: look at every pool at once. From any thread."""
+        for observer in self._observers.values():
+            observer.look_now()
+        self.wakeups.wake(source)
 
     def run(self, *, once: bool = False) -> None:
         """Stand by until no other loop runs, then hold pressure until ``stop``. Raises StateError, SupersededError."""
@@ -246,6 +254,7 @@ class Loop:
         }
         for observer in observers.values():
             observer.start()
+        self._observers = observers
         try:
             if once:
                 self._first_looks(observers)

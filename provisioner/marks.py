@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 
 from provisioner.durable import (
     StateError,
@@ -99,20 +100,27 @@ class Seen:
         os.chmod(self.path, DIRECTORY_MODE | (os.stat(self.path).st_mode & 0o2000))
 
     def _facts(self) -> dict[str, os.stat_result]:
+        """Of every mark; one that goes while we look is left out."""
+        facts = {}
         try:
-            with os.scandir(self.path) as entries:
-                return {entry.name: entry.stat() for entry in entries if ID_PATTERN.fullmatch(entry.name)}
+            names = os.listdir(self.path)
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise StateUnreadable(f"{self.path}: cannot be listed: {error.strerror}. Check owner and mode.") from error
+        for name in filter(ID_PATTERN.fullmatch, names):
+            with suppress(FileNotFoundError):
+                facts[name] = os.stat(os.path.join(self.path, name))
+        return facts
 
     def forget(self, requests: Iterable[str]) -> None:
-        """Remove the marks of requests that left the files."""
-        for request in requests:
-            if ID_PATTERN.fullmatch(request):
-                discard(os.path.join(self.path, request))
-                discard(os.path.join(self.path, request + TOLD))
+        """Remove the marks of requests that left the files. Raises StateUnwritable."""
+        for request in filter(ID_PATTERN.fullmatch, requests):
+            path = os.path.join(self.path, request)
+            try:
+                discard(path)
+            except OSError as error:
+                raise unwritable(path, error) from error
 
 
 class Inventory:

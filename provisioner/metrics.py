@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, Literal, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -47,8 +47,8 @@ CAPACITY = (ErrorClass.STOCKOUT, ErrorClass.QUOTA)
 """Classes that an alert counts: they are there as zero, or their first increase would go unseen."""
 
 CYCLE_BUCKETS = (0.01, 0.05, 0.25, 1, 3, 10)
-CALL_BUCKETS = (0.05, 0.25, 1, 3, 15)
-LIFE_BUCKETS = (5, 15, 30, 60, 180, 600, 3600)
+CALL_BUCKETS = (0.1, 0.5, 2, 10)
+LIFE_BUCKETS = (5, 30, 60, 180, 600, 3600)
 LOCK_BUCKETS = (0.001, 0.01, 0.1, 1, 10)
 """Upper bounds in seconds. Few, as each costs one series per label set."""
 
@@ -65,6 +65,10 @@ class Table(Collector, Generic[Key]):
     def expect(self, keys: Iterable[Key], empty: float = 0.0) -> None:
         """The series that are exported as ``empty`` when no value is given for them."""
         self._known = dict.fromkeys(keys, empty)
+
+    def forget_unexpected(self) -> None:
+        """Drop the values of series that are no longer expected."""
+        self._values = {key: value for key, value in self._values.items() if key in self._known}
 
     def replace(self, values: Mapping[Key, float]) -> None:
         """The values from now on, by label values."""
@@ -87,10 +91,11 @@ class Table(Collector, Generic[Key]):
 
 
 class Metrics:
-    """All metrics, on one registry."""
+    """All metrics, on one registry, and those of the process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
+        ProcessCollector(registry=registry)
         self._loop_metrics(registry)
         self._machine_metrics(registry)
         self._backend_metrics(registry)
@@ -241,6 +246,7 @@ class Metrics:
         for table in (self._window, self._unlisted):
             table.expect((pool,) for pool in pools)
         self._observation.expect(((pool,) for pool in pools), empty=time.time())
+        self._observation.forget_unexpected()
         self._brake.expect(("", reason) for reason in BrakeReason)
         for pair in pairs:
             for cause in LossCause:

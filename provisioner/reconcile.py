@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 from provisioner import status
 from provisioner.acting import Actors, Results, batches
@@ -72,9 +72,11 @@ class CycleReport:
     closes: Sequence[Close] = ()
     problem: str = ""
     """Why this cycle could not do its work."""
+    lock_wait: float | None = None
+    """Seconds this cycle waited for intent's lock, if it needed it."""
 
     @property
-    def result(self) -> str:
+    def result(self) -> Literal["ok", "partial", "failed"]:
         """``ok``, ``partial`` (some action or look failed) or ``failed``."""
         if self.problem:
             return "failed"
@@ -129,6 +131,7 @@ class Reconciler:
         self._contacts = _Contacts(state)
         self._last = _Last()
         self._number = 0
+        self._lock_wait: float | None = None
 
     def cycle(self, looks: Mapping[str, Look]) -> CycleReport:
         """One pass. Raises SupersededError; whatever else goes wrong is in the report."""
@@ -138,6 +141,7 @@ class Reconciler:
         plan: Plan | None = None
         closes: list[Close] = []
         problem = ""
+        self._lock_wait = None
         now = self._clock.now()
         try:
             self._load(looks, now)
@@ -168,6 +172,7 @@ class Reconciler:
             results=results,
             closes=closes,
             problem=problem,
+            lock_wait=self._lock_wait,
         )
 
     def settle(self) -> None:
@@ -206,11 +211,14 @@ class Reconciler:
         intent = self._read_intent(now)
         if intent is not None and intent.provisioner != self._provisioner:
             raise StateError(
-                f"{self._state.path}: belongs to provisioner {intent.provisioner!r}, but the configuration says "
-                f"{self._provisioner!r}. Set `id`, or use another state directory."
+                f"{self._state.path}: belongs to HF's provider instance {intent.provisioner!r}, but this loop serves "
+                f"{self._provisioner!r}. Set HF_PROVIDER_NAME, or use another state directory."
             )
         if self.memory is None and intent is not None:
             self._load_memory(intent, looks, now)
+        if self.memory is not None and self._state.recovery_asked():
+            self._record(replace(self.memory, brake=None), now)
+            self._state.recovery_done()
         if self.memory is not None and self.memory.epoch != self._epoch:
             self.memory = replace(self.memory, epoch=self._epoch)
 
@@ -331,7 +339,9 @@ class Reconciler:
         """Trim intent of what memory has marked; memory forgets it when intent no longer has it."""
         if plan.forget:
             self._check()
+            asked = time.monotonic()
             with self._state.intent.transaction() as intent:
+                self._lock_wait = time.monotonic() - asked
                 intent.remove(plan.forget)
             self._state.seen.forget(plan.forget)
 

@@ -79,8 +79,8 @@ class Shape:
         """The value of a row. Raises RecordError."""
         if not isinstance(row, list) or len(row) > len(self.columns):
             raise RecordError(f"{self._kind.__name__}: expected a list of up to {len(self.columns)} values")
-        values = map(_apply, self._decoders, row)
-        return self._make(dict(zip(self.columns, values, strict=False)))
+        facts = zip(self.columns, self._decoders, row, strict=False)
+        return self._make({name: decode(held) for name, decode, held in facts})
 
     def document(self, value: Any) -> dict[str, Any]:
         """The values by field name; defaults left out."""
@@ -107,10 +107,6 @@ class Shape:
             return self._kind(**values)
         except TypeError as error:
             raise RecordError(str(error)) from error
-
-
-def _apply(convert: Convert, value: Any) -> Any:
-    return convert(value)
 
 
 def _default(field: Field[Any]) -> Any:
@@ -211,7 +207,13 @@ def _mapping(key: Rule, value: Rule) -> Rule:
     def decode(held: Any) -> dict[Any, Any]:
         if not isinstance(held, dict):
             raise RecordError(f"expected an object, got {str(held)[:40]!r}")
-        return {key.decode(each): value.decode(it) for each, it in held.items()}
+        found, each = {}, ""
+        try:
+            for each, it in held.items():
+                found[key.decode(each)] = value.decode(it)
+        except RecordError as error:
+            raise RecordError(f"{each[:60]}: {error}") from error
+        return found
 
     return Rule(encode, decode)
 
@@ -261,11 +263,17 @@ class MemoryCodec:
 
     def decode(self, tables: Tables) -> Memory:
         """The memory that tables hold. Raises RecordError, which names the document."""
-        columns = tables.get("memory", {}).get("columns", {})
-        rules = Rules(columns)
+        rules = Rules(_columns(tables.get("memory", {}).get("columns", {})))
         whole = dict(tables.get("memory", {}).get("memory", {}))
         whole |= {name: dict(tables.get(name, {})) for name in OWN_TABLES}
         return cast(Memory, rules.shape(Memory).from_document(whole))
+
+
+def _columns(named: Mapping[str, Any]) -> Mapping[str, list[str]]:
+    for name, columns in named.items():
+        if not isinstance(columns, list) or not all(isinstance(column, str) for column in columns):
+            raise RecordError(f"columns of {name}: expected a list of names")
+    return named
 
 
 def intent_of(tables: Tables) -> Intent:

@@ -204,7 +204,7 @@ class Settings(Section):
     """The whole configuration. Paths are absolute or relative to the working directory, never to the file."""
 
     id: Label
-    """The provisioner's id: label value on pods, owner of the state directory; default ``HF_PROVIDER_NAME``.
+    """The provisioner's id: label value on pods; default ``HF_PROVIDER_NAME``.
     Two provisioners that share a namespace need different ids."""
     name_prefix: Prefix = "hf"
     """First part of machine names; default ``GCP_INSTANCE_PREFIX`` of HF's provider config, else hf.
@@ -235,6 +235,10 @@ class Settings(Section):
     """Every pool by name, those that follow from templates included. At least one."""
     template_limits: Mapping[str, TemplateLimits] = Field(strict=False)
     """HF's templates by id: pools and cap. Not a setting of this file: from HF's templates file."""
+
+    instance: str = ""
+    """HF's provider instance, which the scripts write into intent.json: owner of the state directory. Not a setting of
+    this file: ``HF_PROVIDER_NAME``, or from the names of HF's two files."""
 
     def limits(self) -> Limits:
         """What the plan takes from the configuration."""

@@ -42,14 +42,18 @@ class StateTable(Table):
         """Insert new documents under their ids, in one operation."""
         self.insert_multiple(Document(value, cast(int, key)) for key, value in documents.items())
 
-    def ids(self, wanted: Iterable[str]) -> list[str]:
-        """Those of the ids that have a document."""
-        present = self._read_table()
-        return [key for key in wanted if key in present]
+    def pick(self, wanted: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+        """The documents of those ids that have one."""
+        found = {key: self.get(doc_id=cast(int, key)) for key in wanted}
+        return {key: document for key, document in found.items() if document is not None}
+
+    def by_id(self) -> dict[str, Mapping[str, Any]]:
+        """All documents."""
+        return {cast(str, document.doc_id): document for document in self}
 
     def drop(self, identifiers: Iterable[str]) -> None:
         """Remove the documents of those ids that have one; nothing is written when none has."""
-        if doomed := self.ids(identifiers):
+        if doomed := list(self.pick(identifiers)):
             self.remove(doc_ids=cast(list[int], doomed))
 
 
@@ -105,9 +109,10 @@ def _shape_problem(tables: Any, kind: str) -> str:
     ):
         return "is JSON, but not a database of tables with documents"
     meta = tables.get("meta", {}).get("state", {})
-    if not isinstance(meta.get("schema"), int) or not isinstance(meta.get("generation"), int):
-        return "was not written by the provisioner: it has no schema version or no generation"
-    return "" if meta.get("kind") == kind else f"holds {meta.get('kind')!r}, not {kind!r}"
+    expected = {"schema": int, "generation": int, "kind": str, "provisioner": str}
+    if not all(isinstance(meta.get(name), kind_of_value) for name, kind_of_value in expected.items()):
+        return f"was not written by the provisioner: its table 'meta' lacks one of {', '.join(expected)}"
+    return "" if meta["kind"] == kind else f"holds {meta['kind']!r}, not {kind!r}"
 
 
 def unreadable(path: str, problem: str, advice: str) -> StateUnreadable:
@@ -198,6 +203,13 @@ class StateFile:
     def _open(self, held: Tables) -> Database:
         """The tables as a TinyDB database; its changes are written by ``commit``."""
         return Database(self.path, self.kind, self.advice, held)
+
+    def _view(self, name: str) -> StateTable:
+        """One table as it is in the file now, read once."""
+        return self._open(self._load()).state_table(name)
+
+    def _unreadable(self, problem: str) -> StateUnreadable:
+        return unreadable(self.path, problem, self.advice)
 
     def _new_tables(self, provisioner: str) -> Tables:
         meta = {"schema": SCHEMA, "kind": self.kind, "generation": 0, "provisioner": provisioner}

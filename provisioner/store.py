@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from provisioner import durable
 from provisioner.answers import Answer, Loss
 from provisioner.durable import (
     LockTimeout,
@@ -22,12 +23,13 @@ from provisioner.durable import (
     StateTooNew,
     StateUnreadable,
     StateUnwritable,
+    discard,
     missing,
     pauses,
 )
 from provisioner.locks import LOCK_WAIT, DataLock, LoopLock
 from provisioner.marks import Heartbeat, Inventory, Seen
-from provisioner.storage import RECOVER, SCHEMA, Database, StateFile, StateStorage, Tables, generation_of, unreadable
+from provisioner.storage import RECOVER, SCHEMA, Database, StateFile, StateStorage, Tables, generation_of
 
 if TYPE_CHECKING:
     from provisioner.journal import Journal
@@ -95,12 +97,12 @@ class IntentTransaction:
     @property
     def requests(self) -> Documents:
         """All requests by id: ``template``, ``count``, ``created_wall`` and, if given, ``rc_account``."""
-        return self._database.state.read()["requests"]
+        return self._database.state_table("requests").by_id()
 
     @property
     def returns(self) -> Documents:
         """All return requests by id: ``names``, ``created_wall``."""
-        return self._database.state.read()["returns"]
+        return self._database.state_table("returns").by_id()
 
     def new_request_id(self) -> str:
         """An id that no request has."""
@@ -146,17 +148,20 @@ class IntentStore(StateFile):
         try:
             return intent_of(self._load())
         except RecordError as error:
-            raise unreadable(self.path, str(error), self.advice) from error
+            raise self._unreadable(str(error)) from error
 
     def find(self, identifiers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
         """The documents of those ids that intent knows, requests or returns. Raises as ``read``; needs no model."""
-        tables = self._load()
-        known = {**tables.get("requests", {}), **tables.get("returns", {})}
-        return {identifier: known[identifier] for identifier in identifiers if identifier in known}
+        wanted = list(identifiers)
+        database = self._open(self._load())
+        return database.state_table("requests").pick(wanted) | database.state_table("returns").pick(wanted)
 
     def returned_names(self) -> frozenset[str]:
         """Every machine name in a return request. Raises as ``read``; needs no model."""
-        return frozenset(name for document in self._load().get("returns", {}).values() for name in document["names"])
+        try:
+            return frozenset(name for document in self._view("returns") for name in document["names"])
+        except (KeyError, TypeError) as error:
+            raise self._unreadable(f"the names of a return request do not fit: {error}") from error
 
     def create(self, provisioner: str, *, wait: float = LOCK_WAIT) -> None:
         """Make an empty intent.json. Raises StateExists where it is there, StateMissing where memory shows it was."""
@@ -245,7 +250,7 @@ class MemoryStore(StateFile):
         try:
             return self._codec_now().decode(self._load())
         except RecordError as error:
-            raise unreadable(self.path, str(error), self.advice) from error
+            raise self._unreadable(str(error)) from error
 
     def write(self, memory: Memory) -> None:
         """Replace memory, durably. A record that is the same object as at the last write is not encoded again.
@@ -283,8 +288,7 @@ class StatusStore(StateFile):
 
     def read_answers(self, identifiers: Iterable[str]) -> dict[str, Answer]:
         """The answers of those ids that have one. Raises StateMissing, StateUnreadable or StateTooNew."""
-        answers = self._load().get("answers", {})
-        return {each: self._answer(each, answers[each]) for each in identifiers if each in answers}
+        return {key: self._answer(key, document) for key, document in self._view("answers").pick(identifiers).items()}
 
     def read_answer(self, identifier: str) -> Answer | None:
         """One answer; None when the loop has not published one. Raises as ``read_answers`` does."""
@@ -292,14 +296,11 @@ class StatusStore(StateFile):
 
     def read_all(self) -> dict[str, Answer]:
         """Every answer. Raises as ``read_answers`` does."""
-        return {key: self._answer(key, document) for key, document in self._load().get("answers", {}).items()}
+        return {key: self._answer(key, document) for key, document in self._view("answers").by_id().items()}
 
     def read_lost(self) -> dict[str, Loss]:
         """The hosts to report, by short name. Raises as ``read_answers`` does."""
-        try:
-            return {name: Loss(document["grace"]) for name, document in self._load().get("lost", {}).items()}
-        except KeyError as error:
-            raise unreadable(self.path, f"a loss lacks {error}", self.advice) from error
+        return {name: self._loss(name, document) for name, document in self._view("lost").by_id().items()}
 
     def write(self, answers: Mapping[str, Answer], lost: Mapping[str, Loss]) -> None:
         """Replace everything, durably. Raises StateTooNew or StateUnwritable; an unreadable file is set aside first."""
@@ -313,10 +314,16 @@ class StatusStore(StateFile):
         self._generation += 1
 
     def _answer(self, key: str, document: Mapping[str, Any]) -> Answer:
-        try:
-            return Answer(document["answer"], document["ended"])
-        except KeyError as error:
-            raise unreadable(self.path, f"the answer of {key} lacks {error}", self.advice) from error
+        match document:
+            case {"answer": str() as text, "ended": bool() as ended}:
+                return Answer(text, ended)
+        raise self._unreadable(f"the answer of {key} lacks its text or whether it is final")
+
+    def _loss(self, name: str, document: Mapping[str, Any]) -> Loss:
+        match document:
+            case {"grace": int() as grace}:
+                return Loss(grace)
+        raise self._unreadable(f"the loss of {name} lacks its seconds of grace")
 
     def _last_generation(self) -> int:
         try:
@@ -339,6 +346,7 @@ class StateDir:
         self.seen = Seen(os.path.join(self.path, "seen"))
         self.inventory = Inventory(os.path.join(self.path, "hf-inventory.json"))
         self.heartbeat = Heartbeat(os.path.join(self.path, "heartbeat"))
+        self._recovery = os.path.join(self.path, "recover")
         self.loop_lock = LoopLock(os.path.join(self.path, "loop.lock"))
 
     @property
@@ -347,3 +355,15 @@ class StateDir:
         from provisioner.journal import Journal
 
         return Journal(os.path.join(self.path, "journal.jsonl"))
+
+    def ask_recovery(self) -> None:
+        """A person has looked: the loop may release the brake. Raises StateUnwritable."""
+        durable.replace(self._recovery, b"", durable=False)
+
+    def recovery_asked(self) -> bool:
+        """A person asked to release the brake."""
+        return os.path.exists(self._recovery)
+
+    def recovery_done(self) -> None:
+        """The brake is released, and durably so."""
+        discard(self._recovery)

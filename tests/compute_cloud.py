@@ -41,7 +41,7 @@ GOOGLES_OWN = {"$alt", "returnPartialSuccess"}
 
 
 class ComputeCloud:
-    """``with ComputeCloud([MigSpec(…)]) as cloud``: an API at ``cloud.url``; leaving it asserts that all answers were valid."""
+    """``with ComputeCloud([MigSpec(…)]) as cloud``: an API at ``cloud.url``; asserts that its answers are valid."""
 
     def __init__(
         self,

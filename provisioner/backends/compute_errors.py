@@ -27,7 +27,7 @@ CALL_ERRORS = (
 """Everything that a call to Compute raises: network faults come through google-cloud-compute as they are."""
 
 TEXT_LIMIT = 500
-"""Characters kept of an answer that is no JSON, such as a proxy's page."""
+"""Characters kept of Compute's words: they are stored with each slot and shown to people."""
 
 PATTERNS: tuple[tuple[ErrorClass, tuple[str, ...]], ...] = (
     # Order matters: a rate limit also says "quota exceeded", and the class of a code is decided before its status.
@@ -66,7 +66,7 @@ class ComputeError:
     def failure(self) -> Failure:
         """Its class, and the words with their code in front."""
         words = self.text if not self.code or self.code in self.text else f"{self.code}: {self.text}".rstrip(": ")
-        return Failure(classify(self), words or f"HTTP {self.status}")
+        return Failure(classify(self), words[:TEXT_LIMIT] or f"HTTP {self.status}")
 
 
 class AlreadyExists(BackendError):

@@ -7,6 +7,7 @@ is not complete raises BackendError: an unreachable part, a page that fails, a b
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,27 +15,24 @@ from typing import Any
 import google.auth
 import google.auth.credentials
 from google.auth.transport.requests import AuthorizedSession
+from google.oauth2 import service_account
 from requests.adapters import HTTPAdapter
 
 from provisioner.backends import BackendError
 from provisioner.backends.compute_errors import CALL_ERRORS, http_error, of_exception, raised
-from provisioner.config import MigPool
 from provisioner.model import ErrorClass
+from provisioner.settings import MigPool
 
 Json = dict[str, Any]
 
 ENDPOINT = "https://compute.googleapis.com"
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
-CONNECT_SECONDS = 5.0
-CALL_SECONDS = 20.0
-"""Longest silence of the server within one call: nothing waits for Compute longer than this."""
-
-LOOK_SECONDS = 60.0
-"""Longest look: one that takes longer would be too old to act upon."""
-
 PAGE = 500
 """The most a page of Compute holds."""
+
+SAME_PAGE = 3
+"""How often a page may be empty and name itself as the next, before the look is given up."""
 
 CONNECTIONS = 16
 """Kept open at once: the loop's calls and the zones of a regional group share them."""
@@ -65,6 +63,23 @@ LAST_PAUSE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
+class ComputeTimes:
+    """How patient we are with Compute. Seconds."""
+
+    connect: float = 5.0
+    """For a connection."""
+    call: float = 20.0
+    """For an answer: Compute answers within a second or two, and the next cycle asks again."""
+    look: float = 60.0
+    """For all calls of a look: one that takes longer would be too old to act upon."""
+    admission: float = 20.0
+    """For the result of a create. Seen in practice: 0 to 4 s."""
+
+
+USUAL_TIMES = ComputeTimes()
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where a group is, and how it is reached."""
 
@@ -91,15 +106,15 @@ class Place:
 
 
 def credentials_for(pool: MigPool) -> google.auth.credentials.Credentials:
-    """Anonymous for plain HTTP (a simulator), the pool's key file, else what the surroundings offer."""
+    """Anonymous for plain HTTP (a simulator), the pool's service account key, else what the surroundings offer."""
     try:
         if pool.endpoint and pool.endpoint.startswith("http://"):
             return google.auth.credentials.AnonymousCredentials()
         if pool.credentials:
-            return google.auth.load_credentials_from_file(str(pool.credentials), scopes=SCOPES)[0]
+            return service_account.Credentials.from_service_account_file(str(pool.credentials), scopes=SCOPES)
         return google.auth.default(scopes=SCOPES)[0]
-    except OSError as error:
-        raise BackendError(ErrorClass.DENIED, f"{pool.credentials}: {error}") from error
+    except (OSError, ValueError) as error:
+        raise BackendError(ErrorClass.DENIED, f"key file {pool.credentials}: {error}") from error
     except CALL_ERRORS as error:
         raise of_exception(error) from error
 
@@ -107,8 +122,18 @@ def credentials_for(pool: MigPool) -> google.auth.credentials.Credentials:
 class ComputeReads:
     """The reads of one group. Used by several threads at once."""
 
-    def __init__(self, place: Place, credentials: google.auth.credentials.Credentials, *, prefix: str) -> None:
+    def __init__(
+        self,
+        place: Place,
+        credentials: google.auth.credentials.Credentials,
+        *,
+        prefix: str,
+        times: ComputeTimes = USUAL_TIMES,
+    ) -> None:
         self._place = place
+        self.zone = place.zone
+        """Of a zonal group; empty for a regional one."""
+        self.times = times
         self._filter = f"name eq {prefix}-.*"
         self._session = AuthorizedSession(credentials)
         for scheme in ("https://", "http://"):
@@ -129,10 +154,10 @@ class ComputeReads:
         params = {"fields": INSTANCE_FIELDS, "filter": self._filter}
         return self._pages("GET", path, "items", params, deadline, "compute#instanceList")
 
-    def finished(self, operation: str, seconds: float) -> Json | None:
-        """The operation once it is DONE; None when it is not, or cannot be read, for so many seconds."""
+    def finished(self, operation: str) -> Json | None:
+        """The operation once it is DONE; None when it is not, or cannot be read, in time."""
         path = f"projects/{self._place.project}/{self._place.location}/operations/{operation}/wait"
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + self.times.admission
         pause = FIRST_PAUSE
         while True:
             try:
@@ -154,7 +179,7 @@ class ComputeReads:
         self, method: str, path: str, items: str, params: Mapping[str, str], deadline: float, kind: str = ""
     ) -> list[Json]:
         found: list[Json] = []
-        token, tokens = "", set[str]()
+        token, tokens = "", Counter[str]()
         while True:
             query = {**params, "maxResults": str(PAGE), **({"pageToken": token} if token else {})}
             page = self._call(method, path, query, deadline, kind)
@@ -163,9 +188,9 @@ class ComputeReads:
             token = page.get("nextPageToken") or ""
             if not token:
                 return found
-            if token in tokens:
-                raise BackendError(ErrorClass.OTHER, f"{path}: the pages go round in a circle at {token!r}")
-            tokens.add(token)
+            tokens[token] += 1
+            if tokens[token] > SAME_PAGE:
+                raise BackendError(ErrorClass.OTHER, f"{path}: the pages do not go on after {token!r}")
 
     def _call(self, method: str, path: str, params: Mapping[str, str], deadline: float, kind: str = "") -> Json:
         """One answer, a JSON object of the ``kind`` that is expected."""
@@ -174,7 +199,7 @@ class ComputeReads:
             raise BackendError(ErrorClass.TIMEOUT, f"{path}: no time is left")
         url = f"{self._place.root}/compute/v1/{path}"
         try:
-            timeout = (min(CONNECT_SECONDS, left), min(CALL_SECONDS, left))
+            timeout = (min(self.times.connect, left), min(self.times.call, left))
             answer = self._session.request(method, url, params=params, timeout=timeout)
             content = answer.content
         except CALL_ERRORS as error:

@@ -16,10 +16,10 @@ import kubernetes.config
 
 from provisioner.backends import BackendError, MayStart
 from provisioner.backends.calls import Call, run_calls
-from provisioner.backends.kube_api import Document, KubeApi, KubeError
+from provisioner.backends.kube_api import USUAL_TIMES, Document, KubeApi, KubeError, KubeTimes
 from provisioner.backends.pod_cache import PodCache
 from provisioner.backends.pod_spec import PodSpec, PodSpecFile
-from provisioner.backends.pod_watch import USUAL_TIMES, PodWatch, WatchTimes, list_pods
+from provisioner.backends.pod_watch import PodWatch, list_pods
 from provisioner.backends.pods import Identity, is_terminating
 from provisioner.backends.resolver import Resolver
 from provisioner.model import STOPPING_ERRORS, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
@@ -37,22 +37,21 @@ class GkeBackend:
     lag = 0.0
     """The cache follows the server's own order, and holds what we created from the moment that was accepted."""
 
-    def __init__(self, pool: GkePool, *, provisioner: str, times: WatchTimes = USUAL_TIMES) -> None:
+    def __init__(self, pool: GkePool, *, provisioner: str, times: KubeTimes = USUAL_TIMES) -> None:
         """Reads the pod spec; BackendError when there is none, or no cluster can be found in the configuration."""
         self.pool = pool.name
         self.pace = pool.observe_seconds
-        self._times = times
         self._identity = Identity(provisioner, pool.name)
         self._path = f"/api/v1/namespaces/{pool.namespace}/pods"
         self._spec = PodSpecFile(pool.pod_spec, pool.namespace)
-        self._api = connect(pool)
+        self._api = connect(pool, times)
         self._resolver = Resolver() if pool.require_dns else None
         self._cache = PodCache(self._identity, resolver=self._resolver)
         self._watch: PodWatch | None = None
 
     def start(self, wake: Callable[[], None]) -> None:
         """Watch from now on; without it every look lists the pods."""
-        self._watch = PodWatch(self._api, self._path, self._identity, self._cache, times=self._times, wake=wake)
+        self._watch = PodWatch(self._api, self._path, self._identity, self._cache, wake=wake)
         self._watch.start()
 
     def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
@@ -149,7 +148,7 @@ class GkeBackend:
             )
 
 
-def connect(pool: GkePool) -> KubeApi:
+def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
     """The API server that a pool's kubeconfig names, or else the one of the cluster that we run in."""
     configuration = kubernetes.client.Configuration()
     configuration.connection_pool_maxsize = CONNECTIONS
@@ -174,4 +173,4 @@ def connect(pool: GkePool) -> KubeApi:
             raise BackendError(ErrorClass.DENIED, f"no credentials: {error}") from error
         return {"Authorization": setting["value"]} if setting and setting["value"] else {}
 
-    return KubeApi(configuration.host, client.rest_client.pool_manager, authorization)
+    return KubeApi(configuration.host, client.rest_client.pool_manager, authorization, times)

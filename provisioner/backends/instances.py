@@ -108,10 +108,10 @@ def read_instance(item: Json) -> Instance:
 def machine(member: Member, instance: Instance | None, before: Machine | None, began: float) -> Machine:
     """What the two entries say of one machine; ``before`` itself when that is what was known.
 
-    ``began`` is the loop time of the look. An instance entry with another id than the member's belongs to another
-    incarnation (one of the lists is late) and is not used.
+    ``began`` is the loop time of the look. An instance entry with another id than the member's is not used: it belongs
+    to another incarnation (one of the lists is late), or to an instance outside the group that took the name.
     """
-    if instance and member.id and instance.id != member.id:
+    if instance and instance.id != member.id:
         instance = None
     phase = _phase(member, instance)
     cause = _cause(member, instance, before) if phase in (Phase.STOPPING, Phase.GONE) else None
@@ -165,7 +165,7 @@ def _fingerprint(member: Member, instance: Instance | None) -> Fingerprint:
     if instance is None:
         return Fingerprint(uid=member.id)
     started = instance.started if instance.status == "RUNNING" else ""
-    return Fingerprint(uid=member.id or instance.id, created=instance.created, started=started, ip=instance.ip)
+    return Fingerprint(uid=member.id, created=instance.created, started=started, ip=instance.ip)
 
 
 def _failure(member: Member, instance: Instance | None, phase: Phase, cause: LossCause | None) -> Failure | None:

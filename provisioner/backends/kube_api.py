@@ -20,12 +20,34 @@ from provisioner.model import ErrorClass, Failure
 
 CONNECT_SECONDS = 5.0
 """A server that does not accept a connection within this is not there."""
-READ_SECONDS = 30.0
-"""Above the server's own limit for slow admission webhooks (10 s each), below its limit for a request (60 s)."""
 MAX_WORDS = 400
 """Characters of the server's words that are kept: they are stored with each slot and shown to people."""
 
 Document = dict[str, Any]
+
+
+
+@dataclass(frozen=True, slots=True)
+class KubeTimes:
+    """How patient we are with an API server. Seconds."""
+
+    call: float = 30.0
+    """For an answer: above the server's limit for a slow admission webhook (10 s), below that for a request (60 s)."""
+    silence: float = 90.0
+    """For a sign of life of a watch: servers send a bookmark about every 60 s, so a longer silence is a dead stream."""
+    blind: float = 10.0
+    """How long a cache still counts without its stream: a stream that begins anew is no outage."""
+    first_look: float = 10.0
+    """How long the first look waits for the first list."""
+    stream: float = 270.0
+    """After which the server is asked to end a stream, ± 10 %, so that many watches do not begin anew together."""
+    first_retry: float = 0.1
+    """Before the first attempt after a failure; doubles."""
+    last_retry: float = 10.0
+    """Most between two attempts."""
+
+
+USUAL_TIMES = KubeTimes()
 
 _QUOTA = re.compile(r"\bquota\b", re.IGNORECASE)
 _WEBHOOK = re.compile(r"denied the request")
@@ -63,7 +85,7 @@ class KubeApi:
     connections: urllib3.PoolManager
     authorization: Callable[[], Mapping[str, str]]
     """The headers that say who we are, renewed when they have to be."""
-    read_seconds: float = READ_SECONDS
+    times: KubeTimes = USUAL_TIMES
 
     def get(self, path: str, query: Mapping[str, str | int] | None = None) -> Document:
         """The JSON object at ``path``."""
@@ -73,16 +95,14 @@ class KubeApi:
         self, method: str, path: str, *, query: Mapping[str, str | int] | None = None, body: bytes | None = None
     ) -> Document:
         """One request and the JSON object that answers it; KubeError when refused, BackendError when not answered."""
-        reply = self._request(method, path, query, body, self.read_seconds, preload_content=True)
+        reply = self._request(method, path, query, body, self.times.call, preload_content=True)
         if reply.status >= 300:
             raise refusal(reply.status, reply.data, reply.headers.get("Retry-After"))
         return parse(reply.data)
 
-    def stream(
-        self, path: str, query: Mapping[str, str | int], silence_seconds: float
-    ) -> urllib3.response.BaseHTTPResponse:
-        """An open answer to be read as it comes; silence longer than ``silence_seconds`` is an error of the reader."""
-        reply = self._request("GET", path, query, None, silence_seconds, preload_content=False)
+    def stream(self, path: str, query: Mapping[str, str | int]) -> urllib3.response.BaseHTTPResponse:
+        """An open answer to be read as it comes; reading raises an urllib3 error when it falls silent."""
+        reply = self._request("GET", path, query, None, self.times.silence, preload_content=False)
         if reply.status < 300:
             return reply
         try:

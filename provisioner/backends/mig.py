@@ -3,25 +3,24 @@
 The only importer of google.cloud.compute, whose import takes a second and 150 MB: import this module only where a
 group is configured. Promises of the backend protocol, and how they are kept here:
 
-* A look costs three calls: the group, its members, the instances of each zone with members (a page per 500). It is
-  complete or raises. A group without members costs two; a regional one a list per zone, zones in parallel.
+* A look costs three calls: the group, its members, the instances of each zone with members (a page per 500); two while
+  the group is empty. It is complete or raises (``group_observer``).
 * A create is one call per 1,000 names plus usually one wait. The operation ends when the group has *accepted* the
   names: that is all it says. What becomes of them is seen by looking; the group itself would try for ever.
-* ``createInstances`` and ``deleteInstances`` carry a request id made from their content, so a repeat after a crash is
-  known to Compute as the same request.
+* createInstances carries a request id made from its content, so that a repeat after a crash or a lost answer is the
+  same request to Compute.
+* A delete is one list of members, then one call per 1,000 of those that are there: Compute deletes by name, so we look
+  just before which instance has it. It needs no request id: to delete twice is harmless.
 * ``ExtendedOperation.result()`` is never used: it asks Google's own address whatever the endpoint is.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
@@ -31,41 +30,23 @@ from google.cloud import compute_v1
 
 from provisioner.backends import BackendError, MayStart
 from provisioner.backends.calls import Call, run_calls
-from provisioner.backends.compute_errors import (
-    CALL_ERRORS,
-    AlreadyExists,
-    of_exception,
-    operation_error,
-    raised,
-)
-from provisioner.backends.compute_reads import CALL_SECONDS, LOOK_SECONDS, ComputeReads, Place, credentials_for
-from provisioner.backends.instances import (
-    Instance,
-    Member,
-    counted,
-    group_problems,
-    instance_url,
-    machine,
-    read_instance,
-    read_member,
-    spec,
-)
-from provisioner.config import MigPool
+from provisioner.backends.compute_errors import CALL_ERRORS, AlreadyExists, of_exception, operation_error, raised
+from provisioner.backends.compute_reads import USUAL_TIMES, ComputeReads, ComputeTimes, Place, credentials_for
+from provisioner.backends.group_observer import GroupObserver, read_members
+from provisioner.backends.instances import Member
+from provisioner.backends.resolver import Resolver
 from provisioner.model import (
     STOPPING_ERRORS,
+    Action,
     Create,
     Delete,
     ErrorClass,
     Failure,
-    Machine,
     Outcome,
     Snapshot,
     name_pattern,
 )
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
+from provisioner.settings import MigPool
 
 CHUNK = 1000
 """Compute takes so many instances in a request."""
@@ -73,203 +54,161 @@ CHUNK = 1000
 WORKERS = 4
 """Mutations under way at once. A group works through them one after the other anyway."""
 
-ADMISSION_SECONDS = 20.0
-"""How long the result of a create is waited for. Seen in practice: 0 to 4 s."""
-
 REQUEST_IDS = uuid.UUID("5d3f1f3e-6f43-4c7e-9d2a-0f2f1c1b7a10")
 """Namespace of our request ids. Any fixed value does; a new one only forgets requests under way."""
 
-ODD_ANSWERS = (KeyError, IndexError, TypeError, ValueError, AttributeError)
-"""What reading an answer of another shape than the documented one raises: a failed look, not a crash."""
+REMEMBERED_IDS = 10_000
+"""Request ids of failed operations. Compute forgets them, too (when, is not documented)."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """A snapshot, and what actions need to know beside it."""
-
-    snapshot: Snapshot
-    members: Mapping[str, Member] = field(default_factory=dict)
+T = TypeVar("T")
 
 
 class MigBackend:
     """Implements ``provisioner.backends.Backend`` for one managed instance group."""
 
-    def __init__(self, pool: MigPool, *, prefix: str) -> None:
+    def __init__(
+        self,
+        pool: MigPool,
+        *,
+        prefix: str,
+        adopt_prefixes: tuple[str, ...] = (),
+        times: ComputeTimes = USUAL_TIMES,
+    ) -> None:
+        """Calls nothing yet. Names that begin with one of ``adopt_prefixes`` may be deleted like ours."""
         self.pool = pool.name
         self.lag = pool.lag_seconds
         self.pace = pool.observe_seconds
-        self._settings = pool
-        self._prefix = prefix
+        self._settings, self._times = pool, times
+        self._prefix, self._adopt = prefix, adopt_prefixes
         self._shape = name_pattern(prefix)
-        self._place = Place.of(pool)
-        self._api: _Api | None = None
-        self._connecting = threading.Lock()
-        self._look: _Look | None = None
-        self._said: frozenset[str] = frozenset()
+        self._resolver = Resolver() if pool.require_dns else None
+        self._observer = GroupObserver(pool.name, prefix=prefix, resolver=self._resolver)
+        self._lock = threading.Lock()
+        self._connected: _Api | None = None
+        self._spent: dict[str, None] = {}
 
     def start(self, wake: Callable[[], None]) -> None:
         """A group cannot be watched; Pub/Sub (``provisioner.events``) is what may say that something changed."""
 
     def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
         """The members of the group whose names have our shape. Instances outside the group are never ours."""
-        try:
-            self._look = self._observe(self._connect().reads, now, strangers)
-        except ODD_ANSWERS as error:
-            raise BackendError(ErrorClass.OTHER, f"answer not understood: {type(error).__name__}: {error}") from error
-        return self._look.snapshot
+        return self._observer.look(self._api().reads, now, strangers)
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """Ask the group for the names, by template and thousand. Names it already has are a success without a call."""
-        members = self._members()
-        there = [Outcome(create) for create in creates if create.name in members]
-        missing = sorted(
-            (create for create in creates if create.name not in members), key=lambda c: (c.template, c.name)
-        )
+        known = self._observer.members
+        outcomes = [Outcome(create) for create in creates if create.name in known]
+        missing = sorted((create for create in creates if create.name not in known), key=lambda one: one.template)
         calls = [
             Call(tuple(chunk), partial(self._create, [create.name for create in chunk]))
-            for _, alike in groupby(missing, key=lambda create: create.template)
+            for _, alike in groupby(missing, key=lambda one: one.template)
             for chunk in _chunks(list(alike))
         ]
-        return there + run_calls(calls, workers=WORKERS, may_start=may_start, stops=STOPPING_ERRORS)
+        outcomes += run_calls(calls, workers=WORKERS, may_start=may_start, stops=STOPPING_ERRORS)
+        return _in_order(outcomes, creates)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
         """Take the names out of the group, which deletes their instances and lowers its target size.
 
-        Success means that the group was asked; the next looks show it, and the plan asks again if they do not.
+        Success means that the group was asked, or that the group does not hold this instance, or already deletes it.
         """
-        settled: list[Outcome] = []
-        urls: list[tuple[str, Delete]] = []
-        for delete in deletes:
-            url, failure = self._target(delete)
-            if url:
-                urls.append((url, delete))
-            else:
-                settled.append(Outcome(delete, failure))
+        ours = [delete for delete in deletes if self._may_delete(delete.name)]
+        outcomes = [Outcome(delete) for delete in deletes if not self._may_delete(delete.name)]
+        if not ours or not may_start():
+            return outcomes
+        try:
+            members = self._members(self._api())
+        except BackendError as error:
+            return _in_order([*outcomes, *(Outcome(delete, error.failure) for delete in ours)], deletes)
+        there = [delete for delete in ours if _holds(members.get(delete.name), delete)]
+        outcomes += [Outcome(delete) for delete in ours if not _holds(members.get(delete.name), delete)]
         # Compute takes addresses or bare names, not both in one request.
-        urls.sort(key=lambda item: ("/" in item[0], item[0]))
+        named = [(members[delete.name].url, delete) for delete in there]
         calls = [
             Call(tuple(delete for _, delete in chunk), partial(self._delete, [url for url, _ in chunk]))
-            for _, alike in groupby(urls, key=lambda item: "/" in item[0])
-            for chunk in _chunks(list(alike))
+            for addressed in (True, False)
+            for chunk in _chunks([(url, delete) for url, delete in named if ("/" in url) is addressed])
         ]
-        return settled + run_calls(calls, workers=WORKERS, may_start=may_start)
+        return _in_order(outcomes + run_calls(calls, workers=WORKERS, may_start=may_start), deletes)
 
     def close(self) -> None:
         """Close the connections."""
-        if self._api:
-            self._api.close()
+        if self._resolver:
+            self._resolver.close()
+        if self._connected:
+            self._connected.close()
 
-    def _connect(self) -> _Api:
+    def _api(self) -> _Api:
         """The clients, made at first use: missing credentials make this pool unobservable, not the loop fail."""
-        with self._connecting:
-            if self._api is None:
-                self._api = _Api(self._settings, self._place, self._prefix)
-            return self._api
+        with self._lock:
+            if self._connected is None:
+                self._connected = _Api(self._settings, self._prefix, self._times)
+            return self._connected
 
-    def _members(self) -> Mapping[str, Member]:
-        return self._look.members if self._look else {}
+    def _may_delete(self, name: str) -> bool:
+        """Law 5: what has not the shape of our names is never touched, unless the configuration adopts it."""
+        return bool(self._shape.fullmatch(name)) or name.startswith(self._adopt)
 
-    def _observe(self, reads: ComputeReads, now: float, strangers: Collection[str]) -> _Look:
-        deadline = time.monotonic() + LOOK_SECONDS
-        group = reads.group(deadline)
-        members = {member.name: member for member in self._read_members(reads, deadline)}
-        if not members and self._members() and counted(group):
-            raise BackendError(ErrorClass.OTHER, f"no members are listed, but the group counts {counted(group)}")
-        ours = {name: member for name, member in members.items() if self._shape.fullmatch(name)}
-        instances = _read_instances(reads, {member.zone for member in ours.values()} - {""}, deadline)
-        self._say(group_problems(group) + self._abandoned(instances, members))
-        snapshot = Snapshot(
-            pool=self.pool,
-            began=now,
-            machines=self._machines(ours, instances, now),
-            foreign=frozenset(name for name in strangers if name in members and name not in ours),
-            spec=spec(group),
-        )
-        return _Look(snapshot, members)
-
-    def _read_members(self, reads: ComputeReads, deadline: float) -> list[Member]:
-        return [read_member(item, self._place.zone) for item in reads.members(deadline)]
-
-    def _machines(
-        self, members: Mapping[str, Member], instances: Mapping[str, Instance], now: float
-    ) -> Mapping[str, Machine]:
-        """By name; the very mapping of the look before when nothing changed."""
-        before = self._look.snapshot.machines if self._look else {}
-        machines = {
-            name: machine(member, instances.get(name), before.get(name), now) for name, member in members.items()
-        }
-        same = len(machines) == len(before) and all(before.get(name) is made for name, made in machines.items())
-        return before if same else machines
-
-    def _abandoned(self, instances: Mapping[str, Instance], members: Mapping[str, Member]) -> tuple[str, ...]:
-        """Members that someone took out of the group and that run on: they are no longer ours to delete."""
-        left = sorted(
-            name
-            for name, member in self._members().items()
-            if name in instances
-            and name not in members
-            and instances[name].status == "RUNNING"
-            and member.action != "DELETING"
-        )
-        return (f"{len(left)} members left the group and run on, e.g. {left[0]}.",) if left else ()
-
-    def _say(self, problems: Sequence[str]) -> None:
-        """Log what is new among the group's problems."""
-        for problem in problems:
-            if problem not in self._said:
-                log.warning("The group has a problem", extra={"pool": self.pool, "problem": problem})
-        self._said = frozenset(problems)
+    def _members(self, api: _Api) -> dict[str, Member]:
+        return read_members(api.reads, time.monotonic() + self._times.call)
 
     def _create(self, names: Sequence[str]) -> Mapping[str, Failure]:
         """One createInstances. A result that stays unknown is a TIMEOUT: the next create has the same request id."""
-        api = self._connect()
+        api, id_ = self._api(), self._unspent_id(names)
         try:
-            operation = api.create(names)
+            operation = api.create(names, id_)
             done = operation.get("status") == "DONE"
-            ended = operation if done else api.reads.finished(operation["name"], ADMISSION_SECONDS)
+            ended = operation if done else api.reads.finished(operation["name"])
             if ended is None:
-                raise BackendError(ErrorClass.TIMEOUT, f"not accepted within {ADMISSION_SECONDS:.0f} s")
-            _refuse_failed(ended)
+                raise BackendError(ErrorClass.TIMEOUT, f"not accepted within {self._times.admission:.0f} s")
+            if error := operation_error(ended):
+                self._spend(id_)
+                raise raised(error)
         except AlreadyExists as error:
-            return self._look_again(api.reads, names, error.failure.text)
+            return self._look_again(api, names, error.failure.text)
         return {}
 
-    def _look_again(self, reads: ComputeReads, names: Sequence[str], text: str) -> Mapping[str, Failure]:
+    def _unspent_id(self, names: Sequence[str]) -> str:
+        """The request id of a create: the same for the same names, until Compute has answered it with an error."""
+        tries = 0
+        while (id_ := request_id(self._settings.place, names, tries)) in self._spent:
+            tries += 1
+        return id_
+
+    def _spend(self, id_: str) -> None:
+        """From now on this id only brings back the operation that failed: a repeat of the create needs another."""
+        with self._lock:
+            self._spent[id_] = None
+            if len(self._spent) > REMEMBERED_IDS:
+                del self._spent[next(iter(self._spent))]
+
+    def _look_again(self, api: _Api, names: Sequence[str], text: str) -> Mapping[str, Failure]:
         """A name of the call is taken; Compute says neither which nor what became of the others.
 
         Members with these names are ours, for nobody else makes names of our shape: a success. The others count as
         unanswered, so that they are asked for again, by then without the names that are there.
         """
         try:
-            present = {member.name for member in self._read_members(reads, time.monotonic() + CALL_SECONDS)}
+            members = self._members(api)
         except BackendError:
-            present = set()
-        return {name: Failure(ErrorClass.UNAVAILABLE, text) for name in names if name not in present}
-
-    def _target(self, delete: Delete) -> tuple[str, Failure | None]:
-        """How the call names the machine; empty when there is nothing to call for, with the failure if it is one."""
-        member = self._members().get(delete.name)
-        if member is None:
-            unseen = not delete.uid and self._place.zone and self._shape.fullmatch(delete.name)
-            return (instance_url(self._place.zone, delete.name), None) if unseen else ("", None)
-        if delete.uid and member.id and delete.uid != member.id:
-            return "", Failure(ErrorClass.OTHER, f"instance {member.id} now has the name, not {delete.uid}")
-        return member.url, None
+            members = {}
+        return {name: Failure(ErrorClass.UNAVAILABLE, text) for name in names if name not in members}
 
     def _delete(self, urls: Sequence[str]) -> Mapping[str, Failure]:
-        """One deleteInstances. Its id changes with each look, so that one for a machine that stays is not ignored."""
-        look = f"{self._look.snapshot.began:.3f}" if self._look else ""
-        _refuse_failed(self._connect().delete(urls, look))
+        """One deleteInstances. Its operation is not waited for: the next looks show what it did."""
+        if error := operation_error(self._api().delete(urls)):
+            raise raised(error)
         return {}
 
 
-def _read_instances(reads: ComputeReads, zones: Collection[str], deadline: float) -> dict[str, Instance]:
-    """The instances of all zones, by name; the first zone that fails fails them all."""
-    if not zones:
-        return {}
-    with ThreadPoolExecutor(len(zones), thread_name_prefix="zone") as pool:
-        lists = list(pool.map(lambda zone: reads.instances(zone, deadline), sorted(zones)))
-    return {instance.name: instance for items in lists for instance in map(read_instance, items)}
+def _holds(member: Member | None, delete: Delete) -> bool:
+    """Whether the group still holds the instance that is meant, and does not delete it already.
+
+    A member without instance (its id is empty) has to be deleted as well: it counts, and the group may fill it.
+    """
+    if member is None or member.action in ("DELETING", "ABANDONING"):
+        return False
+    return not (delete.uid and member.id and delete.uid != member.id)
 
 
 def _chunks(items: list[T]) -> Iterator[list[T]]:
@@ -277,56 +216,55 @@ def _chunks(items: list[T]) -> Iterator[list[T]]:
         yield items[start : start + CHUNK]
 
 
-def _refuse_failed(operation: Mapping[str, Any]) -> None:
-    """Raise what an operation says went wrong."""
-    error = operation_error(operation)
-    if error:
-        raise raised(error)
+def _in_order(outcomes: list[Outcome], actions: Sequence[Action]) -> list[Outcome]:
+    """The outcomes in the order of their actions."""
+    order = {action.name: number for number, action in enumerate(actions)}
+    return sorted(outcomes, key=lambda outcome: order[outcome.action.name])
 
 
-def request_id(verb: str, group: str, names: Sequence[str], salt: str = "") -> str:
-    """The same for the same content: Compute ignores the second of two requests with one id."""
-    return str(uuid.uuid5(REQUEST_IDS, "|".join((verb, group, salt, *sorted(names)))))
+def request_id(group: Sequence[str], names: Sequence[str], tries: int) -> str:
+    """The same for the same content: Compute takes the second of two requests with one id for the first."""
+    return str(uuid.uuid5(REQUEST_IDS, "|".join((*group, str(tries), *sorted(names)))))
 
 
 class _Api:
     """The clients of one group. The typed one is used for mutations; its answers are turned into JSON."""
 
-    def __init__(self, pool: MigPool, place: Place, prefix: str) -> None:
+    def __init__(self, pool: MigPool, prefix: str, times: ComputeTimes) -> None:
         credentials = credentials_for(pool)
-        self.reads = ComputeReads(place, credentials, prefix=prefix)
-        self._place = place
-        kind = compute_v1.InstanceGroupManagersClient if place.zone else compute_v1.RegionInstanceGroupManagersClient
-        self._client = kind(credentials=credentials, client_options=ClientOptions(api_endpoint=place.root))
-        self._body = ("" if place.zone else "region_") + "instance_group_managers_{}_instances_request_resource"
+        self._place, self._times = Place.of(pool), times
+        self.reads = ComputeReads(self._place, credentials, prefix=prefix, times=times)
+        zonal = bool(self._place.zone)
+        kind = compute_v1.InstanceGroupManagersClient if zonal else compute_v1.RegionInstanceGroupManagersClient
+        self._client = kind(credentials=credentials, client_options=ClientOptions(api_endpoint=self._place.root))
+        self._body = ("" if zonal else "region_") + "instance_group_managers_{}_instances_request_resource"
 
-    def create(self, names: Sequence[str]) -> Mapping[str, Any]:
+    def create(self, names: Sequence[str], id_: str) -> Mapping[str, Any]:
         """createInstances; the operation."""
         body = {"instances": [{"name": name} for name in names]}
-        return self._send(
-            "create", self._client.create_instances_unary, body, request_id("create", self._place.path, names)
-        )
+        return self._send("create", self._client.create_instances_unary, body, request_id=id_)
 
-    def delete(self, urls: Sequence[str], salt: str) -> Mapping[str, Any]:
-        """deleteInstances, of those that are members and not yet on their way out; the operation."""
+    def delete(self, urls: Sequence[str]) -> Mapping[str, Any]:
+        """deleteInstances, of those that are still members by then; the operation."""
         body = {"instances": list(urls), "skip_instances_on_validation_error": True}
-        id_ = request_id("delete", self._place.path, urls, salt)
-        return self._send("delete", self._client.delete_instances_unary, body, id_)
+        return self._send("delete", self._client.delete_instances_unary, body)
 
-    def _send(self, verb: str, call: Callable[..., Any], body: Mapping[str, Any], id_: str) -> Mapping[str, Any]:
+    def _send(self, verb: str, call: Callable[..., Any], body: Mapping[str, Any], **more: str) -> Mapping[str, Any]:
         kind, _, location = self._place.location.partition("s/")
         request = {
             "project": self._place.project,
             kind: location,
             "instance_group_manager": self._place.group,
-            "request_id": id_,
             self._body.format(verb): body,
+            **more,
         }
         try:
-            operation = call(request=request, timeout=CALL_SECONDS, retry=None)
+            operation = call(request=request, timeout=self._times.call, retry=None)
         except CALL_ERRORS as error:
             raise of_exception(error) from error
         answer: Mapping[str, Any] = json.loads(compute_v1.Operation.to_json(operation, use_integers_for_enums=False))
+        if not answer.get("name"):
+            raise BackendError(ErrorClass.UNAVAILABLE, f"{verb}Instances was answered with something else: {answer}")
         return answer
 
     def close(self) -> None:

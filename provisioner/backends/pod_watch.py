@@ -13,7 +13,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import urllib3
 
@@ -33,27 +32,6 @@ CLOSE_SECONDS = 2.0
 """How long the end of the thread is waited for. It dies with the process anyway."""
 
 
-@dataclass(frozen=True, slots=True)
-class WatchTimes:
-    """How patient a watch is. Seconds."""
-
-    silence: float = 90.0
-    """Servers send a bookmark about every 60 s: a longer silence is a dead stream."""
-    blind: float = 10.0
-    """How long the cache still counts without a stream: a restart of the stream is not news, an outage is."""
-    first_look: float = 10.0
-    """How long a look waits for the first list."""
-    stream: float = 270.0
-    """After which the server is asked to end a stream, ± 10 %, so that many watches do not begin anew together."""
-    first_retry: float = 0.1
-    """Before the first attempt after a failure; doubles."""
-    last_retry: float = 10.0
-    """Most between two attempts."""
-
-
-USUAL_TIMES = WatchTimes()
-
-
 class Disordered(Exception):
     """The server's stream cannot be followed any further: list again."""
 
@@ -68,11 +46,10 @@ class PodWatch:
         identity: Identity,
         cache: PodCache,
         *,
-        times: WatchTimes,
         wake: Callable[[], None],
     ) -> None:
         self._api, self._path, self._identity, self._cache = api, path, identity, cache
-        self._times, self._wake = times, wake
+        self._wake = wake
         self._closing = threading.Event()
         self._tried = threading.Event()
         """Set when the first list has succeeded or failed."""
@@ -80,7 +57,7 @@ class PodWatch:
         self._version = ""
         """From where the watch goes on; empty: list first."""
         self._heard = 0.0
-        """Monotonic time of the last proof of life."""
+        """Monotonic time when the server last told us something: a list, an event, a bookmark."""
         self._blind_since: float | None = None
         """Monotonic time since which there is no stream; None while there is one."""
         self._failure = Failure(ErrorClass.UNAVAILABLE, "the first list of pods has not ended yet")
@@ -105,17 +82,17 @@ class PodWatch:
     def check(self) -> None:
         """Raise BackendError unless the cache is complete and current (law 4)."""
         if not self._synced:
-            self._tried.wait(self._times.first_look)
+            self._tried.wait(self._api.times.first_look)
         now, blind_since = time.monotonic(), self._blind_since
-        if not self._synced or (blind_since is not None and now - blind_since > self._times.blind):
+        if not self._synced or (blind_since is not None and now - blind_since > self._api.times.blind):
             raise BackendError(self._failure.error, self._failure.text)
-        if now - self._heard > self._times.silence + self._times.blind:
+        if now - self._heard > self._api.times.silence + self._api.times.blind:
             raise BackendError(ErrorClass.TIMEOUT, f"the watch has been silent for {now - self._heard:.0f} s")
 
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                if not self._version:
+                if not self._version or time.monotonic() - self._heard > self._api.times.silence:
                     self._list()
                 self._follow()
             except Disordered as error:
@@ -147,12 +124,14 @@ class PodWatch:
             "labelSelector": self._identity.selector,
             "resourceVersion": self._version,
             "allowWatchBookmarks": "true",
-            "timeoutSeconds": max(1, round(self._times.stream * random.uniform(0.9, 1.1))),
+            "timeoutSeconds": max(1, round(self._api.times.stream * random.uniform(0.9, 1.1))),
         }
         begun = time.monotonic()
-        self._stream = stream = self._api.stream(self._path, query, self._times.silence)
+        self._stream = stream = self._api.stream(self._path, query)
         try:
-            self._heard, self._blind_since = time.monotonic(), None
+            if self._closing.is_set():
+                return
+            self._blind_since = None
             for event in events(stream):
                 self._take(event)
                 self._heard = time.monotonic()
@@ -161,7 +140,7 @@ class PodWatch:
             stream.close()
             if time.monotonic() - begun > STEADY_SECONDS:
                 self._failures = 0
-        self._closing.wait(self._times.first_retry)
+        self._closing.wait(self._api.times.first_retry)
 
     def _take(self, event: Document) -> None:
         """Apply one event."""
@@ -184,7 +163,7 @@ class PodWatch:
         self._failure = failure
         self._blind_since = self._blind_since or time.monotonic()
         self._tried.set()
-        delay = min(self._times.last_retry, self._times.first_retry * 2 ** min(self._failures, 20))
+        delay = min(self._api.times.last_retry, self._api.times.first_retry * 2 ** min(self._failures, 20))
         self._failures += 1
         log.warning(what, extra={"pool": self._identity.pool, "error": str(failure.error), "text": failure.text})
         self._closing.wait(delay * random.uniform(0.5, 1.0))

@@ -62,6 +62,11 @@ FAILED_REASONS: Mapping[str, LossCause] = {
 """Values of ``status.reason`` of a failed pod, as kubelets and GKE write them."""
 
 
+SPOT_TAINTS = frozenset({"cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible"})
+SPOT_SELECTORS = frozenset({*(f"{taint}=true" for taint in SPOT_TAINTS), "cloud.google.com/gke-provisioning=spot"})
+"""How GKE marks Spot and preemptible nodes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
     """A pod that will end by itself."""
@@ -178,12 +183,23 @@ def _cause(pod: Pod) -> LossCause:
     status = pod.get("status") or {}
     disruption = _disruption(status)
     if disruption.get("reason") == "TerminationByKubelet":
-        return LossCause.NODE if "shutdown" in str(disruption.get("message")).lower() else LossCause.EVICTED
-    if disruption:
-        return DISRUPTIONS.get(str(disruption.get("reason")), LossCause.UNKNOWN)
-    if status.get("phase") == "Failed" and status.get("reason") in FAILED_REASONS:
-        return FAILED_REASONS[status["reason"]]
-    return LossCause.DELETED if is_terminating(pod) else LossCause.UNKNOWN
+        shutdown = "shutdown" in str(disruption.get("message")).lower()
+        cause = LossCause.NODE if shutdown else LossCause.EVICTED
+    elif disruption:
+        cause = DISRUPTIONS.get(str(disruption.get("reason")), LossCause.UNKNOWN)
+    elif status.get("phase") == "Failed" and status.get("reason") in FAILED_REASONS:
+        cause = FAILED_REASONS[status["reason"]]
+    else:
+        cause = LossCause.DELETED if is_terminating(pod) else LossCause.UNKNOWN
+    return LossCause.PREEMPTED if cause is LossCause.NODE and _wants_spot(pod) else cause
+
+
+def _wants_spot(pod: Pod) -> bool:
+    """True for a pod that asks for, or tolerates, nodes that Google takes away: the loss of one is a preemption."""
+    spec = pod.get("spec") or {}
+    wanted = {f"{key}={value}" for key, value in (spec.get("nodeSelector") or {}).items()}
+    tolerated = {str(toleration.get("key")) for toleration in spec.get("tolerations") or ()}
+    return not wanted.isdisjoint(SPOT_SELECTORS) or not tolerated.isdisjoint(SPOT_TAINTS)
 
 
 def _disruption(status: Mapping[str, Any]) -> Mapping[str, Any]:

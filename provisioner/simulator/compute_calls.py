@@ -20,6 +20,7 @@ from provisioner.simulator.compute_lists import ListCall, Source, aggregated_pag
 from provisioner.simulator.groups import Groups
 from provisioner.simulator.mig import Mig
 from provisioner.simulator.operations import ApiError, Document, Operation
+from provisioner.simulator.vms import Vm
 
 PATH = "/compute/v1/"
 
@@ -206,24 +207,29 @@ def _instance_aggregated(call: Call) -> Document:
 
 
 def _instance_delete(call: Call) -> Document:
-    vm = call.groups.vm(call.project, call.place, call.parts["name"])
-    request_id = call.query.get("requestId", "")
-    operation = call.groups.operations.repeated(vm.path, request_id) or call.groups.delete_vm(vm, request_id)
-    return operation.document()
+    return _act_on_instance(call, call.groups.delete_vm)
 
 
 def _instance_stop(call: Call) -> Document:
-    vm = call.groups.vm(call.project, call.place, call.parts["name"])
-    request_id = call.query.get("requestId", "")
-    operation = call.groups.operations.repeated(vm.path, request_id) or call.groups.stop_vm(vm, request_id)
-    return operation.document()
+    return _act_on_instance(call, call.groups.stop_vm)
+
+
+def _act_on_instance(call: Call, begin: Callable[[Vm, str], Operation]) -> Document:
+    """As ``_accepted``; a repeated call is recognised although its instance has gone meanwhile."""
+    name, request_id = call.parts["name"], call.query.get("requestId", "")
+    target = f"projects/{call.project}/{call.scope}/instances/{name}"
+    operation = call.groups.operations.repeated(target, request_id)
+    return (operation or begin(call.groups.vm(call.project, call.place, name), request_id)).document()
 
 
 # --- what surrounds them ----------------------------------------------------------------------------------------------
 
 
 def _operation_get(call: Call) -> Document:
-    return call.operation().document()
+    operation = call.operation()
+    if call.groups.world.strikes("op_gone", operation.name, operation.kind, operation.target.rpartition("/")[2]):
+        raise ApiError(404, "notFound", f"The resource '{call.path}' was not found")
+    return operation.document()
 
 
 def _operation_list(call: Call) -> Document:

@@ -1,17 +1,17 @@
 """The Compute Engine API over HTTP, as far as MIGs need it; what it does is in ``groups.py``.
 
 Fault modes of calls (targets: the name of the MIG, VM or operation, else of the zone or region; the method such as
-``instanceGroupManagers.createInstances`` or ``regionInstanceGroupManagers.get``; ``<method>/<name>``):
+``instanceGroupManagers.createInstances`` or ``regionInstanceGroupManagers.get``; ``<name>/<method>``):
 
 ============= ==========================================================================================
 throttled     403 rateLimitExceeded; with ``per_minute``: only calls beyond so many in a minute of the world
 unavailable   503 before anything is applied
 http_error    any ``status`` (500), ``reason``, ``message``, before anything is applied
-denied        403 forbidden; mutations only
+denied        403 forbidden
 invalid       400 invalid; mutations only
-hang          waits ``seconds`` (60) of world time, then goes on, even if the caller has gone
+hang          waits ``seconds`` (3600) of world time, then goes on, even if the caller has gone
 reset         drops the connection before anything is applied
-lost_response applies a mutation, then drops the connection
+lost_response the call is applied, then the connection is dropped
 mig_gone      404 for the MIG, which also leaves the lists of MIGs; its VMs stay
 ============= ==========================================================================================
 
@@ -33,7 +33,7 @@ from aiohttp import web
 from provisioner.simulator.compute_batch import BOUNDARY, Part, format_batch, parse_batch
 from provisioner.simulator.compute_calls import METHODS, PATH, Call, Method
 from provisioner.simulator.compute_documents import error_document
-from provisioner.simulator.compute_filter import compile_fields, select
+from provisioner.simulator.compute_filter import Mask, compile_fields, select
 from provisioner.simulator.groups import Groups
 from provisioner.simulator.operations import BASE, ApiError, Document
 from provisioner.simulator.world import Fault, World
@@ -132,22 +132,23 @@ class _Face:
         return status, json.dumps(document, indent=indent).replace(BASE, incoming.base)
 
     async def _serve(self, method: Method, incoming: Incoming) -> Document:
-        call = _parse(self.groups, method, incoming)
+        call, mask = _parse(self.groups, method, incoming), self._mask(incoming)
         await self._pause(self.world.lognormal(*self.groups.timings.call))
         if hang := self._strikes("hang", call):
-            await self._pause(float(hang.params.get("seconds", 60.0)))
+            await self._pause(float(hang.params.get("seconds", 3600.0)))
         if self._strikes("reset", call):
             raise Dropped
         self._refuse(call)
         if method.waits:
             await self._wait(call)
         document = method.answer(call)
-        if method.mutates and self._strikes("lost_response", call):
+        if self._strikes("lost_response", call):
             raise Dropped
-        return self._masked(incoming, document)
+        masked: Document = select(document, mask)
+        return masked
 
     def _strikes(self, mode: str, call: Call) -> Fault | None:
-        return self.world.strikes(mode, call.named, call.method.name, f"{call.method.name}/{call.named}")
+        return self.world.strikes(mode, call.named, call.method.name, f"{call.named}/{call.method.name}")
 
     def _refuse(self, call: Call) -> None:
         """Raise what a fault puts in place of the call."""
@@ -159,12 +160,10 @@ class _Face:
             params = fault.params
             message = str(params.get("message", "Internal error"))
             raise ApiError(int(params.get("status", 500)), str(params.get("reason", "backendError")), message)
-        if not call.method.mutates:
-            return
         if self._strikes("denied", call):
-            permission = f"compute.{call.method.name.partition('.')[0]}.update"
+            permission = f"compute.{call.method.name}"
             raise ApiError(403, "forbidden", f"Required '{permission}' permission for '{call.path}'")
-        if self._strikes("invalid", call):
+        if call.method.mutates and self._strikes("invalid", call):
             raise ApiError(400, "invalid", "Invalid value for field 'resource.instances': refused by a fault.")
 
     def _throttle(self, call: Call, fault: Fault) -> None:
@@ -176,25 +175,26 @@ class _Face:
 
     async def _wait(self, call: Call) -> None:
         """Until the operation is done, or not longer than Google waits."""
-        end = self.world.now + WAIT_LIMIT
-        while not call.operation().done and self.world.now < end:
+        operation, end = call.operation(), self.world.now + WAIT_LIMIT
+        while not operation.done and self.world.now < end:
             await asyncio.sleep(_TICK)
 
     async def _pause(self, seconds: float) -> None:
         """Wait world time."""
-        end = self.world.now + seconds
-        while self.world.now < end:
-            await asyncio.sleep(_TICK)
+        if seconds > 0:
+            over = asyncio.Event()
+            self.world.after(seconds, over.set)
+            await over.wait()
 
-    def _masked(self, incoming: Incoming, document: Document) -> Document:
+    def _mask(self, incoming: Incoming) -> Mask | None:
+        """The fields that the caller wants; None: all."""
         text = incoming.query.get("fields", "")
         if not text and self.groups.switches.field_mask_header:
             text = incoming.headers.get("x-goog-fieldmask", "")
         try:
-            masked: Document = select(document, compile_fields(text)) if text else document
+            return compile_fields(text) if text else None
         except ValueError as error:
             raise ApiError(400, "invalidParameter", str(error)) from error
-        return masked
 
 
 def _parse(groups: Groups, method: Method, incoming: Incoming) -> Call:

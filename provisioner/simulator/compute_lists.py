@@ -1,6 +1,6 @@
 """Pages of lists: ``filter``, ``orderBy``, ``maxResults``, ``pageToken``, and what goes wrong with them.
 
-Fault modes (targets: the zone or region, the method such as ``instances.list``, ``<method>/<place>``; for
+Fault modes (targets: the zone or region, the method such as ``instances.list``, ``<place>/<method>``; for
 listManagedInstances the MIG is the place; in an aggregated list each zone and region is one chance):
 
 ============= ==========================================================================================
@@ -15,7 +15,6 @@ token_expired a call with a pageToken is answered 400
 from __future__ import annotations
 
 import base64
-import binascii
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -68,7 +67,7 @@ class ListCall:
     @property
     def targets(self) -> tuple[str, str, str]:
         """What faults may aim at."""
-        return self.place, self.method, f"{self.method}/{self.place}"
+        return self.place, self.method, f"{self.place}/{self.method}"
 
     @property
     def lag(self) -> float:
@@ -82,8 +81,8 @@ class ListCall:
         if not token:
             return ""
         try:
-            name = base64.urlsafe_b64decode(token.encode()).decode()
-        except (binascii.Error, UnicodeDecodeError) as error:
+            name = base64.b64decode(token, altchars=b"-_", validate=True).decode()
+        except ValueError as error:
             raise self._bad_token(token) from error
         if self.world.strikes("token_expired", *self.targets):
             raise self._bad_token(token)

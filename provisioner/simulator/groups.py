@@ -20,7 +20,7 @@ from typing import Any
 
 from provisioner.simulator.compute_settings import Delay, Duplicate, MigSpec, Switches, Timings, region_of
 from provisioner.simulator.mig import Member, Mig
-from provisioner.simulator.operations import ApiError, Operation, Operations
+from provisioner.simulator.operations import ApiError, Operation, Operations, timestamp
 from provisioner.simulator.vms import Vm, Vms
 from provisioner.simulator.world import World
 
@@ -146,7 +146,7 @@ def _member_state(mig: Mig, member: Member) -> dict[str, Any]:
         "pool": mig.spec.name,
         "phase": phase,
         "labels": dict(mig.spec.labels),
-        "created": None,
+        "created": "",
         "ip": "",
     }
 
@@ -158,6 +158,6 @@ def _vm_state(vm: Vm, pool: str) -> dict[str, Any]:
         "pool": pool,
         "phase": _VM_PHASES[vm.status],
         "labels": dict(vm.spec.labels),
-        "created": vm.created,
+        "created": timestamp(vm.created),
         "ip": vm.ip if vm.shows_ip else "",
     }

@@ -10,12 +10,12 @@ from provisioner.simulator.pods import KINDS
 
 VERSION: Json = {
     "major": "1",
-    "minor": "34",
-    "gitVersion": "v1.34.3-simulator",
+    "minor": "33",
+    "gitVersion": "v1.33.5-simulator",
     "gitCommit": "",
     "gitTreeState": "clean",
-    "buildDate": "2025-12-09T00:00:00Z",
-    "goVersion": "go1.24.11",
+    "buildDate": "2025-09-09T00:00:00Z",
+    "goVersion": "go1.24.6",
     "compiler": "gc",
     "platform": "linux/amd64",
 }

@@ -43,7 +43,7 @@ from provisioner.simulator.kube_errors import (
 )
 from provisioner.simulator.kube_form import encode, negotiate
 from provisioner.simulator.kube_list import ListOptions, list_page
-from provisioner.simulator.kube_patch import apply_patch
+from provisioner.simulator.kube_patch import apply_patch, check_patch_type
 from provisioner.simulator.kube_request import (
     Call,
     check_preconditions,
@@ -197,6 +197,8 @@ class Face:
 
     async def _update(self, call: Call) -> web.Response:
         """Replace or patch, the pod or its status."""
+        if call.verb == "patch":
+            check_patch_type(call.request.content_type)
         pod = self._found(call)
         document = call.body
         if call.verb == "patch":
@@ -296,15 +298,16 @@ def _discovery() -> list[web.RouteDef]:
     async def healthy(_: web.Request) -> web.Response:
         return web.Response(text="ok")
 
-    return [
-        web.get("/api", api),
-        web.get("/apis", fixed(kube_discovery.api_groups())),
-        web.get("/api/v1", fixed(kube_discovery.resources())),
-        web.get("/version", fixed(kube_discovery.VERSION)),
-        web.get("/openapi/v3", fixed(kube_discovery.openapi_index())),
-        web.get("/openapi/v3/api/v1", fixed(kube_discovery.openapi_document())),
-        *(web.get(path, healthy) for path in ("/healthz", "/livez", "/readyz")),
-    ]
+    known = {
+        "/api": api,
+        "/apis": fixed(kube_discovery.api_groups()),
+        "/api/v1": fixed(kube_discovery.resources()),
+        "/version": fixed(kube_discovery.VERSION),
+        "/openapi/v3": fixed(kube_discovery.openapi_index()),
+        "/openapi/v3/api/v1": fixed(kube_discovery.openapi_document()),
+        **dict.fromkeys(("/healthz", "/livez", "/readyz"), healthy),
+    }
+    return [web.get(path + end, answer) for path, answer in known.items() for end in ("", "/")]
 
 
 def _unknown() -> list[web.RouteDef]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from provisioner.simulator.kube_errors import Json
 from provisioner.simulator.kube_store import Store, Stored
 from provisioner.simulator.pod_status import timestamp
@@ -12,7 +10,7 @@ from provisioner.simulator.world import World
 FIRST_NODES = 3
 PODS_PER_NODE = 110
 """GKE's default."""
-KUBELET = "v1.34.3-gke.1318000"
+KUBELET = "v1.33.5-gke.1201000"
 
 
 class Nodes:
@@ -22,33 +20,39 @@ class Nodes:
         self._world = world
         self._store = store
         self._made = 0
-        self._pods: Counter[str] = Counter()
+        self._pods: dict[str, int] = {}
+        """How many pods each node runs."""
         for _ in range(FIRST_NODES):
             self._add()
 
     def bind(self) -> tuple[str, str]:
         """Name and address of the emptiest node, now with one pod more; a node is added when all are full."""
-        nodes = [node for node in self._store.select("") if self._pods[node.name] < PODS_PER_NODE]
-        node = min(nodes, key=lambda node: self._pods[node.name], default=None) or self._add()
-        self._pods[node.name] += 1
-        return node.name, node.document["status"]["addresses"][0]["address"]
+        name = min(self._pods, key=self._pods.__getitem__, default="")
+        if not name or self._pods[name] >= PODS_PER_NODE:
+            name = self._add()
+        self._pods[name] += 1
+        node = self._store.get("", name)
+        assert node is not None
+        return name, node.document["status"]["addresses"][0]["address"]
 
     def unbind(self, name: str) -> None:
         """A pod has left its node."""
-        if self._pods[name] > 0:
+        if self._pods.get(name):
             self._pods[name] -= 1
 
     def remove(self, node: Stored) -> Stored:
         """The node is gone; its pods follow later."""
-        del self._pods[node.name]
+        self._pods.pop(node.name)
         return self._store.remove(node)
 
-    def _add(self) -> Stored:
+    def _add(self) -> str:
         self._made += 1
         name = f"gke-simulator-default-pool-{self._world.random.getrandbits(32):08x}-{self._made:04d}"
         address = f"10.128.{self._made // 250}.{self._made % 250 + 1}"
         uid = f"{self._world.random.getrandbits(128):032x}"
-        return self._store.put(_document(name, address, uid, timestamp(self._world.wall())))
+        self._store.put(_document(name, address, uid, timestamp(self._world.wall())))
+        self._pods[name] = 0
+        return name
 
 
 def _document(name: str, address: str, uid: str, now: str) -> Json:

@@ -27,12 +27,17 @@ _MERGE_KEYS = {
 """Lists whose items a strategic merge patch finds by a key; other lists are replaced."""
 
 
+def check_patch_type(content_type: str) -> None:
+    """415 for a kind of patch that is not understood (server-side apply is not)."""
+    if content_type not in (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH):
+        raise unsupported_media_type((JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH))
+
+
 def apply_patch(document: Json, patch: object, content_type: str) -> Json:
-    """The patched document. 400 and 415 for what is no patch, 422 for one that does not fit."""
+    """The patched document. 400 or 415 for what is no patch, 422 for one that does not fit."""
+    check_patch_type(content_type)
     if content_type == JSON_PATCH:
         return _json_patch(document, patch)
-    if content_type not in (MERGE_PATCH, STRATEGIC_PATCH):
-        raise unsupported_media_type((JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH))
     if not isinstance(patch, dict):
         raise bad_request("error decoding patch: expected an object")
     merged = _merge(document, patch) if content_type == MERGE_PATCH else _strategic(document, patch)

@@ -78,9 +78,7 @@ _POD_COLUMNS = [
     _column("Name"),
     _column("Ready", "The aggregate readiness state of this pod for accepting traffic."),
     _column("Status", "The aggregate status of the containers in this pod."),
-    _column(
-        "Restarts", "The number of times the containers in this pod have been restarted and when the last one was."
-    ),
+    _column("Restarts", "How often the containers in this pod have been restarted, and when last."),
     _column("Age"),
     _column("IP", wide=True),
     _column("Node", wide=True),

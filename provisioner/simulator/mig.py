@@ -35,7 +35,7 @@ from provisioner.simulator.vms import Shelf, Vm, Vms
 from provisioner.simulator.world import Fault, World
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-INSTANCE_URL = re.compile(r"(?:.*/)?(?:projects/(?P<project>[^/]+)/)?zones/(?P<zone>[^/]+)/instances/(?P<name>[^/]+)")
+INSTANCE_URL = re.compile(r"(?:(?:.*/)?projects/(?P<project>[^/]+)/)?zones/(?P<zone>[^/]+)/instances/(?P<name>[^/]+)")
 ERROR_HISTORY = 500
 """Rows that listErrors keeps."""
 
@@ -56,6 +56,8 @@ class Member:
     """Of the last attempt."""
     previous: Vm | None = None
     """The VM before a recreation."""
+    leaving: bool = False
+    """Nothing is done for it any more; it is only still shown."""
     configured: bool = True
     """It has a per-instance config, because createInstances named it."""
 
@@ -210,14 +212,18 @@ class Mig:
     # --- attempts -----------------------------------------------------------------------------------------------------
 
     def _schedule(self, member: Member, delay: float) -> None:
-        """Try to create the member's VM after ``delay``, or later when the MIG's throughput is used up."""
-        at = max(self.world.now + delay, self._next_insert)
+        """Try to create the member's VM after ``delay``."""
+        self.world.after(delay, lambda: self._queue(member))
+
+    def _queue(self, member: Member) -> None:
+        """Try it as soon as the MIG's throughput allows."""
+        at = max(self.world.now, self._next_insert)
         if self.timings.inserts_per_second:
-            self._next_insert = max(self._next_insert, self.world.now) + 1.0 / self.timings.inserts_per_second
+            self._next_insert = at + 1.0 / self.timings.inserts_per_second
         self.world.after(at - self.world.now, lambda: self._attempt(member))
 
     def _attempt(self, member: Member) -> None:
-        if self.members.get(member.name) is not member or member.vm or member.action == "ABANDONING":
+        if self.members.get(member.name) is not member or member.vm or member.leaving:
             return
         error = self._obstacle(member)
         if error is None:
@@ -238,7 +244,7 @@ class Mig:
         self.errors.append(self._error_row(member, error))
         self._show(member)
         gap = min(self.timings.retry_first * 2.0 ** (member.failures - 1), self.timings.retry_last)
-        self.world.after(gap, lambda: self._attempt(member))
+        self._schedule(member, gap)
 
     def _obstacle(self, member: Member) -> Document | None:
         """Why the member's VM cannot be inserted now, as an entry of ``lastAttempt.errors``."""
@@ -309,6 +315,7 @@ class Mig:
             self._recreate(member)
 
     def _leave(self, member: Member) -> None:
+        member.leaving = True
         self.world.after(self.world.lognormal(*self.timings.leave), lambda: self._left(member))
 
     def _left(self, member: Member) -> None:

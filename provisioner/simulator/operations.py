@@ -161,7 +161,7 @@ class Operations:
     def get(self, project: str, scope: str, name: str) -> Operation:
         """By name; 404 when unknown, or ended too long ago."""
         operation = self._known.get((project, scope, name))
-        if operation is None or self._expired(operation) or self.world.strikes("op_gone", *_targets(operation)):
+        if operation is None or self._expired(operation):
             raise ApiError(
                 404, "notFound", f"The resource 'projects/{project}/{scope}/operations/{name}' was not found"
             )
@@ -218,10 +218,6 @@ class Operations:
         if stuck is None:
             operation.ended = self.world.wall()
             self._pending[operation.target] -= 1
-
-
-def _targets(operation: Operation) -> tuple[str, str, str]:
-    return operation.name, operation.kind, operation.target.rpartition("/")[2]
 
 
 def _fault_error(faults: Mapping[str, Fault]) -> OperationError | None:

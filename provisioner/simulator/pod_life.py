@@ -61,6 +61,8 @@ class Life:
         bound = self._pods.put(pod_status.scheduled(pod.document, node, address, self._now()))
         where = f"{pod.namespace}/{pod.name}"
         self._recorder.say(bound, SCHEDULER, "Scheduled", f"Successfully assigned {where} to {node}")
+        image = bound.document["spec"]["containers"][0]["image"]
+        self._recorder.say(bound, KUBELET, "Pulling", f'Pulling image "{image}"')
         slow = self._strikes("slow_start", bound)
         extra = float(slow.params.get("seconds", SLOW_START)) if slow else 0.0
         self._later(self._delay(self.timings.start) + extra, bound, self._start)
@@ -78,7 +80,6 @@ class Life:
 
     def _start(self, pod: Stored) -> None:
         image = pod.document["spec"]["containers"][0]["image"]
-        self._recorder.say(pod, KUBELET, "Pulling", f'Pulling image "{image}"')
         if self._strikes("image_pull", pod):
             self._pull_failed(pod, image, self.timings.backoff_first)
             return

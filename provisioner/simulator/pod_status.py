@@ -5,6 +5,7 @@ Each function takes a pod's document and returns the next one; documents are nev
 
 from __future__ import annotations
 
+import hashlib
 from datetime import UTC, datetime
 from typing import Any
 
@@ -109,7 +110,7 @@ def with_containers(pod: Json, state: Json, *, restarts: int = 0, last: Json | N
 
 def _digest(text: str) -> str:
     """64 hexadecimal digits that follow from the text alone."""
-    return (text.encode().hex() * 64)[:64]
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def created(pod: Json, qos: str) -> Json:

@@ -126,6 +126,21 @@ def test_another_incarnation_is_a_difference(changed: Pod, why: str) -> None:
         pytest.param(pod({"phase": "Failed", "reason": "Terminated"}), LossCause.NODE, id="failed: Terminated"),
         pytest.param(pod({"phase": "Failed"}), LossCause.UNKNOWN, id="failed by itself"),
         pytest.param(pod({"phase": "Succeeded"}), LossCause.UNKNOWN, id="exited"),
+        *(
+            pytest.param(
+                pod({"phase": "Failed", "reason": "Terminated"}, spec), LossCause.PREEMPTED, id=f"Spot: {spec}"
+            )
+            for spec in (
+                {"nodeSelector": {"cloud.google.com/gke-spot": "true"}},
+                {"nodeSelector": {"cloud.google.com/gke-provisioning": "spot"}},
+                {"tolerations": [{"key": "cloud.google.com/gke-preemptible", "operator": "Exists"}]},
+            )
+        ),
+        pytest.param(
+            pod({"phase": "Failed", "reason": "Evicted"}, {"nodeSelector": {"cloud.google.com/gke-spot": "true"}}),
+            LossCause.EVICTED,
+            id="Spot, but evicted",
+        ),
         pytest.param(running(), None, id="a running machine has no cause"),
         pytest.param(pod(), None, id="nor has a pending one"),
     ],

@@ -1,0 +1,53 @@
+# Everything runs from a virtual environment in .venv, which `make` sets up by itself.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TESTS ?= tests
+
+.PHONY: demo run test lint bench setup setup-test clean
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help:
+	@echo 'make demo   the main job on the embedded cloud, judged step by step (about a minute)'
+	@echo 'make run    the same cloud and loop, kept running for you to play with'
+	@echo 'make test   all tests (under five minutes)'
+	@echo 'make lint   ruff and mypy'
+	@echo 'make bench  speed and memory, as tables'
+
+demo: setup
+	@$(BIN)/provisioner demo
+
+run: setup
+	@$(BIN)/provisioner demo --keep
+
+test: setup-test
+	$(BIN)/pytest -n auto --dist worksteal $(PYTEST_ARGS) $(TESTS)
+
+lint: setup-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup-test
+	@for bench in tests/bench/bench_*.py; do $(BIN)/python $$bench || exit 1; done
+
+setup: $(VENV)/installed
+setup-test: $(VENV)/installed-test
+
+$(VENV)/installed: setup.cfg pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; try make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	@echo 'Setting up $(VENV) (a minute or two, once) ...'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@# Bytecode is made now: the scripts may run where nobody may write it.
+	@$(BIN)/python -m compileall -q provisioner hf_scripts
+	@touch $@
+
+$(VENV)/installed-test: $(VENV)/installed
+	@echo 'Setting up the tests ...'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,222 @@
+"""The ``provisioner`` command. Exit codes: 0 fine, 1 a problem was found, 2 wrong usage or configuration."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_scripts.places import PlaceError, Places
+from provisioner import __version__, logs
+from provisioner.config import load
+from provisioner.durable import StateError
+from provisioner.problems import ConfigError
+from provisioner.settings import Settings
+from provisioner.store import StateDir
+
+log = logging.getLogger(__name__)
+
+FINE, PROBLEM, WRONG = 0, 1, 2
+
+
+class UsageError(Exception):
+    """The call or its environment is wrong; the text says what to give."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of the console script; ends the process with one of the three codes."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Do what the arguments say; returns the exit code."""
+    options = parser().parse_args(arguments)
+    logs.configure(options.log_level)
+    try:
+        code: int = options.command(options)
+    except (ConfigError, UsageError, PlaceError) as error:
+        print(error, file=sys.stderr)
+        return WRONG
+    except StateError as error:
+        print(error, file=sys.stderr)
+        return PROBLEM
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    """The commands and their options."""
+    top = argparse.ArgumentParser(prog="provisioner", description="HostFactory provisioner for Google Cloud.")
+    top.add_argument("--version", action="version", version=f"provisioner {__version__}")
+    top.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="default INFO")
+    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    def add(name: str, command: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text)
+        made.set_defaults(command=command)
+        return made
+
+    loop = add("run", _run, "Run the loop: hold pressure until SIGTERM.")
+    _add_config(loop)
+    _add_state(loop)
+    loop.add_argument("--once", action="store_true", help="one cycle on complete looks, then end")
+    loop.add_argument("--dry-run", action="store_true", help="print what each cycle would do; write and touch nothing")
+    loop.add_argument("--listen", metavar="HOST:PORT", help="address of metrics and health")
+    demo = add("demo", _demo, "Play HostFactory against the embedded cloud, and judge each step.")
+    demo.add_argument("--keep", action="store_true", help="keep cloud and loop running for you to play with")
+    simulator = add("simulator", _simulator, "Run the embedded cloud.")
+    _add_config(simulator)
+    simulator.add_argument("--listen", metavar="HOST", default="127.0.0.1", help="default 127.0.0.1")
+    simulator.add_argument("--port", type=int, default=0, help="default 0: a free one")
+    simulator.add_argument("--kubeconfig", type=Path, metavar="FILE", help="where to write it; default a new file")
+    simulator.add_argument("--faults", type=Path, metavar="FILE", help="faults and timings, JSON or YAML")
+    simulator.add_argument("--seed", type=int, default=0, help="default 0")
+    init = add("init", _init, "Create intent.json in a new state directory (also called initializeDB).")
+    _add_config(init)
+    _add_state(init)
+    status = add("status", _status, "Show what the state files hold.")
+    _add_state(status)
+    _add_output(status)
+    plan = add("plan", _plan, "Show what the next cycle would do; touches nothing.")
+    _add_config(plan)
+    _add_state(plan)
+    _add_output(plan)
+    check = add("check", _check, "Check the configuration; every mistake at once.")
+    check.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="provisioner.yaml or its directory")
+    _add_output(check)
+    recover = add("recover", _recover, "Release the brake on orphans, after you looked at `provisioner status`.")
+    _add_state(recover)
+    return top
+
+
+def _add_config(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--config", type=Path, metavar="FILE", help="default $HF_PROVIDER_CONFDIR/provisioner.yaml")
+
+
+def _add_state(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--state-dir", type=Path, metavar="DIR", help="default $HF_PROVIDER_WORKDIR")
+
+
+def _add_output(command: argparse.ArgumentParser) -> None:
+    command.add_argument("-o", "--output", choices=["text", "json"], default="text", help="default text")
+
+
+# --- where things are -------------------------------------------------------------------------------------------------
+
+
+def _settings(given: Path | None) -> Settings:
+    path = given or Path(Places(os.environ).conf)
+    if path.is_dir():
+        path = path / "provisioner.yaml"
+    return load(path, os.environ)
+
+
+def _state(given: Path | None) -> StateDir:
+    path = given or Path(Places(os.environ).state)
+    if not path.is_dir():
+        raise UsageError(
+            f"{path}: no such directory; create it, owned by the user HostFactory runs as, or see --state-dir"
+        )
+    return StateDir(str(path))
+
+
+def _print(options: argparse.Namespace, document: Mapping[str, Any], text: Callable[[Mapping[str, Any]], str]) -> None:
+    print(json.dumps(document, indent=2) if options.output == "json" else text(document))
+
+
+# --- the commands -----------------------------------------------------------------------------------------------------
+
+
+def _run(options: argparse.Namespace) -> int:
+    from provisioner.backends import BackendError
+    from provisioner.reconcile import SupersededError
+    from provisioner.server import ListenError
+    from provisioner.service import Service, dry_run
+
+    settings = _settings(options.config)
+    state = _state(options.state_dir)
+    try:
+        if options.dry_run:
+            dry_run(settings, state, once=options.once)
+        else:
+            Service(settings, state, listen=options.listen).run(once=options.once)
+    except BackendError as error:
+        raise UsageError(str(error)) from error
+    except (ListenError, SupersededError) as error:
+        print(error, file=sys.stderr)
+        return PROBLEM
+    return FINE
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from provisioner.demo import demo
+
+    return demo(keep=options.keep)
+
+
+def _simulator(options: argparse.Namespace) -> int:
+    from provisioner.simulator.cloud import Conditions
+    from provisioner.simulator.server import Simulator, run_until_signal
+
+    try:
+        conditions = Conditions.read(options.faults) if options.faults else None
+        simulator = Simulator(
+            _settings(options.config),
+            host=options.listen,
+            port=options.port,
+            seed=options.seed,
+            conditions=conditions,
+            kubeconfig=options.kubeconfig,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return run_until_signal(simulator)
+
+
+def _init(options: argparse.Namespace) -> int:
+    settings = _settings(options.config)
+    state = _state(options.state_dir)
+    state.intent.create(settings.instance)
+    print(f"Created {state.intent.path} for provider instance {settings.instance}.")
+    return FINE
+
+
+def _status(options: argparse.Namespace) -> int:
+    from provisioner import inspection
+
+    document = inspection.status(_state(options.state_dir))
+    _print(options, document, inspection.status_text)
+    return FINE if inspection.status_is_fine(document) else PROBLEM
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from provisioner import inspection
+    from provisioner.service import preview
+
+    looks, plan = preview(_settings(options.config), _state(options.state_dir))
+    _print(options, inspection.plan_document(plan, looks), inspection.plan_text)
+    return FINE
+
+
+def _check(options: argparse.Namespace) -> int:
+    from provisioner import inspection
+
+    _print(options, inspection.check_document(_settings(options.config)), inspection.check_text)
+    return FINE
+
+
+def _recover(options: argparse.Namespace) -> int:
+    from provisioner import inspection
+
+    state = _state(options.state_dir)
+    brake = inspection.status(state)["brake"]
+    if brake is None:
+        print("No brake is latched; there is nothing to release.")
+        return FINE
+    state.ask_recovery()
+    print(f"The loop releases the brake ({brake['reason']}) with its next cycle: {brake['detail']}")
+    return FINE

@@ -1,0 +1,225 @@
+"""What ``status``, ``plan`` and ``check`` say: documents first, text made from them. Touches nothing."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from provisioner.backends import Backend, BackendError
+from provisioner.durable import StateMissing
+from provisioner.loop import LoopClock
+from provisioner.model import Look, Memory, Plan, RequestStatus, Snapshot, Unobserved, Verdict
+from provisioner.settings import Settings
+from provisioner.store import StateDir
+
+LOOK_SECONDS = 30.0
+"""How long ``plan`` tries to see a pool."""
+
+Document = Mapping[str, Any]
+
+
+# --- status -----------------------------------------------------------------------------------------------------------
+
+
+def status(state: StateDir) -> dict[str, Any]:
+    """What the state files hold. Raises StateError."""
+    intent = state.intent.read()
+    try:
+        memory: Memory | None = state.memory.read()
+    except StateMissing:
+        memory = None
+    document: dict[str, Any] = {
+        "state_directory": state.path,
+        "provisioner": intent.provisioner,
+        "generation": intent.generation,
+        "loop": {**state.loop_lock.holder(), "silent_seconds": state.heartbeat.loop_silent_for(time.time_ns())},
+        "requests": [],
+        "returns": [],
+        "brake": None,
+    }
+    if memory is not None:
+        document["requests"] = [_request(memory, id_) for id_ in memory.requests]
+        document["returns"] = [
+            {
+                "id": back.id,
+                "status": back.ended or RequestStatus.RUNNING,
+                "machines": len(back.names),
+                "settled": len(back.results),
+            }
+            for back in memory.returns.values()
+        ]
+        document["pressure"] = [
+            {
+                "pool": pool,
+                "template": template,
+                "window": known.window,
+                "backing_off": known.level > 0,
+                "why": known.failure.text if known.failure else "",
+            }
+            for (pool, template), known in sorted(memory.pressures.items())
+        ]
+        if memory.brake is not None:
+            document["brake"] = {
+                "reason": memory.brake.reason,
+                "detail": memory.brake.detail,
+                "pool": memory.brake.pool,
+            }
+    known_ids = set(memory.requests) | set(memory.returns) if memory else set()
+    document["unread"] = sorted((set(intent.requests) | set(intent.returns)) - known_ids)
+    return document
+
+
+def _request(memory: Memory, id_: str) -> dict[str, Any]:
+    record = memory.requests[id_]
+    slots = record.slots.values()
+    return {
+        "id": id_,
+        "template": record.template,
+        "count": record.count,
+        "status": record.ended or RequestStatus.RUNNING,
+        "running": sum(slot.ran is not None and slot.verdict in (Verdict.OPEN, Verdict.SUCCEEDED) for slot in slots),
+        "slots": dict(Counter(str(slot.verdict) for slot in slots)),
+        "set_aside": [slot.name for slot in slots if slot.set_aside],
+    }
+
+
+def status_is_fine(document: Document) -> bool:
+    """Nothing here asks for a person."""
+    return not document["brake"] and not any(request["set_aside"] for request in document["requests"])
+
+
+def status_text(document: Document) -> str:
+    """For a terminal."""
+    loop = document["loop"]
+    silent = loop.get("silent_seconds")
+    ran = "has never run" if silent is None else f"last ran {silent:.0f} s ago on {loop.get('host', '?')}"
+    lines = [
+        f"Provisioner {document['provisioner']} in {document['state_directory']}",
+        f"  loop {ran}, epoch {loop.get('epoch', 0)}; intent generation {document['generation']}",
+    ]
+    if document["brake"]:
+        lines += [
+            f"  BRAKE {document['brake']['reason']}: {document['brake']['detail']}",
+            "  No orphan is deleted until you looked and ran: provisioner recover",
+        ]
+    lines += [_request_line(request) for request in document["requests"]]
+    lines += [
+        f"  return  {back['id']}: {back['status']}, {back['settled']} of {back['machines']} settled"
+        for back in document["returns"]
+    ]
+    lines += [
+        f"  pool {known['pool']}, {known['template']}: window {known['window']}"
+        + (f", backing off: {known['why']}" if known["backing_off"] else "")
+        for known in document.get("pressure", ())
+    ]
+    if document["unread"]:
+        lines.append(f"  not read by a loop yet: {', '.join(document['unread'])}")
+    return "\n".join(lines)
+
+
+def _request_line(request: Document) -> str:
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(request["slots"].items()))
+    aside = f"; SET ASIDE: {', '.join(request['set_aside'])}" if request["set_aside"] else ""
+    return (
+        f"  request {request['id']} ({request['template']}): {request['status']}, "
+        f"{request['running']} of {request['count']} running; slots: {verdicts or 'none'}{aside}"
+    )
+
+
+# --- plan -------------------------------------------------------------------------------------------------------------
+
+
+def look(backends: Mapping[str, Backend], now: float, seconds: float = LOOK_SECONDS) -> dict[str, Look]:
+    """A complete look at each pool, or why there is none."""
+    deadline = time.monotonic() + seconds
+    return {name: _look(backend, now, deadline) for name, backend in backends.items()}
+
+
+def _look(backend: Backend, now: float, deadline: float) -> Look:
+    while True:
+        try:
+            return backend.observe(now, ())
+        except BackendError as error:
+            if time.monotonic() + 1 >= deadline:
+                return Unobserved(backend.pool, now, error.failure)
+        time.sleep(1)
+
+
+def clock_of(state: StateDir) -> LoopClock:
+    """Loop time as the next loop would have it."""
+    try:
+        memory = state.memory.read()
+    except StateMissing:
+        return LoopClock()
+    return LoopClock(memory.time, memory.time_wall)
+
+
+def plan_document(plan: Plan | None, looks: Mapping[str, Look]) -> dict[str, Any]:
+    """What the next cycle would do."""
+    pools = {
+        name: {"machines": len(seen.machines)}
+        if isinstance(seen, Snapshot)
+        else {"error": seen.failure.error, "text": seen.failure.text}
+        for name, seen in looks.items()
+    }
+    if plan is None:
+        return {"pools": pools, "creates": [], "deletes": [], "closes": [], "deferred": []}
+    return {
+        "pools": pools,
+        "creates": [{"machine": c.name, "pool": c.pool, "template": c.template} for c in plan.creates],
+        "deletes": [{"machine": d.name, "pool": d.pool, "reason": d.reason} for d in plan.deletes],
+        "closes": [{"machine": c.name, "pool": c.pool, "verdict": c.verdict} for c in plan.closes],
+        "deferred": [
+            {"pool": pool, "template": template, "reason": reason, "machines": count}
+            for (pool, template, reason), count in plan.deferred.items()
+        ],
+    }
+
+
+def plan_text(document: Document) -> str:
+    """For a terminal."""
+    lines = [
+        f"  pool {name}: {seen['machines']} machines"
+        if "machines" in seen
+        else f"  pool {name}: UNSEEN, {seen['text']}"
+        for name, seen in document["pools"].items()
+    ]
+    lines += [f"  create {c['machine']} in {c['pool']} ({c['template']})" for c in document["creates"]]
+    lines += [f"  delete {d['machine']} in {d['pool']}: {d['reason']}" for d in document["deletes"]]
+    lines += [f"  close  {c['machine']}: {c['verdict']}" for c in document["closes"]]
+    lines += [
+        f"  defer  {d['machines']} of {d['template']} in {d['pool']}: {d['reason']}" for d in document["deferred"]
+    ]
+    acts = sum(len(document[key]) for key in ("creates", "deletes", "closes", "deferred"))
+    return "\n".join(["The next cycle would:" if acts else "The next cycle has nothing to do.", *lines])
+
+
+# --- check ------------------------------------------------------------------------------------------------------------
+
+
+def check_document(settings: Settings) -> dict[str, Any]:
+    """What the configuration comes to."""
+    return {
+        "id": settings.id,
+        "name_prefix": settings.name_prefix,
+        "pools": {name: {"kind": pool.kind, "place": list(pool.place)} for name, pool in settings.pools.items()},
+        "templates": {
+            id_: {"pools": list(limits.pools), "max_machines": limits.max_machines}
+            for id_, limits in settings.template_limits.items()
+        },
+    }
+
+
+def check_text(document: Document) -> str:
+    """For a terminal."""
+    lines = [f"Fine: provisioner {document['id']}, machines named {document['name_prefix']}-…"]
+    lines += [
+        f"  pool {name}: {pool['kind']} {' '.join(pool['place'][1:])}" for name, pool in document["pools"].items()
+    ]
+    lines += [
+        f"  template {id_}: {' → '.join(limits['pools'])}, at most {limits['max_machines'] or 'any number'}"
+        for id_, limits in document["templates"].items()
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,224 @@
+"""An embedded cloud and a loop as processes of their own, and HostFactory's part played through the shell scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import requests
+
+import hf_scripts
+
+CONFIG = Path(__file__).parent.parent / "config" / "demoinst"
+SCRIPTS = Path(hf_scripts.__file__).parent
+INSTANCE = "demoinst"
+START_SECONDS = 30.0
+CALL_SECONDS = 30.0
+
+
+class PlaygroundError(Exception):
+    """Something did not start or did not answer; the text says what and where its log is."""
+
+
+class HostFactory:
+    """HF's side: each call runs the shell script with a JSON file, and believes what it prints."""
+
+    def __init__(self, environment: Mapping[str, str], directory: Path) -> None:
+        self.environment = dict(environment)
+        self._directory = directory
+
+    def call(self, script: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """What the script printed. Raises PlaygroundError when it failed or printed no JSON object."""
+        file = self._directory / f"hf_in_{script}.json"
+        file.write_text(json.dumps(document))
+        done = subprocess.run(
+            [str(SCRIPTS / f"{script}.sh"), "-f", str(file)],
+            env=self.environment,
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=CALL_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            raise PlaygroundError(f"{script} ended with {done.returncode}: {done.stdout.strip()} {done.stderr.strip()}")
+        answer = json.loads(done.stdout)
+        if not isinstance(answer, dict):
+            raise PlaygroundError(f"{script} printed no object: {done.stdout!r}")
+        return answer
+
+    def templates(self) -> list[str]:
+        """getAvailableTemplates: the template ids."""
+        return [template["templateId"] for template in self.call("getAvailableTemplates", {})["templates"]]
+
+    def request(self, template: str, count: int) -> str:
+        """requestMachines: the request id."""
+        answer = self.call("requestMachines", {"template": {"templateId": template, "machineCount": count}})
+        return str(answer["requestId"])
+
+    def status(self, id_: str) -> dict[str, Any]:
+        """getRequestStatus of one id: its entry."""
+        entry: dict[str, Any] = self.call("getRequestStatus", {"requests": [{"requestId": id_}]})["requests"][0]
+        return entry
+
+    def give_back(self, names: Sequence[str]) -> str:
+        """requestReturnMachines: the return's id."""
+        machines = [{"name": name, "machineId": name} for name in names]
+        return str(self.call("requestReturnMachines", {"machines": machines})["requestId"])
+
+    def reclaimed(self, names: Sequence[str]) -> dict[str, int]:
+        """getReturnRequests: hosts the provider takes back, with the seconds left."""
+        machines = [{"name": name, "machineId": name} for name in names]
+        answer = self.call("getReturnRequests", {"machines": machines})
+        return {entry["machine"]: entry["gracePeriod"] for entry in answer["requests"]}
+
+
+class Playground:
+    """A directory with configuration and state, the simulator and the loop. A context manager: ends what it began."""
+
+    def __init__(self) -> None:
+        if not CONFIG.is_dir():
+            raise PlaygroundError(f"{CONFIG} is missing: the demonstration runs from a clone of the repository.")
+        self.directory = Path(tempfile.mkdtemp(prefix="hostfactory-demo-"))
+        self.config = self.directory / "conf"
+        self.state = self.directory / "work"
+        self.logs = self.directory / "log"
+        shutil.copytree(CONFIG, self.config)
+        self.state.mkdir()
+        self.logs.mkdir()
+        self.addresses: dict[str, str] = {}
+        self.metrics = f"127.0.0.1:{_free_port()}"
+        self._processes: list[subprocess.Popen[str]] = []
+        self.environment = {
+            "HF_PROVIDER_NAME": INSTANCE,
+            "HF_PROVIDER_CONFDIR": str(self.config),
+            "HF_PROVIDER_WORKDIR": str(self.state),
+            "HF_PROVIDER_LOGDIR": str(self.logs),
+            "HF_PYTHON": sys.executable,
+        }
+        self.hf = HostFactory(self.environment, self.directory)
+
+    def __enter__(self) -> Self:
+        try:
+            self._start_simulator()
+            self.start_loop()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the loop, then the cloud."""
+        for process in reversed(self._processes):
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+
+    def cloud(self) -> list[dict[str, Any]]:
+        """Every machine the cloud holds, as the cloud itself says."""
+        return list(self.cloud_state()["machines"])
+
+    def cloud_state(self) -> dict[str, Any]:
+        """The cloud's own account: machines and the number of API calls."""
+        answer = requests.get(self.addresses["control"] + "state", timeout=CALL_SECONDS)
+        answer.raise_for_status()
+        state: dict[str, Any] = answer.json()
+        return state
+
+    def faults(self, *faults: Mapping[str, Any]) -> None:
+        """What goes wrong in the cloud from now on."""
+        body = {"faults": list(faults)}
+        requests.put(self.addresses["control"] + "faults", json=body, timeout=CALL_SECONDS).raise_for_status()
+
+    def preempt(self, names: Sequence[str]) -> list[str]:
+        """Take machines away as a cloud does; those it took."""
+        answer = requests.post(self.addresses["control"] + "preempt", json={"names": list(names)}, timeout=CALL_SECONDS)
+        answer.raise_for_status()
+        return list(answer.json()["preempted"])
+
+    def exports(self) -> str:
+        """Shell lines that put a second terminal into this playground."""
+        variables = {
+            **self.environment,
+            "KUBECONFIG": self.addresses["kubeconfig"],
+            "PROVISIONER_COMPUTE_ENDPOINT": self.addresses["compute"],
+        }
+        return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
+
+    def _start_simulator(self) -> None:
+        process = self._start("simulator", "--faults", str(self.config / "cloud.json"), out=subprocess.PIPE)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise PlaygroundError(f"The embedded cloud did not start; see {self.logs}/simulator.log")
+        self.addresses = json.loads(line)
+
+    def start_loop(self) -> subprocess.Popen[str]:
+        """A loop process; returns once its health page answers."""
+        process = self.begin_loop(self.metrics)
+        deadline = time.monotonic() + START_SECONDS
+        while process.poll() is None and time.monotonic() < deadline:
+            if self.loop_answers():
+                return process
+            time.sleep(0.1)
+        raise PlaygroundError(f"The loop did not start; see {self.logs}/run.log")
+
+    def begin_loop(self, listen: str = "127.0.0.1:0") -> subprocess.Popen[str]:
+        """A loop process, not waited for: it may have to stand by."""
+        return self._start("run", "--listen", listen)
+
+    def loop_answers(self, page: str = "healthz") -> bool:
+        """A page of the loop answers that all is well."""
+        try:
+            return requests.get(f"http://{self.metrics}/{page}", timeout=CALL_SECONDS).ok
+        except requests.ConnectionError:
+            return False
+
+    def _start(self, command: str, *arguments: str, out: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+        endpoints = (
+            {
+                "KUBECONFIG": self.addresses["kubeconfig"],
+                "PROVISIONER_COMPUTE_ENDPOINT": self.addresses["compute"],
+            }
+            if self.addresses
+            else {}
+        )
+        with (self.logs / f"{command}.log").open("a") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "provisioner", command, *arguments],
+                env={**os.environ, **self.environment, **endpoints},
+                stdout=out,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+        self._processes.append(process)
+        return process
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

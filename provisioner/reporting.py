@@ -1,0 +1,225 @@
+"""What a cycle was, told to Prometheus, the log and the health page."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from provisioner.metrics import Metrics
+from provisioner.model import (
+    LossCause,
+    Memory,
+    Phase,
+    RequestRecord,
+    RequestStatus,
+    Slot,
+    Snapshot,
+    Verdict,
+    split_name,
+)
+from provisioner.reconcile import CycleReport
+from provisioner.server import Health
+from provisioner.store import StateDir
+
+log = logging.getLogger(__name__)
+
+QUIET_SECONDS = 60.0
+"""A cycle that changed nothing is logged at most this often."""
+
+DESIRED = frozenset({Verdict.OPEN, Verdict.SUCCEEDED})
+
+
+class Reporter:
+    """Called with each cycle's report, in the loop's thread; ``health`` and ``status`` in the server's."""
+
+    def __init__(self, metrics: Metrics, state: StateDir, *, prefix: str, interval: float) -> None:
+        self._metrics = metrics
+        self._state = state
+        self._prefix = prefix
+        self._alive_within = max(60.0, 12 * interval)
+        self._report: CycleReport | None = None
+        self._memory: Memory | None = None
+        self._complete = False
+        self._began = self._ended = time.monotonic()
+        self._logged = float("-inf")
+        self._problem = ""
+
+    def __call__(self, report: CycleReport) -> None:
+        """Take in one cycle."""
+        self._ended = time.monotonic()
+        self._complete = self._complete or (
+            not report.problem and all(isinstance(look, Snapshot) for look in report.looks.values())
+        )
+        self._measure(report)
+        self._log(report)
+        self._report = report
+
+    # --- health and status ----------------------------------------------------------------------------------------
+
+    def health(self) -> Health:
+        """Alive while cycles end; ready after the first complete one."""
+        silent = time.monotonic() - self._ended
+        if silent > self._alive_within:
+            return Health(False, self._complete, f"No cycle has ended for {silent:.0f} s.")
+        if not self._complete:
+            return Health(
+                True, False, "No cycle has seen every pool yet." if self._report else "No cycle has ended yet."
+            )
+        return Health(True, True, f"The last cycle ended {silent:.1f} s ago.")
+
+    def status(self) -> Mapping[str, Any]:
+        """The last cycle, in a few numbers."""
+        report = self._report
+        if report is None:
+            return {"cycle": 0}
+        return {
+            "cycle": report.number,
+            "result": report.result,
+            "problem": report.problem,
+            "seconds": round(report.seconds, 4),
+            "pools": {
+                name: {"machines": len(look.machines)}
+                if isinstance(look, Snapshot)
+                else {"error": str(look.failure.error), "text": look.failure.text}
+                for name, look in report.looks.items()
+            },
+            "deferred": [
+                {"pool": pool, "template": template, "reason": str(reason), "machines": count}
+                for (pool, template, reason), count in report.deferred.items()
+            ],
+        }
+
+    # --- metrics --------------------------------------------------------------------------------------------------
+
+    def _measure(self, report: CycleReport) -> None:
+        metrics, wall = self._metrics, time.time()
+        metrics.cycle(report.result, report.seconds, wall)
+        metrics.deferred(report.deferred)
+        for look in report.looks.values():
+            if isinstance(look, Snapshot):
+                metrics.observed(look.pool, wall - (report.now - look.began))
+        for done in report.results:
+            for outcome in done.outcomes:
+                metrics.outcome(outcome)
+        for close in report.closes:
+            if close.verdict is Verdict.LOST:
+                metrics.lost(close.pool, close.template, close.cause or LossCause.UNKNOWN)
+            elif close.verdict is Verdict.FAILED and close.failure is not None:
+                metrics.failed(close.pool, close.template, close.failure.error)
+        if report.lock_wait is not None:
+            metrics.lock_wait(report.lock_wait)
+        if report.memory is not None:
+            self._measure_memory(report, report.memory, wall)
+
+    def _measure_memory(self, report: CycleReport, memory: Memory, wall: float) -> None:
+        before = self._report.looks if self._report else {}
+        if memory is self._memory and all(before.get(name) is look for name, look in report.looks.items()):
+            return
+        metrics = self._metrics
+        metrics.machines(_machines(report, memory, self._prefix))
+        if memory is self._memory:
+            return
+        slots = [(record, slot) for record in memory.requests.values() for slot in record.slots.values()]
+        metrics.desired(Counter((slot.pool, record.template) for record, slot in slots if slot.verdict in DESIRED))
+        metrics.set_aside(sum(slot.set_aside for _, slot in slots))
+        metrics.oldest_unmet(_oldest(memory, wall - report.now))
+        windows: Counter[str] = Counter()
+        for (pool, _), pressure in memory.pressures.items():
+            windows[pool] += pressure.window
+        metrics.windows(windows)
+        metrics.brakes([(memory.brake.pool, memory.brake.reason)] if memory.brake else [])
+        metrics.requests(_requests(memory))
+        metrics.store_bytes(self._sizes())
+        self._measure_changes(report, memory)
+        self._memory = memory
+
+    def _measure_changes(self, report: CycleReport, memory: Memory) -> None:
+        """Machines that began to run, and returned ones that went, since the cycle before."""
+        if self._memory is None:
+            return
+        for id_, record in memory.requests.items():
+            before = self._memory.requests.get(id_)
+            if before is record:
+                continue
+            for number, slot in record.slots.items():
+                known = before.slots.get(number) if before else None
+                if known is not slot:
+                    self._measure_slot(report, record, slot, known)
+
+    def _measure_slot(self, report: CycleReport, record: RequestRecord, slot: Slot, known: Slot | None) -> None:
+        if slot.ran is not None and (known is None or known.ran is None):
+            self._metrics.started(slot.pool, record.template, slot.ran - record.read)
+        went = slot.gone and known is not None and not known.gone
+        if went and slot.verdict is Verdict.RETURNED and slot.closed is not None:
+            self._metrics.stopped(slot.pool, report.now - slot.closed)
+
+    def _sizes(self) -> Mapping[str, int]:
+        sizes = {}
+        for store in (self._state.intent, self._state.memory, self._state.status):
+            if (signature := store.signature()) is not None:
+                sizes[os.path.basename(store.path)] = signature[2]
+        return sizes
+
+    # --- log ------------------------------------------------------------------------------------------------------
+
+    def _log(self, report: CycleReport) -> None:
+        if report.problem:
+            if report.problem != self._problem:
+                log.error("Cycle failed", extra={"cycle": report.number, "error": report.problem})
+            self._problem = report.problem
+            return
+        self._problem = ""
+        plan = report.plan
+        acted = plan is not None and not plan.settled
+        if not (acted or report.results or report.closes) and time.monotonic() - self._logged < QUIET_SECONDS:
+            return
+        self._logged = time.monotonic()
+        created = [outcome for done in report.results for outcome in done.outcomes if outcome.failure]
+        log.info(
+            "Cycle",
+            extra={
+                "cycle": report.number,
+                "result": report.result,
+                "creates": len(plan.creates) if plan else 0,
+                "deletes": len(plan.deletes) if plan else 0,
+                "closes": len(report.closes),
+                "failures": len(created),
+                "deferred": sum(report.deferred.values()),
+                "seconds": round(report.seconds, 3),
+            },
+        )
+
+
+def _machines(report: CycleReport, memory: Memory, prefix: str) -> Mapping[tuple[str, str, Phase], int]:
+    """Observed machines by pool, template and phase; asked for and not yet seen ones as ``submitted``."""
+    counts: Counter[tuple[str, str, Phase]] = Counter()
+    for look in report.looks.values():
+        if not isinstance(look, Snapshot):
+            continue
+        for machine in look.machines.values():
+            parts = split_name(prefix, machine.name)
+            record = memory.requests.get(parts[0]) if parts else None
+            counts[look.pool, record.template if record else "", machine.phase] += 1
+    for record in memory.requests.values():
+        for slot in record.slots.values():
+            if slot.verdict is Verdict.OPEN and slot.submitted is not None and not slot.seen:
+                counts[slot.pool, record.template, Phase.SUBMITTED] += 1
+    return counts
+
+
+def _oldest(memory: Memory, offset: float) -> Mapping[str, float]:
+    """When the oldest open request of each template was read, by the wall clock."""
+    oldest: dict[str, float] = {}
+    for record in memory.requests.values():
+        if record.ended is None:
+            oldest[record.template] = min(record.read + offset, oldest.get(record.template, float("inf")))
+    return oldest
+
+
+def _requests(memory: Memory) -> Mapping[tuple[str, RequestStatus], int]:
+    kinds = (("request", memory.requests.values()), ("return", memory.returns.values()))
+    return Counter((kind, record.ended or RequestStatus.RUNNING) for kind, records in kinds for record in records)

@@ -1,0 +1,143 @@
+"""The whole embedded cloud without its faces: one world, one Kubernetes cluster, the managed instance groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from provisioner.simulator.compute_settings import MigSpec, Timings
+from provisioner.simulator.groups import Groups
+from provisioner.simulator.kube_settings import PodTimings
+from provisioner.simulator.pods import Cluster
+from provisioner.simulator.world import Fault, World
+
+if TYPE_CHECKING:
+    from provisioner.settings import Settings
+
+MODES = frozenset(
+    # of pods, and on the way to the Kubernetes API
+    {"crash", "image_pull", "invalid", "never_ready", "quota", "slow_start", "stockout", "stuck"}
+    | {"denied", "hang", "list_error", "lost_response", "throttled", "unavailable", "watch_cut", "watch_gone"}
+    # of instances and their groups, of operations, and on the way to the Compute API
+    | {"attempt_error", "ip_exhausted", "mig_gone", "no_ip", "preemption", "stuck_provisioning", "stuck_stopping"}
+    | {"op_error", "op_gone", "op_stuck", "precondition"}
+    | {"empty_page", "http_error", "list_lag", "partial_list", "reset", "token_expired"}
+)
+"""Every mode of a fault that some part of the cloud knows; each part's documentation says what it does there."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What goes wrong in a cloud and how long things take in it. None: as before."""
+
+    faults: Sequence[Fault] = ()
+    gke: PodTimings | None = None
+    mig: Timings | None = None
+
+    @classmethod
+    def parse(cls, document: object) -> Conditions:
+        """From ``{"faults": […], "timings": {"gke": {…}, "mig": {…}}}``; a mistake is a ValueError that says where.
+
+        Timings that a section leaves out take their defaults; a section left out stays as it was.
+        """
+        root = _object("the document", document, {"faults", "timings"})
+        faults = root.get("faults", [])
+        if not isinstance(faults, list):
+            raise ValueError(f"faults: expected a list, got {faults!r}")
+        timings = _object("timings", root.get("timings", {}), {"gke", "mig"})
+        return cls(
+            faults=tuple(_fault(f"faults[{number}]", fault) for number, fault in enumerate(faults)),
+            gke=PodTimings.parse(_object("timings.gke", timings["gke"])) if "gke" in timings else None,
+            mig=Timings.parse(_object("timings.mig", timings["mig"])) if "mig" in timings else None,
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Conditions:
+        """From a YAML or JSON file; a mistake is a ValueError that names the file."""
+        try:
+            return cls.parse(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+        except (OSError, yaml.YAMLError, ValueError) as error:
+            raise ValueError(f"{path}: {error}") from error
+
+
+def _object(where: str, value: object, known: set[str] | None = None) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: expected an object, got {value!r}")
+    unknown = sorted(set(value) - known) if known is not None else []
+    if unknown:
+        raise ValueError(f"{where}: unknown field {unknown[0]!r}; known: {', '.join(sorted(known or ()))}")
+    return value
+
+
+def _fault(where: str, value: object) -> Fault:
+    try:
+        fault = Fault.parse(_object("it", value))
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    if fault.mode not in MODES:
+        raise ValueError(f"{where}: mode: unknown mode {fault.mode!r}; known: {', '.join(sorted(MODES))}")
+    return fault
+
+
+class Cloud:
+    """One embedded cloud. Whoever owns its world calls it, one call at a time."""
+
+    def __init__(self, world: World, namespaces: Sequence[str], migs: Sequence[MigSpec]) -> None:
+        self.world = world
+        self.cluster = Cluster(world, namespaces)
+        self.groups = Groups(world, migs)
+
+    def impose(self, conditions: Conditions) -> None:
+        """From now on these faults, and these timings for steps begun later."""
+        self.world.set_faults(conditions.faults)
+        if conditions.gke is not None:
+            self.cluster.timings = conditions.gke
+        if conditions.mig is not None:
+            self.groups.timings = self.groups.operations.timings = self.groups.vms.timings = conditions.mig
+            for mig in self.groups.migs.values():
+                mig.timings = conditions.mig
+
+    def state(self) -> dict[str, Any]:
+        """Every machine, the world's clock (epoch seconds) and the number of API calls by method."""
+        machines = [*self.cluster.state(), *self.groups.state()]
+        return {"time": self.world.wall(), "machines": machines, "calls": dict(sorted(self.world.calls.items()))}
+
+    def preempt(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Take machines away; the names of those that could be, and the others."""
+        preempted = [*self.cluster.preempt(names), *self.groups.preempt(names)]
+        return preempted, [name for name in names if name not in preempted]
+
+    def reset(self) -> None:
+        """No machines, no faults, no calls counted. Timings stay."""
+        self.world.set_faults(())
+        self.cluster.reset()
+        self.groups.reset()
+        self.world.calls.clear()
+
+
+def namespaces_of(settings: Settings) -> list[str]:
+    """The namespaces that a configuration's pools name, in their order."""
+    return list(dict.fromkeys(pool.namespace for pool in settings.pools.values() if pool.kind == "gke"))
+
+
+def contexts_of(settings: Settings) -> dict[str, str]:
+    """The kubeconfig contexts that a configuration's pools name, each with the namespace of its first pool."""
+    contexts: dict[str, str] = {}
+    for pool in settings.pools.values():
+        if pool.kind == "gke" and pool.context:
+            contexts.setdefault(pool.context, pool.namespace)
+    return contexts
+
+
+def migs_of(settings: Settings) -> list[MigSpec]:
+    """The managed instance groups that a configuration's pools name."""
+    specs = {
+        pool.place: MigSpec(project=pool.project, name=pool.group, zone=pool.zone or "", region=pool.region or "")
+        for pool in settings.pools.values()
+        if pool.kind == "mig"
+    }
+    return list(specs.values())

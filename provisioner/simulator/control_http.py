@@ -1,0 +1,71 @@
+"""The control face: what a test or a person does to the embedded cloud behind the provisioner's back.
+
+``GET state``, ``PUT faults``, ``POST preempt`` and ``POST reset`` under ``/control/``; a mistake is answered 400 with
+``{"error": …}``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from provisioner.simulator.cloud import Cloud, Conditions
+
+
+def routes(cloud: Cloud) -> Sequence[web.RouteDef]:
+    """Everything under ``/control/``."""
+
+    async def state(_: web.Request) -> Any:
+        return cloud.state()
+
+    async def faults(request: web.Request) -> Any:
+        conditions = Conditions.parse(await _body(request))
+        cloud.impose(conditions)
+        return {"faults": len(conditions.faults)}
+
+    async def preempt(request: web.Request) -> Any:
+        preempted, unknown = cloud.preempt(_names(await _body(request)))
+        return {"preempted": preempted, "unknown": unknown}
+
+    async def reset(_: web.Request) -> Any:
+        cloud.reset()
+        return {}
+
+    return [
+        web.get("/control/state", _answering(state)),
+        web.put("/control/faults", _answering(faults)),
+        web.post("/control/preempt", _answering(preempt)),
+        web.post("/control/reset", _answering(reset)),
+    ]
+
+
+Act = Callable[[web.Request], Awaitable[Any]]
+
+
+def _answering(act: Act) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """A request handler that writes what ``act`` returns, and its mistakes."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        try:
+            return web.json_response(await act(request))
+        except ValueError as error:
+            return web.json_response({"error": str(error)}, status=400)
+
+    return answer
+
+
+async def _body(request: web.Request) -> object:
+    try:
+        return json.loads(await request.read())
+    except ValueError as error:
+        raise ValueError(f"the body is not JSON: {error}") from error
+
+
+def _names(body: object) -> list[str]:
+    names = body.get("names") if isinstance(body, dict) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError('expected {"names": [NAME, …]}')
+    return names

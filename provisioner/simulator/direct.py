@@ -1,0 +1,248 @@
+"""The embedded cloud in virtual time: its places as backends, straight on the model, without HTTP or threads.
+
+What a place shows is read by the real backends' own readers. What goes wrong between the loop and a place is said by
+the test that drives it (``Line``); what goes wrong inside the place is a fault of the model.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from provisioner.backends import BackendError, MayStart
+from provisioner.backends.compute_errors import ComputeError, operation_error
+from provisioner.backends.instances import Member, instance_url, machine, read_instance, read_member
+from provisioner.backends.kube_api import KubeError, refusal
+from provisioner.backends.pod_cache import PodCache
+from provisioner.backends.pods import Identity, is_terminating
+from provisioner.model import (
+    STOPPING_ERRORS,
+    Action,
+    Create,
+    Delete,
+    ErrorClass,
+    Failure,
+    Machine,
+    Outcome,
+    Snapshot,
+    name_pattern,
+)
+from provisioner.simulator import kube_errors, operations
+from provisioner.simulator.groups import Groups
+from provisioner.simulator.kube_store import Stored
+from provisioner.simulator.mig import Mig
+from provisioner.simulator.pods import Cluster
+from provisioner.simulator.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Mishap:
+    """What becomes of one call on its way to the place, instead of being done and answered."""
+
+    failure: Failure | None
+    """What the loop hears. None: the call is not even started."""
+    applied_after: float | None = None
+    """Seconds after which the place does it all the same; None: never."""
+
+
+@dataclass(slots=True)
+class Line:
+    """Between the loop and one place. By itself nothing goes wrong on it."""
+
+    blind: Failure | None = None
+    """Why every look fails: an error, a missing page, a part of the place that is unreachable."""
+    lag: float = 0.0
+    """Lists show the place as it was so many seconds ago. Only a MIG's lists can lag."""
+    mishaps: deque[Mishap] = field(default_factory=deque)
+    """Of the next calls; one call is one machine."""
+
+
+class Direct(ABC):
+    """One pool. Implements ``provisioner.backends.Backend``; actions are done one after the other, at once."""
+
+    def __init__(self, pool: str, world: World, *, lag: float, line: Line | None = None) -> None:
+        self.pool = pool
+        self.lag = lag
+        self.pace = 1.0
+        self.line = line or Line()
+        self._world = world
+
+    def start(self, wake: Callable[[], None]) -> None:  # noqa: B027 - nothing to do is meant
+        """Nobody wakes the loop in virtual time: the driver decides when it looks."""
+
+    def close(self) -> None:  # noqa: B027 - nothing to do is meant
+        """There is nothing to close."""
+
+    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
+        """Everything of ours in the place."""
+        if self.line.blind is not None:
+            raise BackendError(self.line.blind.error, self.line.blind.text)
+        return self._look(now, strangers)
+
+    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
+        """Create machines, in order; nothing more of a template after its first error that the next would meet too."""
+        outcomes: list[Outcome] = []
+        stopped: set[str] = set()
+        for create in creates:
+            if create.template not in stopped and may_start():
+                outcome = self._send(create, partial(self._create, create))
+                outcomes += outcome
+                stopped |= {
+                    create.template for done in outcome if done.failure and done.failure.error in STOPPING_ERRORS
+                }
+        return outcomes
+
+    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
+        """Delete machines, in order."""
+        outcomes: list[Outcome] = []
+        for delete in deletes:
+            if may_start():
+                outcomes += self._send(delete, partial(self._delete, delete))
+        return outcomes
+
+    def _send(self, action: Action, do: Callable[[], Failure | None]) -> list[Outcome]:
+        """Do it, unless something happens to the call; empty when it was not started."""
+        mishap = self.line.mishaps.popleft() if self.line.mishaps else None
+        if mishap is None:
+            return [Outcome(action, do())]
+        if mishap.applied_after == 0.0:
+            do()
+        elif mishap.applied_after is not None:
+            self._world.after(mishap.applied_after, partial(_unheard, do))
+        return [] if mishap.failure is None else [Outcome(action, mishap.failure)]
+
+    @abstractmethod
+    def _look(self, now: float, strangers: Collection[str]) -> Snapshot: ...
+
+    @abstractmethod
+    def _create(self, create: Create) -> Failure | None: ...
+
+    @abstractmethod
+    def _delete(self, delete: Delete) -> Failure | None: ...
+
+
+def _unheard(do: Callable[[], Failure | None]) -> None:
+    """Nobody hears the answer to a call that was given up."""
+    do()
+
+
+class DirectGke(Direct):
+    """The pods of one provisioner in one namespace."""
+
+    def __init__(
+        self, pool: str, cluster: Cluster, namespace: str, *, provisioner: str, line: Line | None = None
+    ) -> None:
+        super().__init__(pool, cluster.world, lag=0.0, line=line)
+        self.spec = "pod"
+        """Fingerprint of the pod spec."""
+        self._cluster = cluster
+        self._namespace = namespace
+        self._identity = Identity(provisioner, pool)
+        self._cache = PodCache(self._identity, clock=lambda: cluster.world.now)
+
+    def _look(self, now: float, strangers: Collection[str]) -> Snapshot:
+        readings = [
+            reading
+            for pod in self._cluster.pods.select(self._namespace)
+            if (reading := self._identity.read(pod.document)) is not None
+        ]
+        self._cache.replace(readings, str(self._cluster.pods.version))
+        foreign = frozenset(name for name in strangers if self._is_foreign(name))
+        return Snapshot(self.pool, now, self._cache.machines(now), foreign, self.spec)
+
+    def _is_foreign(self, name: str) -> bool:
+        pod = self._cluster.pods.get(self._namespace, name)
+        return pod is not None and not self._identity.is_of_provisioner(pod.document)
+
+    def _create(self, create: Create) -> Failure | None:
+        document = {
+            "metadata": {"name": create.name, "labels": self._identity.labels(create)},
+            "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "example/image:1"}]},
+        }
+        try:
+            self._cluster.create(self._namespace, document)
+        except kube_errors.ApiError as error:
+            refused = _refusal(error)
+            pod = self._cluster.pods.get(self._namespace, create.name)
+            exists = refused.reason == "AlreadyExists" and pod is not None
+            return None if exists and pod and self._is_ours_and_stays(pod) else refused.failure
+        return None
+
+    def _is_ours_and_stays(self, pod: Stored) -> bool:
+        return self._identity.owns(pod.document) and not is_terminating(pod.document)
+
+    def _delete(self, delete: Delete) -> Failure | None:
+        pod = self._cluster.pods.get(self._namespace, delete.name)
+        known = pod is not None and (pod.uid == delete.uid if delete.uid else self._identity.owns(pod.document))
+        if pod is not None and known:
+            self._cluster.delete(pod)
+        return None
+
+
+def _refusal(error: kube_errors.ApiError) -> KubeError:
+    """As the gke backend would read the answer."""
+    return refusal(error.code, json.dumps(error.status).encode(), None)
+
+
+class DirectMig(Direct):
+    """The members of one MIG whose names have our shape."""
+
+    def __init__(
+        self, pool: str, groups: Groups, mig: Mig, *, prefix: str, lag: float, line: Line | None = None
+    ) -> None:
+        super().__init__(pool, groups.world, lag=lag, line=line)
+        self._groups = groups
+        self._mig = mig
+        self._shape = name_pattern(prefix)
+        self._machines: Mapping[str, Machine] = {}
+
+    def _look(self, now: float, strangers: Collection[str]) -> Snapshot:
+        members = self._members(self.line.lag)
+        instances = {
+            name: read_instance(document)
+            for zone in self._mig.spec.all_zones
+            for name, document in self._groups.vms.shelf(self._mig.spec.project, zone).after("", self.line.lag)
+        }
+        machines = {
+            name: machine(member, instances.get(name), self._machines.get(name), now)
+            for name, member in members.items()
+            if self._shape.fullmatch(name)
+        }
+        if machines != self._machines:
+            self._machines = machines
+        foreign = frozenset(name for name in strangers if name in members and name not in machines)
+        return Snapshot(self.pool, now, self._machines, foreign, self._mig.spec.template)
+
+    def _members(self, lag: float) -> dict[str, Member]:
+        shown = self._mig.shelf.after("", lag)
+        return {name: read_member(document, self._mig.spec.zone) for name, document in shown}
+
+    def _create(self, create: Create) -> Failure | None:
+        try:
+            operation = self._mig.create([create.name], f"create {create.name}")
+        except operations.ApiError as error:
+            failure: Failure | None = ComputeError(error.status, error.reason, error.message).failure()
+        else:
+            failure = _result(operation)
+        return None if failure and create.name in self._members(0.0) else failure
+
+    def _delete(self, delete: Delete) -> Failure | None:
+        member = self._members(0.0).get(delete.name)
+        if member is None:
+            return None
+        if delete.uid and member.id and delete.uid != member.id:
+            return Failure(ErrorClass.OTHER, f"instance {member.id} now has the name, not {delete.uid}")
+        url = instance_url(member.zone, member.name)
+        return _result(self._mig.delete([url], skip_invalid=True))
+
+
+def _result(operation: operations.Operation) -> Failure | None:
+    """What the caller hears of an operation; one that takes its time is not waited for."""
+    if not operation.done:
+        return Failure(ErrorClass.TIMEOUT, "not accepted in time")
+    error = operation_error(operation.document())
+    return error.failure() if error else None

@@ -1,0 +1,40 @@
+"""The kubeconfig that leads kubectl and the official clients to the embedded cloud."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+NAME = "hostfactory-simulator"
+"""Name of the cluster, the user and the current context; also tells our files from a person's own."""
+
+
+def kubeconfig(server: str, namespace: str, contexts: Mapping[str, str]) -> dict[str, Any]:
+    """The document; ``contexts`` are further ones, each with its namespace."""
+    every = {NAME: namespace, **contexts}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": NAME, "cluster": {"server": server}}],
+        "users": [{"name": NAME, "user": {"token": "simulator"}}],
+        "contexts": [
+            {"name": name, "context": {"cluster": NAME, "user": NAME, "namespace": space}}
+            for name, space in every.items()
+        ],
+        "current-context": NAME,
+    }
+
+
+def write(path: Path, document: Mapping[str, Any]) -> None:
+    """Write it; a kubeconfig that this simulator did not write is never replaced: FileExistsError."""
+    if path.exists() and NAME not in path.read_text(encoding="utf-8", errors="replace"):
+        raise FileExistsError(f"{path}: exists and is not a simulator's kubeconfig; it is left alone")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(yaml.safe_dump(dict(document), sort_keys=False), encoding="utf-8")
+    aside.chmod(0o600)
+    aside.replace(path)

@@ -1,0 +1,245 @@
+"""The embedded cloud as a server: one port for the Kubernetes, Compute and control faces, one thread, real time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from aiohttp import web
+
+from provisioner.simulator import compute_http, control_http, kube_http
+from provisioner.simulator import kubeconfig as kubeconfigs
+from provisioner.simulator.cloud import Cloud, Conditions, contexts_of, migs_of, namespaces_of
+from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.world import World
+
+if TYPE_CHECKING:
+    from provisioner.settings import Settings
+
+log = logging.getLogger(__name__)
+
+TICK = 0.05
+"""Most real seconds between two looks whether something is due in the world."""
+
+SHORTEST_TICK = 0.001
+SHUTDOWN = 0.2
+"""Seconds that answers under way get when the server ends; watches are cut."""
+
+BODY_LIMIT = 16 * 1024 * 1024
+
+T = TypeVar("T")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Clockwork:
+    """Lets a world keep pace with real time, ``speed`` times as fast."""
+
+    def __init__(self, world: World, speed: float) -> None:
+        self._world = world
+        self._speed = speed
+        self._began = time.monotonic()
+
+    def advance(self) -> None:
+        """Let everything happen that is due by now. An event that fails is logged; the world goes on."""
+        try:
+            self._world.advance((time.monotonic() - self._began) * self._speed)
+        except Exception:
+            log.exception("An event in the simulated world failed")
+
+    async def run(self) -> None:
+        """Advance for ever."""
+        while True:
+            self.advance()
+            due = self._world.next_event()
+            pause = TICK if due is None else min(TICK, (due - self._world.now) / self._speed)
+            await asyncio.sleep(max(pause, SHORTEST_TICK))
+
+
+def application(cloud: Cloud, clockwork: Clockwork) -> web.Application:
+    """The three faces; the world advances before each request."""
+
+    @web.middleware
+    async def in_time(request: web.Request, handler: Handler) -> web.StreamResponse:
+        clockwork.advance()
+        return await handler(request)
+
+    app = web.Application(middlewares=[in_time], client_max_size=BODY_LIMIT)
+    app.add_routes(kube_http.routes(cloud.cluster, cloud.world))
+    app.add_routes(compute_http.routes(cloud.groups, cloud.world))
+    app.add_routes(control_http.routes(cloud))
+    return app
+
+
+class Simulator:
+    """One embedded cloud over HTTP. A context manager: inside it the cloud answers, driven by a thread of its own.
+
+    It holds the namespaces and MIGs that ``settings`` names and those given besides. ``conditions`` are its faults and
+    timings at the start; ``speed`` is world seconds per real second. The kubeconfig is written to ``kubeconfig``, or to
+    a directory that goes with the simulator.
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        namespaces: Sequence[str] = (),
+        migs: Sequence[MigSpec] = (),
+        host: str = "127.0.0.1",
+        port: int = 0,
+        seed: int = 0,
+        speed: float = 1.0,
+        conditions: Conditions | None = None,
+        kubeconfig: Path | None = None,
+    ) -> None:
+        spaces = [*(namespaces_of(settings) if settings else ()), *namespaces]
+        groups = [*(migs_of(settings) if settings else ()), *migs]
+        self.cloud = Cloud(World(seed=seed, start_wall=time.time()), spaces, groups)
+        """The model. It belongs to the simulator's thread: use :meth:`call`."""
+        self.cloud.impose(conditions or Conditions())
+        self.address = ""
+        """``http://HOST:PORT`` once it answers."""
+        self._host, self._port, self._speed = host, port, speed
+        self._contexts = contexts_of(settings) if settings else {}
+        self._namespace = spaces[0] if spaces else "default"
+        self._scratch = None if kubeconfig else Path(tempfile.mkdtemp(prefix="simulator-"))
+        self.kubeconfig = kubeconfig or Path(str(self._scratch)) / "kubeconfig"
+        """File that leads kubectl and the official clients here."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+
+    # --- addresses ----------------------------------------------------------------------------------------------------
+
+    @property
+    def kubernetes(self) -> str:
+        """Address of the Kubernetes API."""
+        return self.address
+
+    @property
+    def compute(self) -> str:
+        """Address of the Compute API, as gcloud takes it for an endpoint."""
+        return f"{self.address}/compute/v1/"
+
+    @property
+    def control(self) -> str:
+        """Address of the control face."""
+        return f"{self.address}/control/"
+
+    def line(self) -> str:
+        """What ``provisioner simulator`` prints once it answers."""
+        addresses = {"kubernetes": self.kubernetes, "compute": self.compute, "control": self.control}
+        return json.dumps({**addresses, "kubeconfig": str(self.kubeconfig)})
+
+    # --- in process ---------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        ready: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run_thread, args=(ready,), name="simulator", daemon=True)
+        self._thread.start()
+        try:
+            ready.result()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the server and its thread; remove the kubeconfig unless its place was given."""
+        if self._loop is not None and self._end is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._end.set)
+        if self._thread is not None:
+            self._thread.join()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _run_thread(self, ready: Future[None]) -> None:
+        try:
+            asyncio.run(self.serve(lambda: ready.set_result(None)))
+        except Exception as error:
+            if ready.done():
+                log.exception("The simulator ended with an error")
+            else:
+                ready.set_exception(error)
+
+    def call(self, act: Callable[[Cloud], T]) -> T:
+        """What ``act`` returns, run in the simulator's thread between two requests, the world being up to date."""
+        if self._loop is None:
+            raise RuntimeError("the simulator does not run")
+
+        async def run() -> T:
+            self._clockwork.advance()
+            return act(self.cloud)
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    def state(self) -> dict[str, Any]:
+        """As ``GET state`` of the control face."""
+        return self.call(Cloud.state)
+
+    def preempt(self, *names: str) -> list[str]:
+        """Take these machines away; the names of those that could be."""
+        return self.call(lambda cloud: cloud.preempt(names)[0])
+
+    def impose(self, conditions: Conditions) -> None:
+        """As ``PUT faults`` of the control face."""
+        self.call(lambda cloud: cloud.impose(conditions))
+
+    def reset(self) -> None:
+        """As ``POST reset`` of the control face."""
+        self.call(Cloud.reset)
+
+    # --- the server ---------------------------------------------------------------------------------------------------
+
+    async def serve(self, ready: Callable[[], None], signals: Sequence[signal.Signals] = ()) -> None:
+        """Answer until :meth:`close` or one of ``signals``; ``ready`` is called once it answers."""
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        self._clockwork = Clockwork(self.cloud.world, self._speed)
+        runner = web.AppRunner(application(self.cloud, self._clockwork), access_log=None, shutdown_timeout=SHUTDOWN)
+        await runner.setup()
+        driver = asyncio.create_task(self._clockwork.run())
+        try:
+            await web.TCPSite(runner, self._host, self._port, backlog=1024).start()
+            self.address = _address(runner.addresses[0])
+            kubeconfigs.write(self.kubeconfig, kubeconfigs.kubeconfig(self.address, self._namespace, self._contexts))
+            for number in signals:
+                self._loop.add_signal_handler(number, self._end.set)
+            ready()
+            await self._end.wait()
+        finally:
+            driver.cancel()
+            await runner.cleanup()
+
+
+def _address(bound: Sequence[Any]) -> str:
+    host, port = bound[0], bound[1]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def run_until_signal(simulator: Simulator) -> int:
+    """``provisioner simulator``: print the line once it answers, end cleanly on SIGTERM or SIGINT. The exit code."""
+
+    def ready() -> None:
+        print(simulator.line(), flush=True)
+        log.info("Simulator answers", extra={"address": simulator.address})
+
+    try:
+        asyncio.run(simulator.serve(ready, (signal.SIGTERM, signal.SIGINT)))
+    finally:
+        simulator.close()
+    return 0

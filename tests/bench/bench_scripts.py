@@ -1,0 +1,154 @@
+"""What each script costs: wall time and peak memory beside ``python -c "import tinydb"`` in the same run.
+
+    python tests/bench/bench_scripts.py [--rounds N]
+
+Goals: at 100 machines at most twice the bare import, at 10,000 three times, never above 40 MB. Exit 1 if one is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from provisioner.model import machine_name
+from provisioner.store import Answer, Loss
+from tests.hostfactory import COMMANDS, HostFactory
+
+SIZES = (0, 100, 10_000)
+GOALS = {0: 2.0, 100: 2.0, 10_000: 3.0}
+"""Most times the bare import's wall time, by machines in the state."""
+GOAL_MEGABYTES = 40.0
+BATCH = 100
+"""Machines per request: HF's own batch limit."""
+LOSSES = 5
+"""Machines that are lost: getReturnRequests looks into intent when it has something to report."""
+
+# A process inherits the peak memory of the one that started it, so a small one starts and measures them all.
+STARTER = """
+import json, os, sys, time
+task = json.load(sys.stdin)
+null = os.open(os.devnull, os.O_RDWR)
+for _ in range(task["rounds"]):
+    for name, command in task["commands"].items():
+        began = time.perf_counter()
+        actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
+        pid = os.posix_spawn(command[0], command, task["environment"], file_actions=actions)
+        _, status, usage = os.wait4(pid, 0)
+        seconds = time.perf_counter() - began
+        if status:
+            sys.exit(f"{name}: ended with {os.waitstatus_to_exitcode(status)}")
+        task.setdefault("results", {}).setdefault(name, []).append((seconds, usage.ru_maxrss))
+print(json.dumps(task["results"]))
+"""
+
+BASE = "import tinydb"
+
+
+class Cost(NamedTuple):
+    """What one command cost: medians over the rounds."""
+
+    seconds: float
+    megabytes: float
+
+
+def prepare(hf: HostFactory, machines: int) -> dict[str, list[str]]:
+    """A state with so many running machines, in requests of ``BATCH``; the call of each script on it."""
+    names = []
+    answers = {}
+    hf.state.intent.create("demo")
+    with hf.state.intent.transaction() as intent:
+        for _ in range(max(machines // BATCH, 1)):
+            request = intent.add_request("T2", min(machines, BATCH), created_wall=0.0)
+            entries = [entry(machine_name("hf", request, number)) for number in range(min(machines, BATCH))]
+            text = {"requestId": request, "status": "complete", "message": "", "machines": entries}
+            answers[request] = Answer(json.dumps(text), ended=True)
+            names += [each["name"] for each in entries]
+    hf.state.status.write(answers, {str(name): Loss(0) for name in names[:LOSSES]})
+    hf.state.heartbeat.touch()
+    hosts = [{"name": f"{name}.c.demo.internal", "machineId": name} for name in names]
+    return {
+        "getAvailableTemplates": call(hf, "getAvailableTemplates", {}),
+        "requestMachines": call(hf, "requestMachines", {"template": {"templateId": "T2", "machineCount": BATCH}}),
+        "getRequestStatus": call(hf, "getRequestStatus", {"requests": [{"requestId": request}]}),
+        "requestReturnMachines": call(hf, "requestReturnMachines", {"machines": hosts[-BATCH:] or [{"name": "a"}]}),
+        "getReturnRequests": call(hf, "getReturnRequests", {"machines": hosts}),
+    }
+
+
+def entry(name: str) -> dict[str, object]:
+    """A running machine as getRequestStatus shows it."""
+    return {
+        "machineId": name,
+        "name": name,
+        "result": "succeed",
+        "status": "running",
+        "privateIpAddress": "10.128.15.200",
+        "publicIpAddress": "",
+        "launchtime": 1_734_619_942,
+        "message": "",
+    }
+
+
+def call(hf: HostFactory, name: str, document: object) -> list[str]:
+    """The command line of a call with an input file of its own."""
+    hf.input = hf.input.with_name(f"{name}.json")
+    return hf.command(name, document)
+
+
+def measure(hf: HostFactory, commands: dict[str, list[str]], rounds: int) -> dict[str, Cost]:
+    """The costs of all commands, run in turn so that they meet the same machine."""
+    task = {"rounds": rounds, "commands": commands, "environment": hf.environment}
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", STARTER], input=json.dumps(task), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    results: dict[str, list[tuple[float, int]]] = json.loads(done.stdout)
+    return {
+        name: Cost(statistics.median(s for s, _ in runs), statistics.median(kilobytes for _, kilobytes in runs) / 1024)
+        for name, runs in results.items()
+    }
+
+
+def table(machines: int, costs: dict[str, Cost]) -> list[str]:
+    """One line per script."""
+    base = costs[BASE]
+    lines = [f"{machines:>8}  {BASE:<22} {1000 * base.seconds:>6.1f} ms {'':>20} {base.megabytes:>6.1f} MB"]
+    for name in COMMANDS:
+        cost = costs[name]
+        ratio = cost.seconds / base.seconds
+        missed = "  MISSED" if ratio > GOALS[machines] or cost.megabytes > GOAL_MEGABYTES else ""
+        lines.append(
+            f"{machines:>8}  {name:<22} {1000 * cost.seconds:>6.1f} ms  {ratio:>5.2f} x (goal {GOALS[machines]:.0f} x)"
+            f" {cost.megabytes:>6.1f} MB{missed}"
+        )
+    return lines
+
+
+def main() -> int:
+    """Prints the table; 1 when a goal is missed."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--rounds", type=int, default=15, help="runs of each command, default 15")
+    rounds = arguments.parse_args().rounds
+    lines = []
+    for machines in SIZES:
+        with tempfile.TemporaryDirectory() as directory:
+            hf = HostFactory(Path(directory))
+            commands = {BASE: [sys.executable, "-c", BASE], **prepare(hf, machines)}
+            lines += table(machines, measure(hf, commands, rounds))
+    print(f"machines  {'command':<22} {'wall':>9}  {'beside the import':<18} {'peak memory':>11}")
+    print("\n".join(lines))
+    print(f"medians of {rounds} runs; goal for memory {GOAL_MEGABYTES:.0f} MB")
+    return int(any("MISSED" in line for line in lines))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

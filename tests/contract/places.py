@@ -1,0 +1,235 @@
+"""Places where machines can be made, as the contract suite needs them: a backend, and what others can do there."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
+from itertools import count
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from provisioner.backends import Backend
+from provisioner.backends.gke import GkeBackend
+from provisioner.backends.kube_api import KubeTimes
+from provisioner.model import (
+    Create,
+    Delete,
+    DeleteReason,
+    ErrorClass,
+    Machine,
+    Outcome,
+    Phase,
+    Snapshot,
+    machine_name,
+)
+from provisioner.settings import GkePool
+from provisioner.simulator.cloud import Conditions
+from provisioner.simulator.kube_settings import PodTimings
+from provisioner.simulator.kubeconfig import kubeconfig
+from provisioner.simulator.pods import Cluster
+from provisioner.simulator.server import Simulator
+from provisioner.simulator.world import Fault
+from tests.waiting import until
+from tests.wire import Wire
+
+T = TypeVar("T")
+
+PREFIX = "hf"
+REQUEST = "abcdefghij"
+OTHER_REQUEST = "klmnopqrst"
+
+QUICK_PODS = PodTimings(
+    schedule=(0.02, 0.04),
+    start=(0.02, 0.04),
+    ready=(0.02, 0.04),
+    stop=(0.05, 0.1),
+    confirm=(0.02, 0.04),
+    reschedule=0.2,
+    backoff_first=0.2,
+    backoff_last=1.0,
+    preempt_grace=2.0,
+    node_gone=1.0,
+    bookmark=0.2,
+)
+"""A whole life of a pod in half a second."""
+
+QUICK_WATCH = KubeTimes(call=1.0, silence=2.0, blind=0.3, first_look=5.0, stream=30.0, first_retry=0.02, last_retry=0.2)
+
+
+class Place(ABC):
+    """One pool in a cloud that a test owns. Times are loop times that go on with each call of :meth:`now`."""
+
+    pool: str
+    backend: Backend
+    patience: float
+    """Seconds within which anything that the cloud does by itself has happened."""
+
+    def __init__(self) -> None:
+        self._times = count(1000.0)
+
+    # --- what the suite uses ------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """The next moment."""
+        return next(self._times)
+
+    def create_of(self, number: int, template: str = "small") -> Create:
+        """The create of one slot."""
+        return Create(machine_name(PREFIX, REQUEST, number), self.pool, template, REQUEST)
+
+    def create(self, *numbers: int) -> list[Outcome]:
+        """Create the machines of these slots."""
+        return self.backend.create([self.create_of(number) for number in numbers], always)
+
+    def delete(self, name: str, uid: str = "") -> Outcome:
+        """Delete one machine."""
+        (outcome,) = self.backend.delete([Delete(name, self.pool, DeleteReason.RETURNED, uid)], always)
+        return outcome
+
+    def look(self, strangers: Collection[str] = ()) -> Snapshot:
+        """What the pool holds now."""
+        return self.backend.observe(self.now(), strangers)
+
+    def until_seen(self, name: str, phase: Phase = Phase.RUNNING) -> Machine:
+        """The machine once it is in this phase."""
+
+        def seen() -> Machine | None:
+            machine = self.look().machines.get(name)
+            return machine if machine is not None and machine.phase is phase else None
+
+        machine = until(seen, self.patience, what=f"{name} is {phase}")
+        assert machine is not None
+        return machine
+
+    def until_gone(self, name: str) -> None:
+        """Wait until a look lacks the machine."""
+        until(lambda: name not in self.look().machines, self.patience, what=f"{name} is gone")
+
+    # --- what others do -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def another(self) -> Backend:
+        """A second backend of the same pool, as a successor or an operator's tool has it. Closed with the place."""
+
+    @abstractmethod
+    def present(self) -> set[str]:
+        """The names of everything that exists in the place, as the cloud itself knows it."""
+
+    @abstractmethod
+    def creates(self) -> int:
+        """Create calls that reached the cloud."""
+
+    @abstractmethod
+    def spawn_foreign(self, name: str) -> None:
+        """Somebody else makes a machine of this name."""
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Somebody else deletes a machine, and waits until it is gone."""
+
+    @abstractmethod
+    def recreate(self, name: str) -> None:
+        """A machine is replaced by another of the same name and the same identity."""
+
+    @abstractmethod
+    def fail_creates(self, error: ErrorClass) -> None:
+        """From now on creates are refused for this reason."""
+
+    @abstractmethod
+    def lose_answers(self) -> None:
+        """From now on creates and deletes are applied, and their answers lost."""
+
+    @abstractmethod
+    def hang(self) -> None:
+        """From now on nothing is answered."""
+
+    @abstractmethod
+    def black_out(self) -> None:
+        """From now on the cloud answers everything with its own failure."""
+
+    @abstractmethod
+    def heal(self) -> None:
+        """End of all faults."""
+
+
+def always() -> bool:
+    """There is time for every call."""
+    return True
+
+
+class GkePlace(Place):
+    """A namespace of the simulated cluster."""
+
+    pool = "gke-main"
+    patience = 10.0
+    _namespace = "symphony"
+    _faults: ClassVar = {ErrorClass.QUOTA: "quota", ErrorClass.DENIED: "denied", ErrorClass.INVALID: "invalid"}
+
+    def __init__(self, simulator: Simulator, wire: Wire, directory: Path, *, watched: bool) -> None:
+        super().__init__()
+        self._simulator, self._wire = simulator, wire
+        simulator.impose(Conditions(gke=QUICK_PODS))
+        spec = directory / "pod.yaml"
+        spec.write_text("terminationGracePeriodSeconds: 1\ncontainers: [{name: main, image: busybox}]\n")
+        config = directory / "kubeconfig"
+        config.write_text(json.dumps(kubeconfig(wire.address, self._namespace, {})))
+        self._settings = GkePool(name=self.pool, namespace=self._namespace, pod_spec=spec, kubeconfig=config)
+        self._opened: list[GkeBackend] = []
+        self.backend = self.another()
+        if watched:
+            self.backend.start(lambda: None)
+
+    def another(self) -> GkeBackend:
+        self._opened.append(GkeBackend(self._settings, provisioner="demo", times=QUICK_WATCH))
+        return self._opened[-1]
+
+    def close(self) -> None:
+        """End all backends."""
+        for backend in self._opened:
+            backend.close()
+
+    def present(self) -> set[str]:
+        return self._in_cluster(lambda cluster: {pod.name for pod in cluster.pods.select(self._namespace)})
+
+    def creates(self) -> int:
+        return self._simulator.call(lambda cloud: cloud.world.calls["pods.create"])
+
+    def spawn_foreign(self, name: str) -> None:
+        self._add({"metadata": {"name": name}, "spec": {"containers": [{"name": "main", "image": "nginx"}]}})
+
+    def remove(self, name: str) -> None:
+        self._in_cluster(lambda cluster: cluster.delete(cluster.get("pods", self._namespace, name), 0))
+
+    def recreate(self, name: str) -> None:
+        known = self._in_cluster(lambda cluster: cluster.get("pods", self._namespace, name).document)
+        self.remove(name)
+        metadata = {"name": name, "labels": known["metadata"]["labels"]}
+        self._add({"metadata": metadata, "spec": {"containers": known["spec"]["containers"]}})
+
+    def fail_creates(self, error: ErrorClass) -> None:
+        target = "pods.create" if error is ErrorClass.DENIED else self._namespace
+        self._fault(Fault(self._faults[error], target=target))
+
+    def lose_answers(self) -> None:
+        self._fault(*(Fault("lost_response", target=f"pods.{verb}") for verb in ("create", "delete")))
+
+    def hang(self) -> None:
+        self._fault(Fault("hang", target=self._namespace))
+        self._wire.cut()
+
+    def black_out(self) -> None:
+        self._fault(Fault("unavailable", target=self._namespace))
+        self._wire.cut()
+
+    def heal(self) -> None:
+        self._fault()
+
+    def _fault(self, *faults: Fault) -> None:
+        self._simulator.impose(Conditions(faults=faults))
+
+    def _in_cluster(self, act: Callable[[Cluster], T]) -> T:
+        return self._simulator.call(lambda cloud: act(cloud.cluster))
+
+    def _add(self, pod: dict[str, Any]) -> None:
+        self._in_cluster(lambda cluster: cluster.create(self._namespace, {"apiVersion": "v1", "kind": "Pod", **pod}))

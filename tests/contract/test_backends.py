@@ -1,0 +1,302 @@
+"""What every backend promises (provisioner.backends.Backend), in every place that there is a backend for."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from provisioner.backends import BackendError
+from provisioner.model import AMBIGUOUS_ERRORS, Delete, DeleteReason, ErrorClass, Outcome, Phase
+from tests.contract.places import OTHER_REQUEST, PREFIX, REQUEST, Place, always
+from tests.waiting import until
+
+ONE = f"{PREFIX}-{REQUEST}-000001"
+TWO = f"{PREFIX}-{REQUEST}-000002"
+STRANGER = f"{PREFIX}-{OTHER_REQUEST}-000001"
+
+
+def errors(outcomes: list[Outcome]) -> list[ErrorClass | None]:
+    return [outcome.failure.error if outcome.failure else None for outcome in outcomes]
+
+
+# --- looks ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_place_is_seen_as_empty(place: Place) -> None:
+    snapshot = place.look()
+    assert (snapshot.pool, dict(snapshot.machines), snapshot.foreign) == (place.pool, {}, frozenset())
+
+
+def test_a_snapshot_begins_when_it_was_asked_for(place: Place) -> None:
+    assert place.backend.observe(1234.5, ()).began >= 1234.5
+
+
+def test_the_mapping_is_the_same_object_while_nothing_changes(place: Place) -> None:
+    place.create(1)
+    place.until_seen(ONE)
+    first = place.look().machines
+    assert place.look().machines is first
+    place.create(2)
+    place.until_seen(TWO)
+    assert TWO not in first
+
+
+def test_a_second_backend_sees_the_same_machines(place: Place) -> None:
+    place.create(1, 2)
+    place.until_seen(ONE)
+    place.until_seen(TWO)
+    assert dict(place.another().observe(place.now(), ()).machines) == dict(place.look().machines)
+
+
+def test_the_spec_has_a_fingerprint_that_stays(place: Place) -> None:
+    assert place.look().spec
+    assert place.look().spec == place.another().observe(place.now(), ()).spec
+
+
+@pytest.mark.parametrize("fault", ["black_out", "hang"])
+def test_a_failed_look_raises_and_a_later_one_is_complete_again(place: Place, fault: str) -> None:
+    place.create(1)
+    place.until_seen(ONE)
+    getattr(place, fault)()
+
+    def fails() -> BaseException | None:
+        try:
+            place.look()
+        except BackendError as error:
+            return error
+        return None
+
+    error = until(fails, place.patience, what="the look fails")
+    assert isinstance(error, BackendError)
+    assert error.failure.error in AMBIGUOUS_ERRORS
+    assert error.failure.text
+    place.heal()
+
+    def sees() -> bool:
+        try:
+            return ONE in place.look().machines
+        except BackendError:
+            return False
+
+    until(sees, place.patience, what="the look is complete again")
+
+
+# --- creates ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_created_machine_is_seen_and_then_runs_with_all_that_hf_needs(place: Place) -> None:
+    assert errors(place.create(1)) == [None]
+    machine = place.until_seen(ONE)
+    assert machine.name == ONE
+    assert machine.ip.count(".") == 3
+    assert machine.launched > 1_600_000_000
+    assert machine.fingerprint.uid
+    assert machine.fingerprint.ip == machine.ip
+    assert (machine.failure, machine.cause, machine.notice) == (None, None, None)
+
+
+def test_ordinary_progress_is_no_difference_of_fingerprints(place: Place) -> None:
+    place.create(1)
+    first = until(lambda: place.look().machines.get(ONE), place.patience)
+    assert first is not None
+    assert not first.fingerprint.differs(place.until_seen(ONE).fingerprint)
+
+
+def test_many_creates_make_exactly_those_machines(place: Place) -> None:
+    outcomes = place.create(*range(1, 41))
+    assert [outcome.action for outcome in outcomes] == [place.create_of(number) for number in range(1, 41)]
+    assert errors(outcomes) == [None] * 40
+    until(lambda: len(place.look().machines) == 40, place.patience)
+    assert place.present() == {place.create_of(number).name for number in range(1, 41)}
+
+
+def test_created_twice_is_one_machine_and_two_successes(place: Place) -> None:
+    assert errors(place.create(1)) == [None]
+    before = place.until_seen(ONE)
+    assert errors(place.create(1)) == [None]
+    assert place.present() == {ONE}
+    assert place.until_seen(ONE).fingerprint == before.fingerprint
+
+
+def test_created_again_by_a_successor_is_one_machine(place: Place) -> None:
+    assert errors(place.create(1)) == [None]
+    assert errors(place.another().create([place.create_of(1)], always)) == [None]
+    assert place.present() == {ONE}
+
+
+def test_nothing_is_sent_when_the_time_is_over(place: Place) -> None:
+    before = place.creates()
+    assert place.backend.create([place.create_of(1)], lambda: False) == []
+    assert place.creates() == before
+    assert place.present() == set()
+
+
+@pytest.mark.parametrize("error", [ErrorClass.QUOTA, ErrorClass.DENIED, ErrorClass.INVALID])
+def test_a_refusal_has_its_class_and_words_and_makes_nothing(place: Place, error: ErrorClass) -> None:
+    place.fail_creates(error)
+    (outcome,) = place.create(1)
+    assert outcome.failure is not None
+    assert outcome.failure.error is error
+    assert len(outcome.failure.text) > 10
+    assert place.present() == set()
+
+
+def test_the_first_refusal_stops_further_creates(place: Place) -> None:
+    place.fail_creates(ErrorClass.QUOTA)
+    before = place.creates()
+    outcomes = place.create(*range(1, 201))
+    assert set(errors(outcomes)) == {ErrorClass.QUOTA}
+    assert place.creates() - before <= 32
+
+
+def test_a_lost_answer_is_ambiguous_and_the_repeat_finds_the_machine(place: Place) -> None:
+    place.lose_answers()
+    (outcome,) = place.create(1)
+    assert outcome.failure is not None
+    assert outcome.failure.error in AMBIGUOUS_ERRORS
+    assert place.present() == {ONE}
+    place.heal()
+    assert errors(place.create(1)) == [None]
+    assert place.present() == {ONE}
+
+
+def test_no_answer_is_a_timeout(place: Place) -> None:
+    place.hang()
+    assert errors(place.create(1)) == [ErrorClass.TIMEOUT]
+
+
+# --- deletes ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_machine_ends(place: Place) -> None:
+    place.create(1, 2)
+    machine = place.until_seen(ONE)
+    assert place.delete(ONE, machine.fingerprint.uid).failure is None
+    place.until_gone(ONE)
+    until(lambda: place.present() == {TWO}, place.patience)
+
+
+def test_a_machine_that_was_never_seen_is_deleted_by_its_name(place: Place) -> None:
+    place.create(1)
+    assert place.delete(ONE).failure is None
+    until(lambda: place.present() == set(), place.patience)
+
+
+def test_to_delete_what_is_not_there_is_a_success(place: Place) -> None:
+    assert place.delete(ONE).failure is None
+    assert place.delete(ONE, "1234").failure is None
+
+
+def test_deleted_twice_is_a_success(place: Place) -> None:
+    place.create(1)
+    uid = place.until_seen(ONE).fingerprint.uid
+    assert place.delete(ONE, uid).failure is None
+    assert place.delete(ONE, uid).failure is None
+    place.until_gone(ONE)
+
+
+def test_a_namesake_is_never_deleted(place: Place) -> None:
+    place.create(1)
+    before = place.until_seen(ONE)
+    place.recreate(ONE)
+    assert place.delete(ONE, before.fingerprint.uid).failure is None
+    after = until(
+        lambda: next((m for m in [place.look().machines.get(ONE)] if m and m.phase is Phase.RUNNING), None),
+        place.patience,
+    )
+    assert after is not None
+    assert before.fingerprint.differs(after.fingerprint)
+
+
+def test_a_delete_whose_answer_is_lost_is_ambiguous_and_applied(place: Place) -> None:
+    place.create(1)
+    uid = place.until_seen(ONE).fingerprint.uid
+    place.lose_answers()
+    failure = place.delete(ONE, uid).failure
+    assert failure is not None
+    assert failure.error in AMBIGUOUS_ERRORS
+    place.heal()
+    until(lambda: place.present() == set(), place.patience)
+
+
+def test_one_delete_that_fails_stops_no_other(place: Place) -> None:
+    place.black_out()
+    deletes = [Delete(name, place.pool, DeleteReason.RETURNED, "1234") for name in (ONE, TWO)]
+    outcomes = place.backend.delete(deletes, always)
+    assert [outcome.action for outcome in outcomes] == deletes
+    assert None not in errors(outcomes)
+
+
+def test_no_delete_is_sent_when_the_time_is_over(place: Place) -> None:
+    place.create(1)
+    place.until_seen(ONE)
+    assert place.backend.delete([Delete(ONE, place.pool, DeleteReason.RETURNED)], lambda: False) == []
+    assert place.present() == {ONE}
+
+
+# --- others -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_machine_that_somebody_deleted_is_absent(place: Place) -> None:
+    place.create(1)
+    place.until_seen(ONE)
+    place.remove(ONE)
+    place.until_gone(ONE)
+
+
+def test_foreign_machines_are_invisible_and_untouched(place: Place) -> None:
+    place.spawn_foreign("web-1")
+    place.spawn_foreign("hf-not-our-shape")
+    place.create(1)
+    place.until_seen(ONE)
+    assert list(place.look().machines) == [ONE]
+    assert place.delete("web-1").failure is None
+    place.delete(ONE)
+    place.until_gone(ONE)
+    assert {"web-1", "hf-not-our-shape"} <= place.present()
+
+
+def test_a_name_that_somebody_else_took_is_neither_ours_nor_deleted(place: Place) -> None:
+    place.spawn_foreign(ONE)
+    place.create(1, 2)
+    place.until_seen(TWO)
+    machine = place.look().machines.get(ONE)
+    assert machine is None or machine.phase is not Phase.RUNNING
+    assert place.delete(TWO).failure is None
+    place.delete(ONE)
+    until(lambda: place.present() == {ONE}, place.patience)
+
+
+def test_strangers_that_exist_and_are_not_ours_are_foreign(place: Place) -> None:
+    place.spawn_foreign("web-1")
+    place.create(1)
+    place.until_seen(ONE)
+    assert place.look(["web-1", "web-2", ONE, STRANGER]).foreign == {"web-1"}
+
+
+def test_strangers_that_cannot_be_looked_up_fail_the_look(place: Place) -> None:
+    place.black_out()
+    with pytest.raises(BackendError):
+        place.look([STRANGER])
+
+
+def test_looks_and_actions_may_run_at_the_same_time(place: Place) -> None:
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def look() -> None:
+        try:
+            while not done.is_set():
+                place.look()
+        except BackendError as error:
+            failures.append(error)
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    for number in range(1, 21):
+        place.create(number)
+    done.set()
+    looker.join(place.patience)
+    assert not failures
+    assert len(place.present()) == 20

@@ -1,0 +1,471 @@
+"""The deployment kit: each file is read by the tool that will read it, and asks for no more than it may."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import yaml
+from prometheus_client import CollectorRegistry
+
+from provisioner import config
+from provisioner.metrics import Metrics
+from provisioner.model import (
+    Create,
+    Delete,
+    DeleteReason,
+    ErrorClass,
+    Failure,
+    LossCause,
+    Outcome,
+    Phase,
+)
+from provisioner.server import Health, Server
+from tests.waiting import until
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+CONFIG = DEPLOY / "kustomize" / "base" / "config"
+RULES = DEPLOY / "prometheus" / "rules.yml"
+BOARD = DEPLOY / "grafana" / "overview.json"
+OVERLAYS = ["base", "overlays/gke"]
+Manifest = dict[str, Any]
+
+
+def needs(tool: str, package: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(shutil.which(tool) is None, reason=f"needs {tool} ({package})")
+
+
+PROMTOOL = needs("promtool", "Debian package prometheus")
+PROMETHEUS = needs("prometheus", "Debian package prometheus")
+KUBECTL = needs("kubectl", "Kubernetes client 1.27 or later")
+SYSTEMD = needs("systemd-analyze", "Debian package systemd")
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=60)
+
+
+# --- Kubernetes -------------------------------------------------------------------------------------------------------
+
+
+def built(overlay: str) -> list[Manifest]:
+    """What kubectl would apply."""
+    done = run("kubectl", "kustomize", DEPLOY / "kustomize" / overlay)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
+
+
+def only(manifests: list[Manifest], kind: str) -> Manifest:
+    (found,) = [manifest for manifest in manifests if manifest["kind"] == kind]
+    return found
+
+
+@pytest.fixture(params=OVERLAYS)
+def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
+    return built(request.param)
+
+
+@KUBECTL
+def test_kustomize_builds_all_that_is_needed(manifests: list[Manifest]) -> None:
+    kinds = sorted(manifest["kind"] for manifest in manifests)
+
+    assert kinds == [
+        "ConfigMap",
+        "Deployment",
+        "Namespace",
+        "Namespace",
+        "NetworkPolicy",
+        "PersistentVolumeClaim",
+        "Role",
+        "RoleBinding",
+        "Service",
+        "ServiceAccount",
+    ]
+    assert all(manifest["apiVersion"] and manifest["metadata"]["name"] for manifest in manifests)
+
+
+@KUBECTL
+def test_there_is_one_loop_at_a_time(manifests: list[Manifest]) -> None:
+    spec = only(manifests, "Deployment")["spec"]
+
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+
+@KUBECTL
+def test_the_pod_fulfils_the_restricted_standard_on_a_read_only_root(manifests: list[Manifest]) -> None:
+    pod = only(manifests, "Deployment")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")} == {"state", "tmp"}
+
+
+@KUBECTL
+def test_the_rights_are_exactly_these_and_only_where_the_pods_are(manifests: list[Manifest]) -> None:
+    role, binding = only(manifests, "Role"), only(manifests, "RoleBinding")
+    rights = {
+        resource: sorted(rule["verbs"])
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        if rule["apiGroups"] == [""]
+    }
+
+    assert rights == {"pods": ["create", "delete", "get", "list", "watch"], "events": ["list", "watch"]}
+    assert len(role["rules"]) == len(rights)
+    assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) == ("Role", role["metadata"]["name"])
+    assert binding["metadata"]["namespace"] == role["metadata"]["namespace"]
+
+
+@KUBECTL
+def test_every_reference_leads_somewhere(manifests: list[Manifest]) -> None:
+    def name(kind: str) -> str:
+        return str(only(manifests, kind)["metadata"]["name"])
+
+    deployment = only(manifests, "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    ports = {port["name"]: port["containerPort"] for port in pod["containers"][0]["ports"]}
+    service, policy = only(manifests, "Service")["spec"], only(manifests, "NetworkPolicy")["spec"]
+
+    assert volumes["config"]["configMap"]["name"] == name("ConfigMap")
+    assert volumes["state"]["persistentVolumeClaim"]["claimName"] == name("PersistentVolumeClaim")
+    assert pod["serviceAccountName"] == name("ServiceAccount")
+    assert only(manifests, "RoleBinding")["subjects"] == [
+        {"kind": "ServiceAccount", "name": name("ServiceAccount"), "namespace": deployment["metadata"]["namespace"]}
+    ]
+    assert service["selector"].items() <= labels.items()
+    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+    assert {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} == set(volumes)
+    assert service["ports"][0]["targetPort"] in ports
+
+
+@KUBECTL
+def test_the_probes_ask_paths_that_the_server_answers(manifests: list[Manifest]) -> None:
+    (container,) = only(manifests, "Deployment")["spec"]["template"]["spec"]["containers"]
+    server = Server("127.0.0.1:0", CollectorRegistry(), lambda: Health(True, True, "fine"), dict)
+    paths = {probe: container[f"{probe}Probe"]["httpGet"]["path"] for probe in ("liveness", "readiness", "startup")}
+
+    assert paths == {"liveness": "/healthz", "readiness": "/readyz", "startup": "/healthz"}
+    assert all(server.answer(path, "").status == 200 for path in paths.values())
+    assert container["args"][:1] == ["run"]
+    assert container["args"][-1].endswith(f":{container['ports'][0]['containerPort']}")
+
+
+@KUBECTL
+def test_the_configuration_that_is_mounted_is_right_and_its_pods_are_in_the_namespace_of_the_role(
+    manifests: list[Manifest], tmp_path: Path
+) -> None:
+    for name, content in only(manifests, "ConfigMap")["data"].items():
+        (tmp_path / name).write_text(content)
+    (container,) = only(manifests, "Deployment")["spec"]["template"]["spec"]["containers"]
+    environment = {entry["name"]: entry["value"] for entry in container["env"]}
+
+    pools = config.load(tmp_path / "provisioner.yaml", environment).pools.values()
+
+    assert {pool.namespace for pool in pools if isinstance(pool, config.GkePool)} == {
+        only(manifests, "Role")["metadata"]["namespace"]
+    }
+    assert environment["HF_PROVIDER_CONFDIR"] in {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert environment["HF_PROVIDER_WORKDIR"] in {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+# --- a VM -------------------------------------------------------------------------------------------------------------
+
+
+def verified(tree: Path, unit: str) -> str:
+    """What systemd says about a unit, in a tree where the program that it starts exists."""
+    program = tree / "opt" / "provisioner" / "bin" / "provisioner"
+    for file in (program, tree / "bin" / "kill"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy("/bin/true", file)
+    shutil.copytree("/usr/lib/systemd/system", tree / "usr" / "lib" / "systemd" / "system", symlinks=True)
+    units = tree / "etc" / "systemd" / "system"
+    units.mkdir(parents=True)
+    (units / "provisioner.service").write_text(unit)
+    return run("systemd-analyze", "verify", f"--root={tree}", "provisioner.service").stderr
+
+
+@SYSTEMD
+def test_systemd_finds_no_fault_with_the_unit(tmp_path: Path) -> None:
+    unit = (DEPLOY / "vm" / "provisioner.service").read_text()
+    misspelt = unit.replace("ReadWritePaths", "ReadWritePath")
+
+    assert verified(tmp_path / "good", unit) == ""
+    assert "Unknown key 'ReadWritePath'" in verified(tmp_path / "bad", misspelt)
+
+
+@SYSTEMD
+def test_the_service_is_hardly_exposed() -> None:
+    done = run("systemd-analyze", "security", "--offline=true", "--threshold=20", DEPLOY / "vm" / "provisioner.service")
+
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_service_runs_as_its_own_user_and_writes_its_state_alone() -> None:
+    unit = configparser.RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(DEPLOY / "vm" / "provisioner.service")
+    service = dict(unit["Service"])
+    text = (DEPLOY / "vm" / "provisioner.service").read_text()
+
+    assert service["User"] not in ("", "root", "nobody")
+    assert service["ProtectSystem"] == "strict"
+    assert re.findall(r"(?m)^ReadWritePaths=(.*)$", text) == re.findall(r"HF_PROVIDER_WORKDIR=(.*)", text)
+
+
+# --- Prometheus -------------------------------------------------------------------------------------------------------
+
+
+@PROMTOOL
+@pytest.mark.parametrize(
+    "arguments",
+    [("check", "config", "prometheus.yml"), ("check", "rules", "rules.yml"), ("test", "rules", "rules_test.yml")],
+    ids=" ".join,
+)
+def test_promtool(arguments: tuple[str, ...]) -> None:
+    done = run("promtool", *arguments, cwd=DEPLOY / "prometheus")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def alerts() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+
+
+def test_every_alert_says_what_to_do_and_is_tested() -> None:
+    names = {alert["alert"] for alert in alerts()}
+    tested = set(re.findall(r"alertname: (\w+)", (DEPLOY / "prometheus" / "rules_test.yml").read_text()))
+
+    assert {"NotReconciling", "PoolBlind", "MachinesLate", "BrakeEngaged", "CapacityRefused", "LossSpike"} <= names
+    assert tested == names
+    for alert in alerts():
+        assert alert["labels"]["severity"] in ("critical", "warning")
+        assert {"summary", "runbook"} <= alert["annotations"].keys()
+
+
+# --- Grafana ----------------------------------------------------------------------------------------------------------
+
+
+def panels() -> list[dict[str, Any]]:
+    return [panel for panel in json.loads(BOARD.read_text())["panels"] if panel["type"] != "row"]
+
+
+def expressions() -> list[str]:
+    return [target["expr"] for panel in panels() for target in panel["targets"]]
+
+
+def work(metrics: Metrics) -> None:
+    """Something happens in every metric."""
+    pool, template = "gke-main", "GkePod"
+    metrics.cycle("ok", 0.1, 1e9)
+    metrics.wakeup("timer")
+    metrics.machines({(pool, template, phase): 1 for phase in Phase})
+    metrics.oldest_unmet({template: 1e9})
+    metrics.outcome(Outcome(Create("name", pool, template, "request")))
+    metrics.outcome(Outcome(Create("name", pool, template, "request"), Failure(ErrorClass.QUOTA, "no")))
+    metrics.outcome(Outcome(Delete("name", pool, DeleteReason.RETURNED)))
+    metrics.started(pool, template, 40)
+    metrics.stopped(pool, 10)
+    metrics.lost(pool, template, LossCause.PREEMPTED)
+    metrics.failed(pool, template, ErrorClass.STOCKOUT)
+    metrics.call(pool, "observe", 0.1)
+    metrics.error(pool, "create", ErrorClass.QUOTA)
+    metrics.lock_wait(0.01)
+    metrics.store_bytes({"intent.json": 100})
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    metrics = Metrics(CollectorRegistry())
+    metrics.configure(config.load(CONFIG / "provisioner.yaml", {"HF_PROVIDER_NAME": "gkeinst"}).limits())
+    work(metrics)
+    return metrics
+
+
+def test_panels_and_alerts_use_metrics_that_exist(metrics: Metrics) -> None:
+    exported = {sample.name for family in metrics.registry.collect() for sample in family.samples}
+    texts = [*expressions(), *(alert["expr"] for alert in alerts())]
+
+    used = {name for text in texts for name in re.findall(r"\b(?:hf_provisioner|process)_\w+", text)}
+
+    assert used <= exported
+    assert len(used) > 20
+
+
+def test_every_metric_of_ours_is_drawn(metrics: Metrics) -> None:
+    names = {family.name for family in metrics.registry.collect() if family.name.startswith("hf_")}
+    drawn = " ".join(expressions())
+
+    assert [name for name in sorted(names) if not re.search(rf"\b{name}(_total|_bucket)?\b", drawn)] == []
+
+
+def test_the_board_is_whole() -> None:
+    board = json.loads(BOARD.read_text())
+    every = board["panels"]
+
+    assert board["schemaVersion"] >= 36
+    assert [variable["name"] for variable in board["templating"]["list"]] == ["datasource"]
+    assert len({panel["id"] for panel in every}) == len(every)
+    assert all(panel["datasource"]["uid"] == "${datasource}" for panel in panels())
+    assert all(panel["title"] and panel["description"] for panel in panels())
+    cells = [
+        (x, y)
+        for panel in every
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(cells) == len(set(cells)), "panels lie on top of each other"
+    assert max(x for x, _ in cells) == 23
+
+
+@PROMTOOL
+def test_every_expression_of_the_board_is_promql(tmp_path: Path) -> None:
+    rules = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(expressions())]
+    file = tmp_path / "panels.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+
+    done = run("promtool", "check", "rules", file)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def scraped(metrics: Metrics, tmp_path: Path) -> Iterator[str]:
+    """Address of a Prometheus that scrapes ``metrics`` every second, with our own configuration."""
+    server = Server("127.0.0.1:0", metrics.registry, lambda: Health(True, True, "fine"), dict)
+    server.start()
+    settings = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    settings["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    settings["scrape_configs"][0]["static_configs"][0]["targets"] = [server.url.removeprefix("http://")]
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(settings))
+    shutil.copy(RULES, tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            [
+                "prometheus",
+                f"--config.file={tmp_path}/prometheus.yml",
+                f"--storage.tsdb.path={tmp_path}/data",
+                f"--web.listen-address={address}",
+            ],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield f"http://{address}"
+    finally:
+        process.terminate()
+        process.wait(30)
+        server.stop()
+
+
+def answer(prometheus: str, expression: str) -> list[str]:
+    """The values of an instant query; none while Prometheus is not up yet."""
+    try:
+        got = requests.get(f"{prometheus}/api/v1/query", params={"query": expression}, timeout=5)
+    except requests.ConnectionError:
+        return []
+    return [series["value"][1] for series in got.json()["data"]["result"]] if got.ok else []
+
+
+@PROMETHEUS
+def test_no_panel_is_empty_on_a_real_prometheus(metrics: Metrics, scraped: str) -> None:
+    def empty() -> list[str]:
+        work(metrics)
+        return [text for text in expressions() if all(value == "NaN" for value in answer(scraped, text))]
+
+    until(lambda: not empty(), 60, every=0.5, what="a value in every panel")
+
+    assert "BrakeEngaged" in requests.get(f"{scraped}/api/v1/rules", timeout=5).text
+
+
+# --- the container ----------------------------------------------------------------------------------------------------
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions, continuation lines joined."""
+    text = (DEPLOY / "docker" / "Dockerfile").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [(name.upper(), " ".join(rest.split())) for name, _, rest in (line.partition(" ") for line in lines)]
+
+
+def copied() -> set[str]:
+    """What the build takes from the source tree."""
+    sources: set[str] = set()
+    for name, rest in instructions():
+        if name == "COPY" and not rest.startswith("--from"):
+            sources |= set(rest.split()[:-1])
+    return sources
+
+
+def setup() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    return parser
+
+
+def test_the_image_is_built_in_two_stages_and_runs_without_rights() -> None:
+    names = [name for name, _ in instructions()]
+    last = dict(instructions()[max(number for number, name in enumerate(names) if name == "FROM") :])
+
+    assert names.count("FROM") == 2
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", last["USER"])
+    assert "compileall" in dict(instructions()[: len(names) - names[::-1].index("FROM")])["RUN"]
+    assert "PYTHONDONTWRITEBYTECODE=1" in last["ENV"]
+    assert json.loads(last["ENTRYPOINT"]) == ["provisioner"]
+    assert json.loads(last["CMD"])[0] == "run"
+
+
+def test_the_image_runs_a_python_that_the_package_takes() -> None:
+    least = tuple(int(part) for part in setup()["options"]["python_requires"].removeprefix(">=").split("."))
+    images = {rest.split()[0] for name, rest in instructions() if name == "FROM"}
+
+    assert len(images) == 1
+    found = re.fullmatch(r"python:(\d+)\.(\d+)-slim-\w+", images.pop())
+    assert found is not None
+    assert (int(found[1]), int(found[2])) >= least
+
+
+def test_the_build_copies_all_that_the_package_is_made_of() -> None:
+    parser = setup()
+    packages = {name.split(".")[0] for name in parser["options"]["packages"].split()}
+    texts = {parser["metadata"]["long_description"].removeprefix("file: "), parser["metadata"]["license_files"]}
+
+    assert copied() == {"setup.cfg", "pyproject.toml", *packages, *texts}
+    ignored = (DEPLOY / "docker" / "Dockerfile.dockerignore").read_text().split()
+    assert {line[1:] for line in ignored if line.startswith("!")} == copied()
+
+
+def test_the_health_check_asks_the_port_that_is_listened_on() -> None:
+    found = dict(instructions())
+    command = json.loads(found["HEALTHCHECK"].partition("CMD ")[2])
+
+    compile(command[-1], "HEALTHCHECK", "exec")
+    assert f"127.0.0.1:{found['EXPOSE']}/healthz" in command[-1]
+    assert json.loads(found["CMD"])[-1].endswith(f":{found['EXPOSE']}")
+
+
+def test_the_image_s_user_is_the_pod_s_user() -> None:
+    deployment = yaml.safe_load((DEPLOY / "kustomize" / "base" / "deployment.yaml").read_text())
+    security = deployment["spec"]["template"]["spec"]["securityContext"]
+
+    assert dict(instructions())["USER"] == f"{security['runAsUser']}:{security['runAsGroup']}"

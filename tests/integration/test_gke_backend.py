@@ -1,0 +1,546 @@
+"""The gke backend against the simulated API server over HTTP: watches that break, pods that fail, names that clash."""
+
+from __future__ import annotations
+
+import json
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from provisioner.backends import BackendError
+from provisioner.backends.gke import CONCURRENCY, GkeBackend, connect
+from provisioner.backends.kube_api import KubeTimes
+from provisioner.backends.pods import Pod
+from provisioner.model import Create, Delete, DeleteReason, ErrorClass, LossCause, Machine, Outcome, Phase
+from provisioner.settings import GkePool
+from provisioner.simulator.cloud import Conditions
+from provisioner.simulator.kube_settings import PodTimings
+from provisioner.simulator.kubeconfig import kubeconfig
+from provisioner.simulator.pods import Cluster
+from provisioner.simulator.server import Simulator
+from provisioner.simulator.world import Fault
+from tests.waiting import until
+from tests.wire import Wire
+
+T = TypeVar("T")
+
+NAMESPACE = "symphony"
+PODS = PodTimings(
+    schedule=(0.01, 0.02),
+    start=(0.01, 0.02),
+    ready=(0.01, 0.02),
+    stop=(0.05, 0.1),
+    confirm=(0.01, 0.02),
+    reschedule=0.1,
+    backoff_first=0.1,
+    backoff_last=0.2,
+    preempt_grace=5.0,
+    node_gone=0.3,
+    bookmark=0.2,
+)
+TIMES = KubeTimes(call=2.0, silence=1.0, blind=0.4, first_look=5.0, stream=30.0, first_retry=0.02, last_retry=0.1)
+SPEC = {"terminationGracePeriodSeconds": 20, "containers": [{"name": "main", "image": "busybox"}]}
+
+
+def name(number: int) -> str:
+    return f"hf-abcdefghij-{number:06d}"
+
+
+class Bench:
+    """One backend on one namespace, what happens there, and the wire between them."""
+
+    def __init__(self, simulator: Simulator, wire: Wire, directory: Path) -> None:
+        self.simulator, self.wire, self.directory = simulator, wire, directory
+        self.spec = directory / "pod.json"
+        self.spec.write_text(json.dumps(SPEC))
+        (directory / "kubeconfig").write_text(json.dumps(kubeconfig(wire.address, NAMESPACE, {})))
+        self.woken = threading.Event()
+        self.times = TIMES
+        self._open: list[GkeBackend] = []
+
+    def backend(self, provisioner: str = "demo", *, watched: bool = True, **settings: Any) -> GkeBackend:
+        """A backend; pool settings may be given."""
+        known: dict[str, Any] = {"name": "gke-main", "namespace": NAMESPACE, "pod_spec": self.spec}
+        pool = GkePool(**{**known, "kubeconfig": self.directory / "kubeconfig", **settings})
+        backend = GkeBackend(pool, provisioner=provisioner, times=self.times)
+        self._open.append(backend)
+        if watched:
+            backend.start(self.woken.set)
+        return backend
+
+    def close(self) -> None:
+        for backend in self._open:
+            backend.close()
+
+    def cluster(self, act: Callable[[Cluster], T]) -> T:
+        """Run ``act`` in the simulator's thread."""
+        return self.simulator.call(lambda cloud: act(cloud.cluster))
+
+    def fault(self, *faults: Fault) -> None:
+        """Replace all faults."""
+        self.simulator.impose(Conditions(faults=faults))
+
+    def pods(self) -> dict[str, Pod]:
+        """Every pod's document, as the server knows it."""
+        return self.cluster(lambda cluster: {pod.name: pod.document for pod in cluster.pods.select(NAMESPACE)})
+
+    def calls(self, method: str) -> int:
+        return self.simulator.call(lambda cloud: cloud.world.calls[method])
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Simulator(namespaces=[NAMESPACE]) as simulator, Wire(simulator.address) as wire:
+        simulator.impose(Conditions(gke=PODS))
+        bench = Bench(simulator, wire, tmp_path)
+        yield bench
+        bench.close()
+
+
+def always() -> bool:
+    return True
+
+
+def create(backend: GkeBackend, *numbers: int, template: str = "small") -> list[Outcome]:
+    return backend.create([Create(name(n), backend.pool, template, "abcdefghij") for n in numbers], always)
+
+
+def delete(backend: GkeBackend, number: int, uid: str = "") -> Outcome:
+    return backend.delete([Delete(name(number), backend.pool, DeleteReason.RETURNED, uid)], always)[0]
+
+
+def look(backend: GkeBackend, now: float = 0.0) -> dict[str, Machine]:
+    return dict(backend.observe(now, ()).machines)
+
+
+def seen(backend: GkeBackend, number: int, phase: Phase = Phase.RUNNING) -> Machine:
+    """The machine, once it is in that phase."""
+    until(lambda: (m := look(backend).get(name(number))) and m.phase is phase, 10, what=f"{number} is {phase}")
+    return look(backend)[name(number)]
+
+
+def failed(backend: GkeBackend, number: int) -> Machine:
+    """The machine, once it says why it does not run."""
+    until(lambda: (m := look(backend).get(name(number))) and m.failure, 10, what=f"{number} has a failure")
+    return look(backend)[name(number)]
+
+
+def refused(backend: GkeBackend) -> BackendError | None:
+    """The error of a look; None when it is complete."""
+    try:
+        look(backend)
+    except BackendError as error:
+        return error
+    return None
+
+
+def errors(outcomes: Sequence[Outcome]) -> list[ErrorClass | None]:
+    return [outcome.failure.error if outcome.failure else None for outcome in outcomes]
+
+
+# --- observation ------------------------------------------------------------------------------------------------------
+
+
+def test_a_quiet_watch_costs_no_list(bench: Bench) -> None:
+    backend = bench.backend()
+    create(backend, 1)
+    seen(backend, 1)
+    for _ in range(200):
+        look(backend)
+    assert bench.calls("pods.list") == 1
+    assert bench.calls("pods.get") == 0
+
+
+def test_a_change_wakes_the_loop_at_once(bench: Bench) -> None:
+    backend = bench.backend()
+    look(backend)
+    bench.woken.clear()
+    create(backend, 1)
+    assert bench.woken.wait(1)
+
+
+def test_a_create_that_was_accepted_is_in_the_next_look_also_without_a_watch(bench: Bench) -> None:
+    bench.times = replace(TIMES, blind=60.0)
+    backend = bench.backend()
+    look(backend)
+    bench.fault(Fault("hang", target="pods.watch"))
+    bench.wire.cut()
+    create(backend, 1, 2, 3)
+    assert sorted(look(backend)) == [name(1), name(2), name(3)]
+
+
+def test_a_watch_that_is_cut_all_the_time_loses_nothing_and_needs_no_list(bench: Bench) -> None:
+    backend = bench.backend()
+    look(backend)
+    bench.fault(Fault("watch_cut", params={"seconds": 0.1, "abort": True}))
+    bench.wire.cut()
+    create(backend, *range(1, 31))
+    until(lambda: sum(m.phase is Phase.RUNNING for m in look(backend).values()) == 30, 10)
+    until(lambda: bench.calls("pods.watch") > 3, 10)
+    assert len(look(backend)) == 30
+    assert bench.calls("pods.list") == 1
+
+
+@pytest.mark.parametrize("in_stream", [False, True])
+def test_after_410_the_pods_are_listed_again(bench: Bench, in_stream: bool) -> None:
+    backend = bench.backend()
+    create(backend, 1)
+    seen(backend, 1)
+    bench.fault(Fault("watch_gone", limit=1, params={"event": True} if in_stream else {}))
+    bench.wire.cut()
+    until(lambda: bench.calls("pods.list") == 2, 5)
+    create(backend, 2)
+    seen(backend, 2)
+    assert bench.calls("pods.list") == 2
+
+
+def test_what_happened_while_versions_expired_is_found_by_the_new_list(bench: Bench) -> None:
+    bench.times = replace(TIMES, blind=60.0)
+    backend = bench.backend()
+    create(backend, 1, 2)
+    seen(backend, 1)
+    seen(backend, 2)
+    bench.wire.down()
+    bench.cluster(lambda cluster: cluster.delete(cluster.get("pods", NAMESPACE, name(1)), 0))
+    bench.fault(Fault("watch_gone", limit=1))
+    bench.wire.mend()
+    until(lambda: list(look(backend)) == [name(2)], 10)
+
+
+def test_a_silent_stream_is_dead_and_the_pool_unobserved_until_it_is_replaced(bench: Bench) -> None:
+    backend = bench.backend()
+    create(backend, 1)
+    seen(backend, 1)
+    bench.wire.block()
+    error = until(lambda: refused(backend), 10)
+    assert error is not None
+    assert error.failure.error is ErrorClass.TIMEOUT
+    bench.wire.mend()
+    until(lambda: refused(backend) is None, 10)
+    assert list(look(backend)) == [name(1)]
+    assert bench.calls("pods.list") > 1
+
+
+def test_an_api_server_that_is_away_leaves_the_pool_unobserved_and_its_actions_failed(bench: Bench) -> None:
+    backend = bench.backend()
+    create(backend, 1)
+    seen(backend, 1)
+    bench.wire.down()
+    assert errors(create(backend, 2)) == [ErrorClass.UNAVAILABLE]
+    error = until(lambda: refused(backend), 10)
+    assert error is not None
+    assert error.failure.error is ErrorClass.UNAVAILABLE
+    bench.wire.mend()
+    until(lambda: refused(backend) is None, 10)
+    assert list(look(backend)) == [name(1)]
+
+
+def test_a_pool_whose_first_list_fails_says_why(bench: Bench) -> None:
+    bench.fault(Fault("denied", target="pods.list"))
+    error = refused(bench.backend())
+    assert error is not None
+    assert error.failure.error is ErrorClass.DENIED
+    assert "cannot list resource" in error.failure.text
+
+
+def populate(bench: Bench, count: int) -> None:
+    """Pods of ours, made behind the backend's back."""
+
+    def make(cluster: Cluster) -> None:
+        for number in range(count):
+            labels = {"id": "demo", "pool": "gke-main", "request": "abcdefghij", "slot": f"{number:06d}"}
+            metadata = {"name": name(number), "labels": {f"hf-provisioner/{key}": v for key, v in labels.items()}}
+            cluster.create(NAMESPACE, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": SPEC})
+
+    bench.cluster(make)
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_list_of_several_pages_is_complete(bench: Bench, watched: bool) -> None:
+    populate(bench, 1100)
+    assert len(look(bench.backend(watched=watched))) == 1100
+    assert bench.calls("pods.list") == 3
+
+
+def test_a_list_whose_last_page_fails_is_no_list(bench: Bench) -> None:
+    populate(bench, 600)
+    bench.fault(Fault("list_error", after=1))
+    error = refused(bench.backend(watched=False))
+    assert error is not None
+    assert error.failure.error is ErrorClass.UNAVAILABLE
+
+
+def test_closing_ends_the_watch_at_once(bench: Bench) -> None:
+    backend = bench.backend()
+    look(backend)
+    begun = time.monotonic()
+    backend.close()
+    assert time.monotonic() - begun < 1.0
+    assert not [thread for thread in threading.enumerate() if thread.name == "watch gke-main"]
+
+
+# --- what pods say ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "words"),
+    [
+        (Fault("stockout"), ErrorClass.STOCKOUT, "Unschedulable: "),
+        (Fault("image_pull"), ErrorClass.INVALID, "ErrImagePull: rpc error"),
+        (Fault("crash", params={"seconds": 0.1}), ErrorClass.OTHER, "exit code 1"),
+        (Fault("never_ready"), ErrorClass.OTHER, "ContainersNotReady: "),
+    ],
+    ids=lambda value: value.mode if isinstance(value, Fault) else "",
+)
+def test_a_pod_that_does_not_run_says_why(bench: Bench, fault: Fault, error: ErrorClass, words: str) -> None:
+    bench.fault(fault)
+    backend = bench.backend()
+    create(backend, 1)
+    if fault.mode == "crash":
+        seen(backend, 1, Phase.GONE)
+    elif fault.mode == "never_ready":
+        until(lambda: bench.pods()[name(1)]["status"]["phase"] == "Running", 10)
+    machine = failed(backend, 1)
+    assert machine.failure is not None
+    assert machine.failure.error is error
+    assert words in machine.failure.text
+    assert machine.phase is (Phase.GONE if fault.mode == "crash" else Phase.PENDING)
+
+
+def running_pod(bench: Bench) -> GkeBackend:
+    backend = bench.backend()
+    create(backend, 1)
+    seen(backend, 1)
+    return backend
+
+
+def test_a_preempted_pod_is_announced_with_the_seconds_left(bench: Bench) -> None:
+    bench.spec.write_text(json.dumps({**SPEC, "tolerations": [{"key": "cloud.google.com/gke-spot"}]}))
+    backend = running_pod(bench)
+    assert bench.simulator.preempt(name(1)) == [name(1)]
+    machine = seen(backend, 1, Phase.STOPPING)
+    assert machine.cause is LossCause.PREEMPTED
+    assert machine.notice is not None
+    assert machine.notice.cause is LossCause.PREEMPTED
+    assert 0 < machine.notice.ends <= 5.0
+
+
+def test_a_pod_that_somebody_deletes_is_announced_and_then_absent(bench: Bench) -> None:
+    backend = running_pod(bench)
+    bench.cluster(lambda cluster: cluster.delete(cluster.get("pods", NAMESPACE, name(1))))
+    machine = seen(backend, 1, Phase.STOPPING)
+    assert machine.cause is LossCause.DELETED
+    assert machine.notice is not None
+    assert machine.notice.ends == pytest.approx(20.0, abs=2.0)
+    until(lambda: not look(backend), 10)
+
+
+def test_an_evicted_pod_is_announced_with_its_cause(bench: Bench) -> None:
+    backend = running_pod(bench)
+    bench.cluster(lambda cluster: cluster.evict(cluster.get("pods", NAMESPACE, name(1))))
+    assert seen(backend, 1, Phase.STOPPING).cause is LossCause.EVICTED
+
+
+def test_the_pod_of_a_node_that_is_gone_is_lost_with_its_node(bench: Bench) -> None:
+    backend = running_pod(bench)
+
+    def lose(cluster: Cluster) -> None:
+        node = cluster.get("pods", NAMESPACE, name(1)).document["spec"]["nodeName"]
+        cluster.fail_node(cluster.get("nodes", "", node))
+
+    bench.cluster(lose)
+    until(lambda: not look(backend), 10)
+
+
+def test_a_notice_in_loop_time_counts_from_when_it_came(bench: Bench) -> None:
+    backend = running_pod(bench)
+    bench.simulator.preempt(name(1))
+    until(lambda: look(backend, 1000.0)[name(1)].notice, 5)
+    notice = look(backend, 1000.0)[name(1)].notice
+    assert notice is not None
+    assert 1000.0 < notice.ends <= 1005.0
+    assert look(backend, 1001.0)[name(1)].notice is notice
+
+
+def test_with_require_dns_a_pod_whose_name_does_not_resolve_does_not_run(bench: Bench) -> None:
+    backend = bench.backend(require_dns=True)
+    create(backend, 1)
+    until(lambda: bench.pods()[name(1)]["status"].get("podIP"), 10)
+    machine = failed(backend, 1)
+    assert machine.failure is not None
+    assert (machine.phase, machine.failure.text) == (Phase.PENDING, "its name does not resolve yet")
+
+
+# --- creates ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_pod_is_the_users_with_our_name_and_labels(bench: Bench) -> None:
+    create(bench.backend(), 7, template="Big one")
+    pod = bench.pods()[name(7)]
+    assert pod["metadata"]["labels"] == {
+        "hf-provisioner/id": "demo",
+        "hf-provisioner/pool": "gke-main",
+        "hf-provisioner/request": "abcdefghij",
+        "hf-provisioner/template": "Big_one",
+        "hf-provisioner/slot": "000007",
+    }
+    assert pod["spec"]["hostname"] == name(7)
+    assert pod["spec"]["restartPolicy"] == "Never"
+    assert pod["spec"]["terminationGracePeriodSeconds"] == 20
+
+
+def test_a_new_pod_spec_is_used_and_seen_without_a_restart(bench: Bench) -> None:
+    backend = bench.backend()
+    before = backend.observe(0.0, ()).spec
+    bench.spec.write_text(json.dumps({"containers": [{"name": "main", "image": "alpine"}]}))
+    assert backend.observe(0.0, ()).spec != before
+    create(backend, 1)
+    assert bench.pods()[name(1)]["spec"]["containers"][0]["image"] == "alpine"
+
+
+def test_with_a_quota_of_50_exactly_50_are_made_and_few_are_refused(bench: Bench) -> None:
+    bench.fault(Fault("quota", params={"limit": 50}))
+    backend = bench.backend()
+    outcomes = create(backend, *range(100))
+    assert errors(outcomes).count(None) == 50
+    assert 1 <= errors(outcomes).count(ErrorClass.QUOTA) <= CONCURRENCY
+    assert set(errors(outcomes)) == {None, ErrorClass.QUOTA}
+    assert "exceeded quota" in next(outcome.failure.text for outcome in outcomes if outcome.failure)
+    assert errors(create(backend, 100)) == [ErrorClass.QUOTA]
+
+
+def test_a_throttled_create_keeps_the_servers_wish_in_its_words(bench: Bench) -> None:
+    bench.fault(Fault("throttled", target="pods.create", params={"seconds": 7}))
+    (outcome,) = create(bench.backend(), 1)
+    assert outcome.failure is not None
+    assert outcome.failure.error is ErrorClass.THROTTLED
+    assert "retry after 7 s" in outcome.failure.text
+
+
+def test_a_namespace_that_is_not_there_is_not_found(bench: Bench) -> None:
+    backend = bench.backend(namespace="nowhere", watched=False)
+    assert errors(create(backend, 1)) == [ErrorClass.NOT_FOUND]
+
+
+def foreign(bench: Bench, number: int, labels: dict[str, str] | None = None) -> None:
+    metadata = {"name": name(number), "labels": labels or {}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": SPEC}
+    bench.cluster(lambda cluster: cluster.create(NAMESPACE, pod))
+
+
+def test_a_name_taken_by_a_foreign_pod_fails_that_create_alone(bench: Bench) -> None:
+    foreign(bench, 1)
+    before = bench.pods()[name(1)]["metadata"]["uid"]
+    backend = bench.backend()
+    outcomes = create(backend, 1, 2)
+    assert errors(outcomes) == [ErrorClass.OTHER, None]
+    assert outcomes[0].failure is not None
+    assert "is not ours" in outcomes[0].failure.text
+    delete(backend, 1)
+    assert bench.pods()[name(1)]["metadata"]["uid"] == before
+    assert "deletionTimestamp" not in bench.pods()[name(1)]["metadata"]
+
+
+def test_a_pod_of_this_slot_that_is_being_deleted_is_no_success(bench: Bench) -> None:
+    backend = running_pod(bench)
+    bench.fault(Fault("stuck"))
+    delete(backend, 1)
+    (outcome,) = create(backend, 1)
+    assert outcome.failure is not None
+    assert "is being deleted" in outcome.failure.text
+    assert seen(backend, 1, Phase.STOPPING).cause is LossCause.DELETED
+
+
+def test_a_copy_of_our_labels_under_another_name_is_not_ours(bench: Bench) -> None:
+    backend = running_pod(bench)
+    foreign(bench, 2, dict(bench.pods()[name(1)]["metadata"]["labels"]))
+    create(backend, 3)
+    seen(backend, 3)
+    assert sorted(look(backend)) == [name(1), name(3)]
+    delete(backend, 2)
+    assert "deletionTimestamp" not in bench.pods()[name(2)]["metadata"]
+
+
+def test_two_provisioners_in_one_namespace_never_touch_each_other(bench: Bench) -> None:
+    ours, theirs = bench.backend("demo"), bench.backend("other")
+    create(ours, 1)
+    create(theirs, 2)
+    assert list(look(ours)) == [name(1)]
+    assert list(look(theirs)) == [name(2)]
+    assert errors(create(theirs, 1)) == [ErrorClass.OTHER]
+    delete(theirs, 1)
+    assert "deletionTimestamp" not in bench.pods()[name(1)]["metadata"]
+    assert ours.observe(0.0, [name(1), name(2), name(3)]).foreign == {name(2)}
+
+
+def test_two_pools_in_one_namespace_see_their_own(bench: Bench) -> None:
+    first, second = bench.backend(), bench.backend(name="gke-spot")
+    create(first, 1)
+    create(second, 2)
+    assert list(look(first)) == [name(1)]
+    assert list(look(second)) == [name(2)]
+    assert first.observe(0.0, [name(2)]).foreign == frozenset(), "it is ours, if not this pool's"
+
+
+# --- deletes ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_delete_leaves_the_pod_its_own_grace(bench: Bench) -> None:
+    backend = running_pod(bench)
+    bench.fault(Fault("stuck"))
+    assert delete(backend, 1, look(backend)[name(1)].fingerprint.uid).failure is None
+    assert bench.pods()[name(1)]["metadata"]["deletionGracePeriodSeconds"] == 20
+
+
+def test_a_delete_of_a_known_pod_is_one_call(bench: Bench) -> None:
+    backend = running_pod(bench)
+    delete(backend, 1, look(backend)[name(1)].fingerprint.uid)
+    assert (bench.calls("pods.delete"), bench.calls("pods.get")) == (1, 0)
+
+
+# --- the way to a cluster ---------------------------------------------------------------------------------------------
+
+
+def test_without_a_cluster_the_backend_says_so(bench: Bench) -> None:
+    with pytest.raises(BackendError, match="no cluster is configured") as caught:
+        bench.backend(kubeconfig=None)
+    assert caught.value.failure.error is ErrorClass.INVALID
+
+
+def test_a_context_that_is_not_there_is_a_mistake_of_the_configuration(bench: Bench) -> None:
+    with pytest.raises(BackendError, match="nowhere") as caught:
+        bench.backend(context="nowhere")
+    assert caught.value.failure.error is ErrorClass.INVALID
+
+
+def test_the_context_picks_the_cluster(bench: Bench) -> None:
+    document = kubeconfig("http://127.0.0.1:1", NAMESPACE, {})
+    document["clusters"].append({"name": "near", "cluster": {"server": bench.wire.address}})
+    document["contexts"].append({"name": "near", "context": {"cluster": "near", "user": document["users"][0]["name"]}})
+    (bench.directory / "kubeconfig").write_text(json.dumps(document))
+    assert look(bench.backend(context="near", watched=False)) == {}
+
+
+def test_credentials_of_an_exec_plugin_are_sent(bench: Bench) -> None:
+    plugin = bench.directory / "plugin"
+    credential = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": "from-plugin"},
+    }
+    plugin.write_text(f"#!/bin/sh\necho '{json.dumps(credential)}'\n")
+    plugin.chmod(plugin.stat().st_mode | stat.S_IXUSR)
+    document = kubeconfig(bench.wire.address, NAMESPACE, {})
+    document["users"][0]["user"] = {
+        "exec": {"apiVersion": credential["apiVersion"], "command": str(plugin), "interactiveMode": "Never"}
+    }
+    path = bench.directory / "with-plugin"
+    path.write_text(json.dumps(document))
+    api = connect(GkePool(name="a", namespace=NAMESPACE, pod_spec=bench.spec, kubeconfig=path))
+    assert api.authorization() == {"Authorization": "Bearer from-plugin"}

@@ -1,0 +1,240 @@
+"""A stranger's kubectl against the embedded cloud, with nothing but the kubeconfig that it writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from provisioner.simulator.cloud import Conditions
+from provisioner.simulator.kube_settings import PodTimings
+from provisioner.simulator.server import Simulator
+from provisioner.simulator.world import Fault
+from tests.waiting import until
+
+KUBECTL = shutil.which("kubectl")
+pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")
+
+SPACE = "symphony"
+QUICK = PodTimings.parse({"schedule": 0.1, "start": 0.1, "ready": 0.1, "stop": 0.3, "confirm": 0.1, "reschedule": 0.2})
+MANIFEST = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: from-file
+  labels: {app: grid}
+spec:
+  containers:
+    - name: main
+      image: image:1
+      resources: {requests: {cpu: 500m}}
+"""
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Simulator]:
+    with Simulator(namespaces=[SPACE, "other"]) as running:
+        yield running
+
+
+@pytest.fixture
+def simulator(shared: Simulator) -> Simulator:
+    """Empty, quick and without faults."""
+    shared.reset()
+    shared.impose(Conditions(gke=QUICK))
+    return shared
+
+
+class Kubectl:
+    """kubectl as a person with a fresh home directory calls it."""
+
+    def __init__(self, kubeconfig: Path, home: Path) -> None:
+        path = os.environ.get("PATH", "")
+        self.environment = {"KUBECONFIG": str(kubeconfig), "HOME": str(home), "PATH": path}
+
+    def run(self, *arguments: str, code: int = 0, stdin: str = "") -> str:
+        """What it prints, on both outputs; AssertionError when it ends otherwise than expected."""
+        done = subprocess.run(
+            [str(KUBECTL), *arguments], env=self.environment, input=stdin, capture_output=True, text=True, timeout=30
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+
+@pytest.fixture
+def kubectl(simulator: Simulator, tmp_path: Path) -> Kubectl:
+    return Kubectl(simulator.kubeconfig, tmp_path)
+
+
+def test_run_wait_get_describe_and_delete(kubectl: Kubectl, simulator: Simulator) -> None:
+    assert kubectl.run("run", "a", "--image=image:1") == "pod/a created\n"
+    assert kubectl.run("wait", "--for=condition=Ready", "pod/a", "--timeout=10s") == "pod/a condition met\n"
+    assert kubectl.run("get", "pods").splitlines()[1].split()[:4] == ["a", "1/1", "Running", "0"]
+    wide = kubectl.run("get", "pods", "-o", "wide").splitlines()
+    assert wide[0].split() == [
+        "NAME",
+        "READY",
+        "STATUS",
+        "RESTARTS",
+        "AGE",
+        "IP",
+        "NODE",
+        "NOMINATED",
+        "NODE",
+        "READINESS",
+        "GATES",
+    ]
+    assert wide[1].split()[5].startswith("10.4.")
+    described = kubectl.run("describe", "pod", "a")
+    assert "Successfully assigned symphony/a to gke-simulator" in described
+    assert "ContainersReady   True" in described
+    assert kubectl.run("delete", "pod", "a") == 'pod "a" deleted\n'
+    assert simulator.state()["machines"] == [], "kubectl waits until the pod has gone"
+
+
+def test_get_with_w_prints_each_change(kubectl: Kubectl) -> None:
+    command = [str(KUBECTL), "get", "pods", "-w"]
+    with subprocess.Popen(command, env=kubectl.environment, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        kubectl.run("run", "a", "--image=image:1")
+        kubectl.run("wait", "--for=condition=Ready", "pod/a", "--timeout=10s")
+        kubectl.run("delete", "pod", "a")
+        seen: list[str] = []
+        for line in following.stdout:
+            seen.append(line.split()[2])
+            if seen[-1] == "Terminating" and line.split()[1] == "0/1":
+                break
+        following.send_signal(signal.SIGTERM)
+    assert seen[0] == "STATUS"
+    assert [word for word, before in zip(seen[1:], seen, strict=False) if word != before] == [
+        "Pending",
+        "ContainerCreating",
+        "Running",
+        "Terminating",
+    ]
+
+
+def test_create_apply_label_and_patch_from_a_file(kubectl: Kubectl) -> None:
+    assert kubectl.run("create", "-f", "-", stdin=MANIFEST) == "pod/from-file created\n"
+    assert "AlreadyExists" in kubectl.run("create", "-f", "-", stdin=MANIFEST, code=1)
+    assert "configured" in kubectl.run("apply", "-f", "-", stdin=MANIFEST)
+    assert "unchanged" in kubectl.run("apply", "-f", "-", stdin=MANIFEST)
+    kubectl.run("label", "pod", "from-file", "tier=1")
+    kubectl.run("annotate", "pod", "from-file", "note=yes")
+    kubectl.run("patch", "pod", "from-file", "-p", '{"metadata":{"labels":{"more":"2"}}}')
+    pod = json.loads(kubectl.run("get", "pod", "from-file", "-o", "json"))
+    assert pod["metadata"]["labels"] == {"app": "grid", "tier": "1", "more": "2"}
+    assert pod["metadata"]["annotations"]["note"] == "yes"
+    assert kubectl.run("get", "pods", "-l", "tier in (1),!none", "-o", "name") == "pod/from-file\n"
+    assert kubectl.run("delete", "-f", "-", stdin=MANIFEST) == 'pod "from-file" deleted\n'
+
+
+def test_a_dry_run_on_the_server_creates_nothing(kubectl: Kubectl, simulator: Simulator) -> None:
+    assert "created (server dry run)" in kubectl.run("run", "a", "--image=image:1", "--dry-run=server")
+    assert simulator.state()["machines"] == []
+
+
+def test_the_cluster_can_be_looked_around_in(kubectl: Kubectl) -> None:
+    resources = [line.split()[0] for line in kubectl.run("api-resources", "--no-headers").splitlines()]
+    assert resources == ["events", "namespaces", "nodes", "pods"]
+    assert kubectl.run("get", "ns", "-o", "name").split() == [
+        f"namespace/{name}" for name in ("default", "kube-system", "other", SPACE)
+    ]
+    assert all(line.split()[1] == "Ready" for line in kubectl.run("get", "nodes", "--no-headers").splitlines())
+    assert "Server Version: v1." in kubectl.run("version")
+    assert "No resources found" in kubectl.run("get", "all")
+
+
+def test_events_and_all_namespaces(kubectl: Kubectl) -> None:
+    kubectl.run("run", "a", "--image=image:1")
+    kubectl.run("run", "b", "--image=image:1", "-n", "other")
+    kubectl.run("wait", "--for=condition=Ready", "pod/a", "--timeout=10s")
+    assert [line.split()[:2] for line in kubectl.run("get", "pods", "-A", "--no-headers").splitlines()] == [
+        ["other", "b"],
+        [SPACE, "a"],
+    ]
+    assert "pod/a" in kubectl.run("get", "events")
+    assert "Started container a" in kubectl.run("events", "--for", "pod/a")
+
+
+def test_refusals_read_as_a_real_servers(kubectl: Kubectl, simulator: Simulator) -> None:
+    missing = kubectl.run("get", "pod", "none", code=1)
+    assert missing == 'Error from server (NotFound): pods "none" not found\n'
+    wrong = kubectl.run("run", "a", "--image=image:1", "--labels=app=-x-", code=1)
+    assert 'The Pod "a" is invalid: metadata.labels' in wrong or "Invalid value" in wrong
+    assert "runs no containers" in kubectl.run("logs", _running(kubectl), code=1)
+    simulator.impose(Conditions([Fault("quota", params={"limit": 1})], gke=QUICK))
+    assert "exceeded quota: pods, requested: pods=1, used: pods=1" in kubectl.run("run", "b", "--image=i", code=1)
+
+
+def _running(kubectl: Kubectl) -> str:
+    kubectl.run("run", "a", "--image=image:1")
+    kubectl.run("wait", "--for=condition=Ready", "pod/a", "--timeout=10s")
+    return "a"
+
+
+def test_a_stockout_can_be_read_from_describe(kubectl: Kubectl, simulator: Simulator) -> None:
+    simulator.impose(Conditions([Fault("stockout")], gke=QUICK))
+    kubectl.run("run", "a", "--image=image:1")
+    described = until(lambda: (text := kubectl.run("describe", "pod", "a")) if "FailedScaleUp" in text else "", 10)
+    assert "GCE out of resources" in described
+    assert "FailedScheduling" in described
+    assert kubectl.run("delete", "pod", "a") == 'pod "a" deleted\n'
+
+
+def test_a_force_delete_is_immediate(kubectl: Kubectl, simulator: Simulator) -> None:
+    simulator.impose(Conditions(gke=PodTimings.parse({"schedule": 0, "start": 0, "ready": 0, "stop": 3600})))
+    _running(kubectl)
+    assert "force deleted" in kubectl.run("delete", "pod", "a", "--grace-period=0", "--force")
+    assert simulator.state()["machines"] == []
+
+
+def test_contexts_of_the_configuration_are_there_each_with_its_namespace(tmp_path: Path) -> None:
+    gke = SimpleNamespace(kind="gke", namespace="one", context="first-cluster")
+    again = SimpleNamespace(kind="gke", namespace="two", context="second-cluster")
+    place = ("mig", "p", "us-central1-a", "g")
+    mig = SimpleNamespace(kind="mig", project="p", group="g", zone="us-central1-a", region=None, place=place)
+    settings = SimpleNamespace(pools={"a": gke, "b": again, "c": mig})
+    file = tmp_path / "kubeconfig"
+    with Simulator(settings, kubeconfig=file) as simulator:  # type: ignore[arg-type]
+        kubectl = Kubectl(file, tmp_path)
+        kubectl.run("run", "a", "--image=i", "--context", "second-cluster")
+        kubectl.run("run", "b", "--image=i")
+        pools = {machine["name"]: machine["pool"] for machine in simulator.state()["machines"]}
+        assert pools == {"a": "two", "b": "one"}
+        assert [spec.name for spec in simulator.cloud.groups.specs] == ["g"]
+
+
+def test_as_a_process_it_says_where_it_is_answers_kubectl_and_ends_cleanly(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path;"
+        "from provisioner.simulator.server import Simulator, run_until_signal;"
+        "sys.exit(run_until_signal(Simulator(namespaces=['symphony'], kubeconfig=Path(sys.argv[1]))))"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "kubeconfig")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            addresses = json.loads(process.stdout.readline())
+            assert set(addresses) == {"kubernetes", "compute", "control", "kubeconfig"}
+            kubectl = Kubectl(Path(addresses["kubeconfig"]), tmp_path)
+            with subprocess.Popen([str(KUBECTL), "get", "pods", "-w"], env=kubectl.environment) as following:
+                kubectl.run("run", "a", "--image=i")
+                began = time.monotonic()
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(10) == 0
+                assert time.monotonic() - began < 5, "an open watch does not hold the end up"
+                following.kill()
+            assert process.stderr.read() == ""
+        finally:
+            process.kill()

@@ -1,0 +1,137 @@
+"""The whole path with real processes: scripts, loop, embedded cloud; and what must survive kill -9 and lost files.
+
+Every judgement is by the cloud's own account of its machines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+import requests
+
+from provisioner.playground import Playground
+from tests.waiting import until
+
+
+@pytest.fixture
+def grid() -> Iterator[Playground]:
+    with Playground() as playground:
+        yield playground
+
+
+def running(grid: Playground, id_: str = "") -> list[str]:
+    return [
+        machine["name"]
+        for machine in grid.cloud()
+        if machine["phase"] == "running" and (not id_ or f"-{id_}-" in machine["name"])
+    ]
+
+
+def end(process: subprocess.Popen[str], how: signal.Signals) -> int:
+    process.send_signal(how)
+    return process.wait(timeout=30)
+
+
+def loop_of(grid: Playground) -> subprocess.Popen[str]:
+    return grid._processes[-1]
+
+
+def complete(grid: Playground, id_: str, seconds: float = 60) -> dict[str, object]:
+    return until(
+        lambda: (entry := grid.hf.status(id_))["status"] != "running" and entry, seconds, every=0.2, what=f"{id_} ends"
+    )
+
+
+def test_a_loop_killed_in_the_middle_of_100_creates_and_restarted_ends_with_exactly_100(grid: Playground) -> None:
+    grid.faults({"mode": "slow_start", "target": ".*", "params": {"seconds": 1}})
+    id_ = grid.hf.request("GkePod", 100)
+    loop = loop_of(grid)
+    until(lambda: len(grid.cloud()) >= 10, 30, every=0.005, what="some creates are done")
+    end(loop, signal.SIGKILL)
+    made = len(grid.cloud())
+    grid.start_loop()
+    entry = complete(grid, id_)
+    assert entry["status"] == "complete"
+    assert len(running(grid)) == 100
+    assert len(grid.cloud()) == 100
+    assert grid.cloud_state()["calls"]["pods.create"] >= 100
+    assert made < 100, "the kill came too late to prove anything"
+
+
+@pytest.mark.parametrize("file", ["status.json", "memory.json", "intent.json"])
+@pytest.mark.parametrize("restart", [False, True], ids=["while the loop runs", "across a restart"])
+def test_no_machine_is_deleted_when_a_state_file_is_deleted(grid: Playground, file: str, restart: bool) -> None:
+    id_ = grid.hf.request("GkePod", 50)
+    complete(grid, id_)
+    before = sorted(running(grid))
+    loop = loop_of(grid)
+    if restart:
+        end(loop, signal.SIGTERM)
+    (grid.state / file).unlink()
+    if restart:
+        grid.start_loop()
+    # The loop has to notice (an idle cycle takes 2 s here), and would delete within a few cycles if it ever did.
+    deadline = time.monotonic() + 8
+    while time.monotonic() < deadline:
+        assert sorted(running(grid)) == before
+        time.sleep(0.5)
+    calls = grid.cloud_state()["calls"]
+    assert calls.get("pods.delete", 0) == 0
+    assert calls["pods.create"] == 50
+    if file != "intent.json":
+        assert grid.hf.status(id_)["status"] == "complete"
+        assert grid.hf.reclaimed(before) == {}
+
+
+def test_a_second_loop_stands_by_and_takes_over_when_the_first_is_killed(grid: Playground) -> None:
+    first = loop_of(grid)
+    second = grid.begin_loop()
+    id_ = grid.hf.request("GceVm", 3)
+    complete(grid, id_)
+    assert second.poll() is None
+    assert json.loads((grid.state / "loop.lock").read_text())["pid"] == first.pid
+    end(first, signal.SIGKILL)
+    until(lambda: json.loads((grid.state / "loop.lock").read_text())["pid"] == second.pid, 20, what="it takes over")
+    again = grid.hf.request("GkePod", 2)
+    assert complete(grid, again)["status"] == "complete"
+    assert len(running(grid)) == 5
+
+
+def test_sigterm_ends_the_loop_with_0_after_the_action_in_hand(grid: Playground) -> None:
+    id_ = grid.hf.request("GkePod", 40)
+    until(lambda: len(grid.cloud()) >= 1, 30, every=0.005, what="creates have begun")
+    assert end(loop_of(grid), signal.SIGTERM) == 0
+    made = {machine["name"] for machine in grid.cloud()}
+    slots = json.loads((grid.state / "memory.json").read_text())
+    assert id_ in json.dumps(slots)
+    grid.start_loop()
+    assert complete(grid, id_)["status"] == "complete"
+    assert made <= set(running(grid))
+    assert grid.cloud_state()["calls"]["pods.create"] == 40, "no create was sent twice: its outcome was recorded"
+
+
+def test_it_is_ready_only_after_a_complete_cycle_and_exports_every_pool(grid: Playground) -> None:
+    until(lambda: grid.loop_answers("readyz"), 20, what="it is ready")
+    metrics = requests.get(f"http://{grid.metrics}/metrics", timeout=10).text
+    for pool in ("gke-main", "gke-spare", "mig-a", "mig-b"):
+        assert f'hf_provisioner_observation_timestamp_seconds{{pool="{pool}"}}' in metrics
+
+
+def test_the_demonstration_holds() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "provisioner", "demo"],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Every step held" in done.stdout

@@ -1,0 +1,380 @@
+"""The five scripts as HostFactory runs them: processes, with a bare environment, from any directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from provisioner.store import Answer, Loss
+from tests.hostfactory import COMMANDS, ROOT, SCRIPTS, Called, HostFactory
+from tests.schemas import check_output
+
+INPUTS: dict[str, object] = {
+    "getAvailableTemplates": {},
+    "requestMachines": {"template": {"templateId": "T1", "machineCount": 3}},
+    "getRequestStatus": {"requests": [{"requestId": "r-unknown"}]},
+    "requestReturnMachines": {"machines": [{"name": "a.x", "machineId": "a"}]},
+    "getReturnRequests": {"machines": [{"name": "a.x", "machineId": "a"}]},
+}
+
+
+@pytest.fixture
+def hf(tmp_path: Path) -> HostFactory:
+    return HostFactory(tmp_path)
+
+
+def machine(name: str, **fields: object) -> dict[str, object]:
+    """A machine's entry in an answer."""
+    entry = {"machineId": name, "name": name, "result": "succeed", "status": "running", "message": ""}
+    return entry | {"privateIpAddress": "10.0.0.7", "publicIpAddress": "", "launchtime": 1_734_619_942} | fields
+
+
+def answer(request: str, status: str, *machines: dict[str, object]) -> Answer:
+    """What the loop publishes for a request."""
+    entry = {"requestId": request, "status": status, "message": "", "machines": list(machines)}
+    return Answer(json.dumps(entry), ended=status != "running")
+
+
+# --- how they are called ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_called_from_the_root_with_hf_s_variables_alone_each_answers_one_document(hf: HostFactory, name: str) -> None:
+    hf.call(name, INPUTS[name])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_missing_input_file_is_one_line_on_stdout(hf: HostFactory, name: str) -> None:
+    called = hf.run([str(SCRIPTS / f"{name}.sh"), "-f", "/no/such/file"])
+    assert called.refusal == "/no/such/file: No such file or directory"
+    assert list(hf.work.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_without_arguments_the_usage_is_printed(hf: HostFactory, name: str) -> None:
+    assert hf.run([str(SCRIPTS / f"{name}.sh")]).refusal == f"usage: {name}.sh -f FILE, or {name}.sh JSON"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_closed_stdin_is_not_missed(hf: HostFactory, name: str) -> None:
+    command = hf.command(name, INPUTS[name])
+    check_output(name, hf.run(["/bin/sh", "-c", 'exec "$@" <&-', "sh", *command]).document)
+
+
+def test_python_s_own_variables_and_locale_change_nothing(hf: HostFactory, tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('a stray module was imported')")
+    environment = hf.environment | {
+        "PYTHONPATH": str(tmp_path),
+        "PYTHONHOME": "/nowhere",
+        "PYTHONWARNINGS": "always",
+        "PYTHONVERBOSE": "1",
+        "LC_ALL": "C",
+        "HF_LOGLEVEL": "LOG_TRACE",
+    }
+    (hf.conf / "demoinstprov_config.json").write_text('{"LOG_LEVEL": "DEBUG"}')
+    for name in COMMANDS:
+        check_output(name, hf.run(hf.command(name, INPUTS[name]), environment=environment).document)
+    assert {line["command"] for line in hf.log} == set(COMMANDS)
+    assert [path.name for path in hf.logs.iterdir()] == ["demoinst-provider.master1.log"]
+
+
+def test_file_names_may_hold_spaces_quotes_and_any_letter(hf: HostFactory) -> None:
+    hf.input = hf.input.with_name("hf in 'a\" $(x) é\n")
+    assert hf.call("requestMachines", INPUTS["requestMachines"])
+
+
+def test_links_to_the_scripts_are_followed(hf: HostFactory, tmp_path: Path) -> None:
+    scripts = tmp_path / "provider plugins" / "it's scripts"
+    scripts.mkdir(parents=True)
+    (scripts / "requestMachines.sh").symlink_to(SCRIPTS / "requestMachines.sh")
+    (tmp_path / "second.sh").symlink_to(scripts / "requestMachines.sh")
+    (tmp_path / "directory").symlink_to(SCRIPTS)
+    argument = json.dumps(INPUTS["requestMachines"])
+    for script in (
+        scripts / "requestMachines.sh",
+        tmp_path / "second.sh",
+        tmp_path / "directory" / "requestMachines.sh",
+    ):
+        assert hf.run([str(script), argument]).document["requestId"]
+
+
+def test_a_relative_path_works_from_its_directory(hf: HostFactory) -> None:
+    argument = json.dumps(INPUTS["requestMachines"])
+    command = [
+        "/bin/sh",
+        "-c",
+        f'cd "{SCRIPTS}" && ./requestMachines.sh "$1" && sh requestMachines.sh "$1"',
+        "sh",
+        argument,
+    ]
+    done = hf.run(command)
+    assert (done.code, done.out.count("requestId")) == (0, 2), done
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_script_is_three_lines_in_both_worlds(name: str) -> None:
+    shell, windows = SCRIPTS / f"{name}.sh", SCRIPTS / f"{name}.bat"
+    assert os.access(shell, os.X_OK)
+    for script, end in ((shell, b"\n"), (windows, b"\r\n")):
+        content = script.read_bytes()
+        assert content.endswith(end)
+        assert len(content.split(end)) == 4
+        assert f" {name} ".encode() in content
+    assert windows.read_bytes().count(b"\n") == windows.read_bytes().count(b"\r\n")
+
+
+# --- which Python -----------------------------------------------------------------------------------------------------
+
+
+def copied(directory: Path) -> Path:
+    """The scripts without the package, where only the choice of Python is looked at."""
+    directory.mkdir(parents=True)
+    for name in ("python", "requestMachines.sh"):
+        shutil.copy(SCRIPTS / name, directory / name)
+    return directory / "requestMachines.sh"
+
+
+def named(path: Path) -> Path:
+    """A Python that says which one it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('#!/bin/sh\necho "$0"\n')
+    path.chmod(0o755)
+    return path
+
+
+def chosen(script: Path, **environment: str) -> str:
+    done = subprocess.run([script, "{}"], env=environment, capture_output=True, text=True, check=False, timeout=30)
+    return os.path.realpath(done.stdout.strip())
+
+
+def test_the_clone_s_virtual_environment_is_chosen(tmp_path: Path) -> None:
+    script = copied(tmp_path / "a clone" / "hf_scripts")
+    python = named(tmp_path / "a clone" / ".venv" / "bin" / "python")
+    assert chosen(script) == str(python)
+
+
+def test_the_virtual_environment_that_holds_the_package_is_chosen(tmp_path: Path) -> None:
+    script = copied(tmp_path / "an env" / "lib" / "python3.11" / "site-packages" / "hf_scripts")
+    python = named(tmp_path / "an env" / "bin" / "python")
+    assert chosen(script) == str(python)
+
+
+def test_a_python_four_levels_up_is_left_alone_where_nothing_is_installed(tmp_path: Path) -> None:
+    script = copied(tmp_path / "a" / "b" / "c" / "hf_scripts")
+    named(tmp_path / "bin" / "python")
+    path = named(tmp_path / "path" / "python3").parent
+    assert chosen(script, PATH=f"{path}:/usr/bin:/bin") == str(path / "python3")
+
+
+def test_hf_python_is_chosen_before_all_others(tmp_path: Path) -> None:
+    script = copied(tmp_path / "clone" / "hf_scripts")
+    named(tmp_path / "clone" / ".venv" / "bin" / "python")
+    mine = named(tmp_path / "my python")
+    assert chosen(script, HF_PYTHON=str(mine)) == str(mine)
+
+
+# --- where they look --------------------------------------------------------------------------------------------------
+
+
+def test_hf_s_common_directories_serve_where_the_instance_s_own_are_not_set(tmp_path: Path) -> None:
+    hf = HostFactory(tmp_path / "unused")
+    for kind, source in (("conf", hf.conf), ("work", hf.work)):
+        place = tmp_path / kind / "providers" / "demoinst"
+        shutil.copytree(source, place)
+    common = {
+        "HF_PROVIDER_NAME": "demoinst",
+        "HF_CONFDIR": str(tmp_path / "conf"),
+        "HF_WORKDIR": str(tmp_path / "work"),
+    }
+    for name in COMMANDS:
+        check_output(name, hf.run(hf.command(name, INPUTS[name]), environment=common).document)
+    assert (tmp_path / "work" / "providers" / "demoinst" / "intent.json").exists()
+
+
+def test_lsf_s_variables_serve_too(tmp_path: Path) -> None:
+    hf = HostFactory(tmp_path)
+    (hf.work / "demoinst").mkdir()
+    lsf = {"PROVIDER_NAME": "demoinst", "PRO_CONF_DIR": str(hf.conf), "PRO_DATA_DIR": str(hf.work)}
+    lsf["PRO_LSF_LOGDIR"] = str(hf.logs)
+    for name in COMMANDS:
+        check_output(name, hf.run(hf.command(name, INPUTS[name]), environment=lsf).document)
+    assert {line["command"] for line in hf.log} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_missing_variable_is_named(hf: HostFactory, name: str) -> None:
+    variable = {"getAvailableTemplates": "HF_PROVIDER_CONFDIR", "requestMachines": "HF_PROVIDER_CONFDIR"}
+    assert hf.run(hf.command(name, INPUTS[name]), environment={"HF_PROVIDER_NAME": "demoinst"}).refusal.startswith(
+        variable.get(name, "HF_PROVIDER_WORKDIR")
+    )
+
+
+def test_two_instances_keep_their_states_apart(tmp_path: Path) -> None:
+    first, second = (HostFactory(tmp_path / name, instance=name) for name in ("first", "second"))
+    request = first.request()
+    second.request()
+    assert request in first.state.intent.read().requests
+    assert request not in second.state.intent.read().requests
+    assert second.status(request)[0]["status"] == "complete_with_error"
+
+
+def test_a_log_directory_that_is_missing_stops_nothing(hf: HostFactory) -> None:
+    hf.logs.rmdir()
+    assert hf.request()
+    assert not hf.logs.exists()
+
+
+# --- the way of a request ---------------------------------------------------------------------------------------------
+
+
+def test_a_request_its_machines_a_loss_and_the_return_as_hf_sees_them(hf: HostFactory) -> None:
+    request = hf.request("T1", 2)
+    assert [(entry["status"], entry["machines"]) for entry in hf.status(request)] == [("running", [])]
+    good, bad = f"hf-{request}-000000", f"hf-{request}-000001"
+    hf.state.status.write({request: answer(request, "complete", machine(good), machine(bad))}, {bad: Loss(0)})
+    hf.state.heartbeat.touch()
+    first, again = hf.status(request), hf.status(request)
+    assert first == again
+    assert [(one["name"], one["result"]) for one in first[0]["machines"]] == [(good, "succeed"), (bad, "succeed")]
+    listing = {"machines": [{"name": f"{name}.c.p.internal", "machineId": name} for name in (good, bad)]}
+    lost = hf.call("getReturnRequests", listing)["requests"]
+    assert lost == [{"machine": f"{bad}.c.p.internal", "machineId": bad, "gracePeriod": 0}]
+    back = hf.give_back(lost[0]["machine"])
+    assert hf.call("getReturnRequests", listing)["requests"] == []
+    assert hf.state.intent.read().returns[back].names == (bad,)
+    assert [entry["status"] for entry in hf.status(request, back)] == ["complete", "running"]
+
+
+def test_ten_thousand_machines_are_printed_whole_and_compared_fast(hf: HostFactory) -> None:
+    request = hf.request("T2", 10_000)
+    names = [f"hf-{request}-{number:06d}" for number in range(10_000)]
+    hf.state.status.write(
+        {request: answer(request, "complete", *(machine(name) for name in names))},
+        {name: Loss(0) for name in names[::2]},
+    )
+    began = time.monotonic()
+    assert [entry["name"] for entry in hf.status(request)[0]["machines"]] == names
+    lost = hf.call("getReturnRequests", {"machines": [{"name": name} for name in names]})["requests"]
+    assert [entry["machine"] for entry in lost] == names[::2]
+    assert time.monotonic() - began < 10
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+def test_nobody_reads_the_answer(hf: HostFactory) -> None:
+    """The call fails without a traceback; the recorded request is never polled, so the loop cancels it."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = hf.command("requestMachines", INPUTS["requestMachines"])
+    done = subprocess.run(command, env=hf.environment, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=30)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert hf.log[-1]["level"] == "ERROR"
+
+
+@pytest.mark.parametrize("limit", [0, 256], ids=["not even the lock can be signed", "the new state does not fit"])
+def test_on_a_full_disk_nothing_is_recorded(hf: HostFactory, limit: int) -> None:
+    """The limit stands for the disk: no file may grow beyond it."""
+    known = hf.request(), hf.request()
+    before = (hf.work / "intent.json").read_bytes()
+
+    def run(name: str) -> Called:
+        done = subprocess.run(
+            hf.command(name, INPUTS[name]),
+            env=hf.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        )
+        return Called(done.returncode, done.stdout, done.stderr)
+
+    assert str(hf.work) in run("requestMachines").refusal
+    assert str(hf.work) in run("requestReturnMachines").refusal
+    assert (hf.work / "intent.json").read_bytes() == before
+    assert run("getReturnRequests").document["requests"] == []
+    assert set(hf.state.intent.read().requests) == set(known)
+
+
+def test_fifty_calls_at_the_same_time_all_succeed_and_none_is_lost(hf: HostFactory, tmp_path: Path) -> None:
+    known = hf.request()
+    inputs = INPUTS | {"getRequestStatus": {"requests": {"requestId": known}}}
+    files = {name: tmp_path / f"{name}.json" for name in COMMANDS}
+    for name, file in files.items():
+        file.write_text(json.dumps(inputs[name]))
+
+    def call(number: int) -> tuple[str, Called]:
+        name = COMMANDS[number % len(COMMANDS)]
+        return name, hf.run([str(SCRIPTS / f"{name}.sh"), "-f", str(files[name])])
+
+    with ThreadPoolExecutor(50) as pool:
+        answers = [(name, called.document) for name, called in pool.map(call, range(50))]
+    intent = hf.state.intent.read()
+    printed = {document["requestId"] for name, document in answers if name.startswith("request")}
+    assert len(printed) == 20
+    assert printed | {known} == {*intent.requests, *intent.returns}
+    for name, document in answers:
+        check_output(name, document)
+
+
+def test_terminated_at_any_moment_a_call_leaves_a_state_that_works(hf: HostFactory) -> None:
+    hf.request()
+    answered = []
+    for number in range(20):
+        process = subprocess.Popen(
+            hf.command("requestMachines", INPUTS["requestMachines"]),
+            env=hf.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            process.wait(0.004 * number)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+        assert b"Traceback" not in err
+        if out:
+            answered.append(json.loads(out)["requestId"])
+        assert process.returncode in (0, -signal.SIGTERM)
+    assert set(answered) <= set(hf.state.intent.read().requests)
+    assert hf.request() in hf.state.intent.read().requests
+
+
+# --- what they cost ---------------------------------------------------------------------------------------------------
+
+HEAVY = {"yaml", "pydantic", "kubernetes", "google", "requests", "aiohttp", "rich", "prometheus_client", "hypothesis"}
+SLOW = {"asyncio", "dataclasses", "inspect", "logging", "socket", "ssl", "subprocess", "urllib", "datetime", "random"}
+
+
+def test_no_command_imports_a_cloud_client_nor_anything_slow(hf: HostFactory) -> None:
+    known = hf.request()
+    hf.state.status.write({known: answer(known, "running")}, {"a": Loss(0)})
+    calls = {name: json.dumps(document) for name, document in INPUTS.items()}
+    calls["getRequestStatus"] = json.dumps({"requests": [{"requestId": known}]})
+    program = (
+        "import sys; before = set(sys.modules); import json, os; sys.path.insert(0, sys.argv[1])\n"
+        "from hf_scripts import commands\n"
+        "codes = [commands.run(name, [text], os.environ) for name, text in json.loads(sys.argv[2]).items()]\n"
+        "print(json.dumps([codes, sorted(set(sys.modules) - before)]))"
+    )
+    done = hf.run([sys.executable, "-I", "-c", program, str(ROOT), json.dumps(calls)])
+    codes, modules = json.loads(done.out.splitlines()[-1])
+    assert codes == [0] * 5
+    roots = {module.partition(".")[0] for module in modules}
+    assert roots & (HEAVY | SLOW) == set()
+    assert "tinydb" in roots
+    assert {module for module in modules if module.startswith("provisioner.")} <= {
+        f"provisioner.{name}" for name in ("answers", "durable", "locks", "marks", "storage", "store", "templates")
+    }

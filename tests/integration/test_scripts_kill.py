@@ -1,0 +1,135 @@
+"""A script killed, or refused by the disk, at each write, fsync, rename and lock leaves the old or the new state."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.hostfactory import HostFactory
+
+STRACE = shutil.which("strace")
+CALLS = ("write", "pwrite64", "fsync", "fdatasync", "rename", "renameat", "renameat2", "flock", "utimensat", "unlink")
+LINE = re.compile(r"^(\w+)\((.*)", re.MULTILINE)
+COMMANDS = {
+    "requestMachines": {"template": {"templateId": "T1", "machineCount": 3}},
+    "requestReturnMachines": {"machines": [{"name": "a"}, {"name": "b"}]},
+}
+
+
+class Step(NamedTuple):
+    """The nth such system call of the script's Python."""
+
+    call: str
+    nth: int
+    arguments: str
+
+
+def strace(hf: HostFactory, options: list[str], command: list[str]) -> subprocess.CompletedProcess[bytes]:
+    """Runs the whole script, its Python under strace: what the shell starts before is not counted."""
+    assert STRACE
+    python = hf.input.with_name("python")
+    python.write_text(f'#!/bin/sh\nexec {shlex.join([STRACE, "-qq", *options, sys.executable])} "$@"\n')
+    python.chmod(0o755)
+    return subprocess.run(
+        command,
+        env=hf.environment | {"HF_PYTHON": str(python)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def works() -> bool:
+    """True where strace is installed and may trace."""
+    return (
+        STRACE is not None and subprocess.run([STRACE, "-qq", "true"], capture_output=True, check=False).returncode == 0
+    )
+
+
+pytestmark = pytest.mark.skipif(not works(), reason="strace is not installed or may not trace")
+
+
+def steps(hf: HostFactory, command: list[str], trace: Path) -> list[Step]:
+    """The calls that concern the state directory or stdout, in order, found by running the command once."""
+    done = strace(hf, ["-y", "-o", str(trace), "-e", f"trace={','.join(CALLS)}"], command)
+    assert done.returncode == 0, done
+    counts: Counter[str] = Counter()
+    found = []
+    for call, arguments in LINE.findall(trace.read_text()):
+        counts[call] += 1
+        if str(hf.work) in arguments or arguments.startswith("1<"):
+            found.append(Step(call, counts[call], arguments))
+    return found
+
+
+def recorded(hf: HostFactory) -> list[str]:
+    """The ids in intent; none where it was not made yet."""
+    if not hf.state.intent.exists():
+        return []
+    intent = hf.state.intent.read()
+    return [*intent.requests, *intent.returns]
+
+
+def stop_at(hf: HostFactory, step: Step, how: str, command: list[str]) -> subprocess.CompletedProcess[bytes]:
+    """Runs the command, which meets ``how`` on entering the step."""
+    return strace(
+        hf, ["-o", "/dev/null", "-e", f"trace={step.call}", "-e", f"inject={step.call}:{how}:when={step.nth}"], command
+    )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("first", [True, False], ids=["making the state", "in a state that is there"])
+def test_killed_at_any_step_a_script_leaves_the_old_or_the_new_state(tmp_path: Path, name: str, first: bool) -> None:
+    def fresh(number: int) -> HostFactory:
+        hf = HostFactory(tmp_path / str(number))
+        if not first:
+            hf.state.intent.create("demo")
+        return hf
+
+    hf = fresh(0)
+    found = steps(hf, hf.command(name, COMMANDS[name]), tmp_path / "trace")
+    assert {step.call for step in found} >= {"flock", "write", "fsync", "rename"}
+    ends = []
+    for number, step in enumerate(found, 1):
+        hf = fresh(number)
+        done = stop_at(hf, step, "signal=SIGKILL", hf.command(name, COMMANDS[name]))
+        assert done.returncode == -signal.SIGKILL, step
+        ends.append(len(recorded(hf)))
+        if done.stdout:
+            assert recorded(hf) == [json.loads(done.stdout)["requestId"]], "an id was printed that is not recorded"
+        after = hf.call(name, COMMANDS[name])["requestId"]
+        assert after in recorded(hf)
+        assert len(recorded(hf)) == ends[-1] + 1, step
+    assert ends == sorted(ends), "once recorded, always recorded"
+    assert set(ends) == {0, 1}, "some steps come before the record, some after"
+    assert ends[-1] == 1, "the id is printed last"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("error", ["ENOSPC", "EIO", "EROFS"])
+def test_refused_by_the_disk_a_script_ends_with_1_and_records_nothing(tmp_path: Path, name: str, error: str) -> None:
+    hf = HostFactory(tmp_path / "0")
+    hf.state.intent.create("demo")
+    found = steps(hf, hf.command(name, COMMANDS[name]), tmp_path / "trace")
+    renamed = next(number for number, step in enumerate(found) if step.call.startswith("rename"))
+    for number, step in enumerate(found[: renamed + 1], 1):
+        hf = HostFactory(tmp_path / str(number))
+        hf.state.intent.create("demo")
+        before = (hf.work / "intent.json").read_bytes()
+        done = stop_at(hf, step, f"error={error}", hf.command(name, COMMANDS[name]))
+        assert (done.returncode, done.stderr) == (1, b""), step
+        assert done.stdout.count(b"\n") == 1
+        assert str(hf.work).encode() in done.stdout
+        assert (hf.work / "intent.json").read_bytes() == before
+        assert {path.name for path in hf.work.iterdir()} == {"intent.json", "intent.json.lock"}

@@ -1,0 +1,496 @@
+"""One simulated run: a cloud, HostFactory and the loop on real state files, all in virtual time, and everything that
+can go wrong between them. ``judge.py`` watches it with its own record of what is true.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from provisioner.acting import Batch, Results, carry_out
+from provisioner.backends import BackendError, MayStart
+from provisioner.durable import StateMissing
+from provisioner.model import (
+    Create,
+    Delete,
+    ErrorClass,
+    Failure,
+    Limits,
+    Look,
+    Memory,
+    Outcome,
+    PoolLimits,
+    Snapshot,
+    TemplateLimits,
+    Unobserved,
+)
+from provisioner.reconcile import CycleReport, Reconciler, SupersededError
+from provisioner.simulator.compute_settings import MigSpec, Timings
+from provisioner.simulator.direct import Direct, DirectGke, DirectMig, Line
+from provisioner.simulator.groups import Groups
+from provisioner.simulator.pods import Cluster
+from provisioner.simulator.world import World
+from provisioner.store import StateDir
+from tests.simulation.judge import Judge, TrueMachine, machines_of
+
+PROVISIONER = "demo"
+PREFIX = "hf"
+RAM = "/dev/shm"
+
+LIMITS = Limits(
+    prefix=PREFIX,
+    pools={
+        "alpha": PoolLimits(
+            "alpha", max_machines=5, max_pending=4, initial_window=2, boot_deadline=300.0, spill_after=90.0
+        ),
+        "beta": PoolLimits(
+            "beta",
+            max_machines=4,
+            max_pending=3,
+            initial_window=3,
+            boot_deadline=400.0,
+            spill_after=120.0,
+            lag=30.0,
+            stale_after=90.0,
+        ),
+        "gamma": PoolLimits("gamma", max_pending=3, initial_window=1, boot_deadline=300.0, spill_after=90.0),
+    },
+    templates={
+        "wide": TemplateLimits("wide", ("alpha", "beta", "gamma"), max_machines=9),
+        "pods": TemplateLimits("pods", ("alpha",)),
+        "vms": TemplateLimits("vms", ("beta", "gamma")),
+    },
+    request_deadline=1800.0,
+    return_deadline=1800.0,
+    orphan_grace=300.0,
+    orphan_cap_per_hour=4,
+    cancel_after=1200.0,
+    retention=7200.0,
+    backoff_last=300.0,
+)
+
+BLIND = Failure(ErrorClass.UNAVAILABLE, "not all pages came")
+
+
+class Crash(BaseException):
+    """The process ends here: nothing catches it but the driver."""
+
+
+@dataclass
+class Fuse:
+    """Burns at every step of the loop; at the chosen one the process ends."""
+
+    left: int | None = None
+
+    def burn(self, where: str) -> None:
+        """One more step."""
+        if self.left is None:
+            return
+        self.left -= 1
+        if self.left <= 0:
+            self.left = None
+            raise Crash(where)
+
+    def around(self, function: Callable[..., Any], where: str) -> Callable[..., Any]:
+        """The function, with a chance to die before it and one after it."""
+
+        def guarded(*arguments: Any, **options: Any) -> Any:
+            self.burn(f"before {where}")
+            result = function(*arguments, **options)
+            self.burn(f"after {where}")
+            return result
+
+        return guarded
+
+
+class VirtualClock:
+    """Loop time in a world, carried over a restart as the loop's own clock does it."""
+
+    def __init__(self, world: World, skew: Callable[[], float], before: Memory | None) -> None:
+        self._world = world
+        self._skew = skew
+        start = self.wall()
+        if before is not None:
+            start = before.time + min(max(self.wall() - before.time_wall, 0.0), 3600.0)
+        self._base = start - world.now
+
+    def now(self) -> float:
+        return self._base + self._world.now
+
+    def wall(self) -> float:
+        return self._world.wall() + self._skew()
+
+
+class StoryActors:
+    """Carries batches out at once, or, for pools that are slow, when the driver says so."""
+
+    def __init__(self, story: Story) -> None:
+        self._story = story
+        self._held: dict[str, Batch] = {}
+        self._ended: list[Results] = []
+
+    def busy(self) -> Set[str]:
+        return frozenset(self._held) | {results.pool for results in self._ended if results.pool in self._story.slow}
+
+    def submit(self, batch: Batch, may_start: MayStart) -> None:
+        assert batch.pool not in self.busy(), f"pool {batch.pool} is busy and was given another batch"
+        self._story.fuse.burn(f"before a batch of {batch.pool}")
+        if batch.pool in self._story.slow:
+            self._held[batch.pool] = batch
+            return
+        self._carry_out(batch)
+
+    def collect(self) -> list[Results]:
+        ended, self._ended = self._ended, []
+        return ended
+
+    def release(self) -> None:
+        """What was held is done now."""
+        for pool in list(self._held):
+            self._carry_out(self._held.pop(pool))
+
+    def _carry_out(self, batch: Batch) -> None:
+        self._ended.append(carry_out(batch, self._story.backends[batch.pool], lambda: True))
+        self._story.fuse.burn(f"after a batch of {batch.pool}")
+
+
+class Watched(Direct):
+    """A place that tells the judge what is asked of it and what it did, and where the loop may die at any call."""
+
+    story: Story
+
+    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
+        self.story.judge.asked(creates)
+        return super().create(creates, may_start)
+
+    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
+        for delete in deletes:
+            self.story.judge.deleting(delete)
+        return super().delete(deletes, may_start)
+
+    def _send(self, action: Create | Delete, do: Callable[[], Failure | None]) -> list[Outcome]:
+        self.story.fuse.burn(f"before the call for {action.name}")
+        outcomes = super()._send(action, do)
+        for outcome in outcomes:
+            if isinstance(action, Create) and outcome.failure is not None:
+                self.story.judge.refused(action)
+        self.story.fuse.burn(f"after the call for {action.name}")
+        return outcomes
+
+    def _create(self, create: Create) -> Failure | None:
+        failure = super()._create(create)  # type: ignore[safe-super]
+        self.story.judge.applied(create)
+        return failure
+
+
+class WatchedGke(Watched, DirectGke):
+    pass
+
+
+class WatchedMig(Watched, DirectMig):
+    pass
+
+
+@dataclass
+class Life:
+    """One process of the loop."""
+
+    reconciler: Reconciler
+    actors: StoryActors
+    state: StateDir
+    clock: VirtualClock
+
+
+@dataclass
+class Wanted:
+    """A request as HF knows it."""
+
+    template: str
+    count: int
+    polled: float
+    """World time of the last poll, or of the request."""
+    told: str | None = None
+    """The terminal answer that HF has read."""
+    listed: set[str] = field(default_factory=set)
+    """Machines that any answer has named."""
+
+
+class Story:
+    """The world, HF and the loop. Every method is one thing that may happen next."""
+
+    def __init__(self, seed: int = 0, limits: Limits = LIMITS) -> None:
+        self.directory = tempfile.TemporaryDirectory(dir=RAM if os.path.isdir(RAM) else None, prefix="story-")
+        self.limits = limits
+        self.world = World(seed=seed)
+        self.fuse = Fuse()
+        self.skew = 0.0
+        self.slow: set[str] = set()
+        self.cluster = Cluster(self.world, ["ns-alpha", "ns-gamma"])
+        spec = MigSpec(project="p", name="mig-beta", zone="r1-a")
+        self.groups = Groups(self.world, [spec], Timings(operation=(0.0, 0.0)))
+        self.mig = self.groups.mig("p", "zones/r1-a", "mig-beta")
+        self.lines = {pool: Line() for pool in limits.pools}
+        self.backends = {
+            "alpha": WatchedGke("alpha", self.cluster, "ns-alpha", provisioner=PROVISIONER, line=self.lines["alpha"]),
+            "beta": WatchedMig("beta", self.groups, self.mig, prefix=PREFIX, lag=30.0, line=self.lines["beta"]),
+            "gamma": WatchedGke("gamma", self.cluster, "ns-gamma", provisioner=PROVISIONER, line=self.lines["gamma"]),
+        }
+        for backend in self.backends.values():
+            backend.story = self
+        self.hf = StateDir(self.directory.name)
+        self.hf.intent.create(PROVISIONER)
+        self.requests: dict[str, Wanted] = {}
+        self.returned: dict[str, str] = {}
+        """Names that HF gave back, and the return's id."""
+        self.returns: dict[str, str | None] = {}
+        """Returns, and the terminal answer that HF has read."""
+        self.judge = Judge(self)
+        self.ghosts: list[Life] = []
+        self.looks: dict[str, Look] = {}
+        self.due = 0.0
+        self.life = self._live()
+
+    def close(self) -> None:
+        """Remove the files."""
+        self.directory.cleanup()
+
+    # --- the loop -------------------------------------------------------------------------------------------------
+
+    def _live(self) -> Life:
+        """A new process of the loop on the same files, with a new epoch."""
+        state = StateDir(self.directory.name)
+        lock = state.loop_lock
+        assert lock.acquire(0)
+        epoch = lock.raise_epoch()
+        lock.release()
+
+        def check() -> None:
+            if lock.epoch() != epoch:
+                raise SupersededError(f"epoch {lock.epoch()} stands there, not {epoch}")
+
+        clock = VirtualClock(self.world, lambda: self.skew, self.memory())
+        actors = StoryActors(self)
+        reconciler = Reconciler(
+            clock=clock,
+            state=state,
+            actors=actors,
+            limits=self.limits,
+            provisioner=PROVISIONER,
+            epoch=epoch,
+            check=check,
+        )
+        self._guard(state)
+        return Life(reconciler, actors, state, clock)
+
+    def _guard(self, state: StateDir) -> None:
+        """Give the loop a chance to die around each write."""
+        fuse: Fuse = self.fuse
+        state.memory.write = fuse.around(state.memory.write, "memory.write")  # type: ignore[method-assign]
+        state.status.write = fuse.around(state.status.write, "status.write")  # type: ignore[method-assign]
+        state.seen.forget = fuse.around(state.seen.forget, "seen.forget")  # type: ignore[method-assign]
+        transaction = state.intent.transaction
+
+        @contextmanager
+        def guarded(**options: Any) -> Any:
+            fuse.burn("before intent.transaction")
+            with transaction(**options) as intent:
+                yield intent
+            fuse.burn("after intent.transaction")
+
+        state.intent.transaction = guarded  # type: ignore[method-assign]
+
+    def memory(self) -> Memory | None:
+        """What memory.json holds."""
+        try:
+            return self.hf.memory.read()
+        except StateMissing:
+            return None
+
+    def restart(self) -> None:
+        """The process is gone; a new one begins."""
+        self.fuse.left = None
+        self.life = self._live()
+
+    def take_over(self) -> None:
+        """A second process becomes the loop while the first still runs and does not know."""
+        self.ghosts = [*self.ghosts, self.life][-2:]
+        self.life = self._live()
+
+    def ghost_cycle(self) -> None:
+        """A superseded loop wakes: whatever it plans, it must neither write nor act."""
+        for ghost in self.ghosts:
+            before = self._marks()
+            self.judge.superseded = True
+            try:
+                ghost.reconciler.cycle(self._look(ghost))
+            except SupersededError:
+                pass
+            finally:
+                self.judge.superseded = False
+            assert self._marks() == before, "a superseded loop wrote"
+
+    def _marks(self) -> list[object]:
+        return [store.signature() for store in (self.hf.intent, self.hf.memory, self.hf.status)]
+
+    def cycle(self, *, blind: Collection[str] = (), late: Collection[str] = (), crash_at: int | None = None) -> None:
+        """One cycle. ``blind`` pools cannot be seen, of ``late`` ones only an old snapshot is at hand."""
+        looks = self._look(self.life, blind, late)
+        self.looks = looks
+        self.judge.looked(looks, self.life.clock.now())
+        self.fuse.left = crash_at
+        report: CycleReport | None = None
+        try:
+            report = self.life.reconciler.cycle(looks)
+        except Crash:
+            self.restart()
+        self.fuse.left = None
+        if report is not None:
+            assert not report.problem, report.problem
+            if report.plan is not None:
+                self.due = report.plan.due
+        self.judge.after_cycle(report)
+
+    def _look(self, life: Life, blind: Collection[str] = (), late: Collection[str] = ()) -> dict[str, Look]:
+        now, strangers = life.clock.now(), life.reconciler.strangers()
+        looks: dict[str, Look] = {}
+        for pool, backend in self.backends.items():
+            backend.line.blind = BLIND if pool in blind else None
+            before = self.looks.get(pool)
+            if pool in late and before is not None:
+                looks[pool] = before
+                continue
+            try:
+                looks[pool] = backend.observe(now, strangers)
+            except BackendError as error:
+                looks[pool] = Unobserved(pool, now, error.failure)
+        return looks
+
+    # --- time and trouble -----------------------------------------------------------------------------------------
+
+    def advance(self, seconds: float) -> None:
+        """Time passes and nobody looks."""
+        self.world.advance(self.world.now + seconds)
+        self.judge.watch()
+
+    def run(self, seconds: float, cycles: int) -> None:
+        """Time passes with so many cycles."""
+        for _ in range(cycles):
+            self.advance(seconds / cycles)
+            self.cycle()
+
+    def machines(self) -> dict[str, TrueMachine]:
+        """Everything of ours that truly exists, by name."""
+        return machines_of(self)
+
+    def preempt(self, names: Iterable[str]) -> None:
+        """The place takes machines away."""
+        chosen = set(names)
+        self.judge.disturbed |= chosen
+        self.cluster.preempt(chosen)
+        self.groups.preempt(chosen)
+        self.judge.watch()
+
+    def vanish(self, name: str) -> None:
+        """Somebody deletes a machine behind our back, at once."""
+        self.judge.disturbed.add(name)
+        for namespace in ("ns-alpha", "ns-gamma"):
+            pod = self.cluster.pods.get(namespace, name)
+            if pod is not None:
+                self.cluster.delete(pod, 0)
+        for vm in self.groups.vms.named(name):
+            self.groups.vms.remove(vm)
+        self.judge.watch()
+
+    def add_orphans(self, request: str, count: int) -> None:
+        """Machines appear that carry our identity and belong to no request."""
+        for number in range(count):
+            create = Create(f"{PREFIX}-{request}-{number:06d}", "alpha", "pods", request)
+            assert DirectGke._create(self.backends["alpha"], create) is None
+            self.judge.orphans[create.name] = self.world.now
+        self.judge.watch()
+
+    def add_foreigner(self, name: str) -> None:
+        """Somebody else's pod in our namespace."""
+        spec = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "example/image:1"}]}
+        self.cluster.create("ns-alpha", {"metadata": {"name": name, "labels": {"app": "other"}}, "spec": spec})
+        self.judge.foreigners.add(name)
+
+    # --- HostFactory ----------------------------------------------------------------------------------------------
+
+    def request(self, template: str, count: int) -> str:
+        """requestMachines."""
+        with self.hf.intent.transaction() as intent:
+            id_ = intent.add_request(template, count, created_wall=self.world.wall() + self.skew)
+        self.requests[id_] = Wanted(template, count, self.world.now)
+        return id_
+
+    def poll(self, id_: str) -> None:
+        """getRequestStatus, for a request or a return."""
+        self.hf.seen.touch(id_)
+        try:
+            answer = self.hf.status.read_answers([id_]).get(id_)
+        except StateMissing:
+            answer = None
+        if id_ in self.requests:
+            self.requests[id_].polled = self.world.now
+        if answer is None:
+            return
+        if answer.ended:
+            self.hf.seen.tell(id_)
+        self.judge.heard(id_, answer)
+
+    def give_back(self, names: Iterable[str]) -> None:
+        """requestReturnMachines."""
+        chosen = list(dict.fromkeys(names))
+        with self.hf.intent.transaction() as intent:
+            id_ = intent.add_return(chosen, created_wall=self.world.wall() + self.skew)
+        self.returns[id_] = None
+        self.judge.given_back(chosen)
+        self.returned |= dict.fromkeys(chosen, id_)
+
+    def list_hosts(self) -> None:
+        """getReturnRequests with all hosts HF believes it has; what is reported lost is given back."""
+        hosts = self.judge.hosts()
+        try:
+            lost = self.hf.status.read_lost()
+        except StateMissing:
+            lost = {}
+        self.hf.inventory.write(sorted(hosts))
+        reported = [name for name in sorted(hosts) if name in lost]
+        self.judge.reported_lost(reported)
+        if reported:
+            self.give_back(reported)
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Nothing goes wrong any more: everything must come to its end."""
+        self.slow.clear()
+        self.life.actors.release()
+        self.world.set_faults([])
+        for line in self.lines.values():
+            line.mishaps.clear()
+            line.lag = 0.0
+        began = self.life.clock.now()
+        patience = self.limits.request_deadline + self.limits.return_deadline + self.limits.orphan_grace + 3600.0
+        while self.life.clock.now() < began + patience:
+            for id_, wanted in self.requests.items():
+                if wanted.told is None:
+                    self.poll(id_)
+            for id_, told in self.returns.items():
+                if told is None:
+                    self.poll(id_)
+            self.cycle()
+            if not self.judge.unsettled():
+                break
+            self.advance(min(max(self.due - self.life.clock.now(), 1.0), 30.0))
+        self.judge.at_the_end()
+
+    def snapshot_of(self, pool: str) -> Mapping[str, object]:
+        """What the newest look shows of a pool; empty when it was not seen."""
+        look = self.looks.get(pool)
+        return look.machines if isinstance(look, Snapshot) else {}

@@ -1,0 +1,209 @@
+"""Compute's errors as classes: codes and texts as Google's API and the field reports show them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import google.api_core.exceptions as google_errors
+import google.auth.exceptions as auth_errors
+import pytest
+import requests.exceptions as request_errors
+from google.protobuf.json_format import ParseError
+
+from provisioner.backends.compute_errors import (
+    CALL_ERRORS,
+    AlreadyExists,
+    ComputeError,
+    attempt_error,
+    classify,
+    http_error,
+    of_exception,
+    operation_error,
+    raised,
+)
+from provisioner.model import AMBIGUOUS_ERRORS, STOPPING_ERRORS, ErrorClass, Failure
+
+E = ErrorClass
+SUBSTITUTE = (
+    "CreateInstances cannot be used when UpdatePolicy type is set to PROACTIVE and replacementMethod to SUBSTITUTE."
+    " Set replacementMethod to RECREATE or disable rolling update by setting type to OPPORTUNISTIC."
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "text", "expected"),
+    [
+        (403, "rateLimitExceeded", "Rate Limit Exceeded", E.THROTTLED),
+        (
+            403,
+            "rateLimitExceeded",
+            "Quota exceeded for quota metric 'Queries' and limit 'Queries per minute'",
+            E.THROTTLED,
+        ),
+        (403, "", "Quota exceeded for quota metric 'Queries' and limit 'Queries per minute' of 'x'", E.THROTTLED),
+        (429, "", "Too many requests", E.THROTTLED),
+        (0, "ZONE_RESOURCE_POOL_EXHAUSTED", "The zone does not have enough resources", E.STOCKOUT),
+        (0, "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "", E.STOCKOUT),
+        (0, "RESOURCE_POOL_EXHAUSTED", "", E.STOCKOUT),
+        (0, "INSUFFICIENT_CAPACITY", "", E.STOCKOUT),
+        (503, "insufficientCapacity", "", E.STOCKOUT),
+        (0, "VM_MIN_COUNT_NOT_REACHED", "", E.STOCKOUT),
+        (
+            0,
+            "QUOTA_EXCEEDED",
+            "Instance 'x' creation failed: Quota 'N2D_CPUS' exceeded. Limit: 500.0 in region europe-west1.",
+            E.QUOTA,
+        ),
+        (403, "quotaExceeded", "Quota 'INSTANCES' exceeded.", E.QUOTA),
+        (0, "IP_SPACE_EXHAUSTED", "IP space of 'default' is exhausted.", E.QUOTA),
+        (0, "PERMISSIONS_ERROR", "Required 'compute.instances.create' permission", E.DENIED),
+        (403, "forbidden", "Required permission for the project", E.DENIED),
+        (401, "authError", "Invalid Credentials", E.DENIED),
+        (412, "CONDITION_NOT_MET", SUBSTITUTE, E.INVALID),
+        (412, "conditionNotMet", "", E.INVALID),
+        (400, "invalid", "Invalid value for field 'size'", E.INVALID),
+        (400, "required", "Required field 'resource.instances' not specified", E.INVALID),
+        (404, "notFound", "The resource was not found", E.NOT_FOUND),
+        (0, "RESOURCE_NOT_FOUND", "", E.NOT_FOUND),
+        (0, "INTERNAL_ERROR", "Instance failed to start due to preemption.", E.OTHER),
+        (0, "PREEMPTED", "", E.OTHER),
+        (0, "INTERNAL_ERROR", "Internal error. Please try again.", E.OTHER),
+        (0, "RESOURCE_ALREADY_EXISTS", "The resource already exists", E.OTHER),
+        (409, "alreadyExists", "", E.UNAVAILABLE),
+        (500, "backendError", "", E.UNAVAILABLE),
+        (502, "", "", E.UNAVAILABLE),
+        (503, "", "", E.UNAVAILABLE),
+        (504, "", "", E.UNAVAILABLE),
+        (408, "", "", E.TIMEOUT),
+        (0, "", "", E.OTHER),
+        (418, "", "", E.OTHER),
+    ],
+)
+def test_class_of_an_error(status: int, code: str, text: str, expected: ErrorClass) -> None:
+    assert classify(ComputeError(status, code, text)) is expected
+
+
+def test_a_server_that_fails_leaves_open_what_it_did() -> None:
+    """A 5xx or a broken connection may come after the mutation was applied: its create is repeated by name."""
+    for status in (500, 502, 503, 504):
+        assert classify(ComputeError(status, "", "")) in AMBIGUOUS_ERRORS
+    assert classify(ComputeError(503, "insufficientCapacity", "")) in STOPPING_ERRORS
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ComputeError(0, "CODE", "Words."), "CODE: Words."),
+        (ComputeError(0, "CODE", ""), "CODE"),
+        (ComputeError(0, "", "Words."), "Words."),
+        (ComputeError(0, "QUOTA_EXCEEDED", "QUOTA_EXCEEDED happened"), "QUOTA_EXCEEDED happened"),
+        (ComputeError(500, "", ""), "HTTP 500"),
+    ],
+)
+def test_an_error_keeps_googles_words(error: ComputeError, text: str) -> None:
+    assert error.failure().text == text
+
+
+@pytest.mark.parametrize(
+    ("error", "taken"),
+    [
+        (ComputeError(409, "", ""), True),
+        (ComputeError(0, "RESOURCE_ALREADY_EXISTS", ""), True),
+        (ComputeError(400, "memberAlreadyExists", ""), True),
+        (ComputeError(400, "invalid", ""), False),
+        (ComputeError(503, "", ""), False),
+    ],
+)
+def test_a_name_that_is_taken_asks_for_another_look(error: ComputeError, taken: bool) -> None:
+    assert isinstance(raised(error), AlreadyExists) is taken
+
+
+def body(code: int, reason: str, message: str) -> dict[str, Any]:
+    return {"error": {"code": code, "message": message, "errors": [{"reason": reason, "message": message}]}}
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "text", "expected"),
+    [
+        (403, body(403, "rateLimitExceeded", "slow down"), "", ComputeError(403, "rateLimitExceeded", "slow down")),
+        (404, {"error": {"code": 404, "message": "gone"}}, "", ComputeError(404, "", "gone")),
+        (502, None, "<html>Bad Gateway</html>\n", ComputeError(502, "", "HTTP 502: <html>Bad Gateway</html>")),
+        (500, ["odd"], "odd", ComputeError(500, "", "HTTP 500: odd")),
+        (500, {"error": "odd"}, "odd", ComputeError(500, "", "HTTP 500: odd")),
+    ],
+)
+def test_error_of_an_http_answer(status: int, content: object, text: str, expected: ComputeError) -> None:
+    assert http_error(status, content, text) == expected
+
+
+FAILED = {
+    "status": "DONE",
+    "httpErrorStatusCode": 412,
+    "httpErrorMessage": "PRECONDITION FAILED",
+    "error": {"errors": [{"code": "CONDITION_NOT_MET", "message": SUBSTITUTE}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [
+        pytest.param({"status": "DONE"}, None, id="done"),
+        pytest.param(FAILED, Failure(E.INVALID, f"CONDITION_NOT_MET: {SUBSTITUTE}"), id="refused by the policy"),
+        pytest.param(
+            {"status": "DONE", "httpErrorStatusCode": 503, "httpErrorMessage": "SERVICE UNAVAILABLE"},
+            Failure(E.UNAVAILABLE, "SERVICE UNAVAILABLE"),
+            id="only a status",
+        ),
+        pytest.param({"status": "DONE", "error": {"errors": []}}, None, id="an empty list of errors"),
+    ],
+)
+def test_error_of_an_operation(operation: dict[str, Any], expected: Failure | None) -> None:
+    error = operation_error(operation)
+    assert (error.failure() if error else None) == expected
+
+
+def test_a_specific_error_is_not_hidden_by_a_general_one() -> None:
+    errors = [{"code": "INTERNAL_ERROR", "message": "?"}, {"code": "QUOTA_EXCEEDED", "message": "CPUS"}]
+    error = attempt_error({"lastAttempt": {"errors": {"errors": errors}}})
+    assert error is not None
+    assert error.code == "QUOTA_EXCEEDED"
+    first = attempt_error({"lastAttempt": {"errors": {"errors": errors[:1]}}})
+    assert first is not None
+    assert first.code == "INTERNAL_ERROR"
+
+
+@pytest.mark.parametrize("entry", [{}, {"lastAttempt": {}}, {"lastAttempt": {"errors": {}}}])
+def test_no_error_of_the_last_attempt(entry: dict[str, Any]) -> None:
+    assert attempt_error(entry) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (request_errors.ReadTimeout("slow"), E.TIMEOUT),
+        (request_errors.ConnectTimeout("slow"), E.TIMEOUT),
+        (request_errors.ConnectionError("reset"), E.UNAVAILABLE),
+        (request_errors.ChunkedEncodingError("cut"), E.UNAVAILABLE),
+        (google_errors.RetryError("slow", None), E.TIMEOUT),
+        (google_errors.ServiceUnavailable("later"), E.UNAVAILABLE),
+        (google_errors.GatewayTimeout("later"), E.UNAVAILABLE),
+        (google_errors.InternalServerError("oh"), E.UNAVAILABLE),
+        (google_errors.BadRequest("bad"), E.INVALID),
+        (google_errors.Forbidden("no"), E.DENIED),
+        (google_errors.Forbidden("slow", errors=[{"reason": "rateLimitExceeded"}]), E.THROTTLED),
+        (google_errors.NotFound("no"), E.NOT_FOUND),
+        (google_errors.PreconditionFailed("no"), E.INVALID),
+        (google_errors.TooManyRequests("slow"), E.THROTTLED),
+        (auth_errors.TransportError("no network"), E.UNAVAILABLE),
+        (auth_errors.RefreshError("revoked"), E.DENIED),
+        (auth_errors.DefaultCredentialsError("none"), E.DENIED),
+        (ParseError("not JSON"), E.UNAVAILABLE),
+    ],
+)
+def test_both_families_of_exceptions_have_a_class(error: Exception, expected: ErrorClass) -> None:
+    assert isinstance(error, CALL_ERRORS)
+    assert of_exception(error).failure.error is expected
+
+
+def test_a_conflict_raised_by_the_client_asks_for_another_look() -> None:
+    assert isinstance(of_exception(google_errors.Conflict("taken")), AlreadyExists)

@@ -1,0 +1,347 @@
+"""What Compute's two lists say of a machine: decision tables over member and instance entries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner.backends.instances import (
+    Instance,
+    Member,
+    counted,
+    group_problems,
+    machine,
+    read_instance,
+    read_member,
+    spec,
+)
+from provisioner.model import ErrorClass, Fingerprint, LossCause, Machine, Notice, Phase
+
+NAME = "hf-abcde01234-000007"
+URL = f"http://127.0.0.1:1/compute/v1/projects/p/zones/us-central1-b/instances/{NAME}"
+STOCKOUT = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "The zone does not have enough resources."}
+BEGAN = 1000.0
+
+
+def member(**changes: Any) -> dict[str, Any]:
+    """A member that runs, as listManagedInstances shows it."""
+    entry = {"name": NAME, "instance": URL, "id": "77", "instanceStatus": "RUNNING", "currentAction": "NONE"}
+    return {key: value for key, value in (entry | changes).items() if value is not None}
+
+
+def instance(**changes: Any) -> dict[str, Any]:
+    """An instance that runs, as instances.list shows it."""
+    entry = {
+        "name": NAME,
+        "id": "77",
+        "status": "RUNNING",
+        "creationTimestamp": "2023-09-16T03:42:31.325-07:00",
+        "lastStartTimestamp": "2023-09-16T03:42:40.000-07:00",
+        "networkInterfaces": [{"networkIP": "10.0.0.7"}],
+        "scheduling": {"provisioningModel": "STANDARD"},
+    }
+    return {key: value for key, value in (entry | changes).items() if value is not None}
+
+
+SPOT = {"provisioningModel": "SPOT"}
+NO_VM: dict[str, Any] = {"id": None, "instanceStatus": None}
+
+
+def seen(member_entry: dict[str, Any], instance_entry: dict[str, Any] | None, before: Machine | None = None) -> Machine:
+    found = read_instance(instance_entry) if instance_entry else None
+    return machine(read_member(member_entry, ""), found, before, BEGAN)
+
+
+RULES = [
+    pytest.param(member(), instance(), Phase.RUNNING, None, id="RUNNING with an IP and no action runs"),
+    pytest.param(member(), None, Phase.PENDING, None, id="an instance that no list shows yet has no IP: pending"),
+    pytest.param(member(), instance(networkInterfaces=[{}]), Phase.PENDING, None, id="RUNNING without IP is pending"),
+    pytest.param(
+        member(currentAction="VERIFYING"), instance(), Phase.PENDING, None, id="a health check is still to pass"
+    ),
+    pytest.param(member(currentAction="REFRESHING"), instance(), Phase.PENDING, None, id="REFRESHING: an action"),
+    pytest.param(
+        member(currentAction="CREATING", **NO_VM), None, Phase.PENDING, None, id="no VM yet: the group is creating it"
+    ),
+    pytest.param(
+        member(currentAction="CREATING", **NO_VM), instance(), Phase.PENDING, None, id="the member list is late"
+    ),
+    pytest.param(
+        member(instanceStatus="STAGING", currentAction="CREATING"),
+        instance(status="STAGING"),
+        Phase.PENDING,
+        None,
+        id="STAGING is pending",
+    ),
+    pytest.param(member(), instance(status="STAGING"), Phase.PENDING, None, id="the instance list is late"),
+    pytest.param(
+        member(), instance(id="78"), Phase.PENDING, None, id="the lists show different incarnations: not running"
+    ),
+    pytest.param(
+        member(currentAction="DELETING"), instance(), Phase.STOPPING, LossCause.DELETED, id="DELETING is stopping"
+    ),
+    pytest.param(
+        member(currentAction="DELETING", instanceStatus="TERMINATED"),
+        instance(status="TERMINATED", scheduling=SPOT),
+        Phase.STOPPING,
+        LossCause.DELETED,
+        id="a Spot instance being deleted was not preempted",
+    ),
+    pytest.param(
+        member(currentAction="RECREATING"),
+        instance(),
+        Phase.GONE,
+        LossCause.UNKNOWN,
+        id="RECREATING: what comes back is another machine",
+    ),
+    pytest.param(
+        member(currentAction="RECREATING", instanceStatus="STOPPING"),
+        instance(status="STOPPING", scheduling=SPOT),
+        Phase.GONE,
+        LossCause.PREEMPTED,
+        id="a preempted Spot instance under repair",
+    ),
+    pytest.param(
+        member(currentAction="RESTARTING"), instance(), Phase.STOPPING, LossCause.UNKNOWN, id="RESTARTING ends it"
+    ),
+    pytest.param(
+        member(currentAction="ABANDONING"), instance(), Phase.STOPPING, LossCause.UNKNOWN, id="ABANDONING: it leaves"
+    ),
+    pytest.param(
+        member(instanceStatus="STOPPING"),
+        instance(status="STOPPING", scheduling=SPOT),
+        Phase.STOPPING,
+        LossCause.PREEMPTED,
+        id="a Spot instance that stops by itself is preempted",
+    ),
+    pytest.param(
+        member(instanceStatus="TERMINATED"),
+        instance(status="TERMINATED", scheduling={"preemptible": True}),
+        Phase.GONE,
+        LossCause.PREEMPTED,
+        id="the remains of an old preemptible instance",
+    ),
+    pytest.param(
+        member(instanceStatus="TERMINATED"),
+        instance(status="TERMINATED"),
+        Phase.GONE,
+        LossCause.UNKNOWN,
+        id="a stopped standard instance",
+    ),
+    pytest.param(
+        member(), instance(status="TERMINATED"), Phase.GONE, LossCause.UNKNOWN, id="the member list knows the end late"
+    ),
+    pytest.param(
+        member(instanceStatus="STOPPED"), instance(), Phase.GONE, LossCause.UNKNOWN, id="the instance list is late"
+    ),
+    pytest.param(
+        member(instanceStatus="SUSPENDED"), None, Phase.GONE, LossCause.UNKNOWN, id="a suspended instance serves nobody"
+    ),
+    pytest.param(
+        member(instanceStatus="PENDING_STOP"), None, Phase.STOPPING, LossCause.UNKNOWN, id="a graceful stop has begun"
+    ),
+    pytest.param(
+        member(**NO_VM), None, Phase.GONE, LossCause.DELETED, id="no instance, and the group does nothing about it"
+    ),
+    pytest.param(
+        member(**NO_VM), instance(), Phase.GONE, LossCause.DELETED, id="the instance list shows an instance too long"
+    ),
+    pytest.param(
+        member(currentAction="CREATING", **NO_VM),
+        instance(id="99"),
+        Phase.PENDING,
+        None,
+        id="an instance outside the group has the name",
+    ),
+    pytest.param(member(currentAction="SOME_NEW_ACTION"), instance(), Phase.PENDING, None, id="an unknown action"),
+    pytest.param(member(instanceStatus="SOME_NEW_STATUS"), instance(), Phase.PENDING, None, id="an unknown status"),
+]
+
+
+@pytest.mark.parametrize(("member_entry", "instance_entry", "phase", "cause"), RULES)
+def test_phase_and_cause(
+    member_entry: dict[str, Any], instance_entry: dict[str, Any] | None, phase: Phase, cause: LossCause | None
+) -> None:
+    found = seen(member_entry, instance_entry)
+    assert (found.phase, found.cause) == (phase, cause)
+
+
+def test_a_running_machine_has_all_that_hf_needs() -> None:
+    network = {"networkIP": "10.0.0.7", "accessConfigs": [{"natIP": "203.0.113.9"}]}
+    found = seen(member(), instance(networkInterfaces=[network]))
+    assert found == Machine(
+        name=NAME,
+        phase=Phase.RUNNING,
+        fingerprint=Fingerprint("77", "2023-09-16T03:42:31.325-07:00", "2023-09-16T03:42:40.000-07:00", "10.0.0.7"),
+        ip="10.0.0.7",
+        public_ip="203.0.113.9",
+        launched=1694860951,
+    )
+
+
+def test_the_same_entries_give_the_same_object() -> None:
+    first = seen(member(), instance())
+    assert seen(member(), instance(), first) is first
+    assert seen(member(), instance(status="STOPPING"), first) is not first
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"id": "78"}, id="another id"),
+        pytest.param({"creationTimestamp": "2023-09-16T04:00:00.000-07:00"}, id="made again"),
+        pytest.param({"lastStartTimestamp": "2023-09-16T04:00:00.000-07:00"}, id="started again"),
+        pytest.param({"networkInterfaces": [{"networkIP": "10.0.0.8"}]}, id="another IP"),
+    ],
+)
+def test_a_machine_recreated_under_the_same_name_differs(changes: dict[str, Any]) -> None:
+    first = seen(member(), instance())
+    again = seen(member(id=changes.get("id", "77")), instance(**changes))
+    assert again.phase is Phase.RUNNING
+    assert first.fingerprint.differs(again.fingerprint)
+
+
+def test_booting_never_looks_like_a_recreation() -> None:
+    """Id, times and IP appear one after the other, and a start may be tried twice; what is known does not change."""
+    creating = member(currentAction="CREATING", **NO_VM)
+    starting = member(currentAction="CREATING", instanceStatus="STAGING")
+    stages = [
+        seen(creating, None),
+        seen(creating, instance(status="PROVISIONING", networkInterfaces=None, lastStartTimestamp=None)),
+        seen(starting, instance(status="STAGING", lastStartTimestamp="2023-09-16T03:42:35.000-07:00")),
+        seen(member(), instance()),
+        seen(member(), None),
+    ]
+    for early, earlier in enumerate(stages):
+        for later in stages[early:]:
+            assert not earlier.fingerprint.differs(later.fingerprint)
+
+
+FAILED_ATTEMPT = {"errors": {"errors": [STOCKOUT]}}
+
+
+@pytest.mark.parametrize(
+    ("status", "reported"),
+    [(None, True), ("PROVISIONING", True), ("STAGING", True), ("RUNNING", False), ("TERMINATED", False)],
+)
+def test_the_last_attempt_counts_only_until_the_instance_is_up(status: str | None, reported: bool) -> None:
+    found = seen(member(currentAction="CREATING", instanceStatus=status, id=None, lastAttempt=FAILED_ATTEMPT), None)
+    assert (found.failure is not None and found.failure.error is ErrorClass.STOCKOUT) is reported
+
+
+def test_the_last_attempt_gives_code_and_words() -> None:
+    found = seen(member(currentAction="CREATING", lastAttempt=FAILED_ATTEMPT, **NO_VM), None)
+    assert found.failure is not None
+    assert found.failure.text == "ZONE_RESOURCE_POOL_EXHAUSTED: The zone does not have enough resources."
+
+
+@pytest.mark.parametrize(
+    ("member_entry", "word"),
+    [
+        (member(currentAction="SOME_NEW_ACTION"), "SOME_NEW_ACTION"),
+        (member(instanceStatus="SOME_NEW_STATUS"), "SOME_NEW_STATUS"),
+        (member(instanceStatus="REPAIRING"), "REPAIRING"),
+    ],
+)
+def test_what_is_not_understood_is_said(member_entry: dict[str, Any], word: str) -> None:
+    found = seen(member_entry, instance())
+    assert found.failure is not None
+    assert word in found.failure.text
+
+
+def test_a_waiting_machine_has_no_failure() -> None:
+    assert seen(member(currentAction="CREATING", **NO_VM), None).failure is None
+
+
+def test_the_notice_of_a_preemption_does_not_move() -> None:
+    stopping = (member(instanceStatus="STOPPING"), instance(status="STOPPING", scheduling=SPOT))
+    first = seen(*stopping)
+    assert first.notice == Notice(LossCause.PREEMPTED, BEGAN + 30.0)
+    later = machine(read_member(stopping[0], ""), read_instance(stopping[1]), first, BEGAN + 10.0)
+    assert later is first
+
+
+def test_only_a_preemption_gives_notice() -> None:
+    assert seen(member(instanceStatus="STOPPING"), instance(status="STOPPING")).notice is None
+    assert seen(member(instanceStatus="TERMINATED"), instance(status="TERMINATED", scheduling=SPOT)).notice is None
+
+
+def test_a_known_cause_stays_when_the_last_entry_says_less() -> None:
+    first = seen(member(instanceStatus="STOPPING"), instance(status="STOPPING", scheduling=SPOT))
+    assert seen(member(**NO_VM), None, first).cause is LossCause.PREEMPTED
+    assert seen(member(**NO_VM), None, None).cause is LossCause.DELETED
+
+
+def test_reading_a_member() -> None:
+    assert read_member(member(), "") == Member(NAME, "77", "us-central1-b", "RUNNING", "NONE", None)
+
+
+def test_a_member_is_named_by_its_instance_when_it_has_no_name() -> None:
+    assert read_member(member(name=None), "").name == NAME
+
+
+def test_the_address_of_a_member() -> None:
+    found = read_member(member(), "")
+    assert found.url == f"zones/us-central1-b/instances/{NAME}"
+    assert read_member(member(instance=None), "us-east1-b").url == f"zones/us-east1-b/instances/{NAME}"
+    assert replace(found, zone="").url == NAME, "a queued member has no address: it is known by name alone"
+
+
+def test_reading_an_instance_that_shows_almost_nothing() -> None:
+    assert read_instance({"name": NAME}) == Instance(NAME, "", "", "", "", "", "", False)
+
+
+def test_a_group_counts_members_whatever_they_do() -> None:
+    assert counted({"currentActions": {"none": 3, "creating": 2, "someNewAction": 1}}) == 6
+    assert counted({}) == 0
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        (
+            {"instanceTemplate": "https://x/compute/v1/projects/p/global/instanceTemplates/t1"},
+            "p/global/instanceTemplates/t1",
+        ),
+        (
+            {
+                "instanceTemplate": "https://x/compute/v1/projects/p/global/instanceTemplates/t1",
+                "versions": [
+                    {"instanceTemplate": "https://x/compute/v1/projects/p/global/instanceTemplates/t1"},
+                    {"instanceTemplate": "https://x/compute/v1/projects/p/global/instanceTemplates/t2"},
+                ],
+            },
+            "p/global/instanceTemplates/t1,p/global/instanceTemplates/t2",
+        ),
+        ({}, ""),
+    ],
+)
+def test_the_spec_changes_with_the_template(group: dict[str, Any], expected: str) -> None:
+    assert spec(group) == expected
+
+
+GOOD = {
+    "updatePolicy": {"type": "OPPORTUNISTIC", "replacementMethod": "SUBSTITUTE"},
+    "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param({}, (), id="as recommended"),
+        pytest.param({"updatePolicy": {"type": "PROACTIVE", "replacementMethod": "RECREATE"}}, (), id="RECREATE"),
+        pytest.param(
+            {"updatePolicy": {"type": "PROACTIVE", "replacementMethod": "SUBSTITUTE"}},
+            ("CONDITION_NOT_MET",),
+            id="creates would be refused",
+        ),
+        pytest.param({"instanceLifecyclePolicy": {}}, ("REPAIR",), id="repair is the default"),
+    ],
+)
+def test_problems_of_a_group(changes: dict[str, Any], words: tuple[str, ...]) -> None:
+    problems = group_problems(GOOD | changes)
+    assert len(problems) == len(words)
+    assert all(word in problem for word, problem in zip(words, problems, strict=True))

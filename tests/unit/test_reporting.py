@@ -1,0 +1,299 @@
+"""What a cycle becomes: numbers for Prometheus, and health."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from provisioner.acting import Results
+from provisioner.metrics import Metrics
+from provisioner.model import (
+    Brake,
+    BrakeReason,
+    Close,
+    Create,
+    DeferReason,
+    Delete,
+    DeleteReason,
+    ErrorClass,
+    Failure,
+    Limits,
+    Look,
+    LossCause,
+    Machine,
+    Memory,
+    Outcome,
+    Phase,
+    PoolLimits,
+    Pressure,
+    RequestRecord,
+    RequestStatus,
+    ReturnRecord,
+    Slot,
+    Snapshot,
+    TemplateLimits,
+    Unobserved,
+    Verdict,
+    machine_name,
+)
+from provisioner.reconcile import CycleReport
+from provisioner.reporting import Reporter
+from provisioner.store import StateDir
+
+REQUEST = "abcdefghij"
+NOW = 200.0
+WALL = 1_000_200.0
+"""Epoch time of loop time ``NOW``."""
+LIMITS = Limits(
+    prefix="hf",
+    pools={"pool": PoolLimits("pool"), "spare": PoolLimits("spare")},
+    templates={"T": TemplateLimits("T", ("pool", "spare")), "U": TemplateLimits("U", ("pool",))},
+)
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    metrics = Metrics(CollectorRegistry())
+    metrics.configure(LIMITS)
+    return metrics
+
+
+@pytest.fixture
+def reporter(metrics: Metrics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reporter:
+    monkeypatch.setattr("time.time", lambda: WALL)
+    return Reporter(metrics, StateDir(tmp_path), prefix="hf", interval=5)
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def machines(metrics: Metrics, phase: str) -> float | None:
+    return value(metrics, "hf_provisioner_machines", pool="pool", template="T", phase=phase)
+
+
+def slot(number: int, verdict: Verdict = Verdict.OPEN, pool: str = "pool") -> Slot:
+    return Slot(machine_name("hf", REQUEST, number), number, pool, verdict, opened=100)
+
+
+def record(*slots: Slot, id_: str = REQUEST, template: str = "T") -> RequestRecord:
+    return RequestRecord(id_, template, len(slots), read=100, deadline=999, slots={one.number: one for one in slots})
+
+
+def memory(*records: RequestRecord) -> Memory:
+    return Memory("demo", requests={one.id: one for one in records})
+
+
+def snapshot(pool: str, machines: Mapping[str, Phase], began: float = 190) -> Snapshot:
+    return Snapshot(pool, began, {name: Machine(name, phase) for name, phase in machines.items()})
+
+
+def report(held: Memory | None, *looks: Look, now: float = NOW) -> CycleReport:
+    return CycleReport(
+        number=1, now=now, seconds=0.5, looks={look.pool: look for look in looks}, memory=held, plan=None, deferred={}
+    )
+
+
+def test_desired_are_the_slots_that_are_open_or_succeeded(metrics: Metrics, reporter: Reporter) -> None:
+    slots = [slot(number, verdict) for number, verdict in enumerate(Verdict)]
+
+    reporter(report(memory(record(*slots, slot(99, pool="spare")))))
+
+    assert value(metrics, "hf_provisioner_machines_desired", pool="pool", template="T") == 2
+    assert value(metrics, "hf_provisioner_machines_desired", pool="spare", template="T") == 1
+
+
+def test_machines_are_counted_by_the_template_of_their_request(metrics: Metrics, reporter: Reporter) -> None:
+    names = [machine_name("hf", REQUEST, number) for number in range(3)]
+    look = snapshot("pool", {names[0]: Phase.RUNNING, names[1]: Phase.RUNNING, names[2]: Phase.PENDING})
+
+    reporter(report(memory(record()), look))
+
+    assert machines(metrics, "running") == 2
+    assert machines(metrics, "pending") == 1
+
+
+def test_machines_that_were_asked_for_and_not_yet_seen_are_submitted(metrics: Metrics, reporter: Reporter) -> None:
+    slots = (slot(1), replace(slot(2), submitted=110.0), replace(slot(3), submitted=110.0, seen=True))
+
+    reporter(report(memory(record(*slots))))
+
+    assert machines(metrics, "submitted") == 1
+
+
+def test_a_series_ends_with_what_it_counted(metrics: Metrics, reporter: Reporter) -> None:
+    name = machine_name("hf", REQUEST, 1)
+    reporter(report(memory(record()), snapshot("pool", {name: Phase.STOPPING})))
+    reporter(report(memory(record()), snapshot("pool", {})))
+
+    assert machines(metrics, "stopping") is None
+
+
+def test_a_blind_pool_keeps_the_time_of_its_last_look(metrics: Metrics, reporter: Reporter) -> None:
+    reporter(report(memory(record()), snapshot("pool", {}, began=190)))
+    reporter(report(memory(record()), Unobserved("pool", 250, Failure(ErrorClass.TIMEOUT, "slow")), now=260))
+
+    assert value(metrics, "hf_provisioner_observation_timestamp_seconds", pool="pool") == 1_000_190
+    assert value(metrics, "hf_provisioner_cycles_total", result="partial") == 1
+
+
+def test_the_longest_wait_is_that_of_the_oldest_request_without_an_answer(metrics: Metrics, reporter: Reporter) -> None:
+    met = replace(record(slot(1), id_="aaaaaaaaaa"), ended=RequestStatus.COMPLETE)
+    unmet = replace(record(slot(1), id_="bbbbbbbbbb"), read=150.0)
+    younger = replace(record(slot(1), id_="cccccccccc"), read=170.0)
+
+    reporter(report(memory(met, younger, unmet)))
+
+    assert value(metrics, "hf_provisioner_oldest_unmet_timestamp_seconds", template="T") == 1_000_150
+    assert math.isnan(value(metrics, "hf_provisioner_oldest_unmet_timestamp_seconds", template="U") or 0)
+
+
+def test_the_window_of_a_pool_is_the_sum_over_its_templates(metrics: Metrics, reporter: Reporter) -> None:
+    pressures = {("pool", "T"): Pressure(window=20), ("pool", "U"): Pressure(window=7)}
+
+    reporter(report(replace(memory(), pressures=pressures)))
+
+    assert value(metrics, "hf_provisioner_window", pool="pool") == 27
+
+
+def test_requests_and_returns_are_counted_by_status(metrics: Metrics, reporter: Reporter) -> None:
+    ended = replace(record(id_="bbbbbbbbbb"), ended=RequestStatus.COMPLETE)
+    held = replace(memory(record(), ended), returns={"ret-1": ReturnRecord("ret-1", ("a",), 100, 999)})
+
+    reporter(report(held))
+
+    def count(kind: str, status: str) -> float | None:
+        return value(metrics, "hf_provisioner_requests", kind=kind, status=status)
+
+    assert (count("request", "running"), count("request", "complete"), count("return", "running")) == (1, 1, 1)
+
+
+def test_a_latched_brake_shows_with_its_reason(metrics: Metrics, reporter: Reporter) -> None:
+    reporter(report(replace(memory(), brake=Brake(BrakeReason.MEMORY_LOST, 100, "gone"))))
+
+    assert value(metrics, "hf_provisioner_brake_engaged", pool="", reason="memory_lost") == 1
+    assert value(metrics, "hf_provisioner_brake_engaged", pool="", reason="intent_lost") == 0
+
+
+def test_slots_set_aside_wait_in_a_gauge(metrics: Metrics, reporter: Reporter) -> None:
+    reporter(report(memory(record(slot(1), replace(slot(2), set_aside=True)))))
+
+    assert value(metrics, "hf_provisioner_slots_set_aside") == 1
+
+
+def test_a_start_counts_once_from_request_to_running(metrics: Metrics, reporter: Reporter) -> None:
+    name = "hf_provisioner_machine_startup_seconds"
+    running = memory(record(replace(slot(1), ran=142.0)))
+    reporter(report(memory(record(slot(1)))))
+    reporter(report(running))
+    reporter(report(replace(running, generation=2)))
+
+    assert value(metrics, f"{name}_count", pool="pool", template="T") == 1
+    assert value(metrics, f"{name}_sum", pool="pool", template="T") == 42
+
+
+def test_machines_that_ran_before_this_process_are_no_starts(metrics: Metrics, reporter: Reporter) -> None:
+    reporter(report(memory(record(replace(slot(1), ran=142.0)))))
+
+    assert value(metrics, "hf_provisioner_machine_startup_seconds_count", pool="pool", template="T") is None
+
+
+def test_a_shutdown_counts_from_return_to_gone(metrics: Metrics, reporter: Reporter) -> None:
+    name = "hf_provisioner_machine_shutdown_seconds"
+    returned = replace(slot(1, Verdict.RETURNED), closed=150.0, delete=DeleteReason.RETURNED)
+    failed = replace(slot(2, Verdict.FAILED), closed=150.0, delete=DeleteReason.FAILED)
+    reporter(report(memory(record(returned, failed))))
+    reporter(report(memory(record(replace(returned, gone=True), replace(failed, gone=True)))))
+
+    assert value(metrics, f"{name}_count", pool="pool") == 1
+    assert value(metrics, f"{name}_sum", pool="pool") == 50
+
+
+def test_what_ended_counts_with_its_class_or_cause(metrics: Metrics, reporter: Reporter) -> None:
+    refused = Failure(ErrorClass.STOCKOUT, "no such machines left")
+    closes = (
+        Close("a", "pool", "T", Verdict.FAILED, failure=refused),
+        Close("c", "pool", "T", Verdict.LOST, cause=LossCause.PREEMPTED),
+        Close("d", "pool", "T", Verdict.RETURNED),
+    )
+
+    reporter(replace(report(memory()), closes=closes))
+
+    def failed(error: str) -> float | None:
+        return value(metrics, "hf_provisioner_slots_failed_total", pool="pool", template="T", error=error)
+
+    def lost(cause: str) -> float | None:
+        return value(metrics, "hf_provisioner_machines_lost_total", pool="pool", template="T", cause=cause)
+
+    assert (failed("stockout"), failed("quota"), lost("preempted"), lost("node")) == (1, 0, 1, 0)
+
+
+def test_actions_count_with_their_results(metrics: Metrics, reporter: Reporter) -> None:
+    refused = Failure(ErrorClass.QUOTA, "no")
+    outcomes = (
+        Outcome(Create("a", "pool", "T", REQUEST)),
+        Outcome(Create("b", "pool", "T", REQUEST), refused),
+        Outcome(Delete("c", "pool", DeleteReason.LOST)),
+        Outcome(Delete("d", "pool", DeleteReason.LOST), refused),
+    )
+
+    reporter(replace(report(memory()), results=(Results("pool", outcomes, ()),)))
+
+    for result in ("ok", "failed"):
+        assert value(metrics, "hf_provisioner_creates_total", pool="pool", result=result) == 1
+        assert value(metrics, "hf_provisioner_deletes_total", pool="pool", reason="lost", result=result) == 1
+    assert value(metrics, "hf_provisioner_cycles_total", result="partial") == 1
+
+
+def test_held_back_machines_are_rewritten_each_cycle(metrics: Metrics, reporter: Reporter) -> None:
+    held = {("pool", "T", DeferReason.BACKOFF): 4}
+    reporter(replace(report(memory()), deferred=held))
+    before = value(metrics, "hf_provisioner_machines_deferred", pool="pool", template="T", reason="backoff")
+    reporter(report(memory()))
+
+    assert before == 4
+    assert value(metrics, "hf_provisioner_machines_deferred", pool="pool", template="T", reason="backoff") == 0
+
+
+def test_a_cycle_without_memory_still_counts(metrics: Metrics, reporter: Reporter) -> None:
+    reporter(replace(report(None), problem="intent.json does not parse"))
+
+    assert value(metrics, "hf_provisioner_cycles_total", result="failed") == 1
+
+
+# --- health -----------------------------------------------------------------------------------------------------------
+
+LOOK = snapshot("pool", {})
+BLIND = Unobserved("spare", 190, Failure(ErrorClass.TIMEOUT, "slow"))
+REPORTS = {
+    "before any cycle": ([], False),
+    "after a cycle that did not see every pool": ([report(memory(), LOOK, BLIND)], False),
+    "after a cycle that could not work": ([replace(report(None, LOOK), problem="intent.json does not parse")], False),
+    "after a complete cycle": ([report(memory(), LOOK)], True),
+    "and it stays when a pool goes blind later": ([report(memory(), LOOK), report(memory(), LOOK, BLIND)], True),
+}
+
+
+@pytest.mark.parametrize(("reports", "ready"), REPORTS.values(), ids=REPORTS)
+def test_ready(reporter: Reporter, reports: list[CycleReport], ready: bool) -> None:
+    for one in reports:
+        reporter(one)
+
+    assert (reporter.health().alive, reporter.health().ready) == (True, ready)
+
+
+def test_a_loop_that_stands_still_is_not_alive(reporter: Reporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    reporter(report(memory(), LOOK))
+    later = time.monotonic() + 61
+    monkeypatch.setattr("time.monotonic", lambda: later)
+
+    health = reporter.health()
+
+    assert not health.alive
+    assert health.detail == "No cycle has ended for 61 s."

@@ -1,0 +1,122 @@
+"""The scripts' log: one line per call, where and as much as the site configured, and never in a call's way."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_scripts import log
+from hf_scripts.places import Places
+
+HOST = "master1"
+
+
+def places(directory: Path, **config: object) -> Places:
+    """Conf and log directory in one; ``config`` becomes the provider config."""
+    if config:
+        (directory / "instprov_config.json").write_text(json.dumps(config))
+    return Places(
+        {
+            "HF_PROVIDER_NAME": "inst",
+            "HF_PROVIDER_CONFDIR": str(directory),
+            "HF_PROVIDER_LOGDIR": str(directory),
+            "EGOSC_INSTANCE_HOST": HOST,
+        }
+    )
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def logged(directory: Path) -> Path:
+    return directory / f"inst-provider.{HOST}.log"
+
+
+def test_a_line_holds_time_level_message_and_facts(tmp_path: Path) -> None:
+    log.append(places(tmp_path), "INFO", "Answered a call", {"command": "x"})
+    [line] = lines(logged(tmp_path))
+    assert line.items() >= {"level": "INFO", "message": "Answered a call", "command": "x"}.items()
+    assert line["time"].endswith("Z")
+
+
+@pytest.mark.parametrize(
+    ("configured", "levels"),
+    [
+        ("DEBUG", ["INFO", "WARNING", "ERROR"]),
+        ("INFO", ["INFO", "WARNING", "ERROR"]),
+        ("warning", ["WARNING", "ERROR"]),
+        ("LOG_ERROR", ["ERROR"]),
+        ("CRITICAL", []),
+        ("LOUD", ["INFO", "WARNING", "ERROR"]),
+    ],
+)
+def test_the_configured_level_is_kept(tmp_path: Path, configured: str, levels: list[str]) -> None:
+    here = places(tmp_path, LOG_LEVEL=configured)
+    for level in ("INFO", "WARNING", "ERROR"):
+        log.append(here, level, "m", {})
+    written = lines(logged(tmp_path)) if logged(tmp_path).exists() else []
+    assert [line["level"] for line in written] == levels
+
+
+@pytest.mark.parametrize("name", ["mine.log", "/absolute/mine.log"])
+def test_the_configured_file_is_used(tmp_path: Path, name: str) -> None:
+    if name.startswith("/"):
+        name = str(tmp_path / "mine.log")
+    log.append(places(tmp_path, LOGFILE=name), "INFO", "m", {})
+    assert len(lines(tmp_path / "mine.log")) == 1
+
+
+def test_a_full_log_is_rotated_and_only_so_many_are_kept(tmp_path: Path) -> None:
+    here = places(tmp_path, LOG_MAX_FILE_SIZE=0.0001, LOG_MAX_ROTATE=2)
+    for number in range(5):
+        log.append(here, "INFO", "m" * 200, {"number": number})
+    path = logged(tmp_path)
+    assert [lines(Path(f"{path}.{age}"))[0]["number"] for age in (1, 2)] == [4, 3]
+    assert sorted(entry.name for entry in tmp_path.glob("*.log*")) == [f"{path.name}.1", f"{path.name}.2"]
+
+
+@pytest.mark.parametrize("config", [{"LOG_MAX_ROTATE": 0, "LOG_MAX_FILE_SIZE": 0.0001}, {"LOG_MAX_FILE_SIZE": 0}])
+def test_a_log_that_may_not_rotate_grows(tmp_path: Path, config: dict[str, float]) -> None:
+    here = places(tmp_path, **config)
+    for _ in range(3):
+        log.append(here, "INFO", "m" * 200, {})
+    assert len(lines(logged(tmp_path))) == 3
+
+
+def _append_many(directory: Path, writer: int) -> None:
+    for number in range(100):
+        log.append(places(directory), "INFO", "m", {"id": [writer, number]})
+
+
+def test_writers_at_the_same_time_lose_no_line_while_it_rotates(tmp_path: Path) -> None:
+    places(tmp_path, LOG_MAX_FILE_SIZE=0.01, LOG_MAX_ROTATE=50)
+    writers = [multiprocessing.Process(target=_append_many, args=(tmp_path, writer)) for writer in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(30)
+        assert writer.exitcode == 0
+    files = list(tmp_path.glob("*.log*"))
+    assert len(files) > 3, "the log rotated"
+    written = {tuple(line["id"]) for file in files for line in lines(file)}
+    assert written == {(writer, number) for writer in range(4) for number in range(100)}
+
+
+def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    here = places(tmp_path, LOGFILE="/proc/nothing/here.log")
+    log.append(here, "ERROR", "m", {})
+    log.append(Places({"HF_PROVIDER_NAME": "inst"}), "ERROR", "m", {})
+    log.append(Places({}), "ERROR", "m", {})
+    assert list(tmp_path.glob("*.log*")) == []
+
+
+def test_a_broken_config_leaves_the_default_log(tmp_path: Path) -> None:
+    here = places(tmp_path)
+    (tmp_path / "instprov_config.json").write_text("{")
+    log.append(here, "INFO", "m", {})
+    assert len(lines(logged(tmp_path))) == 1

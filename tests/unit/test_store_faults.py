@@ -1,0 +1,322 @@
+"""Every system call of every write, in turn: refused, the last one before a kill, the last one before a power cut.
+
+Whatever happens, readers then find the old or the new state, complete, and the next writer goes on. A kill of a real
+process is in tests/integration/test_store_kill.py.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner import durable, locks, marks, storage, store
+from provisioner.answers import Answer
+from provisioner.model import Memory
+from provisioner.store import StateDir, StateError, StateMissing
+
+CALLS = ("open", "close", "read", "pread", "write", "pwrite", "fsync", "fstat", "stat", "fchmod", "rename", "listdir")
+"""Calls on ``os`` that a write makes; ``flock`` comes from fcntl."""
+
+
+class Killed(BaseException):
+    """The process is gone: nothing after this happened."""
+
+
+class System:
+    """Stands for ``os`` and ``fcntl`` in the store's modules, and remembers what a power cut would take.
+
+    ``turn``: the call at which something happens: it fails with an ``error``, or is the last one before a kill.
+    """
+
+    def __init__(self, turn: int = -1, error: int | None = None) -> None:
+        self.calls: list[str] = []
+        self._turn = turn
+        self._error = error
+        self._dead = False
+        self._open: dict[int, str] = {}
+        self._unsynced: set[int] = set()
+        self._replaced: dict[str, bytes | None] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        real = fcntl.flock if name == "flock" else getattr(fcntl if name.startswith("LOCK_") else os, name)
+        if name not in (*CALLS, "flock"):
+            return real
+        return lambda *arguments: self._call(name, real, *arguments)
+
+    def _call(self, name: str, real: Callable[..., Any], *arguments: Any) -> Any:
+        if self._dead:
+            raise Killed
+        turn = len(self.calls)
+        self.calls.append(name)
+        if turn == self._turn and self._error is not None:
+            if name == "close":  # Linux closes also when it reports an error
+                real(*arguments)
+                del self._open[arguments[0]]
+            raise OSError(self._error, os.strerror(self._error))
+        self._note_before(name, arguments)
+        result = real(*arguments)
+        self._note_after(name, arguments, result)
+        if turn == self._turn:
+            self._dead = True
+            raise Killed
+        return result
+
+    def _note_before(self, name: str, arguments: tuple[Any, ...]) -> None:
+        if name == "rename":
+            old = Path(arguments[1])
+            self._replaced[arguments[1]] = old.read_bytes() if old.exists() else None
+
+    def _note_after(self, name: str, arguments: tuple[Any, ...], result: Any) -> None:
+        if name == "open":
+            self._open[result] = arguments[0]
+        elif name == "close":
+            del self._open[arguments[0]]
+        elif name in ("write", "pwrite"):
+            self._unsynced.add(os.fstat(arguments[0]).st_ino)
+        elif name == "fsync":
+            self._unsynced.discard(os.fstat(arguments[0]).st_ino)
+            if os.path.isdir(self._open[arguments[0]]):
+                self._replaced.clear()
+
+    def end(self) -> None:
+        """What the kernel does when a process ends."""
+        for descriptor in self._open:
+            os.close(descriptor)
+        self._open.clear()
+
+    def cut_power(self, directory: Path, *, names_too: bool) -> None:
+        """Content that was not fsynced is gone; so may be names whose directory was not (``names_too``)."""
+        for path in directory.iterdir():
+            if path.stat().st_ino in self._unsynced:
+                path.write_bytes(b"")
+        for name, old in self._replaced.items() if names_too else ():
+            if old is None:
+                os.unlink(name)
+            else:
+                Path(name).write_bytes(old)
+
+
+# --- what is written --------------------------------------------------------------------------------------------------
+
+
+def add(state: StateDir) -> None:
+    with state.intent.transaction(wait=0, create_for="demo") as intent:
+        intent.add_request("T", 1, created_wall=1.0)
+
+
+def trim(state: StateDir) -> None:
+    with state.intent.transaction(wait=0) as intent:
+        intent.remove(list(intent.requests)[:1])
+
+
+WRITES: dict[str, tuple[bool, Callable[[StateDir], None]]] = {
+    "first request": (False, add),
+    "init": (False, lambda state: state.intent.create("demo")),
+    "another request": (True, add),
+    "trim": (True, trim),
+    "memory": (True, lambda state: state.memory.write(Memory("demo", epoch=2))),
+    "status": (True, lambda state: state.status.write({"r": Answer("new", True)}, {})),
+}
+"""Whether there is a state before, and the write."""
+
+
+def read_all(directory: Path) -> tuple[Any, ...]:
+    """What readers see: intent, memory, answers; None for what is not there. Raises when something is unreadable."""
+    state = StateDir(directory)
+    return tuple(_or_none(read) for read in (state.intent.read, state.memory.read, state.status.read_all))
+
+
+def _or_none(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except StateMissing:
+        return None
+
+
+@pytest.fixture(autouse=True)
+def counted_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same ids in each run, so that states can be compared."""
+    monkeypatch.setattr(store, "_unused", lambda taken, make: f"request{len(taken):03d}")
+    monkeypatch.setattr(durable, "FIRST_PAUSE", 0.0)
+
+
+@pytest.fixture(autouse=True)
+def quick_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it does is modelled by System; the thousands of real ones would take a minute."""
+    monkeypatch.setattr(os, "fsync", os.fstat)
+
+
+class Stage:
+    """Plays one write again and again, each time from the same state, under another fault."""
+
+    def __init__(self, directory: Path, write: str) -> None:
+        self._directory = directory
+        self._filled, self._write = WRITES[write]
+        self._start = directory / "start"
+        self._start.mkdir()
+        if self._filled:
+            state = StateDir(self._start)
+            add(state)
+            state.memory.write(Memory("demo", epoch=1))
+            state.status.write({"r": Answer("old", False)}, {})
+        self.before = read_all(self._start)
+        self.place, self.calls = self._undisturbed()
+        self.after = read_all(self.place)
+        assert self.after != self.before
+
+    def _undisturbed(self) -> tuple[Path, list[str]]:
+        system = System()
+        place, finished = self.play(system)
+        assert finished
+        return place, system.calls
+
+    def play(self, system: System) -> tuple[Path, bool]:
+        """One run in a copy of the start; returns the copy and whether the write returned. Raises StateError."""
+        place = self._directory / "run"
+        if place.exists():
+            shutil.rmtree(place)
+        shutil.copytree(self._start, place)
+        with pytest.MonkeyPatch.context() as patch:
+            for module in (durable, locks, marks, storage, store):
+                patch.setattr(module, "os", system)
+            patch.setattr(locks, "fcntl", system)
+            try:
+                self._write(StateDir(place))
+            except Killed:
+                return place, False
+            finally:
+                system.end()
+        return place, True
+
+    def check(self, place: Path, *, finished: bool) -> None:
+        """Old or new, new if it was said to be done, never behind what is durable, and the next writer goes on."""
+        now = read_all(place)
+        assert now in (self.before, self.after)
+        assert now == self.after or not finished
+        state = StateDir(place)
+        for file in (state.intent, state.memory):
+            assert not (file.exists() and file.is_older()), f"{file.lock_path} is ahead of what is durable"
+        add(state)
+        state.memory.write(Memory("demo", epoch=3))
+
+
+# --- the rules --------------------------------------------------------------------------------------------------------
+
+
+def kill_everywhere(stage: Stage) -> None:
+    for turn in range(len(stage.calls)):
+        place, finished = stage.play(System(turn))
+        stage.check(place, finished=finished)
+
+
+def cut_power_everywhere(stage: Stage) -> None:
+    for turn in range(len(stage.calls) + 1):
+        for names_too in (False, True):
+            system = System(turn)
+            place, finished = stage.play(system)
+            system.cut_power(place, names_too=names_too)
+            stage.check(place, finished=finished)
+
+
+def refuse_everywhere(stage: Stage, error: int) -> None:
+    reported = 0
+    for turn in range(len(stage.calls)):
+        try:
+            place, finished = stage.play(System(turn, error))
+        except StateError as refused:
+            place, finished = stage.place, False
+            reported += str(place) in str(refused)
+        assert list(place.glob("*.new")) == []
+        stage.check(place, finished=finished)
+    assert reported > len(stage.calls) / 2
+
+
+@pytest.fixture(params=WRITES.keys())
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
+    return Stage(tmp_path, request.param)
+
+
+def test_a_kill_at_any_call_leaves_the_old_or_the_new_state(stage: Stage) -> None:
+    kill_everywhere(stage)
+
+
+def test_a_power_cut_at_any_call_leaves_the_old_or_the_new_state_and_nothing_acknowledged_is_lost(stage: Stage) -> None:
+    cut_power_everywhere(stage)
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE])
+def test_a_refused_call_is_reported_and_leaves_the_old_or_the_new_state(stage: Stage, error: int) -> None:
+    refuse_everywhere(stage, error)
+
+
+def test_the_order_of_a_write(tmp_path: Path) -> None:
+    """Signed, written aside, synced, renamed, directory synced, generation noted."""
+    order = [
+        name for name in Stage(tmp_path, "another request").calls if name not in ("open", "close", "stat", "fstat")
+    ]
+    assert order == [
+        "flock",
+        "pread",
+        "pwrite",
+        "read",
+        "read",
+        "fchmod",
+        "write",
+        "fsync",
+        "rename",
+        "fsync",
+        "listdir",
+        "pwrite",
+    ]
+
+
+# --- the rules can fail -----------------------------------------------------------------------------------------------
+
+
+def truncate_in_place(path: str, content: bytes, *, durable: bool = True) -> None:
+    """What TinyDB's own JSONStorage does."""
+    descriptor = storage.os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o660)
+    storage.os.write(descriptor, content)
+    if durable:
+        storage.os.fsync(descriptor)
+    storage.os.close(descriptor)
+
+
+def note_before_writing(self: Any, database: Any, lock: Any, generation: int) -> None:
+    lock._file.sign({"generation": generation})
+    database.state.commit(generation)
+
+
+def sync_nothing(directory: str) -> None:
+    """As if the directory needed no fsync."""
+
+
+def keep_unsynced(path: str, content: bytes, *, durable: bool = True) -> None:
+    """Written aside and renamed, but never synced."""
+    real_replace(path, content, durable=False)
+
+
+real_replace = durable.replace
+
+BROKEN = {
+    "the file is truncated in place": (storage, "replace", truncate_in_place, kill_everywhere),
+    "the content is not synced": (storage, "replace", keep_unsynced, cut_power_everywhere),
+    "the directory is not synced": (durable, "sync_directory", sync_nothing, cut_power_everywhere),
+    "the lock file runs ahead": (storage.StateFile, "_save", note_before_writing, kill_everywhere),
+}
+
+
+@pytest.mark.parametrize(("owner", "name", "broken", "rule"), BROKEN.values(), ids=BROKEN.keys())
+def test_a_broken_store_is_found(tmp_path: Path, monkeypatch, owner: Any, name: str, broken: Any, rule: Any) -> None:
+    stage = Stage(tmp_path, "another request")
+    rule(stage)
+    monkeypatch.setattr(owner, name, broken)
+    with pytest.raises((AssertionError, StateError)):
+        rule(stage)
