@@ -59,6 +59,9 @@ def get_available_templates(call: Call) -> str:
     provider = templates.load(call.places.conf, call.places.environment)
     for mistake in provider.mistakes:
         log.append(call.places, "WARNING", "Left out a setting", {"problem": str(mistake)})
+    without_use = [*provider.config.unused, *provider.config.unknown]
+    if without_use:  # HF calls this when it starts and hardly ever again: a good place to say it once
+        log.append(call.places, "INFO", "Settings without use here", {"keys": without_use})
     wanted = _wanted_templates(call.document)
     asked = [template for template in provider.templates if template.id in wanted]
     listed = [template.document() for template in asked or provider.templates]

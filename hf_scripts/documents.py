@@ -98,9 +98,8 @@ def _content(file: str) -> bytes:
     try:
         with open(file, "rb") as opened:
             return opened.read()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise Refused(f"{printable(file)}: {reason}") from error
+    except OSError as error:
+        raise Refused(f"{printable(file)}: {error.strerror}") from error
 
 
 def _root(source: str, content: bytes) -> dict[str, object]:
@@ -191,7 +190,7 @@ def _name(document: Document, entry: dict[str, object], where: str, key: str) ->
 
 def _count(document: Document, value: object) -> int:
     """A whole number of at least 1, also when it is written as a text of digits."""
-    written = str(value) if isinstance(value, (int, str)) and not isinstance(value, bool) else ""
+    written = str(value) if isinstance(value, (int, str)) else ""
     if not (written.isascii() and written.isdigit() and len(written) < 20 and 1 <= int(written) <= MAX_COUNT):
         raise document.expected("template.machineCount", f"a whole number from 1 to {MAX_COUNT}", value)
     return int(written)

@@ -58,13 +58,16 @@ def _write(path: str, line: bytes, config: ProviderConfig) -> None:
     try:
         os.write(file, line)
         if config.log_max_rotate and 0 < config.log_max_megabytes * MEGABYTE < os.fstat(file).st_size:
-            _rotate(path, file, config.log_max_rotate)
+            rotate(path, file, config.log_max_rotate)
     finally:
         os.close(file)
 
 
-def _rotate(path: str, file: int, keep: int) -> None:
-    """Renames the log to ``.1``, ``.1`` to ``.2`` and so on, once, whoever else notices its size at the same time."""
+def rotate(path: str, file: int, keep: int) -> None:
+    """Renames the log to ``.1``, ``.1`` to ``.2`` and so on, once, whoever else notices its size at the same time.
+
+    ``file`` is the opened log. Raises OSError when another call is rotating.
+    """
     import fcntl  # only here: a call in many thousands rotates
 
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

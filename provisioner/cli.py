@@ -108,11 +108,13 @@ def _add_output(command: argparse.ArgumentParser) -> None:
 # --- where things are -------------------------------------------------------------------------------------------------
 
 
-def _settings(given: Path | None) -> Settings:
+def _config_file(given: Path | None) -> Path:
     path = given or Path(Places(os.environ).conf)
-    if path.is_dir():
-        path = path / "provisioner.yaml"
-    return load(path, os.environ)
+    return path / "provisioner.yaml" if path.is_dir() else path
+
+
+def _settings(given: Path | None) -> Settings:
+    return load(_config_file(given), os.environ)
 
 
 def _state(given: Path | None) -> StateDir:
@@ -134,16 +136,17 @@ def _print(options: argparse.Namespace, document: Mapping[str, Any], text: Calla
 def _run(options: argparse.Namespace) -> int:
     from provisioner.backends import BackendError
     from provisioner.reconcile import SupersededError
+    from provisioner.reload import Configuration
     from provisioner.server import ListenError
     from provisioner.service import Service, dry_run
 
-    settings = _settings(options.config)
+    configuration = Configuration(_config_file(options.config), os.environ)
     state = _state(options.state_dir)
     try:
         if options.dry_run:
-            dry_run(settings, state, once=options.once)
+            dry_run(configuration.settings, state, once=options.once)
         else:
-            Service(settings, state, listen=options.listen).run(once=options.once)
+            Service(configuration, state, listen=options.listen).run(once=options.once)
     except BackendError as error:
         raise UsageError(str(error)) from error
     except (ListenError, SupersededError) as error:
@@ -159,22 +162,19 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _simulator(options: argparse.Namespace) -> int:
-    from provisioner.simulator.cloud import Conditions
-    from provisioner.simulator.server import Simulator, run_until_signal
+    from provisioner.simulator.server import serve
 
     try:
-        conditions = Conditions.read(options.faults) if options.faults else None
-        simulator = Simulator(
+        return serve(
             _settings(options.config),
             host=options.listen,
             port=options.port,
-            seed=options.seed,
-            conditions=conditions,
             kubeconfig=options.kubeconfig,
+            faults_file=options.faults,
+            seed=options.seed,
         )
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise UsageError(str(error)) from error
-    return run_until_signal(simulator)
 
 
 def _init(options: argparse.Namespace) -> int:

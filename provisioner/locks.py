@@ -34,7 +34,10 @@ RECORD_WIDTH = 256
 
 SHORTEST_POLL = 0.001
 LONGEST_POLL = 0.04
-"""Seconds between tries. A transaction takes a few milliseconds, so fifty writers still get their turn in time."""
+"""Seconds between tries: on NFS each is a call to the server, and fifty writers may be waiting."""
+
+TURN_POLL = 0.002
+"""Seconds between tries of the one whose turn is next: nobody else tries then."""
 
 STANDBY_POLL = 0.5
 """Seconds between a standby loop's tries: a takeover is not urgent, and on NFS each try is a call to the server."""
@@ -153,18 +156,22 @@ def whole_number(facts: dict[str, Any], key: str) -> int:
 class DataLock:
     """The lock of one database: held from reading the data to having replaced it. A context manager.
 
-    The file also keeps the last generation. It is written after the data is durable, so it never runs ahead of it:
+    Who waits first takes the *turn*, a lock file of its own, and keeps it until the lock is his. So only one at a time
+    tries for the lock, and a process that takes it again and again cannot starve the others.
+
+    The lock file also keeps the last generation. It is written after the data is durable, so it never runs ahead of it:
     after a crash between the two the data is newer than the lock file says, which is fine.
     """
 
     def __init__(self, path: str, wait: float = LOCK_WAIT) -> None:
         self._file = LockFile(path)
+        self._turn = LockFile(f"{path}.turn")
         self._wait = wait
         self.generation = 0
         """Last generation known to be durable; 0 when unknown."""
 
     def __enter__(self) -> DataLock:
-        if not self._file.acquire(self._wait):
+        if not self._acquire():
             raise LockTimeout(describe_holder(self._file.path, self._wait))
         try:
             self.generation = whole_number(self._file.record(), "generation")
@@ -173,6 +180,15 @@ class DataLock:
             self._file.release()
             raise
         return self
+
+    def _acquire(self) -> bool:
+        deadline = time.monotonic() + self._wait
+        try:
+            return self._turn.acquire(self._wait) and self._file.acquire(
+                max(deadline - time.monotonic(), 0.0), longest_poll=TURN_POLL
+            )
+        finally:
+            self._turn.release()
 
     def __exit__(self, *_: object) -> None:
         try:

@@ -15,7 +15,7 @@ from functools import partial
 from provisioner.acting import ThreadedActors
 from provisioner.backends import Backend, BackendError
 from provisioner.durable import StateError, StateMissing
-from provisioner.model import ErrorClass, Failure, Limits, Look, Unobserved
+from provisioner.model import ErrorClass, Failure, Limits, Look, Memory, Unobserved
 from provisioner.reconcile import CycleReport, Reconciler, SupersededError
 from provisioner.store import StateDir
 
@@ -170,6 +170,7 @@ class Loop:
         provisioner: str,
         pace: Pace,
         report: Callable[[CycleReport], None],
+        refresh: Callable[[Limits, Memory | None], Limits] = lambda limits, _: limits,
         count_wake: Callable[[Wake], None] = lambda _: None,
     ) -> None:
         self._state = state
@@ -178,6 +179,8 @@ class Loop:
         self._provisioner = provisioner
         self._pace = pace
         self._report = report
+        self._refresh = refresh
+        """Asked before each cycle for the limits in force; given those of the cycle before."""
         self.wakeups = Wakeups(count_wake)
         self._stop = threading.Event()
         self._epoch = 0
@@ -295,6 +298,7 @@ class Loop:
             self.wakeups.wait(pause, self._pace.intent_poll, partial(self._intent_changed, signature))
 
     def _cycle(self, reconciler: Reconciler, observers: Mapping[str, Observer]) -> CycleReport:
+        reconciler.limits = self._refresh(reconciler.limits, reconciler.memory)
         report = reconciler.cycle(self._looks(observers, reconciler.strangers()))
         try:
             self._state.heartbeat.touch()

@@ -11,6 +11,7 @@ from typing import Any
 
 from provisioner.metrics import Metrics
 from provisioner.model import (
+    Limits,
     LossCause,
     Memory,
     Phase,
@@ -30,16 +31,21 @@ log = logging.getLogger(__name__)
 QUIET_SECONDS = 60.0
 """A cycle that changed nothing is logged at most this often."""
 
+NO_TEMPLATE = "unknown"
+"""Label of machines whose request nobody knows."""
+
 DESIRED = frozenset({Verdict.OPEN, Verdict.SUCCEEDED})
 
 
 class Reporter:
     """Called with each cycle's report, in the loop's thread; ``health`` and ``status`` in the server's."""
 
-    def __init__(self, metrics: Metrics, state: StateDir, *, prefix: str, interval: float) -> None:
+    def __init__(self, metrics: Metrics, state: StateDir, *, limits: Limits, interval: float) -> None:
         self._metrics = metrics
         self._state = state
-        self._prefix = prefix
+        self.limits = limits
+        self._seen: dict[str, Snapshot] = {}
+        """The last complete snapshot of each pool: a pool that cannot be seen is not an empty one."""
         self._alive_within = max(60.0, 12 * interval)
         self._report: CycleReport | None = None
         self._memory: Memory | None = None
@@ -116,21 +122,24 @@ class Reporter:
             self._measure_memory(report, report.memory, wall)
 
     def _measure_memory(self, report: CycleReport, memory: Memory, wall: float) -> None:
-        before = self._report.looks if self._report else {}
-        if memory is self._memory and all(before.get(name) is look for name, look in report.looks.items()):
+        news = [
+            look
+            for look in report.looks.values()
+            if isinstance(look, Snapshot)
+            and (look.pool not in self._seen or self._seen[look.pool].machines is not look.machines)
+        ]
+        if memory is self._memory and not news:
             return
+        self._seen |= {look.pool: look for look in news}
         metrics = self._metrics
-        metrics.machines(_machines(report, memory, self._prefix))
+        metrics.machines(_machines(self._seen, memory, self.limits.prefix))
         if memory is self._memory:
             return
         slots = [(record, slot) for record in memory.requests.values() for slot in record.slots.values()]
         metrics.desired(Counter((slot.pool, record.template) for record, slot in slots if slot.verdict in DESIRED))
         metrics.set_aside(sum(slot.set_aside for _, slot in slots))
         metrics.oldest_unmet(_oldest(memory, wall - report.now))
-        windows: Counter[str] = Counter()
-        for (pool, _), pressure in memory.pressures.items():
-            windows[pool] += pressure.window
-        metrics.windows(windows)
+        metrics.windows(_windows(memory, self.limits))
         metrics.brakes([(memory.brake.pool, memory.brake.reason)] if memory.brake else [])
         metrics.requests(_requests(memory))
         metrics.store_bytes(self._sizes())
@@ -194,16 +203,27 @@ class Reporter:
         )
 
 
-def _machines(report: CycleReport, memory: Memory, prefix: str) -> Mapping[tuple[str, str, Phase], int]:
+def _windows(memory: Memory, limits: Limits) -> Mapping[str, int]:
+    """Pressure allowed, by pool, over its templates; where nothing was tried yet, what a first try is allowed."""
+    windows: Counter[str] = Counter()
+    for template in limits.templates.values():
+        for name in template.pools:
+            known, pool = memory.pressures.get((name, template.id)), limits.pools.get(name)
+            if known is not None:
+                windows[name] += known.window
+            elif pool is not None:
+                windows[name] += min(pool.initial_window, pool.max_pending)
+    return windows
+
+
+def _machines(seen: Mapping[str, Snapshot], memory: Memory, prefix: str) -> Mapping[tuple[str, str, Phase], int]:
     """Observed machines by pool, template and phase; asked for and not yet seen ones as ``submitted``."""
     counts: Counter[tuple[str, str, Phase]] = Counter()
-    for look in report.looks.values():
-        if not isinstance(look, Snapshot):
-            continue
-        for machine in look.machines.values():
+    for snapshot in seen.values():
+        for machine in snapshot.machines.values():
             parts = split_name(prefix, machine.name)
             record = memory.requests.get(parts[0]) if parts else None
-            counts[look.pool, record.template if record else "", machine.phase] += 1
+            counts[snapshot.pool, record.template if record else NO_TEMPLATE, machine.phase] += 1
     for record in memory.requests.values():
         for slot in record.slots.values():
             if slot.verdict is Verdict.OPEN and slot.submitted is not None and not slot.seen:

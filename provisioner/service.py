@@ -17,8 +17,9 @@ from provisioner.backends import Backend
 from provisioner.inspection import clock_of, look, plan_document
 from provisioner.loop import Loop, Pace, Wake
 from provisioner.metrics import MeasuredBackend, Metrics
-from provisioner.model import Look, Plan
+from provisioner.model import Limits, Look, Plan
 from provisioner.reconcile import Reconciler
+from provisioner.reload import Configuration
 from provisioner.reporting import Reporter
 from provisioner.server import Server
 from provisioner.settings import AnyPool, GkePool, Settings
@@ -77,7 +78,9 @@ def dry_run(settings: Settings, state: StateDir, *, once: bool) -> None:
 class Service:
     """One provisioner: loop, metrics and health page."""
 
-    def __init__(self, settings: Settings, state: StateDir, *, listen: str | None = None) -> None:
+    def __init__(self, configuration: Configuration, state: StateDir, *, listen: str | None = None) -> None:
+        """Raises BackendError when a pool's place cannot be reached by its configuration."""
+        settings = configuration.settings
         self.registry = CollectorRegistry()
         self._settings = settings
         self._state = state
@@ -88,7 +91,13 @@ class Service:
         backends: Mapping[str, Backend] = {
             name: MeasuredBackend(backend, metrics) for name, backend in make_backends(settings).items()
         }
-        reporter = Reporter(metrics, self._state, prefix=settings.name_prefix, interval=pace.interval_seconds)
+        reporter = Reporter(metrics, self._state, limits=limits, interval=pace.interval_seconds)
+
+        def applied(new: Limits) -> None:
+            metrics.configure(new)
+            reporter.limits = new
+
+        configuration.applied, configuration.judged = applied, metrics.config_ok
         self._loop = Loop(
             state=self._state,
             backends=backends,
@@ -96,6 +105,7 @@ class Service:
             provisioner=settings.instance,
             pace=Pace(pace.interval_seconds, pace.floor_seconds, pace.act_seconds, pace.intent_poll_seconds),
             report=reporter,
+            refresh=configuration.refresh,
             count_wake=lambda source: metrics.wakeup(str(source)),
         )
         self.server = Server(listen or settings.listen, self.registry, reporter.health, reporter.status)
@@ -108,6 +118,7 @@ class Service:
         try:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: self._loop.stop())
+            signal.signal(signal.SIGHUP, lambda *_: self._loop.wakeups.wake(Wake.SIGNAL))
             self._loop.run(once=once)
         finally:
             if events is not None:

@@ -33,9 +33,10 @@ UNUSED_KEYS = frozenset(
         "AUTO_RUN_TRIM_DB_CMD",
         "RETURNED_VM_TTL",
         "GKE_POLLING_INTERVAL",
+        "ACCEPT_PROPAGATED_LOG_SETTING",
     }
 )
-"""Keys of Google's connector that have no use here."""
+"""Keys of other connectors, mostly Google's, that have no use here."""
 
 UNUSED_PREFIX = "GKE_CRD_"
 """Google's keys for its custom resources; of these only ``GKE_CRD_NAMESPACE`` has a use here."""

@@ -99,7 +99,7 @@ def _array_problems(value: Any, schema: dict[str, Any], path: str) -> Iterator[s
         yield from _problems(inner, schema["items"], f"{path}[{index}]")
 
 
-_FORMATS = {
+_FORMATS: dict[str, re.Pattern[str]] = {
     "uint64": re.compile(r"[0-9]{1,20}"),
     "int64": re.compile(r"-?[0-9]{1,19}"),
     "byte": re.compile(r"[A-Za-z0-9+/_-]*=*"),
@@ -115,12 +115,12 @@ def _scalar_problems(value: Any, schema: dict[str, Any], path: str) -> Iterator[
         return
     if schema.get("enum") and value not in schema["enum"]:
         yield f"{path}: {value!r} is not one of {schema['enum']}"
-    form = _FORMATS.get(schema.get("format", ""))
-    if kind == "string" and form and not form.fullmatch(value):
-        yield f"{path}: {value!r} is no {schema['format']}"
-    if (
-        re.search(r"(^|\.)(timestamp|\w+Timestamp|\w+Time)$", path)
-        and kind == "string"
-        and not _RFC3339.fullmatch(value)
-    ):
+    if isinstance(value, str):
+        yield from _text_problems(value, schema.get("format", ""), path)
+
+
+def _text_problems(value: str, form: str, path: str) -> Iterator[str]:
+    if form in _FORMATS and not _FORMATS[form].fullmatch(value):
+        yield f"{path}: {value!r} is no {form}"
+    if re.search(r"(^|\.)(timestamp|\w+Timestamp|\w+Time)$", path) and not _RFC3339.fullmatch(value):
         yield f"{path}: {value!r} is no RFC 3339 time"

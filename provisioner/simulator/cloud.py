@@ -29,6 +29,8 @@ MODES = frozenset(
 )
 """Every mode of a fault that some part of the cloud knows; each part's documentation says what it does there."""
 
+_NUMBERS = {"rate", "after", "limit", "start", "end"}
+
 
 @dataclass(frozen=True)
 class Conditions:
@@ -48,11 +50,17 @@ class Conditions:
         faults = root.get("faults", [])
         if not isinstance(faults, list):
             raise ValueError(f"faults: expected a list, got {faults!r}")
-        timings = _object("timings", root.get("timings", {}), {"gke", "mig"})
+        parsed = [_fault(f"faults[{number}]", fault) for number, fault in enumerate(faults)]
+        return cls.of(parsed, root.get("timings"))
+
+    @classmethod
+    def of(cls, faults: Sequence[Fault], timings: object = None) -> Conditions:
+        """With the timings as in a document; a mistake in them is a ValueError."""
+        sections = _object("timings", timings if timings is not None else {}, {"gke", "mig"})
         return cls(
-            faults=tuple(_fault(f"faults[{number}]", fault) for number, fault in enumerate(faults)),
-            gke=PodTimings.parse(_object("timings.gke", timings["gke"])) if "gke" in timings else None,
-            mig=Timings.parse(_object("timings.mig", timings["mig"])) if "mig" in timings else None,
+            faults=tuple(faults),
+            gke=PodTimings.parse(_object("timings.gke", sections["gke"])) if "gke" in sections else None,
+            mig=Timings.parse(_object("timings.mig", sections["mig"])) if "mig" in sections else None,
         )
 
     @classmethod
@@ -75,7 +83,12 @@ def _object(where: str, value: object, known: set[str] | None = None) -> Mapping
 
 def _fault(where: str, value: object) -> Fault:
     try:
-        fault = Fault.parse(_object("it", value))
+        document = _object("it", value)
+        fault = Fault.parse(document)
+        _object("params", fault.params)
+        for name in _NUMBERS & document.keys():
+            if isinstance(document[name], bool) or not isinstance(document[name], (int, float)):
+                raise ValueError(f"{name}: expected a number, got {document[name]!r}")
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
     if fault.mode not in MODES:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -143,14 +143,6 @@ class Timings:
                 raise ValueError(f"{name}: unknown timing; known: {', '.join(sorted(known))}")
             values[name] = _delay(name, value) if known[name] else _number(name, value)
         return cls(**values)
-
-    def scaled(self, factor: float) -> Timings:
-        """The same world with every duration multiplied by ``factor``."""
-        changed: dict[str, Any] = {}
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            changed[entry.name] = tuple(part * factor for part in value) if isinstance(value, tuple) else value * factor
-        return replace(self, **changed | {"inserts_per_second": self.inserts_per_second / factor})
 
 
 def _number(name: str, value: object) -> float:

@@ -254,9 +254,9 @@ class Mig:
             return _failed(member, "RESOURCE_ALREADY_EXISTS", f"The resource '{path}' already exists")
         targets = (member.name, spec.name, zone)
         if fault := self.world.strikes("stockout", *targets):
-            return stockout(spec.project, zone, str(fault.params.get("code", "ZONE_RESOURCE_POOL_EXHAUSTED")))
+            return _stockout(spec.project, zone, str(fault.params.get("code", "ZONE_RESOURCE_POOL_EXHAUSTED")))
         if spec.capacity is not None and sum(1 for other in self.members.values() if other.vm) >= spec.capacity:
-            return stockout(spec.project, zone, "ZONE_RESOURCE_POOL_EXHAUSTED")
+            return _stockout(spec.project, zone, "ZONE_RESOURCE_POOL_EXHAUSTED")
         if fault := self.world.strikes("quota", *targets):
             return _quota(member, spec, fault)
         if self.world.strikes("ip_exhausted", *targets):
@@ -414,7 +414,7 @@ def _failed(member: Member, code: str, message: str) -> Document:
     return {"code": code, "message": f"Instance '{member.name}' creation failed: {message}"}
 
 
-def stockout(project: str, zone: str, code: str) -> Document:
+def _stockout(project: str, zone: str, code: str) -> Document:
     """An entry of ``lastAttempt.errors`` in Google's words."""
     where = (
         f"The zone 'projects/{project}/zones/{zone}' does not have enough resources available to fulfill the request."

@@ -10,7 +10,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +22,7 @@ from provisioner.simulator import compute_http, control_http, kube_http
 from provisioner.simulator import kubeconfig as kubeconfigs
 from provisioner.simulator.cloud import Cloud, Conditions, contexts_of, migs_of, namespaces_of
 from provisioner.simulator.compute_settings import MigSpec
-from provisioner.simulator.world import World
+from provisioner.simulator.world import Fault, World
 
 if TYPE_CHECKING:
     from provisioner.settings import Settings
@@ -84,9 +84,9 @@ def application(cloud: Cloud, clockwork: Clockwork) -> web.Application:
 class Simulator:
     """One embedded cloud over HTTP. A context manager: inside it the cloud answers, driven by a thread of its own.
 
-    It holds the namespaces and MIGs that ``settings`` names and those given besides. ``conditions`` are its faults and
-    timings at the start; ``speed`` is world seconds per real second. The kubeconfig is written to ``kubeconfig``, or to
-    a directory that goes with the simulator.
+    It holds the namespaces and MIGs that ``settings`` names and those given besides. ``timings`` are as in the body of
+    ``PUT faults``: ``{"gke": {…}, "mig": {…}}``; ``speed`` is world seconds per real second. The kubeconfig is written
+    to ``kubeconfig``, or to a directory that goes with the simulator.
     """
 
     def __init__(
@@ -99,14 +99,15 @@ class Simulator:
         port: int = 0,
         seed: int = 0,
         speed: float = 1.0,
-        conditions: Conditions | None = None,
+        timings: Mapping[str, Mapping[str, Any]] | None = None,
+        faults: Sequence[Fault] = (),
         kubeconfig: Path | None = None,
     ) -> None:
         spaces = [*(namespaces_of(settings) if settings else ()), *namespaces]
         groups = [*(migs_of(settings) if settings else ()), *migs]
         self.cloud = Cloud(World(seed=seed, start_wall=time.time()), spaces, groups)
         """The model. It belongs to the simulator's thread: use :meth:`call`."""
-        self.cloud.impose(conditions or Conditions())
+        self.cloud.impose(Conditions.of(faults, timings))
         self.address = ""
         """``http://HOST:PORT`` once it answers."""
         self._host, self._port, self._speed = host, port, speed
@@ -196,8 +197,9 @@ class Simulator:
         """Take these machines away; the names of those that could be."""
         return self.call(lambda cloud: cloud.preempt(names)[0])
 
-    def impose(self, conditions: Conditions) -> None:
-        """As ``PUT faults`` of the control face."""
+    def impose(self, faults: Sequence[Fault] = (), timings: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        """As ``PUT faults`` of the control face: these faults and no others; timings only of the sections given."""
+        conditions = Conditions.of(faults, timings)
         self.call(lambda cloud: cloud.impose(conditions))
 
     def reset(self) -> None:
@@ -231,8 +233,24 @@ def _address(bound: Sequence[Any]) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def serve(
+    settings: Settings | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    kubeconfig: Path | None = None,
+    faults_file: Path | None = None,
+    seed: int = 0,
+) -> int:
+    """``provisioner simulator``: returns the exit code. ValueError for a wrong file, OSError for a port or a place."""
+    conditions = Conditions.read(faults_file) if faults_file else Conditions()
+    simulator = Simulator(settings, host=host, port=port, kubeconfig=kubeconfig, seed=seed)
+    simulator.cloud.impose(conditions)
+    return run_until_signal(simulator)
+
+
 def run_until_signal(simulator: Simulator) -> int:
-    """``provisioner simulator``: print the line once it answers, end cleanly on SIGTERM or SIGINT. The exit code."""
+    """Print the simulator's line once it answers, and end cleanly on SIGTERM or SIGINT. The exit code."""
 
     def ready() -> None:
         print(simulator.line(), flush=True)

@@ -202,10 +202,6 @@ class Vms:
         end = self._remove if vm.spec.termination_action == "DELETE" else self._terminate
         self.world.after(self.timings.notice, lambda: end(vm))
 
-    def remove(self, vm: Vm) -> None:
-        """Remove a VM at once."""
-        self._remove(vm)
-
     def reset(self) -> None:
         """Remove everything at once and tell nobody."""
         for vm in list(self):

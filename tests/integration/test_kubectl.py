@@ -15,8 +15,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.kube_settings import PodTimings
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
 from tests.waiting import until
@@ -25,7 +23,7 @@ KUBECTL = shutil.which("kubectl")
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")
 
 SPACE = "symphony"
-QUICK = PodTimings.parse({"schedule": 0.1, "start": 0.1, "ready": 0.1, "stop": 0.3, "confirm": 0.1, "reschedule": 0.2})
+QUICK = {"schedule": 0.1, "start": 0.1, "ready": 0.1, "stop": 0.3, "confirm": 0.1, "reschedule": 0.2}
 MANIFEST = """\
 apiVersion: v1
 kind: Pod
@@ -50,7 +48,7 @@ def shared() -> Iterator[Simulator]:
 def simulator(shared: Simulator) -> Simulator:
     """Empty, quick and without faults."""
     shared.reset()
-    shared.impose(Conditions(gke=QUICK))
+    shared.impose(timings={"gke": QUICK})
     return shared
 
 
@@ -172,7 +170,7 @@ def test_refusals_read_as_a_real_servers(kubectl: Kubectl, simulator: Simulator)
     wrong = kubectl.run("run", "a", "--image=image:1", "--labels=app=-x-", code=1)
     assert 'The Pod "a" is invalid: metadata.labels' in wrong or "Invalid value" in wrong
     assert "runs no containers" in kubectl.run("logs", _running(kubectl), code=1)
-    simulator.impose(Conditions([Fault("quota", params={"limit": 1})], gke=QUICK))
+    simulator.impose([Fault("quota", params={"limit": 1})])
     assert "exceeded quota: pods, requested: pods=1, used: pods=1" in kubectl.run("run", "b", "--image=i", code=1)
 
 
@@ -183,16 +181,17 @@ def _running(kubectl: Kubectl) -> str:
 
 
 def test_a_stockout_can_be_read_from_describe(kubectl: Kubectl, simulator: Simulator) -> None:
-    simulator.impose(Conditions([Fault("stockout")], gke=QUICK))
+    simulator.impose([Fault("stockout")])
     kubectl.run("run", "a", "--image=image:1")
-    described = until(lambda: (text := kubectl.run("describe", "pod", "a")) if "FailedScaleUp" in text else "", 10)
+    until(lambda: "FailedScaleUp" in kubectl.run("get", "events"), 10)
+    described = kubectl.run("describe", "pod", "a")
     assert "GCE out of resources" in described
     assert "FailedScheduling" in described
     assert kubectl.run("delete", "pod", "a") == 'pod "a" deleted\n'
 
 
 def test_a_force_delete_is_immediate(kubectl: Kubectl, simulator: Simulator) -> None:
-    simulator.impose(Conditions(gke=PodTimings.parse({"schedule": 0, "start": 0, "ready": 0, "stop": 3600})))
+    simulator.impose(timings={"gke": {"schedule": 0, "start": 0, "ready": 0, "stop": 3600}})
     _running(kubectl)
     assert "force deleted" in kubectl.run("delete", "pod", "a", "--grace-period=0", "--force")
     assert simulator.state()["machines"] == []

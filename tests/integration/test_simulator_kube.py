@@ -15,22 +15,20 @@ import urllib3
 from kubernetes import client, config, watch
 from kubernetes.client import ApiException, CoreV1Api
 
-from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute_settings import MigSpec
-from provisioner.simulator.kube_settings import PodTimings
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
 from tests.waiting import until
 
 SPACE = "symphony"
 QUICK = {"schedule": 0.02, "start": 0.02, "ready": 0.02, "stop": 0.05, "confirm": 0.02, "reschedule": 0.1}
-SLOW = QUICK | {"schedule": 3600}
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 PARTIAL = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
-def conditions(*faults: Fault, **timings: Any) -> Conditions:
-    return Conditions(faults, gke=PodTimings.parse({**QUICK, **timings}))
+def impose(simulator: Simulator, *faults: Fault, **timings: float) -> None:
+    """These faults, and short timings but for those given."""
+    simulator.impose(faults, {"gke": {**QUICK, **timings}})
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +42,7 @@ def shared() -> Iterator[Simulator]:
 def simulator(shared: Simulator) -> Simulator:
     """Empty, quick and without faults."""
     shared.reset()
-    shared.impose(conditions())
+    impose(shared)
     return shared
 
 
@@ -146,7 +144,7 @@ def test_labels_and_status_can_be_patched_and_a_stale_update_is_a_conflict(api: 
 
 
 def test_a_patch_that_changes_nothing_makes_no_new_version(simulator: Simulator, api: Any) -> None:
-    simulator.impose(conditions(schedule=3600))
+    impose(simulator, schedule=3600)
     made = api.create_namespaced_pod(SPACE, manifest("a", {"app": "x"}))
     again = api.patch_namespaced_pod("a", SPACE, {"metadata": {"labels": {"app": "x"}}})
     assert again.metadata.resource_version == made.metadata.resource_version
@@ -168,7 +166,7 @@ def test_a_clients_own_event_is_stored(api: Any) -> None:
 
 
 def test_a_deleted_node_takes_its_pods_along(simulator: Simulator, api: Any) -> None:
-    simulator.impose(conditions(node_gone=0.2))
+    impose(simulator, node_gone=0.2)
     run_pods(simulator, api, "a")
     api.delete_node(api.read_namespaced_pod("a", SPACE).spec.node_name)
     until(lambda: phases(simulator) == {}, 5)
@@ -178,7 +176,7 @@ def test_a_deleted_node_takes_its_pods_along(simulator: Simulator, api: Any) -> 
 
 
 def test_pages_show_one_moment_although_pods_come_and_go(simulator: Simulator, api: Any) -> None:
-    simulator.impose(Conditions(gke=PodTimings.parse(SLOW)))
+    impose(simulator, schedule=3600)
     for number in range(10):
         api.create_namespaced_pod(SPACE, manifest(f"p{number}"))
     first = api.list_namespaced_pod(SPACE, limit=4)
@@ -197,17 +195,17 @@ def test_pages_show_one_moment_although_pods_come_and_go(simulator: Simulator, a
 
 
 def test_a_page_asked_for_too_late_is_gone(simulator: Simulator, api: Any) -> None:
-    simulator.impose(conditions(continue_ttl=0))
+    impose(simulator, continue_ttl=0)
     for name in "abc":
         api.create_namespaced_pod(SPACE, manifest(name))
     token = api.list_namespaced_pod(SPACE, limit=1).metadata._continue
-    time.sleep(0.01)  # world time must pass beyond a lifetime of zero
-    status = refusal(410, api.list_namespaced_pod, SPACE, limit=1, _continue=token)
+    page = url(simulator, f"?limit=1&continue={token}")
+    status = until(lambda: (r := requests.get(page, timeout=5)).status_code == 410 and r.json(), 5)
     assert status["reason"] == "Expired"
 
 
 def test_a_list_spans_namespaces_and_takes_both_selectors(simulator: Simulator, api: Any) -> None:
-    simulator.impose(conditions(schedule=3600))
+    impose(simulator, schedule=3600)
     api.create_namespaced_pod(SPACE, manifest("a", {"app": "x", "tier": "1"}))
     api.create_namespaced_pod(SPACE, manifest("b", {"app": "y"}))
     api.create_namespaced_pod("other", manifest("c", {"app": "x"}))
@@ -293,7 +291,7 @@ def test_a_watch_resumed_from_any_version_loses_and_repeats_nothing(simulator: S
 
 
 def test_a_streamed_list_ends_with_its_bookmark_and_goes_on(simulator: Simulator, api: Any) -> None:
-    simulator.impose(conditions(schedule=3600))
+    impose(simulator, schedule=3600)
     for name in "ab":
         api.create_namespaced_pod(SPACE, manifest(name))
     query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=10"
@@ -313,7 +311,7 @@ def test_a_streamed_list_needs_its_match(simulator: Simulator) -> None:
 
 
 def test_bookmarks_tell_the_version_at_their_interval(simulator: Simulator, api: Any) -> None:
-    simulator.impose(conditions(bookmark=0.2))
+    impose(simulator, bookmark=0.2)
     api.create_namespaced_pod("other", manifest("elsewhere"))
     following = lines(simulator, f"resourceVersion={_version(api)}&allowWatchBookmarks=true&timeoutSeconds=10")
     first, second = next(following), next(following)
@@ -323,13 +321,13 @@ def test_bookmarks_tell_the_version_at_their_interval(simulator: Simulator, api:
 
 
 def test_a_watch_without_version_begins_with_what_is_there(simulator: Simulator, api: Any) -> None:
-    simulator.impose(conditions(schedule=3600))
+    impose(simulator, schedule=3600)
     api.create_namespaced_pod(SPACE, manifest())
     assert kinds(list(lines(simulator, "timeoutSeconds=1"))) == [("ADDED", "a")]
 
 
 def test_a_pod_that_leaves_the_selector_is_deleted_to_its_watcher(simulator: Simulator, api: Any) -> None:
-    simulator.impose(conditions(schedule=3600))
+    impose(simulator, schedule=3600)
     api.create_namespaced_pod(SPACE, manifest("a", {"app": "x"}))
     begin = _version(api)
     for value in ("y", "x"):
@@ -348,7 +346,7 @@ def test_a_version_that_is_no_longer_known_ends_the_stream_with_410(simulator: S
 
 
 def test_a_watch_as_table_carries_rows(simulator: Simulator, api: Any) -> None:
-    simulator.impose(conditions(schedule=3600))
+    impose(simulator, schedule=3600)
     api.create_namespaced_pod(SPACE, manifest())
     (line,) = lines(simulator, "timeoutSeconds=1", Accept=TABLE)
     assert line["object"]["rows"][0]["cells"][0] == "a"
@@ -434,21 +432,21 @@ def test_unknown_paths_are_404_status_objects(simulator: Simulator, path: str) -
 def test_a_fault_refuses_a_create_and_applies_nothing(
     simulator: Simulator, api: Any, mode: str, code: int, reason: str
 ) -> None:
-    simulator.impose(conditions(Fault(mode, target=SPACE, limit=1)))
+    impose(simulator, Fault(mode, target=SPACE, limit=1))
     assert refusal(code, api.create_namespaced_pod, SPACE, manifest())["reason"] == reason
     assert phases(simulator) == {}
     api.create_namespaced_pod(SPACE, manifest())
 
 
 def test_throttled_says_when_to_come_back(simulator: Simulator, api: Any) -> None:
-    simulator.impose(conditions(Fault("throttled", params={"seconds": 3})))
+    impose(simulator, Fault("throttled", params={"seconds": 3}))
     with pytest.raises(ApiException) as caught:
         api.list_namespaced_pod(SPACE)
     assert (caught.value.headers or {})["Retry-After"] == "3"
 
 
 def test_a_fault_can_aim_at_one_verb_of_one_namespace(simulator: Simulator, api: Any) -> None:
-    simulator.impose(conditions(Fault("denied", target=rf"{SPACE}/pods\.create")))
+    impose(simulator, Fault("denied", target=rf"{SPACE}/pods\.create"))
     words = refusal(403, api.create_namespaced_pod, SPACE, manifest())["message"]
     assert 'cannot create resource "pods" in API group "" in the namespace "symphony"' in words
     assert api.list_namespaced_pod(SPACE).items == []
@@ -456,14 +454,14 @@ def test_a_fault_can_aim_at_one_verb_of_one_namespace(simulator: Simulator, api:
 
 
 def test_a_lost_response_has_been_applied(simulator: Simulator, api: Any) -> None:
-    simulator.impose(conditions(Fault("lost_response", target=r"pods\.create", limit=1)))
+    impose(simulator, Fault("lost_response", target=r"pods\.create", limit=1))
     with pytest.raises(urllib3.exceptions.ProtocolError):
         api.create_namespaced_pod(SPACE, manifest())
     assert set(phases(simulator)) == {"a"}
 
 
 def test_a_hanging_call_is_answered_late_and_is_applied(simulator: Simulator, api: Any) -> None:
-    simulator.impose(conditions(Fault("hang", target=r"pods\.create", params={"seconds": 0.5})))
+    impose(simulator, Fault("hang", target=r"pods\.create", params={"seconds": 0.5}))
     with pytest.raises(urllib3.exceptions.ReadTimeoutError):
         api.create_namespaced_pod(SPACE, manifest(), _request_timeout=0.1)
     assert phases(simulator) == {}
@@ -471,27 +469,27 @@ def test_a_hanging_call_is_answered_late_and_is_applied(simulator: Simulator, ap
 
 
 def test_a_list_error_is_an_internal_error(simulator: Simulator, api: Any) -> None:
-    simulator.impose(conditions(Fault("list_error", limit=1)))
+    impose(simulator, Fault("list_error", limit=1))
     assert refusal(500, api.list_namespaced_pod, SPACE)["reason"] == "InternalError"
 
 
 @pytest.mark.parametrize("event", [False, True], ids=["as HTTP status", "as event"])
 def test_a_watch_that_is_gone(simulator: Simulator, event: bool) -> None:
-    simulator.impose(conditions(Fault("watch_gone", params={"event": event})))
+    impose(simulator, Fault("watch_gone", params={"event": event}))
     reply = requests.get(url(simulator, "?watch=1&resourceVersion=1001"), timeout=5)
     assert reply.status_code == (200 if event else 410)
     assert (reply.json()["object"] if event else reply.json())["reason"] == "Expired"
 
 
 def test_a_watch_cut_cleanly_just_ends(simulator: Simulator) -> None:
-    simulator.impose(conditions(Fault("watch_cut", params={"seconds": 0.1})))
+    impose(simulator, Fault("watch_cut", params={"seconds": 0.1}))
     began = time.monotonic()
     assert list(lines(simulator, "timeoutSeconds=60")) == []
     assert time.monotonic() - began < 5
 
 
 def test_a_watch_cut_in_mid_stream_is_a_broken_connection(simulator: Simulator) -> None:
-    simulator.impose(conditions(Fault("watch_cut", params={"seconds": 0.1, "abort": True})))
+    impose(simulator, Fault("watch_cut", params={"seconds": 0.1, "abort": True}))
     with pytest.raises(requests.exceptions.RequestException):
         list(lines(simulator, "timeoutSeconds=60"))
 
@@ -528,7 +526,7 @@ def test_the_control_face_shows_every_machine_and_counts_calls(simulator: Simula
 
 
 def test_the_control_face_preempts_by_name(simulator: Simulator, api: Any) -> None:
-    simulator.impose(conditions(preempt_grace=0.1))
+    impose(simulator, preempt_grace=0.1)
     run_pods(simulator, api, "a", "b")
     reply = requests.post(f"{simulator.control}preempt", json={"names": ["a", "z"]}, timeout=5)
     assert reply.json() == {"preempted": ["a"], "unknown": ["z"]}
@@ -570,8 +568,8 @@ def test_all_faces_answer_at_one_address(simulator: Simulator) -> None:
 
 
 def test_time_runs_as_fast_as_asked() -> None:
-    slow = Conditions(gke=PodTimings.parse({"schedule": 100, "start": 100, "ready": 100}))
-    with Simulator(namespaces=[SPACE], speed=1000.0, conditions=slow) as simulator:
+    slow = {"gke": {"schedule": 100, "start": 100, "ready": 100}}
+    with Simulator(namespaces=[SPACE], speed=1000.0, timings=slow) as simulator:
         requests.post(url(simulator), json=manifest(), timeout=5).raise_for_status()
         until(lambda: phases(simulator) == {"a": "running"}, 5)
 
@@ -598,7 +596,7 @@ def test_a_port_that_is_taken_is_an_error_at_once(simulator: Simulator) -> None:
 
 
 def test_a_thousand_creates_and_a_list_of_ten_thousand_are_fast(simulator: Simulator) -> None:
-    simulator.impose(Conditions(gke=PodTimings.parse(SLOW)))
+    impose(simulator, schedule=3600)
     body = json.dumps(manifest() | {"metadata": {"generateName": "p-"}}).encode()
     pool = urllib3.HTTPConnectionPool("127.0.0.1", int(simulator.address.rpartition(":")[2]), maxsize=16)
     path, headers = f"/api/v1/namespaces/{SPACE}/pods", {"Content-Type": "application/json"}

@@ -4,13 +4,16 @@ can go wrong between them. ``judge.py`` watches it with its own record of what i
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
+from provisioner import store
 from provisioner.acting import Batch, Results, carry_out
 from provisioner.backends import BackendError, MayStart
 from provisioner.durable import StateMissing
@@ -34,7 +37,7 @@ from provisioner.simulator.direct import Direct, DirectGke, DirectMig, Line
 from provisioner.simulator.groups import Groups
 from provisioner.simulator.pods import Cluster
 from provisioner.simulator.world import World
-from provisioner.store import StateDir
+from provisioner.store import IntentTransaction, StateDir
 from tests.simulation.judge import Judge, TrueMachine, machines_of
 
 PROVISIONER = "demo"
@@ -138,6 +141,9 @@ class StoryActors:
 
     def submit(self, batch: Batch, may_start: MayStart) -> None:
         assert batch.pool not in self.busy(), f"pool {batch.pool} is busy and was given another batch"
+        self._story.judge.asked(batch.creates)
+        for delete in batch.deletes:
+            self._story.judge.deleting(delete)
         self._story.fuse.burn(f"before a batch of {batch.pool}")
         if batch.pool in self._story.slow:
             self._held[batch.pool] = batch
@@ -162,15 +168,6 @@ class Watched(Direct):
     """A place that tells the judge what is asked of it and what it did, and where the loop may die at any call."""
 
     story: Story
-
-    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        self.story.judge.asked(creates)
-        return super().create(creates, may_start)
-
-    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        for delete in deletes:
-            self.story.judge.deleting(delete)
-        return super().delete(deletes, may_start)
 
     def _send(self, action: Create | Delete, do: Callable[[], Failure | None]) -> list[Outcome]:
         self.story.fuse.burn(f"before the call for {action.name}")
@@ -211,6 +208,8 @@ class Wanted:
 
     template: str
     count: int
+    asked: float
+    """World time of the request."""
     polled: float
     """World time of the last poll, or of the request."""
     told: str | None = None
@@ -243,6 +242,7 @@ class Story:
             backend.story = self
         self.hf = StateDir(self.directory.name)
         self.hf.intent.create(PROVISIONER)
+        self._numbers = itertools.count(1)
         self.requests: dict[str, Wanted] = {}
         self.returned: dict[str, str] = {}
         """Names that HF gave back, and the return's id."""
@@ -313,12 +313,14 @@ class Story:
     def restart(self) -> None:
         """The process is gone; a new one begins."""
         self.fuse.left = None
+        before = self.life.clock.now()
         self.life = self._live()
+        self.judge.gained += max(0.0, self.life.clock.now() - before)
 
     def take_over(self) -> None:
         """A second process becomes the loop while the first still runs and does not know."""
         self.ghosts = [*self.ghosts, self.life][-2:]
-        self.life = self._live()
+        self.restart()
 
     def ghost_cycle(self) -> None:
         """A superseded loop wakes: whatever it plans, it must neither write nor act."""
@@ -423,14 +425,14 @@ class Story:
 
     def request(self, template: str, count: int) -> str:
         """requestMachines."""
-        with self.hf.intent.transaction() as intent:
+        with self._transaction() as intent:
             id_ = intent.add_request(template, count, created_wall=self.world.wall() + self.skew)
-        self.requests[id_] = Wanted(template, count, self.world.now)
+        self.requests[id_] = Wanted(template, count, self.world.now, self.world.now)
         return id_
 
     def poll(self, id_: str) -> None:
         """getRequestStatus, for a request or a return."""
-        self.hf.seen.touch(id_)
+        self._touch(id_)
         try:
             answer = self.hf.status.read_answers([id_]).get(id_)
         except StateMissing:
@@ -441,12 +443,13 @@ class Story:
             return
         if answer.ended:
             self.hf.seen.tell(id_)
+            self._touch(id_)
         self.judge.heard(id_, answer)
 
     def give_back(self, names: Iterable[str]) -> None:
         """requestReturnMachines."""
         chosen = list(dict.fromkeys(names))
-        with self.hf.intent.transaction() as intent:
+        with self._transaction() as intent:
             id_ = intent.add_return(chosen, created_wall=self.world.wall() + self.skew)
         self.returns[id_] = None
         self.judge.given_back(chosen)
@@ -460,10 +463,29 @@ class Story:
         except StateMissing:
             lost = {}
         self.hf.inventory.write(sorted(hosts))
+        self._stamp(self.hf.inventory.path)
         reported = [name for name in sorted(hosts) if name in lost]
         self.judge.reported_lost(reported)
         if reported:
             self.give_back(reported)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[IntentTransaction]:
+        """One script's write; ids count up, so that a story can be told again."""
+        with (
+            patch.object(store, "new_id", lambda: f"r{next(self._numbers):09d}"),
+            self.hf.intent.transaction() as intent,
+        ):
+            yield intent
+
+    def _touch(self, id_: str) -> None:
+        self.hf.seen.touch(id_)
+        self._stamp(os.path.join(self.hf.seen.path, id_))
+
+    def _stamp(self, path: str) -> None:
+        """Files are touched at other moments than before, however fast the story is told."""
+        moment = next(self._numbers) * 1_000_000
+        os.utime(path, ns=(moment, moment))
 
     # --- the end --------------------------------------------------------------------------------------------------
 

@@ -205,6 +205,13 @@ def test_an_invalid_template_is_left_out_and_logged(hf: Here) -> None:
     ]
 
 
+def test_settings_without_use_are_logged_when_hf_asks_for_the_templates(hf: Here) -> None:
+    (hf.conf / "demoinstprov_config.json").write_text('{"PUBSUB_TIMEOUT": 600, "COLOUR": "red"}')
+    assert hf.answer("getAvailableTemplates", {})
+    assert hf.answer("requestMachines", wish())
+    assert [line["keys"] for line in hf.log if "keys" in line] == [["PUBSUB_TIMEOUT", "COLOUR"]]
+
+
 def test_templates_need_no_state_directory(hf: Here) -> None:
     assert hf.answer("getAvailableTemplates", {}, HF_PROVIDER_WORKDIR="/nowhere")["templates"]
 
@@ -542,6 +549,11 @@ def test_the_recorded_loss_is_reported_as_it_was_recorded(hf: Here) -> None:
     assert answer["status"] == recorded["status"]
 
 
+def test_a_host_that_is_listed_twice_is_reported_once(hf: Here) -> None:
+    publish(hf, {}, {"a": 0})
+    assert len(hf.answer("getReturnRequests", listing("a.x", "a.x"))["requests"]) == 1
+
+
 def test_hosts_without_an_id_are_matched_by_name(hf: Here) -> None:
     publish(hf, {}, {"a": 0})
     answer = hf.answer("getReturnRequests", {"machines": [{"name": "A.x"}]})
@@ -567,6 +579,15 @@ def test_what_hf_lists_is_noted_only_when_it_lists(hf: Here) -> None:
     emptied = hf.state.inventory.read()
     assert emptied is not None
     assert emptied[0] == ()
+
+
+def test_an_answer_is_printed_whole_however_little_is_taken_at_a_time(
+    hf: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = hf.answer("getAvailableTemplates", {})
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:7] if file == 1 else data))
+    assert hf.answer("getAvailableTemplates", {}) == whole
 
 
 # --- the schemas and the fixtures -------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def metrics() -> Metrics:
 @pytest.fixture
 def reporter(metrics: Metrics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reporter:
     monkeypatch.setattr("time.time", lambda: WALL)
-    return Reporter(metrics, StateDir(tmp_path), prefix="hf", interval=5)
+    return Reporter(metrics, StateDir(tmp_path), limits=LIMITS, interval=5)
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -141,6 +141,28 @@ def test_a_blind_pool_keeps_the_time_of_its_last_look(metrics: Metrics, reporter
 
     assert value(metrics, "hf_provisioner_observation_timestamp_seconds", pool="pool") == 1_000_190
     assert value(metrics, "hf_provisioner_cycles_total", result="partial") == 1
+
+
+def test_a_blind_pool_is_not_an_empty_pool(metrics: Metrics, reporter: Reporter) -> None:
+    name = machine_name("hf", REQUEST, 1)
+    reporter(report(memory(record()), snapshot("pool", {name: Phase.RUNNING})))
+    reporter(report(memory(record()), Unobserved("pool", 250, Failure(ErrorClass.TIMEOUT, "slow")), now=260))
+
+    assert machines(metrics, "running") == 1
+
+
+def test_a_machine_without_a_known_request_has_a_template_of_its_own(metrics: Metrics, reporter: Reporter) -> None:
+    orphan = machine_name("hf", "zzzzzzzzzz", 1)
+    reporter(report(memory(), snapshot("pool", {orphan: Phase.RUNNING})))
+
+    assert value(metrics, "hf_provisioner_machines", pool="pool", template="unknown", phase="running") == 1
+
+
+def test_a_pool_that_was_never_tried_shows_its_initial_window(metrics: Metrics, reporter: Reporter) -> None:
+    reporter(report(memory()))
+
+    assert value(metrics, "hf_provisioner_window", pool="spare") == 100
+    assert value(metrics, "hf_provisioner_window", pool="pool") == 200
 
 
 def test_the_longest_wait_is_that_of_the_oldest_request_without_an_answer(metrics: Metrics, reporter: Reporter) -> None:

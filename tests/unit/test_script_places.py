@@ -53,7 +53,7 @@ def test_the_directories_come_from_the_nearest_variable(
 
 def test_lsf_names_the_instance_and_keeps_its_files_one_level_deeper(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
-    places = Places({"PROVIDER_NAME": "lsf", "PRO_CONF_DIR": str(tmp_path)})
+    places = Places({"HF_PROVIDER_NAME": "", "PROVIDER_NAME": "lsf", "PRO_CONF_DIR": str(tmp_path)})
     assert (places.name, places.conf) == ("lsf", str(tmp_path / "conf"))
     assert Places({"HF_PROVIDER_CONFDIR": str(tmp_path)}).conf == str(tmp_path), "HF names the directory itself"
 

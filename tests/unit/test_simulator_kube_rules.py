@@ -258,6 +258,8 @@ def test_every_mode_that_some_part_asks_for_is_known_and_no_other() -> None:
         ({"faults": ["x"]}, r"faults\[0\]: it: expected an object, got 'x'"),
         ({"faults": [{"mode": "quota"}, {"mode": "qota"}]}, r"faults\[1\]: mode: unknown mode 'qota'; known: .*quota"),
         ({"faults": [{"mode": "quota", "target": "["}]}, r"faults\[0\]: target: not a regular expression"),
+        ({"faults": [{"mode": "quota", "rate": "1"}]}, r"faults\[0\]: rate: expected a number, got '1'"),
+        ({"faults": [{"mode": "quota", "params": 3}]}, r"faults\[0\]: params: expected an object"),
         ({"timings": {"aks": {}}}, "timings: unknown field 'aks'"),
         ({"timings": {"gke": {"strat": 1}}}, "strat: unknown timing"),
     ],

@@ -472,7 +472,7 @@ def test_every_file_is_shared_with_the_group_whatever_the_umask(state: StateDir)
     assert state.loop_lock.acquire(0)
     state.loop_lock.raise_epoch()
     files = {path for path in Path(state.path).rglob("*") if path.is_file()}
-    assert len(files) == 10
+    assert len(files) == 12
     assert {path.stat().st_mode & 0o777 for path in files} == {0o660}
     assert (Path(state.path) / "seen").stat().st_mode & 0o777 == 0o770
     add(state)

@@ -257,11 +257,12 @@ def test_a_refused_call_is_reported_and_leaves_the_old_or_the_new_state(stage: S
 
 
 def test_the_order_of_a_write(tmp_path: Path) -> None:
-    """Signed, written aside, synced, renamed, directory synced, generation noted."""
+    """Turn and lock taken, signed, written aside, synced, renamed, directory synced, generation noted."""
     order = [
         name for name in Stage(tmp_path, "another request").calls if name not in ("open", "close", "stat", "fstat")
     ]
     assert order == [
+        "flock",
         "flock",
         "pread",
         "pwrite",

@@ -1,0 +1,82 @@
+"""The configuration in force: read again when its files change; a bad new one is refused whole (DESIGN §5)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from provisioner.config import load
+from provisioner.model import Limits, Memory
+from provisioner.problems import ConfigError
+from provisioner.settings import Settings
+
+log = logging.getLogger(__name__)
+
+Signature = tuple[tuple[str, int, int, int], ...]
+
+
+class Configuration:
+    """Settings and where they come from. Which pools there are is fixed at the start; their limits are not."""
+
+    def __init__(
+        self,
+        path: Path,
+        environment: Mapping[str, str],
+        *,
+        applied: Callable[[Limits], None] = lambda _: None,
+        judged: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        """Reads the files; raises ConfigError.
+
+        ``applied`` hears of new limits, ``judged`` of whether what the files say is in force.
+        """
+        self._path = path
+        self._environment = environment
+        self.applied = applied
+        self.judged = judged
+        self._signature = self._sign()
+        self.settings = load(path, environment)
+
+    def refresh(self, limits: Limits, memory: Memory | None) -> Limits:
+        """The limits in force: new ones if the files changed into something that can be applied."""
+        signature = self._sign()
+        if signature == self._signature:
+            return limits
+        self._signature = signature
+        try:
+            settings = load(self._path, self._environment)
+            self._check(settings, memory)
+        except (ConfigError, ValueError, OSError) as error:
+            log.error("New configuration refused, the one before stays in force", extra={"error": str(error)})
+            self.judged(False)
+            return limits
+        self.settings = settings
+        new = settings.limits()
+        log.info("New configuration applied", extra={"file": str(self._path)})
+        self.applied(new)
+        self.judged(True)
+        return new
+
+    def _check(self, new: Settings, memory: Memory | None) -> None:
+        """ValueError for what cannot change while the loop runs."""
+        for name in ("id", "instance", "name_prefix"):
+            if getattr(new, name) != getattr(self.settings, name):
+                raise ValueError(f"{name}: cannot change while the loop runs; start it again")
+        places = {name: pool.place for name, pool in self.settings.pools.items()}
+        if places != {name: pool.place for name, pool in new.pools.items()}:
+            raise ValueError("pools: none can come, go or move while the loop runs; start it again")
+        for record in memory.requests.values() if memory else ():
+            busy = not all(slot.gone for slot in record.slots.values())
+            if busy and record.template not in new.template_limits:
+                raise ValueError(f"templates.{record.template}: still has machines; it cannot be removed")
+
+    def _sign(self) -> Signature:
+        """Changes whenever one of the directory's JSON or YAML files does."""
+        found = []
+        for entry in sorted(os.scandir(self._path.parent), key=lambda entry: entry.name):
+            if entry.is_file() and entry.name.endswith((".json", ".yaml", ".yml")):
+                facts = entry.stat()
+                found.append((entry.name, facts.st_ino, facts.st_mtime_ns, facts.st_size))
+        return tuple(found)

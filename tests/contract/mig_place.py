@@ -1,0 +1,116 @@
+"""A managed instance group of the simulated Compute Engine, as a place of the contract suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from provisioner.backends.compute_reads import ComputeTimes
+from provisioner.backends.instances import instance_url
+from provisioner.backends.mig import MigBackend
+from provisioner.model import ErrorClass, name_pattern
+from provisioner.settings import MigPool
+from provisioner.simulator.cloud import Conditions
+from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.groups import Groups
+from provisioner.simulator.mig import Mig
+from provisioner.simulator.server import Simulator
+from provisioner.simulator.world import Fault
+from tests.compute_cloud import QUICK
+from tests.contract.places import PREFIX, Place
+from tests.waiting import until
+from tests.wire import Wire
+
+T = TypeVar("T")
+
+ZONAL = MigSpec(project="demo-project", name="hf-a", zone="us-central1-a")
+REGIONAL = MigSpec(project="demo-project", name="hf-r", region="us-central1")
+
+QUICK_GROUP = replace(QUICK, operation=(0.0, 0.0))
+"""As quick as elsewhere; accepted at once, so that what a call did can be seen as soon as it is answered."""
+
+
+class MigPlace(Place):
+    """One group, zonal or regional."""
+
+    pool = "mig-a"
+    patience = 10.0
+
+    def __init__(self, simulator: Simulator, wire: Wire, spec: MigSpec) -> None:
+        super().__init__()
+        self._simulator, self._wire, self._spec = simulator, wire, spec
+        simulator.call(lambda cloud: cloud.impose(Conditions(mig=QUICK_GROUP)))
+        place = {"zone": spec.zone} if spec.zone else {"region": spec.region}
+        endpoint = f"{wire.address}/compute/v1/"
+        self._settings = MigPool(name=self.pool, project=spec.project, group=spec.name, endpoint=endpoint, **place)
+        self._opened: list[MigBackend] = []
+        self.backend = self.another()
+
+    def another(self) -> MigBackend:
+        self._opened.append(MigBackend(self._settings, prefix=PREFIX, times=ComputeTimes(call=1.0, admission=2.0)))
+        return self._opened[-1]
+
+    def close(self) -> None:
+        """End all backends."""
+        for backend in self._opened:
+            backend.close()
+
+    def present(self) -> set[str]:
+        return self._in_groups(lambda groups: {entry["name"] for entry in groups.state()})
+
+    def creates(self) -> int:
+        calls = self._simulator.call(lambda cloud: dict(cloud.world.calls))
+        return sum(count for method, count in calls.items() if method.endswith(".createInstances"))
+
+    def spawn_foreign(self, name: str) -> None:
+        """A member, unless it has the shape of our names: then an instance outside the group."""
+        if name_pattern(PREFIX).fullmatch(name):
+            zone = self._spec.all_zones[0]
+            self._in_groups(lambda groups: groups.vms.insert(self._spec, zone, name))
+        else:
+            self._on_group(lambda group: group.create([name]))
+
+    def remove(self, name: str) -> None:
+        self._on_group(lambda group: group.delete([instance_url(group.members[name].zone, name)], skip_invalid=False))
+        until(lambda: name not in self.present(), self.patience, what=f"{name} is removed")
+
+    def recreate(self, name: str) -> None:
+        self.remove(name)
+        self._on_group(lambda group: group.create([name]))
+        until(lambda: self._runs(name), self.patience, what=f"{name} runs again")
+
+    def fail_creates(self, error: ErrorClass) -> None:
+        words = "The request was refused by the test's own fault."
+        quota = Fault("op_error", self._spec.name, params={"code": "QUOTA_EXCEEDED", "message": words, "status": 403})
+        faults = {
+            ErrorClass.QUOTA: quota,
+            ErrorClass.DENIED: Fault("denied", self._spec.name, params={"message": words}),
+            ErrorClass.INVALID: Fault("invalid", self._spec.name, params={"message": words}),
+        }
+        self._fault(faults[error])
+
+    def lose_answers(self) -> None:
+        self._fault(Fault("lost_response", r".*\.(create|delete)Instances"))
+
+    def hang(self) -> None:
+        self._fault(Fault("hang"))
+
+    def black_out(self) -> None:
+        self._fault(Fault("unavailable"))
+
+    def heal(self) -> None:
+        self._fault()
+
+    def _runs(self, name: str) -> bool:
+        return any(e["name"] == name and e["phase"] == "running" for e in self._in_groups(Groups.state))
+
+    def _fault(self, *faults: Fault) -> None:
+        self._simulator.call(lambda cloud: cloud.impose(Conditions(faults=faults)))
+
+    def _in_groups(self, act: Callable[[Groups], T]) -> T:
+        return self._simulator.call(lambda cloud: act(cloud.groups))
+
+    def _on_group(self, act: Callable[[Mig], T]) -> T:
+        spec = self._spec
+        return self._in_groups(lambda groups: act(groups.mig(spec.project, spec.scope, spec.name)))

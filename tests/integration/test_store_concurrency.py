@@ -1,0 +1,156 @@
+"""Many processes on one state directory: no failed read, no lost write, everybody gets a turn."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner import storage, store
+from provisioner.model import Intent
+from provisioner.store import StateDir, StateError
+
+KEPT = 20
+"""Requests a writer leaves standing; older ones it trims, so that the file keeps its size."""
+
+FORK = multiprocessing.get_context("fork")
+
+
+def write_until(directory: str, writer: str, deadline: float, report: Any) -> None:
+    """Record requests numbered 1, 2, 3 …, each time checking that all earlier ones are as we left them."""
+    state, own = StateDir(directory), list[str]()
+    problem = ""
+    while time.monotonic() < deadline and not problem:
+        try:
+            with state.intent.transaction() as intent:
+                there = {key for key, document in intent.requests.items() if document["template"] == writer}
+                if there != set(own[-KEPT:]):
+                    problem = f"{writer} lost {len(set(own[-KEPT:]) - there)} writes"
+                own.append(intent.add_request(writer, len(own) + 1, created_wall=0.0))
+                intent.remove(own[:-KEPT][-1:])
+        except StateError as error:
+            problem = str(error)
+    report.put((writer, len(own), problem))
+
+
+def read_until(directory: str, reader: str, deadline: float, report: Any) -> None:
+    """Read again and again: each intent complete, none older than the one before."""
+    state, reads, generation = StateDir(directory), 0, 0
+    problem = ""
+    while time.monotonic() < deadline and not problem:
+        try:
+            intent = state.intent.read()
+            problem = contradiction(intent, generation)
+            generation = intent.generation
+        except StateError as error:
+            problem = str(error)
+        reads += 1
+    report.put((reader, reads, problem))
+
+
+def contradiction(intent: Intent, generation: int) -> str:
+    """Why this cannot be what the writers wrote: they number their requests and keep the last ones."""
+    if intent.generation < generation:
+        return f"generation {intent.generation} after {generation}"
+    for writer in {request.template for request in intent.requests.values()}:
+        counts = sorted(request.count for request in intent.requests.values() if request.template == writer)
+        if counts != list(range(max(1, counts[-1] - KEPT + 1), counts[-1] + 1)):
+            return f"{writer} has requests {counts}"
+    return ""
+
+
+def hammer(directory: Path, seconds: float, *, writers: int = 2, readers: int = 10) -> dict[str, int]:
+    """Writers and readers at once; how much each did. Raises AssertionError with what they complained about."""
+    state = StateDir(directory)
+    state.intent.create("demo")
+    report = FORK.Queue()
+    deadline = time.monotonic() + seconds
+    roles: list[tuple[Callable[..., None], str]] = [
+        *((write_until, f"writer{number}") for number in range(writers)),
+        *((read_until, f"reader{number}") for number in range(readers)),
+    ]
+    crew = [FORK.Process(target=role, args=(str(directory), name, deadline, report)) for role, name in roles]
+    for process in crew:
+        process.start()
+    results = [report.get(timeout=seconds + 30) for _ in crew]
+    for process in crew:
+        process.join(10)
+    problems = [f"{name}: {problem}" for name, _, problem in results if problem]
+    assert not problems, "\n".join(problems)
+    return {name: done for name, done, _ in results}
+
+
+@pytest.mark.slow
+def test_two_writers_and_ten_readers_for_ten_seconds(tmp_path: Path) -> None:
+    done = hammer(tmp_path, 10)
+    intent = StateDir(tmp_path).intent.read()
+    written = {name: count for name, count in done.items() if name.startswith("writer")}
+    assert intent.generation == 1 + sum(written.values())
+    for writer, count in written.items():
+        assert max(request.count for request in intent.requests.values() if request.template == writer) == count
+    assert min(done.values()) >= 20, done
+
+
+def truncate_in_place(path: str, content: bytes) -> None:
+    """What TinyDB's own JSONStorage does."""
+    with open(path, "w") as file:
+        file.write(content.decode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class NoLock:
+    """As if every writer had the file for itself."""
+
+    def __init__(self, path: str, wait: float = 0.0) -> None:
+        self.generation = 0
+
+    def __enter__(self) -> NoLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def check(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "broken"),
+    [(storage, "replace", truncate_in_place), (store, "DataLock", NoLock)],
+    ids=["truncating in place", "no lock"],
+)
+def test_a_broken_store_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module, name: str, broken) -> None:
+    monkeypatch.setattr(module, name, broken)
+    with pytest.raises(AssertionError, match=r"(reader|writer)\d: "):
+        hammer(tmp_path, 2)
+
+
+def one_request(directory: str, start: Any, report: Any) -> None:
+    """What a script does, when all start at once."""
+    start.wait()
+    try:
+        with StateDir(directory).intent.transaction(create_for="demo") as intent:
+            report.put((intent.add_request("T", 1, created_wall=0.0), ""))
+    except StateError as error:
+        report.put(("", str(error)))
+
+
+def test_fifty_scripts_at_once_all_record_their_request(tmp_path: Path) -> None:
+    start, report = FORK.Event(), FORK.Queue()
+    crew = [FORK.Process(target=one_request, args=(str(tmp_path), start, report)) for _ in range(50)]
+    for process in crew:
+        process.start()
+    start.set()
+    answers = [report.get(timeout=60) for _ in crew]
+    for process in crew:
+        process.join(10)
+    assert [problem for _, problem in answers if problem] == []
+    intent = StateDir(tmp_path).intent.read()
+    assert set(intent.requests) == {request for request, _ in answers}
+    assert intent.generation == 50

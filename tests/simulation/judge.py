@@ -1,0 +1,380 @@
+"""What is true in a story, and whether the loop kept the laws: it believes the model of the cloud and HF's own acts.
+
+Every check is an assertion whose message names the law. Times are world time, so that a wrong clock of the loop is
+seen; ``gained`` is what a restart may have added to loop time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from provisioner.answers import Answer
+from provisioner.backends.pods import ID_LABEL, REQUEST_LABEL
+from provisioner.durable import StateMissing
+from provisioner.housekeeping import CANCELLED_MESSAGE, FEW_ORPHANS, ORPHAN_SHARE
+from provisioner.model import (
+    TRANSITIONS,
+    Create,
+    Delete,
+    DeleteReason,
+    Look,
+    Memory,
+    Phase,
+    RequestStatus,
+    Slot,
+    Snapshot,
+    Verdict,
+    split_name,
+)
+from provisioner.reconcile import CycleReport
+from provisioner.simulator import pod_status
+
+if TYPE_CHECKING:
+    from tests.simulation.story import Story
+
+OWNED = (Verdict.OPEN, Verdict.SUCCEEDED)
+POOLS = {"ns-alpha": "alpha", "ns-gamma": "gamma"}
+
+
+class TrueMachine(NamedTuple):
+    """One machine as the model of the cloud has it."""
+
+    name: str
+    pool: str
+    uid: str
+    running: bool
+    request: str
+
+
+def machines_of(story: Story) -> dict[str, TrueMachine]:
+    """Everything that carries our identity, whatever its state, by name."""
+    found = {}
+    for pod in story.cluster.pods.select(""):
+        if pod.namespace in POOLS and pod.labels.get(ID_LABEL):
+            running = pod_status.machine_phase(pod.document) == "running"
+            request = pod.labels[REQUEST_LABEL]
+            found[pod.name] = TrueMachine(pod.name, POOLS[pod.namespace], pod.uid, running, request)
+    for member in story.mig.members.values():
+        parts = split_name(story.limits.prefix, member.name)
+        vm = member.vm
+        running = vm is not None and vm.status == "RUNNING" and member.action == "NONE"
+        found[member.name] = TrueMachine(
+            member.name, "beta", str(vm.id) if vm else "", running, parts[0] if parts else ""
+        )
+    return found
+
+
+class Judge:
+    """Keeps its own books and raises AssertionError as soon as a law is broken."""
+
+    def __init__(self, story: Story) -> None:
+        self._story = story
+        self.gained = 0.0
+        self.superseded = False
+        """True while a loop that was succeeded runs: it must not do anything."""
+        self.disturbed: set[str] = set()
+        """Machines that the driver took away."""
+        self.orphans: dict[str, float] = {}
+        self.foreigners: set[str] = set()
+        self._asked: dict[str, tuple[str, float]] = {}
+        """Names that were asked for: in which pool, and when first."""
+        self._refused: set[str] = set()
+        self._made: Counter[str] = Counter()
+        self._first_run: dict[str, str] = {}
+        """The uid of each machine that ever ran."""
+        self._shown: set[str] = set()
+        """Names that the cycle in hand is shown as running."""
+        self._seen_running: set[str] = set()
+        """Names that a whole cycle has seen running."""
+        self._slots: dict[str, tuple[Verdict, str]] = {}
+        self._next: dict[str, int] = {}
+        self._answers: dict[str, Answer] = {}
+        self._ended_at: dict[str, float] = {}
+        self._returned_late: set[str] = set()
+        """Given back after their request's terminal answer was published."""
+        self._orphan_deletes: list[float] = []
+        self._too_many = False
+        self._marks: tuple[object, object] = (None, None)
+
+    # --- what the loop does -------------------------------------------------------------------------------------------
+
+    def asked(self, creates: Sequence[Create]) -> None:
+        """Creates are about to be sent (laws 2, 3, 10)."""
+        assert not (creates and self.superseded), "law 10: a superseded loop creates"
+        memory = self._story.memory() if creates else None
+        for create in creates:
+            slot = _slot(memory, create.name)
+            assert slot is not None, f"law 3: {create.name} is not in memory.json when it is created"
+            assert slot.verdict is Verdict.OPEN, f"law 2: {create.name} is {slot.verdict} and is created"
+            assert slot.submitted is not None, f"law 3: that {create.name} is submitted is not in memory.json"
+            assert slot.pool == create.pool, f"law 2: {create.name} is of {slot.pool}, created in {create.pool}"
+            pool, _ = self._asked.setdefault(create.name, (create.pool, self._story.world.now))
+            assert pool == create.pool, f"law 2: {create.name} is created in {pool} and in {create.pool}"
+            assert create.name not in self._story.returned, f"law 12: {create.name} was returned and is created"
+
+    def refused(self, create: Create) -> None:
+        """A create was answered with an error."""
+        self._refused.add(create.name)
+
+    def applied(self, create: Create) -> None:
+        """The place has done a create."""
+        self._made[create.name] += 1
+        self.watch()
+
+    def deleting(self, delete: Delete) -> None:
+        """A delete is about to be sent (laws 3, 5, 6, 12)."""
+        assert not self.superseded, "law 10: a superseded loop deletes"
+        name, reason = delete.name, delete.reason
+        slot = _slot(self._story.memory(), name)
+        assert slot is None or slot.verdict not in OWNED, f"law 3: the close of {name} is not in memory.json"
+        machine = self._story.machines().get(name)
+        if reason is DeleteReason.ORPHANED:
+            self._judge_orphan(name, delete.pool)
+        elif machine is not None and delete.uid in ("", machine.uid):
+            assert name in self._asked or name in self.orphans, f"law 5: {name} is not ours and is deleted"
+            self._judge_delete(name, reason, machine)
+
+    def _judge_delete(self, name: str, reason: DeleteReason, machine: TrueMachine) -> None:
+        story, now = self._story, self._story.world.now + self.gained
+        healthy = machine.running and name not in self.disturbed and self._first_run.get(name) == machine.uid
+        parts = split_name(story.limits.prefix, name)
+        wanted = story.requests.get(parts[0]) if parts else None
+        pool, asked = self._asked.get(name, (machine.pool, 0.0))
+        limits = story.limits.pools[pool]
+        why = f"law 12: {name} is deleted as {reason}"
+        match reason:
+            case DeleteReason.RETURNED:
+                assert name in story.returned, f"{why}, but HF did not return it"
+            case DeleteReason.CANCELLED:
+                silent = wanted is not None and now - wanted.polled >= story.limits.cancel_after
+                assert name in story.returned or silent, f"{why}, but HF neither returned it nor forgot it"
+            case DeleteReason.TIMED_OUT | DeleteReason.WITHDRAWN:
+                assert not (healthy and name in self._seen_running), f"{why}, but it was seen running"
+                patience = limits.spill_after if reason is DeleteReason.WITHDRAWN else limits.boot_deadline
+                late = wanted is not None and now - wanted.asked >= story.limits.request_deadline
+                assert now - asked >= patience or late, f"{why} after only {now - asked:.0f} s"
+            case DeleteReason.FAILED | DeleteReason.LOST:
+                unknown = name in self._refused and name not in self._seen_running
+                assert not healthy or unknown, f"{why}, but it is healthy"
+            case _:
+                raise AssertionError(f"law 5: {reason} is no reason to delete {name}")
+
+    def _judge_orphan(self, name: str, pool: str) -> None:
+        story, now = self._story, self._story.world.now
+        memory = story.memory()
+        assert memory is not None
+        assert memory.brake is None, f"law 6: {name} is deleted as an orphan although the brake is latched"
+        assert not self._too_many, f"law 6: {name} is deleted as an orphan although there were too many of them"
+        parts = split_name(story.limits.prefix, name)
+        known = parts is not None and parts[0] in story.hf.intent.read().requests
+        assert not known, f"law 6: {name} is deleted as an orphan, but its request is in intent"
+        since = self.orphans.get(name, 0.0)
+        assert now + self.gained - since >= story.limits.orphan_grace, f"law 6: orphan {name} got no grace"
+        self._orphan_deletes.append(now)
+        recent = [at for at in self._orphan_deletes if at + self.gained > now - 3600]
+        assert self.gained or len(recent) <= story.limits.orphan_cap_per_hour, "law 6: too many orphans in an hour"
+
+    # --- what is true -------------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Look at the cloud: caps hold at every instant, strangers stay (laws 5, 12)."""
+        machines = self._story.machines()
+        held: Counter[tuple[str, str]] = Counter()
+        starting: Counter[tuple[str, str]] = Counter()
+        for machine in machines.values():
+            if machine.running:
+                self._first_run.setdefault(machine.name, machine.uid)
+            wanted = self._story.requests.get(machine.request)
+            if machine.name in self._asked and wanted is not None:
+                assert machine.pool == self._asked[machine.name][0], f"law 2: {machine.name} is in two pools"
+                held[machine.pool, wanted.template] += 1
+                starting[machine.pool, wanted.template] += machine.name not in self._first_run
+        for (pool, template), count in held.items():
+            limits = self._story.limits.pools[pool]
+            cap = limits.max_machines
+            assert cap is None or count <= cap, f"law 12: {count} machines of {template} in {pool}, cap {cap}"
+            pending = starting[pool, template]
+            assert pending <= limits.max_pending, f"law 12: {pending} of {template} pending in {pool}"
+        for name in self.foreigners:
+            assert self._story.cluster.pods.get("ns-alpha", name), f"law 5: {name} was not ours and is gone"
+
+    def looked(self, looks: Mapping[str, Look], now: float) -> None:
+        """What the cycle in hand is shown."""
+        self._shown = set()
+        for look in looks.values():
+            if not isinstance(look, Snapshot) or now - look.began > self._story.limits.pools[look.pool].stale_after:
+                continue
+            self._shown |= {name for name, machine in look.machines.items() if machine.phase is Phase.RUNNING}
+            strange = sum(name in self.orphans for name in look.machines)
+            self._too_many |= strange > max(FEW_ORPHANS, ORPHAN_SHARE * len(look.machines))
+
+    # --- what the loop recorded and published ---------------------------------------------------------------------
+
+    def after_cycle(self, report: CycleReport | None) -> None:
+        """The files as one cycle, or its end at some step, left them."""
+        whole = report is not None
+        if whole:
+            self._seen_running |= self._shown
+        self.watch()
+        marks = (self._story.hf.memory.signature(), self._story.hf.status.signature())
+        if marks[0] != self._marks[0]:
+            self._check_memory()
+        if marks[1] != self._marks[1] or whole:
+            self._check_answers(whole=whole)
+        self._marks = marks
+
+    def _check_memory(self) -> None:
+        memory = self._story.memory()
+        assert memory is not None
+        desired: Counter[str] = Counter()
+        for record in memory.requests.values():
+            owned = 0
+            for slot in record.slots.values():
+                self._check_slot(slot)
+                owned += slot.verdict in OWNED
+            assert owned <= record.count, f"law 12: {owned} machines for the {record.count} of {record.id}"
+            desired[record.template] += owned
+            assert record.next_slot >= self._next.get(record.id, 0), f"law 2: {record.id} counts slots backwards"
+            assert not record.slots or record.next_slot > max(record.slots), f"law 2: {record.id} reuses numbers"
+            self._next[record.id] = record.next_slot
+        for template, count in desired.items():
+            limit = self._story.limits.templates[template].max_machines
+            assert limit is None or count <= limit, f"law 12: {count} machines of {template}, maxNumber {limit}"
+
+    def _check_slot(self, slot: Slot) -> None:
+        before, pool = self._slots.get(slot.name, (slot.verdict, slot.pool))
+        assert not slot.set_aside, f"{slot.name} was set aside"
+        assert slot.pool == pool, f"law 2: {slot.name} moved from {pool} to {slot.pool}"
+        allowed = slot.verdict is before or _reachable(before, slot.verdict)
+        assert allowed, f"law 8: {slot.name} went from {before} to {slot.verdict}"
+        self._slots[slot.name] = (slot.verdict, slot.pool)
+
+    def _check_answers(self, *, whole: bool) -> None:
+        try:
+            answers = self._story.hf.status.read_all()
+        except StateMissing:
+            assert not whole or not self._story.requests, "no status.json after a whole cycle"
+            return
+        for id_, wanted in self._story.requests.items():
+            answer = answers.get(id_)
+            if answer is not None:
+                self._check_answer(id_, answer, whole=whole)
+            elif whole:
+                old = self._story.world.now + self.gained - self._ended_at.get(id_, float("inf"))
+                assert old >= self._story.limits.retention, f"the answer of {id_} is gone after {old:.0f} s"
+                assert wanted.told is not None or self._answers[id_].text.count(CANCELLED_MESSAGE)
+        for id_ in self._story.returns.keys() & answers.keys():
+            self._check_constant(id_, answers[id_])
+
+    def _check_answer(self, id_: str, answer: Answer, *, whole: bool) -> None:
+        self._check_constant(id_, answer)
+        wanted, entry = self._story.requests[id_], json.loads(answer.text)
+        succeeded = _succeeded(entry)
+        assert len(succeeded) <= wanted.count, f"law 12: {len(succeeded)} machines for the {wanted.count} of {id_}"
+        if entry["status"] == RequestStatus.COMPLETE:
+            assert len(succeeded) == wanted.count, f"{id_} is complete with {len(succeeded)} of {wanted.count}"
+        for name in succeeded:
+            assert name in self._first_run, f"{name} never ran and is reported so"
+            back = name in self._story.returned and name not in self._returned_late
+            assert not (back and whole), f"law 12: {name} was returned and is reported running again"
+
+    def _check_constant(self, id_: str, answer: Answer) -> None:
+        """Law 8. Only a request whose answer HF never read may still be cancelled."""
+        before = self._answers.get(id_)
+        if before is not None and before.ended and before.text != answer.text:
+            wanted = self._story.requests.get(id_)
+            cancelled = wanted is not None and wanted.told is None and CANCELLED_MESSAGE in answer.text
+            assert cancelled, f"law 8: the terminal answer of {id_} became {answer.text}, was {before.text}"
+        self._answers[id_] = answer
+        if answer.ended:
+            self._ended_at.setdefault(id_, self._story.world.now)
+
+    # --- what HF does -------------------------------------------------------------------------------------------------
+
+    def heard(self, id_: str, answer: Answer) -> None:
+        """HF read an answer."""
+        self._check_heard(id_, answer)
+        if not answer.ended:
+            return
+        if id_ in self._story.requests:
+            self._story.requests[id_].told = answer.text
+        else:
+            self._story.returns[id_] = answer.text
+
+    def _check_heard(self, id_: str, answer: Answer) -> None:
+        wanted = self._story.requests.get(id_)
+        told = wanted.told if wanted else self._story.returns.get(id_)
+        assert told is None or told == answer.text, f"law 8: HF was told {told}, now {answer.text}"
+        if wanted:
+            wanted.listed |= {machine["name"] for machine in json.loads(answer.text)["machines"]}
+
+    def given_back(self, names: Iterable[str]) -> None:
+        """HF returns machines."""
+        for name in names:
+            parts = split_name(self._story.limits.prefix, name)
+            answer = self._answers.get(parts[0]) if parts else None
+            if answer is not None and answer.ended:
+                self._returned_late.add(name)
+
+    def hosts(self) -> set[str]:
+        """The hosts that HF believes it has."""
+        told = [wanted.told for wanted in self._story.requests.values() if wanted.told]
+        return {name for text in told for name in _succeeded(json.loads(text))} - set(self._story.returned)
+
+    def reported_lost(self, names: Sequence[str]) -> None:
+        """HF is told to give machines back."""
+        machines = self._story.machines()
+        for name in names:
+            machine = machines.get(name)
+            healthy = machine is not None and machine.running and name not in self.disturbed
+            assert not healthy or machine is None or self._first_run.get(name) != machine.uid, (
+                f"law 12: {name} is healthy and is reported lost"
+            )
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def unsettled(self) -> list[str]:
+        """What is not as it should be once nothing goes wrong any more (laws 7 and 12)."""
+        story, problems = self._story, []
+        problems += [f"law 7: {id_} has not ended" for id_, wanted in story.requests.items() if wanted.told is None]
+        problems += [f"law 7: {id_} has not ended" for id_, told in story.returns.items() if told is None]
+        memory = story.memory()
+        latched = memory is not None and memory.brake is not None
+        machines, hosts = story.machines(), self.hosts()
+        for name in machines.keys() - hosts:
+            if not (latched and name in self.orphans):
+                problems.append(f"law 12: {name} exists and nobody wants it")
+        lost = self._lost() if hosts - machines.keys() else {}
+        problems += [f"{name} is gone and HF is not told" for name in hosts - machines.keys() if name not in lost]
+        return problems
+
+    def at_the_end(self) -> None:
+        """The story is over."""
+        problems = self.unsettled()
+        assert not problems, "; ".join(problems)
+
+    def _lost(self) -> Mapping[str, object]:
+        try:
+            return self._story.hf.status.read_lost()
+        except StateMissing:
+            return {}
+
+
+def _slot(memory: Memory | None, name: str) -> Slot | None:
+    for record in memory.requests.values() if memory else ():
+        for slot in record.slots.values():
+            if slot.name == name:
+                return slot
+    return None
+
+
+def _reachable(before: Verdict, after: Verdict) -> bool:
+    """By one or two steps: one write may hold two changes."""
+    return after in TRANSITIONS[before] or any(after in TRANSITIONS[between] for between in TRANSITIONS[before])
+
+
+def _succeeded(entry: Mapping[str, Any]) -> list[str]:
+    return [machine["name"] for machine in entry["machines"] if machine["result"] == "succeed"]

@@ -1,0 +1,189 @@
+"""Hypothesis tells stories: HF asks, polls and returns, places fail, the loop dies between any two steps. After every
+step the judge checks that what cannot happen twice, or at all, has not happened (DESIGN law 12).
+
+``STORIES=1000 pytest tests/simulation`` tells more of them.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from provisioner.model import ErrorClass, Failure
+from provisioner.simulator.direct import Mishap
+from provisioner.simulator.world import Fault
+from tests.simulation.story import Story
+
+STORIES = int(os.environ.get("STORIES", "50"))
+STEPS = int(os.environ.get("STORY_STEPS", "40"))
+
+pools = st.sampled_from(["alpha", "beta", "gamma"])
+some_pools = st.lists(pools, unique=True, max_size=3)
+
+REFUSALS = [
+    Mishap(Failure(error, f"{error} on purpose"))
+    for error in (ErrorClass.QUOTA, ErrorClass.DENIED, ErrorClass.STOCKOUT, ErrorClass.INVALID, ErrorClass.OTHER)
+]
+THROTTLED = Mishap(Failure(ErrorClass.THROTTLED, "too many calls"))
+LOST_ANSWERS = [Mishap(Failure(ErrorClass.TIMEOUT, "no answer"), after) for after in (None, 0.0, 0.0, 7.0, 40.0)]
+NOT_STARTED = Mishap(None)
+FAULTS = ["stockout", "image_pull", "never_ready", "slow_start", "crash", "quota", "stuck", "stuck_provisioning"]
+
+
+class Laws(RuleBasedStateMachine):
+    """Everything that may happen."""
+
+    story: Story
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.story = Story()
+
+    def teardown(self) -> None:
+        try:
+            self.story.settle()
+        finally:
+            self.story.close()
+
+    # --- HostFactory ----------------------------------------------------------------------------------------------
+
+    @initialize(template=st.sampled_from(["wide", "pods", "vms"]), count=st.integers(1, 6))
+    def first_request(self, template: str, count: int) -> None:
+        self.story.request(template, count)
+        self.story.cycle()
+
+    @precondition(lambda self: len(self.story.requests) < 5)
+    @rule(template=st.sampled_from(["wide", "pods", "vms"]), count=st.integers(1, 6))
+    def hf_requests(self, template: str, count: int) -> None:
+        self.story.request(template, count)
+
+    @rule(data=st.data())
+    def hf_polls(self, data: st.DataObject) -> None:
+        ids = sorted(self.story.requests) + sorted(self.story.returns)
+        self.story.poll(data.draw(st.sampled_from(ids)))
+
+    @rule()
+    def hf_polls_all(self) -> None:
+        for id_ in [*self.story.requests, *self.story.returns]:
+            self.story.poll(id_)
+
+    @rule(data=st.data())
+    def hf_returns(self, data: st.DataObject) -> None:
+        listed = {name for wanted in self.story.requests.values() for name in wanted.listed}
+        names = sorted(listed - set(self.story.returned))
+        if names:
+            self.story.give_back(data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True)))
+
+    @rule()
+    def hf_lists_hosts(self) -> None:
+        self.story.list_hosts()
+
+    @rule()
+    def hf_returns_a_stranger(self) -> None:
+        self.story.give_back(["someone-elses-host"])
+
+    # --- the loop -------------------------------------------------------------------------------------------------
+
+    @rule()
+    def cycle(self) -> None:
+        self.story.cycle()
+
+    @rule(blind=some_pools, late=some_pools)
+    def cycle_with_bad_looks(self, blind: list[str], late: list[str]) -> None:
+        self.story.cycle(blind=blind, late=late)
+
+    @rule(at=st.integers(1, 25))
+    def cycle_that_dies(self, at: int) -> None:
+        self.story.cycle(crash_at=at)
+
+    @rule()
+    def loop_restarts(self) -> None:
+        self.story.restart()
+
+    @rule()
+    def another_loop_takes_over(self) -> None:
+        self.story.take_over()
+
+    @rule()
+    def old_loop_wakes(self) -> None:
+        self.story.ghost_cycle()
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([1.0, 5.0, 20.0, 60.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.story.advance(seconds)
+        self.story.cycle()
+
+    @rule(seconds=st.sampled_from([60.0, 300.0, 900.0]))
+    def loop_works_for_a_while(self, seconds: float) -> None:
+        self.story.run(seconds, 4)
+
+    @rule(seconds=st.sampled_from([600.0, 1800.0, 7200.0]))
+    def nobody_runs_for_a_while(self, seconds: float) -> None:
+        self.story.advance(seconds)
+
+    @rule(seconds=st.sampled_from([-3600.0, -60.0, 60.0, 7200.0]))
+    def wall_clock_jumps(self, seconds: float) -> None:
+        self.story.skew += seconds
+
+    # --- trouble --------------------------------------------------------------------------------------------------
+
+    @rule(data=st.data())
+    def machines_are_preempted(self, data: st.DataObject) -> None:
+        names = sorted(self.story.machines())
+        if names:
+            self.story.preempt(data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True)))
+
+    @rule(data=st.data())
+    def machine_vanishes(self, data: st.DataObject) -> None:
+        names = sorted(self.story.machines())
+        if names:
+            self.story.vanish(data.draw(st.sampled_from(names)))
+
+    @rule(mode=st.sampled_from(FAULTS), rate=st.sampled_from([0.5, 1.0]), seconds=st.sampled_from([30.0, 600.0]))
+    def place_has_a_fault(self, mode: str, rate: float, seconds: float) -> None:
+        now = self.story.world.now
+        self.story.world.set_faults([Fault(mode, rate=rate, start=now, end=now + seconds)])
+
+    @rule(
+        pool=pools, mishap=st.sampled_from([*REFUSALS, THROTTLED, *LOST_ANSWERS, NOT_STARTED]), calls=st.integers(1, 3)
+    )
+    def calls_go_wrong(self, pool: str, mishap: Mishap, calls: int) -> None:
+        self.story.lines[pool].mishaps.extend([mishap] * calls)
+
+    @rule(lag=st.sampled_from([0.0, 10.0, 29.0]))
+    def lists_lag(self, lag: float) -> None:
+        self.story.lines["beta"].lag = lag
+
+    @rule(pool=pools)
+    def pool_is_slow(self, pool: str) -> None:
+        self.story.slow.add(pool)
+
+    @rule()
+    def slow_pools_answer(self) -> None:
+        self.story.life.actors.release()
+
+    @precondition(lambda self: len(self.story.judge.orphans) < 8)
+    @rule(count=st.sampled_from([1, 2, 7]), number=st.integers(0, 99))
+    def orphans_appear(self, count: int, number: int) -> None:
+        request = f"orphan{len(self.story.judge.orphans):02d}{number:02d}"
+        self.story.add_orphans(request, count)
+
+    @precondition(lambda self: not self.story.judge.foreigners)
+    @rule()
+    def foreigner_appears(self) -> None:
+        self.story.add_foreigner("hf-abcdefghij-000001")
+
+
+Laws.TestCase.settings = settings(
+    max_examples=STORIES,
+    stateful_step_count=STEPS,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=False,
+)
+TestLaws = Laws.TestCase

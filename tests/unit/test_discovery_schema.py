@@ -1,0 +1,56 @@
+"""The check against Google's discovery document finds what it is there to find."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.discovery_schema import problems_of_answer, problems_of_query
+
+PATH = "projects/p/zones/z/instances/vm"
+
+
+def problems(document: Any, status: int = 200) -> list[str]:
+    return problems_of_answer("GET", PATH, status, document)
+
+
+def test_a_valid_answer_has_no_problem() -> None:
+    disks = [{"boot": True, "diskSizeGb": "20"}]
+    assert problems({"id": "42", "status": "RUNNING", "labels": {"any": "thing"}, "disks": disks}) == []
+    error = {"code": 404, "message": "m", "errors": [{"message": "m", "domain": "global", "reason": "notFound"}]}
+    assert problems({"error": error}, 404) == []
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ({"stat": "x"}, ".stat: unknown field"),
+        ({"id": 42}, ".id: expected string, got 42"),
+        ({"id": "x"}, ".id: 'x' is no uint64"),
+        ({"status": "DEAD"}, ".status: 'DEAD' is not one of"),
+        ({"canIpForward": "yes"}, ".canIpForward: expected boolean"),
+        ({"disks": {}}, ".disks: expected a list"),
+        ({"disks": [{"index": True}]}, ".disks[0].index: expected integer"),
+        ({"scheduling": []}, ".scheduling: expected an object"),
+        ({"creationTimestamp": "yesterday"}, ".creationTimestamp: 'yesterday' is no RFC 3339 time"),
+    ],
+)
+def test_an_invalid_answer_is_found(document: Any, problem: str) -> None:
+    found = problems(document)
+    assert len(found) == 1
+    assert problem in found[0]
+
+
+def test_an_error_that_does_not_look_like_googles_is_found() -> None:
+    assert problems({"error": {"code": 500}}, 404) == [
+        "error.code: 500 in an answer 404",
+        "error.message: not a text",
+        "error.errors: empty",
+    ]
+
+
+def test_unknown_parameters_and_methods_are_found() -> None:
+    assert problems_of_query("GET", PATH, ["fields", "fild"]) == ["instances.get: unknown parameter fild"]
+    with pytest.raises(AssertionError, match="is no method"):
+        problems_of_answer("PATCH", "projects/p/zones/z/nothing", 200, {})
