@@ -204,8 +204,8 @@ class _Reader:
     def template(self, template: templates.Template, pools: dict[str, AnyPool]) -> TemplateLimits:
         """Where a template's machines are made; adds its implicit pool to ``pools`` when it has one."""
         names = template.pools or self.implicit(template, pools)
-        bodies = self.document.get("pools") or {}
-        known = [str(name) for name in bodies]
+        bodies = self.document.get("pools")
+        known = [str(name) for name in bodies] if isinstance(bodies, dict) else []
         for name in template.pools:
             if name not in known and isinstance(bodies, dict):
                 self.complain_of_template(template, "pools", f"unknown pool {name!r}" + suggestion(name, known))

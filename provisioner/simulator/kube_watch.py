@@ -57,7 +57,7 @@ class Watch:
             raise too_large_version(version, self._store.version)
         if self._options.initial_events or (self._options.initial_events is None and not version):
             return self._all()
-        if False:
+        if version and self._store.since(version) is None:
             raise expired(f"too old resource version: {version} ({self._store.version})")
         self._position = version or self._store.version
         return b""

@@ -397,14 +397,14 @@ class Story:
         self.judge.watch()
 
     def vanish(self, name: str) -> None:
-        """Somebody deletes a machine behind our back, at once."""
+        """Somebody deletes a machine behind our back."""
         self.judge.disturbed.add(name)
         for namespace in ("ns-alpha", "ns-gamma"):
             pod = self.cluster.pods.get(namespace, name)
             if pod is not None:
                 self.cluster.delete(pod, 0)
         for vm in self.groups.vms.named(name):
-            self.groups.vms.remove(vm)
+            self.groups.vms.delete(vm)
         self.judge.watch()
 
     def add_orphans(self, request: str, count: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -30,6 +30,7 @@ REFUSALS = [
 THROTTLED = Mishap(Failure(ErrorClass.THROTTLED, "too many calls"))
 LOST_ANSWERS = [Mishap(Failure(ErrorClass.TIMEOUT, "no answer"), after) for after in (None, 0.0, 0.0, 7.0, 40.0)]
 NOT_STARTED = Mishap(None)
+MISHAPS = [*REFUSALS, THROTTLED, *LOST_ANSWERS, NOT_STARTED]
 FAULTS = ["stockout", "image_pull", "never_ready", "slow_start", "crash", "quota", "stuck", "stuck_provisioning"]
 
 
@@ -185,5 +186,7 @@ Laws.TestCase.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=False,
+    # Not "explain": it traces every line, and a story has many.
+    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
 )
 TestLaws = Laws.TestCase

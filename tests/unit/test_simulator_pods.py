@@ -227,6 +227,16 @@ def test_the_pods_of_a_lost_node_are_failed_after_a_while_and_collected(world: W
     assert phases(cluster) == {"p1": "running", "p2": "running"}
 
 
+def test_a_pod_that_was_starting_on_a_lost_node_never_runs(world: World, cluster: Cluster) -> None:
+    make(cluster)
+    world.advance(1.0)
+    cluster.fail_node(cluster.get("nodes", "", pod(cluster)["spec"]["nodeName"]))
+    world.advance(50.0)
+    assert pod(cluster)["status"]["phase"] == "Pending"
+    world.advance(60.0)
+    assert phases(cluster) == {}
+
+
 def test_reset_leaves_no_pod_and_no_event(world: World, cluster: Cluster) -> None:
     make(cluster)
     world.advance(RUNNING_AFTER)

@@ -1,0 +1,111 @@
+"""The command line: exit codes, where things are looked for, what is printed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from provisioner import __version__
+from provisioner.cli import run
+from provisioner.model import Brake, BrakeReason, Memory
+from provisioner.store import StateDir
+
+EXAMPLE = Path(__file__).parent.parent.parent / "config" / "demoinst"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A provider instance's directories, as HF's environment names them."""
+    shutil.copytree(EXAMPLE, tmp_path / "conf")
+    (tmp_path / "work").mkdir()
+    for name in ("HF_TOP", "HF_CONFDIR", "HF_WORKDIR", "PRO_CONF_DIR", "PRO_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_PROVIDER_NAME", "demoinst")
+    monkeypatch.setenv("HF_PROVIDER_CONFDIR", str(tmp_path / "conf"))
+    monkeypatch.setenv("HF_PROVIDER_WORKDIR", str(tmp_path / "work"))
+    return tmp_path
+
+
+def test_the_example_configuration_is_fine(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert set(document["pools"]) == {"gke-main", "gke-spare", "mig-a", "mig-b"}
+    assert document["templates"]["Mixed"]["pools"] == ["gke-main", "mig-a"]
+
+
+def test_every_mistake_is_on_stderr_and_the_code_is_2(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = site / "conf" / "provisioner.yaml"
+    file.write_text(file.read_text().replace("max_pending: 100", "max_pending: ten").replace("loop:", "looop:"))
+    assert run(["check", str(file)]) == 2
+    errors = capsys.readouterr().err
+    assert "pools.gke-main.max_pending" in errors
+    assert "pools.gke-spare.max_pending" in errors
+    assert "looop: unknown setting; did you mean 'loop'?" in errors
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "init", "simulator"])
+def test_a_command_without_configuration_says_which_file_is_missing(
+    site: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (site / "conf" / "provisioner.yaml").unlink()
+    assert run([command]) == 2
+    assert "provisioner.yaml" in capsys.readouterr().err
+
+
+def test_without_an_environment_the_variable_is_named(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HF_PROVIDER_CONFDIR")
+    assert run(["check"]) == 2
+    assert "HF_PROVIDER_CONFDIR" in capsys.readouterr().err
+
+
+def test_a_missing_state_directory_is_wrong_usage(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["status", "--state-dir", str(site / "nowhere")]) == 2
+    assert "nowhere: no such directory" in capsys.readouterr().err
+
+
+def test_init_creates_intent_once(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init"]) == 0
+    assert StateDir(site / "work").intent.read().provisioner == "demoinst"
+    assert run(["init"]) == 1
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_status_of_a_new_directory_says_that_intent_is_missing(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["status"]) == 1
+    assert "intent.json" in capsys.readouterr().err
+
+
+def test_status_shows_requests_and_a_latched_brake_is_a_problem(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["init"])
+    state = StateDir(site / "work")
+    with state.intent.transaction() as intent:
+        id_ = intent.add_request("GkePod", 3, created_wall=0.0)
+    capsys.readouterr()
+    assert run(["status", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unread"] == [id_]
+    brake = Brake(BrakeReason.MEMORY_LOST, 0.0, "memory.json was lost.")
+    state.memory.write(Memory(provisioner="demoinst", brake=brake))
+    assert run(["status"]) == 1
+    assert "BRAKE memory_lost: memory.json was lost." in capsys.readouterr().out
+
+
+def test_recover_asks_the_loop_to_release_the_brake(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["init"])
+    state = StateDir(site / "work")
+    assert run(["recover"]) == 0
+    assert not state.recovery_asked()
+    state.memory.write(Memory(provisioner="demoinst", brake=Brake(BrakeReason.MEMORY_LOST, 0.0, "Lost.")))
+    assert run(["recover"]) == 0
+    assert state.recovery_asked()
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"provisioner {__version__}\n"

@@ -1,0 +1,105 @@
+"""Reading the configuration again: applied whole or refused whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provisioner.model import Memory, RequestRecord, Slot, Verdict
+from provisioner.problems import ConfigError
+from provisioner.reload import Configuration
+
+EXAMPLE = Path(__file__).parent.parent.parent / "config" / "demoinst"
+ENVIRONMENT = {"HF_PROVIDER_NAME": "demoinst", "PROVISIONER_COMPUTE_ENDPOINT": "http://127.0.0.1:1"}
+
+
+class Site:
+    def __init__(self, directory: Path) -> None:
+        shutil.copytree(EXAMPLE, directory / "conf")
+        self.file = directory / "conf" / "provisioner.yaml"
+        self.templates = directory / "conf" / "demoinstprov_templates.json"
+        self.judged: list[bool] = []
+        self.configuration = Configuration(self.file, ENVIRONMENT, judged=self.judged.append)
+        self.limits = self.configuration.settings.limits()
+
+    def change(self, old: str, new: str) -> None:
+        text = self.file.read_text()
+        assert old in text
+        self.file.write_text(text.replace(old, new))
+
+    def change_templates(self, change: Callable[[list[dict[str, object]]], None]) -> None:
+        document = json.loads(self.templates.read_text())
+        change(document["templates"])
+        self.templates.write_text(json.dumps(document))
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def memory(template: str, *, gone: bool) -> Memory:
+    slot = Slot("hf-aaaaaaaaaa-000000", 0, "gke-main", Verdict.SUCCEEDED, 0.0, submitted=0.0, gone=gone)
+    record = RequestRecord("aaaaaaaaaa", template, 1, 0.0, 3600.0, slots={0: slot})
+    return Memory("demoinst", requests={record.id: record})
+
+
+def test_unchanged_files_leave_the_very_same_limits(site: Site) -> None:
+    assert site.configuration.refresh(site.limits, None) is site.limits
+    assert site.judged == []
+
+
+def test_a_new_limit_is_applied(site: Site) -> None:
+    site.change("max_machines: 200\n    max_pending: 100", "max_machines: 150\n    max_pending: 100")
+    limits = site.configuration.refresh(site.limits, None)
+    assert limits.pools["gke-main"].max_machines == 150
+    assert site.judged == [True]
+
+
+def test_a_template_that_hf_adds_is_applied(site: Site) -> None:
+    site.change_templates(lambda templates: templates.append({**templates[0], "templateId": "New"}))
+    assert "New" in site.configuration.refresh(site.limits, None).templates
+
+
+def test_a_mistake_is_refused_whole_until_it_is_mended(site: Site) -> None:
+    site.change("name_prefix: hf", "name_prefix: hf\norphan_cap_per_hour: 1\nnonsense: 1")
+    limits = site.configuration.refresh(site.limits, None)
+    assert limits is site.limits
+    assert limits.orphan_cap_per_hour == 20
+    site.change("\nnonsense: 1", "")
+    assert site.configuration.refresh(limits, None).orphan_cap_per_hour == 1
+    assert site.judged == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("name_prefix: hf", "name_prefix: other"),
+        ("id: demo", "id: other"),
+        ("namespace: symphony-spare", "namespace: elsewhere"),
+    ],
+    ids=["the prefix", "the id", "the place of a pool"],
+)
+def test_what_cannot_change_while_the_loop_runs_is_refused(site: Site, old: str, new: str) -> None:
+    site.change(old, new)
+    assert site.configuration.refresh(site.limits, None) is site.limits
+    assert site.judged == [False]
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["it has a machine", "its machines are gone"])
+def test_a_template_cannot_be_removed_while_it_has_machines(site: Site, gone: bool) -> None:
+    site.change_templates(lambda templates: templates.__delitem__(1))
+    limits = site.configuration.refresh(site.limits, memory("GceVm", gone=gone))
+    assert ("GceVm" in limits.templates) is not gone
+    assert site.judged == [gone]
+
+
+def test_a_configuration_that_is_wrong_at_the_start_is_an_error(tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLE, tmp_path / "conf")
+    (tmp_path / "conf" / "provisioner.yaml").write_text("pools: 3\n")
+    with pytest.raises(ConfigError):
+        Configuration(tmp_path / "conf" / "provisioner.yaml", ENVIRONMENT)
