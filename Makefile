@@ -4,14 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: demo run test lint bench setup setup-test clean
+.PHONY: demo run test test-kube lint bench setup setup-test clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
 help:
 	@echo 'make demo   the main job on the embedded cloud, judged step by step (about a minute)'
 	@echo 'make run    the same cloud and loop, kept running for you to play with'
-	@echo 'make test   all tests (under five minutes)'
+	@echo 'make test   all tests but those on a real Kubernetes API server (under five minutes)'
+	@echo 'make test-kube   those: builds the API server first, once per machine (ten minutes; needs Go and openssl)'
 	@echo 'make lint   ruff and mypy'
 	@echo 'make bench  speed and memory, as tables'
 
@@ -22,7 +23,12 @@ run: setup
 	@$(BIN)/provisioner demo --keep
 
 test: setup-test
-	$(BIN)/pytest -n auto --dist worksteal $(PYTEST_ARGS) $(TESTS)
+	env -u KUBEBUILDER_ASSETS -u TEST_KUBECONFIG $(BIN)/pytest -n auto --dist worksteal $(PYTEST_ARGS) $(TESTS)
+
+# On the cluster that TEST_KUBECONFIG names, or on one built from KUBEBUILDER_ASSETS, or built from source.
+test-kube: setup-test
+	@if [ -z "$$TEST_KUBECONFIG" ]; then KUBEBUILDER_ASSETS=$$($(BIN)/python -m tests.kube.build) || exit 1; export KUBEBUILDER_ASSETS; fi; \
+	    $(BIN)/pytest -m kube $(PYTEST_ARGS) $(TESTS)
 
 lint: setup-test
 	$(BIN)/ruff check .
@@ -39,14 +45,14 @@ $(VENV)/installed: setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; try make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 	@echo 'Setting up $(VENV) (a minute or two, once) ...'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat --editable .
 	@# Bytecode is made now: the scripts may run where nobody may write it.
 	@$(BIN)/python -m compileall -q provisioner hf_scripts
 	@touch $@
 
 $(VENV)/installed-test: $(VENV)/installed
 	@echo 'Setting up the tests ...'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat --editable '.[test]'
 	@touch $@
 
 clean:

@@ -132,10 +132,11 @@ def wish(document: Document) -> Wish:
 def request_ids(document: Document) -> list[str]:
     """The ids of getRequestStatus, each once, in order."""
     ids = []
-    for where, entry in _entries(document, "requests"):
-        name = _required(document, entry, f"{where}.", "requestId")
+    for index, entry in enumerate(_entries(document, "requests")):
+        where = f"{_place(document, 'requests', index)}."
+        name = _required(document, entry, where, "requestId")
         if not isinstance(name, str) or not name:
-            raise document.expected(f"{where}.requestId", "a text", name)
+            raise document.expected(f"{where}requestId", "a text", name)
         ids.append(name)
     if not ids:
         raise document.refused("requests", "the list is empty")
@@ -143,16 +144,23 @@ def request_ids(document: Document) -> list[str]:
 
 
 def hosts(document: Document) -> list[Host]:
-    """The machines of requestReturnMachines and getReturnRequests, each once, in order."""
+    """The machines of requestReturnMachines and getReturnRequests, each once, in order. HF may list ten thousand."""
     found = {}
-    for where, entry in _entries(document, "machines"):
-        name, machine = (_name(document, entry, where, key) for key in ("name", "machineId"))
-        if not name and not machine:
-            raise document.refused(where, "name and machineId are missing")
-        if not short_name(machine or name):
-            raise document.expected(f"{where}.{'machineId' if machine else 'name'}", "a host name", machine or name)
-        found[name, machine] = Host(name, short_name(machine or name))
+    for index, entry in enumerate(_entries(document, "machines")):
+        name, machine = entry.get("name") or "", entry.get("machineId") or ""
+        if not (isinstance(name, str) and isinstance(machine, str) and (short := short_name(machine or name))):
+            raise _no_host(document, _place(document, "machines", index), entry)
+        found[name, machine] = Host(name, short)
     return list(found.values())
+
+
+def _no_host(document: Document, where: str, entry: dict[str, object]) -> Refused:
+    """Why an entry names no machine."""
+    for key in ("machineId", "name"):
+        value = entry.get(key)
+        if value not in (None, "") and not (isinstance(value, str) and short_name(value)):
+            return document.expected(f"{where}.{key}", "a host name", value)
+    return document.refused(where, "name and machineId are missing")
 
 
 def short_name(host: str) -> str:
@@ -160,32 +168,28 @@ def short_name(host: str) -> str:
     return host.partition(".")[0].lower()
 
 
-def _entries(document: Document, key: str) -> list[tuple[str, dict[str, object]]]:
-    """(JSON path, entry) of a list of objects, or of the one object that stands for a list of one."""
+def _entries(document: Document, key: str) -> list[dict[str, object]]:
+    """A list of objects, or the one object that stands for a list of one."""
     value = _required(document, document.root, "", key)
     if isinstance(value, dict):
-        return [(key, value)]
+        return [value]
     if not isinstance(value, list):
         raise document.expected(key, "a list or an object", value)
-    entries = []
     for index, entry in enumerate(value):
         if not isinstance(entry, dict):
             raise document.expected(f"{key}[{index}]", "an object", entry)
-        entries.append((f"{key}[{index}]", entry))
-    return entries
+    return value
+
+
+def _place(document: Document, key: str, index: int) -> str:
+    """The JSON path of an entry, as HF wrote it."""
+    return key if isinstance(document.root[key], dict) else f"{key}[{index}]"
 
 
 def _required(document: Document, values: dict[str, object], parent: str, key: str) -> object:
     if key not in values:
         raise document.missing(f"{parent}{key}")
     return values[key]
-
-
-def _name(document: Document, entry: dict[str, object], where: str, key: str) -> str:
-    value = entry.get(key)
-    if value is not None and not isinstance(value, str):
-        raise document.expected(f"{where}.{key}", "a text", value)
-    return value or ""
 
 
 def _count(document: Document, value: object) -> int:

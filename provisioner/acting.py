@@ -1,4 +1,4 @@
-"""Carrying out a plan: one batch per pool at a time, each in a thread of its own, so that a slow pool delays no other."""
+"""Carrying out a plan: one batch per pool at a time, each in a thread of its own: a slow pool delays no other."""
 
 from __future__ import annotations
 

@@ -194,21 +194,30 @@ def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateL
             places.released(slot, template.id)
             draft.close(record, slot, Verdict.WITHDRAWN)
         return
-    if not slot.accepted and not slot.seen:
+    pool = _spill_to(draft, slot, slot.submitted, template, places)
+    if pool is not None:
+        _withdraw(draft, record, slot, slot.submitted, template, places)
+        _open(draft, record, pool, 1, places)
+    elif not slot.accepted and not slot.seen:
         _repeat(draft, record, slot, places)
-    spill_at = slot.submitted + draft.pool(slot.pool).spill_after
-    if draft.now < spill_at:
-        draft.wake_at(spill_at)
-        return
-    pool = _next_pool(slot, template, places)
-    if pool is None:
-        return
+
+
+def _spill_to(draft: Draft, slot: Slot, submitted: float, template: TemplateLimits, places: Places) -> str | None:
+    """Another pool that takes the machine, if this one has had its time."""
+    spill_at = submitted + draft.pool(slot.pool).spill_after
+    draft.wake_at(spill_at)
+    return _next_pool(slot, template, places) if draft.now >= spill_at else None
+
+
+def _withdraw(
+    draft: Draft, record: RequestRecord, slot: Slot, submitted: float, template: TemplateLimits, places: Places
+) -> None:
     failure = slot.failure or SLOW
-    learned = pressure.failed(draft.pressure(slot.pool, template.id), failure, draft.now, draft.limits)
+    known = draft.pressure(slot.pool, template.id)
+    learned = pressure.failed(known, failure, submitted, draft.now, draft.limits)
     draft.set_pressure(slot.pool, template.id, learned)
     places.released(slot, template.id)
     draft.close(record, slot, Verdict.WITHDRAWN, reason=DeleteReason.WITHDRAWN, failure=failure)
-    _open(draft, record, pool, 1, places)
 
 
 def _repeat(draft: Draft, record: RequestRecord, slot: Slot, places: Places) -> None:

@@ -126,7 +126,7 @@ class Draft:
                 failure=failure or slot.failure,
                 cause=cause or slot.cause,
                 notice=None,
-                gone=gone or slot.submitted is None,
+                gone=gone or (slot.submitted is None and not slot.seen),
             )
             self.closes.append(Close(slot.name, slot.pool, record.template, verdict, changed.failure, changed.cause))
         self.put(record.id, changed)

@@ -56,7 +56,8 @@ def adopt(draft: Draft) -> None:
 def find_orphans(draft: Draft, contact: Contact, busy: Set[str]) -> None:
     """Note machines of ours without a request; delete them slowly, unless the brake holds (law 6)."""
     returned = {name for record in draft.returns.values() for name in record.names}
-    strange = {name: pool for pool, names in draft.unknown.items() for name in names if name not in returned}
+    pursued = {name for record in draft.returns.values() if record.ended is None for name in record.names}
+    strange = {name: pool for pool, names in draft.unknown.items() for name in names if name not in pursued}
     _check_brake(draft, strange)
     kept = {name: since for name, since in draft.orphans.items() if name in strange or not _all_seen(draft)}
     draft.orphans = kept | {name: draft.now for name in strange if name not in kept}
@@ -131,19 +132,19 @@ def note_told(draft: Draft, contact: Contact) -> None:
     """HF knows the terminal answer: a script read it, or HF lists a machine of the request."""
     listed = {parts[0] for name in contact.inventory if (parts := split_name(draft.limits.prefix, name))}
     for record in list(draft.requests.values()):
-        if record.ended is not None and not record.told and (record.id in contact.told or record.id in listed):
-            draft.update(record.id, told=True)
+        if record.ended and record.told_at is None and (record.id in contact.told or record.id in listed):
+            draft.update(record.id, told_at=draft.now)
     for back in list(draft.returns.values()):
-        if back.ended is not None and not back.told and back.id in contact.told:
-            draft.update_return(replace(back, told=True))
+        if back.ended and back.told_at is None and back.id in contact.told:
+            draft.update_return(replace(back, told_at=draft.now))
 
 
 def cancel_unpolled(draft: Draft, contact: Contact) -> None:
     """Cancel requests that HF does not poll while it makes other calls: first say so, then look again (DESIGN §4)."""
     for record in draft.records():
-        if record.told or record.message == CANCELLED_MESSAGE or record.trimmed:
+        if record.told_at is not None or record.message == CANCELLED_MESSAGE or record.trimmed:
             continue
-        polled = max(contact.polled.get(record.id, record.read), record.read)
+        polled = max(contact.polled.get(record.id, 0.0), contact.since, record.read)
         silent = contact.active - polled
         if silent < draft.limits.cancel_after:
             if record.cancelling:
@@ -175,10 +176,12 @@ def _cancel(draft: Draft, record: RequestRecord) -> None:
 
 def trim(draft: Draft, intent: Intent, contact: Contact) -> None:
     """Let ended records leave: first marked here, then removed from intent, and forgotten when it lacks them."""
+    # Answers to returns are rendered from the requests' slots: those stay as long.
+    needed = contact.inventory.union(*(back.names for back in draft.returns.values()))
     for record in draft.records():
         if record.trimmed and record.id not in intent.requests:
             draft.drop(record.id)
-        elif record.trimmed or _may_go(draft, record, contact):
+        elif record.trimmed or _may_go(draft, record, needed):
             if not record.trimmed:
                 draft.update(record.id, trimmed=True)
             draft.forget.append(record.id)
@@ -192,15 +195,16 @@ def trim(draft: Draft, intent: Intent, contact: Contact) -> None:
 
 
 def _old(draft: Draft, record: RequestRecord | ReturnRecord) -> bool:
-    """Ended, the answer seen by HF, and kept for the retention time."""
-    seen = record.told or (isinstance(record, RequestRecord) and record.message == CANCELLED_MESSAGE)
-    if record.ended_at is None or not seen:
+    """Its terminal answer was seen by HF (or HF has forgotten it), and was kept for the retention time since."""
+    cancelled = isinstance(record, RequestRecord) and record.message == CANCELLED_MESSAGE
+    since = record.ended_at if cancelled else record.told_at
+    if since is None:
         return False
-    draft.wake_at(record.ended_at + draft.limits.retention)
-    return draft.now >= record.ended_at + draft.limits.retention
+    draft.wake_at(since + draft.limits.retention)
+    return draft.now >= since + draft.limits.retention
 
 
-def _may_go(draft: Draft, record: RequestRecord, contact: Contact) -> bool:
+def _may_go(draft: Draft, record: RequestRecord, needed: Set[str]) -> bool:
     return _old(draft, record) and all(
-        slot.gone and slot.verdict not in OWNED and slot.name not in contact.inventory for slot in record.slots.values()
+        slot.gone and slot.verdict not in OWNED and slot.name not in needed for slot in record.slots.values()
     )

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 
 LONGEST_CYCLE = 45.0
 """Seconds no batch outlives: the time that a cycle may start calls, and the longest time-out of one."""
+
+GATHER = 0.1
+"""Seconds between a hint and the look it causes: a burst of events is one look."""
 
 LONGEST_GAP = 3600.0
 """Of the wall clock's gap across a restart, no more than this counts as loop time (law 11)."""
@@ -129,12 +132,14 @@ class Observer:
             self._look = look
             if news:
                 self._wake()
-            self._again.wait(self._backend.pace)
+            if self._again.wait(self._backend.pace):
+                time.sleep(GATHER)
 
     def _observe(self) -> Look:
         began = self._clock.now()
         try:
-            return self._backend.observe(began, self._strangers)
+            strangers = self._strangers
+            return replace(self._backend.observe(began, strangers), asked=strangers)
         except BackendError as error:
             failure = error.failure
         except Exception as error:  # the edge: a bug in a backend blinds one pool, not the loop
@@ -294,7 +299,8 @@ class Loop:
                 return
             due = report.plan.due if report.plan else float("inf")
             pause = min(self._pace.interval, max(0.0, due - report.now))
-            self._stop.wait(max(0.0, self._pace.floor - (time.monotonic() - began)) if self._busy(report) else 0.0)
+            if report.plan is not None:  # it was busy: let changes gather, instead of one plan for each
+                self._stop.wait(max(0.0, self._pace.floor - (time.monotonic() - began)))
             self.wakeups.wait(pause, self._pace.intent_poll, partial(self._intent_changed, signature))
 
     def _cycle(self, reconciler: Reconciler, observers: Mapping[str, Observer]) -> CycleReport:
@@ -306,10 +312,6 @@ class Loop:
             log.error("Heartbeat could not be written", extra={"error": str(error)})
         self._report(report)
         return report
-
-    @staticmethod
-    def _busy(report: CycleReport) -> bool:
-        return report.plan is not None and not report.plan.settled
 
     def _finish(self, reconciler: Reconciler) -> None:
         """Record what the last calls came to, so that a successor need not ask again."""

@@ -1,6 +1,7 @@
 """The project's words as types: what is wanted, what is seen, what is remembered, what is decided.
 
-Every value is frozen. Times are loop time in seconds (DESIGN law 11) unless a name says ``wall``. No I/O, no clock, no logger.
+Every value is frozen. Times are loop time in seconds (DESIGN law 11) unless a name says ``wall``.
+No I/O, no clock, no logger.
 """
 
 from __future__ import annotations
@@ -241,6 +242,8 @@ class Snapshot:
     """Of the names asked about, those that exist here and are not ours."""
     spec: str = ""
     """Fingerprint of the pod spec or instance template; a new one resets what was learned about the pool."""
+    asked: frozenset[str] = frozenset()
+    """The names that this look asked about: of any other it says nothing, unless the machine is ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +264,8 @@ class Contact:
 
     polled: Mapping[str, float] = field(default_factory=dict)
     """When a poll of an id was last noticed."""
+    since: float = 0.0
+    """Since when HF's calls have been noticed: silence before it proves nothing."""
     active: float = 0.0
     """When any call of HF was last noticed."""
     told: frozenset[str] = frozenset()
@@ -326,8 +331,8 @@ class RequestRecord:
     ended_at: float | None = None
     message: str = ""
     rc_account: str = ""
-    told: bool = False
-    """HF polled after the terminal answer was published."""
+    told_at: float | None = None
+    """When it was noticed that HF knows the terminal answer."""
     cancelling: bool = False
     """First half of a cancel: the answer says so; machines go only if HF still does not poll."""
     trimmed: bool = False
@@ -357,7 +362,7 @@ class ReturnRecord:
     """Names that are no slot of ours: when their delete was last recorded."""
     ended: RequestStatus | None = None
     ended_at: float | None = None
-    told: bool = False
+    told_at: float | None = None
     trimmed: bool = False
 
 

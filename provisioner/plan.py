@@ -1,4 +1,4 @@
-"""One cycle's decisions: the slots to open, the machines to create and delete, each with its reason, and what is held back.
+"""One cycle's decisions: the slots to open, the machines to create and delete, why, and what is held back.
 
 First the outside world is taken in (``reflect``), then what HF said, then what is missing is asked for. The caller
 records ``Plan.memory`` before it does anything the plan says; every prefix of a plan leaves a state from which the
@@ -58,7 +58,7 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
     _read_intent(draft, world.intent)
     reflect(draft)
     adopt(draft)
-    settle_returns(draft)
+    settle_returns(draft, world.busy)
     note_told(draft, world.contact)
     cancel_unpolled(draft, world.contact)
     places = Places(draft, world.busy)
@@ -96,7 +96,8 @@ def _read_intent(draft: Draft, intent: Intent) -> None:
             BrakeReason.INTENT_OLDER,
             f"intent.json has generation {intent.generation}, but {memory.generation} was read before.",
         )
-    elif intent.generation > memory.generation:
+        return  # what it asks for may have been done, and forgotten, long ago
+    if intent.generation > memory.generation:
         draft.changes["generation"] = intent.generation
     for request in intent.requests.values():
         if request.id not in draft.requests:
@@ -135,7 +136,8 @@ def _close_overdue(draft: Draft, record: RequestRecord, places: Places) -> None:
             if now >= boot_deadline:
                 text = slot.failure or Failure(ErrorClass.TIMEOUT, "The machine did not run within its boot deadline.")
                 _time_out(draft, record, slot, text, places)
-                learned = pressure.failed(draft.pressure(slot.pool, record.template), text, now, draft.limits)
+                known = draft.pressure(slot.pool, record.template)
+                learned = pressure.failed(known, text, slot.submitted, now, draft.limits)
                 draft.set_pressure(slot.pool, record.template, learned)
             else:
                 draft.wake_at(boot_deadline)

@@ -14,8 +14,8 @@ from provisioner.model import AMBIGUOUS_ERRORS, ErrorClass, Failure, Limits, Poo
 CALL_ERRORS = AMBIGUOUS_ERRORS | {ErrorClass.THROTTLED, ErrorClass.DENIED, ErrorClass.INVALID, ErrorClass.NOT_FOUND}
 """Errors of the call itself: an accepted create shows that they are over; of the others only a machine that runs."""
 
-ROUND_ERRORS = frozenset({ErrorClass.OTHER})
-"""Errors of one machine: they count against the round, and the round decides."""
+ROUND_ERRORS = frozenset({ErrorClass.OTHER, ErrorClass.TIMEOUT})
+"""Errors of one machine (a time-out is that of its boot): they count against the round, and the round decides."""
 
 
 def fresh(pool: PoolLimits, spec: str) -> Pressure:
@@ -63,10 +63,14 @@ def ran(pressure: Pressure, pool: PoolLimits, submitted: float, now: float, limi
     return _judged(grown, now, limits)
 
 
-def failed(pressure: Pressure, failure: Failure, now: float, limits: Limits) -> Pressure:
-    """A create or a boot failed. Classes that the next create would meet again block the pool at once."""
+def failed(pressure: Pressure, failure: Failure, submitted: float, now: float, limits: Limits) -> Pressure:
+    """A create or a boot failed: of a class that the next create would meet again, or as a probe, it blocks at once.
+
+    What was asked for before a series of back-offs began says nothing new about the pool.
+    """
     counted = replace(pressure, failed=pressure.failed + 1, failure=failure)
-    if failure.error not in ROUND_ERRORS:
+    old = pressure.level > 0 and submitted < pressure.blocked_at
+    if not old and (pressure.probing or failure.error not in ROUND_ERRORS):
         counted = refused(counted, failure, now, limits)
     return _judged(counted, now, limits)
 
@@ -80,7 +84,7 @@ def refused(pressure: Pressure, failure: Failure, now: float, limits: Limits) ->
         pressure,
         failure=failure,
         level=level,
-        probing=failure.error is not ErrorClass.THROTTLED,
+        probing=pressure.probing or failure.error is not ErrorClass.THROTTLED,
         blocked_at=now,
         retry_at=now + backoff_seconds(level, limits, f"{limits.prefix}/{pressure.spec}/{now}"),
     )

@@ -12,11 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 from provisioner.answers import Answer
+from provisioner.housekeeping import CANCELLED_MESSAGE
 from provisioner.model import (
     SLOT_BLOCK,
     Brake,
     BrakeReason,
     DeleteReason,
+    ErrorClass,
+    Failure,
     Intent,
     Limits,
     Machine,
@@ -32,6 +35,7 @@ from provisioner.model import (
     Verdict,
     split_name,
 )
+from provisioner.status import NOT_OURS, RETURNED_EARLY
 
 
 def fresh(intent: Intent, limits: Limits, now: float, wall: float) -> Memory:
@@ -46,6 +50,7 @@ def rebuild(
     limits: Limits,
     now: float,
     wall: float,
+    reason: BrakeReason = BrakeReason.MEMORY_LOST,
 ) -> Memory:
     """What can be known again. ``told`` is what status.json last said; it binds, where it is there (law 8)."""
     returned = {name for back in intent.returns.values() for name in back.names}
@@ -56,13 +61,13 @@ def rebuild(
     for request in intent.requests.values():
         answer = json.loads(told[request.id].text) if request.id in told else None
         requests[request.id] = _request(request, answer, seen, returned, limits, now, wall)
-    machines = len(seen)
+    word = "older than one written before" if reason is BrakeReason.MEMORY_OLDER else "lost"
     return replace(
         fresh(intent, limits, now, wall),
         requests=requests,
         returns={id_: _return(id_, intent, told, limits, now) for id_ in intent.returns},
         unseen_pools=(),
-        brake=Brake(BrakeReason.MEMORY_LOST, now, f"memory.json was lost; it was made again from {machines} machines."),
+        brake=Brake(reason, now, f"memory.json was {word}; it was made again from {len(seen)} machines."),
     )
 
 
@@ -97,8 +102,9 @@ def _request(
         next_slot=block * SLOT_BLOCK,
         ended=ended,
         ended_at=now if ended else None,
+        message=CANCELLED_MESSAGE if answer and answer["message"] == CANCELLED_MESSAGE else "",
         rc_account=request.rc_account,
-        told=ended is not None,
+        told_at=now if ended else None,
     )
 
 
@@ -134,8 +140,11 @@ def _slot(
         public_ip=entry["publicIpAddress"] if entry else (machine.public_ip if machine else ""),
         launched=entry["launchtime"] if entry else (machine.launched if machine else 0),
     )
-    if told == "fail":
-        return replace(slot, submitted=None, verdict=Verdict.FAILED, closed=now, gone=machine is None)
+    if entry is not None and told == "fail":
+        closed = replace(slot, closed=now, delete=DeleteReason.FAILED, gone=machine is None)
+        if entry["message"] in (CANCELLED_MESSAGE, RETURNED_EARLY):
+            return replace(closed, verdict=Verdict.CANCELLED)
+        return replace(closed, submitted=None, verdict=Verdict.FAILED, failure=_failure(entry["message"]))
     if returned:
         verdict = Verdict.RETURNED if ended else Verdict.CANCELLED
         return replace(slot, verdict=verdict, closed=now, delete=DeleteReason.RETURNED, gone=machine is None)
@@ -145,17 +154,28 @@ def _slot(
     return replace(slot, verdict=Verdict.SUCCEEDED) if ended else slot
 
 
+def _failure(message: str) -> Failure | None:
+    """The failure that an answer's message was made of."""
+    error, _, text = message.partition(": ")
+    return Failure(ErrorClass(error), text) if error in set(ErrorClass) else None
+
+
+def _result(entry: Mapping[str, Any]) -> ReturnResult:
+    if entry["result"] == "succeed":
+        return ReturnResult.GONE
+    return ReturnResult.NOT_OURS if entry["message"] == NOT_OURS else ReturnResult.STUCK
+
+
 def _return(id_: str, intent: Intent, told: Mapping[str, Answer], limits: Limits, now: float) -> ReturnRecord:
     names = intent.returns[id_].names
     record = ReturnRecord(id=id_, names=names, read=now, deadline=now + limits.return_deadline)
     answer = json.loads(told[id_].text) if id_ in told else None
     if answer is None or answer["status"] == RequestStatus.RUNNING:
         return record
-    results = {entry["name"]: entry["result"] for entry in answer["machines"]}
     return replace(
         record,
-        results={name: ReturnResult.GONE if results.get(name) == "succeed" else ReturnResult.STUCK for name in names},
+        results={entry["name"]: _result(entry) for entry in answer["machines"]},
         ended=RequestStatus(answer["status"]),
         ended_at=now,
-        told=True,
+        told_at=now,
     )

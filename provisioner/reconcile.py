@@ -97,6 +97,8 @@ class _Last:
     rendered: status.Rendered = field(default_factory=dict)
     lost: Mapping[str, object] = field(default_factory=dict)
     published: bool = False
+    unpublished: bool = False
+    """A memory was recorded whose answers could not be published."""
     signature: object = None
     intent: Intent | None = None
 
@@ -143,20 +145,20 @@ class Reconciler:
         problem = ""
         self._lock_wait = None
         now = self._clock.now()
+        closes += self._remember(results, now)
         try:
-            self._load(looks, now)
-            closes += self._remember(results, now)
+            self._take_in(looks, now)
             if self.memory is not None:
+                if self._last.unpublished:
+                    # A plan may rely on what the one before let HF know (a cancel does).
+                    self._publish(now)
                 plan = self._plan(looks, now)
+                self._record(plan.memory if plan else self.memory, now)
+                self._publish(now)
             if plan is not None:
                 closes += plan.closes
-                self._record(plan.memory, now)
-                self._publish(now)
-                self._forget(plan)
                 self._act(plan)
-            elif self.memory is not None:
-                self._record(self.memory, now)
-                self._publish(now)
+                self._forget(plan)
         except StateError as error:
             problem = str(error)
             self._last.inputs = ()
@@ -201,14 +203,25 @@ class Reconciler:
         self._load(looks, now)
         if self.memory is None or self._last.intent is None:
             return None
-        contact = self._contacts.read(now, self.memory)
+        contact = self._contacts.read(now, self._last.intent)
         return make_plan(World(self._last.intent, looks, contact), self.memory, self.limits, now)
 
     # --- read -----------------------------------------------------------------------------------------------------
 
+    def _take_in(self, looks: Mapping[str, Look], now: float) -> None:
+        """Load; and record at once what a lost intent or a person says of the brake."""
+        try:
+            self._load(looks, now)
+        except StateMissing:
+            self._latch_lost_intent(now)
+            raise
+        if self.memory is not None and self._state.recovery_asked():
+            self._record(replace(self.memory, brake=None), now)
+            self._state.recovery_done()
+
     def _load(self, looks: Mapping[str, Look], now: float) -> None:
         """Intent, and at the first time memory. Looks were taken before: a machine without a request is an orphan."""
-        intent = self._read_intent(now)
+        intent = self._read_intent()
         if intent is not None and intent.provisioner != self._provisioner:
             raise StateError(
                 f"{self._state.path}: belongs to HF's provider instance {intent.provisioner!r}, but this loop serves "
@@ -216,14 +229,11 @@ class Reconciler:
             )
         if self.memory is None and intent is not None:
             self._load_memory(intent, looks, now)
-        if self.memory is not None and self._state.recovery_asked():
-            self._record(replace(self.memory, brake=None), now)
-            self._state.recovery_done()
         if self.memory is not None and self.memory.epoch != self._epoch:
             self.memory = replace(self.memory, epoch=self._epoch)
 
-    def _read_intent(self, now: float) -> Intent | None:
-        """None before HF's first request. A file that vanished latches the brake."""
+    def _read_intent(self) -> Intent | None:
+        """None before HF's first request. Raises StateMissing for a file that vanished."""
         signature = self._state.intent.signature()
         if signature is not None and signature == self._last.signature:
             return self._last.intent
@@ -233,7 +243,6 @@ class Reconciler:
         except StateMissing:
             if self.memory is None and not self._state.memory.exists():
                 return None
-            self._latch_lost_intent(now)
             raise
         return self._last.intent
 
@@ -248,21 +257,25 @@ class Reconciler:
     def _load_memory(self, intent: Intent, looks: Mapping[str, Look], now: float) -> None:
         try:
             memory = self._state.memory.read()
-            if self._state.memory.is_older() and memory.brake is None:
-                detail = "memory.json is older than one that was written before."
-                memory = replace(memory, brake=Brake(BrakeReason.MEMORY_OLDER, now, detail))
-            else:
-                self._last.written = memory
-            self.memory = memory
         except StateMissing:
-            self.memory = self._new_memory(intent, looks, now)
+            if self._never_had_memory(intent):
+                self.memory = fresh(intent, self.limits, now, self._clock.wall())
+                return
+            self.memory = self._rebuilt(intent, looks, now, BrakeReason.MEMORY_LOST)
+            return
+        if self._state.memory.is_older():
+            # HF may have been told of what it does not know: what HF was told binds, so it counts as lost.
+            self.memory = self._rebuilt(intent, looks, now, BrakeReason.MEMORY_OLDER)
+        else:
+            self.memory = self._last.written = memory
 
-    def _new_memory(self, intent: Intent, looks: Mapping[str, Look], now: float) -> Memory | None:
-        """A first memory, or one made again; None until all pools were seen."""
+    def _never_had_memory(self, intent: Intent) -> bool:
         wall = self._clock.wall()
         young = all(wall - request.created_wall < self.limits.request_deadline for request in intent.requests.values())
-        if young and not intent.returns and not self._state.memory.existed():
-            return fresh(intent, self.limits, now, wall)
+        return young and not (intent.returns or self._state.memory.existed() or self._state.status.exists())
+
+    def _rebuilt(self, intent: Intent, looks: Mapping[str, Look], now: float, reason: BrakeReason) -> Memory:
+        """A memory made again. Raises StateError until all pools were seen."""
         snapshots = {name: look for name, look in looks.items() if isinstance(look, Snapshot)}
         if any(pool not in snapshots for pool in self.limits.pools):
             missing = sorted(set(self.limits.pools) - set(snapshots))
@@ -270,7 +283,7 @@ class Reconciler:
                 f"{self._state.path}: memory.json is lost and is made again as soon as every pool was seen; "
                 f"not seen yet: {', '.join(missing)}."
             )
-        return rebuild(intent, self._told(), snapshots, self.limits, now, wall)
+        return rebuild(intent, self._told(), snapshots, self.limits, now, self._clock.wall(), reason)
 
     def _told(self) -> Mapping[str, Answer]:
         try:
@@ -292,7 +305,7 @@ class Reconciler:
         """None when everything is as at the last plan and nothing has fallen due."""
         assert self.memory is not None
         assert self._last.intent is not None
-        contact = self._contacts.read(now, self.memory)
+        contact = self._contacts.read(now, self._last.intent)
         busy = self._actors.busy()
         inputs = (
             self._last.intent.generation,
@@ -300,7 +313,7 @@ class Reconciler:
             id(self.limits),
             contact,
             busy,
-            tuple((name, id(look.machines)) if isinstance(look, Snapshot) else name for name, look in looks.items()),
+            tuple(_identity(look) for look in looks.values()),
         )
         if inputs == self._last.inputs and now < self._last.due:
             return None
@@ -309,7 +322,7 @@ class Reconciler:
         self._last.deferred = plan.deferred
         # Next time the same memory is expected: the one this plan leaves.
         self._last.inputs = (inputs[0], id(plan.memory), *inputs[2:])
-        self._last.held = looks
+        self._last.held = (looks, self.limits, plan.memory)
         return plan
 
     # --- record ---------------------------------------------------------------------------------------------------
@@ -332,8 +345,10 @@ class Reconciler:
         if self._last.published and same and lost == self._last.lost and self._state.status.exists():
             return
         self._check()
+        self._last.unpublished = True
         self._state.status.write({id_: answer for id_, (_, answer) in rendered.items()}, lost)
         self._last.rendered, self._last.lost, self._last.published = rendered, dict(lost), True
+        self._last.unpublished = False
 
     def _forget(self, plan: Plan) -> None:
         """Trim intent of what memory has marked; memory forgets it when intent no longer has it."""
@@ -365,6 +380,13 @@ class Reconciler:
             self._state.journal.append([{"time": wall, "cycle": self._number, **line} for line in lines])
         except StateError as error:
             log.warning("Journal could not be written", extra={"error": str(error)})
+
+
+def _identity(look: Look) -> tuple[object, ...]:
+    """The same for two looks that say the same, except for when they began."""
+    if isinstance(look, Snapshot):
+        return look.pool, id(look.machines), look.foreign, look.asked, look.spec
+    return (look.pool,)
 
 
 def _outcome_line(outcome: Outcome) -> dict[str, object]:
@@ -404,24 +426,38 @@ class _Contacts:
     def __init__(self, state: StateDir) -> None:
         self._state = state
         self._marks: dict[str, int] | None = None
-        self._inventory_mark = 0
-        self._generation = 0
+        self._inventory: tuple[tuple[str, ...], int] = ((), 0)
+        self._intent: Intent | None = None
         self.known = Contact()
 
-    def read(self, now: float, memory: Memory) -> Contact:
-        """What is known of HF's calls now; the same object when nothing is new."""
+    def read(self, now: float, intent: Intent) -> Contact:
+        """What is known of HF's calls now; the same object when nothing is new. Raises StateError."""
         marks = self._state.seen.marks()
-        told = frozenset(self._state.seen.told())
-        listed = self._state.inventory.read()
-        names, inventory_mark = listed if listed else ((), 0)
+        told = self._state.seen.told()
+        names, listed = self._read_inventory()
         if self._marks is None:
-            self.known = Contact({}, now, told, frozenset(names))
+            self.known = Contact({}, now, now, told, frozenset(names))
         else:
             polled = {id_ for id_, mark in marks.items() if self._marks.get(id_) != mark}
-            called = polled or inventory_mark != self._inventory_mark or memory.generation != self._generation
+            called = polled or listed != self._inventory[1] or self._asks(intent)
             if called or told != self.known.told:
                 times = {id_: at for id_, at in self.known.polled.items() if id_ in marks} | dict.fromkeys(polled, now)
                 active = now if called else self.known.active
-                self.known = Contact(times, active, told, frozenset(names))
-        self._marks, self._inventory_mark, self._generation = marks, inventory_mark, memory.generation
+                self.known = replace(self.known, polled=times, active=active, told=told, inventory=frozenset(names))
+        self._marks, self._inventory, self._intent = marks, (names, listed), intent
         return self.known
+
+    def _asks(self, intent: Intent) -> bool:
+        """HF has recorded something since the last look; what the loop itself removed is no call of HF's."""
+        before = self._intent
+        if before is None or before is intent:
+            return False
+        return not (intent.requests.keys() <= before.requests.keys() and intent.returns.keys() <= before.returns.keys())
+
+    def _read_inventory(self) -> tuple[tuple[str, ...], int]:
+        """Only a hint: when it cannot be read, what was listed before stands."""
+        try:
+            return self._state.inventory.read() or ((), 0)
+        except StateError as error:
+            log.warning("HF's inventory could not be read", extra={"error": str(error)})
+            return self._inventory

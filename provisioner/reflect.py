@@ -28,6 +28,9 @@ VANISHED = Failure(ErrorClass.OTHER, "The machine vanished.")
 REPLACED = Failure(ErrorClass.OTHER, "Another machine appeared under the same name.")
 ENDED = Failure(ErrorClass.OTHER, "The machine ended.")
 
+LATE_CREATE = 60.0
+"""Seconds for which a create without a good answer may still be under way, and hold its place: longer than any call."""
+
 
 def reflect(draft: Draft) -> None:
     """Bring every slot in line with the newest complete snapshot of its pool; list what no slot explains."""
@@ -80,6 +83,7 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -
     known = slot.ran is not None or runs
     changed = replace(
         slot,
+        submitted=slot.opened if slot.submitted is None else slot.submitted,
         seen=True,
         accepted=True,
         absent=None,
@@ -127,7 +131,8 @@ def _remains(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) 
 
 def _absent(draft: Draft, record: RequestRecord, slot: Slot, snapshot: Snapshot) -> None:
     """Not in a complete snapshot. Absence is proven by two that begin the backend's lag apart (DESIGN §5)."""
-    expected_since = max(slot.submitted or 0.0, slot.closed or 0.0)
+    may_appear_until = (slot.submitted or 0.0) + (0.0 if slot.accepted else LATE_CREATE)
+    expected_since = max(may_appear_until, slot.closed or 0.0)
     if slot.set_aside or snapshot.began <= expected_since or (slot.verdict is Verdict.OPEN and not slot.seen):
         return
     lag = draft.pool(slot.pool).lag
@@ -151,7 +156,8 @@ def _end(
         return
     draft.close(record, slot, Verdict.FAILED, reason=DeleteReason.FAILED, failure=failure, cause=cause, gone=gone)
     if slot.ran is None:
-        learned = pressure.failed(draft.pressure(slot.pool, record.template), failure, draft.now, draft.limits)
+        known = draft.pressure(slot.pool, record.template)
+        learned = pressure.failed(known, failure, slot.submitted or slot.opened, draft.now, draft.limits)
         draft.set_pressure(slot.pool, record.template, learned)
 
 

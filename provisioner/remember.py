@@ -68,7 +68,7 @@ def _refused(draft: Draft, create: Create, slot: Slot, failure: Failure) -> None
     elif failure.error in AMBIGUOUS_ERRORS:
         learned = pressure.refused(known, failure, draft.now, draft.limits)
     else:
-        learned = pressure.failed(known, failure, draft.now, draft.limits)
+        learned = pressure.failed(known, failure, slot.submitted or slot.opened, draft.now, draft.limits)
         if slot.verdict is Verdict.OPEN:
             record = draft.record(create.request)
             draft.close(record, slot, Verdict.FAILED, reason=DeleteReason.FAILED, failure=failure)

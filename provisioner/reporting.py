@@ -68,13 +68,13 @@ class Reporter:
 
     def health(self) -> Health:
         """Alive while cycles end; ready after the first complete one."""
+        if self._report is None:
+            return Health(True, False, "No cycle has ended yet: the loop starts, or stands by for another one.")
         silent = time.monotonic() - self._ended
         if silent > self._alive_within:
             return Health(False, self._complete, f"No cycle has ended for {silent:.0f} s.")
         if not self._complete:
-            return Health(
-                True, False, "No cycle has seen every pool yet." if self._report else "No cycle has ended yet."
-            )
+            return Health(True, False, "No cycle has seen every pool yet.")
         return Health(True, True, f"The last cycle ended {silent:.1f} s ago.")
 
     def status(self) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ Pure: no I/O, no clock, no logger.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 
 from provisioner.draft import Draft
@@ -24,13 +25,13 @@ DELETE_AGAIN = 60.0
 one must not leave a machine for ever."""
 
 
-def settle_returns(draft: Draft) -> None:
+def settle_returns(draft: Draft, busy: Set[str]) -> None:
     """Take each open return request one step further, and end it when every name is settled."""
     for record in list(draft.returns.values()):
         if record.ended is not None:
             continue
         draft.wake_at(record.deadline)
-        settled = _settle(draft, record)
+        settled = _settle(draft, record, busy)
         if len(settled.results) == len(set(settled.names)):
             clean = all(result is ReturnResult.GONE for result in settled.results.values())
             status = RequestStatus.COMPLETE if clean else RequestStatus.COMPLETE_WITH_ERROR
@@ -45,13 +46,13 @@ def find_slot(draft: Draft, name: str) -> Slot | None:
     return draft.slot(*parts) if parts and parts[0] in draft.requests else None
 
 
-def _settle(draft: Draft, record: ReturnRecord) -> ReturnRecord:
+def _settle(draft: Draft, record: ReturnRecord, busy: Set[str]) -> ReturnRecord:
     results, absent, sent = dict(record.results), dict(record.absent), dict(record.sent)
     for name in record.names:
         if name in results:
             continue
         slot = find_slot(draft, name)
-        result = _slot_result(draft, slot) if slot else _stranger_result(draft, name, absent, sent)
+        result = _slot_result(draft, slot) if slot else _stranger_result(draft, name, absent, sent, busy)
         if result is None and draft.now >= record.deadline:
             result = ReturnResult.STUCK
         if result is not None:
@@ -69,7 +70,9 @@ def _slot_result(draft: Draft, slot: Slot) -> ReturnResult | None:
     return ReturnResult.GONE if slot.gone else None
 
 
-def _stranger_result(draft: Draft, name: str, absent: dict[str, float], sent: dict[str, float]) -> ReturnResult | None:
+def _stranger_result(
+    draft: Draft, name: str, absent: dict[str, float], sent: dict[str, float], busy: Set[str]
+) -> ReturnResult | None:
     """A name that is no slot of ours: ours by identity, adopted, someone else's, or nowhere."""
     for pool, snapshot in draft.snapshots.items():
         machine = snapshot.machines.get(name)
@@ -78,13 +81,16 @@ def _stranger_result(draft: Draft, name: str, absent: dict[str, float], sent: di
         if machine is None and not name.startswith(draft.limits.adopt_prefixes):
             return ReturnResult.NOT_OURS
         absent.pop(name, None)
+        if pool in busy:
+            return None
         if draft.now >= sent.get(name, float("-inf")) + DELETE_AGAIN:
             sent[name] = draft.now
             uid = machine.fingerprint.uid if machine else ""
             draft.deletes.append(Delete(name, pool, DeleteReason.RETURNED, uid))
         draft.wake_at(sent[name] + DELETE_AGAIN)
         return None
-    return ReturnResult.GONE if proven_absent(draft, name, absent) else None
+    asked = all(name in snapshot.asked for snapshot in draft.snapshots.values())
+    return ReturnResult.GONE if asked and proven_absent(draft, name, absent) else None
 
 
 def proven_absent(draft: Draft, name: str, absent: dict[str, float]) -> bool:

@@ -41,7 +41,7 @@ def _backend(pool: AnyPool, settings: Settings) -> Backend:
         return GkeBackend(pool, provisioner=settings.id)
     from provisioner.backends.mig import MigBackend
 
-    return MigBackend(pool, prefix=settings.name_prefix)
+    return MigBackend(pool, prefix=settings.name_prefix, adopt_prefixes=settings.adopt_prefixes)
 
 
 def preview(settings: Settings, state: StateDir) -> tuple[Mapping[str, Look], Plan | None]:

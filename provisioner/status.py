@@ -24,6 +24,7 @@ SUCCEEDED_ONCE = frozenset({Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST})
 """Once told as succeeded, always told so (law 8)."""
 
 NOT_OURS = "This machine exists but is not managed by this provisioner; it was left alone."
+RETURNED_EARLY = "HostFactory returned the machine before the request ended."
 STUCK = "The machine was still there at the deadline; its deletion is tried further."
 
 Rendered = dict[str, tuple[object, Answer]]
@@ -50,9 +51,10 @@ def request_answer(record: RequestRecord) -> Answer:
     machines = [
         entry for number in sorted(record.slots) if (entry := _machine(record.slots[number], record)) is not None
     ]
-    status = record.ended or RequestStatus.RUNNING
+    # While a cancel is announced HF must not take a terminal answer home: it has not heard any, and asks again.
+    status = RequestStatus.RUNNING if record.cancelling else record.ended or RequestStatus.RUNNING
     message = record.message or ("cancelling: HostFactory has not asked for a long time." if record.cancelling else "")
-    if not message and record.ended is RequestStatus.COMPLETE_WITH_ERROR:
+    if not message and status is RequestStatus.COMPLETE_WITH_ERROR:
         message = next((entry["message"] for entry in machines if entry["result"] == "fail"), "")
     return _answer(record.id, status, message, machines)
 
@@ -88,7 +90,7 @@ def _answer(id_: str, status: RequestStatus, message: str, machines: list[dict[s
 def _machine(slot: Slot, record: RequestRecord) -> dict[str, Any] | None:
     cancelled = slot.verdict is Verdict.CANCELLED or (bool(record.message) and slot.verdict is Verdict.RETURNED)
     if cancelled:
-        text = record.message or "HostFactory returned the machine before the request ended."
+        text = record.message or RETURNED_EARLY
         return _entry(slot, "fail", "terminated", text, record.rc_account)
     if slot.verdict in SUCCEEDED_ONCE or (slot.verdict is Verdict.OPEN and slot.ran is not None):
         return _entry(slot, "succeed", "running", "", record.rc_account)

@@ -65,7 +65,14 @@ class GkeBackend:
         else:
             self._cache.replace(*list_pods(self._api, self._path, self._identity))
         foreign = self._foreign(strangers)
-        return Snapshot(self.pool, now, self._cache.machines(now), foreign, self._spec.current().digest)
+        return Snapshot(
+            pool=self.pool,
+            began=now,
+            machines=self._cache.machines(now),
+            foreign=foreign,
+            spec=self._spec.current().digest,
+            asked=frozenset(strangers),
+        )
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """Create pods, some at a time."""

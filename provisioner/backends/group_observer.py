@@ -71,6 +71,7 @@ class GroupObserver:
             machines=self._machines,
             foreign=frozenset(name for name in strangers if name in members and name not in ours),
             spec=spec(group),
+            asked=frozenset(strangers),
         )
 
     def _judged(

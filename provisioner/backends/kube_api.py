@@ -26,7 +26,6 @@ MAX_WORDS = 400
 Document = dict[str, Any]
 
 
-
 @dataclass(frozen=True, slots=True)
 class KubeTimes:
     """How patient we are with an API server. Seconds."""

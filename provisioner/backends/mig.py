@@ -54,6 +54,9 @@ CHUNK = 1000
 WORKERS = 4
 """Mutations under way at once. A group works through them one after the other anyway."""
 
+HASTE = 1 / 3
+"""Least part of the pace between two looks: hints may come by the thousand, and each look costs lists."""
+
 REQUEST_IDS = uuid.UUID("5d3f1f3e-6f43-4c7e-9d2a-0f2f1c1b7a10")
 """Namespace of our request ids. Any fixed value does; a new one only forgets requests under way."""
 
@@ -83,6 +86,8 @@ class MigBackend:
         self._shape = name_pattern(prefix)
         self._resolver = Resolver() if pool.require_dns else None
         self._observer = GroupObserver(pool.name, prefix=prefix, resolver=self._resolver)
+        self._ending = threading.Event()
+        self._next_look = 0.0
         self._lock = threading.Lock()
         self._connected: _Api | None = None
         self._spent: dict[str, None] = {}
@@ -91,7 +96,12 @@ class MigBackend:
         """A group cannot be watched; Pub/Sub (``provisioner.events``) is what may say that something changed."""
 
     def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
-        """The members of the group whose names have our shape. Instances outside the group are never ours."""
+        """The members of the group whose names have our shape. Instances outside the group are never ours.
+
+        Waits when the look before began less than a part of the pace ago.
+        """
+        self._ending.wait(max(0.0, self._next_look - time.monotonic()))
+        self._next_look = time.monotonic() + HASTE * self.pace
         return self._observer.look(self._api().reads, now, strangers)
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
@@ -132,7 +142,8 @@ class MigBackend:
         return _in_order(outcomes + run_calls(calls, workers=WORKERS, may_start=may_start), deletes)
 
     def close(self) -> None:
-        """Close the connections."""
+        """End a look that waits; close the connections."""
+        self._ending.set()
         if self._resolver:
             self._resolver.close()
         if self._connected:

@@ -12,10 +12,16 @@ from tests.contract.mig_place import REGIONAL, ZONAL, MigPlace
 from tests.contract.places import GkePlace, Place
 from tests.wire import Wire
 
+REAL = [pytest.param(name, marks=pytest.mark.kube) for name in ("kube-watched", "kube-listed")]
+"""A namespace of a real cluster: where it and the simulator differ, the simulator is wrong."""
 
-@pytest.fixture(params=["gke-watched", "gke-listed", "mig-zonal", "mig-regional"])
+
+@pytest.fixture(params=["gke-watched", "gke-listed", "mig-zonal", "mig-regional", *REAL])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """A pool in a cloud of its own, empty."""
+    if request.param.startswith("kube"):
+        yield from real_place(request, tmp_path)
+        return
     with Simulator(namespaces=["symphony"], migs=[ZONAL, REGIONAL]) as simulator, Wire(simulator.address) as wire:
         made: MigPlace | GkePlace
         if request.param.startswith("mig"):
@@ -24,3 +30,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
             made = GkePlace(simulator, wire, tmp_path, watched=request.param == "gke-watched")
         yield made
         made.close()
+
+
+def real_place(request: pytest.FixtureRequest, directory: Path) -> Iterator[Place]:
+    """Skips where there is no real cluster."""
+    space, proxy = request.getfixturevalue("space"), request.getfixturevalue("proxy")
+    from tests.kube.place import KubePlace
+
+    made = KubePlace(space, proxy, directory, watched=request.param == "kube-watched")
+    yield made
+    made.close()

@@ -43,7 +43,14 @@ class MigPlace(Place):
         simulator.call(lambda cloud: cloud.impose(Conditions(mig=QUICK_GROUP)))
         place = {"zone": spec.zone} if spec.zone else {"region": spec.region}
         endpoint = f"{wire.address}/compute/v1/"
-        self._settings = MigPool(name=self.pool, project=spec.project, group=spec.name, endpoint=endpoint, **place)
+        self._settings = MigPool(
+            name=self.pool,
+            project=spec.project,
+            group=spec.name,
+            endpoint=endpoint,
+            observe_seconds=0.01,
+            **place,
+        )
         self._opened: list[MigBackend] = []
         self.backend = self.another()
 

@@ -169,7 +169,7 @@ class GkePlace(Place):
     def __init__(self, simulator: Simulator, wire: Wire, directory: Path, *, watched: bool) -> None:
         super().__init__()
         self._simulator, self._wire = simulator, wire
-        simulator.impose(Conditions(gke=QUICK_PODS))
+        simulator.call(lambda cloud: cloud.impose(Conditions(gke=QUICK_PODS)))
         spec = directory / "pod.yaml"
         spec.write_text("terminationGracePeriodSeconds: 1\ncontainers: [{name: main, image: busybox}]\n")
         config = directory / "kubeconfig"
@@ -226,7 +226,7 @@ class GkePlace(Place):
         self._fault()
 
     def _fault(self, *faults: Fault) -> None:
-        self._simulator.impose(Conditions(faults=faults))
+        self._simulator.call(lambda cloud: cloud.impose(Conditions(faults=faults)))
 
     def _in_cluster(self, act: Callable[[Cluster], T]) -> T:
         return self._simulator.call(lambda cloud: act(cloud.cluster))

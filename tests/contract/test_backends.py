@@ -272,7 +272,10 @@ def test_strangers_that_exist_and_are_not_ours_are_foreign(place: Place) -> None
     place.spawn_foreign("web-1")
     place.create(1)
     place.until_seen(ONE)
-    assert place.look(["web-1", "web-2", ONE, STRANGER]).foreign == {"web-1"}
+    snapshot = place.look(["web-1", "web-2", ONE, STRANGER])
+    assert snapshot.foreign == {"web-1"}
+    assert snapshot.asked == {"web-1", "web-2", ONE, STRANGER}
+    assert place.look().asked == frozenset()
 
 
 def test_strangers_that_cannot_be_looked_up_fail_the_look(place: Place) -> None:

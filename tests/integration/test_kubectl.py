@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import requests
 
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
@@ -99,10 +100,11 @@ def test_run_wait_get_describe_and_delete(kubectl: Kubectl, simulator: Simulator
     assert simulator.state()["machines"] == [], "kubectl waits until the pod has gone"
 
 
-def test_get_with_w_prints_each_change(kubectl: Kubectl) -> None:
+def test_get_with_w_prints_each_change(kubectl: Kubectl, simulator: Simulator) -> None:
     command = [str(KUBECTL), "get", "pods", "-w"]
     with subprocess.Popen(command, env=kubectl.environment, stdout=subprocess.PIPE, text=True) as following:
         assert following.stdout is not None
+        until(lambda: "pods.watch" in simulator.state()["calls"], 10, what="the watch")
         kubectl.run("run", "a", "--image=image:1")
         kubectl.run("wait", "--for=condition=Ready", "pod/a", "--timeout=10s")
         kubectl.run("delete", "pod", "a")
@@ -229,6 +231,8 @@ def test_as_a_process_it_says_where_it_is_answers_kubectl_and_ends_cleanly(tmp_p
             kubectl = Kubectl(Path(addresses["kubeconfig"]), tmp_path)
             with subprocess.Popen([str(KUBECTL), "get", "pods", "-w"], env=kubectl.environment) as following:
                 kubectl.run("run", "a", "--image=i")
+                state = addresses["control"] + "state"
+                until(lambda: "pods.watch" in requests.get(state, timeout=5).json()["calls"], 10, what="the watch")
                 began = time.monotonic()
                 process.send_signal(signal.SIGTERM)
                 assert process.wait(10) == 0

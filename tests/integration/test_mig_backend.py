@@ -1,134 +1,43 @@
-"""The MIG backend against the simulated Compute API over HTTP, whose answers are checked against Google's schema."""
+"""The MIG backend against the simulated Compute API: machines made once, and only those deleted that are meant."""
 
 from __future__ import annotations
 
 import logging
-import socketserver
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+import time
+import uuid
+from collections.abc import Iterator
 
 import pytest
 
 from provisioner.backends import BackendError
-from provisioner.backends.compute_reads import USUAL_TIMES, ComputeTimes
-from provisioner.backends.mig import MigBackend
+from provisioner.backends.compute_reads import ComputeTimes
+from provisioner.backends.mig import MigBackend, request_id
+from provisioner.backends.resolver import Resolver
 from provisioner.model import (
-    Create,
     Delete,
     DeleteReason,
     ErrorClass,
-    LossCause,
-    Machine,
     Outcome,
     Phase,
-    Snapshot,
-    machine_name,
 )
-from provisioner.settings import MigPool
 from provisioner.simulator.compute_settings import Duplicate, MigSpec, Switches
 from provisioner.simulator.world import Fault
-from tests.compute_cloud import QUICK, ComputeCloud
+from tests.mig_bench import (
+    CREATES,
+    DELETES,
+    PROJECT,
+    REGIONAL,
+    ZONAL,
+    Bench,
+    classes,
+    creates,
+    failures,
+    name,
+    phases,
+    pool,
+)
 from tests.waiting import until
-
-PROJECT = "demo-project"
-ZONAL = MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a", size_limit=3000)
-REGIONAL = MigSpec(project=PROJECT, name="hf-r", region="us-central1", size_limit=3000)
-TIMINGS = replace(QUICK, notice=3.0)
-REQUEST = "abcde01234"
-CREATES = "createInstances"
-DELETES = "deleteInstances"
-
-
-def pool(endpoint: str, spec: MigSpec = ZONAL, **more: Any) -> MigPool:
-    place = {"zone": spec.zone} if spec.zone else {"region": spec.region}
-    return MigPool(name="m", project=spec.project, group=spec.name, endpoint=endpoint, **place, **more)
-
-
-class Bench:
-    """A backend on a simulated group, with loop time that a test moves."""
-
-    def __init__(self, spec: MigSpec, **cloud: Any) -> None:
-        self.spec = spec
-        self.cloud = ComputeCloud([spec], speed=2.0, timings=TIMINGS, **cloud)
-        self.now = 1000.0
-        self.backends: list[MigBackend] = []
-
-    def __enter__(self) -> Bench:
-        self.cloud.__enter__()
-        self.backend = self.restarted()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        for backend in self.backends:
-            backend.close()
-        self.cloud.__exit__(*error)
-
-    def restarted(self, times: ComputeTimes = USUAL_TIMES, **more: Any) -> MigBackend:
-        """A backend that knows nothing: the loop was restarted."""
-        self.backend = MigBackend(pool(self.cloud.url, self.spec), prefix="hf", times=times, **more)
-        self.backends.append(self.backend)
-        return self.backend
-
-    def look(self, strangers: Sequence[str] = ()) -> Snapshot:
-        self.now += 10.0
-        return self.backend.observe(self.now, strangers)
-
-    def machine(self, name: str) -> Machine | None:
-        return self.look().machines.get(name)
-
-    def create(self, *numbers: int, template: str = "t") -> list[Outcome]:
-        return self.backend.create(creates(*numbers, template=template), lambda: True)
-
-    def delete(self, *machines: Machine) -> list[Outcome]:
-        deletes = [Delete(one.name, "m", DeleteReason.RETURNED, one.fingerprint.uid) for one in machines]
-        return self.backend.delete(deletes, lambda: True)
-
-    def running(self, count: int) -> Snapshot:
-        """The look at which so many machines run."""
-        found: list[Snapshot] = []
-
-        def all_run() -> bool:
-            found.append(self.look())
-            return phases(found[-1]) == [Phase.RUNNING] * count
-
-        until(all_run, 20, every=0.05, what=f"{count} running machines")
-        return found[-1]
-
-    def empty(self) -> None:
-        until(lambda: not self.look().machines and not self.cloud.state(), 20, every=0.05, what="an empty group")
-
-    def calls(self, method: str) -> int:
-        """How many requests the API got whose path ends so."""
-        return sum(path.endswith(method) for _, path in self.cloud.requests)
-
-    def calls_of(self, act: Callable[[], Any]) -> list[str]:
-        """The ends of the paths that ``act`` asks for."""
-        before = len(self.cloud.requests)
-        act()
-        return [path.rpartition("/")[2] for _, path in self.cloud.requests[before:]]
-
-
-def name(number: int) -> str:
-    return machine_name("hf", REQUEST, number)
-
-
-def creates(*numbers: int, template: str = "t") -> list[Create]:
-    return [Create(name(number), "m", template, REQUEST) for number in numbers]
-
-
-def phases(snapshot: Snapshot) -> list[Phase]:
-    return [machine.phase for machine in snapshot.machines.values()]
-
-
-def classes(outcomes: Sequence[Outcome]) -> dict[str, ErrorClass | None]:
-    return {outcome.action.name: outcome.failure.error if outcome.failure else None for outcome in outcomes}
-
-
-def failures(outcomes: Sequence[Outcome]) -> list[ErrorClass]:
-    return [outcome.failure.error for outcome in outcomes if outcome.failure]
 
 
 @pytest.fixture
@@ -166,6 +75,36 @@ def test_a_look_at_what_did_not_change_is_the_same_object(bench: Bench) -> None:
     second = bench.look()
     assert second.machines is first.machines
     assert second.began > first.began
+
+
+def test_looks_do_not_follow_each_other_at_once_however_often_they_are_asked_for(zonal: Bench) -> None:
+    backend = MigBackend(pool(zonal.cloud.url, observe_seconds=1.5), prefix="hf")
+    begun = time.monotonic()
+    backend.observe(1.0, ())
+    assert time.monotonic() - begun < 0.4
+    backend.observe(1.0, ())
+    assert 0.4 < time.monotonic() - begun < 1.4
+    ended = threading.Timer(0.05, backend.close)
+    ended.start()
+    begun = time.monotonic()
+    backend.observe(1.0, ())
+    assert time.monotonic() - begun < 0.4, "the end of the loop does not wait for a look"
+    ended.join()
+
+
+def test_a_machine_runs_once_its_name_resolves_where_that_is_required(zonal: Bench) -> None:
+    known: set[str] = set()
+    zonal.backend = MigBackend(pool(zonal.cloud.url, require_dns=True), prefix="hf")
+    zonal.backends.append(zonal.backend)
+    zonal.backend._observer._resolver = Resolver(lookup=known.__contains__, clock=lambda: float("inf"))
+    zonal.create(1)
+    until(lambda: "running" in zonal.cloud.state().values(), 10, what="a running instance")
+    waiting = zonal.look()
+    assert phases(waiting) == [Phase.PENDING]
+    assert zonal.look().machines is waiting.machines
+    known.add(name(1))
+    machine = zonal.running(1).machines[name(1)]
+    assert machine.failure is None
 
 
 def test_the_calls_of_a_look(bench: Bench) -> None:
@@ -214,7 +153,21 @@ def test_a_create_repeated_after_a_crash_is_the_same_request(bench: Bench) -> No
     bench.restarted()
     assert failures(bench.create(3, 1, 2)) == []
     assert bench.calls(CREATES) == 2
+    assert bench.operations(CREATES) == 1, "Compute took the second call for the first"
     assert len(bench.running(3).machines) == 3
+
+
+def test_a_request_id_depends_on_all_that_makes_a_request_another() -> None:
+    group = ("mig", "None", "p", "us-central1-a", "hf-a")
+    first = request_id(group, ["a", "b"], 0)
+    assert request_id(group, ["b", "a"], 0) == first
+    others = [
+        request_id(group, ["a"], 0),
+        request_id(group, ["a", "b"], 1),
+        request_id((*group[:-1], "hf-b"), ["a", "b"], 0),
+    ]
+    assert len({first, *others}) == 4
+    assert uuid.UUID(first).int != 0
 
 
 @pytest.mark.parametrize("duplicate", Duplicate)
@@ -247,8 +200,8 @@ def test_an_answer_that_is_lost_makes_no_second_machine(zonal: Bench) -> None:
     zonal.cloud.set_faults(Fault("lost_response", "hf-a", limit=1))
     assert failures(zonal.create(1, 2)) == [ErrorClass.UNAVAILABLE] * 2
     assert failures(zonal.create(1, 2)) == []
+    assert zonal.operations(CREATES) == 1
     zonal.running(2)
-    assert len(zonal.cloud.state()) == 2
 
 
 def test_an_operation_that_failed_is_not_the_answer_to_the_next_try(zonal: Bench) -> None:
@@ -261,10 +214,10 @@ def test_an_operation_that_failed_is_not_the_answer_to_the_next_try(zonal: Bench
 
 @pytest.mark.parametrize("mode", ["op_stuck", "op_gone"])
 def test_a_result_that_does_not_come_leaves_it_open(zonal: Bench, mode: str) -> None:
-    zonal.restarted(ComputeTimes(admission=0.5))
+    zonal.restarted(ComputeTimes(admission=1.2))
     zonal.cloud.set_faults(Fault(mode))
     assert failures(zonal.create(1, 2)) == [ErrorClass.TIMEOUT] * 2
-    assert zonal.calls("wait") < 10
+    assert zonal.calls("wait") <= 5, "the pauses between two waits grow"
     zonal.running(2)
 
 
@@ -322,104 +275,6 @@ def test_a_refused_template_does_not_keep_another_waiting(zonal: Bench) -> None:
     assert zonal.calls(CREATES) == 2
 
 
-# --- why a machine does not run -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("fault", "error", "word"),
-    [
-        (Fault("stockout"), ErrorClass.STOCKOUT, "ZONE_RESOURCE_POOL_EXHAUSTED"),
-        (Fault("stockout", params={"code": "INSUFFICIENT_CAPACITY"}), ErrorClass.STOCKOUT, "INSUFFICIENT_CAPACITY"),
-        (Fault("quota"), ErrorClass.QUOTA, "QUOTA_EXCEEDED"),
-        (Fault("ip_exhausted"), ErrorClass.QUOTA, "IP_SPACE_EXHAUSTED"),
-        (Fault("attempt_error"), ErrorClass.OTHER, "INTERNAL_ERROR"),
-    ],
-)
-def test_a_machine_that_cannot_be_made_says_why_and_can_be_given_up(
-    bench: Bench, fault: Fault, error: ErrorClass, word: str
-) -> None:
-    bench.cloud.set_faults(fault)
-    bench.look()
-    bench.create(1)
-
-    def refused() -> Machine | None:
-        machine = bench.machine(name(1))
-        return machine if machine and machine.failure else None
-
-    machine = until(refused, 10, what="a failed attempt")
-    assert machine is not None
-    assert machine.failure is not None
-    assert (machine.phase, machine.failure.error) == (Phase.PENDING, error)
-    assert word in machine.failure.text
-    bench.delete(machine)
-    bench.empty()
-
-
-def test_running_without_an_address_is_not_running_yet(zonal: Bench) -> None:
-    zonal.cloud.set_faults(Fault("no_ip", params={"seconds": 4.0}))
-    zonal.create(1)
-    until(lambda: "running" in zonal.cloud.state().values(), 10, what="a running instance")
-    machine = zonal.machine(name(1))
-    assert machine is not None
-    assert machine.phase is Phase.PENDING
-    zonal.running(1)
-
-
-# --- ends ---------------------------------------------------------------------------------------------------------
-
-
-def spot(**more: Any) -> MigSpec:
-    return MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a", provisioning_model="SPOT", **more)
-
-
-@pytest.mark.parametrize("left", ["STOP", "DELETE"])
-def test_a_preempted_machine_gives_notice_and_leaves_remains_that_are_deleted(left: str) -> None:
-    with Bench(spot(termination_action=left)) as bench:
-        bench.create(1, 2)
-        bench.running(2)
-        bench.cloud.do(lambda: bench.cloud.groups.preempt([name(1)]))
-        stopping = bench.machine(name(1))
-        assert stopping is not None
-        assert (stopping.phase, stopping.cause) == (Phase.STOPPING, LossCause.PREEMPTED)
-        assert stopping.notice is not None
-        assert stopping.notice.ends == bench.now + 30.0
-        gone = until(lambda: _if_gone(bench.machine(name(1))), 10, what="the end")
-        assert gone is not None
-        assert gone.cause is LossCause.PREEMPTED
-        bench.delete(gone)
-        until(lambda: list(bench.look().machines) == [name(2)], 10, what="its remains to go")
-        assert phases(bench.look()) == [Phase.RUNNING]
-
-
-def _if_gone(machine: Machine | None) -> Machine | None:
-    return machine if machine and machine.phase is Phase.GONE else None
-
-
-@pytest.mark.parametrize("keeps_id", [True, False])
-def test_a_machine_made_again_by_the_group_is_another(keeps_id: bool) -> None:
-    spec = spot(default_action_on_failure="REPAIR")
-    with Bench(spec, switches=Switches(recreate_keeps_id=keeps_id)) as bench:
-        bench.create(1)
-        first = bench.running(1).machines[name(1)]
-        bench.cloud.do(lambda: bench.cloud.groups.preempt([name(1)]))
-        until(lambda: bench.cloud.state().get(name(1)) != "running", 10, what="the preemption")
-        until(lambda: bench.cloud.state().get(name(1)) == "running", 10, what="the repair")
-        again = bench.running(1).machines[name(1)]
-        assert first.fingerprint.differs(again.fingerprint)
-        assert (first.fingerprint.uid == again.fingerprint.uid) is keeps_id
-
-
-def test_an_instance_deleted_by_others_is_gone_until_it_leaves_the_group(zonal: Bench) -> None:
-    zonal.create(1)
-    zonal.running(1)
-    groups = zonal.cloud.groups
-    zonal.cloud.do(lambda: groups.delete_vm(groups.vm(PROJECT, "us-central1-a", name(1))))
-    gone = until(lambda: _if_gone(zonal.machine(name(1))), 10, what="the end")
-    assert gone is not None
-    zonal.delete(gone)
-    zonal.empty()
-
-
 # --- deleting only what is meant ----------------------------------------------------------------------------------
 
 
@@ -445,6 +300,15 @@ def test_a_delete_looks_first_and_asks_only_for_what_is_there(bench: Bench) -> N
     asked = bench.calls_of(lambda: outcomes.extend(bench.delete(*snapshot.machines.values())))
     assert asked == ["listManagedInstances"], "what the group deletes already is not asked for again"
     assert classes(outcomes) == {name(1): None, name(2): None}
+
+
+def test_a_member_that_left_meanwhile_does_not_spoil_the_call(bench: Bench) -> None:
+    """Between the look of a delete and its call members may go; the others of the call are deleted all the same."""
+    bench.create(1)
+    bench.running(1)
+    urls = [f"zones/{zone}/instances/{name(number)}" for number in (1, 9) for zone in bench.spec.all_zones]
+    assert "error" not in bench.backend._api().delete(urls)
+    bench.empty()
 
 
 def test_a_delete_that_cannot_look_fails_and_sends_nothing(bench: Bench) -> None:
@@ -501,160 +365,3 @@ def test_a_member_taken_out_of_the_group_is_absent_and_said(zonal: Bench, caplog
     assert zonal.cloud.state()[name(1)] == "running", "its instance runs on and is no longer ours to touch"
     problems = [getattr(record, "problem", "") for record in caplog.records]
     assert any(name(1) in problem for problem in problems)
-
-
-# --- a failed look is not an empty look ---------------------------------------------------------------------------
-
-LOST_LOOKS = [
-    (Fault("partial_list", ".*instances.list"), ErrorClass.UNAVAILABLE),
-    (Fault("partial_list", ".*instances.list", params={"kept": 0}), ErrorClass.UNAVAILABLE),
-    (Fault("throttled"), ErrorClass.THROTTLED),
-    (Fault("throttled", ".*instances.list"), ErrorClass.THROTTLED),
-    (Fault("unavailable", ".*listManagedInstances"), ErrorClass.UNAVAILABLE),
-    (Fault("http_error", ".*instances.list", params={"status": 500}), ErrorClass.UNAVAILABLE),
-    (Fault("http_error", ".*instances.list", params={"status": 403}), ErrorClass.DENIED),
-    (Fault("reset", ".*listManagedInstances"), ErrorClass.UNAVAILABLE),
-    (Fault("mig_gone"), ErrorClass.NOT_FOUND),
-    (Fault("empty_page", ".*instances.list"), ErrorClass.OTHER),
-]
-
-
-@pytest.mark.parametrize(
-    ("fault", "error"), LOST_LOOKS, ids=[f"{fault.mode} {fault.target}" for fault, _ in LOST_LOOKS]
-)
-def test_a_look_that_is_not_complete_fails(zonal: Bench, fault: Fault, error: ErrorClass) -> None:
-    zonal.create(1, 2)
-    before = zonal.running(2)
-    zonal.cloud.set_faults(fault)
-    with pytest.raises(BackendError) as raised:
-        zonal.look()
-    assert raised.value.failure.error is error
-    zonal.cloud.set_faults()
-    assert zonal.look().machines is before.machines
-
-
-def test_a_page_in_the_middle_that_fails_fails_the_look() -> None:
-    with Bench(ZONAL) as bench:
-        bench.look()
-        bench.create(*range(600))
-        bench.running(600)
-        bench.cloud.set_faults(Fault("token_expired", ".*instances.list"))
-        with pytest.raises(BackendError) as raised:
-            bench.look()
-        assert raised.value.failure.error is ErrorClass.INVALID
-        bench.cloud.set_faults(Fault("empty_page", ".*instances.list", after=1, limit=1))
-        assert len(bench.look().machines) == 600
-
-
-def test_one_zone_that_cannot_be_reached_fails_the_look() -> None:
-    with Bench(REGIONAL) as bench:
-        bench.create(1, 2, 3)
-        bench.running(3)
-        bench.cloud.set_faults(Fault("partial_list", "us-central1-b"))
-        with pytest.raises(BackendError):
-            bench.look()
-
-
-def test_a_group_that_seems_to_have_lost_everything_fails_the_look(zonal: Bench) -> None:
-    zonal.create(1, 2)
-    zonal.running(2)
-    zonal.cloud.set_faults(Fault("list_lag", ".*listManagedInstances", params={"seconds": 100}))
-    with pytest.raises(BackendError, match="the group counts 2"):
-        zonal.look()
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"<html>sign in</html>",
-        b"[]",
-        b"{}",
-        b'{"kind": "compute#instanceGroupManager", "versions": 3}',
-        b'{"kind": "compute#instanceGroupManager", "curr',
-    ],
-)
-def test_an_answer_of_another_shape_fails_the_look(body: bytes) -> None:
-    with OddServer(body) as address:
-        backend = MigBackend(pool(address), prefix="hf")
-        with pytest.raises(BackendError) as raised:
-            backend.observe(1.0, ())
-        assert raised.value.failure.error in (ErrorClass.UNAVAILABLE, ErrorClass.OTHER)
-        assert len(failures(backend.create(creates(1), lambda: True))) == 1
-        backend.close()
-
-
-@pytest.mark.parametrize("body", [b"<html>sign in</html>", b"[]", b'{"managedInstances": [3]}'])
-def test_an_answer_of_another_shape_fails_a_delete(body: bytes) -> None:
-    with OddServer(body) as address:
-        backend = MigBackend(pool(address), prefix="hf")
-        assert len(failures(backend.delete([Delete(name(1), "m", DeleteReason.RETURNED)], lambda: True))) == 1
-        backend.close()
-
-
-class OddServer:
-    """Answers every request with 200 and the same body."""
-
-    def __init__(self, body: bytes) -> None:
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
-        answer = head + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-        class Answer(socketserver.StreamRequestHandler):
-            def handle(self) -> None:
-                while self.rfile.readline().strip():
-                    pass
-                self.wfile.write(answer)
-
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answer)
-
-    def __enter__(self) -> str:
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __exit__(self, *_error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
-def test_nobody_at_the_address() -> None:
-    with OddServer(b"") as address:
-        pass
-    backend = MigBackend(pool(address), prefix="hf")
-    with pytest.raises(BackendError) as raised:
-        backend.observe(1.0, ())
-    assert raised.value.failure.error is ErrorClass.UNAVAILABLE
-    assert failures(backend.create(creates(1), lambda: True)) == [ErrorClass.UNAVAILABLE]
-    backend.close()
-
-
-@pytest.mark.parametrize("content", [None, "not JSON", "{}", '{"type": "service_account"}'])
-def test_a_bad_key_file_makes_the_pool_unobservable_and_nothing_worse(tmp_path: Path, content: str | None) -> None:
-    key = tmp_path / "key.json"
-    if content is not None:
-        key.write_text(content)
-    backend = MigBackend(pool("https://127.0.0.1:9", credentials=key), prefix="hf")
-    with pytest.raises(BackendError) as raised:
-        backend.observe(1.0, ())
-    assert raised.value.failure.error is ErrorClass.DENIED
-    assert "key.json" in raised.value.failure.text
-    assert failures(backend.create(creates(1), lambda: True)) == [ErrorClass.DENIED]
-    backend.close()
-
-
-# --- the group's own settings -------------------------------------------------------------------------------------
-
-
-def test_settings_that_will_go_wrong_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    spec = MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a", update_type="PROACTIVE")
-    with Bench(spec) as bench, caplog.at_level(logging.WARNING, "provisioner"):
-        bench.look()
-        bench.look()
-        assert [getattr(record, "problem", "")[:25] for record in caplog.records] == ["updatePolicy is PROACTIVE"]
-        assert failures(bench.create(1)) == [ErrorClass.INVALID]
-
-
-def test_an_endpoint_with_or_without_path_is_the_same() -> None:
-    with ComputeCloud([ZONAL]) as cloud:
-        for endpoint in (cloud.host, cloud.host + "/", cloud.url, cloud.url.rstrip("/")):
-            backend = MigBackend(pool(endpoint), prefix="hf")
-            assert backend.observe(1.0, ()).machines == {}
-            backend.close()

@@ -86,9 +86,9 @@ class Judge:
         self._first_run: dict[str, str] = {}
         """The uid of each machine that ever ran."""
         self._shown: set[str] = set()
-        """Names that the cycle in hand is shown as running."""
+        """Names, of slots not yet closed, that the cycle in hand is shown as running."""
         self._seen_running: set[str] = set()
-        """Names that a whole cycle has seen running."""
+        """The same, of all whole cycles."""
         self._slots: dict[str, tuple[Verdict, str]] = {}
         self._next: dict[str, int] = {}
         self._answers: dict[str, Answer] = {}
@@ -139,6 +139,7 @@ class Judge:
 
     def _judge_delete(self, name: str, reason: DeleteReason, machine: TrueMachine) -> None:
         story, now = self._story, self._story.world.now + self.gained
+        seen_running = name in self._seen_running or name in self._shown
         healthy = machine.running and name not in self.disturbed and self._first_run.get(name) == machine.uid
         parts = split_name(story.limits.prefix, name)
         wanted = story.requests.get(parts[0]) if parts else None
@@ -152,12 +153,12 @@ class Judge:
                 silent = wanted is not None and now - wanted.polled >= story.limits.cancel_after
                 assert name in story.returned or silent, f"{why}, but HF neither returned it nor forgot it"
             case DeleteReason.TIMED_OUT | DeleteReason.WITHDRAWN:
-                assert not (healthy and name in self._seen_running), f"{why}, but it was seen running"
+                assert not (healthy and seen_running), f"{why}, but it was seen running"
                 patience = limits.spill_after if reason is DeleteReason.WITHDRAWN else limits.boot_deadline
                 late = wanted is not None and now - wanted.asked >= story.limits.request_deadline
                 assert now - asked >= patience or late, f"{why} after only {now - asked:.0f} s"
             case DeleteReason.FAILED | DeleteReason.LOST:
-                unknown = name in self._refused and name not in self._seen_running
+                unknown = name in self._refused and not seen_running
                 assert not healthy or unknown, f"{why}, but it is healthy"
             case _:
                 raise AssertionError(f"law 5: {reason} is no reason to delete {name}")
@@ -207,7 +208,8 @@ class Judge:
         for look in looks.values():
             if not isinstance(look, Snapshot) or now - look.began > self._story.limits.pools[look.pool].stale_after:
                 continue
-            self._shown |= {name for name, machine in look.machines.items() if machine.phase is Phase.RUNNING}
+            running = {name for name, machine in look.machines.items() if machine.phase is Phase.RUNNING}
+            self._shown |= {name for name in running if self._slots.get(name, (Verdict.OPEN,))[0] in OWNED}
             strange = sum(name in self.orphans for name in look.machines)
             self._too_many |= strange > max(FEW_ORPHANS, ORPHAN_SHARE * len(look.machines))
 
@@ -286,8 +288,10 @@ class Judge:
         before = self._answers.get(id_)
         if before is not None and before.ended and before.text != answer.text:
             wanted = self._story.requests.get(id_)
-            cancelled = wanted is not None and wanted.told is None and CANCELLED_MESSAGE in answer.text
-            assert cancelled, f"law 8: the terminal answer of {id_} became {answer.text}, was {before.text}"
+            cancelled = CANCELLED_MESSAGE in answer.text or '"cancelling' in answer.text
+            assert cancelled and wanted is not None and wanted.told is None, (
+                f"law 8: the terminal answer of {id_} became {answer.text}, was {before.text}"
+            )
         self._answers[id_] = answer
         if answer.ended:
             self._ended_at.setdefault(id_, self._story.world.now)

@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -366,7 +366,7 @@ class Story:
                 looks[pool] = before
                 continue
             try:
-                looks[pool] = backend.observe(now, strangers)
+                looks[pool] = replace(backend.observe(now, strangers), asked=strangers)
             except BackendError as error:
                 looks[pool] = Unobserved(pool, now, error.failure)
         return looks

@@ -187,7 +187,7 @@ def test_a_name_that_is_not_the_machine_s_id_is_logged(hf: Here) -> None:
         pytest.param({"machines": None}, "machines: expected a list or an object, got null", id="null"),
         pytest.param({"machines": ["a"]}, 'machines[0]: expected an object, got "a"', id="list of texts"),
         pytest.param({"machines": [{"name": "a"}, {}]}, "machines[1]: name and machineId are missing", id="neither"),
-        pytest.param({"machines": {"name": 7}}, "machines.name: expected a text, got 7", id="name is a number"),
+        pytest.param({"machines": {"name": 7}}, "machines.name: expected a host name, got 7", id="name is a number"),
         pytest.param({"machines": {"name": ""}}, "machines: name and machineId are missing", id="empty text"),
         pytest.param({"machines": {"name": ".x"}}, 'machines.name: expected a host name, got ".x"', id="only a domain"),
     ],

@@ -166,6 +166,18 @@ def test_a_notice_stays_the_same_object_while_it_is_repeated(cache: PodCache, cl
     assert cache.machines(1005.0) is first
 
 
+def test_a_notice_keeps_its_end_when_something_else_of_the_machine_changes(cache: PodCache, clock: Watch) -> None:
+    cache.replace(readings(terminating(3)), "3")
+    first = cache.machines(1000.0)[name(1)]
+    clock.now += 5.0
+    moved = terminating(4)
+    moved["status"]["podIP"] = "10.0.0.9"
+    cache.apply("MODIFIED", moved)
+    second = cache.machines(1005.0)[name(1)]
+    assert (first.ip, second.ip) == ("10.0.0.1", "10.0.0.9")
+    assert second.notice == first.notice
+
+
 def test_a_deletion_with_less_grace_ends_earlier(cache: PodCache, clock: Watch) -> None:
     cache.replace(readings(terminating(3)), "3")
     cache.machines(1000.0)

@@ -187,6 +187,23 @@ def test_an_exception_inside_writes_nothing_and_frees_the_lock(state: StateDir, 
         assert len(intent.requests) == 1
 
 
+def test_a_writer_whose_lock_file_is_removed_meanwhile_changes_nothing(state: StateDir) -> None:
+    add(state)
+    before = state.intent.signature()
+    unlocked = state.intent.transaction()
+    unlocked.__enter__().add_request("T", 1, created_wall=1.0)
+    os.unlink(state.intent.lock_path)
+    with pytest.raises(StateUnwritable, match="Never remove lock files"):
+        unlocked.__exit__(None, None, None)
+    assert state.intent.signature() == before
+
+
+def test_text_that_is_no_unicode_comes_back_as_it_was(state: StateDir) -> None:
+    with state.intent.transaction(create_for="demo") as intent:
+        request = intent.add_request("T", 1, created_wall=1.0, rc_account="\ud800ä")
+    assert state.intent.read().requests[request].rc_account == "\ud800ä"
+
+
 def test_trimming_takes_requests_and_returns_and_skips_what_is_gone(state: StateDir) -> None:
     request = add(state)
     with state.intent.transaction() as intent:
@@ -284,6 +301,7 @@ def test_an_older_memory_put_back_is_noticed_until_the_loop_has_written_again(st
     state.memory.write(Memory("demo", epoch=1))
     old = Path(state.memory.path).read_bytes()
     state.memory.write(Memory("demo", epoch=2))
+    state.memory.write(Memory("demo", epoch=2))
     assert not state.memory.is_older()
     Path(state.memory.path).write_bytes(old)
     assert state.memory.is_older()
@@ -291,6 +309,7 @@ def test_an_older_memory_put_back_is_noticed_until_the_loop_has_written_again(st
     successor.memory.write(Memory("demo", epoch=3))
     assert not successor.memory.is_older()
     assert successor.memory.read().epoch == 3
+    assert json.loads(Path(state.memory.path).read_bytes())["meta"]["state"]["generation"] == 4, "never one used before"
 
 
 def test_a_lost_memory_is_known_to_have_existed(state: StateDir) -> None:
@@ -435,7 +454,7 @@ def test_only_changed_records_are_encoded_again(state: StateDir) -> None:
     same, other = RequestRecord("a", "T", 1, 0.0, 9.0), RequestRecord("b", "T", 1, 0.0, 9.0)
     state.memory.write(Memory("demo", requests={"a": same, "b": other}))
     before = state.memory._codec_now()._requests
-    changed = RequestRecord("b", "T", 1, 0.0, 9.0, told=True)
+    changed = RequestRecord("b", "T", 1, 0.0, 9.0, told_at=3.0)
     state.memory.write(Memory("demo", requests={"a": same, "b": changed}))
     after = state.memory._codec_now()._requests
     assert after["a"][1] is before["a"][1]

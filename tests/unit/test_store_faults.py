@@ -111,16 +111,10 @@ def add(state: StateDir) -> None:
         intent.add_request("T", 1, created_wall=1.0)
 
 
-def trim(state: StateDir) -> None:
-    with state.intent.transaction(wait=0) as intent:
-        intent.remove(list(intent.requests)[:1])
-
-
 WRITES: dict[str, tuple[bool, Callable[[StateDir], None]]] = {
     "first request": (False, add),
     "init": (False, lambda state: state.intent.create("demo")),
     "another request": (True, add),
-    "trim": (True, trim),
     "memory": (True, lambda state: state.memory.write(Memory("demo", epoch=2))),
     "status": (True, lambda state: state.status.write({"r": Answer("new", True)}, {})),
 }
@@ -317,7 +311,6 @@ BROKEN = {
 @pytest.mark.parametrize(("owner", "name", "broken", "rule"), BROKEN.values(), ids=BROKEN.keys())
 def test_a_broken_store_is_found(tmp_path: Path, monkeypatch, owner: Any, name: str, broken: Any, rule: Any) -> None:
     stage = Stage(tmp_path, "another request")
-    rule(stage)
     monkeypatch.setattr(owner, name, broken)
     with pytest.raises((AssertionError, StateError)):
         rule(stage)

@@ -259,6 +259,25 @@ def test_a_directory_that_may_not_be_written_is_named(tmp_path: Path, monkeypatc
         DataLock(str(tmp_path / "lock")).__enter__()
 
 
+@pytest.mark.parametrize("call", ["pread", "pwrite"])
+def test_a_lock_that_cannot_be_signed_is_let_go(tmp_path: Path, monkeypatch, call: str) -> None:
+    path = str(tmp_path / "lock")
+    lock = DataLock(path)
+    monkeypatch.setattr(locks.os, call, failing(getattr(os, call), errno.EIO, 1))
+    with pytest.raises(StateUnwritable, match="lock: cannot be written"):
+        lock.__enter__()
+    assert LockFile(path).acquire(0)
+
+
+def test_a_generation_that_cannot_be_noted_does_not_undo_what_is_durable(tmp_path: Path, monkeypatch) -> None:
+    path = str(tmp_path / "lock")
+    with DataLock(path) as lock:
+        lock.generation = 5
+        monkeypatch.setattr(locks.os, "pwrite", failing(os.pwrite, errno.ENOSPC, 1))
+    with DataLock(path) as lock:
+        assert lock.generation == 0, "behind is allowed, ahead is not"
+
+
 def test_a_mount_without_locks_is_named(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(locks.fcntl, "flock", failing(locks.fcntl.flock, errno.ENOLCK, 1))
     with pytest.raises(StateUnwritable, match="that its mount supports locks"):

@@ -1,0 +1,82 @@
+"""What all tests share: the real cluster, one for a whole run, where there is one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.kube.cluster import Cluster, GivenCluster
+    from tests.kube.proxy import Proxy
+    from tests.kube.space import Space
+
+NO_CLUSTER = "needs a real Kubernetes API server: run 'make test-kube'"
+
+# The official client costs every run of pytest a second: only what needs it imports it.
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """All tests that lack a cluster are one line of the summary."""
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple) and report.longrepr[2].endswith(NO_CLUSTER):
+        report.longrepr = (__file__, 1, report.longrepr[2])
+    return report
+
+
+@pytest.fixture(scope="session")
+def any_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | GivenCluster]:
+    """The cluster that TEST_KUBECONFIG names, or one of our own from KUBEBUILDER_ASSETS."""
+    from tests.kube.cluster import GivenCluster
+
+    if given := os.environ.get("TEST_KUBECONFIG"):
+        yield GivenCluster(Path(given))
+        return
+    if not os.environ.get("KUBEBUILDER_ASSETS"):
+        pytest.skip(NO_CLUSTER)
+    from tests.kube.build import BuildError, assets
+    from tests.kube.cluster import Cluster
+
+    try:
+        programs = assets(os.environ)
+    except BuildError as error:
+        pytest.fail(str(error))
+    with Cluster(programs) as cluster:
+        yield cluster
+    if request.session.testsfailed:
+        print(f"\nThe cluster's logs: {cluster.directory}", file=sys.stderr)
+    else:
+        cluster.forget()
+
+
+@pytest.fixture
+def cluster(any_cluster: Cluster | GivenCluster) -> Cluster:
+    """A cluster of our own: nodes can be removed, the API server can be killed."""
+    from tests.kube.cluster import GivenCluster
+
+    if isinstance(any_cluster, GivenCluster):
+        pytest.skip("needs a cluster of its own, not the one that TEST_KUBECONFIG names")
+    return any_cluster
+
+
+@pytest.fixture
+def space(any_cluster: Cluster | GivenCluster) -> Iterator[Space]:
+    """An empty namespace in a real cluster."""
+    from tests.kube.space import Space
+
+    with Space(any_cluster.admin) as made:
+        yield made
+
+
+@pytest.fixture
+def proxy(space: Space) -> Iterator[Proxy]:
+    """A way to the cluster that can be made to fail."""
+    from tests.kube.proxy import Proxy
+
+    with Proxy(space.admin.server, space.admin.ca) as made:
+        yield made

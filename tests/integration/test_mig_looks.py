@@ -1,0 +1,269 @@
+"""What the MIG backend sees in the simulated Compute API: why machines do not run, their ends, and failed looks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.backends import BackendError
+from provisioner.backends.mig import MigBackend
+from provisioner.model import (
+    Delete,
+    DeleteReason,
+    ErrorClass,
+    LossCause,
+    Machine,
+    Phase,
+)
+from provisioner.simulator.compute_settings import MigSpec, Switches
+from provisioner.simulator.world import Fault
+from tests.compute_cloud import ComputeCloud
+from tests.mig_bench import PROJECT, REGIONAL, ZONAL, Bench, OddServer, creates, failures, name, phases, pool
+from tests.waiting import until
+
+
+@pytest.fixture
+def zonal() -> Iterator[Bench]:
+    with Bench(ZONAL) as bench:
+        yield bench
+
+
+@pytest.fixture(params=[ZONAL, REGIONAL], ids=["zonal", "regional"])
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    with Bench(request.param) as made:
+        yield made
+
+
+# --- why a machine does not run -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "word"),
+    [
+        (Fault("stockout"), ErrorClass.STOCKOUT, "ZONE_RESOURCE_POOL_EXHAUSTED"),
+        (Fault("stockout", params={"code": "INSUFFICIENT_CAPACITY"}), ErrorClass.STOCKOUT, "INSUFFICIENT_CAPACITY"),
+        (Fault("quota"), ErrorClass.QUOTA, "QUOTA_EXCEEDED"),
+        (Fault("ip_exhausted"), ErrorClass.QUOTA, "IP_SPACE_EXHAUSTED"),
+        (Fault("attempt_error"), ErrorClass.OTHER, "INTERNAL_ERROR"),
+    ],
+)
+def test_a_machine_that_cannot_be_made_says_why_and_can_be_given_up(
+    bench: Bench, fault: Fault, error: ErrorClass, word: str
+) -> None:
+    bench.cloud.set_faults(fault)
+    bench.look()
+    bench.create(1)
+
+    def refused() -> Machine | None:
+        machine = bench.machine(name(1))
+        return machine if machine and machine.failure else None
+
+    machine = until(refused, 10, what="a failed attempt")
+    assert machine is not None
+    assert machine.failure is not None
+    assert (machine.phase, machine.failure.error) == (Phase.PENDING, error)
+    assert word in machine.failure.text
+    bench.delete(machine)
+    bench.empty()
+
+
+def test_running_without_an_address_is_not_running_yet(zonal: Bench) -> None:
+    zonal.cloud.set_faults(Fault("no_ip", params={"seconds": 4.0}))
+    zonal.create(1)
+    until(lambda: "running" in zonal.cloud.state().values(), 10, what="a running instance")
+    machine = zonal.machine(name(1))
+    assert machine is not None
+    assert machine.phase is Phase.PENDING
+    zonal.running(1)
+
+
+# --- ends ---------------------------------------------------------------------------------------------------------
+
+
+def spot(**more: Any) -> MigSpec:
+    return MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a", provisioning_model="SPOT", **more)
+
+
+@pytest.mark.parametrize("left", ["STOP", "DELETE"])
+def test_a_preempted_machine_gives_notice_and_leaves_remains_that_are_deleted(left: str) -> None:
+    with Bench(spot(termination_action=left)) as bench:
+        bench.create(1, 2)
+        bench.running(2)
+        bench.cloud.do(lambda: bench.cloud.groups.preempt([name(1)]))
+        stopping = bench.machine(name(1))
+        assert stopping is not None
+        assert (stopping.phase, stopping.cause) == (Phase.STOPPING, LossCause.PREEMPTED)
+        assert stopping.notice is not None
+        assert stopping.notice.ends == bench.now + 30.0
+        gone = until(lambda: _if_gone(bench.machine(name(1))), 10, what="the end")
+        assert gone is not None
+        assert gone.cause is LossCause.PREEMPTED
+        bench.delete(gone)
+        until(lambda: list(bench.look().machines) == [name(2)], 10, what="its remains to go")
+        assert phases(bench.look()) == [Phase.RUNNING]
+
+
+def _if_gone(machine: Machine | None) -> Machine | None:
+    return machine if machine and machine.phase is Phase.GONE else None
+
+
+@pytest.mark.parametrize("keeps_id", [True, False])
+def test_a_machine_made_again_by_the_group_is_another(keeps_id: bool) -> None:
+    spec = spot(default_action_on_failure="REPAIR")
+    with Bench(spec, switches=Switches(recreate_keeps_id=keeps_id)) as bench:
+        bench.create(1)
+        first = bench.running(1).machines[name(1)]
+        bench.cloud.do(lambda: bench.cloud.groups.preempt([name(1)]))
+        until(lambda: bench.cloud.state().get(name(1)) != "running", 10, what="the preemption")
+        until(lambda: bench.cloud.state().get(name(1)) == "running", 10, what="the repair")
+        again = bench.running(1).machines[name(1)]
+        assert first.fingerprint.differs(again.fingerprint)
+        assert (first.fingerprint.uid == again.fingerprint.uid) is keeps_id
+
+
+def test_an_instance_deleted_by_others_is_gone_until_it_leaves_the_group(zonal: Bench) -> None:
+    zonal.create(1)
+    zonal.running(1)
+    groups = zonal.cloud.groups
+    zonal.cloud.do(lambda: groups.delete_vm(groups.vm(PROJECT, "us-central1-a", name(1))))
+    gone = until(lambda: _if_gone(zonal.machine(name(1))), 10, what="the end")
+    assert gone is not None
+    zonal.delete(gone)
+    zonal.empty()
+
+
+# --- a failed look is not an empty look ---------------------------------------------------------------------------
+
+LOST_LOOKS = [
+    (Fault("partial_list", ".*instances.list"), ErrorClass.UNAVAILABLE),
+    (Fault("partial_list", ".*instances.list", params={"kept": 0}), ErrorClass.UNAVAILABLE),
+    (Fault("throttled"), ErrorClass.THROTTLED),
+    (Fault("throttled", ".*instances.list"), ErrorClass.THROTTLED),
+    (Fault("unavailable", ".*listManagedInstances"), ErrorClass.UNAVAILABLE),
+    (Fault("http_error", ".*instances.list", params={"status": 500}), ErrorClass.UNAVAILABLE),
+    (Fault("http_error", ".*instances.list", params={"status": 403}), ErrorClass.DENIED),
+    (Fault("reset", ".*listManagedInstances"), ErrorClass.UNAVAILABLE),
+    (Fault("mig_gone"), ErrorClass.NOT_FOUND),
+    (Fault("empty_page", ".*instances.list"), ErrorClass.OTHER),
+]
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"), LOST_LOOKS, ids=[f"{fault.mode} {fault.target}" for fault, _ in LOST_LOOKS]
+)
+def test_a_look_that_is_not_complete_fails(zonal: Bench, fault: Fault, error: ErrorClass) -> None:
+    zonal.create(1, 2)
+    before = zonal.running(2)
+    zonal.cloud.set_faults(fault)
+    with pytest.raises(BackendError) as raised:
+        zonal.look()
+    assert raised.value.failure.error is error
+    zonal.cloud.set_faults()
+    assert zonal.look().machines is before.machines
+
+
+def test_a_page_in_the_middle_that_fails_fails_the_look() -> None:
+    with Bench(ZONAL) as bench:
+        bench.look()
+        bench.create(*range(600))
+        bench.running(600)
+        bench.cloud.set_faults(Fault("token_expired", ".*instances.list"))
+        with pytest.raises(BackendError) as raised:
+            bench.look()
+        assert raised.value.failure.error is ErrorClass.INVALID
+        bench.cloud.set_faults(Fault("empty_page", ".*instances.list", after=1, limit=1))
+        assert len(bench.look().machines) == 600
+
+
+def test_one_zone_that_cannot_be_reached_fails_the_look() -> None:
+    with Bench(REGIONAL) as bench:
+        bench.create(1, 2, 3)
+        bench.running(3)
+        bench.cloud.set_faults(Fault("partial_list", "us-central1-b"))
+        with pytest.raises(BackendError):
+            bench.look()
+
+
+def test_a_group_that_seems_to_have_lost_everything_fails_the_look(zonal: Bench) -> None:
+    zonal.create(1, 2)
+    zonal.running(2)
+    zonal.cloud.set_faults(Fault("list_lag", ".*listManagedInstances", params={"seconds": 100}))
+    with pytest.raises(BackendError, match="the group counts 2"):
+        zonal.look()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>sign in</html>",
+        b"[]",
+        b"{}",
+        b'{"kind": "compute#instanceGroupManager", "versions": 3}',
+        b'{"kind": "compute#instanceGroupManager", "curr',
+    ],
+)
+def test_an_answer_of_another_shape_fails_the_look(body: bytes) -> None:
+    with OddServer(body) as address:
+        backend = MigBackend(pool(address), prefix="hf")
+        with pytest.raises(BackendError) as raised:
+            backend.observe(1.0, ())
+        assert raised.value.failure.error in (ErrorClass.UNAVAILABLE, ErrorClass.OTHER)
+        assert len(failures(backend.create(creates(1), lambda: True))) == 1
+        backend.close()
+
+
+@pytest.mark.parametrize("body", [b"<html>sign in</html>", b"[]", b'{"managedInstances": [3]}'])
+def test_an_answer_of_another_shape_fails_a_delete(body: bytes) -> None:
+    with OddServer(body) as address:
+        backend = MigBackend(pool(address), prefix="hf")
+        assert len(failures(backend.delete([Delete(name(1), "m", DeleteReason.RETURNED)], lambda: True))) == 1
+        backend.close()
+
+
+def test_nobody_at_the_address() -> None:
+    with OddServer(b"") as address:
+        pass
+    backend = MigBackend(pool(address), prefix="hf")
+    with pytest.raises(BackendError) as raised:
+        backend.observe(1.0, ())
+    assert raised.value.failure.error is ErrorClass.UNAVAILABLE
+    assert failures(backend.create(creates(1), lambda: True)) == [ErrorClass.UNAVAILABLE]
+    backend.close()
+
+
+@pytest.mark.parametrize("content", [None, "not JSON", "{}", '{"type": "service_account"}'])
+def test_a_bad_key_file_makes_the_pool_unobservable_and_nothing_worse(tmp_path: Path, content: str | None) -> None:
+    key = tmp_path / "key.json"
+    if content is not None:
+        key.write_text(content)
+    backend = MigBackend(pool("https://127.0.0.1:9", credentials=key), prefix="hf")
+    with pytest.raises(BackendError) as raised:
+        backend.observe(1.0, ())
+    assert raised.value.failure.error is ErrorClass.DENIED
+    assert "key.json" in raised.value.failure.text
+    assert failures(backend.create(creates(1), lambda: True)) == [ErrorClass.DENIED]
+    backend.close()
+
+
+# --- the group's own settings -------------------------------------------------------------------------------------
+
+
+def test_settings_that_will_go_wrong_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    spec = MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a", update_type="PROACTIVE")
+    with Bench(spec) as bench, caplog.at_level(logging.WARNING, "provisioner"):
+        bench.look()
+        bench.look()
+        assert [getattr(record, "problem", "")[:25] for record in caplog.records] == ["updatePolicy is PROACTIVE"]
+        assert failures(bench.create(1)) == [ErrorClass.INVALID]
+
+
+def test_an_endpoint_with_or_without_path_is_the_same() -> None:
+    with ComputeCloud([ZONAL]) as cloud:
+        for endpoint in (cloud.host, cloud.host + "/", cloud.url, cloud.url.rstrip("/")):
+            backend = MigBackend(pool(endpoint), prefix="hf")
+            assert backend.observe(1.0, ()).machines == {}
+            backend.close()

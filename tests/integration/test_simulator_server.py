@@ -1,0 +1,198 @@
+"""The embedded cloud as a whole: discovery, the control face, its server and thread, and its size."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pytest
+import requests
+import urllib3
+from kubernetes import client
+
+from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.server import Clockwork, Simulator
+from provisioner.simulator.world import World
+from tests.kube_cloud import (
+    QUICK,
+    SPACE,
+    impose,
+    manifest,
+    official_client,
+    phases,
+    refusal,
+    run_pods,
+    url,
+)
+from tests.waiting import until
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Simulator]:
+    mig = MigSpec(project="p", name="group", zone="us-central1-a")
+    with Simulator(namespaces=[SPACE, "other"], migs=[mig]) as running:
+        yield running
+
+
+@pytest.fixture
+def simulator(shared: Simulator) -> Simulator:
+    """Empty, quick and without faults."""
+    shared.reset()
+    impose(shared)
+    return shared
+
+
+@pytest.fixture
+def api(simulator: Simulator) -> Iterator[Any]:
+    with official_client(simulator) as official:
+        yield official
+
+
+def test_the_official_client_finds_versions_and_resources(simulator: Simulator, api: Any) -> None:
+    assert client.VersionApi(api.api_client).get_code().git_version.startswith("v1.")
+    assert client.CoreApi(api.api_client).get_api_versions().versions == ["v1"]
+    resources = {resource.name: resource for resource in api.get_api_resources().resources}
+    assert set(resources) == {"events", "namespaces", "nodes", "pods", "pods/eviction", "pods/status"}
+    assert [space.metadata.name for space in api.list_namespace().items] == ["default", "kube-system", "other", SPACE]
+    assert all(node.status.conditions[0].status == "True" for node in api.list_node().items)
+    for path in ("healthz", "livez", "readyz"):
+        assert requests.get(f"{simulator.kubernetes}/{path}", timeout=5).text == "ok"
+
+
+def test_the_control_face_shows_every_machine_and_counts_calls(simulator: Simulator, api: Any) -> None:
+    run_pods(simulator, api, "a")
+    state = requests.get(f"{simulator.control}state", timeout=5).json()
+    (machine,) = state["machines"]
+    assert machine == {
+        "name": "a",
+        "pool": SPACE,
+        "kind": "gke",
+        "phase": "running",
+        "labels": {},
+        "created": machine["created"],
+        "ip": machine["ip"],
+    }
+    assert abs(state["time"] - time.time()) < 5
+    assert state["calls"] == {"pods.create": 1}
+
+
+def test_the_control_face_preempts_by_name(simulator: Simulator, api: Any) -> None:
+    impose(simulator, preempt_grace=0.1)
+    run_pods(simulator, api, "a", "b")
+    reply = requests.post(f"{simulator.control}preempt", json={"names": ["a", "z"]}, timeout=5)
+    assert reply.json() == {"preempted": ["a"], "unknown": ["z"]}
+    until(lambda: phases(simulator) == {"b": "running"}, 5)
+
+
+def test_the_control_face_sets_faults_and_timings_and_resets(simulator: Simulator, api: Any) -> None:
+    document: Any = {"faults": [{"mode": "denied", "target": SPACE}], "timings": {"gke": QUICK, "mig": {"boot": 1}}}
+    assert requests.put(f"{simulator.control}faults", json=document, timeout=5).json() == {"faults": 1}
+    refusal(403, api.create_namespaced_pod, SPACE, manifest())
+    api.create_namespaced_pod("other", manifest())
+    assert requests.post(f"{simulator.control}reset", timeout=5).json() == {}
+    assert simulator.state()["machines"] == []
+    assert simulator.state()["calls"] == {}
+    api.create_namespaced_pod(SPACE, manifest())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "words"),
+    [
+        ("PUT", "faults", '{"faults": [{"mode": "qota"}]}', "faults[0]: mode: unknown mode 'qota'"),
+        ("PUT", "faults", "{", "the body is not JSON"),
+        ("POST", "preempt", '{"names": "a"}', 'expected {"names": [NAME, …]}'),
+        ("POST", "preempt", "[]", 'expected {"names": [NAME, …]}'),
+    ],
+)
+def test_a_mistake_on_the_control_face_is_answered_400_with_words(
+    simulator: Simulator, method: str, path: str, body: str, words: str
+) -> None:
+    reply = requests.request(method, simulator.control + path, data=body, timeout=5)
+    assert reply.status_code == 400
+    assert words in reply.json()["error"]
+
+
+def test_all_faces_answer_at_one_address(simulator: Simulator) -> None:
+    assert simulator.compute == f"{simulator.kubernetes}/compute/v1/"
+    group = "projects/p/zones/us-central1-a/instanceGroupManagers/group"
+    assert requests.get(simulator.compute + group, timeout=5).json()["name"] == "group"
+
+
+def test_time_runs_as_fast_as_asked() -> None:
+    slow = {"gke": {"schedule": 100, "start": 100, "ready": 100}}
+    with Simulator(namespaces=[SPACE], speed=1000.0, timings=slow) as simulator:
+        requests.post(url(simulator), json=manifest(), timeout=5).raise_for_status()
+        until(lambda: phases(simulator) == {"a": "running"}, 5)
+
+
+def test_a_simulator_ends_with_its_thread_and_its_kubeconfig_while_a_watch_is_open() -> None:
+    before = set(threading.enumerate())
+    with Simulator(namespaces=[SPACE]) as simulator:
+        reply = requests.get(url(simulator, "?watch=1&timeoutSeconds=600"), stream=True, timeout=10)
+        assert simulator.kubeconfig.exists()
+    reply.close()
+    assert not simulator.kubeconfig.exists()
+    assert set(threading.enumerate()) <= before
+    with pytest.raises(requests.exceptions.ConnectionError):
+        requests.get(simulator.kubernetes, timeout=2)
+
+
+def test_a_port_that_is_taken_is_an_error_at_once(simulator: Simulator) -> None:
+    port = int(simulator.address.rpartition(":")[2])
+    with pytest.raises(OSError, match="address already in use"), Simulator(port=port):
+        pass
+
+
+# --- size -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_thousand_creates_and_a_list_of_ten_thousand_are_fast(simulator: Simulator) -> None:
+    impose(simulator, schedule=3600)
+    body = json.dumps(manifest() | {"metadata": {"generateName": "p-"}}).encode()
+    pool = urllib3.HTTPConnectionPool("127.0.0.1", int(simulator.address.rpartition(":")[2]), maxsize=16)
+    path, headers = f"/api/v1/namespaces/{SPACE}/pods", {"Content-Type": "application/json"}
+    began = time.monotonic()
+    with ThreadPoolExecutor(16) as threads:
+        replies = list(threads.map(lambda _: pool.request("POST", path, body=body, headers=headers), range(1000)))
+    created = time.monotonic() - began
+    assert {reply.status for reply in replies} == {201}
+    simulator.call(lambda cloud: [cloud.cluster.create(SPACE, manifest(f"q{number:05}")) for number in range(9000)])
+    began = time.monotonic()
+    answer = requests.get(url(simulator), timeout=30).content
+    listed = time.monotonic() - began
+    assert len(json.loads(answer)["items"]) == 10_000
+    assert created < 10, f"1,000 creates took {created:.1f} s"
+    assert listed < 3, f"the list took {listed:.1f} s"
+
+
+def test_a_busy_world_lags_behind_rather_than_holding_requests_up_and_loses_nothing() -> None:
+    world = World()
+    done: list[int] = []
+
+    def take_time(number: int) -> None:
+        time.sleep(0.002)
+        done.append(number)
+
+    for number in range(50):
+        world.after(number * 0.0001, partial(take_time, number))
+    clockwork = Clockwork(world, speed=1000.0)
+    clockwork.advance(patience=0.01)
+    assert len(done) < 50, "it took its patience and no more"
+    while world.next_event() is not None:
+        clockwork.advance(patience=0.01)
+    assert done == list(range(50))
+
+
+def test_an_event_that_fails_does_not_stop_the_world(simulator: Simulator, caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise RuntimeError("this event fails")
+
+    simulator.call(lambda cloud: cloud.world.after(0.0, fail))
+    requests.post(url(simulator), json=manifest(), timeout=5).raise_for_status()
+    until(lambda: phases(simulator) == {"a": "running"}, 5)
+    assert "An event in the simulated world failed" in caplog.text

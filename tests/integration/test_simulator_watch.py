@@ -1,0 +1,191 @@
+"""Watches of the embedded Kubernetes API: resumed, streamed as lists, selected, cut off, too old."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import requests
+from kubernetes import watch
+
+from provisioner.simulator.server import Simulator
+from provisioner.simulator.world import Fault
+from tests.kube_cloud import (
+    SPACE,
+    TABLE,
+    impose,
+    manifest,
+    official_client,
+    run_pods,
+    url,
+)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Simulator]:
+    with Simulator(namespaces=[SPACE, "other"]) as running:
+        yield running
+
+
+@pytest.fixture
+def simulator(shared: Simulator) -> Simulator:
+    """Empty, quick and without faults."""
+    shared.reset()
+    impose(shared)
+    return shared
+
+
+@pytest.fixture
+def api(simulator: Simulator) -> Iterator[Any]:
+    with official_client(simulator) as official:
+        yield official
+
+
+def lines(simulator: Simulator, query: str, **headers: str) -> Generator[dict[str, Any], None, None]:
+    """The lines of a watch as they come, until its end."""
+    with requests.get(url(simulator, f"?watch=1&{query}"), stream=True, timeout=10, headers=headers) as reply:
+        reply.raise_for_status()
+        for line in reply.iter_lines():
+            yield json.loads(line)
+
+
+def kinds(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(line["type"], line["object"]["metadata"].get("name", "")) for line in found]
+
+
+def test_the_official_watch_sees_a_whole_life(simulator: Simulator, api: Any) -> None:
+    version = api.list_namespaced_pod(SPACE).metadata.resource_version
+    seen = []
+    api.create_namespaced_pod(SPACE, manifest())
+    following: Any = watch.Watch()  # type: ignore[no-untyped-call]
+    for event in following.stream(api.list_namespaced_pod, SPACE, resource_version=version, timeout_seconds=10):
+        pod = event["object"]
+        seen.append((event["type"], pod.status.phase))
+        ready = any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or [])
+        if ready and ("DELETE", "asked") not in seen:
+            seen.append(("DELETE", "asked"))
+            api.delete_namespaced_pod("a", SPACE)
+        if event["type"] == "DELETED":
+            following.stop()
+    assert seen[0] == ("ADDED", "Pending")
+    assert ("MODIFIED", "Running") in seen
+    assert seen[-1] == ("DELETED", "Failed")
+
+
+def test_a_watch_resumed_from_any_version_loses_and_repeats_nothing(simulator: Simulator, api: Any) -> None:
+    begin = api.list_namespaced_pod(SPACE).metadata.resource_version
+    run_pods(simulator, api, "a", "b")
+    whole = list(lines(simulator, f"resourceVersion={begin}&timeoutSeconds=0"))
+    assert not whole, "a watch of no time ends at once"
+    whole = list(lines(simulator, f"resourceVersion={begin}&timeoutSeconds=1"))
+    versions = [line["object"]["metadata"]["resourceVersion"] for line in whole]
+    assert len(versions) == 8
+    rest = list(lines(simulator, f"resourceVersion={versions[2]}&timeoutSeconds=1"))
+    assert rest == whole[3:]
+
+
+def test_a_streamed_list_ends_with_its_bookmark_and_goes_on(simulator: Simulator, api: Any) -> None:
+    impose(simulator, schedule=3600)
+    for name in "ab":
+        api.create_namespaced_pod(SPACE, manifest(name))
+    query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=10"
+    following = lines(simulator, query)
+    first = [next(following) for _ in range(3)]
+    assert kinds(first) == [("ADDED", "a"), ("ADDED", "b"), ("BOOKMARK", "")]
+    assert first[2]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+    api.create_namespaced_pod(SPACE, manifest("c"))
+    assert kinds([next(following)]) == [("ADDED", "c")]
+    following.close()
+
+
+def test_a_streamed_list_needs_its_match(simulator: Simulator) -> None:
+    reply = requests.get(url(simulator, "?watch=1&sendInitialEvents=true"), timeout=5)
+    assert reply.status_code == 422
+    assert "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan" in reply.json()["message"]
+
+
+def test_bookmarks_tell_the_version_at_their_interval(simulator: Simulator, api: Any) -> None:
+    impose(simulator, bookmark=0.2)
+    api.create_namespaced_pod("other", manifest("elsewhere"))
+    following = lines(simulator, f"resourceVersion={_version(api)}&allowWatchBookmarks=true&timeoutSeconds=10")
+    first, second = next(following), next(following)
+    following.close()
+    assert (first["type"], second["type"]) == ("BOOKMARK", "BOOKMARK")
+    assert int(second["object"]["metadata"]["resourceVersion"]) >= int(first["object"]["metadata"]["resourceVersion"])
+
+
+def test_a_watch_without_version_begins_with_what_is_there(simulator: Simulator, api: Any) -> None:
+    impose(simulator, schedule=3600)
+    api.create_namespaced_pod(SPACE, manifest())
+    assert kinds(list(lines(simulator, "timeoutSeconds=1"))) == [("ADDED", "a")]
+
+
+def test_a_pod_that_leaves_the_selector_is_deleted_to_its_watcher(simulator: Simulator, api: Any) -> None:
+    impose(simulator, schedule=3600)
+    api.create_namespaced_pod(SPACE, manifest("a", {"app": "x"}))
+    begin = _version(api)
+    for value in ("y", "x"):
+        api.patch_namespaced_pod("a", SPACE, {"metadata": {"labels": {"app": value}}})
+    api.create_namespaced_pod(SPACE, manifest("b", {"app": "y"}))
+    found = list(lines(simulator, f"resourceVersion={begin}&labelSelector=app=x&timeoutSeconds=1"))
+    assert kinds(found) == [("DELETED", "a"), ("ADDED", "a")]
+
+
+def test_a_version_that_is_no_longer_known_ends_the_stream_with_410(simulator: Simulator) -> None:
+    found = list(lines(simulator, "resourceVersion=7"))
+    assert [(line["type"], line["object"]["code"], line["object"]["reason"]) for line in found] == [
+        ("ERROR", 410, "Expired")
+    ]
+    assert found[0]["object"]["message"].startswith("too old resource version: 7 (")
+
+
+def test_a_watch_as_table_carries_rows(simulator: Simulator, api: Any) -> None:
+    impose(simulator, schedule=3600)
+    api.create_namespaced_pod(SPACE, manifest())
+    (line,) = lines(simulator, "timeoutSeconds=1", Accept=TABLE)
+    assert line["object"]["rows"][0]["cells"][0] == "a"
+
+
+def test_many_watchers_get_every_change(simulator: Simulator, api: Any) -> None:
+    begin = _version(api)
+
+    def follow(_: int) -> list[tuple[str, str]]:
+        return kinds(list(lines(simulator, f"resourceVersion={begin}&timeoutSeconds=2")))
+
+    with ThreadPoolExecutor(8) as threads:
+        streams = [threads.submit(follow, number) for number in range(8)]
+        for number in range(20):
+            api.create_namespaced_pod(SPACE, manifest(f"p{number}"))
+        results = [stream.result() for stream in streams]
+    assert len(results[0]) == 80
+    assert all(result == results[0] for result in results)
+
+
+def _version(api: Any) -> str:
+    version: str = api.list_namespaced_pod(SPACE).metadata.resource_version
+    return version
+
+
+@pytest.mark.parametrize("event", [False, True], ids=["as HTTP status", "as event"])
+def test_a_watch_that_is_gone(simulator: Simulator, event: bool) -> None:
+    impose(simulator, Fault("watch_gone", params={"event": event}))
+    reply = requests.get(url(simulator, "?watch=1&resourceVersion=1001"), timeout=5)
+    assert reply.status_code == (200 if event else 410)
+    assert (reply.json()["object"] if event else reply.json())["reason"] == "Expired"
+
+
+def test_a_watch_cut_cleanly_just_ends(simulator: Simulator) -> None:
+    impose(simulator, Fault("watch_cut", params={"seconds": 0.1}))
+    began = time.monotonic()
+    assert list(lines(simulator, "timeoutSeconds=60")) == []
+    assert time.monotonic() - began < 5
+
+
+def test_a_watch_cut_in_mid_stream_is_a_broken_connection(simulator: Simulator) -> None:
+    impose(simulator, Fault("watch_cut", params={"seconds": 0.1, "abort": True}))
+    with pytest.raises(requests.exceptions.RequestException):
+        list(lines(simulator, "timeoutSeconds=60"))

@@ -1,0 +1,91 @@
+"""Raw requests to an API server: an account of what is there that does not come from our backend."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import urllib3
+from kubernetes import client, config
+
+Document = dict[str, Any]
+
+
+class Refused(Exception):
+    """The server's answer was a refusal."""
+
+    def __init__(self, status: int, answer: Mapping[str, Any]) -> None:
+        super().__init__(f"{status} {answer.get('reason')}: {answer.get('message')}")
+        self.status = status
+
+
+class Client:
+    """One user of one API server, as a kubeconfig names them."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        settings = client.Configuration()
+        settings.connection_pool_maxsize = 16
+        load: Any = config.load_kube_config
+        load(str(kubeconfig), client_configuration=settings)
+        self.server = str(settings.host)
+        self.ca: str | None = settings.ssl_ca_cert
+        token = settings.auth_settings().get("BearerToken", {}).get("value")
+        self._headers = {"Authorization": token} if token else {}
+        self._connections = client.ApiClient(settings).rest_client.pool_manager
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        kind: str = "application/json",
+        query: Mapping[str, object] | None = None,
+    ) -> Document:
+        """The object that answers; Refused when the server refuses, an urllib3 error when it does not answer."""
+        answer = self._connections.request(
+            method,
+            f"{self.server}{path}" + (f"?{urlencode(query)}" if query else ""),
+            body=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": kind, **self._headers},
+            timeout=urllib3.Timeout(connect=5, read=30),
+            retries=False,
+        )
+        document: Document = json.loads(answer.data) if answer.data.startswith(b"{") else {"message": answer.data[:200]}
+        if answer.status >= 300:
+            raise Refused(answer.status, document)
+        return document
+
+    def get(self, path: str, **query: object) -> Document:
+        return self.call("GET", path, query=query)
+
+    def create(self, path: str, body: object) -> Document:
+        return self.call("POST", path, body)
+
+    def patch(self, path: str, body: object) -> Document:
+        """A JSON merge patch."""
+        return self.call("PATCH", path, body, kind="application/merge-patch+json")
+
+    def delete(self, path: str, *, grace: int | None = None) -> None:
+        """Delete; what is not there is no error."""
+        options = {} if grace is None else {"gracePeriodSeconds": grace}
+        try:
+            self.call("DELETE", path, {"apiVersion": "v1", "kind": "DeleteOptions", **options})
+        except Refused as error:
+            if error.status != 404:
+                raise
+
+    def alive(self) -> bool:
+        """The server says that it can serve."""
+        try:
+            return bool(
+                self._connections.request(
+                    "GET", f"{self.server}/readyz", headers=self._headers, retries=False, timeout=2.0
+                ).status
+                == 200
+            )
+        except urllib3.exceptions.HTTPError:
+            return False

@@ -1,0 +1,274 @@
+"""A real Kubernetes cluster on loopback: etcd, kube-apiserver, controllers, scheduler, and nodes that kwok plays.
+
+Ends what it began, by process id, also when the test run is killed. Nothing here needs a container or root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from tests.kube import kubelets
+from tests.kube.client import Client
+from tests.waiting import until
+
+ADMIN = "admin"
+NODES = 10
+START_SECONDS = 90.0
+"""A machine of two cores that builds something else at the same time needs half of it."""
+NODE_CAPACITY = {"cpu": "1000", "memory": "4Ti", "pods": "400", "ephemeral-storage": "1Ti"}
+
+
+class GivenCluster:
+    """The cluster that a kubeconfig names: its processes are not ours, so it cannot be stopped."""
+
+    owned = False
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self.admin = Client(kubeconfig)
+
+
+class Cluster:
+    """A cluster of our own. A context manager."""
+
+    owned = True
+
+    def __init__(self, programs: Path) -> None:
+        """``programs``: the directory with etcd, kube-apiserver and the others."""
+        self._programs = programs
+        self.directory = Path(tempfile.mkdtemp(prefix="hostfactory-kube-"))
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._token = secrets.token_hex(16)
+        self._etcd, self._peer, self._port, self._kwok = _free_ports(4)
+        self.server = f"https://127.0.0.1:{self._port}"
+        self.ca = self.directory / "server.crt"
+        self.key = self.directory / "server.key"
+        self._kubeconfig = self.directory / "kubeconfig"
+
+    def __enter__(self) -> Self:
+        try:
+            self._prepare()
+            self._start_etcd()
+            self._start_server()
+            self.admin = Client(self._kubeconfig)
+            self._until_ready()
+            self._start_controllers()
+            for number in range(NODES):
+                self.add_node(f"node-{number}")
+            until(lambda: len(self._ready_nodes()) == NODES, START_SECONDS, every=0.2, what="all nodes are ready")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process. The logs stay until :meth:`forget`."""
+        for process in reversed(self._processes.values()):
+            process.kill()
+        for process in self._processes.values():
+            process.wait()
+        self._processes.clear()
+
+    def forget(self) -> None:
+        """Remove data and logs."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    # --- what may happen to a cluster ---------------------------------------------------------------------------------
+
+    def stop_server(self) -> None:
+        """Kill the API server; everything else runs on."""
+        server = self._processes.pop("kube-apiserver")
+        server.kill()
+        server.wait()
+
+    def start_server(self) -> None:
+        """Start it again, on the same port, with the same data; returns once it serves."""
+        self._start_server()
+        self._until_ready()
+
+    def add_node(self, name: str, **labels: str) -> None:
+        """A node that kwok plays."""
+        self.admin.create(
+            "/api/v1/nodes",
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {
+                    "name": name,
+                    "annotations": {"kwok.x-k8s.io/node": "fake"},
+                    "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **labels},
+                },
+                "status": {"allocatable": NODE_CAPACITY, "capacity": NODE_CAPACITY},
+            },
+        )
+
+    def remove_node(self, name: str) -> None:
+        """Delete a node's object, as a cloud does whose machine is gone."""
+        self.admin.delete(f"/api/v1/nodes/{name}")
+
+    def _ready_nodes(self) -> list[str]:
+        nodes = self.admin.get("/api/v1/nodes")["items"]
+        return [node["metadata"]["name"] for node in nodes if _is_ready(node) and not node["spec"].get("taints")]
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """One key for the server's TLS and for the tokens of service accounts; a user; a kubeconfig; settings."""
+        request = (
+            "openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
+        )
+        usage = ["-addext", "keyUsage=critical,digitalSignature,keyEncipherment,keyCertSign"]
+        files = ["-keyout", str(self.key), "-out", str(self.ca)]
+        subprocess.run([*request.split(), *usage, *files], check=True, capture_output=True)
+        self._file("tokens.csv", f"{self._token},{ADMIN},1,system:masters\n")
+        self._file("kubeconfig", json.dumps(kubeconfig(self.server, self._token, ca=self.ca)))
+        self._file("kwok.yaml", kubelets.configuration())
+        self._file("scheduler.yaml", yaml.safe_dump(self._scheduler_settings()))
+        (self.directory / "plugins").mkdir()
+
+    def _scheduler_settings(self) -> dict[str, Any]:
+        """With its own limit of 50 requests a second it lets only 52 pods a second run."""
+        return {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "leaderElection": {"leaderElect": False},
+            "clientConnection": {"kubeconfig": str(self._kubeconfig), "qps": 2000, "burst": 4000},
+        }
+
+    def _start_etcd(self) -> None:
+        own, peer = f"http://127.0.0.1:{self._etcd}", f"http://127.0.0.1:{self._peer}"
+        self._start(
+            "etcd",
+            f"--data-dir={self.directory}/etcd",
+            f"--listen-client-urls={own}",
+            f"--advertise-client-urls={own}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            "--unsafe-no-fsync",
+            f"--quota-backend-bytes={8 << 30}",
+            "--log-level=warn",
+        )
+
+    def _start_server(self) -> None:
+        self._start(
+            "kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{self._etcd}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={self._port}",
+            f"--tls-cert-file={self.ca}",
+            f"--tls-private-key-file={self.key}",
+            f"--token-auth-file={self.directory}/tokens.csv",
+            "--authorization-mode=RBAC",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--endpoint-reconciler-type=none",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={self.key}",
+            f"--service-account-signing-key-file={self.key}",
+            "--delete-collection-workers=8",
+        )
+
+    def _start_controllers(self) -> None:
+        self._start(
+            "kube-controller-manager",
+            f"--kubeconfig={self._kubeconfig}",
+            "--leader-elect=false",
+            "--secure-port=0",
+            f"--service-account-private-key-file={self.key}",
+            f"--root-ca-file={self.ca}",
+            "--kube-api-qps=1000",
+            "--kube-api-burst=2000",
+            f"--flex-volume-plugin-dir={self.directory}/plugins",
+        )
+        self._start("kube-scheduler", f"--config={self.directory}/scheduler.yaml", "--secure-port=0")
+        self._start(
+            "kwok",
+            f"--kubeconfig={self._kubeconfig}",
+            f"--config={self.directory}/kwok.yaml",
+            "--manage-all-nodes=true",
+            "--cidr=10.32.0.1/12",
+            "--node-lease-duration-seconds=40",
+            f"--server-address=127.0.0.1:{self._kwok}",
+            "-v=ERROR",
+        )
+
+    def _start(self, program: str, *arguments: str) -> None:
+        """A process that dies with this one, and that Ctrl-C does not reach before we end it in order."""
+        with (self.directory / f"{program}.log").open("ab") as log:
+            self._processes[program] = subprocess.Popen(
+                [str(self._programs / program), *arguments],
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+
+    def _until_ready(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not self.admin.alive():
+            self._check_alive()
+            if time.monotonic() > deadline:
+                raise AssertionError(f"the API server is not ready after {START_SECONDS} s; logs in {self.directory}")
+            time.sleep(0.1)
+
+    def _check_alive(self) -> None:
+        for program, process in self._processes.items():
+            if process.poll() is not None:
+                log = (self.directory / f"{program}.log").read_text(errors="replace")
+                raise AssertionError(f"{program} ended with {process.returncode}:\n{log[-2000:]}")
+
+    def _file(self, name: str, text: str) -> None:
+        (self.directory / name).write_text(text)
+
+
+def kubeconfig(server: str, token: str, *, ca: Path | None = None, namespace: str = "default") -> dict[str, Any]:
+    """The document of a kubeconfig for one user."""
+    cluster = {"server": server} | ({"certificate-authority": str(ca)} if ca else {})
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "test", "cluster": cluster}],
+        "users": [{"name": "test", "user": {"token": token}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": namespace}}],
+        "current-context": "test",
+    }
+
+
+def _is_ready(node: dict[str, Any]) -> bool:
+    conditions = node["status"].get("conditions") or ()
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+
+def _die_with_parent() -> None:
+    """Linux: SIGKILL when the thread that started this process ends, however it ends."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def _free_ports(count: int) -> Sequence[int]:
+    """Ports that nobody listens on now."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]

@@ -1,0 +1,134 @@
+"""The whole path on a real cluster: a provider instance's files, the loop as a process, and HostFactory's part."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from provisioner.playground import HostFactory
+from tests.kube.space import Space
+from tests.waiting import until
+
+TEMPLATE = "GkePod"
+POOL = "gke-main"
+POD = {"terminationGracePeriodSeconds": 1, "containers": [{"name": "main", "image": "busybox"}]}
+ATTRIBUTES = {"type": ["String", "X86_64"], "ncpus": ["Numeric", "4"], "nram": ["Numeric", "8192"]}
+END_SECONDS = 60.0
+START_SECONDS = 30.0
+
+
+class Grid:
+    """One provider instance whose only pool is a namespace. A context manager: ends the loop."""
+
+    def __init__(
+        self,
+        directory: Path,
+        space: Space,
+        *,
+        id_: str = "demo",
+        server: str = "",
+        pod: Mapping[str, Any] | None = None,
+        pool: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``server``: a proxy; ``pod``: spec or manifest; ``pool`` and ``settings``: of provisioner.yaml."""
+        self.conf, self.work, self.logs = (directory / name for name in ("conf", "work", "log"))
+        for place in (self.conf, self.work, self.logs):
+            place.mkdir(parents=True)
+        space.write_kubeconfig(self.conf / "kubeconfig", server=server)
+        own = {
+            "kind": "gke",
+            "namespace": space.name,
+            "pod_spec": "pod.yaml",
+            "kubeconfig": "kubeconfig",
+            "max_pending": 1000,
+            "initial_window": 1000,
+            **(pool or {}),
+        }
+        loop = {"interval_seconds": 2, "floor_seconds": 0.3}
+        self._write(
+            "provisioner.yaml", yaml.safe_dump({"id": id_, "loop": loop, "pools": {POOL: own}, **(settings or {})})
+        )
+        self._write("pod.yaml", yaml.safe_dump(dict(pod or POD)))
+        self._write(f"{id_}prov_config.json", "{}")
+        template = {"templateId": TEMPLATE, "maxNumber": 5000, "attributes": ATTRIBUTES, "pools": [POOL]}
+        self._write(f"{id_}prov_templates.json", json.dumps({"templates": [template]}))
+        self._environment = {
+            "HF_PROVIDER_NAME": id_,
+            "HF_PROVIDER_CONFDIR": str(self.conf),
+            "HF_PROVIDER_WORKDIR": str(self.work),
+            "HF_PROVIDER_LOGDIR": str(self.logs),
+            "HF_PYTHON": sys.executable,
+        }
+        self.hf = HostFactory(self._environment, directory)
+        self._loop: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if error is not None:
+            print((self.logs / "loop.log").read_text(errors="replace")[-5000:] if self.logs.is_dir() else "")
+
+    def start(self) -> Self:
+        """Begin the loop; returns once it has begun to beat."""
+        with (self.logs / "loop.log").open("ab") as log:
+            self._loop = loop = subprocess.Popen(
+                [sys.executable, "-m", "provisioner", "run", "--listen", "127.0.0.1:0"],
+                env={**os.environ, **self._environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        until(lambda: (self.work / "heartbeat").exists() or loop.poll() is not None, START_SECONDS)
+        assert loop.poll() is None, (self.logs / "loop.log").read_text()
+        return self
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End the loop."""
+        if self._loop is not None:
+            self._loop.send_signal(how)
+            try:
+                self._loop.wait(30)
+            finally:
+                self._loop.kill()
+                self._loop.wait()
+            self._loop = None
+
+    def ended(self, id_: str, seconds: float = END_SECONDS) -> dict[str, Any]:
+        """The answer to a request or return once it is terminal."""
+
+        def entry() -> dict[str, Any] | None:
+            answer = self.hf.status(id_)
+            return answer if answer["status"] != "running" else None
+
+        found = until(entry, seconds, every=0.3, what=f"{id_} ends")
+        assert found is not None
+        return found
+
+    def complete(self, count: int, seconds: float = END_SECONDS) -> list[str]:
+        """Ask for machines; their names once all are there."""
+        answer = self.ended(self.hf.request(TEMPLATE, count), seconds)
+        assert answer["status"] == "complete", answer
+        assert len(answer["machines"]) == count
+        return [machine["name"] for machine in answer["machines"]]
+
+    def journal(self) -> list[dict[str, Any]]:
+        """Every action and its outcome, oldest first."""
+        file = self.work / "journal.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def _write(self, name: str, text: str) -> None:
+        (self.conf / name).write_text(text)

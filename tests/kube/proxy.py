@@ -1,0 +1,200 @@
+"""A plain HTTP proxy before an API server: it counts, and can lose answers, hang, fail and cut as networks do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from enum import StrEnum
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import urllib3
+
+
+class Trouble(StrEnum):
+    """What goes wrong from now on."""
+
+    NONE = "none"
+    LOSE = "lose"
+    """Creates and deletes are applied, and their answers lost."""
+    HANG = "hang"
+    """Nothing is answered."""
+    FAIL = "fail"
+    """Everything is answered with 503."""
+
+
+class Call(NamedTuple):
+    """One request that was answered by the server, and when."""
+
+    at: float
+    """Monotonic."""
+    method: str
+    path: str
+    status: int
+
+
+class Proxy:
+    """``with Proxy(server, ca) as proxy``: ``proxy.address`` leads to that server."""
+
+    def __init__(self, server: str, ca: str | None) -> None:
+        self._server = server
+        self._upstream = urllib3.PoolManager(ca_certs=ca, maxsize=64, retries=False)
+        self._lock = threading.Lock()
+        self._clients: set[socket.socket] = set()
+        self._watchers: set[socket.socket] = set()
+        self._calm = threading.Event()
+        self._calm.set()
+        self._trouble = Trouble.NONE
+        self.calls: list[Call] = []
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            wbufsize = 1 << 16
+            disable_nagle_algorithm = True
+
+            def setup(self) -> None:
+                super().setup()
+                proxy._add(proxy._clients, self.connection)
+
+            def finish(self) -> None:
+                with contextlib.suppress(OSError):
+                    super().finish()
+                proxy._drop(self.connection)
+
+            def do_GET(self) -> None:
+                with contextlib.suppress(OSError):
+                    proxy._serve(self)
+
+            do_POST = do_DELETE = do_PATCH = do_PUT = do_GET
+
+            def log_message(self, *_: object) -> None:
+                """Nothing: ``calls`` holds what tests need."""
+
+        self._listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._listener.daemon_threads = True
+        self._listener.block_on_close = False
+        self.address = f"http://127.0.0.1:{self._listener.server_port}"
+        self._thread = threading.Thread(target=self._listener.serve_forever, args=(0.05,), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.shutdown()
+        self._listener.server_close()
+        self._calm.set()
+        self.cut()
+        self._thread.join(5)
+
+    @property
+    def trouble(self) -> Trouble:
+        """What goes wrong now."""
+        return self._trouble
+
+    @trouble.setter
+    def trouble(self, trouble: Trouble) -> None:
+        self._trouble = trouble
+        if trouble is Trouble.HANG:
+            self._calm.clear()
+        else:
+            self._calm.set()
+
+    def cut(self) -> None:
+        """Break all connections off; new ones are possible."""
+        self._break(self._clients)
+
+    def cut_watches(self) -> int:
+        """Break all streams off; how many there were."""
+        return self._break(self._watchers)
+
+    def creates(self) -> list[Call]:
+        """Every create of a pod that reached the server."""
+        with self._lock:
+            return [call for call in self.calls if call.method == "POST" and call.path.endswith("/pods")]
+
+    def _serve(self, handler: BaseHTTPRequestHandler) -> None:
+        body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+        if self._trouble is Trouble.HANG:
+            self._calm.wait()
+            handler.close_connection = True
+        elif self._trouble is Trouble.FAIL:
+            _answer(handler, 503, json.dumps({"kind": "Status", "code": 503, "message": "out of service"}).encode())
+        else:
+            self._forward(handler, body)
+
+    def _forward(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        headers = {
+            name: handler.headers[name] for name in ("Authorization", "Content-Type", "Accept") if handler.headers[name]
+        }
+        try:
+            answer = self._upstream.request(
+                handler.command, self._server + handler.path, body=body, headers=headers, preload_content=False
+            )
+        except urllib3.exceptions.HTTPError:
+            handler.close_connection = True
+            return
+        with self._lock:
+            self.calls.append(Call(time.monotonic(), handler.command, handler.path.partition("?")[0], answer.status))
+        if "watch=" in handler.path and answer.status == 200:
+            self._stream(handler, answer)
+            return
+        content = answer.read()
+        answer.release_conn()
+        if self._trouble is Trouble.LOSE and handler.command in ("POST", "DELETE"):
+            handler.close_connection = True
+        else:
+            _answer(handler, answer.status, content, answer.headers.get("Retry-After"))
+
+    def _stream(self, handler: BaseHTTPRequestHandler, answer: urllib3.BaseHTTPResponse) -> None:
+        """Carry a watch on, piece by piece, until one side ends it."""
+        self._add(self._watchers, handler.connection)
+        handler.send_response(200)
+        handler.send_header("Content-Type", "application/json")
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        handler.wfile.flush()
+        try:
+            for chunk in answer.stream(1 << 16):
+                handler.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+                handler.wfile.flush()
+            handler.wfile.write(b"0\r\n\r\n")
+        except urllib3.exceptions.HTTPError:
+            handler.close_connection = True
+        finally:
+            answer.close()
+            with self._lock:
+                self._watchers.discard(handler.connection)
+
+    def _add(self, group: set[socket.socket], connection: socket.socket) -> None:
+        with self._lock:
+            group.add(connection)
+
+    def _drop(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._clients.discard(connection)
+            self._watchers.discard(connection)
+
+    def _break(self, group: set[socket.socket]) -> int:
+        with self._lock:
+            for connection in group:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            return len(group)
+
+
+def _answer(handler: BaseHTTPRequestHandler, status: int, content: bytes, retry_after: str | None = None) -> None:
+    handler.send_response(status)
+    handler.send_header("Content-Type", "application/json")
+    handler.send_header("Content-Length", str(len(content)))
+    if retry_after:
+        handler.send_header("Retry-After", retry_after)
+    handler.end_headers()
+    handler.wfile.write(content)

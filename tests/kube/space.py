@@ -1,0 +1,187 @@
+"""A namespace of its own for each test, with what ``deploy/`` gives the provisioner there, and what others do in it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from tests.kube.client import Client, Document, Refused
+from tests.kube.cluster import kubeconfig
+from tests.waiting import until
+
+RBAC = Path(__file__).parents[2] / "deploy" / "kustomize" / "base" / "rbac.yaml"
+ACCOUNT = "provisioner"
+TOKEN_SECONDS = 7200
+"""Longer than any test."""
+
+
+class Space:
+    """A namespace. A context manager: what is in it goes with it, while later tests run already."""
+
+    def __init__(self, admin: Client) -> None:
+        self.admin = admin
+        self.name = f"test-{secrets.token_hex(4)}"
+        self._path = f"/api/v1/namespaces/{self.name}"
+        self.pods_path = f"{self._path}/pods"
+
+    def __enter__(self) -> Self:
+        self.admin.create(
+            "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name}}
+        )
+        self.admin.create(f"{self._path}/serviceaccounts", {"metadata": {"name": ACCOUNT}})
+        for document in yaml.safe_load_all(RBAC.read_text()):
+            self._grant(document)
+        # No pod is admitted before the namespace has its default account.
+        until(lambda: self._exists(f"{self._path}/serviceaccounts/default"), 30, what="the namespace is ready")
+        until(lambda: self.may("create"), 30, what="the role is in force")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+        self.admin.delete(self._path)
+
+    def write_kubeconfig(self, path: Path, *, server: str = "") -> Path:
+        """A kubeconfig of the provisioner's own account, for the cluster or for a ``server`` before it."""
+        token = self.admin.create(
+            f"{self._path}/serviceaccounts/{ACCOUNT}/token",
+            {
+                "apiVersion": "authentication.k8s.io/v1",
+                "kind": "TokenRequest",
+                "spec": {"expirationSeconds": TOKEN_SECONDS},
+            },
+        )["status"]["token"]
+        ca = None if server or not self.admin.ca else Path(self.admin.ca)
+        path.write_text(json.dumps(kubeconfig(server or self.admin.server, token, ca=ca, namespace=self.name)))
+        return path
+
+    # --- what is there ------------------------------------------------------------------------------------------------
+
+    def pods(self) -> list[Document]:
+        """Every pod, whoever's."""
+        items: list[Document] = self.admin.get(self.pods_path)["items"]
+        return items
+
+    def names(self) -> set[str]:
+        return {pod["metadata"]["name"] for pod in self.pods()}
+
+    def uids(self) -> dict[str, str]:
+        """The uid of each pod by its name."""
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.pods()}
+
+    def pod(self, name: str) -> Document:
+        return self.admin.get(f"{self.pods_path}/{name}")
+
+    # --- what others do -----------------------------------------------------------------------------------------------
+
+    def add_pod(self, name: str, labels: dict[str, str] | None = None, **spec: Any) -> Document:
+        """Somebody else's pod."""
+        containers = [{"name": "main", "image": "nginx"}]
+        return self.admin.create(
+            self.pods_path,
+            {"metadata": {"name": name, "labels": labels or {}}, "spec": {"containers": containers, **spec}},
+        )
+
+    def delete(self, name: str, *, grace: int | None = None) -> None:
+        """As ``kubectl delete pod`` does."""
+        self.admin.delete(f"{self.pods_path}/{name}", grace=grace)
+
+    def remove(self, name: str) -> None:
+        """Delete a pod at once, and wait until it is gone."""
+        self.delete(name, grace=0)
+        until(lambda: not self._exists(f"{self.pods_path}/{name}"), 30, what=f"{name} is gone")
+
+    def evict(self, name: str) -> None:
+        """As a drain does."""
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+        self.admin.create(f"{self.pods_path}/{name}/eviction", eviction)
+
+    def limit(self, pods: int) -> None:
+        """From now on at most so many pods are admitted."""
+        path = f"{self._path}/resourcequotas"
+        self.admin.create(path, {"metadata": {"name": "pods"}, "spec": {"hard": {"pods": str(pods)}}})
+        until(lambda: self.admin.get(f"{path}/pods").get("status", {}).get("hard"), 30, what="the quota is in force")
+
+    def grant(self, *verbs: str) -> None:
+        """The provisioner may do this with pods, and nothing else."""
+        path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.name}/roles/{ACCOUNT}"
+        self.admin.patch(path, {"rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": verbs}]})
+
+    def condemn(self) -> None:
+        """Delete the namespace; its pods keep it until they are gone."""
+        self.admin.delete(self._path)
+        until(lambda: self.admin.get(self._path)["status"]["phase"] == "Terminating", 10)
+
+    @contextmanager
+    def admitting(self, url: str, ca: Path) -> Iterator[None]:
+        """Ask a webhook about each pod that is made here."""
+        path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+        hook = {
+            "name": "pods.example.com",
+            "clientConfig": {"url": url, "caBundle": b64encode(ca.read_bytes()).decode()},
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": self.name}},
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "timeoutSeconds": 2,
+        }
+        self.admin.create(path, {"metadata": {"name": self.name}, "webhooks": [hook]})
+        try:
+            until(self._is_refused, 10, every=0.1, what="the webhook is in force")
+            yield
+        finally:
+            self.admin.delete(f"{path}/{self.name}")
+
+    def _is_refused(self) -> bool:
+        """Pods are refused now, also by a trial that makes none."""
+        pod = {"metadata": {"name": "trial"}, "spec": {"containers": [{"name": "main", "image": "nginx"}]}}
+        try:
+            self.admin.call("POST", self.pods_path, pod, query={"dryRun": "All"})
+        except Refused:
+            return True
+        return False
+
+    def may(self, verb: str) -> bool:
+        """Whether the provisioner may do it with pods."""
+        review = {
+            "user": f"system:serviceaccount:{self.name}:{ACCOUNT}",
+            "resourceAttributes": {"namespace": self.name, "verb": verb, "resource": "pods"},
+        }
+        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        answer = self.admin.create(
+            path, {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": review}
+        )
+        return bool(answer["status"]["allowed"])
+
+    def release(self) -> None:
+        """Let pods go whose kubelet is dead."""
+        for name in [name for name, pod in self._by_name().items() if "deletionTimestamp" in pod["metadata"]]:
+            self.delete(name, grace=0)
+
+    def _by_name(self) -> dict[str, Document]:
+        return {pod["metadata"]["name"]: pod for pod in self.pods()}
+
+    def _exists(self, path: str) -> bool:
+        with contextlib.suppress(Refused):
+            self.admin.get(path)
+            return True
+        return False
+
+    def _grant(self, document: dict[str, Any]) -> None:
+        """Make a role or its binding here, for the account here."""
+        document["metadata"]["namespace"] = self.name
+        for subject in document.get("subjects", ()):
+            subject["namespace"] = self.name
+        kinds = {"Role": "roles", "RoleBinding": "rolebindings"}
+        path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.name}/{kinds[document['kind']]}"
+        self.admin.create(path, document)

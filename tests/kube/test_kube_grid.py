@@ -1,0 +1,269 @@
+"""The whole path on a real API server: scripts, loop, pods that are scheduled and run. The server's account judges."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.kube.cluster import Cluster
+from tests.kube.grid import END_SECONDS, POD, POOL, TEMPLATE, Grid
+from tests.kube.kubelets import LABEL, STUCK
+from tests.kube.proxy import Proxy
+from tests.kube.space import Space
+from tests.waiting import until
+
+pytestmark = pytest.mark.kube
+
+
+def name_of(request: str, number: int) -> str:
+    return f"hf-{request}-{number:06}"
+
+
+def pod_with(kubelet: str) -> dict[str, object]:
+    """A manifest whose pods a kubelet treats so."""
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {LABEL: kubelet}}, "spec": POD}
+
+
+@pytest.mark.timeout(400)
+def test_1000_pods_are_complete_with_addresses_and_after_their_return_none_is_left(
+    space: Space, tmp_path: Path
+) -> None:
+    with Grid(tmp_path / "grid", space).start() as grid:
+        id_ = grid.hf.request(TEMPLATE, 1000)
+        answer = grid.ended(id_, 180)
+        assert answer["status"] == "complete"
+        machines = {machine["name"]: machine for machine in answer["machines"]}
+        pods = {pod["metadata"]["name"]: pod for pod in space.pods()}
+        assert len(machines) == 1000
+        assert machines.keys() == pods.keys()
+        for name, machine in machines.items():
+            assert (machine["result"], machine["status"]) == ("succeed", "running")
+            assert machine["privateIpAddress"] == pods[name]["status"]["podIP"]
+        assert len({machine["privateIpAddress"] for machine in machines.values()}) == 1000
+        assert sum(line["event"] == "create" for line in grid.journal()) == 1000, "no create was sent twice"
+        back = grid.ended(grid.hf.give_back(list(machines)), 180)
+        assert back["status"] == "complete"
+        assert space.names() == set()
+
+
+def test_a_name_that_a_foreign_pod_took_costs_one_slot_and_the_pod_is_left_alone(space: Space, tmp_path: Path) -> None:
+    with Grid(tmp_path / "grid", space) as grid:
+        id_ = grid.hf.request(TEMPLATE, 5)
+        taken = space.add_pod(name_of(id_, 1))
+        answer = grid.start().ended(id_)
+        names = {machine["name"] for machine in answer["machines"] if machine["result"] == "succeed"}
+        assert answer["status"] == "complete"
+        assert len(names) == 5
+        assert name_of(id_, 1) not in names
+        grid.ended(grid.hf.give_back(sorted(names)))
+        assert space.uids() == {name_of(id_, 1): taken["metadata"]["uid"]}
+
+
+@pytest.mark.timeout(200)
+def test_a_quota_of_50_with_100_wanted_is_50_machines_and_50_failures_in_the_quotas_words(
+    space: Space, proxy: Proxy, tmp_path: Path
+) -> None:
+    space.limit(pods=50)
+    settings = {"request_deadline_minutes": 0.5, "backoff": {"first_seconds": 4, "last_seconds": 8}}
+    with Grid(tmp_path / "grid", space, server=proxy.address, settings=settings).start() as grid:
+        answer = grid.ended(grid.hf.request(TEMPLATE, 100))
+        results = Counter(machine["result"] for machine in answer["machines"])
+        assert answer["status"] == "complete_with_error"
+        assert results == {"succeed": 50, "fail": 50}
+        assert "exceeded quota" in answer["message"]
+        assert len(space.names()) == 50
+    refused = [call.at for call in proxy.creates() if call.status == 403]
+    first = [at for at in refused if at - refused[0] < 2]
+    assert len(first) <= 32
+    probes = refused[len(first) :]
+    assert 1 <= len(probes) <= 12, "thirty seconds hold about seven back-offs of two to eight seconds"
+    assert all(later - earlier > 1.5 for earlier, later in pairwise(probes)), "one probe each time"
+
+
+def test_a_pod_deleted_before_it_runs_is_replaced_and_one_deleted_later_is_lost(space: Space, tmp_path: Path) -> None:
+    slow = {"apiVersion": "v1", "kind": "Pod", "metadata": {"annotations": {"test/delay": "4s"}}, "spec": POD}
+    with Grid(tmp_path / "grid", space, pod=slow).start() as grid:
+        id_ = grid.hf.request(TEMPLATE, 4)
+        until(lambda: len(space.names()) == 4, 20, what="all pods are there")
+        space.delete(name_of(id_, 2))
+        answer = grid.ended(id_)
+        assert answer["status"] == "complete"
+        names = {machine["name"] for machine in answer["machines"]}
+        assert names == {name_of(id_, number) for number in (1, 3, 4, 5)}
+        space.delete(name_of(id_, 3))
+        until(
+            lambda: grid.hf.reclaimed(sorted(names)).get(name_of(id_, 3)) == 0, 20, every=0.2, what="the loss is told"
+        )
+        assert grid.hf.status(id_)["status"] == "complete", "a terminal answer stays"
+        assert space.names() == names - {name_of(id_, 3)}, "HostFactory asks for more if it needs more"
+
+
+def test_an_evicted_machine_is_lost_and_told_with_the_seconds_left(space: Space, tmp_path: Path) -> None:
+    patient = {**pod_with(STUCK), "spec": {**POD, "terminationGracePeriodSeconds": 60}}
+    with Grid(tmp_path / "grid", space, pod=patient).start() as grid:
+        names = grid.complete(3)
+        space.evict(names[0])
+        told = until(lambda: grid.hf.reclaimed(names), 20, every=0.2, what="the eviction is told")
+        assert told.keys() == {names[0]}
+        assert 30 < told[names[0]] <= 60
+        space.remove(names[0])
+        until(lambda: grid.hf.reclaimed(names) == {names[0]: 0}, 20, every=0.2, what="it is gone")
+        assert any(line.get("cause") == "evicted" or "evicted" in str(line) for line in grid.journal())
+
+
+@pytest.mark.timeout(300)
+def test_an_api_server_that_is_killed_for_20_seconds_in_mid_creation_doubles_loses_and_deletes_nothing(
+    cluster: Cluster, space: Space, tmp_path: Path
+) -> None:
+    with Grid(tmp_path / "grid", space).start() as grid:
+        id_ = grid.hf.request(TEMPLATE, 400)
+        until(lambda: len(space.names()) >= 40, 30, every=0.05, what="some pods are there")
+        cluster.stop_server()
+        # The outage itself is what is tested: there is no condition to wait for.
+        time.sleep(20)
+        assert grid.hf.status(id_)["status"] == "running"
+        cluster.start_server()
+        before = space.uids()
+        assert 40 <= len(before) < 400, "the kill came too late to prove anything"
+        answer = grid.ended(id_, 120)
+        assert answer["status"] == "complete"
+        after = space.uids()
+        assert before.items() <= after.items(), "nothing was deleted and made again"
+        assert after.keys() == {name_of(id_, number) for number in range(1, 401)}
+        assert not [line for line in grid.journal() if line["event"] == "delete"]
+
+
+def test_a_watch_that_is_cut_every_second_costs_nothing(space: Space, proxy: Proxy, tmp_path: Path) -> None:
+    ending = threading.Event()
+    cuts: list[int] = []
+
+    def cut() -> None:
+        while not ending.wait(1):
+            cuts.append(proxy.cut_watches())
+
+    cutter = threading.Thread(target=cut)
+    cutter.start()
+    try:
+        with Grid(tmp_path / "grid", space, server=proxy.address).start() as grid:
+            names = grid.complete(100)
+            assert space.names() == set(names)
+            assert grid.ended(grid.hf.give_back(names))["status"] == "complete"
+            assert space.names() == set()
+            assert len(proxy.creates()) == 100
+    finally:
+        ending.set()
+        cutter.join()
+    assert sum(cuts) >= 3
+
+
+def test_two_provisioners_in_one_namespace_never_touch_each_others_pods(space: Space, tmp_path: Path) -> None:
+    eager = {"orphan_grace_minutes": 0.02}
+    with (
+        Grid(tmp_path / "a", space, id_="one", settings=eager).start() as one,
+        Grid(tmp_path / "b", space, id_="two", settings=eager).start() as two,
+    ):
+        ours, theirs = one.complete(15), two.complete(10)
+        before = space.uids()
+        assert before.keys() == {*ours, *theirs}
+        assert one.ended(one.hf.give_back(ours))["status"] == "complete"
+        assert space.uids() == {name: before[name] for name in theirs}
+        # A machine of the other is nobody of ours: it is left alone, and HostFactory hears so.
+        refused = one.ended(one.hf.give_back(theirs[:1]))
+        assert [machine["result"] for machine in refused["machines"]] == ["fail"]
+        assert space.uids() == {name: before[name] for name in theirs}
+        assert two.hf.reclaimed(theirs) == {}
+
+
+def test_a_foreign_pod_with_our_shape_of_name_is_never_touched(space: Space, tmp_path: Path) -> None:
+    foreign = space.add_pod("hf-abcdefghij-000001")
+    borrowed = space.add_pod("web-1", {"hf-provisioner/id": "demo", "hf-provisioner/pool": POOL})
+    with Grid(tmp_path / "grid", space, settings={"orphan_grace_minutes": 0.02}).start() as grid:
+        names = grid.complete(3)
+        answer = grid.ended(grid.hf.give_back([*names, "hf-abcdefghij-000001"]))
+        results = {machine["name"]: machine["result"] for machine in answer["machines"]}
+        assert results == {**dict.fromkeys(names, "succeed"), "hf-abcdefghij-000001": "fail"}
+        # Longer than the grace of an orphan, and many cycles: whatever could be deleted by mistake would be by now.
+        time.sleep(6)
+        kept = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in (foreign, borrowed)}
+        assert space.uids() == kept
+
+
+def test_a_pod_that_is_stuck_terminating_under_a_closed_slots_name_hinders_nobody(space: Space, tmp_path: Path) -> None:
+    settings = {"return_deadline_minutes": 0.1}
+    with Grid(tmp_path / "grid", space, pod=pod_with(STUCK), settings=settings).start() as grid:
+        names = grid.complete(3)
+        back = grid.ended(grid.hf.give_back(names[:1]))
+        assert back["status"] == "complete_with_error"
+        assert names[0] in space.names()
+        more = grid.complete(2)
+        assert space.names() == {*names, *more}
+        space.remove(names[0])
+        assert grid.complete(1)
+        assert names[0] not in space.names(), "a closed slot's name is not used again"
+
+
+@pytest.mark.parametrize(
+    ("kubelet", "words"),
+    [
+        ("image-pull", "ImagePullBackOff"),
+        ("config", "CreateContainerConfigError"),
+        ("crash-loop", "CrashLoopBackOff"),
+        ("never-ready", "ContainersNotReady"),
+        ("fails", "exit code 1"),
+        ("oom", "OOMKilled"),
+    ],
+)
+def test_why_a_pod_does_not_run_is_told_in_the_servers_words(
+    space: Space, tmp_path: Path, kubelet: str, words: str
+) -> None:
+    settings = {"request_deadline_minutes": 0.15, "backoff": {"first_seconds": 1, "last_seconds": 2}}
+    with Grid(
+        tmp_path / "grid", space, pod=pod_with(kubelet), pool={"boot_deadline_seconds": 4}, settings=settings
+    ).start() as grid:
+        answer = grid.ended(grid.hf.request(TEMPLATE, 2))
+        assert answer["status"] == "complete_with_error"
+        assert words in answer["message"]
+        until(lambda: space.names() == set(), 20, what="the remains are deleted")
+
+
+def test_pods_that_no_node_takes_fail_in_the_schedulers_words(space: Space, tmp_path: Path) -> None:
+    wants = {**POD, "nodeSelector": {"cloud.google.com/gke-accelerator": "none-here"}}
+    with Grid(tmp_path / "grid", space, pod=wants, settings={"request_deadline_minutes": 0.1}).start() as grid:
+        answer = grid.ended(grid.hf.request(TEMPLATE, 2))
+        assert answer["status"] == "complete_with_error"
+        assert "node(s) didn't match Pod's node affinity/selector" in answer["message"]
+        until(lambda: space.names() == set(), 20, what="the remains are deleted")
+
+
+@pytest.mark.timeout(200)
+def test_machines_of_a_node_that_is_gone_are_lost(cluster: Cluster, space: Space, tmp_path: Path) -> None:
+    cluster.add_node("doomed", doomed="yes")
+    pod = {**POD, "nodeSelector": {"doomed": "yes"}}
+    with Grid(tmp_path / "grid", space, pod=pod).start() as grid:
+        names = grid.complete(2)
+        cluster.remove_node("doomed")
+        lost = dict.fromkeys(names, 0)
+        until(lambda: grid.hf.reclaimed(names) == lost, 120, every=0.5, what="both are lost")
+        until(lambda: space.names() == set(), 30, what="nothing is left")
+
+
+def test_a_loop_that_is_killed_in_mid_creation_and_begins_again_makes_exactly_what_was_asked(
+    space: Space, tmp_path: Path
+) -> None:
+    with Grid(tmp_path / "grid", space).start() as grid:
+        id_ = grid.hf.request(TEMPLATE, 300)
+        until(lambda: len(space.names()) >= 30, 30, every=0.02, what="some pods are there")
+        grid.stop(signal.SIGKILL)
+        before = space.uids()
+        assert len(before) < 300, "the kill came too late to prove anything"
+        answer = grid.start().ended(id_, 2 * END_SECONDS)
+        after = space.uids()
+        assert answer["status"] == "complete"
+        assert before.items() <= after.items()
+        assert after.keys() == {name_of(id_, number) for number in range(1, 301)}

@@ -1,0 +1,177 @@
+"""What a real server refuses, and to whom: the backend tells class and words as they are."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+
+from provisioner.backends import BackendError
+from provisioner.model import ErrorClass, Failure, Phase
+from tests.contract.places import PREFIX, REQUEST
+from tests.kube.client import Document
+from tests.kube.cluster import Cluster
+from tests.kube.place import KubePlace
+from tests.kube.proxy import Proxy
+from tests.kube.space import RBAC, Space
+from tests.waiting import until
+
+pytestmark = pytest.mark.kube
+
+ONE = f"{PREFIX}-{REQUEST}-000001"
+
+
+@pytest.fixture
+def place(space: Space, proxy: Proxy, tmp_path: Path) -> Iterator[KubePlace]:
+    made = KubePlace(space, proxy, tmp_path, watched=False)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def webhook(cluster: Cluster, space: Space) -> Iterator[ThreadingHTTPServer]:
+    """A validating webhook that refuses every pod of the namespace."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            review: Document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            status = {"message": "no machines on Sundays"}
+            review["response"] = {"uid": review["request"]["uid"], "allowed": False, "status": status}
+            content = json.dumps(review).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cluster.ca, cluster.key)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    with space.admitting(f"https://127.0.0.1:{server.server_port}", cluster.ca):
+        yield server
+    server.shutdown()
+    server.server_close()
+    thread.join(5)
+
+
+def refusal(place: KubePlace, others: set[str] | None = None) -> Failure:
+    """Why a create was refused. It made nothing, beside what others made."""
+    (outcome,) = place.create(1)
+    assert outcome.failure is not None
+    assert place.present() == (others or set())
+    return outcome.failure
+
+
+def test_a_webhook_that_denies_is_denied_in_its_own_words(place: KubePlace, webhook: ThreadingHTTPServer) -> None:
+    failure = refusal(place)
+    assert failure.error is ErrorClass.DENIED
+    assert "no machines on Sundays" in failure.text
+
+
+def test_a_webhook_that_does_not_answer_is_no_verdict(place: KubePlace, webhook: ThreadingHTTPServer) -> None:
+    webhook.shutdown()
+    webhook.server_close()
+    failure = refusal(place)
+    assert failure.error in {ErrorClass.UNAVAILABLE, ErrorClass.TIMEOUT}
+    assert "webhook" in failure.text
+
+
+def test_an_invalid_pod_is_invalid_and_the_server_names_the_field(place: KubePlace) -> None:
+    place.fail_creates(ErrorClass.INVALID)
+    failure = refusal(place)
+    assert failure.error is ErrorClass.INVALID
+    assert "spec.containers[0].resources.requests" in failure.text
+
+
+def test_an_unknown_field_is_told_or_ignored_but_never_fails_the_machine(place: KubePlace) -> None:
+    place.rewrite("containers: [{name: main, image: busybox, imagePullPolcy: Always}]\n")
+    assert [outcome.failure for outcome in place.create(1)] == [None]
+
+
+def test_the_quotas_words_are_told(place: KubePlace) -> None:
+    place.fail_creates(ErrorClass.QUOTA)
+    failure = refusal(place)
+    assert failure.error is ErrorClass.QUOTA
+    assert "exceeded quota: pods, requested: pods=1, used: pods=0, limited: pods=0" in failure.text
+
+
+def test_a_pod_behind_a_scheduling_gate_is_pending_and_says_so(place: KubePlace) -> None:
+    place.rewrite("schedulingGates: [{name: queue.example.com/wait}]\ncontainers: [{name: main, image: busybox}]\n")
+    place.create(1)
+    failure = until(lambda: place.until_seen(ONE, Phase.PENDING).failure, 10)
+    assert failure is not None
+    assert "SchedulingGated" in failure.text
+    assert failure.error is not ErrorClass.STOCKOUT, "no node is missing: somebody holds the pod back"
+
+
+def test_a_pod_whose_service_account_is_missing_is_refused_in_the_servers_words(place: KubePlace) -> None:
+    place.rewrite("serviceAccountName: nobody\ncontainers: [{name: main, image: busybox}]\n")
+    failure = refusal(place)
+    assert failure.error is ErrorClass.DENIED
+    assert 'serviceaccount "nobody" not found' in failure.text
+
+
+def test_a_namespace_that_is_being_deleted_takes_no_pods(place: KubePlace, space: Space) -> None:
+    space.add_pod("web-1", {"test/kubelet": "stuck"})
+    space.condemn()
+    failure = refusal(place, {"web-1"})
+    assert failure.error is ErrorClass.DENIED
+    assert "being terminated" in failure.text
+
+
+# --- what the role allows ---------------------------------------------------------------------------------------------
+
+
+def role_verbs(resource: str) -> list[str]:
+    role = next(document for document in yaml.safe_load_all(RBAC.read_text()) if document["kind"] == "Role")
+    return next(rule["verbs"] for rule in role["rules"] if rule["resources"] == [resource])
+
+
+def look_fails(place: KubePlace, strangers: tuple[str, ...] = ()) -> BackendError | None:
+    try:
+        place.look(strangers)
+    except BackendError as error:
+        return error
+    return None
+
+
+def test_the_role_of_the_deployment_has_no_verb_but_those_that_are_needed_here() -> None:
+    assert sorted(role_verbs("pods")) == ["create", "delete", "get", "list", "watch"]
+
+
+@pytest.mark.parametrize("verb", ["create", "delete", "get", "list", "watch"])
+def test_without_this_verb_of_the_role_it_does_not_work(
+    space: Space, proxy: Proxy, tmp_path: Path, place: KubePlace, verb: str
+) -> None:
+    place.create(1)
+    place.until_seen(ONE)
+    space.grant(*(other for other in role_verbs("pods") if other != verb))
+    until(lambda: not space.may(verb), 10, what="the verb is taken away")
+    if verb == "create":
+        assert [outcome.failure.error for outcome in place.create(2) if outcome.failure] == [ErrorClass.DENIED]
+    elif verb == "delete":
+        failure = place.delete(ONE, space.uids()[ONE]).failure
+        assert failure is not None
+        assert failure.error is ErrorClass.DENIED
+    elif verb == "get":
+        assert look_fails(place, (f"{PREFIX}-{REQUEST}-000009",))
+    elif verb == "list":
+        assert look_fails(place)
+    else:
+        watching = KubePlace(space, proxy, tmp_path, watched=True)
+        error = until(lambda: look_fails(watching), 20, what="the watch fails")
+        assert error is not None
+        assert error.failure.error is ErrorClass.DENIED
+        watching.close()
