@@ -21,6 +21,7 @@ from provisioner.model import (
     Slot,
     TemplateLimits,
     Verdict,
+    evolve,
     machine_name,
 )
 
@@ -234,7 +235,7 @@ def _repeat(draft: Draft, record: RequestRecord, slot: Slot, places: Places) -> 
 
 
 def _submit(draft: Draft, record: RequestRecord, slot: Slot, *, again: bool = False) -> None:
-    draft.put(record.id, replace(slot, submitted=draft.now))
+    draft.put(record.id, evolve(slot, submitted=draft.now))
     draft.creates.append(Create(slot.name, slot.pool, record.template, record.id, again))
 
 

@@ -31,6 +31,7 @@ from provisioner.model import (
     Slot,
     Snapshot,
     Verdict,
+    evolve,
 )
 
 OWNED = frozenset({Verdict.OPEN, Verdict.SUCCEEDED})
@@ -116,9 +117,9 @@ class Draft:
     ) -> Slot:
         """Give a slot its verdict; one that the table forbids sets the slot aside instead."""
         if verdict not in TRANSITIONS[slot.verdict]:
-            changed = replace(slot, set_aside=True)
+            changed = evolve(slot, set_aside=True)
         else:
-            changed = replace(
+            changed = evolve(
                 slot,
                 verdict=verdict,
                 closed=self.now,

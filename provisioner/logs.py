@@ -1,4 +1,4 @@
-"""Log lines: a constant sentence, facts as keys. Text on a terminal, one JSON object a line elsewhere; always stderr."""
+"""Log lines: a constant sentence, facts as keys; text on a terminal, else one JSON object a line. Always on stderr."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ next plan recovers. Pure: no I/O, no clock, no logger.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from provisioner import pressure
 from provisioner.demand import Places, ask, missing
@@ -32,6 +32,7 @@ from provisioner.model import (
     Slot,
     Snapshot,
     Verdict,
+    evolve,
 )
 from provisioner.reflect import reflect
 from provisioner.returns import DELETE_AGAIN, settle_returns
@@ -58,8 +59,9 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
     _read_intent(draft, world.intent)
     reflect(draft)
     adopt(draft)
-    settle_returns(draft, world.busy)
+    # First what HF knew, then what it gave back: it may know of a machine only through the terminal answer.
     note_told(draft, world.contact)
+    settle_returns(draft, world.busy)
     cancel_unpolled(draft, world.contact)
     places = Places(draft, world.busy)
     for record in draft.records():
@@ -165,7 +167,7 @@ def _conclude(draft: Draft, record: RequestRecord) -> None:
         return
     running = [slot for slot in slots if slot.verdict is Verdict.OPEN and slot.ran is not None]
     for slot in running:
-        draft.put(record.id, replace(slot, verdict=Verdict.SUCCEEDED))
+        draft.put(record.id, evolve(slot, verdict=Verdict.SUCCEEDED))
     status = RequestStatus.COMPLETE if len(running) >= record.count else RequestStatus.COMPLETE_WITH_ERROR
     draft.update(record.id, ended=status, ended_at=draft.now)
 
@@ -184,6 +186,6 @@ def _delete_closed(draft: Draft, busy: Set[str]) -> None:
             if draft.now < again:
                 draft.wake_at(again)
                 continue
-            draft.put(record.id, replace(slot, delete_sent=draft.now))
+            draft.put(record.id, evolve(slot, delete_sent=draft.now))
             draft.deletes.append(Delete(slot.name, slot.pool, slot.delete, machine.fingerprint.uid))
             draft.wake_at(draft.now + DELETE_AGAIN)

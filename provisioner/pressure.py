@@ -55,11 +55,13 @@ def accepted(pressure: Pressure, submitted: float) -> Pressure:
     return _recovered(pressure) if pressure.failure.error in CALL_ERRORS else pressure
 
 
-def ran(pressure: Pressure, pool: PoolLimits, submitted: float, now: float, limits: Limits) -> Pressure:
-    """A machine reached running: the window grows by one, and a back-off that it outlived ends."""
+def ran(
+    pressure: Pressure, pool: PoolLimits, submitted: float, now: float, limits: Limits, *, machines: int = 1
+) -> Pressure:
+    """Machines reached running: the window grows by one for each, and a back-off that one of them outlived ends."""
     if pressure.level and submitted >= pressure.blocked_at:
         pressure = _recovered(pressure)
-    grown = replace(pressure, window=min(pressure.window + 1, pool.max_pending), ran=pressure.ran + 1)
+    grown = replace(pressure, window=min(pressure.window + machines, pool.max_pending), ran=pressure.ran + machines)
     return _judged(grown, now, limits)
 
 

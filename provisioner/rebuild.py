@@ -143,11 +143,12 @@ def _slot(
     if entry is not None and told == "fail":
         closed = replace(slot, closed=now, delete=DeleteReason.FAILED, gone=machine is None)
         if entry["message"] in (CANCELLED_MESSAGE, RETURNED_EARLY):
-            return replace(closed, verdict=Verdict.CANCELLED)
+            return replace(closed, verdict=Verdict.CANCELLED, delete=DeleteReason.CANCELLED)
         return replace(closed, submitted=None, verdict=Verdict.FAILED, failure=_failure(entry["message"]))
     if returned:
         verdict = Verdict.RETURNED if ended else Verdict.CANCELLED
-        return replace(slot, verdict=verdict, closed=now, delete=DeleteReason.RETURNED, gone=machine is None)
+        reason = DeleteReason.RETURNED if ended else DeleteReason.CANCELLED
+        return replace(slot, verdict=verdict, closed=now, delete=reason, gone=machine is None)
     if machine is None:
         verdict = Verdict.LOST if ended else Verdict.FAILED
         return replace(slot, verdict=verdict, closed=now, delete=DeleteReason.LOST, gone=True)

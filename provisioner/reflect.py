@@ -6,7 +6,6 @@ Pure: no I/O, no clock, no logger.
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import replace
 
 from provisioner import pressure
 from provisioner.draft import OWNED, Draft
@@ -18,15 +17,21 @@ from provisioner.model import (
     LossCause,
     Machine,
     Phase,
+    Pressure,
     RequestRecord,
     Slot,
     Snapshot,
     Verdict,
+    evolve,
 )
 
+UNKNOWN = Fingerprint()
 VANISHED = Failure(ErrorClass.OTHER, "The machine vanished.")
 REPLACED = Failure(ErrorClass.OTHER, "Another machine appeared under the same name.")
 ENDED = Failure(ErrorClass.OTHER, "The machine ended.")
+
+Began = dict[tuple[str, str], list[float]]
+"""By pool and template: when the machines were asked for that are now first seen running."""
 
 LATE_CREATE = 60.0
 """Seconds for which a create without a good answer may still be under way, and hold its place: longer than any call."""
@@ -35,6 +40,7 @@ LATE_CREATE = 60.0
 def reflect(draft: Draft) -> None:
     """Bring every slot in line with the newest complete snapshot of its pool; list what no slot explains."""
     explained: dict[str, int] = dict.fromkeys(draft.snapshots, 0)
+    began: Began = {}
     for record in draft.records():
         for slot in tuple(record.slots.values()):
             snapshot = draft.snapshots.get(slot.pool)
@@ -44,12 +50,25 @@ def reflect(draft: Draft) -> None:
             if machine is not None:
                 explained[slot.pool] += 1
                 if not _unchanged(slot, machine):
-                    _present(draft, record, slot, machine)
+                    _present(draft, record, slot, machine, began)
             elif not slot.gone:
                 _absent(draft, record, slot, snapshot)
+    for key, submissions in began.items():
+        draft.set_pressure(*key, _ran(draft, *key, submissions))
     for name, snapshot in draft.snapshots.items():
         if len(snapshot.machines) > explained[name]:
             draft.unknown[name] = _unexplained(draft, snapshot)
+
+
+def _ran(draft: Draft, pool: str, template: str, submissions: list[float]) -> Pressure:
+    return pressure.ran(
+        draft.pressure(pool, template),
+        draft.pool(pool),
+        max(submissions),
+        draft.now,
+        draft.limits,
+        machines=len(submissions),
+    )
 
 
 def _unchanged(slot: Slot, machine: Machine) -> bool:
@@ -64,7 +83,7 @@ def _unchanged(slot: Slot, machine: Machine) -> bool:
     ) or slot.set_aside
 
 
-def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> None:
+def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, began: Began) -> None:
     if slot.verdict not in OWNED:
         _remains(draft, record, slot, machine)
     elif slot.seen and slot.fingerprint.differs(machine.fingerprint):
@@ -74,14 +93,14 @@ def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) 
     elif machine.phase is Phase.STOPPING and slot.verdict is Verdict.OPEN:
         _end(draft, record, slot, machine.failure or ENDED, machine.cause or LossCause.DELETED)
     else:
-        _follow(draft, record, slot, machine)
+        _follow(draft, record, slot, machine, began)
 
 
-def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> None:
+def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, began: Began) -> None:
     """A machine that is there and may stay: remember what HF and later comparisons need."""
     runs = slot.ran is None and machine.phase is Phase.RUNNING
     known = slot.ran is not None or runs
-    changed = replace(
+    changed = evolve(
         slot,
         submitted=slot.opened if slot.submitted is None else slot.submitted,
         seen=True,
@@ -97,18 +116,16 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -
         notice=machine.notice,
         cause=machine.cause or slot.cause,
     )
-    if changed != slot:
+    if runs or changed != slot:
         draft.put(record.id, changed)
     if runs:
-        limits = draft.pool(slot.pool)
-        learned = pressure.ran(
-            draft.pressure(slot.pool, record.template), limits, slot.submitted or slot.opened, draft.now, draft.limits
-        )
-        draft.set_pressure(slot.pool, record.template, learned)
+        began.setdefault((slot.pool, record.template), []).append(changed.submitted or slot.opened)
 
 
 def _merged(known: Fingerprint, seen: Fingerprint) -> Fingerprint:
     """A value once known is kept; one that appears is added."""
+    if known == UNKNOWN:
+        return seen
     merged = Fingerprint(
         known.uid or seen.uid, known.created or seen.created, known.started or seen.started, known.ip or seen.ip
     )
@@ -117,7 +134,7 @@ def _merged(known: Fingerprint, seen: Fingerprint) -> Fingerprint:
 
 def _remains(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> None:
     """Something exists under a closed slot's name, however late: it is to be deleted."""
-    changed = replace(
+    changed = evolve(
         slot,
         gone=False,
         absent=None,
@@ -137,14 +154,14 @@ def _absent(draft: Draft, record: RequestRecord, slot: Slot, snapshot: Snapshot)
         return
     lag = draft.pool(slot.pool).lag
     if slot.absent is None:
-        draft.put(record.id, replace(slot, absent=snapshot.began))
+        draft.put(record.id, evolve(slot, absent=snapshot.began))
         draft.wake_at(draft.now + max(lag, 0.001))
     elif snapshot.began <= slot.absent or snapshot.began - slot.absent < lag:
         draft.wake_at(draft.now + max(slot.absent + lag - snapshot.began, 0.001))
     elif slot.verdict in OWNED:
         _end(draft, record, slot, VANISHED, slot.cause or LossCause.UNKNOWN, gone=True)
     else:
-        draft.put(record.id, replace(slot, gone=True))
+        draft.put(record.id, evolve(slot, gone=True))
 
 
 def _end(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from provisioner import pressure
 from provisioner.draft import Draft
@@ -21,6 +20,7 @@ from provisioner.model import (
     Outcome,
     Slot,
     Verdict,
+    evolve,
     split_name,
 )
 from provisioner.returns import DELETE_AGAIN, find_slot
@@ -55,7 +55,7 @@ def remember(
 
 
 def _created(draft: Draft, create: Create, slot: Slot) -> None:
-    draft.put(create.request, replace(slot, accepted=True))
+    draft.put(create.request, evolve(slot, accepted=True))
     learned = pressure.accepted(draft.pressure(create.pool, create.template), slot.submitted or slot.opened)
     draft.set_pressure(create.pool, create.template, learned)
 
@@ -79,10 +79,10 @@ def _not_sent(draft: Draft, create: Create, slot: Slot) -> None:
     """The place knows nothing of this create; of an earlier one of the same name it may."""
     if not create.again and not slot.seen and not slot.accepted:
         gone = slot.gone or slot.verdict is not Verdict.OPEN
-        draft.put(create.request, replace(slot, submitted=None, gone=gone))
+        draft.put(create.request, evolve(slot, submitted=None, gone=gone))
 
 
 def _delete_at(draft: Draft, slot: Slot, sent: float | None) -> None:
     parts = split_name(draft.limits.prefix, slot.name)
     if parts is not None:
-        draft.put(parts[0], replace(slot, delete_sent=sent))
+        draft.put(parts[0], evolve(slot, delete_sent=sent))

@@ -12,6 +12,7 @@ from provisioner.draft import Draft
 from provisioner.model import (
     Delete,
     DeleteReason,
+    RequestRecord,
     RequestStatus,
     ReturnRecord,
     ReturnResult,
@@ -63,11 +64,25 @@ def _settle(draft: Draft, record: ReturnRecord, busy: Set[str]) -> ReturnRecord:
 def _slot_result(draft: Draft, slot: Slot) -> ReturnResult | None:
     parts = split_name(draft.limits.prefix, slot.name)
     record = draft.record(parts[0]) if parts else None
-    if record is not None and slot.verdict is Verdict.SUCCEEDED:
-        slot = draft.close(record, slot, Verdict.RETURNED, reason=DeleteReason.RETURNED)
-    elif record is not None and slot.verdict is Verdict.OPEN:
+    if record is not None and slot.verdict is Verdict.OPEN:
         slot = draft.close(record, slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED)
+    elif record is not None and slot.verdict is Verdict.SUCCEEDED and record.told_at is not None:
+        slot = draft.close(record, slot, Verdict.RETURNED, reason=DeleteReason.RETURNED)
+    elif record is not None and record.told_at is None and slot.verdict in (Verdict.SUCCEEDED, Verdict.LOST):
+        slot = _take_back(draft, record, slot)
     return ReturnResult.GONE if slot.gone else None
+
+
+def _take_back(draft: Draft, record: RequestRecord, slot: Slot) -> Slot:
+    """HF has not read the terminal answer yet: it must not take from it a machine that it gave back."""
+    if slot.delete is DeleteReason.CANCELLED:
+        return slot
+    draft.update(record.id, ended=RequestStatus.COMPLETE_WITH_ERROR)
+    if slot.verdict is Verdict.SUCCEEDED:
+        return draft.close(draft.record(record.id), slot, Verdict.RETURNED, reason=DeleteReason.CANCELLED)
+    marked = replace(slot, delete=DeleteReason.CANCELLED)
+    draft.put(record.id, marked)
+    return marked
 
 
 def _stranger_result(

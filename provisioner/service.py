@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from provisioner.acting import InlineActors
 from provisioner.backends import Backend
 from provisioner.inspection import clock_of, look, plan_document
-from provisioner.loop import Loop, Pace, Wake
+from provisioner.loop import Loop, Pace, Wake, calm_collector
 from provisioner.metrics import MeasuredBackend, Metrics
 from provisioner.model import Limits, Look, Plan
 from provisioner.reconcile import Reconciler
@@ -112,6 +112,7 @@ class Service:
 
     def run(self, *, once: bool = False) -> None:
         """Until a signal ends it. Raises ListenError, StateError, SupersededError."""
+        calm_collector()
         self.server.start()
         log.info("Provisioner started", extra={"id": self._settings.id, "metrics": f"{self.server.url}/metrics"})
         events = self._events()

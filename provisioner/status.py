@@ -9,6 +9,7 @@ from typing import Any
 from provisioner.answers import Answer, Loss
 from provisioner.model import (
     Contact,
+    DeleteReason,
     Failure,
     Memory,
     RequestRecord,
@@ -22,6 +23,9 @@ from provisioner.model import (
 
 SUCCEEDED_ONCE = frozenset({Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST})
 """Once told as succeeded, always told so (law 8)."""
+
+CANCELLED = frozenset({Verdict.CANCELLED, Verdict.RETURNED, Verdict.LOST})
+"""Closed before HF had read the terminal answer, if that is why they are deleted."""
 
 NOT_OURS = "This machine exists but is not managed by this provisioner; it was left alone."
 RETURNED_EARLY = "HostFactory returned the machine before the request ended."
@@ -88,8 +92,7 @@ def _answer(id_: str, status: RequestStatus, message: str, machines: list[dict[s
 
 
 def _machine(slot: Slot, record: RequestRecord) -> dict[str, Any] | None:
-    cancelled = slot.verdict is Verdict.CANCELLED or (bool(record.message) and slot.verdict is Verdict.RETURNED)
-    if cancelled:
+    if slot.verdict in CANCELLED and slot.delete is DeleteReason.CANCELLED:
         text = record.message or RETURNED_EARLY
         return _entry(slot, "fail", "terminated", text, record.rc_account)
     if slot.verdict in SUCCEEDED_ONCE or (slot.verdict is Verdict.OPEN and slot.ran is not None):

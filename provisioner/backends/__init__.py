@@ -1,4 +1,4 @@
-"""What a backend promises: it observes one pool, creates machines and deletes them, and says what went wrong in few classes.
+"""What a backend promises: it observes one pool, creates and deletes machines, and says what went wrong in few classes.
 
 A backend never retries an action and never decides: the next cycle is the retry, the plan decides.
 """

@@ -6,10 +6,8 @@ Every judgement is by the cloud's own account of its machines.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
@@ -78,7 +76,7 @@ def test_no_machine_is_deleted_when_a_state_file_is_deleted(grid: Playground, fi
     if restart:
         grid.start_loop()
     # The loop has to notice (an idle cycle takes 2 s here), and would delete within a few cycles if it ever did.
-    deadline = time.monotonic() + 8
+    deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         assert sorted(running(grid)) == before
         time.sleep(0.5)
@@ -122,16 +120,3 @@ def test_it_is_ready_only_after_a_complete_cycle_and_exports_every_pool(grid: Pl
     metrics = requests.get(f"http://{grid.metrics}/metrics", timeout=10).text
     for pool in ("gke-main", "gke-spare", "mig-a", "mig-b"):
         assert f'hf_provisioner_observation_timestamp_seconds{{pool="{pool}"}}' in metrics
-
-
-def test_the_demonstration_holds() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "provisioner", "demo"],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-        env={**os.environ, "COLUMNS": "200"},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Every step held" in done.stdout

@@ -31,10 +31,12 @@ from provisioner.model import (
 )
 from provisioner.reconcile import CycleReport
 from provisioner.simulator import pod_status
+from provisioner.status import RETURNED_EARLY
 
 if TYPE_CHECKING:
     from tests.simulation.story import Story
 
+NOTHING = '{"machines":[]}'
 OWNED = (Verdict.OPEN, Verdict.SUCCEEDED)
 POOLS = {"ns-alpha": "alpha", "ns-gamma": "gamma"}
 
@@ -82,6 +84,7 @@ class Judge:
         self._asked: dict[str, tuple[str, float]] = {}
         """Names that were asked for: in which pool, and when first."""
         self._refused: set[str] = set()
+        self._cancelled: set[str] = set()
         self._made: Counter[str] = Counter()
         self._first_run: dict[str, str] = {}
         """The uid of each machine that ever ran."""
@@ -94,7 +97,7 @@ class Judge:
         self._answers: dict[str, Answer] = {}
         self._ended_at: dict[str, float] = {}
         self._returned_late: set[str] = set()
-        """Given back after their request's terminal answer was published."""
+        """Given back after HF had read their request's terminal answer."""
         self._orphan_deletes: list[float] = []
         self._too_many = False
         self._marks: tuple[object, object] = (None, None)
@@ -128,6 +131,7 @@ class Judge:
         """A delete is about to be sent (laws 3, 5, 6, 12)."""
         assert not self.superseded, "law 10: a superseded loop deletes"
         name, reason = delete.name, delete.reason
+        self._check_memory()
         slot = _slot(self._story.memory(), name)
         assert slot is None or slot.verdict not in OWNED, f"law 3: the close of {name} is not in memory.json"
         machine = self._story.machines().get(name)
@@ -150,8 +154,7 @@ class Judge:
             case DeleteReason.RETURNED:
                 assert name in story.returned, f"{why}, but HF did not return it"
             case DeleteReason.CANCELLED:
-                silent = wanted is not None and now - wanted.polled >= story.limits.cancel_after
-                assert name in story.returned or silent, f"{why}, but HF neither returned it nor forgot it"
+                assert name in self._cancelled, f"{why}, but its slot is not"
             case DeleteReason.TIMED_OUT | DeleteReason.WITHDRAWN:
                 assert not (healthy and seen_running), f"{why}, but it was seen running"
                 patience = limits.spill_after if reason is DeleteReason.WITHDRAWN else limits.boot_deadline
@@ -253,6 +256,11 @@ class Judge:
         allowed = slot.verdict is before or _reachable(before, slot.verdict)
         assert allowed, f"law 8: {slot.name} went from {before} to {slot.verdict}"
         self._slots[slot.name] = (slot.verdict, slot.pool)
+        if slot.delete is DeleteReason.CANCELLED and slot.name not in self._cancelled:
+            self._cancelled.add(slot.name)
+            wanted = self._story.requests[slot.name.split("-")[1]]
+            silent = self._story.world.now + self.gained - wanted.polled >= self._story.limits.cancel_after
+            assert slot.name in self._story.returned or silent, f"law 12: {slot.name} is cancelled without cause"
 
     def _check_answers(self, *, whole: bool) -> None:
         try:
@@ -288,10 +296,9 @@ class Judge:
         before = self._answers.get(id_)
         if before is not None and before.ended and before.text != answer.text:
             wanted = self._story.requests.get(id_)
-            cancelled = CANCELLED_MESSAGE in answer.text or '"cancelling' in answer.text
-            assert cancelled and wanted is not None and wanted.told is None, (
-                f"law 8: the terminal answer of {id_} became {answer.text}, was {before.text}"
-            )
+            cancelled = any(words in answer.text for words in (CANCELLED_MESSAGE, '"cancelling', RETURNED_EARLY))
+            allowed = cancelled and wanted is not None and wanted.told is None
+            assert allowed, f"law 8: the terminal answer of {id_} became {answer.text}, was {before.text}"
         self._answers[id_] = answer
         if answer.ended:
             self._ended_at.setdefault(id_, self._story.world.now)
@@ -305,8 +312,20 @@ class Judge:
             return
         if id_ in self._story.requests:
             self._story.requests[id_].told = answer.text
+            # What HF gave back in the meantime it may still find there: it read before the loop could change it.
+            self._returned_late |= self._story.returned.keys() & set(_succeeded(json.loads(answer.text)))
         else:
             self._story.returns[id_] = answer.text
+
+    def unknown(self, id_: str) -> None:
+        """HF asked for what left the files: the scripts answer that it ended with nothing."""
+        before = self._answers.get(id_)
+        assert before is not None, f"{id_} is unknown before it was answered"
+        assert before.ended, f"{id_} is unknown before it ended"
+        wanted = self._story.requests.get(id_)
+        if wanted is not None and wanted.told is None:
+            assert CANCELLED_MESSAGE in before.text, f"{id_} left the files before HF was told"
+            wanted.told = NOTHING
 
     def _check_heard(self, id_: str, answer: Answer) -> None:
         wanted = self._story.requests.get(id_)
@@ -319,8 +338,8 @@ class Judge:
         """HF returns machines."""
         for name in names:
             parts = split_name(self._story.limits.prefix, name)
-            answer = self._answers.get(parts[0]) if parts else None
-            if answer is not None and answer.ended:
+            wanted = self._story.requests.get(parts[0]) if parts else None
+            if wanted is not None and wanted.told is not None:
                 self._returned_late.add(name)
 
     def hosts(self) -> set[str]:
@@ -351,8 +370,8 @@ class Judge:
         for name in machines.keys() - hosts:
             if not (latched and name in self.orphans):
                 problems.append(f"law 12: {name} exists and nobody wants it")
-        lost = self._lost() if hosts - machines.keys() else {}
-        problems += [f"{name} is gone and HF is not told" for name in hosts - machines.keys() if name not in lost]
+        if not latched:
+            problems += [f"{name} is gone and HF is not told" for name in hosts - machines.keys() - self._lost().keys()]
         return problems
 
     def at_the_end(self) -> None:

@@ -8,7 +8,7 @@ import itertools
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
@@ -35,6 +35,7 @@ from provisioner.reconcile import CycleReport, Reconciler, SupersededError
 from provisioner.simulator.compute_settings import MigSpec, Timings
 from provisioner.simulator.direct import Direct, DirectGke, DirectMig, Line
 from provisioner.simulator.groups import Groups
+from provisioner.simulator.kube_errors import ApiError
 from provisioner.simulator.pods import Cluster
 from provisioner.simulator.world import World
 from provisioner.store import IntentTransaction, StateDir
@@ -411,15 +412,16 @@ class Story:
         """Machines appear that carry our identity and belong to no request."""
         for number in range(count):
             create = Create(f"{PREFIX}-{request}-{number:06d}", "alpha", "pods", request)
-            assert DirectGke._create(self.backends["alpha"], create) is None
-            self.judge.orphans[create.name] = self.world.now
+            if DirectGke._create(self.backends["alpha"], create) is None:
+                self.judge.orphans[create.name] = self.world.now
         self.judge.watch()
 
     def add_foreigner(self, name: str) -> None:
         """Somebody else's pod in our namespace."""
         spec = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "example/image:1"}]}
-        self.cluster.create("ns-alpha", {"metadata": {"name": name, "labels": {"app": "other"}}, "spec": spec})
-        self.judge.foreigners.add(name)
+        with suppress(ApiError):
+            self.cluster.create("ns-alpha", {"metadata": {"name": name, "labels": {"app": "other"}}, "spec": spec})
+            self.judge.foreigners.add(name)
 
     # --- HostFactory ----------------------------------------------------------------------------------------------
 
@@ -440,6 +442,8 @@ class Story:
         if id_ in self.requests:
             self.requests[id_].polled = self.world.now
         if answer is None:
+            if not self.hf.intent.find([id_]):
+                self.judge.unknown(id_)
             return
         if answer.ended:
             self.hf.seen.tell(id_)
@@ -506,6 +510,7 @@ class Story:
             for id_, told in self.returns.items():
                 if told is None:
                     self.poll(id_)
+            self.list_hosts()
             self.cycle()
             if not self.judge.unsettled():
                 break

@@ -65,7 +65,7 @@ spec:
     env:
     - {name: WHO, value: "{{machine}}/{{request}}/{{template}}/{{other}}"}
     - {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
-    volumeMounts: [{name: work, mountPath: /work}]
+    volumeMounts: [{name: work, mountPath: /scratch}]
   volumes: [{name: work, emptyDir: {}}]
 """
 
@@ -83,7 +83,7 @@ def test_nothing_the_user_wrote_is_lost() -> None:
         "hostname": CREATE.name,
         "volumes": [{"name": "work", "emptyDir": {}}],
     }
-    assert pod["spec"]["containers"][0]["volumeMounts"] == [{"name": "work", "mountPath": "/work"}]
+    assert pod["spec"]["containers"][0]["volumeMounts"] == [{"name": "work", "mountPath": "/scratch"}]
 
 
 def test_placeholders_in_environment_values_are_filled_and_nothing_else() -> None:

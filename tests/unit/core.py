@@ -1,0 +1,166 @@
+"""Small factories of the core's values: a world of two pools at loop time NOW, changed only where a test's rule is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from provisioner.demand import Places
+from provisioner.draft import OWNED, Draft
+from provisioner.model import (
+    Contact,
+    DeleteReason,
+    ErrorClass,
+    Failure,
+    Fingerprint,
+    Intent,
+    Limits,
+    Machine,
+    Memory,
+    Phase,
+    Plan,
+    PoolLimits,
+    Request,
+    RequestRecord,
+    ReturnRecord,
+    ReturnRequest,
+    Slot,
+    Snapshot,
+    TemplateLimits,
+    Unobserved,
+    Verdict,
+    machine_name,
+)
+from provisioner.plan import World, make_plan
+
+NOW = 10_000.0
+"""Loop time of a test's plan."""
+
+SEEN = NOW - 1.0
+"""When a snapshot begins, unless the test says otherwise."""
+
+BEFORE = NOW - 100.0
+"""When slots were opened, submitted and ran: before SEEN, and longer ago than a create may take."""
+
+PREFIX = "hf"
+REQUEST = "aaaaaaaaaa"
+OTHER = "bbbbbbbbbb"
+TEMPLATE = "T"
+
+STOCKOUT = Failure(ErrorClass.STOCKOUT, "ZONE_RESOURCE_POOL_EXHAUSTED")
+BROKEN = Failure(ErrorClass.OTHER, "ImagePullBackOff")
+
+
+def name(number: int = 0, request: str = REQUEST) -> str:
+    return machine_name(PREFIX, request, number)
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def pool(name: str = "a", **changes: Any) -> PoolLimits:
+    return replace(PoolLimits(name), **changes)
+
+
+def limits(*pools: PoolLimits, maximum: int | None = None, **changes: Any) -> Limits:
+    """One template over the pools in their order; without pools over ``a`` and ``b``."""
+    pools = pools or (pool("a"), pool("b"))
+    template = TemplateLimits(TEMPLATE, tuple(one.name for one in pools), maximum)
+    return replace(Limits(PREFIX, {one.name: one for one in pools}, {TEMPLATE: template}), **changes)
+
+
+# --- what is remembered -----------------------------------------------------------------------------------------------
+
+
+def slot(number: int = 0, verdict: Verdict = Verdict.OPEN, request: str = REQUEST, **changes: Any) -> Slot:
+    """Its create was accepted; nobody has seen it yet. A closed one was closed, and is to be deleted as failed."""
+    closed = {} if verdict in OWNED else {"closed": BEFORE, "delete": DeleteReason.FAILED}
+    known: dict[str, Any] = {"pool": "a", "opened": BEFORE, "submitted": BEFORE, "accepted": True}
+    return Slot(name(number, request), number, verdict=verdict, **(known | closed | changes))
+
+
+def running(number: int = 0, verdict: Verdict = Verdict.OPEN, request: str = REQUEST, **changes: Any) -> Slot:
+    """Its machine, as ``machine(number)`` makes it, runs."""
+    seen = machine(number, request=request)
+    facts = {"seen": True, "ran": BEFORE, "fingerprint": seen.fingerprint, "ip": seen.ip, "launched": seen.launched}
+    return slot(number, verdict, request, **(facts | changes))
+
+
+def unsent(number: int = 0, verdict: Verdict = Verdict.OPEN, **changes: Any) -> Slot:
+    """No call was ever made for it."""
+    return slot(number, verdict, **({"submitted": None, "accepted": False} | changes))
+
+
+def record(*slots: Slot, id_: str = REQUEST, **changes: Any) -> RequestRecord:
+    """A request of as many machines as it has slots."""
+    known: dict[str, Any] = {"count": len(slots), "read": BEFORE, "deadline": BEFORE + 3600.0}
+    if changes.get("ended"):
+        known |= {"ended_at": BEFORE}
+    numbers = {one.number: one for one in slots}
+    return RequestRecord(id_, TEMPLATE, slots=numbers, next_slot=max(numbers, default=-1) + 1, **(known | changes))
+
+
+def giving_back(*names: str, id_: str = "ret-aaaaaaaaaa", **changes: Any) -> ReturnRecord:
+    return ReturnRecord(id_, names, **({"read": BEFORE, "deadline": BEFORE + 3600.0} | changes))
+
+
+def memory(*records: RequestRecord | ReturnRecord, **changes: Any) -> Memory:
+    requests = {one.id: one for one in records if isinstance(one, RequestRecord)}
+    returns = {one.id: one for one in records if isinstance(one, ReturnRecord)}
+    return Memory("demo", **({"generation": 1, "requests": requests, "returns": returns} | changes))
+
+
+def intent_of(known: Memory, **changes: Any) -> Intent:
+    """The intent that this memory has read."""
+    wishes = {one.id: Request(one.id, one.template, one.count, 0.0) for one in known.requests.values()}
+    backs = {one.id: ReturnRequest(one.id, one.names, 0.0) for one in known.returns.values()}
+    return Intent(
+        **({"provisioner": "demo", "generation": known.generation, "requests": wishes, "returns": backs} | changes)
+    )
+
+
+# --- what is seen -----------------------------------------------------------------------------------------------------
+
+
+def machine(number: int = 0, phase: Phase = Phase.RUNNING, request: str = REQUEST, **changes: Any) -> Machine:
+    facts = {"fingerprint": Fingerprint(uid=f"uid-{number}"), "ip": f"10.0.0.{number % 250}", "launched": 1_700_000_000}
+    return Machine(name(number, request), phase, **(facts | changes))
+
+
+def snapshot(*machines: Machine, pool: str = "a", began: float = SEEN, **changes: Any) -> Snapshot:
+    return Snapshot(pool, began, {one.name: one for one in machines}, **changes)
+
+
+def unobserved(pool: str = "a") -> Unobserved:
+    return Unobserved(pool, SEEN, Failure(ErrorClass.UNAVAILABLE, "no route to host"))
+
+
+# --- putting them together --------------------------------------------------------------------------------------------
+
+
+def draft_of(known: Memory, *snapshots: Snapshot, limits: Limits, now: float = NOW) -> Draft:
+    return Draft(known, {one.pool: one for one in snapshots}, limits, now)
+
+
+def places_of(draft: Draft, busy: Iterable[str] = ()) -> Places:
+    return Places(draft, frozenset(busy))
+
+
+def plan(
+    known: Memory,
+    *looks: Snapshot | Unobserved,
+    limits: Limits,
+    intent: Intent | None = None,
+    contact: Contact | None = None,
+    busy: Iterable[str] = (),
+    now: float = NOW,
+) -> Plan:
+    """The plan for a memory whose intent is the one it has read, unless another is given."""
+    world = World(
+        intent or intent_of(known),
+        {one.pool: one for one in looks},
+        contact or Contact(since=now, active=now),
+        frozenset(busy),
+    )
+    return make_plan(world, known, limits, now)

@@ -1,0 +1,228 @@
+"""How much a pool is asked for: window, back-off, probes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner import pressure
+from provisioner.model import ErrorClass, Failure, Pressure
+from tests.unit.core import BROKEN, NOW, STOCKOUT, limits, pool
+
+LIMITS = limits(backoff_first=5.0, backoff_last=1800.0)
+POOL = pool(initial_window=100, max_pending=1000)
+PROBING = Pressure(window=8, spec="s", level=2, probing=True, blocked_at=NOW - 60, retry_at=NOW - 1, failure=STOCKOUT)
+
+
+def ran(known: Pressure, submitted: float = NOW - 10) -> Pressure:
+    return pressure.ran(known, POOL, submitted, NOW, LIMITS)
+
+
+def failed(known: Pressure, failure: Failure = BROKEN, submitted: float = NOW - 10) -> Pressure:
+    return pressure.failed(known, failure, submitted, NOW, LIMITS)
+
+
+# --- the window -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("initial", "most", "window"),
+    [
+        pytest.param(100, 1000, 100, id="it starts at initial_window"),
+        pytest.param(100, 30, 30, id="it never starts above max_pending"),
+    ],
+)
+def test_a_fresh_window(initial: int, most: int, window: int) -> None:
+    assert pressure.fresh(pool(initial_window=initial, max_pending=most), "s") == Pressure(window=window, spec="s")
+
+
+@pytest.mark.parametrize(
+    ("known", "pending", "probes", "room"),
+    [
+        pytest.param(Pressure(window=8), 0, 0, 8, id="an idle pool takes its whole window"),
+        pytest.param(Pressure(window=8), 3, 0, 5, id="what is pending takes its place in the window"),
+        pytest.param(Pressure(window=8), 9, 0, 0, id="a window that shrank below what is pending takes none"),
+        pytest.param(PROBING, 7, 0, 1, id="a probing pool takes one, whatever was pending before"),
+        pytest.param(PROBING, 0, 1, 0, id="a probing pool takes no second probe"),
+    ],
+)
+def test_room(known: Pressure, pending: int, probes: int, room: int) -> None:
+    assert pressure.room(known, pending, probes) == room
+
+
+def test_a_window_doubles_in_a_round_in_which_everything_runs() -> None:
+    known = Pressure(window=8)
+    for _ in range(8):
+        known = ran(known)
+    assert (known.window, known.level) == (16, 0)
+
+
+def test_a_window_never_grows_beyond_max_pending() -> None:
+    known = pressure.ran(Pressure(window=5), pool(max_pending=5), NOW, NOW, LIMITS)
+    assert known.window == 5
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "window"),
+    [
+        pytest.param(0, 7, 8, id="before the round is over nothing is judged"),
+        pytest.param(0, 8, 4, id="all of a round failed: it halves"),
+        pytest.param(7, 8, 7, id="over half of a round failed: it halves with what the others gained"),
+        pytest.param(8, 8, 16, id="half of a round failed: it keeps what the others gained"),
+    ],
+)
+def test_the_end_of_a_round(good: int, bad: int, window: int) -> None:
+    known = Pressure(window=8)
+    for _ in range(good):
+        known = ran(known)
+    for _ in range(bad):
+        known = failed(known)
+    assert known.window == window
+
+
+def test_a_window_halves_only_once_a_round_however_many_fail() -> None:
+    known = Pressure(window=64)
+    for _ in range(64):
+        known = failed(known)
+    assert (known.window, known.ran, known.failed) == (32, 0, 0)
+    assert known.level == 1
+
+
+def test_a_window_never_shuts_for_good() -> None:
+    known = Pressure(window=1)
+    for _ in range(20):
+        known = failed(known)
+    assert known.window == 1
+
+
+# --- the back-off -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "blocked"),
+    [
+        pytest.param(error, error not in (ErrorClass.OTHER, ErrorClass.TIMEOUT), id=f"one {error} in a wide window")
+        for error in ErrorClass
+    ],
+)
+def test_one_failure_blocks_only_if_the_next_create_would_meet_it_again(error: ErrorClass, blocked: bool) -> None:
+    known = failed(Pressure(window=8), Failure(error, "text"))
+    assert pressure.blocked(known, NOW) is blocked
+    assert (known.failure, known.failed) == (Failure(error, "text"), 1)
+
+
+def test_a_failed_probe_blocks_whatever_its_class() -> None:
+    known = failed(PROBING, BROKEN)
+    assert (known.level, known.failure) == (3, BROKEN)
+    assert pressure.blocked(known, NOW)
+
+
+def test_failures_of_one_instant_back_off_once() -> None:
+    once = failed(Pressure(window=8), STOCKOUT)
+    assert failed(once, STOCKOUT).level == once.level == 1
+
+
+def test_what_was_asked_for_before_the_back_off_says_nothing_new() -> None:
+    known = failed(PROBING, STOCKOUT, submitted=PROBING.blocked_at - 1)
+    assert (known.level, known.retry_at, known.blocked_at) == (2, PROBING.retry_at, PROBING.blocked_at)
+
+
+@pytest.mark.parametrize(
+    ("error", "probing"),
+    [
+        pytest.param(ErrorClass.THROTTLED, False, id="a throttled pool may take its window again after the wait"),
+        pytest.param(ErrorClass.STOCKOUT, True, id="a pool without stock is probed"),
+        pytest.param(ErrorClass.DENIED, True, id="a pool that denies is probed"),
+    ],
+)
+def test_after_a_refusal(error: ErrorClass, probing: bool) -> None:
+    known = pressure.refused(Pressure(window=8), Failure(error, "text"), NOW, LIMITS)
+    assert (known.probing, known.level, known.blocked_at) == (probing, 1, NOW)
+    assert pressure.blocked(known, NOW)
+    assert not pressure.blocked(known, known.retry_at)
+
+
+@given(level=st.integers(1, 200), seed=st.text())
+def test_a_back_off_is_exponential_with_jitter_within_its_bounds(level: int, seed: str) -> None:
+    step = min(1800.0, 5.0 * 2.0 ** min(level - 1, 100))
+    assert step / 2 <= pressure.backoff_seconds(level, LIMITS, seed) <= step
+
+
+def test_two_pools_do_not_retry_in_step() -> None:
+    seconds = {pressure.backoff_seconds(4, LIMITS, seed) for seed in ("a", "b", "c")}
+    assert len(seconds) == 3
+    assert pressure.backoff_seconds(4, LIMITS, "a") in seconds
+
+
+@pytest.mark.parametrize(
+    ("known", "submitted", "ended"),
+    [
+        pytest.param(PROBING, PROBING.blocked_at, True, id="a machine asked for since the back-off ends it"),
+        pytest.param(PROBING, PROBING.blocked_at - 1, False, id="a machine asked for before it does not"),
+    ],
+)
+def test_a_machine_that_runs_and_the_back_off(known: Pressure, submitted: float, ended: bool) -> None:
+    after = ran(known, submitted)
+    assert (after.level == 0, not after.probing, after.retry_at == 0.0, after.failure is None) == (ended,) * 4
+    assert after.window == known.window + 1
+
+
+@pytest.mark.parametrize(
+    ("error", "ended"),
+    [
+        pytest.param(error, error not in (ErrorClass.STOCKOUT, ErrorClass.QUOTA, ErrorClass.OTHER), id=str(error))
+        for error in ErrorClass
+    ],
+)
+def test_an_accepted_create_ends_the_back_off_of_an_error_of_the_call_alone(error: ErrorClass, ended: bool) -> None:
+    known = replace(PROBING, failure=Failure(error, "text"))
+    assert (pressure.accepted(known, NOW).level == 0) is ended
+
+
+def test_an_accepted_create_from_before_the_back_off_does_not_end_it() -> None:
+    known = replace(PROBING, failure=Failure(ErrorClass.DENIED, "text"))
+    assert pressure.accepted(known, PROBING.blocked_at - 1) is known
+
+
+# --- a new spec -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("known", "spec", "expected"),
+    [
+        pytest.param(PROBING, "s", PROBING, id="the same spec: remembered"),
+        pytest.param(PROBING, "", PROBING, id="a look that does not know the spec: remembered"),
+        pytest.param(PROBING, "t", Pressure(window=100, spec="t"), id="another spec: forgotten"),
+        pytest.param(Pressure(window=3), "s", Pressure(window=3, spec="s"), id="the first spec seen: noted"),
+    ],
+)
+def test_a_spec_and_what_was_learned(known: Pressure, spec: str, expected: Pressure) -> None:
+    assert pressure.respecified(known, POOL, spec) == expected
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["ran", "failed", "refused", "accepted"]), st.sampled_from(list(ErrorClass))))
+)
+def test_whatever_happens_a_window_stays_between_one_and_max_pending(
+    events: list[tuple[str, ErrorClass]],
+) -> None:
+    small, known, now = pool(initial_window=4, max_pending=9), pressure.fresh(pool(initial_window=4), "s"), NOW
+    for event, error in events:
+        now += 7.0
+        failure = Failure(error, "text")
+        match event:
+            case "ran":
+                known = pressure.ran(known, small, now - 1, now, LIMITS)
+            case "failed":
+                known = pressure.failed(known, failure, now - 1, now, LIMITS)
+            case "refused":
+                known = pressure.refused(known, failure, now, LIMITS)
+            case _:
+                known = pressure.accepted(known, now - 1)
+        assert 1 <= known.window <= 9
+        assert known.ran + known.failed < known.window or known.window == 1
+        assert known.retry_at <= now + 1800.0
+        assert (known.level == 0) <= (not known.probing)

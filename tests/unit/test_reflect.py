@@ -1,0 +1,322 @@
+"""What a complete snapshot says of the slots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from provisioner.model import (
+    DeleteReason,
+    Failure,
+    Fingerprint,
+    Limits,
+    LossCause,
+    Machine,
+    Notice,
+    Phase,
+    RequestStatus,
+    Slot,
+    Snapshot,
+    Verdict,
+)
+from provisioner.reflect import ENDED, LATE_CREATE, REPLACED, VANISHED, reflect
+from tests.unit.core import (
+    BEFORE,
+    BROKEN,
+    NOW,
+    REQUEST,
+    SEEN,
+    TEMPLATE,
+    draft_of,
+    limits,
+    machine,
+    memory,
+    name,
+    pool,
+    record,
+    running,
+    slot,
+    snapshot,
+    unsent,
+)
+
+LIMITS = limits(pool("a"), pool("b"))
+ENDED_RECORD = RequestStatus.COMPLETE
+
+
+def reflected(one: Slot, *looks: Snapshot, limits: Limits = LIMITS) -> Slot:
+    """The slot as one look after the other leaves it."""
+    known = memory(record(one))
+    for look in looks:
+        draft = draft_of(known, look, limits=limits, now=max(NOW, look.began + 1))
+        reflect(draft)
+        known = draft.memory()
+    return known.requests[REQUEST].slots[one.number]
+
+
+# --- a machine that is there ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "seen", "verdict", "reason"),
+    [
+        pytest.param(slot(), machine(phase=Phase.SUBMITTED), Verdict.OPEN, None, id="submitted: it may come"),
+        pytest.param(slot(), machine(phase=Phase.PENDING), Verdict.OPEN, None, id="pending: it may come"),
+        pytest.param(slot(), machine(), Verdict.OPEN, None, id="running: open until its request ends"),
+        pytest.param(slot(), machine(phase=Phase.GONE), Verdict.FAILED, DeleteReason.FAILED, id="dead: failed"),
+        pytest.param(slot(), machine(phase=Phase.STOPPING), Verdict.FAILED, DeleteReason.FAILED, id="stopping: failed"),
+        pytest.param(running(), machine(phase=Phase.GONE), Verdict.FAILED, DeleteReason.FAILED, id="ran, dead: failed"),
+        pytest.param(
+            running(), machine(fingerprint=Fingerprint(uid="x")), Verdict.FAILED, DeleteReason.FAILED,
+            id="another one of its name: failed",
+        ),
+        pytest.param(
+            running(), machine(phase=Phase.PENDING), Verdict.OPEN, None,
+            id="ran, not ready for a moment: nothing",
+        ),
+        pytest.param(
+            running(0, Verdict.SUCCEEDED), machine(), Verdict.SUCCEEDED, None, id="succeeded, running: nothing"
+        ),
+        pytest.param(
+            running(0, Verdict.SUCCEEDED), machine(phase=Phase.PENDING), Verdict.SUCCEEDED, None,
+            id="succeeded, not ready for a moment: nothing",
+        ),
+        pytest.param(
+            running(0, Verdict.SUCCEEDED), machine(phase=Phase.STOPPING), Verdict.SUCCEEDED, None,
+            id="succeeded, stopping: not lost before it is gone",
+        ),
+        pytest.param(
+            running(0, Verdict.SUCCEEDED), machine(phase=Phase.GONE), Verdict.LOST, DeleteReason.LOST,
+            id="succeeded, dead: lost, its remains are deleted",
+        ),
+        pytest.param(
+            running(0, Verdict.SUCCEEDED), machine(fingerprint=Fingerprint(uid="x")), Verdict.LOST, DeleteReason.LOST,
+            id="succeeded, another one of its name: lost",
+        ),
+        pytest.param(
+            slot(0, Verdict.WITHDRAWN, delete=DeleteReason.WITHDRAWN), machine(), Verdict.WITHDRAWN,
+            DeleteReason.WITHDRAWN, id="withdrawn, yet running: never reopened",
+        ),
+        pytest.param(
+            unsent(0, Verdict.FAILED, delete=None), machine(), Verdict.FAILED, DeleteReason.FAILED,
+            id="closed without a reason to delete, yet there: gets one",
+        ),
+    ],
+)  # fmt: skip
+def test_a_machine_that_is_there(before: Slot, seen: Machine, verdict: Verdict, reason: DeleteReason | None) -> None:
+    after = reflected(before, snapshot(seen))
+    assert (after.verdict, after.delete) == (verdict, reason)
+    assert not after.gone
+
+
+def test_a_machine_that_runs_is_remembered_with_what_hf_needs() -> None:
+    seen = machine(7, public_ip="198.51.100.7")
+    after = reflected(slot(7), snapshot(seen))
+    assert (after.ran, after.ip, after.public_ip, after.launched) == (NOW, seen.ip, "198.51.100.7", seen.launched)
+    assert after.fingerprint == seen.fingerprint
+
+
+def test_what_hf_was_told_of_a_machine_that_runs_is_never_told_differently() -> None:
+    later = machine(ip="10.9.9.9", public_ip="198.51.100.9", launched=1)
+    after = reflected(running(), snapshot(later))
+    assert (after.ip, after.public_ip, after.launched) == ("10.0.0.0", "", machine().launched)
+
+
+def test_why_a_machine_does_not_run_is_remembered_until_it_runs() -> None:
+    waits = snapshot(machine(phase=Phase.PENDING, failure=BROKEN))
+    assert reflected(slot(), waits).failure == BROKEN
+    assert reflected(slot(), waits, snapshot(machine(), began=SEEN + 5)).failure is None
+
+
+def test_a_machine_of_a_slot_thought_unsent_counts_as_submitted() -> None:
+    after = reflected(unsent(), snapshot(machine(phase=Phase.PENDING)))
+    assert (after.submitted, after.seen, after.accepted) == (BEFORE, True, True)
+
+
+def test_a_notice_is_kept_and_its_withdrawal_too() -> None:
+    notice = Notice(LossCause.PREEMPTED, NOW + 30)
+    noticed = snapshot(machine(notice=notice))
+    assert reflected(running(0, Verdict.SUCCEEDED), noticed).notice == notice
+    assert reflected(running(0, Verdict.SUCCEEDED), noticed, snapshot(machine(), began=SEEN + 5)).notice is None
+
+
+@pytest.mark.parametrize(
+    ("known", "seen", "same"),
+    [
+        pytest.param(Fingerprint(uid="1"), Fingerprint(uid="1", ip="10.0.0.1"), True, id="a value that appears"),
+        pytest.param(Fingerprint(uid="1", ip="10.0.0.1"), Fingerprint(uid="1"), True, id="a value that is not told"),
+        pytest.param(Fingerprint(uid="1"), Fingerprint(uid="2"), False, id="another uid"),
+        pytest.param(Fingerprint(created="1"), Fingerprint(created="2"), False, id="another creation"),
+        pytest.param(Fingerprint(started="1"), Fingerprint(started="2"), False, id="another start"),
+        pytest.param(Fingerprint(ip="1"), Fingerprint(ip="2"), False, id="another address"),
+    ],
+)
+def test_the_same_machine_or_another_of_its_name(known: Fingerprint, seen: Fingerprint, same: bool) -> None:
+    after = reflected(running(0, Verdict.SUCCEEDED, fingerprint=known), snapshot(machine(fingerprint=seen)))
+    assert (after.verdict is Verdict.SUCCEEDED) is same
+    assert (after.failure == REPLACED) is not same
+
+
+def test_a_value_once_known_is_compared_even_after_a_look_without_it() -> None:
+    known = running(0, Verdict.SUCCEEDED, fingerprint=Fingerprint(uid="1", ip="10.0.0.1"))
+    without = snapshot(machine(fingerprint=Fingerprint(uid="1")))
+    moved = snapshot(machine(fingerprint=Fingerprint(uid="1", ip="10.0.0.2")), began=SEEN + 5)
+    assert reflected(known, without, moved).verdict is Verdict.LOST
+
+
+@pytest.mark.parametrize(
+    ("seen", "failure", "cause"),
+    [
+        pytest.param(machine(phase=Phase.GONE), ENDED, LossCause.UNKNOWN, id="nothing known"),
+        pytest.param(
+            machine(phase=Phase.GONE, failure=BROKEN, cause=LossCause.EVICTED), BROKEN, LossCause.EVICTED,
+            id="the place's own words and cause",
+        ),
+    ],
+)  # fmt: skip
+def test_why_a_machine_ended(seen: Machine, failure: Failure, cause: LossCause) -> None:
+    after = reflected(running(0, Verdict.SUCCEEDED), snapshot(seen))
+    assert (after.failure, after.cause, after.closed) == (failure, cause, NOW)
+
+
+def test_the_cause_told_while_it_stopped_is_the_cause_of_its_loss() -> None:
+    stops = snapshot(machine(phase=Phase.STOPPING, cause=LossCause.PREEMPTED))
+    empty = [snapshot(began=SEEN + seconds) for seconds in (5, 10)]
+    after = reflected(running(0, Verdict.SUCCEEDED), stops, *empty)
+    assert (after.verdict, after.cause) == (Verdict.LOST, LossCause.PREEMPTED)
+
+
+# --- absence ----------------------------------------------------------------------------------------------------------
+
+SUCCEEDED = running(0, Verdict.SUCCEEDED)
+
+
+@pytest.mark.parametrize(
+    ("before", "lag", "looks", "verdict", "gone"),
+    [
+        pytest.param(SUCCEEDED, 0, [SEEN], Verdict.SUCCEEDED, False, id="one look without it proves nothing"),
+        pytest.param(SUCCEEDED, 0, [SEEN, SEEN], Verdict.SUCCEEDED, False, id="the same look twice is one look"),
+        pytest.param(SUCCEEDED, 0, [SEEN, SEEN + 1], Verdict.LOST, True, id="two looks prove it"),
+        pytest.param(SUCCEEDED, 30, [SEEN, SEEN + 29], Verdict.SUCCEEDED, False, id="two looks within the lag do not"),
+        pytest.param(SUCCEEDED, 30, [SEEN, SEEN + 30], Verdict.LOST, True, id="two looks the lag apart do"),
+        pytest.param(
+            SUCCEEDED, 30, [SEEN, SEEN + 15, SEEN + 30], Verdict.LOST, True, id="a look between changes nothing"
+        ),
+        pytest.param(running(), 0, [SEEN, SEEN + 1], Verdict.FAILED, True, id="before the terminal answer it failed"),
+        pytest.param(
+            slot(), 0, [SEEN, SEEN + 1, SEEN + 600], Verdict.OPEN, False, id="accepted and never seen: pending"
+        ),
+        pytest.param(slot(0, seen=True), 0, [SEEN, SEEN + 1], Verdict.FAILED, True, id="seen pending, then vanished"),
+        pytest.param(slot(0, Verdict.FAILED), 0, [SEEN], Verdict.FAILED, False, id="closed: not yet known to be gone"),
+        pytest.param(slot(0, Verdict.FAILED), 0, [SEEN, SEEN + 1], Verdict.FAILED, True, id="closed: gone"),
+        pytest.param(
+            running(0, Verdict.SUCCEEDED, set_aside=True), 0, [SEEN, SEEN + 1], Verdict.SUCCEEDED, False,
+            id="set aside: nobody touches it",
+        ),
+    ],
+)  # fmt: skip
+def test_a_machine_that_is_not_there(
+    before: Slot, lag: float, looks: list[float], verdict: Verdict, gone: bool
+) -> None:
+    after = reflected(before, *(snapshot(began=began) for began in looks), limits=limits(pool("a", lag=lag)))
+    assert (after.verdict, after.gone) == (verdict, gone)
+    assert (after.failure == VANISHED) is (before.verdict is not after.verdict)
+
+
+@pytest.mark.parametrize(
+    ("before", "counts_from"),
+    [
+        pytest.param(slot(0, Verdict.RETURNED, closed=SEEN), SEEN, id="a close: only looks begun after it"),
+        pytest.param(
+            slot(0, Verdict.FAILED, accepted=False, submitted=SEEN, closed=SEEN), SEEN + LATE_CREATE,
+            id="a create without a good answer: only looks begun after it may still be under way",
+        ),
+        pytest.param(
+            slot(0, Verdict.FAILED, submitted=SEEN, closed=BEFORE), SEEN, id="an accepted create: looks begun after it"
+        ),
+    ],
+)  # fmt: skip
+def test_only_looks_begun_after_the_fact_count(before: Slot, counts_from: float) -> None:
+    early = [snapshot(began=counts_from - 1), snapshot(began=counts_from)]
+    assert not reflected(before, *early).gone
+    assert reflected(before, *early).absent is None
+    late = [snapshot(began=counts_from + 1), snapshot(began=counts_from + 2)]
+    assert reflected(before, *early, *late).gone
+
+
+def test_a_machine_that_reappears_was_never_absent() -> None:
+    looks = [snapshot(), snapshot(machine(), began=SEEN + 1), snapshot(began=SEEN + 2)]
+    after = reflected(SUCCEEDED, *looks)
+    assert (after.verdict, after.absent) == (Verdict.SUCCEEDED, SEEN + 2)
+
+
+def test_what_appears_under_a_name_that_was_gone_is_deleted_and_proven_absent_anew() -> None:
+    late = machine(fingerprint=Fingerprint(uid="late"))
+    closed = running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, gone=True, absent=BEFORE)
+    after = reflected(closed, snapshot(late))
+    assert (after.verdict, after.gone, after.absent, after.delete) == (
+        Verdict.RETURNED, False, None, DeleteReason.RETURNED
+    )  # fmt: skip
+    assert not reflected(closed, snapshot(late), snapshot(began=SEEN + 1)).gone
+    assert reflected(closed, snapshot(late), snapshot(began=SEEN + 1), snapshot(began=SEEN + 2)).gone
+
+
+def test_a_pool_that_was_not_seen_changes_nothing() -> None:
+    known = memory(record(SUCCEEDED))
+    draft = draft_of(known, snapshot(pool="b"), limits=LIMITS)
+    reflect(draft)
+    assert draft.memory() is known
+
+
+def test_a_machine_that_runs_as_before_changes_nothing() -> None:
+    known = memory(record(SUCCEEDED, running(1)))
+    draft = draft_of(known, snapshot(machine(0), machine(1)), limits=LIMITS)
+    reflect(draft)
+    assert draft.memory() is known
+    assert draft.unknown == {}
+
+
+# --- what no slot explains --------------------------------------------------------------------------------------------
+
+
+def test_a_machine_without_a_slot_is_listed() -> None:
+    draft = draft_of(memory(record(running(0))), snapshot(machine(0), machine(1)), limits=LIMITS)
+    reflect(draft)
+    assert draft.unknown == {"a": [name(1)]}
+
+
+def test_a_machine_of_a_slot_of_another_pool_is_explained_by_none() -> None:
+    draft = draft_of(memory(record(running(0, pool="b"))), snapshot(machine(0)), limits=LIMITS)
+    reflect(draft)
+    assert draft.unknown == {"a": [name(0)]}
+
+
+# --- what it teaches about the pool -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "seen", "ran", "failed"),
+    [
+        pytest.param(slot(), [machine()], 1, 0, id="it runs for the first time: a success"),
+        pytest.param(running(), [machine()], 0, 0, id="it runs on: nothing new"),
+        pytest.param(slot(), [machine(phase=Phase.GONE)], 0, 1, id="it died before it ran: a failure"),
+        pytest.param(running(), [machine(phase=Phase.GONE)], 0, 0, id="it died after it ran: not the boot's fault"),
+        pytest.param(
+            running(0, Verdict.SUCCEEDED), [machine(phase=Phase.GONE)], 0, 0, id="it was lost: not the boot's fault"
+        ),
+    ],
+)
+def test_what_a_look_teaches(before: Slot, seen: list[Machine], ran: int, failed: int) -> None:
+    draft = draft_of(memory(record(before)), snapshot(*seen), limits=LIMITS)
+    reflect(draft)
+    learned = draft.pressure("a", TEMPLATE)
+    assert (learned.ran, learned.failed) == (ran, failed)
+
+
+def test_a_terminal_answer_outlives_the_machine() -> None:
+    known = memory(replace(record(SUCCEEDED), ended=ENDED_RECORD))
+    draft = draft_of(known, snapshot(machine(phase=Phase.GONE)), limits=LIMITS)
+    reflect(draft)
+    assert draft.memory().requests[REQUEST].ended is ENDED_RECORD
+    assert [close.verdict for close in draft.closes] == [Verdict.LOST]
