@@ -219,7 +219,8 @@ def _keep(playground: Playground, console: Console) -> int:
 then for example:
   hf_scripts/requestMachines.sh '{"template":{"templateId":"GkePod","machineCount":5}}'
   .venv/bin/provisioner status
-  kubectl get pods -n symphony -w""",
+  kubectl get pods -n symphony -w
+  gcloud compute instance-groups managed list-instances hf-a --zone us-central1-a""",
         soft_wrap=True,
         highlight=False,
     )

@@ -163,6 +163,11 @@ class Playground:
             **self.environment,
             "KUBECONFIG": self.addresses["kubeconfig"],
             "PROVISIONER_COMPUTE_ENDPOINT": self.addresses["compute"],
+            "CLOUDSDK_CONFIG": str(self.directory / "gcloud"),
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": self.addresses["compute"],
+            "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
+            "CLOUDSDK_CORE_CHECK_GCE_METADATA": "false",
+            "CLOUDSDK_CORE_PROJECT": "demo-project",
         }
         return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
 

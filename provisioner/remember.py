@@ -77,9 +77,12 @@ def _refused(draft: Draft, create: Create, slot: Slot, failure: Failure) -> None
 
 def _not_sent(draft: Draft, create: Create, slot: Slot) -> None:
     """The place knows nothing of this create; of an earlier one of the same name it may."""
-    if not create.again and not slot.seen and not slot.accepted:
-        gone = slot.gone or slot.verdict is not Verdict.OPEN
-        draft.put(create.request, evolve(slot, submitted=None, gone=gone))
+    if create.again or slot.seen or slot.accepted:
+        return
+    if slot.verdict is Verdict.OPEN:
+        draft.put(create.request, evolve(slot, submitted=None))
+    else:
+        draft.put(create.request, evolve(slot, gone=True))
 
 
 def _delete_at(draft: Draft, slot: Slot, sent: float | None) -> None:

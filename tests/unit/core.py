@@ -94,11 +94,11 @@ def unsent(number: int = 0, verdict: Verdict = Verdict.OPEN, **changes: Any) -> 
 
 def record(*slots: Slot, id_: str = REQUEST, **changes: Any) -> RequestRecord:
     """A request of as many machines as it has slots."""
-    known: dict[str, Any] = {"count": len(slots), "read": BEFORE, "deadline": BEFORE + 3600.0}
+    known: dict[str, Any] = {"template": TEMPLATE, "count": len(slots), "read": BEFORE, "deadline": BEFORE + 3600.0}
     if changes.get("ended"):
         known |= {"ended_at": BEFORE}
     numbers = {one.number: one for one in slots}
-    return RequestRecord(id_, TEMPLATE, slots=numbers, next_slot=max(numbers, default=-1) + 1, **(known | changes))
+    return RequestRecord(id_, slots=numbers, next_slot=max(numbers, default=-1) + 1, **(known | changes))
 
 
 def giving_back(*names: str, id_: str = "ret-aaaaaaaaaa", **changes: Any) -> ReturnRecord:
