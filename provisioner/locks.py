@@ -275,6 +275,12 @@ class LoopLock:
         self._file.sign({"epoch": epoch, **identity()}, durable=True)
         return epoch
 
+    def sign_off(self) -> None:
+        """Say that no call of this loop is under way any more: a successor need not wait for it. Needs the lock."""
+        self._file.check_in_place()
+        epoch = whole_number(self._file.record(), "epoch")
+        self._file.sign({"epoch": epoch, **identity(), "ended": True}, durable=True)
+
     def release(self) -> None:
         """Let the next loop take over. Safe to call twice."""
         self._file.release()

@@ -325,9 +325,11 @@ class Loop:
         return report
 
     def _finish(self, reconciler: Reconciler) -> None:
-        """Record what the last calls came to, so that a successor need not ask again."""
+        """Record what the last calls came to, so that a successor need not ask again, nor wait."""
         try:
             reconciler.settle()
+            self._check_epoch()
+            self._state.loop_lock.sign_off()
         except (StateError, SupersededError) as error:
             log.warning("The last outcomes were not recorded", extra={"error": str(error)})
 

@@ -27,6 +27,7 @@ from tests.kube.client import Client
 from tests.waiting import until
 
 ADMIN = "admin"
+CONTROLLERS = ("kube-controller-manager", "kube-scheduler", "kwok")
 NODES = 10
 START_SECONDS = 90.0
 """A machine of two cores that builds something else at the same time needs half of it."""
@@ -96,14 +97,16 @@ class Cluster:
 
     def stop_server(self) -> None:
         """Kill the API server; everything else runs on."""
-        server = self._processes.pop("kube-apiserver")
-        server.kill()
-        server.wait()
+        self._end("kube-apiserver")
 
     def start_server(self) -> None:
         """Start it again, on the same port, with the same data; returns once it serves."""
         self._start_server()
         self._until_ready()
+        # Left alone they would wait up to a minute before they try again, and every test after this with them.
+        for program in CONTROLLERS:
+            self._end(program)
+        self._start_controllers()
 
     def add_node(self, name: str, **labels: str) -> None:
         """A node that kwok plays."""
@@ -223,6 +226,11 @@ class Cluster:
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
+
+    def _end(self, program: str) -> None:
+        process = self._processes.pop(program)
+        process.kill()
+        process.wait()
 
     def _until_ready(self) -> None:
         deadline = time.monotonic() + START_SECONDS

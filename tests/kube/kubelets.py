@@ -6,6 +6,7 @@ Annotation ``test/delay`` (such as ``3s``): how long the kubelet takes before it
 from __future__ import annotations
 
 from collections.abc import Iterable
+from textwrap import indent
 from typing import Any
 
 import yaml
@@ -66,7 +67,7 @@ def _begins(status: str, operator: str, kubelets: Iterable[str]) -> dict[str, An
             "durationMilliseconds": 0,
             "durationFrom": {"expressionFrom": f'.metadata.annotations["{DELAY}"]'},
         },
-        "next": {"statusTemplate": status},
+        "next": _says(status),
     }
 
 
@@ -78,7 +79,7 @@ def _exits() -> dict[str, Any]:
             (_label(), "In", EXITS),
         ),
         "delay": {"durationMilliseconds": int(EXIT_SECONDS * 1000)},
-        "next": {"statusTemplate": _status("Succeeded", "terminated: {exitCode: 0, reason: Completed}")},
+        "next": _says(_status("Succeeded", "terminated: {exitCode: 0, reason: Completed}")),
     }
 
 
@@ -88,6 +89,13 @@ def _deletion() -> dict[str, Any]:
         "delay": {"durationMilliseconds": int(CONFIRM_SECONDS * 1000)},
         "next": {"delete": True},
     }
+
+
+def _says(status: str) -> dict[str, Any]:
+    """The pod gets this status, unless it changed meanwhile: else kwok may begin a pod twice, with another address."""
+    version = 'metadata: {resourceVersion: "{{ .metadata.resourceVersion }}"}'
+    template = f"{version}\nstatus:\n{indent(status, '  ')}"
+    return {"patches": [{"subresource": "status", "type": "strategic", "template": template}]}
 
 
 def _label() -> str:

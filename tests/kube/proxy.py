@@ -75,7 +75,11 @@ class Proxy:
             def log_message(self, *_: object) -> None:
                 """Nothing: ``calls`` holds what tests need."""
 
-        self._listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        class Listener(ThreadingHTTPServer):
+            def handle_error(self, *_: object) -> None:
+                """Nothing: connections break off here by design."""
+
+        self._listener = Listener(("127.0.0.1", 0), Handler)
         self._listener.daemon_threads = True
         self._listener.block_on_close = False
         self.address = f"http://127.0.0.1:{self._listener.server_port}"

@@ -17,6 +17,7 @@ from provisioner.model import ErrorClass, Failure, Phase
 from tests.contract.places import PREFIX, REQUEST
 from tests.kube.client import Document
 from tests.kube.cluster import Cluster
+from tests.kube.kubelets import EXITS, LABEL
 from tests.kube.place import KubePlace
 from tests.kube.proxy import Proxy
 from tests.kube.space import RBAC, Space
@@ -129,6 +130,55 @@ def test_a_namespace_that_is_being_deleted_takes_no_pods(place: KubePlace, space
     failure = refusal(place, {"web-1"})
     assert failure.error is ErrorClass.DENIED
     assert "being terminated" in failure.text
+
+
+# --- pods that do not run ---------------------------------------------------------------------------------------------
+
+
+def labelled(kubelet: str) -> str:
+    """A manifest whose pods a kubelet treats so."""
+    metadata = f"metadata: {{labels: {{{LABEL}: {kubelet}}}}}"
+    return f"kind: Pod\n{metadata}\nspec: {{containers: [{{name: main, image: busybox}}]}}\n"
+
+
+@pytest.mark.parametrize(
+    ("kubelet", "phase", "error", "words"),
+    [
+        ("image-pull", Phase.PENDING, ErrorClass.INVALID, "main: ImagePullBackOff: Back-off pulling image"),
+        ("config", Phase.PENDING, ErrorClass.INVALID, 'CreateContainerConfigError: secret "grid" not found'),
+        ("crash-loop", Phase.PENDING, ErrorClass.OTHER, "CrashLoopBackOff"),
+        ("never-ready", Phase.PENDING, ErrorClass.OTHER, "containers with unready status: [main]"),
+        ("fails", Phase.GONE, ErrorClass.OTHER, "exit code 1"),
+        ("oom", Phase.GONE, ErrorClass.OTHER, "OOMKilled"),
+    ],
+)
+def test_why_a_pod_does_not_run_is_told_in_the_kubelets_words(
+    place: KubePlace, kubelet: str, phase: Phase, error: ErrorClass, words: str
+) -> None:
+    place.rewrite(labelled(kubelet))
+    place.create(1)
+    machine = until(lambda: (seen := place.look().machines[ONE]).failure and seen, 20, what="it fails")
+    assert machine
+    assert machine.phase is phase
+    assert machine.failure is not None
+    assert machine.failure.error is error
+    assert words in machine.failure.text
+
+
+def test_a_pod_that_no_node_takes_is_a_stockout_in_the_schedulers_words(place: KubePlace) -> None:
+    place.rewrite("nodeSelector: {disk: huge}\ncontainers: [{name: main, image: busybox}]\n")
+    place.create(1)
+    failure = until(lambda: place.look().machines[ONE].failure, 20)
+    assert failure is not None
+    assert failure.error is ErrorClass.STOCKOUT
+    assert "didn't match Pod's node affinity/selector" in failure.text
+
+
+def test_a_pod_that_ends_well_is_gone(place: KubePlace) -> None:
+    place.rewrite(labelled(EXITS))
+    place.create(1)
+    place.until_seen(ONE)
+    place.until_seen(ONE, Phase.GONE)
 
 
 # --- what the role allows ---------------------------------------------------------------------------------------------

@@ -81,11 +81,13 @@ class Judge:
         """Machines that the driver took away."""
         self.orphans: dict[str, float] = {}
         self.foreigners: set[str] = set()
+        self.foreigners_returned: set[str] = set()
+        """Those that were there when HF returned them."""
         self._asked: dict[str, tuple[str, float]] = {}
         """Names that were asked for: in which pool, and when first."""
         self._refused: set[str] = set()
         self._cancelled: set[str] = set()
-        self._made: Counter[str] = Counter()
+        self._unspoken: AssertionError | None = None
         self._first_run: dict[str, str] = {}
         """The uid of each machine that ever ran."""
         self._shown: set[str] = set()
@@ -96,6 +98,12 @@ class Judge:
         self._next: dict[str, int] = {}
         self._answers: dict[str, Answer] = {}
         self._ended_at: dict[str, float] = {}
+        self._returned_before: set[str] = set()
+        """Given back before the cycle in hand."""
+        self._unheard_before: set[str] = set()
+        """Requests whose terminal answer HF had not read before the cycle in hand."""
+        self._polled_before: dict[str, float] = {}
+        """When each request was polled last before the cycle in hand."""
         self._returned_late: set[str] = set()
         """Given back after HF had read their request's terminal answer."""
         self._orphan_deletes: list[float] = []
@@ -116,16 +124,23 @@ class Judge:
             assert slot.pool == create.pool, f"law 2: {create.name} is of {slot.pool}, created in {create.pool}"
             pool, _ = self._asked.setdefault(create.name, (create.pool, self._story.world.now))
             assert pool == create.pool, f"law 2: {create.name} is created in {pool} and in {create.pool}"
-            assert create.name not in self._story.returned, f"law 12: {create.name} was returned and is created"
+            assert create.name not in self._returned_before, f"law 12: {create.name} was returned and is created"
 
     def refused(self, create: Create) -> None:
         """A create was answered with an error."""
         self._refused.add(create.name)
 
-    def applied(self, create: Create) -> None:
-        """The place has done a create."""
-        self._made[create.name] += 1
-        self.watch()
+    def applied(self) -> None:
+        """The place has done a create. The loop guards itself against errors here: they are raised by ``speak``."""
+        try:
+            self.watch()
+        except AssertionError as error:
+            self._unspoken = self._unspoken or error
+
+    def speak(self) -> None:
+        """Raise what was found inside a batch."""
+        if self._unspoken is not None:
+            raise self._unspoken
 
     def deleting(self, delete: Delete) -> None:
         """A delete is about to be sent (laws 3, 5, 6, 12)."""
@@ -205,8 +220,11 @@ class Judge:
         for name in self.foreigners:
             assert self._story.cluster.pods.get("ns-alpha", name), f"law 5: {name} was not ours and is gone"
 
-    def looked(self, looks: Mapping[str, Look], now: float) -> None:
-        """What the cycle in hand is shown."""
+    def begins(self, looks: Mapping[str, Look], now: float) -> None:
+        """A cycle begins and is shown this."""
+        self._returned_before = set(self._story.returned)
+        self._unheard_before = {id_ for id_, wanted in self._story.requests.items() if wanted.told is None}
+        self._polled_before = {id_: wanted.polled for id_, wanted in self._story.requests.items()}
         self._shown = set()
         for look in looks.values():
             if not isinstance(look, Snapshot) or now - look.began > self._story.limits.pools[look.pool].stale_after:
@@ -258,9 +276,9 @@ class Judge:
         self._slots[slot.name] = (slot.verdict, slot.pool)
         if slot.delete is DeleteReason.CANCELLED and slot.name not in self._cancelled:
             self._cancelled.add(slot.name)
-            wanted = self._story.requests[slot.name.split("-")[1]]
-            silent = self._story.world.now + self.gained - wanted.polled >= self._story.limits.cancel_after
-            assert slot.name in self._story.returned or silent, f"law 12: {slot.name} is cancelled without cause"
+            polled = self._polled_before[slot.name.split("-")[1]]
+            silent = self._story.world.now + self.gained - polled >= self._story.limits.cancel_after
+            assert slot.name in self._returned_before or silent, f"law 12: {slot.name} is cancelled without cause"
 
     def _check_answers(self, *, whole: bool) -> None:
         try:
@@ -288,16 +306,18 @@ class Judge:
             assert len(succeeded) == wanted.count, f"{id_} is complete with {len(succeeded)} of {wanted.count}"
         for name in succeeded:
             assert name in self._first_run, f"{name} never ran and is reported so"
-            back = name in self._story.returned and name not in self._returned_late
+            back = name in self._returned_before and name not in self._returned_late
             assert not (back and whole), f"law 12: {name} was returned and is reported running again"
 
     def _check_constant(self, id_: str, answer: Answer) -> None:
-        """Law 8. Only a request whose answer HF never read may still be cancelled."""
+        """Law 8. Only a request whose answer HF never read may still be cancelled, or lose what HF gave back."""
         before = self._answers.get(id_)
         if before is not None and before.ended and before.text != answer.text:
             wanted = self._story.requests.get(id_)
-            cancelled = any(words in answer.text for words in (CANCELLED_MESSAGE, '"cancelling', RETURNED_EARLY))
-            allowed = cancelled and wanted is not None and wanted.told is None
+            cancelled = CANCELLED_MESSAGE in answer.text or '"cancelling' in answer.text
+            unheard = wanted is not None and wanted.told is None
+            early = RETURNED_EARLY in answer.text and id_ in self._unheard_before
+            allowed = (cancelled and unheard) or early
             assert allowed, f"law 8: the terminal answer of {id_} became {answer.text}, was {before.text}"
         self._answers[id_] = answer
         if answer.ended:
@@ -316,6 +336,9 @@ class Judge:
             self._returned_late |= self._story.returned.keys() & set(_succeeded(json.loads(answer.text)))
         else:
             self._story.returns[id_] = answer.text
+            entries = json.loads(answer.text)["machines"]
+            wrong = [entry["name"] for entry in entries if self._misjudged(entry["name"], entry["result"])]
+            assert not wrong, f"law 5: {wrong} is not ours and is reported as returned"
 
     def unknown(self, id_: str) -> None:
         """HF asked for what left the files: the scripts answer that it ended with nothing."""
@@ -327,16 +350,22 @@ class Judge:
             assert CANCELLED_MESSAGE in before.text, f"{id_} left the files before HF was told"
             wanted.told = NOTHING
 
+    def _misjudged(self, name: str, result: str) -> bool:
+        return name in self.foreigners_returned and result == "succeed"
+
     def _check_heard(self, id_: str, answer: Answer) -> None:
         wanted = self._story.requests.get(id_)
         told = wanted.told if wanted else self._story.returns.get(id_)
-        assert told is None or told == answer.text, f"law 8: HF was told {told}, now {answer.text}"
+        early = RETURNED_EARLY in answer.text
+        assert told is None or told == answer.text or early, f"law 8: HF was told {told}, now {answer.text}"
         if wanted:
             wanted.listed |= {machine["name"] for machine in json.loads(answer.text)["machines"]}
 
     def given_back(self, names: Iterable[str]) -> None:
         """HF returns machines."""
         for name in names:
+            if name in self.foreigners:
+                self.foreigners_returned.add(name)
             parts = split_name(self._story.limits.prefix, name)
             wanted = self._story.requests.get(parts[0]) if parts else None
             if wanted is not None and wanted.told is not None:

@@ -84,20 +84,35 @@ class Crash(BaseException):
     """The process ends here: nothing catches it but the driver."""
 
 
+def crash(where: str) -> None:
+    """The process ends."""
+    raise Crash(where)
+
+
 @dataclass
 class Fuse:
-    """Burns at every step of the loop; at the chosen one the process ends."""
+    """Burns at every step of the loop; at the chosen one something happens: the process ends, or HF calls."""
 
     left: int | None = None
+    end: Callable[[str], None] | None = None
+
+    def light(self, steps: int, end: Callable[[str], None]) -> None:
+        """After so many steps, let ``end`` happen."""
+        self.left, self.end = steps, end
+
+    def put_out(self) -> None:
+        """Nothing happens any more."""
+        self.left = self.end = None
 
     def burn(self, where: str) -> None:
         """One more step."""
-        if self.left is None:
+        if self.left is None or self.end is None:
             return
         self.left -= 1
         if self.left <= 0:
-            self.left = None
-            raise Crash(where)
+            end = self.end
+            self.put_out()
+            end(where)
 
     def around(self, function: Callable[..., Any], where: str) -> Callable[..., Any]:
         """The function, with a chance to die before it and one after it."""
@@ -181,7 +196,7 @@ class Watched(Direct):
 
     def _create(self, create: Create) -> Failure | None:
         failure = super()._create(create)  # type: ignore[safe-super]
-        self.story.judge.applied(create)
+        self.story.judge.applied()
         return failure
 
 
@@ -313,7 +328,7 @@ class Story:
 
     def restart(self) -> None:
         """The process is gone; a new one begins."""
-        self.fuse.left = None
+        self.fuse.put_out()
         before = self.life.clock.now()
         self.life = self._live()
         self.judge.gained += max(0.0, self.life.clock.now() - before)
@@ -339,18 +354,18 @@ class Story:
     def _marks(self) -> list[object]:
         return [store.signature() for store in (self.hf.intent, self.hf.memory, self.hf.status)]
 
-    def cycle(self, *, blind: Collection[str] = (), late: Collection[str] = (), crash_at: int | None = None) -> None:
+    def cycle(self, *, blind: Collection[str] = (), late: Collection[str] = ()) -> None:
         """One cycle. ``blind`` pools cannot be seen, of ``late`` ones only an old snapshot is at hand."""
         looks = self._look(self.life, blind, late)
         self.looks = looks
-        self.judge.looked(looks, self.life.clock.now())
-        self.fuse.left = crash_at
+        self.judge.begins(looks, self.life.clock.now())
         report: CycleReport | None = None
         try:
             report = self.life.reconciler.cycle(looks)
         except Crash:
             self.restart()
-        self.fuse.left = None
+        self.fuse.put_out()
+        self.judge.speak()
         if report is not None:
             assert not report.problem, report.problem
             if report.plan is not None:

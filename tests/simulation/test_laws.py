@@ -7,6 +7,7 @@ step the judge checks that what cannot happen twice, or at all, has not happened
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -15,12 +16,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from provisioner.model import ErrorClass, Failure
 from provisioner.simulator.direct import Mishap
 from provisioner.simulator.world import Fault
-from tests.simulation.story import Story
+from tests.simulation.story import Story, crash
 
 STORIES = int(os.environ.get("STORIES", "50"))
 STEPS = int(os.environ.get("STORY_STEPS", "40"))
 
 pools = st.sampled_from(["alpha", "beta", "gamma"])
+FOREIGNER = "hf-abcdefghij-000001"
+"""Somebody else's pod whose name has our shape."""
+
 some_pools = st.lists(pools, unique=True, max_size=3)
 
 REFUSALS = [
@@ -34,8 +38,8 @@ MISHAPS = [*REFUSALS, THROTTLED, *LOST_ANSWERS, NOT_STARTED]
 FAULTS = ["stockout", "image_pull", "never_ready", "slow_start", "crash", "quota", "stuck", "stuck_provisioning"]
 
 
-class Laws(RuleBasedStateMachine):
-    """Everything that may happen."""
+class Telling(RuleBasedStateMachine):
+    """Begins a story, and at its end lets everything come to rest."""
 
     story: Story
 
@@ -48,6 +52,10 @@ class Laws(RuleBasedStateMachine):
             self.story.settle()
         finally:
             self.story.close()
+
+
+class Laws(Telling):
+    """Everything that may happen."""
 
     # --- HostFactory ----------------------------------------------------------------------------------------------
 
@@ -79,12 +87,17 @@ class Laws(RuleBasedStateMachine):
             self.story.give_back(data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True)))
 
     @rule()
+    def hf_returns_all(self) -> None:
+        if self.story.judge.hosts():
+            self.story.give_back(sorted(self.story.judge.hosts()))
+
+    @rule()
     def hf_lists_hosts(self) -> None:
         self.story.list_hosts()
 
-    @rule()
-    def hf_returns_a_stranger(self) -> None:
-        self.story.give_back(["someone-elses-host"])
+    @rule(name=st.sampled_from(["someone-elses-host", FOREIGNER]))
+    def hf_returns_a_stranger(self, name: str) -> None:
+        self.story.give_back([name])
 
     # --- the loop -------------------------------------------------------------------------------------------------
 
@@ -98,11 +111,28 @@ class Laws(RuleBasedStateMachine):
 
     @rule(at=st.integers(1, 25))
     def cycle_that_dies(self, at: int) -> None:
-        self.story.cycle(crash_at=at)
+        self.story.fuse.light(at, crash)
+        self.story.cycle()
+
+    @rule(at=st.integers(1, 25), data=st.data())
+    def cycle_while_hf_calls(self, at: int, data: st.DataObject) -> None:
+        act = data.draw(st.sampled_from([self.hf_polls_all, self.hf_lists_hosts, self.hf_returns_all]))
+        self.story.fuse.light(at, lambda _: act())
+        self.story.cycle()
 
     @rule()
     def loop_restarts(self) -> None:
         self.story.restart()
+
+    @rule()
+    def loop_ends_cleanly(self) -> None:
+        self.story.life.actors.release()
+        self.story.life.reconciler.settle()
+        self.story.restart()
+
+    @rule()
+    def status_is_deleted(self) -> None:
+        Path(self.story.hf.status.path).unlink(missing_ok=True)
 
     @rule()
     def another_loop_takes_over(self) -> None:
@@ -177,7 +207,7 @@ class Laws(RuleBasedStateMachine):
     @precondition(lambda self: not self.story.judge.foreigners)
     @rule()
     def foreigner_appears(self) -> None:
-        self.story.add_foreigner("hf-abcdefghij-000001")
+        self.story.add_foreigner(FOREIGNER)
 
 
 Laws.TestCase.settings = settings(

@@ -1,0 +1,459 @@
+"""What is missing is asked for: where, how many now, and why not more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from provisioner.demand import HF_MAXIMUM, SLOW, ask, missing
+from provisioner.draft import Draft
+from provisioner.model import (
+    Create,
+    DeferReason,
+    DeleteReason,
+    ErrorClass,
+    Failure,
+    Limits,
+    Memory,
+    PoolLimits,
+    Pressure,
+    RequestRecord,
+    Slot,
+    Snapshot,
+    Verdict,
+)
+from tests.unit.core import (
+    BEFORE,
+    BROKEN,
+    NOW,
+    OTHER,
+    REQUEST,
+    STOCKOUT,
+    TEMPLATE,
+    draft_of,
+    limits,
+    machine,
+    memory,
+    name,
+    places_of,
+    pool,
+    record,
+    running,
+    slot,
+    snapshot,
+    unsent,
+)
+
+BACKING_OFF = Pressure(window=8, level=1, probing=True, blocked_at=NOW - 5, retry_at=NOW + 20, failure=STOCKOUT)
+PROBING = replace(BACKING_OFF, retry_at=NOW - 1)
+BOTH = (snapshot(pool="a"), snapshot(pool="b"))
+SPILL = 180.0
+
+
+def asked(
+    known: Memory,
+    *looks: Snapshot,
+    limits: Limits,
+    busy: Iterable[str] = (),
+    unknown: dict[str, list[str]] | None = None,
+    now: float = NOW,
+) -> Draft:
+    """Every request has asked, in order, seeing both pools empty unless told otherwise."""
+    draft = draft_of(known, *(looks or BOTH), limits=limits, now=now)
+    draft.unknown = unknown or {}
+    places = places_of(draft, busy)
+    for one in draft.records():
+        ask(draft, one, places)
+    places.note_windows()
+    return draft
+
+
+def created(draft: Draft) -> dict[str, int]:
+    return dict(Counter(create.pool for create in draft.creates))
+
+
+def slots(draft: Draft) -> dict[int, Slot]:
+    return dict(draft.memory().requests[REQUEST].slots)
+
+
+def verdicts(draft: Draft) -> dict[Verdict, int]:
+    return dict(Counter(one.verdict for one in slots(draft).values()))
+
+
+# --- what is missing --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "fills"),
+    [
+        pytest.param(slot(), True, id="open: on its way"),
+        pytest.param(unsent(), True, id="open and not sent: still wanted"),
+        pytest.param(running(0, Verdict.SUCCEEDED), True, id="succeeded: there"),
+        pytest.param(slot(0, Verdict.CANCELLED), True, id="cancelled: HF does not want it"),
+        pytest.param(unsent(0, Verdict.FAILED), True, id="failed without a create: given up"),
+        pytest.param(slot(0, Verdict.FAILED), False, id="failed: replaced"),
+        pytest.param(slot(0, Verdict.WITHDRAWN), False, id="withdrawn: replaced"),
+    ],
+)
+def test_missing_machines(one: Slot, fills: bool) -> None:
+    assert missing(record(one, count=3)) == (2 if fills else 3)
+
+
+# --- pool order -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "learned", "looks", "busy", "expected", "deferred"),
+    [
+        pytest.param(pool(), None, BOTH, (), {"a": 5}, {}, id="the first pool takes what it can"),
+        pytest.param(pool(max_machines=2), None, BOTH, (), {"a": 2, "b": 3}, {}, id="full: the rest goes on"),
+        pytest.param(pool(max_machines=0), None, BOTH, (), {"b": 5}, {}, id="no room at all: all goes on"),
+        pytest.param(pool(paused=True), None, BOTH, (), {"b": 5}, {}, id="paused: all goes on"),
+        pytest.param(pool(), BACKING_OFF, BOTH, (), {"b": 5}, {}, id="backing off: all goes on"),
+        pytest.param(pool(), PROBING, BOTH, (), {"a": 1}, {("a", TEMPLATE, DeferReason.WINDOW): 4},
+                     id="probing: one, the others wait"),
+        pytest.param(pool(), None, BOTH[1:], (), {"b": 5}, {}, id="blind: gets nothing"),
+        pytest.param(pool(), None, BOTH, ("a",), {}, {("a", TEMPLATE, DeferReason.WINDOW): 5},
+                     id="busy: they wait for it"),
+        pytest.param(pool(), None, BOTH, ("b",), {"a": 5}, {}, id="the second busy: no matter"),
+        pytest.param(pool(initial_window=2), None, BOTH, (), {"a": 2}, {("a", TEMPLATE, DeferReason.WINDOW): 3},
+                     id="a closed window is not full: they wait for it"),
+        pytest.param(pool(max_pending=2), None, BOTH, (), {"a": 2}, {("a", TEMPLATE, DeferReason.WINDOW): 3},
+                     id="max_pending binds as the window does"),
+    ],
+)  # fmt: skip
+def test_where_five_machines_are_asked_for(
+    first: PoolLimits,
+    learned: Pressure | None,
+    looks: tuple[Snapshot, ...],
+    busy: tuple[str, ...],
+    expected: dict[str, int],
+    deferred: dict[tuple[str, str, DeferReason], int],
+) -> None:
+    known = memory(record(count=5), pressures={("a", TEMPLATE): learned} if learned else {})
+    draft = asked(known, *looks, limits=limits(first, pool("b")), busy=busy)
+    assert created(draft) == expected
+    assert dict(draft.deferred) == deferred
+
+
+@pytest.mark.parametrize(
+    ("both", "learned", "reason"),
+    [
+        pytest.param({"paused": True}, None, DeferReason.PAUSED, id="paused"),
+        pytest.param({"max_machines": 0}, None, DeferReason.CAP, id="full"),
+        pytest.param({}, BACKING_OFF, DeferReason.BACKOFF, id="backing off"),
+    ],
+)
+def test_what_no_pool_takes_is_deferred_in_the_first(
+    both: dict[str, object], learned: Pressure | None, reason: DeferReason
+) -> None:
+    pressures = {(one, TEMPLATE): learned for one in "ab"} if learned else {}
+    draft = asked(memory(record(count=5), pressures=pressures), limits=limits(pool("a", **both), pool("b", **both)))
+    assert draft.creates == []
+    assert dict(draft.deferred) == {("a", TEMPLATE, reason): 5}
+    assert slots(draft) == {}
+
+
+def test_a_back_off_is_looked_at_again_when_it_ends() -> None:
+    draft = asked(memory(record(count=1), pressures={("a", TEMPLATE): BACKING_OFF}), limits=limits(pool("a")))
+    assert draft.due == BACKING_OFF.retry_at
+
+
+def test_new_slots_have_the_next_numbers_and_are_submitted_when_recorded() -> None:
+    draft = asked(memory(record(slot(0, Verdict.FAILED), running(1), count=3)), limits=limits(pool("a")))
+    assert draft.creates == [Create(name(number), "a", TEMPLATE, REQUEST) for number in (2, 3)]
+    assert draft.memory().requests[REQUEST].next_slot == 4
+    assert [slots(draft)[number] for number in (2, 3)] == [
+        Slot(name(number), number, "a", Verdict.OPEN, opened=NOW, submitted=NOW) for number in (2, 3)
+    ]
+
+
+# --- a closed window, and how long it is waited for -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("since", "expected"),
+    [
+        pytest.param(None, {"a": 2}, id="just closed: they wait"),
+        pytest.param(NOW - SPILL + 1, {"a": 2}, id="closed for less than spill_after: they wait"),
+        pytest.param(NOW - SPILL, {"a": 2, "b": 3}, id="closed for spill_after: they go on"),
+    ],
+)
+def test_a_closed_window_is_waited_for_up_to_spill_after(since: float | None, expected: dict[str, int]) -> None:
+    known = memory(record(count=5), pressures={("a", TEMPLATE): Pressure(window=2, closed_since=since)})
+    draft = asked(known, limits=limits(pool("a", spill_after=SPILL), pool("b")))
+    assert created(draft) == expected
+    assert draft.memory().pressures["a", TEMPLATE].closed_since == (NOW if since is None else since)
+    assert draft.due == (NOW + 1 if since == NOW - SPILL + 1 else float("inf"))
+
+
+def test_a_window_that_holds_nothing_back_forgets_that_it_did() -> None:
+    known = memory(record(count=2), pressures={("a", TEMPLATE): Pressure(window=2, closed_since=BEFORE)})
+    assert asked(known, limits=limits()).memory().pressures["a", TEMPLATE].closed_since is None
+
+
+# --- a slot that does not run in time ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("age", "second", "learned", "seen", "withdrawn"),
+    [
+        pytest.param(SPILL - 1, {}, None, BOTH, False, id="before spill_after: it may still come"),
+        pytest.param(SPILL, {}, None, BOTH, True, id="after spill_after: the next pool takes it"),
+        pytest.param(SPILL, {"paused": True}, None, BOTH, False, id="the next is paused: it stays"),
+        pytest.param(SPILL, {"max_machines": 0}, None, BOTH, False, id="the next is full: it stays"),
+        pytest.param(SPILL, {}, BACKING_OFF, BOTH, False, id="the next backs off: it stays"),
+        pytest.param(SPILL, {}, None, BOTH[:1], False, id="the next is blind: it stays"),
+        pytest.param(SPILL, {}, None, BOTH[1:], False, id="its own pool is blind: it stays"),
+    ],
+)
+def test_a_slot_is_withdrawn_only_when_another_pool_takes_it(
+    age: float, second: dict[str, object], learned: Pressure | None, seen: tuple[Snapshot, ...], withdrawn: bool
+) -> None:
+    late = slot(submitted=NOW - age, seen=True, failure=STOCKOUT)
+    known = memory(record(late), pressures={("b", TEMPLATE): learned} if learned else {})
+    draft = asked(known, *seen, limits=limits(pool("a", spill_after=SPILL), pool("b", **second)))
+    assert created(draft) == ({"b": 1} if withdrawn else {})
+    after = slots(draft)[0]
+    if withdrawn:
+        assert (after.verdict, after.delete, after.failure) == (Verdict.WITHDRAWN, DeleteReason.WITHDRAWN, STOCKOUT)
+        assert draft.pressure("a", TEMPLATE).failed == 1
+    else:
+        assert after == late
+
+
+def test_a_slot_withdrawn_without_a_known_reason_says_that_it_was_slow() -> None:
+    draft = asked(memory(record(slot(submitted=NOW - SPILL, seen=True))), limits=limits())
+    assert slots(draft)[0].failure == SLOW
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        pytest.param(running(0, submitted=NOW - 9999), id="it runs"),
+        pytest.param(slot(0, pool="b", submitted=NOW - 9999, seen=True), id="its pool is the template's last"),
+        pytest.param(slot(0, pool="c", submitted=NOW - 9999, seen=True), id="its pool left the template"),
+        pytest.param(slot(0, submitted=NOW - 9999, seen=True, set_aside=True), id="it is set aside"),
+    ],
+)
+def test_a_slot_that_is_never_withdrawn(one: Slot) -> None:
+    draft = asked(memory(record(one)), *BOTH, snapshot(pool="c"), limits=limits())
+    assert slots(draft) == {0: one}
+    assert draft.creates == []
+
+
+def test_only_as_many_are_withdrawn_as_the_next_pool_takes() -> None:
+    late = [slot(number, submitted=NOW - SPILL, seen=True) for number in range(5)]
+    draft = asked(memory(record(*late)), limits=limits(pool("a"), pool("b", max_machines=2)))
+    assert verdicts(draft) == {Verdict.WITHDRAWN: 2, Verdict.OPEN: 5}
+    assert created(draft) == {"b": 2}
+
+
+# --- creates that were not sent, or whose outcome is unknown ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("learned", "paused", "seen", "busy", "sent", "verdict"),
+    [
+        pytest.param(None, False, BOTH, (), True, Verdict.OPEN, id="the pool takes it: it is sent"),
+        pytest.param(BACKING_OFF, False, BOTH, (), False, Verdict.WITHDRAWN, id="the pool backs off: another slot"),
+        pytest.param(None, True, BOTH, (), False, Verdict.WITHDRAWN, id="the pool is paused: another slot"),
+        pytest.param(None, False, BOTH[1:], (), False, Verdict.OPEN, id="the pool is blind: it waits"),
+        pytest.param(None, False, BOTH, ("a",), False, Verdict.OPEN, id="the pool is busy: it waits"),
+    ],
+)
+def test_a_slot_that_was_never_sent(
+    learned: Pressure | None,
+    paused: bool,
+    seen: tuple[Snapshot, ...],
+    busy: tuple[str, ...],
+    sent: bool,
+    verdict: Verdict,
+) -> None:
+    known = memory(record(unsent()), pressures={("a", TEMPLATE): learned} if learned else {})
+    draft = asked(known, *seen, limits=limits(pool("a", paused=paused), pool("b")), busy=busy)
+    assert (Create(name(0), "a", TEMPLATE, REQUEST) in draft.creates) is sent
+    after = slots(draft)[0]
+    assert (after.verdict, after.submitted) == (verdict, NOW if sent else None)
+    if verdict is Verdict.WITHDRAWN:
+        assert after.gone
+        assert created(draft) == {"b": 1}
+
+
+UNKNOWN = slot(accepted=False, submitted=NOW - 30)
+
+
+@pytest.mark.parametrize(
+    ("one", "learned", "began", "repeated"),
+    [
+        pytest.param(UNKNOWN, None, NOW - 1, True, id="no answer, never seen: repeated"),
+        pytest.param(UNKNOWN, None, NOW - 30, False, id="no look since: not yet"),
+        pytest.param(UNKNOWN, BACKING_OFF, NOW - 1, False, id="the pool backs off: not yet"),
+        pytest.param(UNKNOWN, PROBING, NOW - 1, True, id="the pool is probed: it is the probe"),
+        pytest.param(replace(UNKNOWN, accepted=True), None, NOW - 1, False, id="accepted: pending, never repeated"),
+        pytest.param(replace(UNKNOWN, seen=True), None, NOW - 1, False, id="seen: never repeated"),
+    ],
+)
+def test_a_create_of_unknown_outcome(one: Slot, learned: Pressure | None, began: float, repeated: bool) -> None:
+    known = memory(record(one), pressures={("a", TEMPLATE): learned} if learned else {})
+    draft = asked(known, snapshot(began=began), limits=limits(pool("a")))
+    assert draft.creates == ([Create(name(0), "a", TEMPLATE, REQUEST, again=True)] if repeated else [])
+    assert slots(draft)[0].submitted == (NOW if repeated else NOW - 30)
+    assert len(slots(draft)) == 1
+
+
+@pytest.mark.parametrize(
+    ("learned", "creates"),
+    [
+        pytest.param(None, 3, id="all at once in a healthy pool"),
+        pytest.param(PROBING, 1, id="once per probe in a probed pool"),
+    ],
+)
+def test_creates_of_unknown_outcome_are_repeated(learned: Pressure | None, creates: int) -> None:
+    unknown = [slot(number, accepted=False, submitted=NOW - 30) for number in range(3)]
+    known = memory(record(*unknown), pressures={("a", TEMPLATE): learned} if learned else {})
+    draft = asked(known, limits=limits(pool("a")))
+    assert len(draft.creates) == creates
+    assert all(create.again for create in draft.creates)
+
+
+# --- caps -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "counts"),
+    [
+        pytest.param(slot(0), True, id="submitted"),
+        pytest.param(running(0), True, id="running"),
+        pytest.param(running(0, Verdict.SUCCEEDED), True, id="succeeded"),
+        pytest.param(slot(0, Verdict.FAILED), True, id="closed, and may still be there"),
+        pytest.param(running(0, Verdict.RETURNED), True, id="returned, and not yet gone"),
+        pytest.param(slot(0, Verdict.FAILED, gone=True), False, id="closed and gone"),
+        pytest.param(running(0, pool="b"), False, id="in another pool"),
+    ],
+)
+def test_what_counts_against_a_pools_cap(one: Slot, counts: bool) -> None:
+    known = memory(record(one, id_=OTHER, count=1, ended="complete"), record(count=9))
+    draft = draft_of(known, *BOTH, limits=limits(pool("a", max_machines=4)))
+    places = places_of(draft)
+    ask(draft, draft.record(REQUEST), places)
+    assert created(draft) == {"a": 3 if counts else 4}
+    assert dict(draft.deferred) == {("a", TEMPLATE, DeferReason.CAP): 6 if counts else 5}
+
+
+def test_machines_that_no_slot_explains_count_against_the_cap() -> None:
+    draft = asked(memory(record(count=9)), limits=limits(pool("a", max_machines=4)), unknown={"a": ["x", "y"]})
+    assert created(draft) == {"a": 2}
+
+
+def test_the_cap_is_per_template() -> None:
+    one = limits(pool("a", max_machines=3))
+    two = replace(one, templates=one.templates | {"U": replace(one.templates[TEMPLATE], id="U")})
+    draft = asked(memory(record(count=5), record(id_=OTHER, count=5, template="U")), limits=two)
+    assert Counter(create.template for create in draft.creates) == {TEMPLATE: 3, "U": 3}
+
+
+def test_several_requests_share_window_and_cap() -> None:
+    known = memory(record(count=3), record(id_=OTHER, count=3))
+    draft = asked(known, limits=limits(pool("a", max_machines=4)))
+    assert Counter(create.request for create in draft.creates) == {REQUEST: 3, OTHER: 1}
+
+
+def test_max_pending_counts_closed_slots_that_may_still_start() -> None:
+    known = memory(record(slot(0, Verdict.FAILED), slot(1), count=5))
+    draft = asked(known, limits=limits(pool("a", max_pending=3)))
+    assert created(draft) == {"a": 1}
+
+
+# --- what will never be -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("maximum", "there", "wanted", "creates", "failed"),
+    [
+        pytest.param(3, 0, 5, 3, 2, id="what fits is made, the rest fails at once"),
+        pytest.param(3, 3, 2, 0, 2, id="nothing fits: all fails at once"),
+        pytest.param(3, 4, 2, 0, 2, id="more there than maxNumber, which was lowered: only what is wanted fails"),
+        pytest.param(5, 0, 5, 5, 0, id="just enough: nothing fails"),
+        pytest.param(None, 0, 5, 5, 0, id="unlimited: nothing fails"),
+    ],
+)
+def test_beyond_max_number(maximum: int | None, there: int, wanted: int, creates: int, failed: int) -> None:
+    others = [running(number, Verdict.SUCCEEDED, OTHER) for number in range(there)]
+    known = memory(record(*others, id_=OTHER), record(count=wanted))
+    draft = asked(known, limits=limits(pool("a", initial_window=99), maximum=maximum))
+    assert len(draft.creates) == creates
+    given_up = [one for one in slots(draft).values() if one.verdict is Verdict.FAILED]
+    assert len(given_up) == failed
+    for one in given_up:
+        assert (one.submitted, one.gone, one.failure is not None) == (None, True, True)
+        assert one.failure is not None
+        assert f"maxNumber of {maximum}" in one.failure.text
+        assert one.failure.error is ErrorClass.QUOTA
+    assert missing(draft.record(REQUEST)) == 0
+
+
+def test_an_unlimited_template_ends_at_hfs_own_maximum() -> None:
+    draft = asked(
+        memory(record(count=HF_MAXIMUM + 1)), limits=limits(pool("a", initial_window=20_000, max_pending=20_000))
+    )
+    assert len(draft.creates) == HF_MAXIMUM
+    assert verdicts(draft) == {Verdict.OPEN: HF_MAXIMUM, Verdict.FAILED: 1}
+
+
+@pytest.mark.parametrize(
+    "templates", [pytest.param(False, id="that is not configured"), pytest.param(True, id="without pools")]
+)
+def test_a_template_with_nowhere_to_go_fails_at_once(templates: bool) -> None:
+    nowhere = limits(pool("a"))
+    nowhere = replace(
+        nowhere, templates={TEMPLATE: replace(nowhere.templates[TEMPLATE], pools=())} if templates else {}
+    )
+    draft = asked(memory(record(count=2)), limits=nowhere)
+    assert verdicts(draft) == {Verdict.FAILED: 2}
+    assert {one.failure for one in slots(draft).values()} == {
+        Failure(ErrorClass.INVALID, f"Template {TEMPLATE} has no pools.")
+    }
+
+
+@pytest.mark.parametrize(
+    ("one", "seen", "learned", "failure"),
+    [
+        pytest.param(
+            slot(0, Verdict.FAILED, failure=BROKEN), BOTH, BACKING_OFF, BROKEN, id="why its last slot failed"
+        ),
+        pytest.param(
+            slot(0, Verdict.WITHDRAWN, failure=SLOW), BOTH, BACKING_OFF, STOCKOUT, id="else why its pool backs off"
+        ),
+        pytest.param(
+            slot(0, Verdict.WITHDRAWN), BOTH[1:], None,
+            Failure(ErrorClass.UNAVAILABLE, "unobservable: pool a could not be seen."), id="else that a pool is blind",
+        ),
+        pytest.param(
+            slot(0, Verdict.WITHDRAWN), BOTH, None,
+            Failure(ErrorClass.TIMEOUT, "No pool had room for the machine before the request's deadline."),
+            id="else that no pool had room",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_missing_at_the_deadline_fails_with_the_real_reason(
+    one: Slot, seen: tuple[Snapshot, ...], learned: Pressure | None, failure: Failure
+) -> None:
+    overdue: RequestRecord = record(one, count=2, deadline=NOW)
+    known = memory(overdue, pressures={("a", TEMPLATE): learned} if learned else {})
+    draft = asked(known, *seen, limits=limits())
+    assert draft.creates == []
+    assert [slots(draft)[number].failure for number in (1, 2)] == [failure, failure]
+    assert missing(draft.record(REQUEST)) == 0
+
+
+def test_an_open_machine_elsewhere_does_not_explain_a_full_window() -> None:
+    """A pool's own machines of another template leave its window alone: windows are per pool and template."""
+    one = limits(pool("a", initial_window=2))
+    two = replace(one, templates=one.templates | {"U": replace(one.templates[TEMPLATE], id="U")})
+    pending = record(slot(0, request=OTHER), slot(1, request=OTHER), id_=OTHER, template="U")
+    draft = asked(memory(pending, record(count=2)), snapshot(machine(0, request=OTHER)), limits=two)
+    assert Counter(create.template for create in draft.creates) == {TEMPLATE: 2}

@@ -1,0 +1,298 @@
+"""Around the cycle: loop time, wake-ups, observers, standby and succession."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+import pytest
+
+from provisioner import loop as loops
+from provisioner.backends import BackendError, MayStart
+from provisioner.durable import StateError
+from provisioner.loop import Loop, LoopClock, Observer, Pace, Wake, Wakeups
+from provisioner.model import (
+    Create,
+    Delete,
+    ErrorClass,
+    Fingerprint,
+    Limits,
+    Machine,
+    Outcome,
+    Phase,
+    PoolLimits,
+    Snapshot,
+    TemplateLimits,
+    Unobserved,
+)
+from provisioner.reconcile import CycleReport, SupersededError
+from provisioner.store import StateDir
+from tests.waiting import until
+
+LIMITS = Limits("hf", {"pool": PoolLimits("pool")}, {"T": TemplateLimits("T", ("pool",))})
+QUICK = Pace(interval=0.2, floor=0.0, act=1.0, intent_poll=0.01)
+
+
+class Place:
+    """A pool whose looks can be made to fail or to take long."""
+
+    pool = "pool"
+    lag = 0.0
+    pace = 0.02
+
+    def __init__(self) -> None:
+        self.machines: dict[str, Machine] = {}
+        self.error: Exception | None = None
+        self.slow = threading.Event()
+        self.slow.set()
+        self.looks = 0
+        self.hint: Callable[[], None] = lambda: None
+
+    def start(self, wake: Callable[[], None]) -> None:
+        self.hint = wake
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
+        self.looks += 1
+        self.slow.wait(10)
+        if self.error is not None:
+            raise self.error
+        return Snapshot(self.pool, now, dict(self.machines))
+
+    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
+        for create in creates:
+            self.machines[create.name] = Machine(create.name, Phase.RUNNING, Fingerprint(uid="u"), ip="10.0.0.1")
+        return [Outcome(create) for create in creates]
+
+    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
+        return [Outcome(delete) for delete in deletes]
+
+
+class Running:
+    """A loop in a thread."""
+
+    def __init__(self, path: Path, place: Place, **options: object) -> None:
+        self.state = StateDir(path)
+        self.reports: list[CycleReport] = []
+        self.wakes: list[Wake] = []
+        self.error: Exception | None = None
+        self.loop = Loop(
+            state=self.state,
+            backends={"pool": place},
+            limits=LIMITS,
+            provisioner="demo",
+            pace=QUICK,
+            report=self.reports.append,
+            count_wake=self.wakes.append,
+        )
+        self.thread = threading.Thread(target=self._run, kwargs=options)
+        self.thread.start()
+
+    def _run(self, **options: bool) -> None:
+        try:
+            self.loop.run(**options)
+        except (StateError, SupersededError) as error:
+            self.error = error
+
+    def end(self) -> None:
+        self.loop.stop()
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+
+
+# --- loop time --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gap", "counts"),
+    [(0.0, 0.0), (90.0, 90.0), (86400.0, 3600.0), (-86400.0, 0.0)],
+    ids=["none", "a short stop counts whole", "a day counts an hour", "a clock set back counts nothing"],
+)
+def test_across_a_restart_loop_time_goes_on_by_the_wall_clocks_gap_within_bounds(gap: float, counts: float) -> None:
+    clock = LoopClock(500.0, time.time() - gap)
+    assert clock.now() == pytest.approx(500.0 + counts, abs=1.0)
+
+
+def test_loop_time_ignores_a_wall_clock_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = LoopClock()
+    before = clock.now()
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    assert 0.0 <= clock.now() - before < 1.0
+
+
+# --- wake-ups ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "source"),
+    [(True, Wake.INTENT), (False, Wake.TIMER)],
+    ids=["a changed intent ends the wait", "else the time does"],
+)
+def test_what_ends_a_wait_is_counted(changed: bool, source: Wake) -> None:
+    counted: list[Wake] = []
+    Wakeups(counted.append).wait(0.05, 0.01, lambda: changed)
+    assert counted == [source]
+
+
+def test_many_hints_are_one_wake_up() -> None:
+    wakeups = Wakeups()
+    for _ in range(5):
+        wakeups.wake(Wake.WATCH)
+    began = time.monotonic()
+    wakeups.wait(5.0, 0.01, lambda: False)
+    assert time.monotonic() - began < 1.0
+    wakeups.wait(0.05, 0.01, lambda: False)
+    assert time.monotonic() - began >= 0.05, "the second wait found nothing new"
+
+
+# --- observers --------------------------------------------------------------------------------------------------------
+
+
+def test_a_look_that_fails_is_no_snapshot_and_one_that_works_again_is() -> None:
+    place, wakes = Place(), []
+    place.error = BackendError(ErrorClass.DENIED, "no rights")
+    observer = Observer(place, LoopClock(), lambda: wakes.append(1))
+    observer.start()
+    try:
+        blind = until(lambda: place.looks >= 2 and observer.latest(frozenset()), 5)
+        assert isinstance(blind, Unobserved)
+        assert blind.failure.text == "no rights"
+        place.error = None
+        until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 5)
+        assert wakes, "the loop is told"
+    finally:
+        observer.stop()
+
+
+def test_a_backend_that_breaks_blinds_its_pool_only() -> None:
+    place = Place()
+    place.error = ZeroDivisionError("a bug")
+    observer = Observer(place, LoopClock(), lambda: None)
+    observer.start()
+    try:
+        look = until(lambda: place.looks >= 2 and observer.latest(frozenset()), 5)
+        assert isinstance(look, Unobserved)
+        assert "a bug" in look.failure.text
+    finally:
+        observer.stop()
+
+
+def test_a_slow_look_holds_up_nobody(tmp_path: Path) -> None:
+    place = Place()
+    place.slow.clear()
+    running = Running(tmp_path, place)
+    try:
+        until(lambda: len(running.reports) >= 3, 5, what="cycles go on")
+        assert isinstance(running.reports[-1].looks["pool"], Unobserved)
+    finally:
+        place.slow.set()
+        running.end()
+
+
+# --- one loop ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
+    place = Place()
+    running = Running(tmp_path, place)
+    try:
+        until(lambda: len(running.reports) >= 2, 5)
+        with running.state.intent.transaction(create_for="demo") as intent:
+            intent.add_request("T", 2, created_wall=time.time())
+        until(lambda: len(place.machines) == 2, 5)
+        assert Wake.INTENT in running.wakes
+        assert running.state.heartbeat.age_against(running.state.intent.path) is not None
+    finally:
+        running.end()
+
+
+def test_a_second_loop_stands_by_until_the_first_ends(tmp_path: Path) -> None:
+    first = Running(tmp_path, Place())
+    until(lambda: first.reports, 5)
+    second = Running(tmp_path, Place())
+    time.sleep(0.3)
+    assert second.reports == [], "it waits"
+    first.end()
+    try:
+        until(lambda: second.reports, 5)
+        assert second.state.loop_lock.epoch() == 2
+    finally:
+        second.end()
+
+
+def test_a_loop_that_ends_signs_off(tmp_path: Path) -> None:
+    running = Running(tmp_path, Place())
+    until(lambda: running.reports, 5)
+    assert not running.state.loop_lock.holder().get("ended")
+    running.end()
+    assert running.state.loop_lock.holder()["ended"] is True
+    assert running.state.loop_lock.epoch() == 1
+
+
+def test_standing_by_can_be_ended(tmp_path: Path) -> None:
+    first = Running(tmp_path, Place())
+    until(lambda: first.reports, 5)
+    second = Running(tmp_path, Place())
+    second.end()
+    assert second.error is None
+    first.end()
+
+
+def test_a_loop_that_finds_a_newer_epoch_ends_without_writing(tmp_path: Path) -> None:
+    place = Place()
+    running = Running(tmp_path, place)
+    until(lambda: running.reports, 5)
+    file = Path(running.state.loop_lock.path)
+    file.write_text(file.read_text().replace('"epoch": 1', '"epoch": 9').replace('"epoch":1', '"epoch":9'))
+    with running.state.intent.transaction(create_for="demo") as intent:
+        intent.add_request("T", 2, created_wall=time.time())
+    running.thread.join(10)
+    assert isinstance(running.error, SupersededError)
+    assert place.machines == {}
+    assert not running.state.memory.exists()
+
+
+def test_once_is_one_cycle_on_complete_looks_with_its_actions_done(tmp_path: Path) -> None:
+    place = Place()
+    state = StateDir(tmp_path)
+    with state.intent.transaction(create_for="demo") as intent:
+        intent.add_request("T", 3, created_wall=time.time())
+    running = Running(tmp_path, place, once=True)
+    running.thread.join(10)
+    assert running.error is None
+    assert len(running.reports) == 1
+    assert len(place.machines) == 3
+    (record,) = state.memory.read().requests.values()
+    assert all(slot.accepted for slot in record.slots.values()), "the outcomes are recorded too"
+
+
+# --- succession -------------------------------------------------------------------------------------------------------
+
+
+def gone_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", "pass"])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.parametrize(
+    ("holder", "lives"),
+    [
+        pytest.param({}, False, id="nobody signed before"),
+        pytest.param({"host": socket.gethostname(), "pid": gone_pid()}, False, id="its process on this host is gone"),
+        pytest.param({"host": socket.gethostname(), "pid": os.getpid()}, False, id="it was this very process"),
+        pytest.param({"host": socket.gethostname(), "pid": os.getppid()}, True, id="its process runs on this host"),
+        pytest.param({"host": "elsewhere", "pid": 1}, True, id="it ran on another host"),
+        pytest.param({"host": "elsewhere", "pid": 1, "ended": True}, False, id="it ran there and signed off"),
+    ],
+)
+def test_a_successor_waits_only_for_one_that_may_still_act(holder: dict[str, object], lives: bool) -> None:
+    assert loops._may_live(holder) is lives

@@ -1,0 +1,568 @@
+"""One cycle's decisions: deadlines, terminal answers, deletes, and what holds for every plan whatsoever."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provisioner import pressure
+from provisioner.draft import OWNED
+from provisioner.model import (
+    TRANSITIONS,
+    Contact,
+    Delete,
+    DeleteReason,
+    ErrorClass,
+    Failure,
+    Fingerprint,
+    Limits,
+    Look,
+    LossCause,
+    Machine,
+    Memory,
+    Phase,
+    Plan,
+    Pressure,
+    Request,
+    RequestRecord,
+    RequestStatus,
+    ReturnRequest,
+    Slot,
+    Snapshot,
+    Unobserved,
+    Verdict,
+    split_name,
+)
+from provisioner.plan import World, make_plan
+from provisioner.returns import DELETE_AGAIN
+from tests.unit.core import (
+    BEFORE,
+    BROKEN,
+    NOW,
+    OTHER,
+    PREFIX,
+    REQUEST,
+    SEEN,
+    STOCKOUT,
+    TEMPLATE,
+    giving_back,
+    intent_of,
+    limits,
+    machine,
+    memory,
+    name,
+    plan,
+    pool,
+    record,
+    running,
+    slot,
+    snapshot,
+    unobserved,
+    unsent,
+)
+
+ONE = limits(pool("a", boot_deadline=600.0))
+EMPTY = (snapshot(), snapshot(pool="b"))
+DONE, WITH_ERROR = RequestStatus.COMPLETE, RequestStatus.COMPLETE_WITH_ERROR
+
+
+def after(made: Plan) -> RequestRecord:
+    return made.memory.requests[REQUEST]
+
+
+# --- intent -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_request_is_read_with_its_deadline_and_asked_for_at_once() -> None:
+    wish = Request(REQUEST, TEMPLATE, 2, 0.0, "acct")
+    made = plan(memory(), snapshot(), limits=ONE, intent=intent_of(memory(), generation=2, requests={REQUEST: wish}))
+    known = after(made)
+    assert (known.count, known.read, known.deadline, known.rc_account) == (2, NOW, NOW + 3600, "acct")
+    assert (len(made.creates), made.memory.generation) == (2, 2)
+
+
+def test_a_new_return_request_is_read_with_its_deadline() -> None:
+    wish = ReturnRequest("ret-x", (name(0),), 0.0)
+    made = plan(memory(), snapshot(), limits=ONE, intent=intent_of(memory(), generation=2, returns={"ret-x": wish}))
+    assert (made.memory.returns["ret-x"].names, made.memory.returns["ret-x"].deadline) == ((name(0),), NOW + 3600)
+
+
+def test_an_intent_older_than_one_seen_asks_for_nothing() -> None:
+    old = intent_of(memory(), generation=0, requests={REQUEST: Request(REQUEST, TEMPLATE, 2, 0.0)})
+    made = plan(memory(), snapshot(), limits=ONE, intent=old)
+    assert (made.creates, made.memory.requests, made.memory.generation) == ((), {}, 1)
+
+
+def test_every_create_stands_in_the_memory_to_be_recorded() -> None:
+    made = plan(memory(record(count=5)), snapshot(), limits=ONE)
+    assert {create.name for create in made.creates} == {name(number) for number in range(5)}
+    assert all(one.submitted == NOW for one in after(made).slots.values())
+
+
+# --- deadlines --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "looks", "timed_out"),
+    [
+        pytest.param(slot(submitted=NOW - 599), EMPTY, False, id="before its boot deadline: it may come"),
+        pytest.param(slot(submitted=NOW - 600), EMPTY, True, id="at its boot deadline: it failed"),
+        pytest.param(slot(submitted=NOW - 600, accepted=False), EMPTY, True, id="of unknown outcome: it failed"),
+        pytest.param(running(0, submitted=NOW - 600), (snapshot(machine()),), False, id="it runs: nothing"),
+        pytest.param(slot(submitted=NOW - 600), (unobserved(),), False, id="its pool is blind: only the request's own"),
+        pytest.param(unsent(opened=NOW - 600), EMPTY, False, id="not sent: it counts from the create"),
+        pytest.param(slot(submitted=NOW - 600, set_aside=True), EMPTY, False, id="set aside: nobody touches it"),
+    ],
+)
+def test_a_boot_deadline(one: Slot, looks: tuple[Look, ...], timed_out: bool) -> None:
+    made = plan(memory(record(one)), *looks, limits=ONE)
+    ended = after(made).slots[0]
+    assert (ended.verdict is Verdict.FAILED) is timed_out
+    if timed_out:
+        text = "The machine did not run within its boot deadline."
+        assert (ended.delete, ended.failure) == (DeleteReason.TIMED_OUT, Failure(ErrorClass.TIMEOUT, text))
+        assert [create.name for create in made.creates] == [name(1)], "it is replaced"
+
+
+def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> None:
+    late = slot(submitted=NOW - 600, seen=True, failure=STOCKOUT)
+    looks = (snapshot(machine(0, Phase.PENDING, failure=STOCKOUT)), snapshot(pool="b"))
+    made = plan(memory(record(late)), *looks, limits=ONE)
+    assert after(made).slots[0].failure == STOCKOUT
+    assert made.deletes == (Delete(name(0), "a", DeleteReason.TIMED_OUT, "uid-0"),)
+    assert pressure.blocked(made.memory.pressures["a", TEMPLATE], NOW)
+    assert made.creates == ()
+
+
+@pytest.mark.parametrize(
+    ("one", "look", "learned", "failure"),
+    [
+        pytest.param(slot(failure=BROKEN, seen=True), snapshot(machine(0, Phase.PENDING, failure=BROKEN)), None, BROKEN,
+                     id="the machine's own reason"),
+        pytest.param(slot(failure=BROKEN), unobserved(), None, BROKEN, id="its last known reason, also when blind"),
+        pytest.param(slot(), unobserved(), None,
+                     Failure(ErrorClass.UNAVAILABLE, "unobservable: pool a could not be seen."), id="a blind pool"),
+        pytest.param(slot(), snapshot(), Pressure(window=1, level=1, retry_at=NOW + 9, failure=STOCKOUT), STOCKOUT,
+                     id="its pool's reason"),
+        pytest.param(slot(), snapshot(), None,
+                     Failure(ErrorClass.TIMEOUT, "The machine did not run before the request's deadline."),
+                     id="none known: time ran out"),
+    ],
+)  # fmt: skip
+def test_at_the_requests_deadline_what_is_missing_fails_and_the_request_ends(
+    one: Slot, look: Look, learned: Pressure | None, failure: Failure
+) -> None:
+    known = memory(
+        record(one, running(1), count=3, deadline=NOW), pressures={("a", TEMPLATE): learned} if learned else {}
+    )
+    seen = replace(look, machines=look.machines | {name(1): machine(1)}) if isinstance(look, Snapshot) else look
+    made = plan(known, seen, limits=ONE)
+    ended = after(made)
+    assert (ended.ended, ended.ended_at) == (WITH_ERROR, NOW)
+    assert (ended.slots[0].verdict, ended.slots[0].failure) == (Verdict.FAILED, failure)
+    assert ended.slots[1].verdict is Verdict.SUCCEEDED
+    told = [each for each in ended.slots.values() if each.verdict is Verdict.FAILED and each.submitted is None]
+    assert len(told) == 2, "HF hears of each missing machine"
+    assert made.creates == ()
+
+
+def test_a_request_whose_template_left_the_configuration_ends_at_once() -> None:
+    made = plan(memory(record(count=2)), snapshot(), limits=replace(ONE, templates={}))
+    assert (after(made).ended, made.creates) == (WITH_ERROR, ())
+
+
+@pytest.mark.parametrize(
+    ("known", "due"),
+    [
+        pytest.param(memory(record(slot(), deadline=NOW + 90)), NOW + 90, id="a request's deadline"),
+        pytest.param(memory(record(slot(submitted=NOW - 500))), NOW + 100, id="a slot's boot deadline"),
+        pytest.param(memory(giving_back(name(0), deadline=NOW + 70)), NOW + 70, id="a return request's deadline"),
+        pytest.param(memory(), float("inf"), id="nothing at all: never"),
+    ],
+)
+def test_the_next_plan_is_due_at_the_next_deadline(known: Memory, due: float) -> None:
+    assert plan(known, *EMPTY, limits=replace(ONE, pools={"a": pool("a", spill_after=10_000)})).due == due
+
+
+# --- terminal answers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("slots", "count", "ended"),
+    [
+        pytest.param([running(0), running(1)], 2, DONE, id="all run: complete"),
+        pytest.param([running(0), slot(1)], 2, None, id="one is on its way: running"),
+        pytest.param([running(0), unsent(1, Verdict.FAILED)], 2, WITH_ERROR, id="one was given up: with error"),
+        pytest.param([running(0), slot(1, Verdict.CANCELLED, gone=True)], 2, WITH_ERROR,
+                     id="HF gave one back before the end: with error"),
+        pytest.param([running(0), slot(1, Verdict.FAILED, gone=True)], 2, None, id="one failed: replaced, running"),
+        pytest.param([running(0), slot(1, Verdict.FAILED, gone=True), running(2)], 2, DONE,
+                     id="one failed, its replacement runs: complete"),
+        pytest.param([running(0), slot(1, set_aside=True)], 2, WITH_ERROR, id="one is set aside: it holds nothing up"),
+    ],
+)  # fmt: skip
+def test_when_a_request_ends(slots: list[Slot], count: int, ended: RequestStatus | None) -> None:
+    there = snapshot(*(machine(one.number) for one in slots if one.ran is not None))
+    made = plan(memory(record(*slots, count=count)), there, limits=ONE)
+    assert after(made).ended is ended
+    succeeded = [one for one in after(made).slots.values() if one.verdict is Verdict.SUCCEEDED]
+    assert len(succeeded) == (sum(one.ran is not None for one in slots) if ended else 0)
+
+
+@pytest.mark.parametrize("ended", [DONE, WITH_ERROR])
+@pytest.mark.parametrize(
+    "looks",
+    [
+        pytest.param([snapshot(machine(phase=Phase.GONE))], id="its machine died"),
+        pytest.param([snapshot(began=SEEN - 5), snapshot()], id="its machine vanished"),
+        pytest.param([snapshot(machine(fingerprint=Fingerprint("other")))], id="its machine was replaced"),
+        pytest.param([snapshot(machine(phase=Phase.STOPPING)), snapshot(machine(), began=SEEN + 0.5)], id="it wavered"),
+        pytest.param([unobserved()], id="its pool is blind"),
+    ],
+)
+def test_a_terminal_answer_stays_and_nothing_is_created_for_it(ended: RequestStatus, looks: list[Look]) -> None:
+    known = memory(record(running(0, Verdict.SUCCEEDED), ended=ended, told_at=BEFORE))
+    for look in looks:
+        made = plan(known, look, limits=ONE)
+        assert made.creates == ()
+        known = made.memory
+    assert (known.requests[REQUEST].ended, known.requests[REQUEST].ended_at) == (ended, BEFORE)
+    assert known.requests[REQUEST].slots[0].verdict in (Verdict.SUCCEEDED, Verdict.LOST)
+
+
+def test_a_machine_that_vanishes_before_the_terminal_answer_is_replaced() -> None:
+    known = memory(record(running(0), slot(1)))
+    for look in (snapshot(began=SEEN - 5), snapshot()):
+        made = plan(known, look, limits=ONE)
+        known = made.memory
+    assert known.requests[REQUEST].slots[0].verdict is Verdict.FAILED
+    assert [create.name for create in made.creates] == [name(2)]
+
+
+# --- deletes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sent", "looks", "busy", "deleted"),
+    [
+        pytest.param(None, (snapshot(machine()),), (), True, id="never sent: sent"),
+        pytest.param(NOW - DELETE_AGAIN + 1, (snapshot(machine()),), (), False, id="sent a moment ago: waits"),
+        pytest.param(NOW - DELETE_AGAIN, (snapshot(machine()),), (), True, id="still there after a while: sent again"),
+        pytest.param(None, (snapshot(),), (), False, id="not there: nothing to delete"),
+        pytest.param(None, (unobserved(),), (), False, id="its pool is blind: nothing"),
+        pytest.param(None, (snapshot(machine(), began=NOW - 61),), (), False, id="its pool was seen too long ago"),
+        pytest.param(None, (snapshot(machine()),), ("a",), False, id="its pool is busy: nothing"),
+    ],
+)
+def test_when_a_closed_slots_machine_is_deleted(
+    sent: float | None, looks: tuple[Look, ...], busy: tuple[str, ...], deleted: bool
+) -> None:
+    closed = running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, delete_sent=sent)
+    made = plan(memory(record(closed, ended=DONE, told_at=BEFORE)), *looks, limits=ONE, busy=busy)
+    assert made.deletes == ((Delete(name(0), "a", DeleteReason.RETURNED, "uid-0"),) if deleted else ())
+    assert after(made).slots[0].delete_sent == (NOW if deleted else sent)
+
+
+def test_a_delete_not_yet_due_again_is_looked_at_when_it_is() -> None:
+    closed = running(0, Verdict.RETURNED, delete_sent=NOW - 10)
+    made = plan(memory(record(closed, ended=DONE, told_at=BEFORE)), snapshot(machine()), limits=ONE)
+    assert made.due == NOW - 10 + DELETE_AGAIN
+
+
+@pytest.mark.parametrize(
+    ("one", "deleted"),
+    [pytest.param(verdict, verdict not in OWNED, id=str(verdict)) for verdict in Verdict],
+)
+def test_only_what_is_closed_is_deleted(one: Verdict, deleted: bool) -> None:
+    # The return says that HF knows the terminal answer, so an open slot can only belong to a request that runs.
+    held = record(running(0, one), slot(1), ended=None if one is Verdict.OPEN else DONE, told_at=BEFORE)
+    made = plan(memory(held), snapshot(machine()), limits=ONE)
+    assert bool(made.deletes) is deleted
+
+
+def test_a_slot_set_aside_is_not_deleted() -> None:
+    closed = running(0, Verdict.RETURNED, set_aside=True)
+    made = plan(memory(record(closed, ended=DONE, told_at=BEFORE)), snapshot(machine()), limits=ONE)
+    assert made.deletes == ()
+
+
+def test_a_returned_machine_is_closed_and_deleted_in_one_plan() -> None:
+    known = memory(record(running(0, Verdict.SUCCEEDED), ended=DONE, told_at=BEFORE), giving_back(name(0)))
+    made = plan(known, snapshot(machine()), limits=ONE)
+    assert made.deletes == (Delete(name(0), "a", DeleteReason.RETURNED, "uid-0"),)
+    assert [(close.name, close.verdict) for close in made.closes] == [(name(0), Verdict.RETURNED)]
+
+
+def test_the_remains_of_a_lost_machine_are_deleted_and_no_machine_of_the_others() -> None:
+    lost = machine(0, Phase.GONE, cause=LossCause.EVICTED)
+    known = memory(record(running(0, Verdict.SUCCEEDED), running(1, Verdict.SUCCEEDED), ended=DONE, told_at=BEFORE))
+    made = plan(known, snapshot(lost, machine(1)), limits=ONE)
+    assert made.deletes == (Delete(name(0), "a", DeleteReason.LOST, "uid-0"),)
+    assert [(close.verdict, close.cause) for close in made.closes] == [(Verdict.LOST, LossCause.EVICTED)]
+
+
+# --- a pool that cannot be seen ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        pytest.param(unobserved(), id="the look failed"),
+        pytest.param(snapshot(began=NOW - 61), id="the last look is too old"),
+        pytest.param(snapshot(pool="gone"), id="there was none"),
+    ],
+)
+def test_a_pool_without_a_fresh_snapshot_gets_no_actions_and_the_others_go_on(look: Snapshot | Unobserved) -> None:
+    known = memory(
+        record(running(0, Verdict.RETURNED), running(1, Verdict.SUCCEEDED), ended=DONE, told_at=BEFORE),
+        record(count=2, id_=OTHER),
+    )
+    made = plan(known, look, snapshot(pool="b"), limits=limits(pool("a"), pool("b")))
+    assert (made.deletes, {create.pool for create in made.creates}) == ((), {"b"})
+    assert made.memory.requests[REQUEST] is known.requests[REQUEST]
+
+
+def test_a_forbidden_verdict_sets_the_slot_aside_and_the_cycle_goes_on() -> None:
+    known = memory(record(running(0, Verdict.SUCCEEDED), running(1), count=3))
+    made = plan(known, snapshot(machine(0, Phase.GONE), machine(1)), limits=ONE)
+    assert len(made.creates) == 1
+    assert after(made).slots[0].verdict is Verdict.LOST
+
+
+# --- whatever happens -------------------------------------------------------------------------------------------------
+
+SLOTS = 6
+THREE = limits(pool("a", max_machines=4, max_pending=3, initial_window=3), pool("b", max_machines=3, lag=30.0),
+               pool("c", paused=True), maximum=8)  # fmt: skip
+CAPS = {"a": 4, "b": 3, "c": 0}
+TIMES = st.sampled_from([NOW - 4000, NOW - 700, NOW - 200, NOW - 100, NOW - 30, NOW - 2, NOW])
+
+
+@st.composite
+def any_slot(draw: st.DrawFn, number: int, request: str, ended: bool) -> Slot:
+    open_or_done = Verdict.SUCCEEDED if ended else Verdict.OPEN
+    verdict = draw(st.sampled_from([open_or_done, open_or_done, *(Verdict(each) for each in (
+        "returned", "lost", "failed", "withdrawn", "cancelled"
+    ))]))  # fmt: skip
+    where = draw(st.sampled_from(["a", "a", "b", "c", "left"]))
+    seen = verdict in (Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST) or draw(st.booleans())
+    ran = seen and (verdict not in (Verdict.OPEN, Verdict.FAILED) or draw(st.booleans()))
+    opened = draw(TIMES)
+    sent = seen or draw(st.booleans())
+    return slot(
+        number,
+        verdict,
+        request,
+        pool=where,
+        opened=opened,
+        submitted=opened if sent else None,
+        accepted=seen or (sent and draw(st.booleans())),
+        seen=seen,
+        ran=opened if ran else None,
+        gone=verdict not in OWNED and (not sent or draw(st.booleans())),
+        absent=draw(st.sampled_from([None, NOW - 40, SEEN])),
+        delete_sent=draw(st.sampled_from([None, NOW - 100, NOW - 5])) if verdict not in OWNED else None,
+        fingerprint=machine(number).fingerprint if seen else Fingerprint(),
+        failure=draw(st.sampled_from([None, BROKEN, STOCKOUT])),
+    )
+
+
+@st.composite
+def any_record(draw: st.DrawFn, request: str) -> RequestRecord:
+    ended = draw(st.sampled_from([None, None, DONE, WITH_ERROR]))
+    slots = [draw(any_slot(number, request, ended is not None)) for number in range(draw(st.integers(0, SLOTS)))]
+    return record(
+        *slots,
+        id_=request,
+        count=draw(st.integers(1, 8)),
+        ended=ended,
+        ended_at=BEFORE if ended else None,
+        told_at=draw(st.sampled_from([None, BEFORE, NOW - 90_000])) if ended else None,
+        deadline=draw(st.sampled_from([NOW - 1, NOW, NOW + 500])),
+        cancelling=draw(st.booleans()),
+    )
+
+
+@st.composite
+def any_machine(draw: st.DrawFn, number: int, request: str) -> Machine:
+    uid = draw(st.sampled_from([f"uid-{number}"] * 3 + ["another"]))
+    return machine(number, draw(st.sampled_from(list(Phase))), request, fingerprint=Fingerprint(uid))
+
+
+@st.composite
+def any_look(draw: st.DrawFn, where: str, known: Memory) -> Look | None:
+    kind = draw(st.sampled_from(["seen", "seen", "seen", "failed", "old", "none"]))
+    if kind == "none":
+        return None
+    if kind == "failed":
+        return unobserved(where)
+    mine = [
+        one for each in known.requests.values() for one in each.slots.values() if one.pool == where and not one.gone
+    ]
+    there = [draw(any_machine(one.number, split_name(PREFIX, one.name)[0])) for one in mine if draw(st.booleans())]  # type: ignore[index]
+    strange = [draw(any_machine(90 + number, "cccccccccc")) for number in range(draw(st.integers(0, 2)))]
+    began = NOW - 100 if kind == "old" else draw(st.sampled_from([SEEN, NOW - 31, NOW]))
+    return snapshot(*there, *strange, pool=where, began=began)
+
+
+ANY_PRESSURE = st.builds(
+    Pressure,
+    window=st.integers(1, 4),
+    level=st.just(1),
+    blocked_at=st.just(NOW - 50),
+    retry_at=st.sampled_from([0.0, NOW + 10]),
+    probing=st.booleans(),
+    failure=st.just(STOCKOUT),
+    closed_since=st.sampled_from([None, NOW - 10, NOW - 500]),
+)
+
+
+@st.composite
+def any_situation(draw: st.DrawFn) -> tuple[World, Memory]:
+    records = [draw(any_record(request)) for request in (REQUEST, OTHER)]
+    names = [one.name for each in records for one in each.slots.values()]
+    back = giving_back(*draw(st.lists(st.sampled_from([*names, "alien"]), max_size=3)))
+    known = memory(
+        *records,
+        *([back] if back.names else []),
+        pressures=draw(st.dictionaries(st.sampled_from([("a", TEMPLATE), ("b", TEMPLATE)]), ANY_PRESSURE)),
+        orphans=draw(st.dictionaries(st.sampled_from([name(90, "cccccccccc"), "x"]), st.just(NOW - 700))),
+    )
+    looks = {where: look for where in "abc" if (look := draw(any_look(where, known))) is not None}
+    contact = Contact(
+        polled=draw(st.dictionaries(st.sampled_from([REQUEST, OTHER]), TIMES)),
+        active=draw(TIMES),
+        told=draw(st.frozensets(st.sampled_from([REQUEST, OTHER]))),
+        inventory=draw(st.frozensets(st.sampled_from([*names, "alien"]))),
+    )
+    return World(intent_of(known), looks, contact, draw(st.frozensets(st.sampled_from("abc")))), known
+
+
+def usable(world: World) -> set[str]:
+    """Pools that may be acted upon."""
+    return {
+        where for where, look in world.looks.items() if isinstance(look, Snapshot) and NOW - look.began <= 60
+    } - set(world.busy)
+
+
+def occupied(known: Memory) -> Counter[str]:
+    return Counter(one.pool for each in known.requests.values() for one in each.slots.values() if not one.gone)
+
+
+ANY = settings(max_examples=300, deadline=None)
+
+
+def decide(situation: tuple[World, Memory], limits: Limits = THREE) -> Plan:
+    world, known = situation
+    return make_plan(world, known, limits, NOW)
+
+
+@ANY
+@given(any_situation())
+def test_no_pool_that_is_blind_paused_or_busy_is_asked_for_anything(situation: tuple[World, Memory]) -> None:
+    made = decide(situation)
+    assert {create.pool for create in made.creates} <= usable(situation[0]) - {"c"}
+    assert {delete.pool for delete in made.deletes} <= usable(situation[0])
+
+
+@ANY
+@given(any_situation())
+def test_a_plan_never_exceeds_a_cap(situation: tuple[World, Memory]) -> None:
+    world, known = situation
+    made = decide(situation)
+    new = [
+        create for create in made.creates if known.requests[create.request].slots.get(number_of(create.name)) is None
+    ]
+    for where, count in Counter(create.pool for create in new).items():
+        look = world.looks[where]
+        assert isinstance(look, Snapshot)
+        held = {one.name for each in made.memory.requests.values() for one in each.slots.values() if not one.gone
+                and one.pool == where}  # fmt: skip
+        assert len(held | set(look.machines)) <= CAPS[where]
+        if where == "a":
+            assert count <= 3, "max_pending"
+
+
+def number_of(machine: str) -> int:
+    parts = split_name(PREFIX, machine)
+    assert parts is not None
+    return parts[1]
+
+
+@ANY
+@given(any_situation())
+def test_a_plan_deletes_only_what_is_closed_or_an_orphan_and_each_once(situation: tuple[World, Memory]) -> None:
+    made = decide(situation)
+    slots = {one.name: one for each in made.memory.requests.values() for one in each.slots.values()}
+    assert max(Counter(delete.name for delete in made.deletes).values(), default=0) <= 1
+    for delete in made.deletes:
+        one = slots.get(delete.name)
+        if one is None or one.pool != delete.pool:
+            assert delete.reason in (DeleteReason.ORPHANED, DeleteReason.RETURNED)
+        else:
+            assert one.verdict not in OWNED
+            assert one.delete is delete.reason
+    assert not {delete.name for delete in made.deletes} & {create.name for create in made.creates}
+
+
+@ANY
+@given(any_situation())
+def test_every_create_is_of_an_open_recorded_slot_in_its_pool_and_each_name_once(
+    situation: tuple[World, Memory],
+) -> None:
+    made = decide(situation)
+    assert max(Counter(create.name for create in made.creates).values(), default=0) <= 1
+    for create in made.creates:
+        one = made.memory.requests[create.request].slots[number_of(create.name)]
+        assert (one.name, one.pool, one.verdict, one.submitted) == (create.name, create.pool, Verdict.OPEN, NOW)
+        before = situation[1].requests[create.request].slots.get(one.number)
+        assert before is None or (before.pool == one.pool and not before.seen and not before.accepted)
+
+
+@ANY
+@given(any_situation())
+def test_verdicts_change_by_the_table_alone_and_no_answer_reverts(situation: tuple[World, Memory]) -> None:
+    known, made = situation[1], decide(situation)
+    for id_, each in made.memory.requests.items():
+        before = known.requests[id_]
+        assert before.ended is None or each.ended is not None
+        assert before.ended is None or before.told_at is None or each.ended is before.ended
+        assert set(before.slots) <= set(each.slots)
+        assert all(number < each.next_slot for number in each.slots)
+        for number, one in before.slots.items():
+            changed = each.slots[number]
+            steps = [*TRANSITIONS[one.verdict], one.verdict]
+            # A plan may end a request and close its slot for a return at once, in two allowed steps.
+            steps += [later for step in TRANSITIONS[one.verdict] for later in TRANSITIONS[step]]
+            assert changed.verdict in steps
+            assert (changed.name, changed.pool) == (one.name, one.pool)
+
+
+@ANY
+@given(any_situation())
+def test_a_plan_once_recorded_asks_for_nothing_again(situation: tuple[World, Memory]) -> None:
+    world, _ = situation
+    first = decide(situation)
+    kept = {id_: wish for id_, wish in world.intent.requests.items() if id_ not in first.forget}
+    backs = {id_: wish for id_, wish in world.intent.returns.items() if id_ not in first.forget}
+    again = replace(world, intent=replace(world.intent, requests=kept, returns=backs))
+    second = make_plan(again, first.memory, THREE, NOW)
+    assert second.creates == ()
+    assert second.deletes == ()
+
+
+@ANY
+@given(any_situation())
+def test_the_same_inputs_make_the_same_plan(situation: tuple[World, Memory]) -> None:
+    assert decide(situation) == decide(situation)
+
+
+@ANY
+@given(any_situation())
+def test_a_request_past_its_deadline_ends(situation: tuple[World, Memory]) -> None:
+    for each in decide(situation).memory.requests.values():
+        assert each.ended is not None or each.deadline > NOW

@@ -1,0 +1,227 @@
+"""A lost memory, made again: nothing is created twice, no answer reverts, the brake holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from provisioner.answers import Answer
+from provisioner.housekeeping import CANCELLED_MESSAGE
+from provisioner.model import (
+    SLOT_BLOCK,
+    BrakeReason,
+    DeleteReason,
+    Intent,
+    Machine,
+    Memory,
+    Phase,
+    Request,
+    RequestStatus,
+    ReturnRequest,
+    ReturnResult,
+    Snapshot,
+    Verdict,
+)
+from provisioner.rebuild import fresh, rebuild
+from provisioner.status import NOT_OURS, STUCK, request_answer, return_answer
+from tests.unit.core import (
+    BROKEN,
+    NOW,
+    OTHER,
+    PREFIX,
+    REQUEST,
+    TEMPLATE,
+    giving_back,
+    intent_of,
+    limits,
+    machine,
+    memory,
+    name,
+    plan,
+    pool,
+    record,
+    running,
+    slot,
+    snapshot,
+    unsent,
+)
+
+WALL = 1_800_000_000.0
+LIMITS = limits(pool("a"), pool("b"), request_deadline=3600.0)
+DONE = RequestStatus.COMPLETE
+RETURN = "ret-aaaaaaaaaa"
+
+
+def intent(*returned: str, created: float = WALL - 60, count: int = 2) -> Intent:
+    backs = {RETURN: ReturnRequest(RETURN, returned, WALL)} if returned else {}
+    return Intent("demo", 7, {REQUEST: Request(REQUEST, TEMPLATE, count, created, "acct")}, backs)
+
+
+def rebuilt(wanted: Intent, *machines: Machine, told: Mapping[str, Answer] | None = None) -> Memory:
+    looks = {"a": snapshot(*machines), "b": snapshot(pool="b")}
+    return rebuild(wanted, told or {}, looks, LIMITS, NOW, WALL)
+
+
+def what_was_told(*slots: object, **changes: object) -> dict[str, Answer]:
+    return {REQUEST: request_answer(record(*slots, **changes))}  # type: ignore[arg-type]
+
+
+# --- a state directory that never had a memory ------------------------------------------------------------------------
+
+
+def test_a_first_memory_knows_nothing_and_that_no_pool_was_seen() -> None:
+    known = fresh(intent(), LIMITS, NOW, WALL)
+    assert known == Memory("demo", time=NOW, time_wall=WALL, unseen_pools=("a", "b"))
+
+
+# --- without an answer to go by ---------------------------------------------------------------------------------------
+
+
+def test_machines_that_run_are_their_requests_open_slots_again() -> None:
+    known = rebuilt(intent(), machine(4), machine(5, Phase.PENDING), machine(0, request=OTHER))
+    again = known.requests[REQUEST]
+    assert sorted(again.slots) == [4, 5]
+    assert [one.verdict for one in again.slots.values()] == [Verdict.OPEN, Verdict.OPEN]
+    assert [one.ran for one in again.slots.values()] == [NOW, None]
+    assert (again.template, again.count, again.ended, again.rc_account) == (TEMPLATE, 2, None, "acct")
+
+
+def test_no_slot_number_is_used_again() -> None:
+    assert rebuilt(intent()).requests[REQUEST].next_slot == 0
+    assert rebuilt(intent(), machine(4)).requests[REQUEST].next_slot == SLOT_BLOCK
+    assert rebuilt(intent(), machine(SLOT_BLOCK + 4)).requests[REQUEST].next_slot == 2 * SLOT_BLOCK
+
+
+@pytest.mark.parametrize(
+    ("age", "left"),
+    [
+        pytest.param(60.0, 3540.0, id="a young request keeps what is left of its time"),
+        pytest.param(3600.0, 0.0, id="an old one has none left"),
+        pytest.param(99999.0, 0.0, id="nor a very old one"),
+        pytest.param(-99999.0, 3600.0, id="one from the future has its time, not more"),
+    ],
+)
+def test_a_requests_time_goes_by_intents_own_clock(age: float, left: float) -> None:
+    assert rebuilt(intent(created=WALL - age)).requests[REQUEST].deadline == NOW + left
+
+
+@pytest.mark.parametrize("reason", [BrakeReason.MEMORY_LOST, BrakeReason.MEMORY_OLDER])
+def test_the_brake_is_latched(reason: BrakeReason) -> None:
+    looks: dict[str, Snapshot] = {"a": snapshot(machine()), "b": snapshot(pool="b")}
+    known = rebuild(intent(), {}, looks, LIMITS, NOW, WALL, reason)
+    assert known.brake is not None
+    assert (known.brake.reason, known.brake.since) == (reason, NOW)
+    assert known.unseen_pools == ()
+
+
+def test_fifty_machines_that_run_survive_the_loss_of_memory() -> None:
+    machines = [machine(number) for number in range(50)]
+    wanted = intent(count=50, created=WALL - 7200)
+    known = rebuilt(wanted, *machines)
+    made = plan(known, snapshot(*machines), snapshot(pool="b"), limits=LIMITS, intent=wanted)
+    assert (made.creates, made.deletes) == ((), ())
+    assert made.memory.requests[REQUEST].ended is DONE
+
+
+def test_nothing_is_created_for_a_request_whose_time_is_over() -> None:
+    wanted = intent(created=WALL - 3600)
+    made = plan(rebuilt(wanted), snapshot(), snapshot(pool="b"), limits=LIMITS, intent=wanted)
+    assert made.creates == ()
+    assert made.memory.requests[REQUEST].ended is RequestStatus.COMPLETE_WITH_ERROR
+
+
+# --- what HF was told binds -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ended", [RequestStatus.COMPLETE, RequestStatus.COMPLETE_WITH_ERROR])
+def test_a_terminal_answer_stays_byte_for_byte(ended: RequestStatus) -> None:
+    slots = [running(0, Verdict.SUCCEEDED), running(1, Verdict.LOST), unsent(2, Verdict.FAILED, failure=BROKEN)]
+    told = what_was_told(*slots, ended=ended, rc_account="acct")
+    again = rebuilt(intent(), machine(0), told=told).requests[REQUEST]
+    assert request_answer(again) == told[REQUEST]
+    assert (again.ended, again.told_at) == (ended, NOW)
+
+
+@pytest.mark.parametrize(
+    ("one", "there", "ended", "verdict", "delete"),
+    [
+        pytest.param(running(0, Verdict.SUCCEEDED), [machine()], DONE, Verdict.SUCCEEDED, None, id="told and there"),
+        pytest.param(running(0, Verdict.SUCCEEDED), [], DONE, Verdict.LOST, DeleteReason.LOST, id="told and absent"),
+        pytest.param(running(0), [machine()], None, Verdict.OPEN, None, id="told while it ran, and there"),
+        pytest.param(running(0), [], None, Verdict.FAILED, DeleteReason.LOST, id="told while it ran, and absent"),
+        pytest.param(slot(0), [machine()], None, Verdict.OPEN, None, id="told as pending, and there"),
+        pytest.param(unsent(0, Verdict.FAILED, failure=BROKEN), [], None, Verdict.FAILED, DeleteReason.FAILED,
+                     id="told as failed"),
+        pytest.param(slot(0, Verdict.CANCELLED, delete=DeleteReason.CANCELLED), [machine()],
+                     RequestStatus.COMPLETE_WITH_ERROR, Verdict.CANCELLED, DeleteReason.CANCELLED,
+                     id="told as cancelled, and still there: deleted"),
+    ],
+)  # fmt: skip
+def test_a_slot_that_hf_was_told_of(
+    one: object, there: list[Machine], ended: RequestStatus | None, verdict: Verdict, delete: DeleteReason | None
+) -> None:
+    known = rebuilt(intent(), *there, told=what_was_told(one, ended=ended))
+    again = known.requests[REQUEST].slots[0]
+    assert (again.verdict, again.delete) == (verdict, delete)
+    assert again.gone is (not there and verdict is not Verdict.OPEN)
+
+
+def test_what_an_ended_request_never_told_is_for_the_orphan_rule() -> None:
+    told = what_was_told(running(0, Verdict.SUCCEEDED), ended=DONE)
+    known = rebuilt(intent(), machine(0), machine(1), told=told)
+    assert sorted(known.requests[REQUEST].slots) == [0]
+    assert known.requests[REQUEST].next_slot == SLOT_BLOCK
+
+
+def test_a_cancelled_request_stays_cancelled() -> None:
+    cancelled = slot(0, Verdict.CANCELLED, delete=DeleteReason.CANCELLED)
+    told = what_was_told(cancelled, ended=RequestStatus.COMPLETE_WITH_ERROR, message=CANCELLED_MESSAGE)
+    again = rebuilt(intent(), told=told).requests[REQUEST]
+    assert again.message == CANCELLED_MESSAGE
+    assert again.ended is RequestStatus.COMPLETE_WITH_ERROR
+
+
+# --- returns ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ended", "there", "verdict", "delete", "gone"),
+    [
+        pytest.param(DONE, [machine()], Verdict.RETURNED, DeleteReason.RETURNED, False, id="after its request ended"),
+        pytest.param(DONE, [], Verdict.RETURNED, DeleteReason.RETURNED, True, id="and gone"),
+        pytest.param(None, [machine()], Verdict.CANCELLED, DeleteReason.CANCELLED, False, id="before it ended"),
+    ],
+)
+def test_a_returned_machine_is_never_reported_running_again(
+    ended: RequestStatus | None, there: list[Machine], verdict: Verdict, delete: DeleteReason, gone: bool
+) -> None:
+    told = what_was_told(running(0, Verdict.SUCCEEDED if ended else Verdict.OPEN), ended=ended)
+    again = rebuilt(intent(name(0)), *there, told=told).requests[REQUEST].slots[0]
+    assert (again.verdict, again.delete, again.gone) == (verdict, delete, gone)
+
+
+@pytest.mark.parametrize("result", list(ReturnResult))
+def test_an_ended_return_request_stays_as_it_was_told(result: ReturnResult) -> None:
+    ended = DONE if result is ReturnResult.GONE else RequestStatus.COMPLETE_WITH_ERROR
+    answer = return_answer(giving_back("x", results={"x": result}, ended=ended), memory(), PREFIX)
+    again = rebuilt(intent("x"), told={RETURN: answer}).returns[RETURN]
+    assert (again.results, again.ended, again.told_at) == ({"x": result}, ended, NOW)
+    assert return_answer(again, memory(), PREFIX) == answer
+    assert {NOT_OURS, STUCK}.isdisjoint({json.loads(answer.text)["machines"][0]["message"]}) == (
+        result is ReturnResult.GONE
+    )
+
+
+def test_an_open_return_request_is_read_anew() -> None:
+    answer = return_answer(giving_back("x", results={}), memory(), PREFIX)
+    again = rebuilt(intent("x"), told={RETURN: answer}).returns[RETURN]
+    assert (again.results, again.ended, again.deadline) == ({}, None, NOW + LIMITS.return_deadline)
+
+
+def test_a_rebuilt_memory_reads_the_intent_it_was_made_of() -> None:
+    wanted = intent("x")
+    known = rebuilt(wanted, machine(0))
+    assert set(intent_of(known).requests) == set(wanted.requests)
+    assert set(known.returns) == set(wanted.returns)

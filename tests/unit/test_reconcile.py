@@ -1,0 +1,374 @@
+"""One cycle: the order of its steps, what a failure leaves, and when nothing has to be planned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import pytest
+
+from provisioner.acting import InlineActors
+from provisioner.backends import MayStart
+from provisioner.durable import StateError, StateUnwritable
+from provisioner.model import (
+    BrakeReason,
+    Create,
+    Delete,
+    DeleteReason,
+    ErrorClass,
+    Failure,
+    Fingerprint,
+    Limits,
+    Look,
+    Machine,
+    Outcome,
+    Phase,
+    PoolLimits,
+    Snapshot,
+    TemplateLimits,
+    Unobserved,
+    Verdict,
+    evolve,
+)
+from provisioner.reconcile import CycleReport, Reconciler, SupersededError
+from provisioner.store import StateDir
+
+LIMITS = Limits(
+    "hf",
+    {"pool": PoolLimits("pool", initial_window=1000), "other": PoolLimits("other")},
+    {"T": TemplateLimits("T", ("pool",)), "U": TemplateLimits("U", ("other",))},
+)
+BLIND = Failure(ErrorClass.UNAVAILABLE, "no route")
+
+
+class Clock:
+    time = 1000.0
+
+    def now(self) -> float:
+        return self.time
+
+    def wall(self) -> float:
+        return self.time
+
+
+class Place:
+    """A pool that makes machines at once, and fails where it is told to."""
+
+    lag = 0.0
+    pace = 1.0
+
+    def __init__(self, pool: str, state: StateDir) -> None:
+        self.pool = pool
+        self.machines: dict[str, Machine] = {}
+        self.fails: dict[int, Failure] = {}
+        """Of all creates so far, by number: those that fail."""
+        self.created: list[str] = []
+        self.deleted: list[Delete] = []
+        self.recorded: list[bool] = []
+        """For each create: whether memory.json named the machine when the call came."""
+        self._state = state
+
+    def start(self, wake: object) -> None:
+        """Nothing to watch."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
+        return Snapshot(self.pool, now, dict(self.machines), asked=frozenset(strangers))
+
+    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
+        outcomes = []
+        for create in creates:
+            self.recorded.append(bool(memory_of(self._state, create.name)))
+            failure = self.fails.get(len(self.created))
+            self.created.append(create.name)
+            if failure is None:
+                self.machines[create.name] = Machine(create.name, Phase.PENDING, Fingerprint(uid=create.name))
+            outcomes.append(Outcome(create, failure))
+        return outcomes
+
+    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
+        for delete in deletes:
+            self.deleted.append(delete)
+            self.machines.pop(delete.name, None)
+        return [Outcome(delete) for delete in deletes]
+
+    def run_all(self) -> None:
+        for name, machine in self.machines.items():
+            self.machines[name] = Machine(name, Phase.RUNNING, machine.fingerprint, ip="10.0.0.1", launched=7)
+
+
+def memory_of(state: StateDir, name: str) -> bool:
+    records = state.memory.read().requests.values()
+    return any(slot.name == name for record in records for slot in record.slots.values())
+
+
+class Bench:
+    """A state directory, two places and a reconciler, driven by hand."""
+
+    def __init__(self, path: Path) -> None:
+        self.state = StateDir(path)
+        self.clock = Clock()
+        self.places = {name: Place(name, self.state) for name in LIMITS.pools}
+        self.superseded = False
+        self.reconciler = self.restarted()
+
+    @property
+    def place(self) -> Place:
+        return self.places["pool"]
+
+    def restarted(self) -> Reconciler:
+        self.reconciler = Reconciler(
+            clock=self.clock,
+            state=self.state,
+            actors=InlineActors(self.places),
+            limits=LIMITS,
+            provisioner="demo",
+            check=self.check,
+        )
+        return self.reconciler
+
+    def check(self) -> None:
+        if self.superseded:
+            raise SupersededError("a newer loop")
+
+    def request(self, count: int, template: str = "T") -> str:
+        with self.state.intent.transaction(create_for="demo") as intent:
+            return intent.add_request(template, count, created_wall=self.clock.time)
+
+    def give_back(self, *names: str) -> str:
+        with self.state.intent.transaction() as intent:
+            return intent.add_return(names, created_wall=self.clock.time)
+
+    def cycle(self, times: int = 1, blind: Collection[str] = ()) -> CycleReport:
+        for _ in range(times):
+            self.clock.time += 5.0
+            looks: dict[str, Look] = {
+                name: Unobserved(name, self.clock.time, BLIND)
+                if name in blind
+                else place.observe(self.clock.time, self.reconciler.strangers())
+                for name, place in self.places.items()
+            }
+            report = self.reconciler.cycle(looks)
+        return report
+
+    def succeed(self, count: int) -> str:
+        """A request that HF was told is complete."""
+        id_ = self.request(count)
+        self.cycle(2)
+        self.place.run_all()
+        self.cycle(2)
+        assert json.loads(self.answer(id_))["status"] == "complete"
+        self.state.seen.tell(id_)
+        self.cycle()
+        return id_
+
+    def answer(self, id_: str) -> str:
+        answer = self.state.status.read_answer(id_)
+        assert answer is not None
+        return answer.text
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_a_slot_is_on_disk_before_its_create_is_called(bench: Bench) -> None:
+    bench.request(5)
+    bench.cycle()
+    assert bench.place.recorded == [True] * 5
+
+
+def test_a_create_that_fails_does_not_stop_the_others(bench: Bench) -> None:
+    bench.place.fails[2] = Failure(ErrorClass.OTHER, "the third one")
+    id_ = bench.request(10)
+    report = bench.cycle(2)
+    assert report.result == "partial"
+    assert len(bench.place.machines) == 10, "nine at once, and the replacement of the tenth"
+    assert len(set(bench.place.created)) == 11, "under a name of its own"
+    bench.place.run_all()
+    bench.cycle(2)
+    assert json.loads(bench.answer(id_))["status"] == "complete"
+
+
+def test_nothing_is_planned_when_nothing_changed_and_nothing_is_due(bench: Bench) -> None:
+    bench.succeed(3)
+    looks = {name: place.observe(bench.clock.time, ()) for name, place in bench.places.items()}
+    bench.reconciler.cycle(looks)
+    bench.reconciler.cycle(looks)
+    before = bench.state.memory.signature()
+    assert bench.reconciler.cycle(looks).plan is None
+    assert bench.state.memory.signature() == before, "a quiet cycle writes nothing"
+
+
+def test_a_pool_that_cannot_be_seen_gets_no_actions_and_the_other_goes_on(bench: Bench) -> None:
+    bench.request(2)
+    bench.request(2, "U")
+    report = bench.cycle(2, blind={"pool"})
+    assert bench.place.created == []
+    assert len(bench.places["other"].created) == 2
+    assert report.result == "partial"
+
+
+def test_a_memory_that_cannot_be_written_stops_every_call(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.request(5)
+    with monkeypatch.context() as broken:
+
+        def full(_: object) -> None:
+            raise StateUnwritable("memory.json: no space left on device")
+
+        broken.setattr(bench.state.memory, "write", full)
+        report = bench.cycle(3)
+        assert report.result == "failed"
+        assert "no space left" in report.problem
+        assert bench.place.created == []
+    bench.cycle(2)
+    assert len(bench.place.created) == 5
+
+
+def test_an_intent_that_cannot_be_read_changes_no_answer_and_deletes_nothing(bench: Bench) -> None:
+    id_ = bench.succeed(3)
+    answer = bench.answer(id_)
+    file = Path(bench.state.intent.path)
+    file.write_text(file.read_text()[:20])
+    report = bench.cycle(5)
+    assert report.result == "failed"
+    assert "intent.json" in report.problem
+    assert bench.answer(id_) == answer
+    assert bench.place.deleted == []
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["the loop runs on", "the loop is restarted"])
+@pytest.mark.parametrize("lost", ["intent", "memory", "status"])
+def test_no_file_that_is_lost_costs_a_machine(bench: Bench, lost: str, restart: bool) -> None:
+    id_ = bench.succeed(50)
+    Path(getattr(bench.state, lost).path).unlink()
+    if restart:
+        bench.restarted()
+    bench.cycle(10)
+    bench.clock.time += 7200
+    bench.cycle(10)
+    assert bench.place.deleted == []
+    assert len(bench.place.created) == 50
+    if lost != "intent":
+        assert json.loads(bench.answer(id_))["status"] == "complete"
+        assert bench.state.status.read_lost() == {}
+    if restart and lost != "status":
+        assert bench.reconciler.memory is not None
+        assert bench.reconciler.memory.brake is not None, "the brake says that a person has to look"
+
+
+def test_the_brake_is_released_only_by_a_person(bench: Bench) -> None:
+    bench.succeed(2)
+    Path(bench.state.memory.path).unlink()
+    bench.restarted()
+    bench.cycle(3)
+    assert bench.reconciler.memory is not None
+    assert bench.reconciler.memory.brake is not None
+    assert bench.reconciler.memory.brake.reason is BrakeReason.MEMORY_LOST
+    bench.state.ask_recovery()
+    bench.cycle()
+    assert bench.state.memory.read().brake is None
+    assert not bench.state.recovery_asked()
+
+
+def test_a_superseded_loop_neither_writes_nor_acts(bench: Bench) -> None:
+    bench.succeed(1)
+    bench.request(5)
+    before = bench.state.memory.signature()
+    bench.superseded = True
+    with pytest.raises(SupersededError):
+        bench.cycle()
+    assert len(bench.place.created) == 1
+    assert bench.state.memory.signature() == before
+
+
+def test_the_state_directory_of_another_instance_is_refused(bench: Bench) -> None:
+    with bench.state.intent.transaction(create_for="somebody") as intent:
+        intent.add_request("T", 1, created_wall=0.0)
+    report = bench.cycle()
+    assert "belongs to HF's provider instance 'somebody'" in report.problem
+    assert bench.place.created == []
+
+
+def test_a_forbidden_transition_sets_its_slot_aside_and_the_cycle_goes_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_ = bench.succeed(3)
+    monkeypatch.setattr("provisioner.draft.TRANSITIONS", {verdict: frozenset() for verdict in Verdict})
+    victim = next(iter(bench.place.machines))
+    bench.give_back(victim)
+    bench.request(2, "U")
+    bench.cycle(3)
+    memory = bench.reconciler.memory
+    assert memory is not None
+    aside = [slot.name for slot in memory.requests[id_].slots.values() if slot.set_aside]
+    assert aside == [victim]
+    assert bench.place.deleted == []
+    assert len(bench.places["other"].created) == 2
+
+
+def test_a_crash_before_the_outcome_is_recorded_repeats_the_create_under_its_name(bench: Bench) -> None:
+    bench.request(3)
+    bench.cycle()
+    assert len(bench.place.created) == 3
+    bench.place.machines.popitem()
+    bench.restarted()
+    bench.cycle()
+    assert len(bench.place.machines) == 3
+    assert len(set(bench.place.created)) == 3, "no new name was needed"
+
+
+def test_what_a_slot_is_deleted_for_is_said(bench: Bench) -> None:
+    bench.succeed(2)
+    first, second = sorted(bench.place.machines)
+    bench.give_back(first)
+    bench.place.machines[second] = Machine(second, Phase.GONE, Fingerprint(uid=second))
+    bench.cycle(2)
+    assert {delete.name: delete.reason for delete in bench.place.deleted} == {
+        first: DeleteReason.RETURNED,
+        second: DeleteReason.LOST,
+    }
+    assert set(bench.state.status.read_lost()) == {second}
+
+
+def test_every_action_and_every_end_is_in_the_journal(bench: Bench) -> None:
+    bench.succeed(1)
+    (name,) = bench.place.machines
+    bench.give_back(name)
+    bench.cycle(3)
+    lines = [json.loads(line) for line in (Path(bench.state.path) / "journal.jsonl").read_text().splitlines()]
+    events = [(line["event"], line.get("verdict") or line["result"]) for line in lines]
+    assert events == [("create", "ok"), ("close", "returned"), ("delete", "ok")]
+    assert all(line["machine"] == name for line in lines)
+
+
+def test_preview_writes_nothing_and_says_what_the_next_cycle_would_do(bench: Bench) -> None:
+    bench.request(4)
+    looks = {name: place.observe(bench.clock.time, ()) for name, place in bench.places.items()}
+    plan = bench.reconciler.preview(looks)
+    assert plan is not None
+    assert len(plan.creates) == 4
+    assert not bench.state.memory.exists()
+    assert bench.place.created == []
+
+
+def test_preview_of_a_directory_without_intent_has_no_plan(bench: Bench) -> None:
+    try:
+        plan = bench.reconciler.preview({})
+    except StateError as error:
+        pytest.fail(f"an empty directory is no error: {error}")
+    assert plan is None
+
+
+def test_evolve_changes_what_it_is_told_and_nothing_else(bench: Bench) -> None:
+    bench.succeed(1)
+    assert bench.reconciler.memory is not None
+    (record,) = bench.reconciler.memory.requests.values()
+    slot = record.slots[0]
+    changed = evolve(slot, ip="10.9.9.9")
+    assert changed.ip == "10.9.9.9"
+    assert evolve(changed, ip=slot.ip) == slot

@@ -1,0 +1,182 @@
+"""What the answers to our calls say of the slots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from provisioner import pressure
+from provisioner.model import (
+    AMBIGUOUS_ERRORS,
+    Create,
+    Delete,
+    DeleteReason,
+    ErrorClass,
+    Failure,
+    Memory,
+    Outcome,
+    Pressure,
+    Slot,
+    Verdict,
+)
+from provisioner.remember import RETRY_DELETE, remember
+from provisioner.returns import DELETE_AGAIN
+from tests.unit.core import (
+    BEFORE,
+    NOW,
+    OTHER,
+    REQUEST,
+    STOCKOUT,
+    TEMPLATE,
+    limits,
+    memory,
+    name,
+    record,
+    running,
+    slot,
+)
+
+LIMITS = limits()
+CREATE = Create(name(0), "a", TEMPLATE, REQUEST)
+DELETE = Delete(name(0), "a", DeleteReason.FAILED)
+ASKED = slot(accepted=False)
+
+
+def after(one: Slot, *outcomes: Outcome, unsent: tuple[Create | Delete, ...] = (), **changes: object) -> Memory:
+    return remember(memory(record(one), **changes), outcomes, unsent, LIMITS, NOW)[0]
+
+
+def kept(known: Memory) -> Slot:
+    return known.requests[REQUEST].slots[0]
+
+
+# --- creates ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_accepted_create_is_remembered_and_its_slot_stays_open() -> None:
+    known = after(ASKED, Outcome(CREATE))
+    assert kept(known) == replace(ASKED, accepted=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict", "submitted"),
+    [
+        pytest.param(ErrorClass.THROTTLED, Verdict.OPEN, None, id="throttled: it was not sent"),
+        pytest.param(ErrorClass.TIMEOUT, Verdict.OPEN, BEFORE, id="timeout: it may have been applied"),
+        pytest.param(ErrorClass.UNAVAILABLE, Verdict.OPEN, BEFORE, id="unavailable: it may have been applied"),
+        pytest.param(ErrorClass.STOCKOUT, Verdict.FAILED, BEFORE, id="stockout: failed"),
+        pytest.param(ErrorClass.QUOTA, Verdict.FAILED, BEFORE, id="quota: failed"),
+        pytest.param(ErrorClass.DENIED, Verdict.FAILED, BEFORE, id="denied: failed"),
+        pytest.param(ErrorClass.INVALID, Verdict.FAILED, BEFORE, id="invalid: failed"),
+        pytest.param(ErrorClass.NOT_FOUND, Verdict.FAILED, BEFORE, id="not found: failed"),
+        pytest.param(ErrorClass.OTHER, Verdict.FAILED, BEFORE, id="other: failed"),
+    ],
+)
+def test_a_create_that_failed(error: ErrorClass, verdict: Verdict, submitted: float | None) -> None:
+    failure = Failure(error, "in the place's words")
+    known, closes = remember(memory(record(ASKED)), [Outcome(CREATE, failure)], (), LIMITS, NOW)
+    one = kept(known)
+    assert (one.verdict, one.submitted, one.gone, one.accepted) == (verdict, submitted, False, False)
+    if verdict is Verdict.FAILED:
+        assert (one.delete, one.failure, one.closed) == (DeleteReason.FAILED, failure, NOW)
+        assert [(close.name, close.verdict, close.failure) for close in closes] == [(name(0), verdict, failure)]
+    else:
+        assert closes == ()
+    learned = known.pressures["a", TEMPLATE]
+    assert pressure.blocked(learned, NOW) is (error is not ErrorClass.OTHER)
+    assert learned.failed == (verdict is Verdict.FAILED)
+    assert learned.failure == failure
+
+
+def test_a_whole_batch_that_was_refused_backs_off_once() -> None:
+    known = memory(record(*(slot(number, accepted=False) for number in range(9))))
+    creates = [Create(name(number), "a", TEMPLATE, REQUEST) for number in range(9)]
+    after_, closes = remember(known, [Outcome(create, STOCKOUT) for create in creates], (), LIMITS, NOW)
+    assert after_.pressures["a", TEMPLATE].level == 1
+    assert len(closes) == 9
+
+
+def test_one_failed_create_leaves_the_others_accepted() -> None:
+    known = memory(record(slot(0, accepted=False), slot(1, accepted=False), slot(2, accepted=False)))
+    creates = [Create(name(number), "a", TEMPLATE, REQUEST) for number in range(3)]
+    outcomes = [Outcome(creates[0]), Outcome(creates[1], STOCKOUT), Outcome(creates[2])]
+    slots = remember(known, outcomes, (), LIMITS, NOW)[0].requests[REQUEST].slots
+    assert [one.verdict for one in slots.values()] == [Verdict.OPEN, Verdict.FAILED, Verdict.OPEN]
+    assert [one.accepted for one in slots.values()] == [True, False, True]
+
+
+@pytest.mark.parametrize("error", sorted(ErrorClass))
+def test_a_slot_closed_meanwhile_stays_as_it_was_closed(error: ErrorClass) -> None:
+    closed = slot(0, Verdict.CANCELLED, accepted=False, delete=DeleteReason.CANCELLED)
+    one = kept(after(closed, Outcome(CREATE, Failure(error, "text"))))
+    assert (one.verdict, one.delete, one.set_aside) == (Verdict.CANCELLED, DeleteReason.CANCELLED, False)
+    assert one.gone is (error is ErrorClass.THROTTLED)
+    assert (error in AMBIGUOUS_ERRORS) <= (one == closed)
+
+
+@pytest.mark.parametrize(
+    ("before", "ended"),
+    [
+        pytest.param(ErrorClass.DENIED, True, id="it was denied: over"),
+        pytest.param(ErrorClass.STOCKOUT, False, id="it had no stock: only a machine that runs shows"),
+    ],
+)
+def test_an_accepted_create_and_the_back_off(before: ErrorClass, ended: bool) -> None:
+    backing = Pressure(
+        window=4, level=1, probing=True, blocked_at=BEFORE - 1, retry_at=NOW - 1, failure=Failure(before, "text")
+    )
+    known = after(ASKED, Outcome(CREATE), pressures={("a", TEMPLATE): backing})
+    assert (known.pressures["a", TEMPLATE].level == 0) is ended
+
+
+# --- actions for which no call was started ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "create", "expected"),
+    [
+        pytest.param(ASKED, CREATE, replace(ASKED, submitted=None), id="its only create: it was never sent"),
+        pytest.param(ASKED, replace(CREATE, again=True), ASKED, id="repeated: the first may have been applied"),
+        pytest.param(replace(ASKED, seen=True), CREATE, replace(ASKED, seen=True), id="it is there: nothing"),
+        pytest.param(slot(), CREATE, slot(), id="it was accepted: nothing"),
+        pytest.param(
+            slot(0, Verdict.CANCELLED, accepted=False), CREATE,
+            slot(0, Verdict.CANCELLED, accepted=False, gone=True), id="closed meanwhile: gone",
+        ),
+        pytest.param(
+            slot(0, Verdict.FAILED, accepted=False), CREATE,
+            slot(0, Verdict.FAILED, accepted=False, gone=True), id="failed meanwhile: gone, and still to be replaced",
+        ),
+    ],
+)  # fmt: skip
+def test_a_create_that_was_not_started(one: Slot, create: Create, expected: Slot) -> None:
+    assert kept(after(one, unsent=(create,))) == expected
+
+
+def test_a_delete_that_was_not_started_is_sent_at_once() -> None:
+    closed = running(0, Verdict.FAILED, delete_sent=NOW)
+    assert kept(after(closed, unsent=(DELETE,))).delete_sent is None
+
+
+# --- deletes ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_delete_that_failed_is_sent_again_soon() -> None:
+    closed = running(0, Verdict.FAILED, delete_sent=NOW)
+    one = kept(after(closed, Outcome(DELETE, Failure(ErrorClass.UNAVAILABLE, "text"))))
+    assert one.delete_sent is not None
+    assert one.delete_sent + DELETE_AGAIN == NOW + RETRY_DELETE
+    assert (one.verdict, one.gone) == (Verdict.FAILED, False)
+
+
+def test_a_delete_that_was_accepted_changes_nothing_the_look_says_when_it_is_gone() -> None:
+    known = memory(record(running(0, Verdict.FAILED, delete_sent=NOW)))
+    assert remember(known, [Outcome(DELETE)], (), LIMITS, NOW) == (known, ())
+
+
+def test_the_outcome_of_an_unknown_name_changes_nothing() -> None:
+    known = memory(record(ASKED))
+    orphan = Delete(name(0, OTHER), "a", DeleteReason.ORPHANED)
+    outcomes = [Outcome(orphan, Failure(ErrorClass.OTHER, "text")), Outcome(replace(orphan, name="alien"))]
+    assert remember(known, outcomes, (orphan,), LIMITS, NOW)[0] is known

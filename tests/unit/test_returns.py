@@ -1,0 +1,232 @@
+"""What HF gives back: each name is followed until nothing of it is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from provisioner.draft import Draft
+from provisioner.model import (
+    Delete,
+    DeleteReason,
+    Fingerprint,
+    Limits,
+    Machine,
+    RequestStatus,
+    ReturnRecord,
+    ReturnResult,
+    Slot,
+    Snapshot,
+    Verdict,
+)
+from provisioner.returns import DELETE_AGAIN, settle_returns
+from tests.unit.core import (
+    BEFORE,
+    NOW,
+    OTHER,
+    REQUEST,
+    SEEN,
+    draft_of,
+    giving_back,
+    limits,
+    machine,
+    memory,
+    name,
+    pool,
+    record,
+    running,
+    slot,
+    snapshot,
+)
+
+LIMITS = limits()
+RETURN = "ret-aaaaaaaaaa"
+STRANGER = name(0, OTHER)
+"""Of our shape, and no slot's."""
+
+
+def settled(
+    known: ReturnRecord,
+    *looks: Snapshot,
+    slots: Iterable[Slot] = (),
+    told: bool = True,
+    limits: Limits = LIMITS,
+    busy: Iterable[str] = (),
+    now: float = NOW,
+) -> Draft:
+    ended = RequestStatus.COMPLETE
+    held = record(*slots, ended=ended, told_at=BEFORE if told else None)
+    draft = draft_of(memory(held, known), *looks, limits=limits, now=now)
+    settle_returns(draft, frozenset(busy))
+    return draft
+
+
+def result(draft: Draft, name: str) -> ReturnResult | None:
+    return draft.returns[RETURN].results.get(name)
+
+
+def empty(began: float = SEEN, asked: Iterable[str] = (STRANGER, "alien"), **changes: object) -> list[Snapshot]:
+    return [snapshot(pool=one, began=began, asked=frozenset(asked), **changes) for one in "ab"]
+
+
+# --- names of our slots -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "told", "verdict", "reason", "done"),
+    [
+        pytest.param(running(0, Verdict.SUCCEEDED), True, Verdict.RETURNED, DeleteReason.RETURNED, None,
+                     id="succeeded and HF knows: returned"),
+        pytest.param(running(0, Verdict.SUCCEEDED), False, Verdict.RETURNED, DeleteReason.CANCELLED, None,
+                     id="succeeded and HF has not heard: it must not take it"),
+        pytest.param(running(), True, Verdict.CANCELLED, DeleteReason.CANCELLED, None, id="running, open: cancelled"),
+        pytest.param(slot(), True, Verdict.CANCELLED, DeleteReason.CANCELLED, None, id="not yet running: cancelled"),
+        pytest.param(slot(0, submitted=None, accepted=False), True, Verdict.CANCELLED, DeleteReason.CANCELLED,
+                     ReturnResult.GONE, id="never sent: gone at once"),
+        pytest.param(running(0, Verdict.LOST, delete=DeleteReason.LOST), True, Verdict.LOST, DeleteReason.LOST, None,
+                     id="lost: stays lost, and is waited for"),
+        pytest.param(running(0, Verdict.LOST, gone=True), True, Verdict.LOST, DeleteReason.FAILED, ReturnResult.GONE,
+                     id="lost and gone: done"),
+        pytest.param(running(0, Verdict.RETURNED, gone=True), True, Verdict.RETURNED, DeleteReason.FAILED,
+                     ReturnResult.GONE, id="returned before and gone: done"),
+        pytest.param(slot(0, Verdict.FAILED), True, Verdict.FAILED, DeleteReason.FAILED, None,
+                     id="failed: is waited for"),
+    ],
+)  # fmt: skip
+def test_a_name_of_ours(
+    one: Slot, told: bool, verdict: Verdict, reason: DeleteReason, done: ReturnResult | None
+) -> None:
+    draft = settled(giving_back(name(0)), *empty(), slots=[one], told=told)
+    after = draft.slot(REQUEST, 0)
+    assert after is not None
+    assert (after.verdict, after.delete) == (verdict, reason)
+    assert not after.set_aside
+    assert result(draft, name(0)) is done
+
+
+def test_a_return_before_the_terminal_answer_was_heard_ends_the_request_with_an_error() -> None:
+    draft = settled(giving_back(name(0)), slots=[running(0, Verdict.SUCCEEDED)], told=False)
+    assert draft.requests[REQUEST].ended is RequestStatus.COMPLETE_WITH_ERROR
+    told = settled(giving_back(name(0)), slots=[running(0, Verdict.SUCCEEDED)])
+    assert told.requests[REQUEST].ended is RequestStatus.COMPLETE
+
+
+def test_only_the_named_machine_is_closed() -> None:
+    draft = settled(giving_back(name(1)), slots=[running(number, Verdict.SUCCEEDED) for number in range(3)])
+    assert [close.name for close in draft.closes] == [name(1)]
+
+
+# --- names of nobody --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "seen", "adopt", "deleted", "done"),
+    [
+        pytest.param(STRANGER, [machine(0, request=OTHER)], (), "uid-0", None, id="ours by identity: deleted"),
+        pytest.param("alien", "foreign", (), None, ReturnResult.NOT_OURS, id="someone else's: left alone"),
+        pytest.param("alien", "foreign", ("ali",), "", None, id="someone else's with an adopted prefix: deleted"),
+        pytest.param("alien", "foreign", ("zzz",), None, ReturnResult.NOT_OURS, id="another prefix is adopted: left"),
+        pytest.param(STRANGER, [], (), None, None, id="nowhere in one look: not yet known to be gone"),
+    ],
+)
+def test_a_name_that_is_no_slot_of_ours(
+    given: str, seen: list[Machine] | str, adopt: tuple[str, ...], deleted: str | None, done: ReturnResult | None
+) -> None:
+    foreign = frozenset({given}) if seen == "foreign" else frozenset()
+    machines = [] if isinstance(seen, str) else seen
+    looks = [
+        snapshot(*machines, asked=frozenset({given}), foreign=foreign),
+        snapshot(pool="b", asked=frozenset({given})),
+    ]
+    draft = settled(giving_back(given), *looks, limits=limits(adopt_prefixes=adopt))
+    assert result(draft, given) is done
+    assert draft.deletes == ([] if deleted is None else [Delete(given, "a", DeleteReason.RETURNED, deleted)])
+
+
+@pytest.mark.parametrize(
+    ("sent", "busy", "deletes"),
+    [
+        pytest.param({}, (), 1, id="never sent: sent"),
+        pytest.param({STRANGER: NOW - DELETE_AGAIN + 1}, (), 0, id="sent a moment ago: waits"),
+        pytest.param({STRANGER: NOW - DELETE_AGAIN}, (), 1, id="still there after a while: sent again"),
+        pytest.param({}, ("a",), 0, id="the pool is busy: waits"),
+    ],
+)
+def test_when_a_strangers_delete_is_sent(sent: dict[str, float], busy: tuple[str, ...], deletes: int) -> None:
+    looks = [snapshot(machine(0, request=OTHER)), snapshot(pool="b")]
+    draft = settled(giving_back(STRANGER, sent=sent), *looks, busy=busy)
+    assert len(draft.deletes) == deletes
+    assert draft.returns[RETURN].sent == (({STRANGER: NOW}) if deletes else sent)
+
+
+@pytest.mark.parametrize(
+    ("first", "looks", "gone"),
+    [
+        pytest.param({}, empty(), False, id="the first set of looks proves nothing"),
+        pytest.param({STRANGER: SEEN - 30}, empty(), True, id="a second set the longest lag later does"),
+        pytest.param({STRANGER: SEEN - 29}, empty(), False, id="a second set within the lag does not"),
+        pytest.param({STRANGER: SEEN - 30}, empty()[:1], False, id="a pool is blind: not proven"),
+        pytest.param({STRANGER: SEEN - 30}, empty(asked=()), False, id="the looks did not ask about it: not proven"),
+        pytest.param({STRANGER: SEEN - 30}, [empty()[0], empty(SEEN - 5)[1]], False,
+                     id="the older of the looks counts"),
+        pytest.param({STRANGER: SEEN - 30}, [snapshot(machine(0, request=OTHER)), snapshot(pool="b")], False,
+                     id="it is there again"),
+    ],
+)  # fmt: skip
+def test_when_a_stranger_is_gone(first: dict[str, float], looks: list[Snapshot], gone: bool) -> None:
+    lagging = limits(pool("a"), pool("b", lag=30.0))
+    draft = settled(giving_back(STRANGER, absent=first), *looks, limits=lagging)
+    assert (result(draft, STRANGER) is ReturnResult.GONE) is gone
+
+
+def test_one_empty_look_at_the_same_moment_is_no_second_look_even_without_lag() -> None:
+    draft = settled(giving_back(STRANGER, absent={STRANGER: SEEN}), *empty())
+    assert result(draft, STRANGER) is None
+
+
+# --- the end of a return request --------------------------------------------------------------------------------------
+
+GONE, LEFT = ReturnResult.GONE, ReturnResult.NOT_OURS
+
+
+@pytest.mark.parametrize(
+    ("names", "results", "now", "ended"),
+    [
+        pytest.param(("x", "y"), {"x": GONE}, NOW, None, id="a name is open: it runs"),
+        pytest.param(("x", "y"), {"x": GONE, "y": GONE}, NOW, RequestStatus.COMPLETE, id="all are gone: complete"),
+        pytest.param(("x", "y"), {"x": GONE, "y": LEFT}, NOW, RequestStatus.COMPLETE_WITH_ERROR,
+                     id="one was not ours: with error"),
+        pytest.param(("x", "x"), {"x": GONE}, NOW, RequestStatus.COMPLETE, id="a name given twice counts once"),
+        pytest.param((), {}, NOW, RequestStatus.COMPLETE, id="no names: complete"),
+        pytest.param(("x", "y"), {"x": GONE}, BEFORE + 3600, RequestStatus.COMPLETE_WITH_ERROR,
+                     id="the deadline: what is there is stuck"),
+    ],
+)  # fmt: skip
+def test_the_end_of_a_return_request(
+    names: tuple[str, ...], results: dict[str, ReturnResult], now: float, ended: RequestStatus | None
+) -> None:
+    draft = settled(giving_back(*names, results=results), now=now)
+    after = draft.returns[RETURN]
+    assert (after.ended, after.ended_at) == (ended, now if ended else None)
+    assert result(draft, "y") is (ReturnResult.STUCK if now > NOW else results.get("y"))
+
+
+def test_a_machine_of_ours_that_does_not_go_is_stuck_at_the_deadline_and_stays_closed() -> None:
+    back = giving_back(name(0), deadline=NOW)
+    draft = settled(back, *empty(), slots=[running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED)])
+    assert result(draft, name(0)) is ReturnResult.STUCK
+    assert draft.slot(REQUEST, 0) == running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED)
+
+
+def test_an_ended_return_request_never_changes() -> None:
+    back = giving_back(STRANGER, results={STRANGER: GONE}, ended=RequestStatus.COMPLETE, ended_at=BEFORE)
+    draft = settled(back, snapshot(machine(0, request=OTHER, fingerprint=Fingerprint("new"))), snapshot(pool="b"))
+    assert draft.returns[RETURN] is back
+    assert draft.deletes == []
+
+
+def test_an_unsettled_return_is_looked_at_again_by_its_deadline() -> None:
+    back = giving_back(name(0))
+    draft = settled(back, slots=[running(0, Verdict.LOST)])
+    assert draft.due == back.deadline

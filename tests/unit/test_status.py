@@ -1,0 +1,272 @@
+"""What HF is told of a request, a return request and of losses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.answers import Loss
+from provisioner.model import (
+    Contact,
+    DeleteReason,
+    ErrorClass,
+    Failure,
+    LossCause,
+    Notice,
+    RequestRecord,
+    RequestStatus,
+    ReturnResult,
+    Slot,
+    Verdict,
+)
+from provisioner.status import NOT_OURS, RETURNED_EARLY, STUCK, losses, render, request_answer, return_answer
+from tests.schemas import check_output
+from tests.unit.core import (
+    BEFORE,
+    BROKEN,
+    NOW,
+    OTHER,
+    PREFIX,
+    REQUEST,
+    STOCKOUT,
+    giving_back,
+    memory,
+    name,
+    record,
+    running,
+    slot,
+    unsent,
+)
+
+DONE = RequestStatus.COMPLETE
+RETURN = "ret-aaaaaaaaaa"
+
+
+def told(known: RequestRecord) -> Any:
+    """The entry of getRequestStatus, valid by HF's schema."""
+    answer = request_answer(known)
+    entry = json.loads(answer.text)
+    check_output("getRequestStatus", {"requests": [entry]})
+    assert answer.ended == (entry["status"] != "running")
+    return entry
+
+
+def machine_entry(result: str, status: str, message: str = "", *, ran: bool = False) -> dict[str, object]:
+    return {
+        "machineId": name(0),
+        "name": name(0),
+        "result": result,
+        "status": status,
+        "privateIpAddress": "10.0.0.0" if ran else "",
+        "publicIpAddress": "",
+        "launchtime": 1_700_000_000 if ran else 0,
+        "message": message,
+    }
+
+
+RUNS = machine_entry("succeed", "running", ran=True)
+
+
+# --- a machine of a request -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "entry"),
+    [
+        pytest.param(slot(), machine_entry("executing", "pending"), id="open, submitted: executing"),
+        pytest.param(unsent(), machine_entry("executing", "pending"), id="open, not sent: executing"),
+        pytest.param(slot(failure=BROKEN), machine_entry("executing", "pending", "other: ImagePullBackOff"),
+                     id="open, waiting for a reason: executing, with the reason"),
+        pytest.param(running(), RUNS, id="open, running: succeed"),
+        pytest.param(running(0, Verdict.SUCCEEDED), RUNS, id="succeeded: succeed"),
+        pytest.param(running(0, Verdict.LOST, delete=DeleteReason.LOST, failure=BROKEN), RUNS,
+                     id="lost: succeed, as it was told"),
+        pytest.param(running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED), RUNS,
+                     id="returned: succeed, as it was told"),
+        pytest.param(running(0, Verdict.RETURNED, delete=DeleteReason.CANCELLED),
+                     machine_entry("fail", "terminated", RETURNED_EARLY, ran=True),
+                     id="returned before the terminal answer was heard: fail"),
+        pytest.param(slot(0, Verdict.CANCELLED, delete=DeleteReason.CANCELLED),
+                     machine_entry("fail", "terminated", RETURNED_EARLY), id="cancelled: fail"),
+        pytest.param(unsent(0, Verdict.FAILED, failure=STOCKOUT),
+                     machine_entry("fail", "terminated", "stockout: ZONE_RESOURCE_POOL_EXHAUSTED"),
+                     id="given up: fail, with the reason"),
+        pytest.param(unsent(0, Verdict.FAILED), machine_entry("fail", "terminated", "The machine failed."),
+                     id="given up for no known reason: fail, with a message all the same"),
+        pytest.param(slot(0, Verdict.FAILED, failure=STOCKOUT), None, id="failed and replaced: not told"),
+        pytest.param(slot(0, Verdict.WITHDRAWN), None, id="withdrawn: not told"),
+        pytest.param(unsent(0, Verdict.WITHDRAWN), None, id="withdrawn before it was sent: not told"),
+    ],
+)  # fmt: skip
+def test_what_is_told_of_a_slot(one: Slot, entry: dict[str, object] | None) -> None:
+    assert told(record(one))["machines"] == ([entry] if entry else [])
+
+
+def test_every_verdict_stands_in_the_table_above() -> None:
+    [table] = [mark for mark in test_what_is_told_of_a_slot.pytestmark if mark.name == "parametrize"]  # type: ignore[attr-defined]
+    assert {case.values[0].verdict for case in table.args[1]} == set(Verdict)
+
+
+def test_machines_are_listed_in_the_order_of_their_slots() -> None:
+    entry = told(record(running(2), running(0), slot(1)))
+    assert [one["name"] for one in entry["machines"]] == [name(0), name(1), name(2)]
+
+
+def test_the_account_of_a_request_is_echoed_with_each_machine() -> None:
+    entry = told(record(running(0), slot(1), rc_account="acct"))
+    assert [one["rcAccount"] for one in entry["machines"]] == ["acct", "acct"]
+
+
+# --- the request itself -----------------------------------------------------------------------------------------------
+
+FAILED = unsent(1, Verdict.FAILED, failure=STOCKOUT)
+
+
+@pytest.mark.parametrize(
+    ("known", "status", "message"),
+    [
+        pytest.param(record(running(0), slot(1)), "running", "", id="it runs"),
+        pytest.param(record(count=3), "running", "", id="nothing was asked for yet"),
+        pytest.param(record(running(0, Verdict.SUCCEEDED), ended=DONE), "complete", "", id="complete"),
+        pytest.param(
+            record(running(0, Verdict.SUCCEEDED), FAILED, ended=RequestStatus.COMPLETE_WITH_ERROR),
+            "complete_with_error", "stockout: ZONE_RESOURCE_POOL_EXHAUSTED", id="with the first machine's error",
+        ),
+        pytest.param(
+            record(running(0), cancelling=True), "running",
+            "cancelling: HostFactory has not asked for a long time.", id="a cancel is announced while it runs",
+        ),
+        pytest.param(
+            record(running(0, Verdict.SUCCEEDED), ended=DONE, cancelling=True), "running",
+            "cancelling: HostFactory has not asked for a long time.", id="a cancel is announced after it ended",
+        ),
+        pytest.param(
+            record(slot(0, Verdict.CANCELLED, delete=DeleteReason.CANCELLED), message="Cancelled: text",
+                   ended=RequestStatus.COMPLETE_WITH_ERROR),
+            "complete_with_error", "Cancelled: text", id="cancelled",
+        ),
+        pytest.param(
+            record(running(0, Verdict.LOST), ended=DONE), "complete", "", id="complete stays, whatever is lost",
+        ),
+    ],
+)  # fmt: skip
+def test_the_status_of_a_request(known: RequestRecord, status: str, message: str) -> None:
+    entry = told(known)
+    assert (entry["requestId"], entry["status"], entry["message"]) == (REQUEST, status, message)
+
+
+def test_the_whole_entry() -> None:
+    assert request_answer(record(running(0, Verdict.SUCCEEDED), ended=DONE)).text == (
+        '{"requestId":"aaaaaaaaaa","status":"complete","message":"","machines":['
+        '{"machineId":"hf-aaaaaaaaaa-000000","name":"hf-aaaaaaaaaa-000000","result":"succeed","status":"running",'
+        '"privateIpAddress":"10.0.0.0","publicIpAddress":"","launchtime":1700000000,"message":""}]}'
+    )
+
+
+@given(
+    verdict=st.sampled_from(list(Verdict)),
+    ran=st.sampled_from([None, BEFORE]),
+    submitted=st.sampled_from([None, BEFORE]),
+    delete=st.sampled_from([None, *DeleteReason]),
+    failure=st.one_of(st.none(), st.builds(Failure, st.sampled_from(list(ErrorClass)), st.text(max_size=20))),
+    gone=st.booleans(),
+    ended=st.sampled_from([None, RequestStatus.COMPLETE, RequestStatus.COMPLETE_WITH_ERROR]),
+    message=st.sampled_from(["", "Cancelled: text"]),
+    cancelling=st.booleans(),
+)
+def test_only_the_words_of_the_interface_appear(
+    ended: RequestStatus | None, message: str, cancelling: bool, **facts: Any
+) -> None:
+    """The schema of ``told`` knows the three words of ``status`` and the three of ``result``, and no others."""
+    one = Slot(name(0), 0, "a", opened=BEFORE, **facts)
+    entry = told(record(one, ended=ended, message=message, cancelling=cancelling))
+    assert {each["result"] for each in entry["machines"]} <= {"executing", "fail", "succeed"}
+    assert entry["status"] in {"running", "complete", "complete_with_error"}
+
+
+# --- a return request -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("result", "entry"),
+    [
+        pytest.param(None, machine_entry("executing", "shutting-down"), id="on its way"),
+        pytest.param(ReturnResult.GONE, machine_entry("succeed", "terminated"), id="gone"),
+        pytest.param(ReturnResult.NOT_OURS, machine_entry("fail", "running", NOT_OURS), id="not ours"),
+        pytest.param(ReturnResult.STUCK, machine_entry("fail", "stopping", STUCK), id="stuck"),
+    ],
+)
+@pytest.mark.parametrize("known", [True, False], ids=["of a slot we know", "of nobody"])
+def test_what_is_told_of_a_returned_machine(result: ReturnResult | None, entry: dict[str, object], known: bool) -> None:
+    back = giving_back(name(0), results={name(0): result} if result else {})
+    slots = [running(0, Verdict.RETURNED)] if known else []
+    answer = return_answer(back, memory(record(*slots)), PREFIX)
+    document = json.loads(answer.text)
+    check_output("getRequestStatus", {"requests": [document]})
+    ran = {"privateIpAddress": "10.0.0.0", "launchtime": 1_700_000_000} if known else {}
+    assert document == {"requestId": RETURN, "status": "running", "message": "", "machines": [entry | ran]}
+    assert not answer.ended
+
+
+@pytest.mark.parametrize("ended", [RequestStatus.COMPLETE, RequestStatus.COMPLETE_WITH_ERROR])
+def test_an_ended_return_request_says_so(ended: RequestStatus) -> None:
+    back = giving_back("alien", results={"alien": ReturnResult.GONE}, ended=ended)
+    answer = return_answer(back, memory(), PREFIX)
+    assert (json.loads(answer.text)["status"], answer.ended) == (ended, True)
+
+
+# --- what changed -----------------------------------------------------------------------------------------------------
+
+
+def test_an_unchanged_record_is_not_rendered_again() -> None:
+    known = memory(record(running(0)), record(slot(request=OTHER), id_=OTHER), giving_back(name(0)))
+    first = render(known, {}, PREFIX)
+    changed = replace(known, requests=known.requests | {OTHER: record(running(request=OTHER), id_=OTHER)})
+    second = render(changed, first, PREFIX)
+    assert second[REQUEST] is first[REQUEST]
+    assert second[RETURN] is first[RETURN]
+    assert second[OTHER] != first[OTHER]
+    assert set(second) == {REQUEST, OTHER, RETURN}
+
+
+def test_a_forgotten_request_has_no_answer() -> None:
+    assert render(memory(), render(memory(record(slot())), {}, PREFIX), PREFIX) == {}
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+NOTICE = Notice(LossCause.PREEMPTED, NOW + 25.5)
+
+
+@pytest.mark.parametrize(
+    ("one", "listed", "loss"),
+    [
+        pytest.param(running(0, Verdict.LOST), False, Loss(0), id="lost: gone"),
+        pytest.param(running(0, Verdict.SUCCEEDED, notice=NOTICE), False, Loss(25), id="noticed: the seconds left"),
+        pytest.param(running(0, Verdict.SUCCEEDED, notice=Notice(LossCause.NODE, NOW - 9)), False, Loss(0),
+                     id="noticed, and overdue: no seconds left"),
+        pytest.param(running(0, Verdict.SUCCEEDED), True, None, id="it runs: nothing"),
+        pytest.param(running(0, notice=NOTICE), False, None, id="not yet told as succeeded: nothing"),
+        pytest.param(running(0, Verdict.FAILED), False, None, id="failed, and HF never knew: nothing"),
+        pytest.param(running(0, Verdict.FAILED), True, Loss(0), id="failed, and HF lists it: gone"),
+        pytest.param(running(0, Verdict.RETURNED), False, None, id="returned: nothing"),
+    ],
+)  # fmt: skip
+def test_what_hf_has_to_give_back(one: Slot, listed: bool, loss: Loss | None) -> None:
+    contact = Contact(inventory=frozenset({name(0)} if listed else ()))
+    assert losses(memory(record(one)), contact, PREFIX, NOW) == ({name(0): loss} if loss else {})
+
+
+def test_what_hf_gave_back_is_no_longer_reported() -> None:
+    known = memory(record(running(0, Verdict.LOST), running(1, Verdict.LOST)), giving_back(name(0)))
+    assert losses(known, Contact(), PREFIX, NOW) == {name(1): Loss(0)}
+
+
+def test_hosts_that_nobody_knows_are_reported() -> None:
+    known = memory(lost_strangers=(name(0, OTHER),))
+    assert losses(known, Contact(), PREFIX, NOW) == {name(0, OTHER): Loss(0)}
