@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-Delay = tuple[float, float]
-"""Median and 95th percentile of a lognormal delay; a median of 0 is no delay at all."""
+from provisioner.simulator.timing import Delay, parse_timings
 
 ZONAL_SIZE_LIMIT = 1000
 REGIONAL_SIZE_LIMIT = 2000
@@ -135,28 +134,8 @@ class Timings:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Timings:
-        """From JSON: a delay is a number (no spread) or [median, 95th percentile]; a mistake is a ValueError."""
-        known = {entry.name: isinstance(entry.default, tuple) for entry in fields(cls)}
-        values: dict[str, Any] = {}
-        for name, value in document.items():
-            if name not in known:
-                raise ValueError(f"{name}: unknown timing; known: {', '.join(sorted(known))}")
-            values[name] = _delay(name, value) if known[name] else _number(name, value)
-        return cls(**values)
-
-
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-        raise ValueError(f"{name}: expected seconds ≥ 0, got {value!r}")
-    return float(value)
-
-
-def _delay(name: str, value: object) -> Delay:
-    if not isinstance(value, (list, tuple)):
-        return _number(name, value), _number(name, value)
-    if len(value) != 2:
-        raise ValueError(f"{name}: expected seconds or [median, 95th percentile], got {value!r}")
-    return _number(name, value[0]), _number(name, value[1])
+        """From JSON; a mistake is a ValueError that names the field."""
+        return parse_timings(cls, document)
 
 
 class Duplicate(StrEnum):

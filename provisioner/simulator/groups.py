@@ -18,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from provisioner.simulator.compute_settings import Delay, Duplicate, MigSpec, Switches, Timings, region_of
+from provisioner.simulator.compute_settings import Duplicate, MigSpec, Switches, Timings, region_of
 from provisioner.simulator.mig import Member, Mig
 from provisioner.simulator.operations import ApiError, Operation, Operations, timestamp
+from provisioner.simulator.timing import Delay
 from provisioner.simulator.vms import Vm, Vms
 from provisioner.simulator.world import World
 

@@ -11,8 +11,9 @@ from provisioner.simulator import pod_status
 from provisioner.simulator.kube_errors import Json
 from provisioner.simulator.kube_events import AUTOSCALER, KUBELET, SCHEDULER, Recorder
 from provisioner.simulator.kube_nodes import Nodes
-from provisioner.simulator.kube_settings import Delay, PodTimings
+from provisioner.simulator.kube_settings import PodTimings
 from provisioner.simulator.kube_store import Store, Stored
+from provisioner.simulator.timing import Delay
 from provisioner.simulator.world import Fault, World
 
 Step = Callable[[Stored], None]

@@ -76,6 +76,8 @@ class Proxy:
                 """Nothing: ``calls`` holds what tests need."""
 
         class Listener(ThreadingHTTPServer):
+            request_queue_size = 256
+
             def handle_error(self, *_: object) -> None:
                 """Nothing: connections break off here by design."""
 

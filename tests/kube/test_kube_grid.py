@@ -83,6 +83,7 @@ def test_a_quota_of_50_with_100_wanted_is_50_machines_and_50_failures_in_the_quo
     first = [at for at in refused if at - refused[0] < 2]
     assert len(first) <= 32
     probes = refused[len(first) :]
+    print([(round(c.at-refused[0],2),c.status) for c in proxy.creates()])
     assert 1 <= len(probes) <= 12, "thirty seconds hold about seven back-offs of two to eight seconds"
     assert all(later - earlier > 1.5 for earlier, later in pairwise(probes)), "one probe each time"
 

@@ -81,8 +81,6 @@ class Judge:
         """Machines that the driver took away."""
         self.orphans: dict[str, float] = {}
         self.foreigners: set[str] = set()
-        self.foreigners_returned: set[str] = set()
-        """Those that were there when HF returned them."""
         self._asked: dict[str, tuple[str, float]] = {}
         """Names that were asked for: in which pool, and when first."""
         self._refused: set[str] = set()
@@ -104,6 +102,8 @@ class Judge:
         """Requests whose terminal answer HF had not read before the cycle in hand."""
         self._polled_before: dict[str, float] = {}
         """When each request was polled last before the cycle in hand."""
+        self._foreign_returns: dict[str, set[str]] = {}
+        """By return: machines of others that it names and that were there."""
         self._returned_late: set[str] = set()
         """Given back after HF had read their request's terminal answer."""
         self._orphan_deletes: list[float] = []
@@ -336,8 +336,7 @@ class Judge:
             self._returned_late |= self._story.returned.keys() & set(_succeeded(json.loads(answer.text)))
         else:
             self._story.returns[id_] = answer.text
-            entries = json.loads(answer.text)["machines"]
-            wrong = [entry["name"] for entry in entries if self._misjudged(entry["name"], entry["result"])]
+            wrong = self._foreign_returns.get(id_, set()) & set(_succeeded(json.loads(answer.text)))
             assert not wrong, f"law 5: {wrong} is not ours and is reported as returned"
 
     def unknown(self, id_: str) -> None:
@@ -350,9 +349,6 @@ class Judge:
             assert CANCELLED_MESSAGE in before.text, f"{id_} left the files before HF was told"
             wanted.told = NOTHING
 
-    def _misjudged(self, name: str, result: str) -> bool:
-        return name in self.foreigners_returned and result == "succeed"
-
     def _check_heard(self, id_: str, answer: Answer) -> None:
         wanted = self._story.requests.get(id_)
         told = wanted.told if wanted else self._story.returns.get(id_)
@@ -361,11 +357,10 @@ class Judge:
         if wanted:
             wanted.listed |= {machine["name"] for machine in json.loads(answer.text)["machines"]}
 
-    def given_back(self, names: Iterable[str]) -> None:
+    def given_back(self, id_: str, names: Iterable[str]) -> None:
         """HF returns machines."""
+        self._foreign_returns[id_] = self.foreigners.intersection(names)
         for name in names:
-            if name in self.foreigners:
-                self.foreigners_returned.add(name)
             parts = split_name(self._story.limits.prefix, name)
             wanted = self._story.requests.get(parts[0]) if parts else None
             if wanted is not None and wanted.told is not None:

@@ -471,7 +471,7 @@ class Story:
         with self._transaction() as intent:
             id_ = intent.add_return(chosen, created_wall=self.world.wall() + self.skew)
         self.returns[id_] = None
-        self.judge.given_back(chosen)
+        self.judge.given_back(id_, chosen)
         self.returned |= dict.fromkeys(chosen, id_)
 
     def list_hosts(self) -> None:

@@ -1,19 +1,16 @@
-"""One cycle's decisions: deadlines, terminal answers, deletes, and what holds for every plan whatsoever."""
+"""One cycle's decisions: deadlines, terminal answers, deletes, blind pools, and a loop in which nothing else happens."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from provisioner import pressure
 from provisioner.draft import OWNED
 from provisioner.model import (
     TRANSITIONS,
-    Contact,
+    DeferReason,
     Delete,
     DeleteReason,
     ErrorClass,
@@ -22,7 +19,6 @@ from provisioner.model import (
     Limits,
     Look,
     LossCause,
-    Machine,
     Memory,
     Phase,
     Plan,
@@ -35,20 +31,18 @@ from provisioner.model import (
     Snapshot,
     Unobserved,
     Verdict,
-    split_name,
 )
-from provisioner.plan import World, make_plan
 from provisioner.returns import DELETE_AGAIN
 from tests.unit.core import (
     BEFORE,
     BROKEN,
     NOW,
     OTHER,
-    PREFIX,
     REQUEST,
     SEEN,
     STOCKOUT,
     TEMPLATE,
+    draft_of,
     giving_back,
     intent_of,
     limits,
@@ -278,8 +272,8 @@ def test_a_delete_not_yet_due_again_is_looked_at_when_it_is() -> None:
     [pytest.param(verdict, verdict not in OWNED, id=str(verdict)) for verdict in Verdict],
 )
 def test_only_what_is_closed_is_deleted(one: Verdict, deleted: bool) -> None:
-    # The return says that HF knows the terminal answer, so an open slot can only belong to a request that runs.
-    held = record(running(0, one), slot(1), ended=None if one is Verdict.OPEN else DONE, told_at=BEFORE)
+    known = running(0, one, delete=DeleteReason.RETURNED)
+    held = record(known, slot(1), ended=None if one is Verdict.OPEN else DONE, told_at=BEFORE)
     made = plan(memory(held), snapshot(machine()), limits=ONE)
     assert bool(made.deletes) is deleted
 
@@ -326,243 +320,65 @@ def test_a_pool_without_a_fresh_snapshot_gets_no_actions_and_the_others_go_on(lo
     assert made.memory.requests[REQUEST] is known.requests[REQUEST]
 
 
-def test_a_forbidden_verdict_sets_the_slot_aside_and_the_cycle_goes_on() -> None:
-    known = memory(record(running(0, Verdict.SUCCEEDED), running(1), count=3))
-    made = plan(known, snapshot(machine(0, Phase.GONE), machine(1)), limits=ONE)
-    assert len(made.creates) == 1
-    assert after(made).slots[0].verdict is Verdict.LOST
+@pytest.mark.parametrize("before", sorted(Verdict))
+@pytest.mark.parametrize("wanted", sorted(Verdict))
+def test_a_verdict_that_the_table_forbids_sets_the_slot_aside(before: Verdict, wanted: Verdict) -> None:
+    held = record(running(0, before), running(1))
+    draft = draft_of(memory(held), limits=ONE)
+    changed = draft.close(held, held.slots[0], wanted, reason=DeleteReason.FAILED)
+    allowed = wanted in TRANSITIONS[before]
+    assert changed.set_aside is not allowed
+    assert changed.verdict is (wanted if allowed else before)
+    assert len(draft.closes) == allowed
+    assert draft.record(REQUEST).slots == {0: changed, 1: held.slots[1]}
 
 
-# --- whatever happens -------------------------------------------------------------------------------------------------
-
-SLOTS = 6
-THREE = limits(pool("a", max_machines=4, max_pending=3, initial_window=3), pool("b", max_machines=3, lag=30.0),
-               pool("c", paused=True), maximum=8)  # fmt: skip
-CAPS = {"a": 4, "b": 3, "c": 0}
-TIMES = st.sampled_from([NOW - 4000, NOW - 700, NOW - 200, NOW - 100, NOW - 30, NOW - 2, NOW])
+# --- a loop in which nothing else happens -----------------------------------------------------------------------------
 
 
-@st.composite
-def any_slot(draw: st.DrawFn, number: int, request: str, ended: bool) -> Slot:
-    open_or_done = Verdict.SUCCEEDED if ended else Verdict.OPEN
-    verdict = draw(st.sampled_from([open_or_done, open_or_done, *(Verdict(each) for each in (
-        "returned", "lost", "failed", "withdrawn", "cancelled"
-    ))]))  # fmt: skip
-    where = draw(st.sampled_from(["a", "a", "b", "c", "left"]))
-    seen = verdict in (Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST) or draw(st.booleans())
-    ran = seen and (verdict not in (Verdict.OPEN, Verdict.FAILED) or draw(st.booleans()))
-    opened = draw(TIMES)
-    sent = seen or draw(st.booleans())
-    return slot(
-        number,
-        verdict,
-        request,
-        pool=where,
-        opened=opened,
-        submitted=opened if sent else None,
-        accepted=seen or (sent and draw(st.booleans())),
-        seen=seen,
-        ran=opened if ran else None,
-        gone=verdict not in OWNED and (not sent or draw(st.booleans())),
-        absent=draw(st.sampled_from([None, NOW - 40, SEEN])),
-        delete_sent=draw(st.sampled_from([None, NOW - 100, NOW - 5])) if verdict not in OWNED else None,
-        fingerprint=machine(number).fingerprint if seen else Fingerprint(),
-        failure=draw(st.sampled_from([None, BROKEN, STOCKOUT])),
-    )
+def quiet(known: Memory, seconds: float, limits: Limits = ONE) -> Memory:
+    """The memory after empty looks that all say the same: a plan is made only when one falls due."""
+    due = now = NOW
+    while now <= NOW + seconds:
+        if now >= due:
+            made = plan(known, snapshot(began=now - 1), limits=limits, now=now)
+            known, due = made.memory, made.due
+        now += 5.0
+    return known
 
 
-@st.composite
-def any_record(draw: st.DrawFn, request: str) -> RequestRecord:
-    ended = draw(st.sampled_from([None, None, DONE, WITH_ERROR]))
-    slots = [draw(any_slot(number, request, ended is not None)) for number in range(draw(st.integers(0, SLOTS)))]
-    return record(
-        *slots,
-        id_=request,
-        count=draw(st.integers(1, 8)),
-        ended=ended,
-        ended_at=BEFORE if ended else None,
-        told_at=draw(st.sampled_from([None, BEFORE, NOW - 90_000])) if ended else None,
-        deadline=draw(st.sampled_from([NOW - 1, NOW, NOW + 500])),
-        cancelling=draw(st.booleans()),
-    )
-
-
-@st.composite
-def any_machine(draw: st.DrawFn, number: int, request: str) -> Machine:
-    uid = draw(st.sampled_from([f"uid-{number}"] * 3 + ["another"]))
-    return machine(number, draw(st.sampled_from(list(Phase))), request, fingerprint=Fingerprint(uid))
-
-
-@st.composite
-def any_look(draw: st.DrawFn, where: str, known: Memory) -> Look | None:
-    kind = draw(st.sampled_from(["seen", "seen", "seen", "failed", "old", "none"]))
-    if kind == "none":
-        return None
-    if kind == "failed":
-        return unobserved(where)
-    mine = [
-        one for each in known.requests.values() for one in each.slots.values() if one.pool == where and not one.gone
-    ]
-    there = [draw(any_machine(one.number, split_name(PREFIX, one.name)[0])) for one in mine if draw(st.booleans())]  # type: ignore[index]
-    strange = [draw(any_machine(90 + number, "cccccccccc")) for number in range(draw(st.integers(0, 2)))]
-    began = NOW - 100 if kind == "old" else draw(st.sampled_from([SEEN, NOW - 31, NOW]))
-    return snapshot(*there, *strange, pool=where, began=began)
-
-
-ANY_PRESSURE = st.builds(
-    Pressure,
-    window=st.integers(1, 4),
-    level=st.just(1),
-    blocked_at=st.just(NOW - 50),
-    retry_at=st.sampled_from([0.0, NOW + 10]),
-    probing=st.booleans(),
-    failure=st.just(STOCKOUT),
-    closed_since=st.sampled_from([None, NOW - 10, NOW - 500]),
+@pytest.mark.parametrize(
+    "one",
+    [
+        pytest.param(running(0, Verdict.SUCCEEDED), id="a machine that vanished unnoticed"),
+        pytest.param(running(0, Verdict.SUCCEEDED, absent=SEEN - 5), id="a machine that one look lacked before"),
+        pytest.param(running(0, Verdict.RETURNED, closed=NOW), id="a machine closed after the newest look began"),
+    ],
 )
+@pytest.mark.parametrize("lag", [0.0, 30.0])
+def test_what_hf_gave_back_and_is_not_there_is_settled_although_nothing_else_happens(one: Slot, lag: float) -> None:
+    known = memory(record(one, ended=DONE, told_at=BEFORE), giving_back(name(0)))
+    after_ = quiet(known, 120.0, limits(pool("a", lag=lag)))
+    assert after_.requests[REQUEST].slots[0].gone
+    assert after_.returns["ret-aaaaaaaaaa"].ended is DONE
 
 
-@st.composite
-def any_situation(draw: st.DrawFn) -> tuple[World, Memory]:
-    records = [draw(any_record(request)) for request in (REQUEST, OTHER)]
-    names = [one.name for each in records for one in each.slots.values()]
-    back = giving_back(*draw(st.lists(st.sampled_from([*names, "alien"]), max_size=3)))
-    known = memory(
-        *records,
-        *([back] if back.names else []),
-        pressures=draw(st.dictionaries(st.sampled_from([("a", TEMPLATE), ("b", TEMPLATE)]), ANY_PRESSURE)),
-        orphans=draw(st.dictionaries(st.sampled_from([name(90, "cccccccccc"), "x"]), st.just(NOW - 700))),
-    )
-    looks = {where: look for where in "abc" if (look := draw(any_look(where, known))) is not None}
-    contact = Contact(
-        polled=draw(st.dictionaries(st.sampled_from([REQUEST, OTHER]), TIMES)),
-        active=draw(TIMES),
-        told=draw(st.frozensets(st.sampled_from([REQUEST, OTHER]))),
-        inventory=draw(st.frozensets(st.sampled_from([*names, "alien"]))),
-    )
-    return World(intent_of(known), looks, contact, draw(st.frozensets(st.sampled_from("abc")))), known
+@pytest.mark.parametrize("accepted", [True, False], ids=["accepted", "of unknown outcome"])
+def test_a_create_that_never_showed_up_frees_its_place_although_nothing_else_happens(accepted: bool) -> None:
+    known = memory(record(slot(accepted=accepted), deadline=NOW))
+    assert quiet(known, 300.0).requests[REQUEST].slots[0].gone
 
 
-def usable(world: World) -> set[str]:
-    """Pools that may be acted upon."""
-    return {
-        where for where, look in world.looks.items() if isinstance(look, Snapshot) and NOW - look.began <= 60
-    } - set(world.busy)
+def test_a_machine_held_back_by_the_window_goes_to_the_next_pool_although_nothing_else_happens() -> None:
+    waiting = limits(pool("a", initial_window=1, spill_after=180.0), pool("b"))
+    held = record(slot(0, submitted=NOW - 1, seen=True), count=2)
+    made = plan(memory(held), snapshot(machine(0, Phase.PENDING)), snapshot(pool="b"), limits=waiting)
+    assert made.deferred == {("a", TEMPLATE, DeferReason.WINDOW): 1}
+    assert made.due <= NOW + 180.0
 
 
-def occupied(known: Memory) -> Counter[str]:
-    return Counter(one.pool for each in known.requests.values() for one in each.slots.values() if not one.gone)
-
-
-ANY = settings(max_examples=300, deadline=None)
-
-
-def decide(situation: tuple[World, Memory], limits: Limits = THREE) -> Plan:
-    world, known = situation
-    return make_plan(world, known, limits, NOW)
-
-
-@ANY
-@given(any_situation())
-def test_no_pool_that_is_blind_paused_or_busy_is_asked_for_anything(situation: tuple[World, Memory]) -> None:
-    made = decide(situation)
-    assert {create.pool for create in made.creates} <= usable(situation[0]) - {"c"}
-    assert {delete.pool for delete in made.deletes} <= usable(situation[0])
-
-
-@ANY
-@given(any_situation())
-def test_a_plan_never_exceeds_a_cap(situation: tuple[World, Memory]) -> None:
-    world, known = situation
-    made = decide(situation)
-    new = [
-        create for create in made.creates if known.requests[create.request].slots.get(number_of(create.name)) is None
-    ]
-    for where, count in Counter(create.pool for create in new).items():
-        look = world.looks[where]
-        assert isinstance(look, Snapshot)
-        held = {one.name for each in made.memory.requests.values() for one in each.slots.values() if not one.gone
-                and one.pool == where}  # fmt: skip
-        assert len(held | set(look.machines)) <= CAPS[where]
-        if where == "a":
-            assert count <= 3, "max_pending"
-
-
-def number_of(machine: str) -> int:
-    parts = split_name(PREFIX, machine)
-    assert parts is not None
-    return parts[1]
-
-
-@ANY
-@given(any_situation())
-def test_a_plan_deletes_only_what_is_closed_or_an_orphan_and_each_once(situation: tuple[World, Memory]) -> None:
-    made = decide(situation)
-    slots = {one.name: one for each in made.memory.requests.values() for one in each.slots.values()}
-    assert max(Counter(delete.name for delete in made.deletes).values(), default=0) <= 1
-    for delete in made.deletes:
-        one = slots.get(delete.name)
-        if one is None or one.pool != delete.pool:
-            assert delete.reason in (DeleteReason.ORPHANED, DeleteReason.RETURNED)
-        else:
-            assert one.verdict not in OWNED
-            assert one.delete is delete.reason
-    assert not {delete.name for delete in made.deletes} & {create.name for create in made.creates}
-
-
-@ANY
-@given(any_situation())
-def test_every_create_is_of_an_open_recorded_slot_in_its_pool_and_each_name_once(
-    situation: tuple[World, Memory],
-) -> None:
-    made = decide(situation)
-    assert max(Counter(create.name for create in made.creates).values(), default=0) <= 1
-    for create in made.creates:
-        one = made.memory.requests[create.request].slots[number_of(create.name)]
-        assert (one.name, one.pool, one.verdict, one.submitted) == (create.name, create.pool, Verdict.OPEN, NOW)
-        before = situation[1].requests[create.request].slots.get(one.number)
-        assert before is None or (before.pool == one.pool and not before.seen and not before.accepted)
-
-
-@ANY
-@given(any_situation())
-def test_verdicts_change_by_the_table_alone_and_no_answer_reverts(situation: tuple[World, Memory]) -> None:
-    known, made = situation[1], decide(situation)
-    for id_, each in made.memory.requests.items():
-        before = known.requests[id_]
-        assert before.ended is None or each.ended is not None
-        assert before.ended is None or before.told_at is None or each.ended is before.ended
-        assert set(before.slots) <= set(each.slots)
-        assert all(number < each.next_slot for number in each.slots)
-        for number, one in before.slots.items():
-            changed = each.slots[number]
-            steps = [*TRANSITIONS[one.verdict], one.verdict]
-            # A plan may end a request and close its slot for a return at once, in two allowed steps.
-            steps += [later for step in TRANSITIONS[one.verdict] for later in TRANSITIONS[step]]
-            assert changed.verdict in steps
-            assert (changed.name, changed.pool) == (one.name, one.pool)
-
-
-@ANY
-@given(any_situation())
-def test_a_plan_once_recorded_asks_for_nothing_again(situation: tuple[World, Memory]) -> None:
-    world, _ = situation
-    first = decide(situation)
-    kept = {id_: wish for id_, wish in world.intent.requests.items() if id_ not in first.forget}
-    backs = {id_: wish for id_, wish in world.intent.returns.items() if id_ not in first.forget}
-    again = replace(world, intent=replace(world.intent, requests=kept, returns=backs))
-    second = make_plan(again, first.memory, THREE, NOW)
-    assert second.creates == ()
-    assert second.deletes == ()
-
-
-@ANY
-@given(any_situation())
-def test_the_same_inputs_make_the_same_plan(situation: tuple[World, Memory]) -> None:
-    assert decide(situation) == decide(situation)
-
-
-@ANY
-@given(any_situation())
-def test_a_request_past_its_deadline_ends(situation: tuple[World, Memory]) -> None:
-    for each in decide(situation).memory.requests.values():
-        assert each.ended is not None or each.deadline > NOW
+def test_room_that_a_later_request_frees_is_used_although_nothing_else_happens() -> None:
+    full = limits(pool("a", max_machines=1))
+    known = memory(record(count=1), record(unsent(), id_=OTHER, deadline=NOW))
+    made = plan(known, snapshot(), limits=full)
+    assert made.creates or made.due <= NOW + 5.0

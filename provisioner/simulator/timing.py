@@ -1,0 +1,40 @@
+"""Delays of the simulated world, as JSON gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+Delay = tuple[float, float]
+"""Median and 95th percentile of a lognormal delay in seconds; a median of 0 is no delay at all."""
+
+T = TypeVar("T")
+
+
+def parse_timings(kind: type[T], document: Mapping[str, Any]) -> T:
+    """A dataclass of seconds and delays; a delay is a number (no spread) or [median, 95th percentile].
+
+    A mistake is a ValueError that names the field.
+    """
+    known = {entry.name: isinstance(entry.default, tuple) for entry in fields(kind)}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for name, value in document.items():
+        if name not in known:
+            raise ValueError(f"{name}: unknown timing; known: {', '.join(sorted(known))}")
+        values[name] = _delay(name, value) if known[name] else _number(name, value)
+    return kind(**values)
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+        raise ValueError(f"{name}: expected seconds ≥ 0, got {value!r}")
+    return float(value)
+
+
+def _delay(name: str, value: object) -> Delay:
+    if not isinstance(value, (list, tuple)):
+        return _number(name, value), _number(name, value)
+    if len(value) != 2:
+        raise ValueError(f"{name}: expected seconds or [median, 95th percentile], got {value!r}")
+    return _number(name, value[0]), _number(name, value[1])
