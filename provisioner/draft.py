@@ -37,6 +37,9 @@ from provisioner.model import (
 OWNED = frozenset({Verdict.OPEN, Verdict.SUCCEEDED})
 """Verdicts of slots that should have a machine: *desired*."""
 
+SOON = 0.001
+"""Seconds from now that mean: with the next cycle, whether or not anything else changes."""
+
 
 class Draft:
     """Working copy of a memory, with everything else that a plan decides."""
@@ -129,6 +132,8 @@ class Draft:
                 notice=None,
                 gone=gone or (slot.submitted is None and not slot.seen),
             )
+            if not changed.gone:
+                self.wake_at(self.now + SOON)  # to see that it goes
             self.closes.append(Close(slot.name, slot.pool, record.template, verdict, changed.failure, changed.cause))
         self.put(record.id, changed)
         return changed

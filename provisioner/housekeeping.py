@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import replace
 
-from provisioner.draft import OWNED, Draft
+from provisioner.draft import OWNED, SOON, Draft
 from provisioner.model import (
     BrakeReason,
     Contact,
@@ -151,7 +151,7 @@ def cancel_unpolled(draft: Draft, contact: Contact) -> None:
                 draft.update(record.id, cancelling=False)
         elif not record.cancelling:
             draft.update(record.id, cancelling=True)
-            draft.wake_at(draft.now + 0.001)
+            draft.wake_at(draft.now + SOON)
         else:
             _cancel(draft, record)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from provisioner import pressure
 from provisioner.demand import Places, ask, missing
-from provisioner.draft import OWNED, Draft
+from provisioner.draft import OWNED, SOON, Draft
 from provisioner.housekeeping import adopt, cancel_unpolled, find_orphans, note_told, trim
 from provisioner.model import (
     BrakeReason,
@@ -70,6 +70,8 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
             ask(draft, draft.record(record.id), places)
             _conclude(draft, draft.record(record.id))
     places.note_windows()
+    if draft.deferred and draft.closes:  # what one request set free, another that was asked before it may take
+        draft.wake_at(now + SOON)
     find_orphans(draft, world.contact, world.busy)
     _delete_closed(draft, world.busy)
     trim(draft, world.intent, world.contact)

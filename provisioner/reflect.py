@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 from provisioner import pressure
-from provisioner.draft import OWNED, Draft
+from provisioner.draft import OWNED, SOON, Draft
 from provisioner.model import (
     DeleteReason,
     ErrorClass,
@@ -86,7 +86,13 @@ def _unchanged(slot: Slot, machine: Machine) -> bool:
 def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, began: Began) -> None:
     if slot.verdict not in OWNED:
         _remains(draft, record, slot, machine)
-    elif slot.seen and slot.fingerprint.differs(machine.fingerprint):
+        return
+    known = slot.seen
+    if not known:  # whatever became of its create call, it was applied
+        submitted = slot.opened if slot.submitted is None else slot.submitted
+        slot = evolve(slot, seen=True, accepted=True, submitted=submitted)
+        draft.put(record.id, slot)
+    if known and slot.fingerprint.differs(machine.fingerprint):
         _end(draft, record, slot, REPLACED, machine.cause or LossCause.UNKNOWN)
     elif machine.phase is Phase.GONE:
         _end(draft, record, slot, machine.failure or ENDED, machine.cause or LossCause.UNKNOWN)
@@ -102,9 +108,6 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, b
     known = slot.ran is not None or runs
     changed = evolve(
         slot,
-        submitted=slot.opened if slot.submitted is None else slot.submitted,
-        seen=True,
-        accepted=True,
         absent=None,
         ran=draft.now if runs else slot.ran,
         fingerprint=_merged(slot.fingerprint, machine.fingerprint),
@@ -150,14 +153,17 @@ def _absent(draft: Draft, record: RequestRecord, slot: Slot, snapshot: Snapshot)
     """Not in a complete snapshot. Absence is proven by two that begin the backend's lag apart (DESIGN §5)."""
     may_appear_until = (slot.submitted or 0.0) + (0.0 if slot.accepted else LATE_CREATE)
     expected_since = max(may_appear_until, slot.closed or 0.0)
-    if slot.set_aside or snapshot.began <= expected_since or (slot.verdict is Verdict.OPEN and not slot.seen):
+    if slot.set_aside or (slot.verdict is Verdict.OPEN and not slot.seen):
+        return
+    if snapshot.began <= expected_since:
+        draft.wake_at(max(expected_since, draft.now) + SOON)
         return
     lag = draft.pool(slot.pool).lag
     if slot.absent is None:
         draft.put(record.id, evolve(slot, absent=snapshot.began))
-        draft.wake_at(draft.now + max(lag, 0.001))
+        draft.wake_at(draft.now + max(lag, SOON))
     elif snapshot.began <= slot.absent or snapshot.began - slot.absent < lag:
-        draft.wake_at(draft.now + max(slot.absent + lag - snapshot.began, 0.001))
+        draft.wake_at(draft.now + max(slot.absent + lag - snapshot.began, SOON))
     elif slot.verdict in OWNED:
         _end(draft, record, slot, VANISHED, slot.cause or LossCause.UNKNOWN, gone=True)
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import replace
 
-from provisioner.draft import Draft
+from provisioner.draft import SOON, Draft
 from provisioner.model import (
     Delete,
     DeleteReason,
@@ -115,5 +115,5 @@ def proven_absent(draft: Draft, name: str, absent: dict[str, float]) -> bool:
     began = min(snapshot.began for snapshot in draft.snapshots.values())
     lag = max(pool.lag for pool in draft.limits.pools.values())
     first = absent.setdefault(name, began)
-    draft.wake_at(draft.now + max(first + lag - began, 0.001))
+    draft.wake_at(draft.now + max(first + lag - began, SOON))
     return began > first and began - first >= lag

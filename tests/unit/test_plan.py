@@ -1,4 +1,4 @@
-"""One cycle's decisions: deadlines, terminal answers, deletes, blind pools, and a loop in which nothing else happens."""
+"""One cycle's decisions: deadlines, terminal answers, deletes, blind pools, and a loop where nothing else happens."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from provisioner.demand import missing
 from provisioner.model import (
     DeleteReason,
     Failure,
@@ -132,6 +133,13 @@ def test_why_a_machine_does_not_run_is_remembered_until_it_runs() -> None:
 def test_a_machine_of_a_slot_thought_unsent_counts_as_submitted() -> None:
     after = reflected(unsent(), snapshot(machine(phase=Phase.PENDING)))
     assert (after.submitted, after.seen, after.accepted) == (BEFORE, True, True)
+
+
+@pytest.mark.parametrize("phase", [Phase.GONE, Phase.STOPPING])
+def test_a_machine_that_ended_under_a_slot_thought_unsent_is_still_there_and_its_slot_is_replaced(phase: Phase) -> None:
+    after = reflected(unsent(), snapshot(machine(phase=phase)))
+    assert (after.verdict, after.delete, after.gone) == (Verdict.FAILED, DeleteReason.FAILED, False)
+    assert missing(record(after)) == 1
 
 
 def test_a_notice_is_kept_and_its_withdrawal_too() -> None:
