@@ -139,13 +139,8 @@ class Places:
 
     def _may_wait(self, key: tuple[str, str]) -> bool:
         """A closed window is waited for, but not longer than ``spill_after``."""
-        pool, template = key
-        since = self._draft.pressure(pool, template).closed_since
-        if since is None:
-            return True
-        until = since + self._draft.pool(pool).spill_after
-        self._draft.wake_at(until)
-        return self._draft.now < until
+        since = self._draft.pressure(*key).closed_since
+        return since is None or self._draft.now < since + self._draft.pool(key[0]).spill_after
 
     def hold(self, pool: str, template: str) -> None:
         """A machine is held back here by the window."""
@@ -157,6 +152,8 @@ class Places:
         for key in self._held | set(draft.pressures):
             known = draft.pressure(*key)
             since = (known.closed_since if known.closed_since is not None else draft.now) if key in self._held else None
+            if since is not None:
+                draft.wake_at(since + draft.pool(key[0]).spill_after)
             if since != known.closed_since:
                 draft.set_pressure(*key, replace(known, closed_since=since))
 

@@ -39,6 +39,9 @@ from provisioner.store import StateDir
 
 log = logging.getLogger(__name__)
 
+HF_AWAY = 300.0
+"""Seconds without any call of HF after which it counts as having been away: it calls at least every 30 s."""
+
 
 class Clock(Protocol):
     """Where time comes from (law 11)."""
@@ -443,7 +446,9 @@ class _Contacts:
             if called or told != self.known.told:
                 times = {id_: at for id_, at in self.known.polled.items() if id_ in marks} | dict.fromkeys(polled, now)
                 active = now if called else self.known.active
-                self.known = replace(self.known, polled=times, active=active, told=told, inventory=frozenset(names))
+                # After a silence it was HF that was away: it gets its time to ask for each request anew.
+                since = now if active - self.known.active > HF_AWAY else self.known.since
+                self.known = Contact(times, since, active, told, frozenset(names))
         self._marks, self._inventory, self._intent = marks, (names, listed), intent
         return self.known
 

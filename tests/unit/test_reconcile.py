@@ -346,6 +346,27 @@ def test_every_action_and_every_end_is_in_the_journal(bench: Bench) -> None:
     assert all(line["machine"] == name for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("every", "cancelled"),
+    [(60.0, True), (2400.0, False)],
+    ids=["HF calls every minute, but not for it", "HF was away and calls for another one first"],
+)
+def test_a_request_is_cancelled_only_when_hf_calls_on_without_it(bench: Bench, every: float, cancelled: bool) -> None:
+    id_ = bench.request(1)
+    bench.cycle(2)
+    bench.place.run_all()
+    passed = 0.0
+    while passed <= 2400.0:
+        bench.cycle()
+        bench.clock.time += every
+        passed += every
+        bench.state.inventory.write([f"other{passed:.0f}"])
+        bench.cycle(3)
+    answer = json.loads(bench.answer(id_))
+    assert (answer["status"] == "complete_with_error") is cancelled
+    assert bool(bench.place.deleted) is cancelled
+
+
 def test_preview_writes_nothing_and_says_what_the_next_cycle_would_do(bench: Bench) -> None:
     bench.request(4)
     looks = {name: place.observe(bench.clock.time, ()) for name, place in bench.places.items()}
