@@ -39,6 +39,10 @@ def run(arguments: Sequence[str]) -> int:
     logs.configure(options.log_level)
     try:
         code: int = options.command(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FINE
     except (ConfigError, UsageError, PlaceError) as error:
         print(error, file=sys.stderr)
         return WRONG

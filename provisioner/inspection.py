@@ -34,7 +34,7 @@ def status(state: StateDir) -> dict[str, Any]:
         "state_directory": state.path,
         "provisioner": intent.provisioner,
         "generation": intent.generation,
-        "loop": {**state.loop_lock.holder(), "silent_seconds": state.heartbeat.loop_silent_for(time.time_ns())},
+        "loop": {**state.loop_lock.holder(), "silent_seconds": state.heartbeat.silent_now()},
         "requests": [],
         "returns": [],
         "brake": None,

@@ -165,6 +165,16 @@ class Heartbeat:
         last = modified_at(self.path)
         return None if last is None else max(reference_ns / 1e9 - last, 0.0)
 
+    def silent_now(self) -> float | None:
+        """Seconds since the last heartbeat, by the file system's clock; None: no heartbeat ever, or nobody can say."""
+        probe = f"{self.path}.{os.getpid()}"
+        try:
+            return self.loop_silent_for(touch(probe))
+        except OSError:
+            return None
+        finally:
+            discard(probe)
+
     def age_against(self, path: str) -> float | None:
         """Seconds from the last heartbeat to the other file's modification; None when either is missing."""
         try:

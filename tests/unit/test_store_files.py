@@ -423,6 +423,15 @@ def test_a_damaged_inventory_is_not_an_empty_one(tmp_path: Path, content: str) -
         Inventory(str(tmp_path / "i.json")).read()
 
 
+def test_the_loops_silence_until_now_leaves_no_file_behind(tmp_path: Path) -> None:
+    heartbeat = Heartbeat(str(tmp_path / "heartbeat"))
+    assert heartbeat.silent_now() is None
+    heartbeat.touch()
+    os.utime(heartbeat.path, ns=(0, os.stat(heartbeat.path).st_mtime_ns - 90_000_000_000))
+    assert heartbeat.silent_now() == pytest.approx(90, abs=5)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["heartbeat"]
+
+
 def test_the_loops_silence_is_the_gap_between_two_files_times(tmp_path: Path) -> None:
     heartbeat, other = Heartbeat(str(tmp_path / "heartbeat")), tmp_path / "seen"
     assert heartbeat.age_against(str(other)) is None
