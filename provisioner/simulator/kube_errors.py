@@ -37,7 +37,7 @@ class ApiError(Exception):
             "status": "Failure",
             "message": message,
             "reason": reason,
-            "details": {**(details or {}), **extra},
+            **({} if details is None and not extra else {"details": {**(details or {}), **extra}}),
             "code": code,
         }
 
@@ -71,6 +71,11 @@ def not_supported(field: str, value: object, supported: Sequence[str]) -> Cause:
     return Cause(field, "FieldValueNotSupported", f"Unsupported value: {_quoted(value)}: supported values: {words}")
 
 
+def unknown_reference(field: str, value: object) -> Cause:
+    """A value names something that is not there."""
+    return Cause(field, "FieldValueNotFound", f"Not found: {_quoted(value)}")
+
+
 def duplicate(field: str, value: object) -> Cause:
     """A value that must be unique stands there twice."""
     return Cause(field, "FieldValueDuplicate", f"Duplicate value: {_quoted(value)}")
@@ -84,7 +89,9 @@ def invalid(kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
     """422: the object is understood and wrong. All mistakes at once."""
     words = [f"{cause.field}: {cause.message}" for cause in causes]
     text = words[0] if len(words) == 1 else f"[{', '.join(words)}]"
-    details = {"name": name, "kind": kind, "causes": [cause.as_json() for cause in causes]}
+    short, _, group = kind.partition(".")
+    whose = ({"name": name} if name else {}) | ({"group": group} if group else {})
+    details = {**whose, "kind": short, "causes": [cause.as_json() for cause in causes]}
     return ApiError(422, "Invalid", f'{kind} "{name}" is invalid: {text}', details=details)
 
 
@@ -100,13 +107,13 @@ def not_found(resource: str, name: str) -> ApiError:
 
 def no_such_path() -> ApiError:
     """404: no such resource."""
-    return ApiError(404, "NotFound", "the server could not find the requested resource")
+    return ApiError(404, "NotFound", "the server could not find the requested resource", details={})
 
 
 def method_not_allowed(detail: str = "") -> ApiError:
     """405: the resource exists and does not know this verb."""
     words = "the server does not allow this method on the requested resource"
-    return ApiError(405, "MethodNotAllowed", f"{words}: {detail}" if detail else words)
+    return ApiError(405, "MethodNotAllowed", f"{words}: {detail}" if detail else words, details={})
 
 
 def not_acceptable() -> ApiError:
@@ -121,13 +128,14 @@ def unsupported_media_type(accepted: Sequence[str]) -> ApiError:
     return ApiError(415, "UnsupportedMediaType", words)
 
 
-def already_exists(resource: str, name: str) -> ApiError:
-    """409 on create."""
-    return ApiError(409, "AlreadyExists", f'{resource} "{name}" already exists', details=_names(resource, name))
+def already_exists(resource: str, name: str, *, ending: bool = False) -> ApiError:
+    """409 on create; ``ending``: the one that exists is being deleted."""
+    words = f'{"object is being deleted: " if ending else ""}{resource} "{name}" already exists'
+    return ApiError(409, "AlreadyExists", words, details=_names(resource, name))
 
 
 def conflict(resource: str, name: str, detail: str) -> ApiError:
-    """409: the object is not the one the caller had in mind."""
+    """409: the object is not the one the caller had in mind. A delete names its kind instead of its resource."""
     words = f'Operation cannot be fulfilled on {resource} "{name}": {detail}'
     return ApiError(409, "Conflict", words, details=_names(resource, name))
 

@@ -31,6 +31,7 @@ from provisioner.simulator import kube_discovery
 from provisioner.simulator.kube_errors import (
     ApiError,
     Json,
+    bad_request,
     conflict,
     denied,
     expired,
@@ -233,6 +234,8 @@ class Face:
         return _json(call.form.many(call.store.kind, ended, metadata, self._world.wall()))
 
     async def _evict(self, call: Call) -> web.Response:
+        if (call.body.get("metadata") or {}).get("name", call.name) != call.name:
+            raise bad_request("name in URL does not match name in Eviction object")
         pod = self._found(call)
         options = call.body.get("deleteOptions") or {}
         check_preconditions(options, pod)

@@ -34,7 +34,7 @@ class ListOptions:
     def parse(cls, query: Mapping[str, str]) -> ListOptions:
         """From a URL's query; 400 for a value of the wrong form, 422 for values that do not go together."""
         options = cls(
-            limit=_whole(query, "limit") or 0,
+            limit=_limit(query),
             continue_token=query.get("continue", ""),
             version=_whole(query, "resourceVersion"),
             version_match=query.get("resourceVersionMatch", ""),
@@ -58,6 +58,9 @@ class ListOptions:
             words = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
             lone = "resourceVersionMatch is forbidden unless resourceVersion is provided"
             causes.append(_forbidden("resourceVersionMatch", words if watch else lone))
+        if self.version_match == "Exact" and self.version == 0:
+            words = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+            causes.append(_forbidden("resourceVersionMatch", words))
         if self.continue_token and self.version_match:
             words = "resourceVersionMatch is forbidden when continue is provided"
             causes.append(_forbidden("resourceVersionMatch", words))
@@ -68,12 +71,21 @@ def _forbidden(field: str, words: str) -> Cause:
     return Cause(field, "FieldValueForbidden", f"Forbidden: {words}")
 
 
+def _limit(query: Mapping[str, str]) -> int:
+    """How many at most; 0 and less: all."""
+    text = query.get("limit", "") or "0"
+    if not text.removeprefix("-").isdecimal():
+        raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
+    return max(0, int(text))
+
+
 def _whole(query: Mapping[str, str], name: str) -> int | None:
     text = query.get(name, "")
     if not text:
         return None
     if not text.isdecimal():
-        raise bad_request(f'{name}: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax')
+        words = f'{name}: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+        raise bad_request(f"invalid resource version: {words}" if name == "resourceVersion" else words)
     return int(text)
 
 

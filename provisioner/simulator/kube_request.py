@@ -9,11 +9,21 @@ from typing import Any
 import yaml
 from aiohttp import web
 
-from provisioner.simulator.kube_errors import Json, bad_request, conflict, method_not_allowed, unsupported_media_type
+from provisioner.simulator.kube_errors import (
+    Json,
+    bad_request,
+    bad_value,
+    conflict,
+    invalid,
+    method_not_allowed,
+    not_supported,
+    unsupported_media_type,
+)
 from provisioner.simulator.kube_form import Form
 from provisioner.simulator.kube_selectors import selector
 from provisioner.simulator.kube_store import Match, Store, Stored
 
+_PROPAGATIONS = ("Foreground", "Background", "Orphan")
 _BODY_TYPES = ("application/json", "application/yaml")
 
 
@@ -69,8 +79,11 @@ def verb_of(request: web.Request, named: bool, subresource: str) -> str:
 async def read_body(request: web.Request, verb: str) -> Any:
     """The body's JSON; 400 when it is none, 415 when it claims to be something else."""
     content = await request.read()
-    if not content:
+    if not content and verb in ("delete", "deletecollection"):
         return {}
+    if not content:
+        words = "couldn't get version/kind; json parse error: unexpected end of JSON input (<empty>)"
+        raise bad_request(f"the object provided is unrecognized (must be of type Pod): {words}")
     media = request.content_type if "Content-Type" in request.headers else "application/json"
     if media not in _BODY_TYPES and verb != "patch":
         raise unsupported_media_type(_BODY_TYPES)
@@ -91,16 +104,26 @@ def delete_options(call: Call) -> Json:
     if not isinstance(call.body, dict):
         raise bad_request("json: cannot unmarshal the body into a DeleteOptions")
     grace = call.request.query.get("gracePeriodSeconds", "")
-    return {"gracePeriodSeconds": int(grace), **call.body} if grace.isdecimal() else call.body
+    options: Json = {"gracePeriodSeconds": int(grace), **call.body} if grace.isdecimal() else call.body
+    policy = options.get("propagationPolicy")
+    causes = []
+    if policy is not None and "orphanDependents" in options:
+        words = "orphanDependents and deletionPropagation cannot be both set"
+        causes.append(bad_value("propagationPolicy", policy, words))
+    if policy not in (None, *_PROPAGATIONS):
+        causes.append(not_supported("propagationPolicy", policy, (*_PROPAGATIONS, "nil")))
+    if causes:
+        raise invalid("DeleteOptions.meta.k8s.io", "", causes)
+    return options
 
 
 def check_preconditions(options: Json, found: Stored) -> None:
     """409 when the object is not the one meant."""
     asked = options.get("preconditions") or {}
-    for field, words, value in (
-        ("uid", "UID", found.uid),
-        ("resourceVersion", "ResourceVersion", str(found.version)),
+    for field, words, value, guess in (
+        ("uid", "UID", found.uid, "deleted and then recreated"),
+        ("resourceVersion", "ResourceVersion", str(found.version), "modified"),
     ):
         if asked.get(field, value) != value:
-            detail = f"Precondition failed: {words} in precondition: {asked[field]}, {words} in object meta: {value}"
-            raise conflict(found.kind.resource, found.name, detail)
+            given = f"the {words} in the precondition ({asked[field]}) does not match the {words} in record ({value})"
+            raise conflict(found.kind.kind, found.name, f"{given}. The object might have been {guess}")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from provisioner.simulator.kube_amounts import amount_causes, check_amounts
 from provisioner.simulator.kube_errors import (
     Cause,
     Json,
@@ -15,6 +16,7 @@ from provisioner.simulator.kube_errors import (
     invalid,
     not_supported,
     required,
+    unknown_reference,
 )
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -42,6 +44,10 @@ _KEY_WORDS = (
     "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
     "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
     "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+)
+_QUALIFIED_WORDS = (
+    _KEY_WORDS.replace("name part", "a qualified name")
+    + " with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
 )
 
 _MAX_GENERATE_NAME = 58
@@ -113,6 +119,7 @@ def check_shape(kind: str, document: object) -> Json:
     for container in _at(document, "spec.containers") or []:
         for key in ("name", "image"):
             _check_type(kind, f"spec.containers.{key}", container.get(key), str, "string")
+        check_amounts(kind, container.get("resources") or {})
     return document
 
 
@@ -158,7 +165,7 @@ def _metadata_causes(metadata: Json) -> Iterator[Cause]:
         yield bad_value("metadata.name", name, "must be no more than 253 characters")
     for key, value in (metadata.get("labels") or {}).items():
         if not _QUALIFIED.fullmatch(key) or len(key.rpartition("/")[2]) > 63:
-            yield bad_value("metadata.labels", key, _KEY_WORDS)
+            yield bad_value("metadata.labels", key, _QUALIFIED_WORDS if key.count("/") > 1 else _KEY_WORDS)
         if not _LABEL_VALUE.fullmatch(value):
             yield bad_value("metadata.labels", value, _VALUE_WORDS)
         elif len(value) > 63:
@@ -173,6 +180,7 @@ def _spec_causes(spec: Json) -> Iterator[Cause]:
     if not containers:
         yield required("spec.containers")
     names = [container.get("name", "") for container in containers]
+    volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
     for number, (name, container) in enumerate(zip(names, containers, strict=True)):
         where = f"spec.containers[{number}]"
         if not name:
@@ -183,11 +191,17 @@ def _spec_causes(spec: Json) -> Iterator[Cause]:
             yield duplicate(f"{where}.name", name)
         if not container.get("image"):
             yield required(f"{where}.image")
+        yield from amount_causes(f"{where}.resources", container.get("resources") or {})
+        for place, mount in enumerate(container.get("volumeMounts") or ()):
+            if mount.get("name") not in volumes:
+                yield unknown_reference(f"{where}.volumeMounts[{place}].name", mount.get("name", ""))
     if spec.get("restartPolicy") not in ("Always", "OnFailure", "Never"):
         yield not_supported("spec.restartPolicy", spec.get("restartPolicy"), ("Always", "OnFailure", "Never"))
-    if spec.get("terminationGracePeriodSeconds", 0) < 0:
-        value = spec["terminationGracePeriodSeconds"]
-        yield bad_value("spec.terminationGracePeriodSeconds", value, "must be greater than or equal to 0")
+    hostname = spec.get("hostname") or ""
+    if len(hostname) > 63:
+        yield bad_value("spec.hostname", hostname, "must be no more than 63 characters")
+    elif hostname and not _DNS_LABEL.fullmatch(hostname):
+        yield bad_value("spec.hostname", hostname, _LABEL_WORDS)
 
 
 def with_defaults(pod: Json) -> Json:
@@ -196,6 +210,9 @@ def with_defaults(pod: Json) -> Json:
     containers = [_container_with_defaults(container) for container in spec.get("containers") or []]
     filled = {**_SPEC_DEFAULTS, **{key: value for key, value in spec.items() if value is not None}}
     filled["containers"] = containers
+    # The server takes a negative grace period for the shortest that there is.
+    if filled["terminationGracePeriodSeconds"] < 0:
+        filled["terminationGracePeriodSeconds"] = 1
     if "serviceAccountName" in spec:
         filled["serviceAccount"] = spec["serviceAccountName"]
     return {"metadata": pod.get("metadata") or {}, "spec": filled}
@@ -244,13 +261,10 @@ def check_path(metadata: Json, namespace: str, name: str = "") -> None:
 
 
 def grace_period(options: Json) -> int | None:
-    """``gracePeriodSeconds`` of delete options; a negative one is 422."""
+    """``gracePeriodSeconds`` of delete options; a negative one is the shortest."""
     grace = options.get("gracePeriodSeconds")
     if grace is None:
         return None
     if not isinstance(grace, int):
         raise bad_request(f"json: cannot unmarshal {_json_type(grace)} into DeleteOptions.gracePeriodSeconds of int64")
-    if grace < 0:
-        cause = bad_value("gracePeriodSeconds", grace, "must be greater than or equal to 0")
-        raise invalid("DeleteOptions", "", [cause])
-    return grace
+    return grace if grace >= 0 else 1

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from aiohttp import web
 
-from provisioner.simulator.kube_errors import ApiError, expired, too_large_version
+from provisioner.simulator.kube_errors import ApiError, expired
 from provisioner.simulator.kube_form import Form, encode
 from provisioner.simulator.kube_list import ListOptions
 from provisioner.simulator.kube_store import Change, Match, Store
@@ -51,10 +51,8 @@ class Watch:
         self._last_bookmark_due = self.ends - LAST_BOOKMARK
 
     def begin(self) -> bytes:
-        """The first lines. 504 for a version of the future, 410 (to be written into the stream) for one too old."""
+        """The first lines. 410 (to be written into the stream) for a version too old; a later one is waited for."""
         version = self._options.version
-        if version is not None and version > self._store.version:
-            raise too_large_version(version, self._store.version)
         if self._options.initial_events or (self._options.initial_events is None and not version):
             return self._all()
         if version and self._store.since(version) is None:
@@ -74,7 +72,7 @@ class Watch:
         changes = self._store.since(self._position)
         if changes is None:
             return None
-        self._position = self._store.version
+        self._position = max(self._position, self._store.version)
         return b"".join([self._line(change) for change in changes])
 
     def _line(self, change: Change) -> bytes:

@@ -48,7 +48,9 @@ class Life:
     # --- begin --------------------------------------------------------------------------------------------------------
 
     def begin(self, pod: Stored) -> None:
-        """A pod was created: it will be scheduled."""
+        """A pod was created: it will be scheduled, unless it waits for a scheduler that is not here."""
+        if pod.document["spec"]["schedulerName"] != SCHEDULER:
+            return
         self._later(self._delay(self.timings.schedule), pod, self._schedule)
 
     def _schedule(self, pod: Stored) -> None:

@@ -116,8 +116,9 @@ class Cluster:
         self._refuse(namespace, metadata.get("name", ""))
         validate_pod(pod)
         self._check_quota(namespace, metadata["name"])
-        if self.pods.get(namespace, metadata["name"]) is not None:
-            raise already_exists("pods", metadata["name"])
+        known = self.pods.get(namespace, metadata["name"])
+        if known is not None:
+            raise already_exists("pods", known.name, ending="deletionTimestamp" in known.document["metadata"])
         if dry_run:
             return Stored(self.pods.kind, pod, self.versions.current)
         stored = self.pods.put(pod)
@@ -189,7 +190,8 @@ class Cluster:
         if known is not None and grace >= known and (known > 0 or metadata.get("finalizers")):
             return pod
         if grace == 0 and not metadata.get("finalizers"):
-            return self._life.remove(pod)
+            last = self._life.remove(pod)
+            return Stored(last.kind, self._deleting(last.document, 0), last.version)
         asked = self.pods.put(self._deleting(pod.document, grace))
         if grace > 0:
             self._life.say_killing(asked)

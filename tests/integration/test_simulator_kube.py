@@ -91,7 +91,7 @@ def test_a_delete_of_another_pod_of_that_name_is_a_conflict(simulator: Simulator
     wrong = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid="another"))
     status = refusal(409, api.delete_namespaced_pod, "a", SPACE, body=wrong)
     assert status["reason"] == "Conflict"
-    assert "Precondition failed: UID in precondition: another" in status["message"]
+    assert "the UID in the precondition (another) does not match" in status["message"]
     right = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=made.metadata.uid))
     api.delete_namespaced_pod("a", SPACE, body=right)
     until(lambda: phases(simulator) == {}, 5)
@@ -238,7 +238,7 @@ def test_refusals_are_status_objects_in_the_servers_words(simulator: Simulator, 
         ("GET", "?fieldSelector=spec.x=1", {}, "", 400),
         ("GET", "?continue=%C3%A4", {}, "", 400),
         ("DELETE", "/a?gracePeriodSeconds=1", {"Content-Type": "application/json"}, '{"gracePeriodSeconds":"x"}', 400),
-        ("DELETE", "/a", {"Content-Type": "application/json"}, '{"gracePeriodSeconds":-1}', 422),
+        ("DELETE", "/a", {"Content-Type": "application/json"}, '{"propagationPolicy":"Soon"}', 422),
     ],
 )
 def test_what_is_not_understood_is_refused_with_its_code(

@@ -33,7 +33,7 @@ class Client:
         self.server = str(settings.host)
         self.ca: str | None = settings.ssl_ca_cert
         token = settings.auth_settings().get("BearerToken", {}).get("value")
-        self._headers = {"Authorization": token} if token else {}
+        self.headers = {"Authorization": token} if token else {}
         self._connections = client.ApiClient(settings).rest_client.pool_manager
 
     def call(
@@ -50,7 +50,7 @@ class Client:
             method,
             f"{self.server}{path}" + (f"?{urlencode(query)}" if query else ""),
             body=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": kind, **self._headers},
+            headers={"Content-Type": kind, **self.headers},
             timeout=urllib3.Timeout(connect=5, read=30),
             retries=False,
         )
@@ -83,7 +83,7 @@ class Client:
         try:
             return bool(
                 self._connections.request(
-                    "GET", f"{self.server}/readyz", headers=self._headers, retries=False, timeout=2.0
+                    "GET", f"{self.server}/readyz", headers=self.headers, retries=False, timeout=2.0
                 ).status
                 == 200
             )

@@ -20,6 +20,9 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.kube
 
+KWOK = pytest.mark.usefixtures("cluster")
+"""In a cluster of our own kubelets do what a pod's label says."""
+
 
 def name_of(request: str, number: int) -> str:
     """Of a request's slot; they count from 0."""
@@ -88,6 +91,7 @@ def test_a_quota_of_50_with_100_wanted_is_50_machines_and_50_failures_in_the_quo
     assert all(gap > 1.5 for gap in gaps), f"one probe each time: {gaps} after {refused[len(first)] - refused[0]}"
 
 
+@KWOK
 def test_a_pod_deleted_before_it_runs_is_replaced_and_one_deleted_later_is_lost(space: Space, tmp_path: Path) -> None:
     slow = {"apiVersion": "v1", "kind": "Pod", "metadata": {"annotations": {"test/delay": "4s"}}, "spec": POD}
     with Grid(tmp_path / "grid", space, pod=slow).start() as grid:
@@ -106,6 +110,7 @@ def test_a_pod_deleted_before_it_runs_is_replaced_and_one_deleted_later_is_lost(
         assert space.names() == names - {name_of(id_, 3)}, "HostFactory asks for more if it needs more"
 
 
+@KWOK
 def test_an_evicted_machine_is_lost_and_told_with_the_seconds_left(space: Space, tmp_path: Path) -> None:
     patient = {**pod_with(STUCK), "spec": {**POD, "terminationGracePeriodSeconds": 60}}
     with Grid(tmp_path / "grid", space, pod=patient).start() as grid:
@@ -196,6 +201,7 @@ def test_a_foreign_pod_with_our_shape_of_name_is_never_touched(space: Space, tmp
         assert space.uids() == kept
 
 
+@KWOK
 def test_a_pod_that_is_stuck_terminating_under_a_closed_slots_name_hinders_nobody(space: Space, tmp_path: Path) -> None:
     settings = {"return_deadline_minutes": 0.1}
     with Grid(tmp_path / "grid", space, pod=pod_with(STUCK), settings=settings).start() as grid:
@@ -210,6 +216,7 @@ def test_a_pod_that_is_stuck_terminating_under_a_closed_slots_name_hinders_nobod
         assert names[0] not in space.names(), "a closed slot's name is not used again"
 
 
+@KWOK
 def test_pods_that_cannot_pull_their_image_fail_in_the_kubelets_words(space: Space, tmp_path: Path) -> None:
     settings = {"request_deadline_minutes": 0.15, "backoff": {"first_seconds": 1, "last_seconds": 2}}
     quick = {"boot_deadline_seconds": 4}

@@ -25,6 +25,9 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.kube
 
+KWOK = pytest.mark.usefixtures("cluster")
+"""In a cluster of our own kubelets do what a pod's label says."""
+
 ONE = f"{PREFIX}-{REQUEST}-000001"
 
 
@@ -124,6 +127,7 @@ def test_a_pod_whose_service_account_is_missing_is_refused_in_the_servers_words(
     assert 'serviceaccount "nobody" not found' in failure.text
 
 
+@KWOK
 def test_a_namespace_that_is_being_deleted_takes_no_pods(place: KubePlace, space: Space) -> None:
     space.add_pod("web-1", {"test/kubelet": "stuck"})
     space.condemn()
@@ -141,6 +145,7 @@ def labelled(kubelet: str) -> str:
     return f"kind: Pod\n{metadata}\nspec: {{containers: [{{name: main, image: busybox}}]}}\n"
 
 
+@KWOK
 @pytest.mark.parametrize(
     ("kubelet", "phase", "error", "words"),
     [
@@ -174,6 +179,7 @@ def test_a_pod_that_no_node_takes_is_a_stockout_in_the_schedulers_words(place: K
     assert "didn't match Pod's node affinity/selector" in failure.text
 
 
+@KWOK
 def test_a_pod_that_ends_well_is_gone(place: KubePlace) -> None:
     place.rewrite(labelled(EXITS))
     place.create(1)

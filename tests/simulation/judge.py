@@ -91,6 +91,8 @@ class Judge:
         self._unspoken: AssertionError | None = None
         self._first_run: dict[str, str] = {}
         """The uid of each machine that ever ran."""
+        self._in_sight: set[str] = set()
+        """Pools that the cycle in hand sees well enough to act."""
         self._shown: set[str] = set()
         """Names, of slots not yet closed, that the cycle in hand is shown as running."""
         self._seen_running: set[str] = set()
@@ -120,6 +122,7 @@ class Judge:
         assert not (creates and self.superseded), "law 10: a superseded loop creates"
         memory = self._story.memory() if creates else None
         for create in creates:
+            assert create.pool in self._in_sight, f"law 4: {create.pool} is not seen and {create.name} is created"
             slot = _slot(memory, create.name)
             assert slot is not None, f"law 3: {create.name} is not in memory.json when it is created"
             assert slot.verdict is Verdict.OPEN, f"law 2: {create.name} is {slot.verdict} and is created"
@@ -149,6 +152,7 @@ class Judge:
         """A delete is about to be sent (laws 3, 5, 6, 12)."""
         assert not self.superseded, "law 10: a superseded loop deletes"
         name, reason = delete.name, delete.reason
+        assert delete.pool in self._in_sight, f"law 4: {delete.pool} is not seen and {name} is deleted"
         self._check_memory()
         slot = _slot(self._story.memory(), name)
         assert slot is None or slot.verdict not in OWNED, f"law 3: the close of {name} is not in memory.json"
@@ -229,9 +233,11 @@ class Judge:
         self._unheard_before = {id_ for id_, wanted in self._story.requests.items() if wanted.told is None}
         self._polled_before = {id_: wanted.polled for id_, wanted in self._story.requests.items()}
         self._shown = set()
+        self._in_sight = set()
         for look in looks.values():
             if not isinstance(look, Snapshot) or now - look.began > self._story.limits.pools[look.pool].stale_after:
                 continue
+            self._in_sight.add(look.pool)
             running = {name for name, machine in look.machines.items() if machine.phase is Phase.RUNNING}
             self._shown |= {name for name in running if self._slots.get(name, (Verdict.OPEN,))[0] in OWNED}
             strange = sum(name in self.orphans for name in look.machines)

@@ -465,6 +465,17 @@ class Story:
             self._touch(id_)
         self.judge.heard(id_, answer)
 
+    def poll_all(self) -> None:
+        """getRequestStatus for everything."""
+        for id_ in [*self.requests, *self.returns]:
+            self.poll(id_)
+
+    def return_all(self) -> None:
+        """HF gives back every host it has."""
+        hosts = sorted(self.judge.hosts())
+        if hosts:
+            self.give_back(hosts)
+
     def give_back(self, names: Iterable[str]) -> None:
         """requestReturnMachines."""
         chosen = list(dict.fromkeys(names))
@@ -518,19 +529,26 @@ class Story:
             line.lag = 0.0
         began = self.life.clock.now()
         patience = self.limits.request_deadline + self.limits.return_deadline + self.limits.orphan_grace + 3600.0
+        self.poll_all()
         while self.life.clock.now() < began + patience:
-            for id_, wanted in self.requests.items():
-                if wanted.told is None:
-                    self.poll(id_)
-            for id_, told in self.returns.items():
-                if told is None:
-                    self.poll(id_)
-            self.list_hosts()
+            self._call_now_and_then()
             self.cycle()
             if not self.judge.unsettled():
                 break
             self.advance(min(max(self.due - self.life.clock.now(), 1.0), 30.0))
         self.judge.at_the_end()
+
+    def _call_now_and_then(self) -> None:
+        """HF calls as seldom as it may: what has to happen by itself does not wait for it."""
+        told = {id_: wanted.told for id_, wanted in self.requests.items()} | self.returns
+        for id_, answer in self.hf.status.read_all().items() if self.hf.status.exists() else ():
+            if answer.ended and told.get(id_, "") is None:
+                self.poll(id_)
+        for id_, wanted in self.requests.items():
+            if wanted.told is None and self.world.now - wanted.polled > self.limits.cancel_after / 3:
+                self.poll(id_)
+        if self.judge.hosts() - self.machines().keys():
+            self.list_hosts()
 
     def snapshot_of(self, pool: str) -> Mapping[str, object]:
         """What the newest look shows of a pool; empty when it was not seen."""

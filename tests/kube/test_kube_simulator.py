@@ -1,0 +1,193 @@
+"""The embedded cloud answers as the real server does, request by request. Where they differ, it is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import urllib3
+
+from provisioner.simulator.server import Simulator
+from tests.kube.space import Space
+
+pytestmark = pytest.mark.kube
+
+NAMESPACE = "symphony"
+MERGE = "application/merge-patch+json"
+SERVER_ONLY = {"managedFields", "generation", "tolerations", "volumes"}
+"""Left out by the embedded cloud on purpose: nobody reads them, and they are most of a pod's bytes."""
+CHANGING = re.compile(
+    r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\bg-[a-z0-9]{5}\b|(?<=record \()\d+|(?<=current: )\d+"
+)
+"""Uids, generated names and versions: other values on each side."""
+
+
+@dataclass
+class Side:
+    """One of the two servers."""
+
+    server: str
+    namespace: str
+    ca: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def ask(self, method: str, path: str, body: object, kind: str) -> object:
+        """What is comparable of the answer."""
+        pool = urllib3.PoolManager(ca_certs=self.ca, retries=False)
+        sent = body if isinstance(body, str) else json.dumps(body)
+        answer = pool.request(
+            method,
+            f"{self.server}/api/v1/namespaces/{self.namespace}/pods{path}",
+            body=None if body is None else sent.encode(),
+            headers={"Content-Type": kind, "Accept": "application/json", **self.headers},
+            timeout=10,
+        )
+        document = json.loads(answer.data)
+        return answer.status, _comparable(document, self.namespace)
+
+
+def _comparable(document: dict[str, Any], namespace: str) -> object:
+    if document["kind"] == "Status":
+        text = json.dumps({key: document.get(key) for key in ("status", "reason", "message", "code", "details")})
+        return CHANGING.sub("*", text.replace(namespace, "NS"))
+    if document["kind"] == "PodList":
+        return [_comparable({"kind": "Pod", **item}, namespace) for item in document["items"]]
+    metadata = document["metadata"]
+    return {
+        "keys": sorted(document),
+        "metadata": sorted(metadata.keys() - SERVER_ONLY),
+        "spec": sorted(document["spec"].keys() - SERVER_ONLY),
+        "status": document["status"],
+        "grace": (document["spec"]["terminationGracePeriodSeconds"], metadata.get("deletionGracePeriodSeconds")),
+        "labels": metadata.get("labels"),
+    }
+
+
+def pod(name: str = "a", *, metadata: Mapping[str, object] | None = None, **spec: object) -> dict[str, Any]:
+    """A pod that nothing happens to by itself: its scheduler is not there."""
+    containers = [{"name": "main", "image": "busybox"}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, **(metadata or {})},
+        "spec": {"schedulerName": "nobody", "containers": containers, **spec},
+    }
+
+
+def container(**more: object) -> list[dict[str, object]]:
+    return [{"name": "main", "image": "busybox", **more}]
+
+
+def labelled(**labels: object) -> dict[str, Any]:
+    return pod(metadata={"labels": labels})
+
+
+def resources(**amounts: object) -> dict[str, Any]:
+    return pod(containers=container(resources=amounts))
+
+
+Request = tuple[str, str, object]
+
+REQUESTS: Mapping[str, list[Request]] = {
+    "a pod that is not there": [("GET", "/x", None), ("DELETE", "/x", None), ("PATCH", "/x", {"metadata": {}})],
+    "create, read, create again": [("POST", "", pod()), ("GET", "/a", None), ("POST", "", pod())],
+    "no containers": [("POST", "", pod(containers=[]))],
+    "no image": [("POST", "", pod(containers=[{"name": "main"}]))],
+    "no container name": [("POST", "", pod(containers=[{"image": "busybox"}]))],
+    "two containers of one name": [("POST", "", pod(containers=container() + container()))],
+    "a bad name": [("POST", "", pod("A_b"))],
+    "a long name": [("POST", "", pod("a" * 254))],
+    "no name": [("POST", "", pod(""))],
+    "a generated name": [("POST", "", pod("", metadata={"generateName": "g-"}))],
+    "a bad label": [("POST", "", labelled(x="bad value!"))],
+    "a long label": [("POST", "", labelled(x="v" * 64))],
+    "a bad label key": [("POST", "", labelled(**{"a/b/c": "v"}))],
+    "a bad hostname": [("POST", "", pod(hostname="Bad_Host"))],
+    "a long hostname": [("POST", "", pod(hostname="h" * 64))],
+    "a bad restart policy": [("POST", "", pod(restartPolicy="Sometimes"))],
+    "a negative grace period": [("POST", "", pod(terminationGracePeriodSeconds=-1))],
+    "another namespace": [("POST", "", pod(metadata={"namespace": "other"}))],
+    "a negative amount": [("POST", "", resources(requests={"cpu": "-1"}))],
+    "no amount at all": [("POST", "", resources(requests={"cpu": "lots"}))],
+    "more than its limit": [("POST", "", resources(requests={"cpu": "2"}, limits={"cpu": "1"}))],
+    "a volume that is not there": [
+        ("POST", "", pod(containers=container(volumeMounts=[{"name": "v", "mountPath": "/v"}])))
+    ],
+    "an empty body": [("POST", "", "")],
+    "a spec that is a text": [("POST", "", {"metadata": {"name": "a"}, "spec": "x"})],
+    "labels are patched": [
+        ("POST", "", pod()),
+        ("PATCH", "/a", {"metadata": {"labels": {"x": "y"}}}),
+        ("GET", "?labelSelector=x%3Dy", None),
+        ("GET", "?labelSelector=x%21%3Dy", None),
+    ],
+    "lists that are refused": [
+        ("GET", "?fieldSelector=spec.foo%3Dy", None),
+        ("GET", "?limit=x", None),
+        ("GET", "?resourceVersion=x", None),
+        ("GET", "?resourceVersionMatch=Exact", None),
+        ("GET", "?resourceVersionMatch=Exact&resourceVersion=0", None),
+        ("GET", "?resourceVersion=99999999", None),
+    ],
+    "a list with a negative limit": [("POST", "", pod()), ("GET", "?limit=-1", None)],
+    "watches that are refused": [
+        ("GET", "?watch=1&sendInitialEvents=true&allowWatchBookmarks=true", None),
+        ("GET", "?watch=1&resourceVersionMatch=NotOlderThan", None),
+    ],
+    "deletes with preconditions": [
+        ("POST", "", pod()),
+        ("DELETE", "/a", {"preconditions": {"uid": "1234"}}),
+        ("DELETE", "/a", {"preconditions": {"resourceVersion": "1"}}),
+        ("GET", "/a", None),
+    ],
+    "deletes with wrong options": [
+        ("POST", "", pod()),
+        ("DELETE", "/a", {"propagationPolicy": "Nope"}),
+        ("DELETE", "/a", {"propagationPolicy": "Background", "orphanDependents": True}),
+        ("DELETE", "/a", {"gracePeriodSeconds": -5}),
+    ],
+    "an unscheduled pod goes at once": [("POST", "", pod()), ("DELETE", "/a", None), ("GET", "/a", None)],
+    "a delete of what is gone": [("DELETE", "/a", {"preconditions": {"uid": "1234"}})],
+    "evictions": [
+        ("POST", "", pod()),
+        ("POST", "/zz/eviction", {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "zz"}}),
+        ("POST", "/a/eviction", {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "zz"}}),
+        ("POST", "/a/eviction", {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}}),
+    ],
+    "a pod that is being deleted": [
+        ("POST", "", pod(metadata={"finalizers": ["example.com/wait"]})),
+        ("DELETE", "/a", None),
+        ("POST", "", pod()),
+        ("PATCH", "/a", {"metadata": {"finalizers": None}}),
+        ("GET", "/a", None),
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def simulator() -> Iterator[Simulator]:
+    with Simulator(namespaces=[NAMESPACE]) as running:
+        yield running
+
+
+@pytest.mark.parametrize("requests", REQUESTS.values(), ids=REQUESTS)
+def test_it_answers_as_the_real_server(simulator: Simulator, space: Space, requests: list[Request]) -> None:
+    real = Side(space.admin.server, space.name, space.admin.ca, space.admin.headers)
+    embedded = Side(simulator.kubernetes, NAMESPACE)
+    embedded.ask("DELETE", "", {"gracePeriodSeconds": 0}, "application/json")
+    for method, path, body in requests:
+        kind = MERGE if method == "PATCH" else "application/json"
+        assert embedded.ask(method, path, body, kind) == real.ask(method, path, body, kind), (method, path)
+
+
+def test_it_makes_pods_in_a_namespace_only(simulator: Simulator, space: Space) -> None:
+    sides = (
+        Side(simulator.kubernetes, "nowhere"),
+        Side(space.admin.server, "nowhere", space.admin.ca, space.admin.headers),
+    )
+    embedded, real = (side.ask("POST", "", pod(), "application/json") for side in sides)
+    assert embedded == real

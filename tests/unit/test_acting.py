@@ -1,0 +1,191 @@
+"""Carrying out a plan: by pool, deletes first, whatever breaks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from provisioner.acting import Batch, InlineActors, Results, ThreadedActors, batches, carry_out
+from provisioner.model import Action, Create, Delete, DeleteReason, ErrorClass, Failure, Outcome
+from tests.waiting import until
+
+FAILED = Failure(ErrorClass.OTHER, "no")
+
+
+def create(name: str, pool: str = "a") -> Create:
+    return Create(name, pool, "T", "aaaaaaaaaa")
+
+
+def delete(name: str, pool: str = "a") -> Delete:
+    return Delete(name, pool, DeleteReason.RETURNED)
+
+
+class Place:
+    """A backend that does what it is told, and as much as ``answers`` lets it."""
+
+    lag = 0.0
+    pace = 1.0
+
+    def __init__(self, pool: str = "a", answer: Callable[[Action], Outcome | None] = Outcome) -> None:
+        self.pool = pool
+        self.answer = answer
+        self.calls: list[str] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def start(self, wake: Callable[[], None]) -> None: ...
+
+    def close(self) -> None: ...
+
+    def observe(self, now: float, strangers: object) -> None: ...
+
+    def create(self, creates: Sequence[Create], may_start: Callable[[], bool]) -> list[Outcome]:
+        return self._do("create", creates, may_start)
+
+    def delete(self, deletes: Sequence[Delete], may_start: Callable[[], bool]) -> list[Outcome]:
+        return self._do("delete", deletes, may_start)
+
+    def _do(self, verb: str, actions: Sequence[Action], may_start: Callable[[], bool]) -> list[Outcome]:
+        assert self.gate.wait(10)
+        outcomes = []
+        for action in actions:
+            if may_start():
+                self.calls.append(f"{verb} {action.name}")
+                outcomes.append(self.answer(action))
+        return [outcome for outcome in outcomes if outcome is not None]
+
+
+def always() -> bool:
+    return True
+
+
+def never() -> bool:
+    return False
+
+
+def test_each_pool_gets_one_batch_with_its_own_actions_in_their_order() -> None:
+    made = batches([create("c1", "b"), create("c2"), create("c3", "b")], [delete("d1"), delete("d2", "c")])
+    assert made == [
+        Batch("a", (delete("d1"),), (create("c2"),)),
+        Batch("c", (delete("d2", "c"),), ()),
+        Batch("b", (), (create("c1", "b"), create("c3", "b"))),
+    ]
+
+
+def test_a_plan_without_actions_has_no_batches() -> None:
+    assert batches([], []) == []
+
+
+def test_deletes_come_first_because_they_make_room() -> None:
+    place = Place()
+    carry_out(Batch("a", (delete("old"),), (create("new"),)), place, always)
+    assert place.calls == ["delete old", "create new"]
+
+
+def refuse_first(action: Action) -> Outcome:
+    return Outcome(action, FAILED if action.name == "c1" else None)
+
+
+def skip_first(action: Action) -> Outcome | None:
+    return None if action.name == "c1" else Outcome(action)
+
+
+def break_on_creates(action: Action) -> Outcome:
+    if isinstance(action, Create):
+        raise KeyError("a bug")
+    return Outcome(action)
+
+
+def break_on_deletes(action: Action) -> Outcome:
+    if isinstance(action, Delete):
+        raise KeyError("a bug")
+    return Outcome(action)
+
+
+UNKNOWN = Failure(ErrorClass.UNAVAILABLE, "internal error: 'a bug'")
+C1, C2, D1 = create("c1"), create("c2"), delete("d1")
+
+
+@pytest.mark.parametrize(
+    ("answer", "may_start", "outcomes", "unsent"),
+    [
+        pytest.param(Outcome, always, (Outcome(D1), Outcome(C1), Outcome(C2)), (), id="all is done"),
+        pytest.param(
+            refuse_first,
+            always,
+            (Outcome(D1), Outcome(C1, FAILED), Outcome(C2)),
+            (),
+            id="one failed create does not stop the others",
+        ),
+        pytest.param(skip_first, always, (Outcome(D1), Outcome(C2)), (C1,), id="what has no outcome was not sent"),
+        pytest.param(Outcome, never, (), (D1, C1, C2), id="when time is up nothing is sent"),
+        pytest.param(
+            break_on_creates,
+            always,
+            (Outcome(D1), Outcome(C1, UNKNOWN), Outcome(C2, UNKNOWN)),
+            (),
+            id="a bug in creating leaves unknown outcomes",
+        ),
+        pytest.param(
+            break_on_deletes,
+            always,
+            (Outcome(D1, UNKNOWN), Outcome(C1), Outcome(C2)),
+            (),
+            id="a bug in deleting does not stop the creates",
+        ),
+    ],
+)
+def test_what_becomes_of_a_batch(
+    answer: Callable[[Action], Outcome | None],
+    may_start: Callable[[], bool],
+    outcomes: tuple[Outcome, ...],
+    unsent: tuple[Action, ...],
+) -> None:
+    results = carry_out(Batch("a", (D1,), (C1, C2)), Place(answer=answer), may_start)
+    assert results == Results("a", outcomes, unsent)
+
+
+def test_a_create_and_a_delete_of_one_name_are_told_apart() -> None:
+    results = carry_out(Batch("a", (delete("x"),), (create("x"),)), Place(answer=skip_none_but_delete), always)
+    assert results.unsent == (create("x"),)
+
+
+def skip_none_but_delete(action: Action) -> Outcome | None:
+    return Outcome(action) if isinstance(action, Delete) else None
+
+
+def test_inline_actors_are_never_busy_and_hand_over_results_once() -> None:
+    actors = InlineActors({"a": Place()})
+    actors.submit(Batch("a", (), (C1,)), always)
+    assert not actors.busy()
+    assert actors.collect() == [Results("a", (Outcome(C1),), ())]
+    assert actors.collect() == []
+
+
+def test_a_pool_is_busy_until_its_results_are_collected_and_delays_no_other() -> None:
+    slow, quick, woken = Place("a"), Place("b"), threading.Event()
+    slow.gate.clear()
+    actors = ThreadedActors({"a": slow, "b": quick}, woken.set)
+    actors.submit(Batch("a", (), (C1,)), always)
+    actors.submit(Batch("b", (), (create("c1", "b"),)), always)
+    assert woken.wait(10), "the end of a batch wakes the loop"
+    assert [results.pool for results in actors.collect()] == ["b"]
+    assert actors.busy() == {"a"}
+    slow.gate.set()
+    until(lambda: slow.calls, 10)
+    assert actors.settle(10)
+    assert actors.busy() == {"a"}, "done, but nobody has heard of it"
+    assert [results.pool for results in actors.collect()] == ["a"]
+    assert not actors.busy()
+
+
+def test_settling_gives_up_on_a_batch_that_does_not_end() -> None:
+    slow = Place("a")
+    slow.gate.clear()
+    actors = ThreadedActors({"a": slow}, lambda: None)
+    actors.submit(Batch("a", (), (C1,)), always)
+    assert not actors.settle(0.05)
+    slow.gate.set()
+    assert actors.settle(10)
