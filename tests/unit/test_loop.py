@@ -48,6 +48,8 @@ class Place:
 
     def __init__(self) -> None:
         self.machines: dict[str, Machine] = {}
+        self.shown: dict[str, Machine] = {}
+        """What the last look showed: the same object while nothing changes."""
         self.error: Exception | None = None
         self.slow = threading.Event()
         self.slow.set()
@@ -65,7 +67,9 @@ class Place:
         self.slow.wait(10)
         if self.error is not None:
             raise self.error
-        return Snapshot(self.pool, now, dict(self.machines))
+        if self.shown != self.machines:
+            self.shown = dict(self.machines)
+        return Snapshot(self.pool, now, self.shown)
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         for create in creates:
