@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 CANCELLING = '"status":"running","message":"cancelling'
 """For a moment also the answer of a request that HF was told of while the cancel was being announced."""
 
+LATENESS = 60.0
+"""Seconds: two of the longest pauses between cycles at the end of a story."""
+
 NOTHING = '{"machines":[]}'
 OWNED = (Verdict.OPEN, Verdict.SUCCEEDED)
 POOLS = {"ns-alpha": "alpha", "ns-gamma": "gamma"}
@@ -405,6 +408,13 @@ class Judge:
         if not latched:
             problems += [f"{name} is gone and HF is not told" for name in hosts - machines.keys() - self._lost().keys()]
         return problems
+
+    def in_time(self) -> None:
+        """While the loop runs, sees and may act, nothing is older than its deadline (law 7)."""
+        memory, now = self._story.memory(), self._story.life.clock.now()
+        for record in [*memory.requests.values(), *memory.returns.values()] if memory else ():
+            late = now - record.deadline
+            assert record.ended or late < LATENESS, f"law 7: {record.id} has not ended {late:.0f} s past its deadline"
 
     def at_the_end(self) -> None:
         """The story is over."""

@@ -533,6 +533,7 @@ class Story:
         while self.life.clock.now() < began + patience:
             self._call_now_and_then()
             self.cycle()
+            self.judge.in_time()
             if not self.judge.unsettled():
                 break
             self.advance(min(max(self.due - self.life.clock.now(), 1.0), 30.0))

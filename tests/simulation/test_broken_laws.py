@@ -123,6 +123,10 @@ def nothing_has_a_deadline() -> Break:
     return patch.object(plan, "_close_overdue", lambda *_: None)
 
 
+def nothing_is_planned_because_it_falls_due() -> Break:
+    return patch.object(Draft, "wake_at", lambda *_: None)
+
+
 def a_lost_machine_leaves_its_terminal_answer() -> Break:
     return patch.object(status, "SUCCEEDED_ONCE", frozenset({Verdict.SUCCEEDED, Verdict.RETURNED}))
 
@@ -211,7 +215,8 @@ BREAKS: Mapping[Callable[[], Break], tuple[str, tuple[str, ...]]] = {
     any_machine_of_the_pool_is_deleted: ("law (3|12)", (*HF, *LOSSES, *TIME)),
     the_brake_never_latches: ("law 6", ("orphans_appear", *TIME)),
     orphans_get_no_grace: ("law 6", ("orphans_appear", *TIME)),
-    nothing_has_a_deadline: ("law 7", ("place_has_a_fault", *TIME)),
+    nothing_has_a_deadline: ("law 7", ("place_has_a_fault", "cycle")),
+    nothing_is_planned_because_it_falls_due: ("law (7|12)", ("place_has_a_fault", "cycle")),
     a_lost_machine_leaves_its_terminal_answer: ("law 8", (*HF, *LOSSES, *TIME)),
     a_terminal_request_is_opened_again: ("law 8", (*HF, *LOSSES, *TIME)),
     the_epoch_is_ignored: ("law 10|superseded", ("another_loop_takes_over", "old_loop_wakes", *HF, *LOSSES, *TIME)),
