@@ -59,8 +59,10 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="default INFO")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    def add(name: str, command: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, help=text, description=text)
+    def add(
+        name: str, command: Callable[[argparse.Namespace], int], text: str, aliases: Sequence[str] = ()
+    ) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text, aliases=aliases)
         made.set_defaults(command=command)
         return made
 
@@ -79,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
     simulator.add_argument("--kubeconfig", type=Path, metavar="FILE", help="where to write it; default a new file")
     simulator.add_argument("--faults", type=Path, metavar="FILE", help="faults and timings, JSON or YAML")
     simulator.add_argument("--seed", type=int, default=0, help="default 0")
-    init = add("init", _init, "Create intent.json in a new state directory (also called initializeDB).")
+    init = add("init", _init, "Create intent.json in a new state directory.", aliases=["initializeDB"])
     _add_config(init)
     _add_state(init)
     status = add("status", _status, "Show what the state files hold.")

@@ -68,8 +68,9 @@ def test_a_missing_state_directory_is_wrong_usage(site: Path, capsys: pytest.Cap
     assert "nowhere: no such directory" in capsys.readouterr().err
 
 
-def test_init_creates_intent_once(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["init"]) == 0
+@pytest.mark.parametrize("name", ["init", "initializeDB"])
+def test_init_creates_intent_once(site: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([name]) == 0
     assert StateDir(site / "work").intent.read().provisioner == "demoinst"
     assert run(["init"]) == 1
     assert "exists already" in capsys.readouterr().err
