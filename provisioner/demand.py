@@ -57,8 +57,6 @@ class Places:
     def __init__(self, draft: Draft, busy: Set[str]) -> None:
         self._draft = draft
         self.busy = busy
-        self.repeated: set[tuple[str, str]] = set()
-        """Where a create of unknown outcome is sent again in this plan."""
         self._held: set[tuple[str, str]] = set()
         """Where a machine was held back by the window in this plan."""
         self.occupied: Counter[tuple[str, str]] = Counter()
@@ -226,8 +224,8 @@ def _repeat(draft: Draft, record: RequestRecord, slot: Slot, places: Places) -> 
         draft.wake_at(known.retry_at)
     elif slot.submitted is not None and draft.snapshots[slot.pool].began <= slot.submitted:
         return
-    elif not known.probing or key not in places.repeated:
-        places.repeated.add(key)
+    elif not known.probing or not places.probes[key]:
+        places.probes[key] += known.probing
         _submit(draft, record, slot, again=True)
 
 

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from provisioner.model import ErrorClass, Failure
 from provisioner.simulator.direct import Mishap
 from provisioner.simulator.world import Fault
-from tests.simulation.story import Story, crash
+from tests.simulation.story import Story, crash, disk_is_full
 
 STORIES = int(os.environ.get("STORIES", "100"))
 STEPS = int(os.environ.get("STORY_STEPS", "40"))
@@ -124,6 +124,11 @@ class Laws(Telling):
         self.story.fuse.light(at, lambda _: act(self.story))
         self.story.cycle()
 
+    @rule(at=st.integers(1, 8))
+    def cycle_that_cannot_write(self, at: int) -> None:
+        self.story.fuse.light(at, disk_is_full)
+        self.story.cycle()
+
     @rule()
     def loop_restarts(self) -> None:
         self.story.restart()
@@ -188,6 +193,26 @@ class Laws(Telling):
         if names:
             self.story.vanish(data.draw(st.sampled_from(names)))
 
+    @rule(data=st.data())
+    def machine_is_made_again_by_others(self, data: st.DataObject) -> None:
+        names = sorted(self.story.machines())
+        if names:
+            self.story.recreate(data.draw(st.sampled_from(names)))
+
+    @rule(data=st.data())
+    def node_is_lost(self, data: st.DataObject) -> None:
+        names = [node.name for node in self.story.cluster.stores["nodes"].select("")]
+        if names:
+            self.story.lose_node(data.draw(st.sampled_from(names)))
+
+    @rule(pool=pools, paused=st.booleans())
+    def pool_is_paused(self, pool: str, paused: bool) -> None:
+        self.story.pause(pool, paused=paused)
+
+    @rule(pool=st.sampled_from(["alpha", "gamma"]), spec=st.sampled_from(["pod", "another pod"]))
+    def pod_spec_changes(self, pool: str, spec: str) -> None:
+        self.story.backends[pool].spec = spec
+
     @rule(mode=st.sampled_from(FAULTS), rate=st.sampled_from([0.5, 1.0]), seconds=st.sampled_from([30.0, 600.0]))
     def place_has_a_fault(self, mode: str, rate: float, seconds: float) -> None:
         now = self.story.world.now
@@ -216,6 +241,10 @@ class Laws(Telling):
     def orphans_appear(self, count: int, number: int) -> None:
         request = f"orphan{len(self.story.judge.orphans):02d}{number:02d}"
         self.story.add_orphans(request, count)
+
+    @rule()
+    def person_releases_the_brake(self) -> None:
+        self.story.release_brake()
 
     @precondition(lambda self: not self.story.judge.foreigners)
     @rule()
