@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import replace
 
@@ -171,7 +172,10 @@ def occupied(known: Memory) -> Counter[str]:
     return Counter(one.pool for each in known.requests.values() for one in each.slots.values() if not one.gone)
 
 
-ANY = settings(max_examples=100, deadline=None)
+# The same situations each time, unless somebody asks for more of them.
+ANY = settings(
+    max_examples=int(os.environ.get("EXAMPLES", "100")), derandomize="EXAMPLES" not in os.environ, deadline=None
+)
 
 
 def decide(situation: tuple[World, Memory], limits: Limits = THREE) -> Plan:
