@@ -14,9 +14,11 @@ from provisioner.model import Create, Delete, ErrorClass, Failure, Outcome, Snap
 class BackendError(Exception):
     """A look or a call that failed, with its class and the cloud's words."""
 
-    def __init__(self, error: ErrorClass, text: str) -> None:
+    def __init__(self, error: ErrorClass, text: str, retry_after: float | None = None) -> None:
         super().__init__(f"{error}: {text}")
         self.failure = Failure(error, text)
+        self.retry_after = retry_after
+        """Seconds for which a throttling cloud asks not to be called; None when it did not say."""
 
 
 MayStart = Callable[[], bool]

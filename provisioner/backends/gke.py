@@ -6,7 +6,6 @@ The only importer of kubernetes: the official client finds cluster and credentia
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,7 +15,8 @@ import kubernetes.config
 
 from provisioner.backends import BackendError, MayStart
 from provisioner.backends.calls import Call, run_calls
-from provisioner.backends.kube_api import USUAL_TIMES, Document, KubeApi, KubeError, KubeTimes
+from provisioner.backends.flow import MOST
+from provisioner.backends.kube_api import USUAL_TIMES, Document, Kept, KubeApi, KubeError, KubeTimes
 from provisioner.backends.pod_cache import PodCache
 from provisioner.backends.pod_spec import PodSpec, PodSpecFile
 from provisioner.backends.pod_watch import PodWatch, list_pods
@@ -25,9 +25,7 @@ from provisioner.backends.resolver import Resolver
 from provisioner.model import STOPPING_ERRORS, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
 from provisioner.settings import GkePool
 
-CONCURRENCY = 32
-"""Calls in flight: an API server's throughput peaks at 16 to 32; more only adds latency."""
-CONNECTIONS = CONCURRENCY + 4
+CONNECTIONS = MOST + 4
 """Kept alive: the calls, the watch, and the looks at single pods."""
 
 
@@ -78,12 +76,12 @@ class GkeBackend:
         """Create pods, some at a time."""
         spec = self._spec.current()
         calls = [Call((create,), partial(self._create, spec, create)) for create in creates]
-        return run_calls(calls, workers=CONCURRENCY, may_start=may_start, stops=STOPPING_ERRORS)
+        return run_calls(calls, workers=MOST, may_start=may_start, stops=STOPPING_ERRORS, flow=self._api.flow)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
         """Delete pods, some at a time, each with its own grace period."""
         calls = [Call((delete,), partial(self._delete, delete)) for delete in deletes]
-        return run_calls(calls, workers=CONCURRENCY, may_start=may_start)
+        return run_calls(calls, workers=MOST, may_start=may_start, flow=self._api.flow)
 
     def close(self) -> None:
         """End the watch and the connections."""
@@ -146,7 +144,7 @@ class GkeBackend:
         """Those of the names that exist here and are not this provisioner's."""
         if not names:
             return frozenset()
-        with ThreadPoolExecutor(min(CONCURRENCY, len(names)), thread_name_prefix="stranger") as workers:
+        with ThreadPoolExecutor(min(MOST, len(names)), thread_name_prefix="stranger") as workers:
             pods = workers.map(self._find, names)
             return frozenset(
                 name
@@ -170,14 +168,12 @@ def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
     except kubernetes.config.ConfigException as error:
         raise BackendError(ErrorClass.INVALID, f"pool {pool.name}: no cluster is configured: {error}") from error
     client = kubernetes.client.ApiClient(configuration)
-    renewing = threading.Lock()
 
     def authorization() -> Mapping[str, str]:
         try:
-            with renewing:
-                setting = configuration.auth_settings().get("BearerToken")
+            setting = configuration.auth_settings().get("BearerToken")
         except (kubernetes.config.ConfigException, OSError) as error:
             raise BackendError(ErrorClass.DENIED, f"no credentials: {error}") from error
         return {"Authorization": setting["value"]} if setting and setting["value"] else {}
 
-    return KubeApi(configuration.host, client.rest_client.pool_manager, authorization, times)
+    return KubeApi(configuration.host, client.rest_client.pool_manager, Kept(authorization), times)

@@ -7,21 +7,30 @@ and is tried once: the next cycle is the retry.
 from __future__ import annotations
 
 import json
+import math
 import re
+import threading
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
 import urllib3
 
 from provisioner.backends import BackendError
+from provisioner.backends.flow import SharedFlow
 from provisioner.model import ErrorClass, Failure
 
 CONNECT_SECONDS = 5.0
 """A server that does not accept a connection within this is not there."""
 MAX_WORDS = 400
 """Characters of the server's words that are kept: they are stored with each slot and shown to people."""
+MAX_WAIT = 300.0
+"""Seconds. API servers ask to be left alone for one; what asks for more than this is asked again all the same."""
+KEEP_SECONDS = 5.0
+"""For a token: the official client renews it minutes before its end, but costs half as much as a call each time it is
+asked."""
 
 Document = dict[str, Any]
 
@@ -67,12 +76,30 @@ _CLASSES: Mapping[int, ErrorClass] = {
 class KubeError(BackendError):
     """The server answered, and refused."""
 
-    def __init__(self, status: int, reason: str, failure: Failure) -> None:
-        super().__init__(failure.error, failure.text)
+    def __init__(self, status: int, reason: str, failure: Failure, retry_after: float | None = None) -> None:
+        super().__init__(failure.error, failure.text, retry_after)
         self.status = status
         """HTTP status."""
         self.reason = reason
         """Kubernetes' one word for it, such as AlreadyExists; empty when the answer was not a Status object."""
+
+
+class Kept:
+    """Headers that are asked for at most every ``KEEP_SECONDS``. Thread-safe."""
+
+    def __init__(self, ask: Callable[[], Mapping[str, str]]) -> None:
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._headers: Mapping[str, str] = {}
+        self._until = -math.inf
+
+    def __call__(self) -> Mapping[str, str]:
+        """The headers as they were some seconds ago; what asking raises is raised here, and asked again."""
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._headers = self._ask()
+                self._until = time.monotonic() + KEEP_SECONDS
+            return self._headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +112,8 @@ class KubeApi:
     authorization: Callable[[], Mapping[str, str]]
     """The headers that say who we are, renewed when they have to be."""
     times: KubeTimes = USUAL_TIMES
+    flow: SharedFlow = field(default_factory=SharedFlow)
+    """How many creates and deletes may be under way."""
 
     def get(self, path: str, query: Mapping[str, str | int] | None = None) -> Document:
         """The JSON object at ``path``."""
@@ -154,7 +183,13 @@ def refusal(status: int, body: bytes, retry_after: str | None) -> KubeError:
     if retry_after:
         message += f" (retry after {retry_after} s)"
     reason = str(answer.get("reason") or "")
-    return KubeError(status, reason, Failure(_error_class(status, reason, message), words(message)))
+    failure = Failure(_error_class(status, reason, message), words(message))
+    return KubeError(status, reason, failure, _seconds(retry_after))
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """A Retry-After header; None when it is none, or a date, which no API server sends."""
+    return min(MAX_WAIT, float(retry_after)) if retry_after and retry_after.isdecimal() else None
 
 
 def _error_class(status: int, reason: str, message: str) -> ErrorClass:

@@ -8,9 +8,11 @@ a machine whose container ends is seen as lost instead of coming back empty unde
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import logging
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +26,11 @@ from provisioner.model import Create, ErrorClass
 
 log = logging.getLogger(__name__)
 
+MACHINE = "machine"
+PLACEHOLDER = re.compile(r"\{\{(machine|request|template)\}\}")
+LABELS = "labels"
+WORDS = f"machine|request|template|{LABELS}"
+
 
 class PodSpecError(ValueError):
     """The text is not a pod that can be made; says what is wrong."""
@@ -33,20 +40,25 @@ class PodSpecError(ValueError):
 class PodSpec:
     """A pod that can be made many times."""
 
-    manifest: str
-    """The whole Pod as JSON."""
+    pieces: tuple[str, ...]
+    """The whole Pod as JSON text; every second piece names what stands there for each slot."""
+    labels: Mapping[str, Any]
+    """Those that the user wrote."""
     digest: str
     """Changes when the text changes."""
 
     def body(self, create: Create, labels: Mapping[str, str]) -> bytes:
         """The request body that makes the pod of one slot."""
-        pod = json.loads(self.manifest)
-        metadata, spec = pod["metadata"], pod["spec"]
-        metadata["name"] = spec["hostname"] = create.name
-        metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
-        for variable in _variables(spec):
-            variable["value"] = _filled(variable["value"], create)
-        return json.dumps(pod, separators=(",", ":")).encode()
+        values = {key: json.dumps(value)[1:-1] for key, value in _placeholders(create).items()}
+        values[LABELS] = json.dumps({**self.labels, **labels}, separators=(",", ":"))
+        pieces = list(self.pieces)
+        pieces[1::2] = [values[key] for key in pieces[1::2]]
+        return "".join(pieces).encode()
+
+
+def _placeholders(create: Create) -> Mapping[str, str]:
+    """What differs between slots, by the name of its placeholder."""
+    return {MACHINE: create.name, "request": create.request, "template": create.template}
 
 
 class PodSpecFile:
@@ -99,11 +111,26 @@ def parse_pod_spec(text: str, namespace: str) -> PodSpec:
         raise PodSpecError(f"metadata.namespace: is '{metadata['namespace']}', but the pool is '{namespace}'")
     metadata.pop("generateName", None)
     spec.setdefault("restartPolicy", "Never")
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    labels = metadata.get("labels") or {}
     try:
-        manifest = json.dumps(pod, allow_nan=False)
+        pieces = _pieces(pod, digest)
+        json.dumps(labels, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise PodSpecError(f"a value that JSON cannot hold (quote dates and times): {error}") from error
-    return PodSpec(manifest, hashlib.sha256(text.encode()).hexdigest()[:16])
+    return PodSpec(pieces, labels, digest)
+
+
+def _pieces(pod: dict[str, Any], digest: str) -> tuple[str, ...]:
+    """The pod's JSON, cut where slots differ. No text holds its own digest, so that marks the cuts."""
+    pod = copy.deepcopy(pod)
+    metadata, spec = pod["metadata"], pod["spec"]
+    metadata["name"] = spec["hostname"] = f"<{digest}:{MACHINE}>"
+    metadata["labels"] = f"<{digest}:{LABELS}>"
+    for variable in _variables(spec):
+        variable["value"] = PLACEHOLDER.sub(rf"<{digest}:\1>", variable["value"])
+    text = json.dumps(pod, separators=(",", ":"), allow_nan=False)
+    return tuple(re.split(f"<{digest}:({WORDS})>", text.replace(f'"<{digest}:{LABELS}>"', f"<{digest}:{LABELS}>")))
 
 
 def _manifest(document: object) -> dict[str, Any]:
@@ -133,9 +160,3 @@ def _variables(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         for variable in container.get("env") or ():
             if isinstance(variable.get("value"), str):
                 yield variable
-
-
-def _filled(value: str, create: Create) -> str:
-    for key, text in (("machine", create.name), ("request", create.request), ("template", create.template)):
-        value = value.replace("{{" + key + "}}", text)
-    return value

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import pytest
 
 from provisioner.backends import BackendError
-from provisioner.backends.gke import CONCURRENCY, GkeBackend, connect
+from provisioner.backends.flow import MOST
+from provisioner.backends.gke import GkeBackend, connect
 from provisioner.backends.kube_api import KubeTimes
 from provisioner.backends.pods import Pod
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass, LossCause, Machine, Outcome, Phase
@@ -425,7 +426,7 @@ def test_with_a_quota_of_50_exactly_50_are_made_and_few_are_refused(bench: Bench
     backend = bench.backend()
     outcomes = create(backend, *range(100))
     assert errors(outcomes).count(None) == 50
-    assert 1 <= errors(outcomes).count(ErrorClass.QUOTA) <= CONCURRENCY
+    assert 1 <= errors(outcomes).count(ErrorClass.QUOTA) <= MOST
     assert set(errors(outcomes)) == {None, ErrorClass.QUOTA}
     assert "exceeded quota" in next(outcome.failure.text for outcome in outcomes if outcome.failure)
     assert errors(create(backend, 100)) == [ErrorClass.QUOTA]

@@ -135,7 +135,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     before = file.current()
     assert file.current() is before
     path.write_text(BODY.replace("busybox", "alpine"))
-    assert "alpine" in file.current().manifest
+    assert b"alpine" in file.current().body(CREATE, LABELS)
 
 
 def test_a_file_that_became_bad_is_refused_once_in_the_log_and_the_old_spec_stays(

@@ -1,0 +1,99 @@
+"""How many calls may be under way at one server: more while it answers quickly, fewer when it is slow or says so.
+
+:class:`Flow` is the rule (pure: no I/O, no clock); :class:`SharedFlow` holds the present one for all threads of a server.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass, replace
+
+LEAST = 1
+FIRST = 16
+MOST = 32
+"""An API server's throughput peaks at 16 to 32 calls under way; more only adds latency."""
+
+QUICK_SECONDS = 0.25
+"""An answer within this is never slow, whatever the server did when it was idle: a quarter of the second that Kubernetes
+allows itself for a call that changes something."""
+SLOW_TIMES = 4.0
+"""So many times the latency of the unloaded server is slow."""
+FADING = 1.05
+"""By this factor per round the unloaded latency is forgotten: a server that became slower for good is not overloaded."""
+USUAL_WAIT = 1.0
+"""Seconds to wait after a 429 that does not say how long: what API servers themselves ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What is known of one server. Times are monotonic seconds.
+
+    A round is as many answers as calls may be under way; answers to calls that began before the round say nothing of
+    its limit, so the limit changes at most once per round.
+    """
+
+    limit: int = FIRST
+    """Calls that may be under way."""
+    not_before: float = -math.inf
+    """No call may begin before this: the server asked for it."""
+    unloaded: float = math.inf
+    """Seconds that the quickest answers took of late."""
+    began: float = -math.inf
+    """When this round began."""
+    taken: tuple[float, ...] = ()
+    """Seconds of each answer of this round."""
+
+    def open(self, now: float) -> bool:
+        """A call may begin now, as far as the server has said."""
+        return now >= self.not_before
+
+    def answered(self, began: float, now: float) -> Flow:
+        """A call was answered, or not within its time-out."""
+        if began < self.began:
+            return self
+        later = replace(self, taken=(*self.taken, now - began))
+        return later._judged(now) if len(later.taken) >= self.limit else later
+
+    def refused(self, began: float, now: float, wait: float | None) -> Flow:
+        """The server is too busy, and asks not to be called for ``wait`` seconds."""
+        closed = replace(self, not_before=max(self.not_before, now + (USUAL_WAIT if wait is None else wait)))
+        return closed if began < self.began else closed._halved(now)
+
+    def _judged(self, now: float) -> Flow:
+        """At the end of a round: a quarter more, or half when the usual answer was slow."""
+        unloaded = min(min(self.taken), self.unloaded * FADING)
+        known = replace(self, unloaded=unloaded)
+        if sorted(self.taken)[len(self.taken) // 2] > max(QUICK_SECONDS, SLOW_TIMES * unloaded):
+            return known._halved(now)
+        return replace(known, limit=min(MOST, self.limit + max(1, self.limit // 4)), began=now, taken=())
+
+    def _halved(self, now: float) -> Flow:
+        return replace(self, limit=max(LEAST, self.limit // 2), began=now, taken=())
+
+
+class SharedFlow:
+    """The flow to one server, kept between batches and shared by all that call it. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._flow = Flow()
+
+    @property
+    def limit(self) -> int:
+        """Calls that may be under way."""
+        return self._flow.limit
+
+    def open(self, now: float) -> bool:
+        """A call may begin now, as far as the server has said."""
+        return self._flow.open(now)
+
+    def answered(self, began: float, now: float) -> None:
+        """A call was answered, or not within its time-out."""
+        with self._lock:
+            self._flow = self._flow.answered(began, now)
+
+    def refused(self, began: float, now: float, wait: float | None) -> None:
+        """The server is too busy, and asks not to be called for ``wait`` seconds."""
+        with self._lock:
+            self._flow = self._flow.refused(began, now, wait)
