@@ -111,6 +111,24 @@ class Places:
             and not pressure.blocked(known, self._draft.now)
         )
 
+    def takes(self, pool: str, template: str) -> bool:
+        """The pool may be sent the create of a slot that is open already. While it is probed, one at a time."""
+        key = (pool, template)
+        probing = self._draft.pressure(*key).probing
+        if not self.usable(*key) or (probing and self.probes[key]):
+            return False
+        self.probes[key] += probing
+        return True
+
+    def pausing(self, slot: Slot, template: str) -> bool:
+        """The slot's pool takes no create just now: that of the slot, not sent yet, waits here, but not for long."""
+        known = self._draft.pressure(slot.pool, template)
+        spill_at = slot.opened + self._draft.pool(slot.pool).spill_after
+        if pressure.pausing(known, self._draft.now) and self._draft.now < spill_at:
+            self._draft.wake_at(known.retry_at)
+            return True
+        return slot.pool in self.busy
+
     def room(self, pool: str, template: str) -> Room:
         """How many more machines of the template the pool takes now."""
         draft, key = self._draft, (pool, template)
@@ -184,9 +202,9 @@ def ask(draft: Draft, record: RequestRecord, places: Places) -> None:
 def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateLimits, places: Places) -> None:
     """An open slot that does not run: send its create, send it again, or withdraw it for another pool."""
     if slot.submitted is None:
-        if places.usable(slot.pool, template.id):
+        if places.takes(slot.pool, template.id):
             _submit(draft, record, slot)
-        elif slot.pool not in places.busy:
+        elif not places.pausing(slot, template.id):
             places.released(slot, template.id)
             draft.close(record, slot, Verdict.WITHDRAWN)
         return
@@ -224,8 +242,7 @@ def _repeat(draft: Draft, record: RequestRecord, slot: Slot, places: Places) -> 
         draft.wake_at(known.retry_at)
     elif slot.submitted is not None and draft.snapshots[slot.pool].began <= slot.submitted:
         return
-    elif not known.probing or not places.probes[key]:
-        places.probes[key] += known.probing
+    elif places.takes(*key):
         _submit(draft, record, slot, again=True)
 
 

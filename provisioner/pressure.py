@@ -92,6 +92,22 @@ def refused(pressure: Pressure, failure: Failure, now: float, limits: Limits) ->
     )
 
 
+def throttled(pressure: Pressure, failure: Failure, wait: float, now: float) -> Pressure:
+    """The pool is too busy, and said how long it wants to be left alone: that long, and no more.
+
+    Whatever else it backs off from goes on, with its own probes.
+    """
+    later = replace(pressure, retry_at=max(pressure.retry_at, now + wait))
+    if pressure.failure is not None and pressure.failure.error is not ErrorClass.THROTTLED:
+        return later
+    return replace(later, failure=failure, level=max(1, pressure.level), blocked_at=now)
+
+
+def pausing(pressure: Pressure, now: float) -> bool:
+    """Blocked only because it is too busy just now."""
+    return blocked(pressure, now) and pressure.failure is not None and pressure.failure.error is ErrorClass.THROTTLED
+
+
 def backoff_seconds(level: int, limits: Limits, seed: str) -> float:
     """Exponential in ``level`` (1, 2, …), from half to the whole of each step so that pools do not retry in step."""
     step = min(limits.backoff_last, limits.backoff_first * 2.0 ** min(level - 1, 32))
@@ -103,11 +119,11 @@ def _recovered(pressure: Pressure) -> Pressure:
 
 
 def _judged(pressure: Pressure, now: float, limits: Limits) -> Pressure:
-    """At the end of a round: halve if most of it failed; from one at a time on, back off."""
+    """At the end of a round: halve if most of it failed, and back off, unless a probe is to tell of the pool."""
     if pressure.ran + pressure.failed < pressure.window:
         return pressure
     over = replace(pressure, ran=0, failed=0)
     if pressure.failed <= pressure.ran or pressure.failure is None:
         return over
     halved = replace(over, window=max(1, pressure.window // 2))
-    return refused(halved, pressure.failure, now, limits)
+    return halved if halved.probing else refused(halved, pressure.failure, now, limits)

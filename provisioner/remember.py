@@ -40,11 +40,12 @@ def remember(
             continue
         if isinstance(outcome.action, Delete):
             if outcome.failure is not None:
-                _delete_at(draft, slot, now + RETRY_DELETE - DELETE_AGAIN)
+                wait = RETRY_DELETE if outcome.retry_after is None else outcome.retry_after
+                _delete_at(draft, slot, now + wait - DELETE_AGAIN)
         elif outcome.failure is None:
             _created(draft, outcome.action, slot)
         else:
-            _refused(draft, outcome.action, slot, outcome.failure)
+            _refused(draft, outcome.action, slot, outcome.failure, outcome.retry_after)
     for action in unsent:
         slot = find_slot(draft, action.name)
         if slot is not None and isinstance(action, Delete):
@@ -60,11 +61,14 @@ def _created(draft: Draft, create: Create, slot: Slot) -> None:
     draft.set_pressure(create.pool, create.template, learned)
 
 
-def _refused(draft: Draft, create: Create, slot: Slot, failure: Failure) -> None:
+def _refused(draft: Draft, create: Create, slot: Slot, failure: Failure, wait: float | None) -> None:
     known = draft.pressure(create.pool, create.template)
     if failure.error is ErrorClass.THROTTLED:
         _not_sent(draft, create, slot)
-        learned = pressure.refused(known, failure, draft.now, draft.limits)
+        if wait is None:
+            learned = pressure.refused(known, failure, draft.now, draft.limits)
+        else:
+            learned = pressure.throttled(known, failure, wait, draft.now)
     elif failure.error in AMBIGUOUS_ERRORS:
         learned = pressure.refused(known, failure, draft.now, draft.limits)
     else:

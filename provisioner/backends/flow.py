@@ -1,6 +1,6 @@
 """How many calls may be under way at one server: more while it answers quickly, fewer when it is slow or says so.
 
-:class:`Flow` is the rule (pure: no I/O, no clock); :class:`SharedFlow` holds the present one for all threads of a server.
+:class:`Flow` is the rule (pure: no I/O, no clock); :class:`SharedFlow` holds it for all threads that call the server.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ MOST = 32
 """An API server's throughput peaks at 16 to 32 calls under way; more only adds latency."""
 
 QUICK_SECONDS = 0.25
-"""An answer within this is never slow, whatever the server did when it was idle: a quarter of the second that Kubernetes
+"""An answer within this is never slow, however quick the idle server was: a quarter of the second that Kubernetes
 allows itself for a call that changes something."""
 SLOW_TIMES = 4.0
 """So many times the latency of the unloaded server is slow."""
 FADING = 1.05
-"""By this factor per round the unloaded latency is forgotten: a server that became slower for good is not overloaded."""
+"""By this factor per round the unloaded latency is forgotten: a server that is slower for good is not overloaded."""
 USUAL_WAIT = 1.0
 """Seconds to wait after a 429 that does not say how long: what API servers themselves ask for."""
 

@@ -154,13 +154,14 @@ class KubeApi:
         if body is not None:
             headers["Content-Type"] = "application/json"
         try:
-            return self.connections.request(
+            return self.connections.urlopen(
                 method,
                 self.host + path + ("?" + urlencode(query) if query else ""),
                 body=body,
                 headers=headers,
                 timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds),
                 retries=False,
+                redirect=False,
                 preload_content=preload_content,
             )
         except urllib3.exceptions.HTTPError as error:

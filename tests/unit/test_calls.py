@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 import pytest
 
 from provisioner.backends import BackendError
 from provisioner.backends.calls import Call, run_calls
+from provisioner.backends.flow import FIRST, MOST, SharedFlow
 from provisioner.model import STOPPING_ERRORS, Create, Delete, DeleteReason, ErrorClass, Failure, Outcome
 
 QUOTA = Failure(ErrorClass.QUOTA, "exceeded quota: pods")
@@ -141,3 +143,56 @@ def test_a_call_for_several_machines_has_one_outcome_each() -> None:
 def test_when_a_call_for_several_machines_fails_all_of_them_failed() -> None:
     several = Call((create(1), create(2)), fail(ErrorClass.UNAVAILABLE))
     assert errors(run_calls([several], workers=1, may_start=always)) == [ErrorClass.UNAVAILABLE] * 2
+
+
+# --- with a flow ------------------------------------------------------------------------------------------------------
+
+
+def throttle(wait: float | None) -> Callable[[], Mapping[str, Failure]]:
+    def send() -> Mapping[str, Failure]:
+        raise BackendError(ErrorClass.THROTTLED, "too many requests", wait)
+
+    return send
+
+
+def test_once_the_server_asks_for_quiet_nothing_more_is_sent_in_this_batch_nor_the_next() -> None:
+    flow = SharedFlow()
+    deletes = [Delete(f"m{n}", "pool", DeleteReason.RETURNED) for n in range(3)]
+    calls = [call(create(1), succeed), call(create(2), throttle(60)), call(create(3), succeed)]
+    outcomes = run_calls(calls, workers=1, may_start=always, flow=flow)
+    assert errors(outcomes) == [None, ErrorClass.THROTTLED]
+    assert [outcome.retry_after for outcome in outcomes] == [None, 60]
+    assert run_calls([call(delete, succeed) for delete in deletes], workers=1, may_start=always, flow=flow) == []
+
+
+def test_a_batch_grows_and_shrinks_with_its_flow() -> None:
+    flow = SharedFlow()
+    lock = threading.Lock()
+    running, most = 0, 0
+
+    def send() -> Mapping[str, Failure]:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        threading.Event().wait(0.002)
+        with lock:
+            running -= 1
+        return {}
+
+    calls = [call(create(n), send) for n in range(400)]
+    assert errors(run_calls(calls, workers=MOST, may_start=always, flow=flow)) == [None] * 400
+    assert flow.limit == MOST
+    assert most > FIRST
+    most = 0
+    for _ in range(3):
+        flow.refused(time.monotonic(), time.monotonic(), 0.0)
+    assert len(run_calls(calls[:4], workers=MOST, may_start=always, flow=flow)) == 4
+    assert most <= 4
+
+
+def test_a_call_that_was_not_answered_says_nothing_of_how_fast_the_server_is() -> None:
+    flow = SharedFlow()
+    calls = [call(create(n), fail(ErrorClass.UNAVAILABLE)) for n in range(40)]
+    run_calls(calls, workers=MOST, may_start=always, flow=flow)
+    assert flow.limit == FIRST

@@ -49,6 +49,9 @@ from tests.unit.core import (
 
 BACKING_OFF = Pressure(window=8, level=1, probing=True, blocked_at=NOW - 5, retry_at=NOW + 20, failure=STOCKOUT)
 PROBING = replace(BACKING_OFF, retry_at=NOW - 1)
+THROTTLED = Pressure(
+    window=8, level=1, blocked_at=NOW - 1, retry_at=NOW + 1, failure=Failure(ErrorClass.THROTTLED, "too many requests")
+)
 BOTH = (snapshot(pool="a"), snapshot(pool="b"))
 SPILL = 180.0
 
@@ -261,6 +264,7 @@ def test_only_as_many_are_withdrawn_as_the_next_pool_takes() -> None:
     [
         pytest.param(None, False, BOTH, (), True, Verdict.OPEN, id="the pool takes it: it is sent"),
         pytest.param(BACKING_OFF, False, BOTH, (), False, Verdict.WITHDRAWN, id="the pool backs off: another slot"),
+        pytest.param(THROTTLED, False, BOTH, (), False, Verdict.OPEN, id="the pool is too busy just now: it waits"),
         pytest.param(None, True, BOTH, (), False, Verdict.WITHDRAWN, id="the pool is paused: another slot"),
         pytest.param(None, False, BOTH[1:], (), False, Verdict.OPEN, id="the pool is blind: it waits"),
         pytest.param(None, False, BOTH, ("a",), False, Verdict.OPEN, id="the pool is busy: it waits"),
@@ -274,7 +278,7 @@ def test_a_slot_that_was_never_sent(
     sent: bool,
     verdict: Verdict,
 ) -> None:
-    known = memory(record(unsent()), pressures={("a", TEMPLATE): learned} if learned else {})
+    known = memory(record(unsent(opened=NOW - 1)), pressures={("a", TEMPLATE): learned} if learned else {})
     draft = asked(known, *seen, limits=limits(pool("a", paused=paused), pool("b")), busy=busy)
     assert (Create(name(0), "a", TEMPLATE, REQUEST) in draft.creates) is sent
     after = slots(draft)[0]
@@ -282,6 +286,25 @@ def test_a_slot_that_was_never_sent(
     if verdict is Verdict.WITHDRAWN:
         assert after.gone
         assert created(draft) == {"b": 1}
+
+
+def test_a_slot_waits_for_a_pool_that_is_too_busy_no_longer_than_spill_after() -> None:
+    known = memory(record(unsent(opened=NOW - 180)), pressures={("a", TEMPLATE): THROTTLED})
+    draft = asked(known, *BOTH, limits=limits(pool("a", spill_after=180.0), pool("b")))
+    assert slots(draft)[0].verdict is Verdict.WITHDRAWN
+    assert created(draft) == {"b": 1}
+
+
+def test_a_plan_is_due_when_a_pool_that_is_too_busy_may_be_asked_again() -> None:
+    known = memory(record(unsent(opened=NOW - 1)), pressures={("a", TEMPLATE): THROTTLED})
+    assert asked(known, *BOTH, limits=limits()).due == THROTTLED.retry_at
+
+
+def test_of_slots_that_were_never_sent_one_is_the_probe_and_the_others_give_way() -> None:
+    known = memory(record(*(unsent(number) for number in range(3))), pressures={("a", TEMPLATE): PROBING})
+    draft = asked(known, *BOTH, limits=limits())
+    assert draft.creates == [Create(name(0), "a", TEMPLATE, REQUEST)]
+    assert [one.verdict for one in slots(draft).values()] == [Verdict.OPEN, Verdict.WITHDRAWN, Verdict.WITHDRAWN]
 
 
 UNKNOWN = slot(accepted=False, submitted=NOW - 30)

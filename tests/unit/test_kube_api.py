@@ -8,7 +8,7 @@ import pytest
 import urllib3
 
 from provisioner.backends import BackendError
-from provisioner.backends.kube_api import MAX_WORDS, parse, refusal, unanswered
+from provisioner.backends.kube_api import MAX_WAIT, MAX_WORDS, Kept, parse, refusal, unanswered
 from provisioner.model import ErrorClass
 
 QUOTA = 'pods "a" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=50, limited: pods=50'
@@ -60,6 +60,14 @@ def test_the_wait_that_the_server_asks_for_is_kept_in_the_words() -> None:
     assert refusal(429, status("too many requests"), "7").failure.text == "too many requests (retry after 7 s)"
 
 
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [("7", 7.0), ("0", 0.0), ("86400", MAX_WAIT), (None, None), ("Wed, 21 Oct 2026 07:28:00 GMT", None), ("-1", None)],
+)
+def test_the_wait_that_the_server_asks_for_is_known_in_seconds(header: str | None, seconds: float | None) -> None:
+    assert refusal(429, status("too many requests"), header).retry_after == seconds
+
+
 @pytest.mark.parametrize("body", [b"<html>Bad Gateway</html>", b"", b"[1]", b"\xff\xfe"])
 def test_an_answer_that_is_no_status_is_quoted(body: bytes) -> None:
     refused = refusal(502, body, None)
@@ -82,3 +90,18 @@ def test_only_a_silent_server_is_a_timeout() -> None:
     pool = urllib3.HTTPConnectionPool("127.0.0.1")
     assert unanswered(urllib3.exceptions.ReadTimeoutError(pool, "/", "slow"))[0] is ErrorClass.TIMEOUT
     assert unanswered(urllib3.exceptions.ProtocolError("closed"))[0] is ErrorClass.UNAVAILABLE
+
+
+def test_credentials_are_not_asked_for_at_each_call_and_a_failure_is_not_kept() -> None:
+    asked: list[int] = []
+
+    def ask() -> dict[str, str]:
+        asked.append(1)
+        if len(asked) == 1:
+            raise BackendError(ErrorClass.DENIED, "no credentials")
+        return {"Authorization": f"Bearer {len(asked)}"}
+
+    kept = Kept(ask)
+    with pytest.raises(BackendError):
+        kept()
+    assert [kept(), kept()] == [{"Authorization": "Bearer 2"}] * 2

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from provisioner.backends import BackendError
 from provisioner.backends.pod_spec import PodSpecError, PodSpecFile, parse_pod_spec
@@ -157,3 +159,56 @@ def test_a_backend_does_not_begin_without_a_pod_spec(tmp_path: Path) -> None:
     with pytest.raises(BackendError) as caught:
         PodSpecFile(tmp_path / "missing.yaml", "symphony")
     assert caught.value.failure.error is ErrorClass.INVALID
+
+
+# --- every pod is the user's document with our values in it -----------------------------------------------------------
+
+TEXTS = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
+    st.lists(
+        st.sampled_from(["{{machine}}", "{{request}}", "{{template}}", "{{other}}", "{", "}}", '"', "\\", "é", "😀"])
+    ).map("".join),
+)
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), TEXTS),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
+    max_leaves=6,
+)
+VARIABLES = st.lists(st.fixed_dictionaries({"name": TEXTS}, optional={"value": st.one_of(TEXTS, st.integers())}))
+CONTAINERS = st.lists(st.fixed_dictionaries({"name": TEXTS, "env": st.one_of(st.none(), VARIABLES)}), min_size=1)
+
+
+def by_hand(document: dict[str, Any], create: Create, labels: dict[str, str]) -> dict[str, Any]:
+    """The pod of a manifest, made the slow and obvious way."""
+    pod = json.loads(json.dumps(document))
+    metadata, spec = pod["metadata"], pod["spec"]
+    metadata["name"] = spec["hostname"] = create.name
+    metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
+    for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
+        for variable in container.get("env") or ():
+            if isinstance(variable.get("value"), str):
+                for key, text in (
+                    ("machine", create.name),
+                    ("request", create.request),
+                    ("template", create.template),
+                ):
+                    variable["value"] = variable["value"].replace("{{" + key + "}}", text)
+    return cast(dict[str, Any], pod)
+
+
+@given(
+    metadata=st.fixed_dictionaries(
+        {},
+        optional={"labels": st.dictionaries(TEXTS, TEXTS), "annotations": st.dictionaries(TEXTS, TEXTS), "name": TEXTS},
+    ),
+    spec=st.fixed_dictionaries({"containers": CONTAINERS}, optional={"initContainers": CONTAINERS, "volumes": VALUES}),
+    template=TEXTS,
+    labels=st.dictionaries(TEXTS, TEXTS),
+)
+def test_a_pod_is_what_filling_the_document_in_makes(
+    metadata: dict[str, Any], spec: dict[str, Any], template: str, labels: dict[str, str]
+) -> None:
+    document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"restartPolicy": "Always", **spec}}
+    create = Create("hf-abcdefghij-000007", "gke-main", template, "abcdefghij")
+    made = parse_pod_spec(json.dumps(document), "symphony").body(create, labels)
+    assert json.loads(made) == by_hand(document, create, labels)

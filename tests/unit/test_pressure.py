@@ -130,6 +130,42 @@ def test_what_was_asked_for_before_the_back_off_says_nothing_new() -> None:
     assert (known.level, known.retry_at, known.blocked_at) == (2, PROBING.retry_at, PROBING.blocked_at)
 
 
+def test_a_round_of_old_failures_that_ends_while_a_probe_is_under_way_starts_no_other_probe() -> None:
+    known = replace(PROBING, window=2, retry_at=NOW - 1)
+    for _ in range(2):
+        known = failed(known, BROKEN, submitted=PROBING.blocked_at - 1)
+    assert (known.window, known.failed) == (1, 0)
+    assert (known.level, known.blocked_at, known.retry_at) == (PROBING.level, PROBING.blocked_at, NOW - 1)
+    assert ran(known, NOW - 0.5).level == 0, "the probe still ends the back-off"
+
+
+# --- a pool that says how long it wants to be left alone --------------------------------------------------------------
+
+BUSY = Failure(ErrorClass.THROTTLED, "too many requests (retry after 1 s)")
+
+
+def test_a_pool_that_throttles_is_left_alone_as_long_as_it_says_and_keeps_its_window() -> None:
+    known = Pressure(window=64)
+    for number in range(20):
+        now = NOW + 2 * number
+        for _ in range(16):
+            known = pressure.throttled(known, BUSY, 1.0, now)
+        assert (known.window, known.failed, known.probing, known.level) == (64, 0, False, 1)
+        assert known.retry_at == now + 1.0, "however often it says so"
+        assert pressure.pausing(known, now)
+        assert not pressure.pausing(known, now + 1.0)
+        assert pressure.accepted(known, now - 1) == known, "what it took before that says nothing"
+    known = pressure.accepted(known, now + 1.0)
+    assert (known.window, known.level, known.retry_at, known.failure) == (64, 0, 0.0, None)
+
+
+def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_later() -> None:
+    known = pressure.throttled(replace(PROBING, retry_at=NOW - 1), BUSY, 7.0, NOW)
+    assert known == replace(PROBING, retry_at=NOW + 7.0)
+    assert not pressure.pausing(known, NOW)
+    assert pressure.throttled(known, BUSY, 1.0, NOW) == known, "the longer wait stands"
+
+
 @pytest.mark.parametrize(
     ("error", "probing"),
     [

@@ -130,6 +130,14 @@ def test_an_accepted_create_and_the_back_off(before: ErrorClass, ended: bool) ->
     assert (known.pressures["a", TEMPLATE].level == 0) is ended
 
 
+def test_a_throttled_create_waits_as_long_as_the_place_said_and_the_window_stays() -> None:
+    busy = Outcome(CREATE, Failure(ErrorClass.THROTTLED, "text"), retry_after=1.0)
+    known = after(ASKED, busy, pressures={("a", TEMPLATE): Pressure(window=64)})
+    assert (kept(known).verdict, kept(known).submitted) == (Verdict.OPEN, None)
+    learned = known.pressures["a", TEMPLATE]
+    assert (learned.window, learned.retry_at, learned.probing) == (64, NOW + 1.0, False)
+
+
 # --- actions for which no call was started ----------------------------------------------------------------------------
 
 
@@ -168,6 +176,13 @@ def test_a_delete_that_failed_is_sent_again_soon() -> None:
     assert one.delete_sent is not None
     assert one.delete_sent + DELETE_AGAIN == NOW + RETRY_DELETE
     assert (one.verdict, one.gone) == (Verdict.FAILED, False)
+
+
+def test_a_throttled_delete_is_sent_again_when_the_place_said_so() -> None:
+    closed = running(0, Verdict.FAILED, delete_sent=NOW)
+    one = kept(after(closed, Outcome(DELETE, Failure(ErrorClass.THROTTLED, "text"), retry_after=2.0)))
+    assert one.delete_sent is not None
+    assert one.delete_sent + DELETE_AGAIN == NOW + 2.0
 
 
 def test_a_delete_that_was_accepted_changes_nothing_the_look_says_when_it_is_gone() -> None:

@@ -1,0 +1,121 @@
+"""How many calls may be under way at a server: what makes it more, what makes it fewer, and when none may begin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.backends.flow import FIRST, LEAST, MOST, QUICK_SECONDS, SLOW_TIMES, USUAL_WAIT, Flow, SharedFlow
+
+NOW = 1000.0
+
+
+def round_of(flow: Flow, seconds: float, began: float = NOW) -> Flow:
+    """One whole round of calls that began together and took so long."""
+    for _ in range(flow.limit):
+        flow = flow.answered(began, began + seconds)
+    return flow
+
+
+def test_it_begins_in_the_middle_and_grows_with_each_round_of_quick_answers_up_to_the_most() -> None:
+    flow, limits = Flow(), [FIRST]
+    for number in range(6):
+        flow = round_of(flow, 0.01, NOW + number)
+        limits.append(flow.limit)
+    assert limits == [16, 20, 25, 31, 32, 32, 32]
+
+
+def test_before_a_round_is_over_nothing_changes() -> None:
+    flow = Flow()
+    for _ in range(flow.limit - 1):
+        flow = flow.answered(NOW, NOW + 0.01)
+    assert flow.limit == FIRST
+    assert flow.answered(NOW, NOW + 0.01).limit > FIRST
+
+
+@pytest.mark.parametrize(
+    ("unloaded", "seconds", "slow"),
+    [
+        pytest.param(0.005, QUICK_SECONDS, False, id="far slower than unloaded, and still quick"),
+        pytest.param(0.005, QUICK_SECONDS * 1.1, True, id="not quick, and far slower than unloaded"),
+        pytest.param(0.3, 0.3 * SLOW_TIMES * 0.9, False, id="a server that is never quick"),
+        pytest.param(0.3, 0.3 * SLOW_TIMES * 1.2, True, id="a server that is never quick, slower still"),
+    ],
+)
+def test_slow_answers_halve_it(unloaded: float, seconds: float, slow: bool) -> None:
+    flow = round_of(replace(Flow(), unloaded=unloaded), seconds)
+    assert (flow.limit < FIRST) is slow
+
+
+def test_a_few_slow_answers_in_a_round_are_no_slow_server() -> None:
+    flow = Flow()
+    for number in range(flow.limit):
+        flow = flow.answered(NOW, NOW + (30.0 if number < 7 else 0.01))
+    assert flow.limit > FIRST
+
+
+def test_a_server_that_became_slower_for_good_is_no_overloaded_one_for_ever() -> None:
+    flow, limits = replace(Flow(), unloaded=0.01), []
+    for number in range(100):
+        flow = round_of(flow, 1.0, NOW + 2 * number)
+        limits.append(flow.limit)
+    assert min(limits) == LEAST
+    assert limits[-1] == MOST
+
+
+def test_it_never_falls_below_one() -> None:
+    flow = Flow()
+    for number in range(20):
+        flow = flow.refused(NOW + number, NOW + number, 0.0)
+    assert flow.limit == LEAST
+
+
+def test_it_halves_once_for_all_refusals_of_one_round_of_calls() -> None:
+    flow = Flow()
+    for number in range(16):
+        flow = flow.refused(NOW, NOW + 0.1 + number / 100, 1.0)
+    assert flow.limit == FIRST // 2
+    assert flow.refused(NOW + 1, NOW + 2, 1.0).limit == FIRST // 4
+
+
+def test_answers_to_calls_of_the_round_before_say_nothing_of_this_one() -> None:
+    flow = Flow().refused(NOW, NOW + 1, 1.0)
+    for _ in range(100):
+        flow = flow.answered(NOW, NOW + 1.5)
+    assert (flow.limit, flow.taken) == (FIRST // 2, ())
+
+
+@pytest.mark.parametrize(("wait", "seconds"), [(7.0, 7.0), (0.0, 0.0), (None, USUAL_WAIT)])
+def test_no_call_begins_before_the_server_wants_one(wait: float | None, seconds: float) -> None:
+    assert Flow().open(NOW)
+    flow = Flow().refused(NOW, NOW, wait)
+    assert not flow.open(NOW + seconds - 0.01)
+    assert flow.open(NOW + seconds)
+
+
+def test_the_latest_time_that_the_server_asked_for_counts() -> None:
+    flow = Flow().refused(NOW, NOW, 7.0).refused(NOW, NOW + 1, 1.0)
+    assert not flow.open(NOW + 6.9)
+    assert round_of(flow, 0.01, NOW + 1).not_before == flow.not_before
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["answered", "refused"]), st.floats(0, 60), st.one_of(st.none(), st.floats(0, 300)))
+    )
+)
+def test_whatever_a_server_does_the_limit_stays_within_its_bounds(
+    events: list[tuple[str, float, float | None]],
+) -> None:
+    shared, now = SharedFlow(), NOW
+    for kind, seconds, wait in events:
+        now += 1.0
+        if kind == "answered":
+            shared.answered(now - seconds, now)
+        else:
+            shared.refused(now - seconds, now, wait)
+            assert shared.open(now + 300.0)
+        assert LEAST <= shared.limit <= MOST
