@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: demo run test test-kube lint bench setup setup-test clean
+.PHONY: demo run test test-kube lint bench bench-kube setup setup-test clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -15,6 +15,7 @@ help:
 	@echo 'make test-kube   those: builds the API server first, once per machine (ten minutes; needs Go and openssl)'
 	@echo 'make lint   ruff and mypy'
 	@echo 'make bench  speed and memory, as tables'
+	@echo 'make bench-kube  the same of the gke backend, on a real Kubernetes API server (ten minutes)'
 
 demo: setup
 	@$(BIN)/provisioner demo
@@ -36,7 +37,11 @@ lint: setup-test
 	$(BIN)/mypy
 
 bench: setup-test
-	@for bench in tests/bench/bench_*.py; do $(BIN)/python $$bench || exit 1; done
+	@for bench in $(filter-out %/bench_kube.py,$(wildcard tests/bench/bench_*.py)); do $(BIN)/python $$bench || exit 1; done
+
+# On a cluster of its own, as test-kube.
+bench-kube: setup-test
+	$(BIN)/python -m tests.bench.bench_kube $(BENCH_ARGS)
 
 setup: $(VENV)/installed
 setup-test: $(VENV)/installed-test

@@ -78,6 +78,11 @@ class Client:
             if error.status != 404:
                 raise
 
+    def text(self, path: str) -> str:
+        """What is there, as it is."""
+        url = f"{self.server}{path}"
+        return self._connections.request("GET", url, headers=self.headers, timeout=30.0).data.decode()
+
     def alive(self) -> bool:
         """The server says that it can serve."""
         try:

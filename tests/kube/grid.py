@@ -39,8 +39,12 @@ class Grid:
         pod: Mapping[str, Any] | None = None,
         pool: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
+        others: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """``server``: a proxy; ``pod``: spec or manifest; ``pool`` and ``settings``: of provisioner.yaml."""
+        """``server``: a proxy; ``pod``: spec or manifest; ``pool`` and ``settings``: of provisioner.yaml.
+
+        ``others`` are further pools by name, each with a template of its name.
+        """
         self.conf, self.work, self.logs = (directory / name for name in ("conf", "work", "log"))
         for place in (self.conf, self.work, self.logs):
             place.mkdir(parents=True)
@@ -56,12 +60,16 @@ class Grid:
         }
         loop = {"interval_seconds": 2, "floor_seconds": 0.3}
         self._write(
-            "provisioner.yaml", yaml.safe_dump({"id": id_, "loop": loop, "pools": {POOL: own}, **(settings or {})})
+            "provisioner.yaml",
+            yaml.safe_dump({"id": id_, "loop": loop, "pools": {POOL: own, **(others or {})}, **(settings or {})}),
         )
         self._write("pod.yaml", yaml.safe_dump(dict(pod or POD)))
         self._write(f"{id_}prov_config.json", "{}")
-        template = {"templateId": TEMPLATE, "maxNumber": 5000, "attributes": ATTRIBUTES, "pools": [POOL]}
-        self._write(f"{id_}prov_templates.json", json.dumps({"templates": [template]}))
+        templates = [
+            {"templateId": template, "maxNumber": 10_000, "attributes": ATTRIBUTES, "pools": [pool]}
+            for template, pool in ((TEMPLATE, POOL), *((name, name) for name in others or ()))
+        ]
+        self._write(f"{id_}prov_templates.json", json.dumps({"templates": templates}))
         self._environment = {
             "HF_PROVIDER_NAME": id_,
             "HF_PROVIDER_CONFDIR": str(self.conf),
@@ -95,6 +103,12 @@ class Grid:
         until(lambda: (self.work / "heartbeat").exists() or loop.poll() is not None, START_SECONDS)
         assert loop.poll() is None, (self.logs / "loop.log").read_text()
         return self
+
+    @property
+    def pid(self) -> int:
+        """Of the loop."""
+        assert self._loop is not None
+        return self._loop.pid
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         """End the loop."""

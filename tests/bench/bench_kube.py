@@ -1,0 +1,183 @@
+"""How fast the gke backend is, and what the loop costs, on a real Kubernetes API server.
+
+    make bench-kube        or        python -m tests.bench.bench_kube [--only rate,hold,react] [--pods N] [--tries N]
+
+Goals: creates and deletes at 80 % or more of the fastest raw Python client in the same run; holding 10,000 pods costs
+at most 50 ms of processor time per quiet cycle, no list call and 200 MB; half a second from requestMachines.sh to the
+first create call, also beside a MIG that answers in 20 s; a second from a pod being ready to getRequestStatus saying
+so. Exit 1 if one is missed. Server and clients share the machine: compare ratios, not rates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from provisioner.loop import calm_collector
+from tests.bench.kube_clients import REQUEST, Client, Coroutines, Ours, Rate, Target, Threads, timed
+from tests.bench.kube_loop import Quiet, Reaction, hold, p95, react
+from tests.kube.build import BuildError, assets
+from tests.kube.cluster import Cluster
+from tests.kube.space import Space
+
+GOAL_RATIO = 0.8
+GOAL_QUIET_MILLISECONDS = 50.0
+GOAL_MEGABYTES = 200.0
+GOAL_CREATE_SECONDS = 0.5
+GOAL_TOLD_SECONDS = 1.0
+VERBS = ("create", "delete")
+PARTS = ("rate", "hold", "react")
+
+Rounds = Mapping[tuple[str, str], list[Rate]]
+"""By client and verb, one rate a round."""
+
+console = Console(width=110)
+
+
+def say(text: str) -> None:
+    """Progress goes to stderr."""
+    print(f"bench-kube: {text}", file=sys.stderr, flush=True)
+
+
+# --- creates and deletes ----------------------------------------------------------------------------------------------
+
+
+def rates(cluster: Cluster, rounds: int, pods: int) -> Iterator[str]:
+    """Measure all clients in turn, round after round; the goals that were missed."""
+    with Space(cluster.admin) as space, tempfile.TemporaryDirectory() as directory:
+        target = Target(space, Path(directory))
+        ours = Ours(space, target, Path(directory))
+        clients: list[Client] = [Threads(target, 32), Coroutines(target, 16), ours]
+        found: dict[tuple[str, str], list[Rate]] = {(one.title, verb): [] for one in clients for verb in VERBS}
+        numbers = itertools.count()
+        # The first round, in which connections are made and caches filled, does not count.
+        for number in range(-1, rounds):
+            say(f"round {number + 1} of {rounds}")
+            for client in clients[number % 3 :] + clients[: number % 3]:
+                created, deleted = one_round(client, space, [f"hf-{REQUEST}-{next(numbers):06}" for _ in range(pods)])
+                if number >= 0:
+                    found[client.title, "create"].append(created)
+                    found[client.title, "delete"].append(deleted)
+        for client in clients:
+            client.close()
+    print_rates(found, [client.title for client in clients])
+    for verb in VERBS:
+        ratio = ratio_of(found, ours.title, verb)
+        if ratio < GOAL_RATIO:
+            yield f"{verb}s: {ratio:.2f} of the fastest raw client, goal {GOAL_RATIO}"
+
+
+def one_round(client: Client, space: Space, names: list[str]) -> tuple[Rate, Rate]:
+    """Create so many pods and delete them."""
+    created = timed(len(names), lambda: client.create(names))
+    uids = space.uids()
+    assert uids.keys() == set(names)
+    return created, timed(len(names), lambda: client.delete(uids))
+
+
+def ratio_of(found: Rounds, title: str, verb: str) -> float:
+    """The median over the rounds of our rate beside the fastest other one of the same round."""
+    others = [
+        [rate.per_second for rate in rates] for (who, what), rates in found.items() if what == verb and who != title
+    ]
+    own = [rate.per_second for rate in found[title, verb]]
+    return statistics.median(ours / max(theirs) for ours, *theirs in zip(own, *others, strict=True))
+
+
+def print_rates(found: Rounds, titles: list[str]) -> None:
+    table = Table("client", title="pods (medians)")
+    for verb in VERBS:
+        for heading in (f"{verb}s/s", "of the fastest", "CPU ms each"):
+            table.add_column(heading, justify="right")
+    for title in titles:
+        cells = []
+        for verb in VERBS:
+            rates = found[title, verb]
+            cells.append(f"{statistics.median(rate.per_second for rate in rates):.0f}")
+            cells.append(f"{ratio_of(found, title, verb):.2f}" if title == Ours.title else "")
+            cells.append(f"{statistics.median(rate.milliseconds for rate in rates):.2f}")
+        table.add_row(title, *cells)
+    console.print(table)
+
+
+# --- the loop ---------------------------------------------------------------------------------------------------------
+
+
+def holding(cluster: Cluster, pods: int) -> Iterator[str]:
+    """What a quiet cycle costs; the goals that were missed."""
+    quiet: Quiet = hold(cluster, pods, say)
+    table = Table("a loop that holds", "CPU per quiet cycle", "list calls", "memory", "at most ever")
+    table.add_row(
+        f"{pods:,} pods",
+        f"{quiet.milliseconds:.0f} ms (goal {GOAL_QUIET_MILLISECONDS:.0f})",
+        f"{quiet.lists:.0f} (goal 0)",
+        f"{quiet.megabytes:.0f} MB (goal {GOAL_MEGABYTES:.0f})",
+        f"{quiet.most_megabytes:.0f} MB",
+    )
+    console.print(table)
+    if quiet.milliseconds > GOAL_QUIET_MILLISECONDS:
+        yield f"a quiet cycle costs {quiet.milliseconds:.0f} ms, goal {GOAL_QUIET_MILLISECONDS:.0f}"
+    if quiet.lists:
+        yield f"{quiet.lists:.0f} list calls in quiet cycles, goal 0"
+    if quiet.megabytes > GOAL_MEGABYTES:
+        yield f"{quiet.megabytes:.0f} MB of memory, goal {GOAL_MEGABYTES:.0f}"
+
+
+def reacting(cluster: Cluster, tries: int) -> Iterator[str]:
+    """How soon an idle loop does and tells something; the goals that were missed."""
+    found: dict[str, Reaction] = {}
+    for title, slow in (("alone", False), ("beside a MIG that answers in 20 s", True)):
+        say(f"reactions of a loop {title}")
+        found[title] = react(cluster, tries, say, beside_a_slow_mig=slow)
+    table = Table("a loop", "request to create, p50", "p95", "ready to told, p50", "p95", title=f"{tries} tries")
+    for title, reaction in found.items():
+        cells = [f"{act(seconds):.2f} s" for seconds in reaction for act in (statistics.median, p95)]
+        table.add_row(title, *cells)
+    console.print(table)
+    for title, reaction in found.items():
+        if p95(reaction.create) > GOAL_CREATE_SECONDS:
+            yield f"{title}: {p95(reaction.create):.2f} s to the first create, goal {GOAL_CREATE_SECONDS}"
+        if p95(reaction.told) > GOAL_TOLD_SECONDS:
+            yield f"{title}: {p95(reaction.told):.2f} s until HF is told, goal {GOAL_TOLD_SECONDS}"
+
+
+def main() -> int:
+    """Print the tables; 1 when a goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(PARTS), help=f"parts to run, default {','.join(PARTS)}")
+    parser.add_argument("--rounds", type=int, default=7, help="of creates and deletes by each client, default 7")
+    parser.add_argument("--batch", type=int, default=500, help="pods in each of them, default 500")
+    parser.add_argument("--pods", type=int, default=10_000, help="to be held, default 10000")
+    parser.add_argument("--tries", type=int, default=20, help="of each reaction, default 20")
+    arguments = parser.parse_args()
+    calm_collector()
+    try:
+        programs = assets(os.environ)
+    except BuildError as error:
+        say(str(error))
+        return 1
+    missed: list[str] = []
+    with Cluster(programs) as cluster:
+        if "rate" in arguments.only:
+            missed += rates(cluster, arguments.rounds, arguments.batch)
+        if "react" in arguments.only:
+            missed += reacting(cluster, arguments.tries)
+        if "hold" in arguments.only:
+            missed += holding(cluster, arguments.pods)
+    cluster.forget()
+    for line in missed:
+        console.print(f"missed: {line}", style="red")
+    return bool(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""What the loop costs and how soon it reacts, as a process of its own on a real cluster."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.server import Simulator
+from provisioner.simulator.world import Fault
+from tests.kube.cluster import NODE_CAPACITY, NODES, Cluster
+from tests.kube.grid import POD, TEMPLATE, Grid
+from tests.kube.kubelets import LABEL
+from tests.kube.proxy import Proxy
+from tests.kube.space import Space
+from tests.waiting import until
+
+PACE = {"interval_seconds": 5, "floor_seconds": 0.5}
+"""The loop's own defaults."""
+QUIET_SECONDS = 30.0
+SETTLE_SECONDS = 60.0
+"""Until the cluster has told everything about the last pod."""
+MIG_SECONDS = 20.0
+MIG = MigSpec(project="demo", name="slow", zone="us-central1-a")
+SLOW = "slow"
+
+Say = Callable[[str], None]
+
+
+class Quiet(NamedTuple):
+    """A loop that holds machines and has nothing to do."""
+
+    milliseconds: float
+    """Processor time per cycle, with all that the process does between two."""
+    lists: float
+    """List calls."""
+    megabytes: float
+    most_megabytes: float
+
+
+class Reaction(NamedTuple):
+    """Seconds of each try."""
+
+    create: list[float]
+    """From requestMachines.sh returning to the first create call answered."""
+    told: list[float]
+    """From the pod being ready to getRequestStatus saying so."""
+
+
+def p95(seconds: list[float]) -> float:
+    """The 95th percentile."""
+    return statistics.quantiles(seconds, n=20, method="inclusive")[-1]
+
+
+@contextmanager
+def grid_of(space: Space, **options: Any) -> Iterator[Grid]:
+    """A provider instance in a directory that goes with it; its loop runs."""
+    with tempfile.TemporaryDirectory() as directory:
+        settings = {"loop": PACE, **options.pop("settings", {})}
+        with Grid(Path(directory) / "grid", space, settings=settings, **options) as grid:
+            yield grid.start()
+
+
+# --- holding ----------------------------------------------------------------------------------------------------------
+
+
+def hold(cluster: Cluster, pods: int, say: Say) -> Quiet:
+    """Let the loop make so many pods run, and watch it when all is done."""
+    for number in range(NODES, 1 + pods // int(NODE_CAPACITY["pods"]) + NODES):
+        cluster.add_node(f"node-{number}")
+    sizes = {"max_pending": pods, "initial_window": pods, "boot_deadline_seconds": 3600}
+    with Space(cluster.admin) as space, grid_of(space, pool=sizes) as grid:
+        _run_all(grid, grid.hf.request(TEMPLATE, pods), pods, say)
+        _until_still(grid.pid, say)
+        used, lists = _cpu(grid.pid), _lists(cluster)
+        time.sleep(QUIET_SECONDS)
+        cycles = QUIET_SECONDS / PACE["interval_seconds"]
+        return Quiet(
+            1000 * (_cpu(grid.pid) - used) / cycles,
+            _lists(cluster) - lists,
+            _memory(grid.pid, "VmRSS"),
+            _memory(grid.pid, "VmHWM"),
+        )
+
+
+def _run_all(grid: Grid, id_: str, pods: int, say: Say) -> None:
+    """Wait until the request is complete, with a line every ten seconds."""
+    began = told = time.monotonic()
+    while (answer := grid.hf.status(id_))["status"] == "running":
+        if time.monotonic() - told > 10:
+            told = time.monotonic()
+            running = sum(machine["result"] == "succeed" for machine in answer["machines"])
+            say(f"{running:,} of {pods:,} pods run after {told - began:.0f} s")
+        time.sleep(1)
+    assert answer["status"] == "complete", answer["message"]
+    say(f"{pods:,} pods run after {time.monotonic() - began:.0f} s")
+
+
+def _until_still(pid: int, say: Say) -> None:
+    """What the cluster still tells of new pods is no quiet cycle: wait until two stretches cost the same little."""
+    say("waiting until the last events have come")
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while time.monotonic() < deadline:
+        before = _cpu(pid)
+        time.sleep(PACE["interval_seconds"])
+        if _cpu(pid) - before < 0.1:
+            return
+
+
+def _cpu(pid: int) -> float:
+    """Processor seconds that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _memory(pid: int, key: str) -> float:
+    """Megabytes: VmRSS is now, VmHWM the most there ever was."""
+    found = re.search(rf"^{key}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+def _lists(cluster: Cluster) -> float:
+    """How often pods of one namespace were listed, by the server's own count; nobody but a provisioner does that."""
+    text = cluster.admin.text("/metrics")
+    lines = re.findall(r"^apiserver_request_total\{([^}]*)\} (\S+)$", text, re.MULTILINE)
+    asked = ('resource="pods"', 'scope="namespace"', 'verb="LIST"')
+    return sum(float(count) for labels, count in lines if all(label in labels for label in asked))
+
+
+# --- reacting ---------------------------------------------------------------------------------------------------------
+
+
+def react(cluster: Cluster, tries: int, say: Say, *, beside_a_slow_mig: bool = False) -> Reaction:
+    """Ask an idle loop for one machine, so many times; each pod is made ready by hand."""
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {LABEL: "never-ready"}}, "spec": POD}
+    with Simulator(migs=[MIG], faults=[Fault("hang", params={"seconds": MIG_SECONDS})]) as simulator:
+        others = {SLOW: _slow_pool(simulator)} if beside_a_slow_mig else {}
+        with (
+            Space(cluster.admin) as space,
+            Proxy(space.admin.server, space.admin.ca) as proxy,
+            grid_of(space, server=proxy.address, pod=pod, others=others) as grid,
+        ):
+            if others:
+                grid.hf.request(SLOW, 1)
+            tried = [_one(grid, space, proxy) for _ in _counted(tries, say)]
+    return Reaction([create for create, _ in tried], [told for _, told in tried])
+
+
+def _slow_pool(simulator: Simulator) -> Mapping[str, Any]:
+    place = {"project": MIG.project, "zone": MIG.zone, "group": MIG.name}
+    return {"kind": "mig", **place, "endpoint": simulator.compute}
+
+
+def _counted(tries: int, say: Say) -> Iterator[int]:
+    for number in range(tries):
+        if number % 10 == 0:
+            say(f"{number} of {tries} tries")
+        # At any moment between two cycles, and after the last one's work.
+        time.sleep(random.uniform(1.0, 1.0 + PACE["interval_seconds"]))
+        yield number
+
+
+def _one(grid: Grid, space: Space, proxy: Proxy) -> tuple[float, float]:
+    before = len(proxy.creates())
+    id_ = grid.hf.request(TEMPLATE, 1)
+    asked = time.monotonic()
+    until(lambda: len(proxy.creates()) > before, 30, every=0.005, what="the first create call")
+    created = proxy.creates()[before].at
+    name = until(lambda: _unready(space, id_), 30, every=0.05, what="the pod runs")
+    path = f"{space.pods_path}/{name}/status"
+    conditions = space.pod(name)["status"]["conditions"]
+    ready = [{**one, "status": "True"} if one["type"] in ("Ready", "ContainersReady") else one for one in conditions]
+    space.admin.patch(path, {"status": {"conditions": ready}})
+    patched = time.monotonic()
+    until(lambda: grid.hf.status(id_)["status"] != "running", 30, every=0.0, what="getRequestStatus says so")
+    return max(0.0, created - asked), time.monotonic() - patched
+
+
+def _unready(space: Space, id_: str) -> str:
+    """The request's pod once its kubelet has begun it."""
+    for pod in space.pods():
+        if f"-{id_}-" in pod["metadata"]["name"] and pod["status"].get("podIP"):
+            return str(pod["metadata"]["name"])
+    return ""
