@@ -440,6 +440,19 @@ def test_a_throttled_create_keeps_the_servers_wish_in_its_words(bench: Bench) ->
     assert "retry after 7 s" in outcome.failure.text
 
 
+def test_once_the_server_asks_for_quiet_nothing_is_sent_until_then(bench: Bench) -> None:
+    bench.fault(Fault("throttled", target="pods.create", after=30, limit=1, params={"seconds": 1}))
+    backend = bench.backend()
+    outcomes = create(backend, *range(100))
+    assert errors(outcomes).count(ErrorClass.THROTTLED) == 1
+    assert 30 <= errors(outcomes).count(None) <= 30 + MOST
+    assert [outcome.retry_after for outcome in outcomes if outcome.failure] == [1.0]
+    assert create(backend, 100) == [], "not sent: no outcome"
+    calls = bench.calls("pods.create")
+    outcome = until(lambda: create(backend, 100), 5, every=0.05)[0]
+    assert (outcome.failure, bench.calls("pods.create")) == (None, calls + 1)
+
+
 def test_a_namespace_that_is_not_there_is_not_found(bench: Bench) -> None:
     backend = bench.backend(namespace="nowhere", watched=False)
     assert errors(create(backend, 1)) == [ErrorClass.NOT_FOUND]

@@ -28,7 +28,7 @@ class Trouble(StrEnum):
 
 
 class Call(NamedTuple):
-    """One request that was answered by the server, and when."""
+    """One request that was answered, and when."""
 
     at: float
     """Monotonic."""
@@ -50,6 +50,9 @@ class Proxy:
         self._calm.set()
         self._trouble = Trouble.NONE
         self.calls: list[Call] = []
+        self.most_per_second: int | None = None
+        """Creates and deletes beyond so many in a second are answered with 429, as a busy server does."""
+        self._second, self._taken = 0, 0
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -133,8 +136,22 @@ class Proxy:
             handler.close_connection = True
         elif self._trouble is Trouble.FAIL:
             _answer(handler, 503, json.dumps({"kind": "Status", "code": 503, "message": "out of service"}).encode())
+        elif handler.command in ("POST", "DELETE") and self._is_too_many():
+            self._note(handler, 429)
+            busy = {"kind": "Status", "code": 429, "reason": "TooManyRequests", "message": "too many requests"}
+            _answer(handler, 429, json.dumps(busy).encode(), "1")
         else:
             self._forward(handler, body)
+
+    def _is_too_many(self) -> bool:
+        with self._lock:
+            second = int(time.monotonic())
+            self._second, self._taken = second, 1 + (self._taken if second == self._second else 0)
+            return self.most_per_second is not None and self._taken > self.most_per_second
+
+    def _note(self, handler: BaseHTTPRequestHandler, status: int) -> None:
+        with self._lock:
+            self.calls.append(Call(time.monotonic(), handler.command, handler.path.partition("?")[0], status))
 
     def _forward(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
         headers = {
@@ -147,8 +164,7 @@ class Proxy:
         except urllib3.exceptions.HTTPError:
             handler.close_connection = True
             return
-        with self._lock:
-            self.calls.append(Call(time.monotonic(), handler.command, handler.path.partition("?")[0], answer.status))
+        self._note(handler, answer.status)
         if "watch=" in handler.path and answer.status == 200:
             self._stream(handler, answer)
             return
