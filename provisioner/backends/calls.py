@@ -81,6 +81,8 @@ class _Batch:
     def _employ(self) -> None:
         """Begin one more worker. The lock is held."""
         self._working += 1
+        if self._flow is not None:
+            self._flow.begun()
         thread = threading.Thread(target=self._work, name=f"call-{self._working}", daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -93,15 +95,19 @@ class _Batch:
     def _following(self) -> tuple[int, Call] | None:
         """The next call to be sent, and one more worker if there is room for one; None ends this worker."""
         with self._lock:
-            if self._working <= self._limit() and (call := self._take()) is not None:
-                if self._left and self._working < self._limit():
+            if (self._room() >= 0 or self._working == 1) and (call := self._take()) is not None:
+                if self._left and self._room() > 0:
                     self._employ()
                 return call
             self._working -= 1
+            if self._flow is not None:
+                self._flow.ended()
             return None
 
-    def _limit(self) -> int:
-        return min(self._most, self._flow.limit) if self._flow else self._most
+    def _room(self) -> int:
+        """How many more workers there may be; below 0 so many must end. One may always work, whatever others do."""
+        own = self._most - self._working
+        return own if self._flow is None else min(own, self._flow.room())
 
     def _take(self) -> tuple[int, Call] | None:
         """The next call that is neither useless nor too late."""

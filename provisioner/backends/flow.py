@@ -78,11 +78,26 @@ class SharedFlow:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._flow = Flow()
+        self._callers = 0
 
     @property
     def limit(self) -> int:
         """Calls that may be under way."""
         return self._flow.limit
+
+    def room(self) -> int:
+        """How many more callers there may be; below 0 so many should end."""
+        return self._flow.limit - self._callers
+
+    def begun(self) -> None:
+        """There is one more that calls the server, one call after the other."""
+        with self._lock:
+            self._callers += 1
+
+    def ended(self) -> None:
+        """There is one less."""
+        with self._lock:
+            self._callers -= 1
 
     def open(self, now: float) -> bool:
         """A call may begin now, as far as the server has said."""

@@ -191,6 +191,37 @@ def test_a_batch_grows_and_shrinks_with_its_flow() -> None:
     assert most <= 4
 
 
+def test_batches_that_share_a_flow_share_its_limit_and_each_goes_on() -> None:
+    flow = SharedFlow()
+    flow.refused(time.monotonic(), time.monotonic(), 0.0)
+    lock = threading.Lock()
+    running, most = 0, 0
+
+    def send() -> Mapping[str, Failure]:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        threading.Event().wait(0.1)
+        with lock:
+            running -= 1
+        return {}
+
+    calls = [call(create(n), send) for n in range(5)]  # Too few for a second round, and a limit above ten.
+    results: list[list[Outcome]] = []
+    batches = [
+        threading.Thread(target=lambda: results.append(run_calls(calls, workers=MOST, may_start=always, flow=flow)))
+        for _ in range(3)
+    ]
+    for batch in batches:
+        batch.start()
+    for batch in batches:
+        batch.join()
+    assert [errors(result) for result in results] == [[None] * 5] * 3
+    assert FIRST // 2 <= most <= FIRST // 2 + 2, "one of each batch at least"
+    assert flow.room() == flow.limit
+
+
 def test_a_call_that_was_not_answered_says_nothing_of_how_fast_the_server_is() -> None:
     flow = SharedFlow()
     calls = [call(create(n), fail(ErrorClass.UNAVAILABLE)) for n in range(40)]
