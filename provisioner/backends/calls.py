@@ -5,6 +5,7 @@ Shared by all backends. It never retries: the next cycle is the retry.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -79,13 +80,13 @@ class _Batch:
         return [outcome for outcomes in self._outcomes for outcome in outcomes]
 
     def _employ(self) -> None:
-        """Begin one more worker. The lock is held."""
+        """Begin one more worker, which waits for the lock that is held. RuntimeError when there can be no more."""
+        thread = threading.Thread(target=self._work, name=f"call-{self._working}", daemon=True)
+        thread.start()
+        self._threads.append(thread)
         self._working += 1
         if self._flow is not None:
             self._flow.begun()
-        thread = threading.Thread(target=self._work, name=f"call-{self._working}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
 
     def _work(self) -> None:
         while (following := self._following()) is not None:
@@ -97,7 +98,8 @@ class _Batch:
         with self._lock:
             if (self._room() >= 0 or self._working == 1) and (call := self._take()) is not None:
                 if self._left and self._room() > 0:
-                    self._employ()
+                    with contextlib.suppress(RuntimeError):  # Then those that there are do it.
+                        self._employ()
                 return call
             self._working -= 1
             if self._flow is not None:

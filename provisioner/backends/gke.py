@@ -16,7 +16,7 @@ import kubernetes.config
 from provisioner.backends import BackendError, MayStart
 from provisioner.backends.calls import Call, run_calls
 from provisioner.backends.flow import MOST
-from provisioner.backends.kube_api import USUAL_TIMES, Document, Kept, KubeApi, KubeError, KubeTimes
+from provisioner.backends.kube_api import USUAL_TIMES, Document, KeptHeaders, KubeApi, KubeError, KubeTimes
 from provisioner.backends.pod_cache import PodCache
 from provisioner.backends.pod_spec import PodSpec, PodSpecFile
 from provisioner.backends.pod_watch import PodWatch, list_pods
@@ -176,4 +176,4 @@ def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
             raise BackendError(ErrorClass.DENIED, f"no credentials: {error}") from error
         return {"Authorization": setting["value"]} if setting and setting["value"] else {}
 
-    return KubeApi(configuration.host, client.rest_client.pool_manager, Kept(authorization), times)
+    return KubeApi(configuration.host, client.rest_client.pool_manager, KeptHeaders(authorization), times)

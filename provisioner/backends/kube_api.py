@@ -84,7 +84,7 @@ class KubeError(BackendError):
         """Kubernetes' one word for it, such as AlreadyExists; empty when the answer was not a Status object."""
 
 
-class Kept:
+class KeptHeaders:
     """Headers that are asked for at most every ``KEEP_SECONDS``. Thread-safe."""
 
     def __init__(self, ask: Callable[[], Mapping[str, str]]) -> None:

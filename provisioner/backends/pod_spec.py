@@ -26,10 +26,7 @@ from provisioner.model import Create, ErrorClass
 
 log = logging.getLogger(__name__)
 
-MACHINE = "machine"
 PLACEHOLDER = re.compile(r"\{\{(machine|request|template)\}\}")
-LABELS = "labels"
-WORDS = f"machine|request|template|{LABELS}"
 
 
 class PodSpecError(ValueError):
@@ -49,16 +46,12 @@ class PodSpec:
 
     def body(self, create: Create, labels: Mapping[str, str]) -> bytes:
         """The request body that makes the pod of one slot."""
-        values = {key: json.dumps(value)[1:-1] for key, value in _placeholders(create).items()}
-        values[LABELS] = json.dumps({**self.labels, **labels}, separators=(",", ":"))
+        texts = {"machine": create.name, "request": create.request, "template": create.template}
+        values = {key: json.dumps(text)[1:-1] for key, text in texts.items()}
+        values["labels"] = json.dumps({**self.labels, **labels}, separators=(",", ":"))
         pieces = list(self.pieces)
         pieces[1::2] = [values[key] for key in pieces[1::2]]
         return "".join(pieces).encode()
-
-
-def _placeholders(create: Create) -> Mapping[str, str]:
-    """What differs between slots, by the name of its placeholder."""
-    return {MACHINE: create.name, "request": create.request, "template": create.template}
 
 
 class PodSpecFile:
@@ -125,12 +118,13 @@ def _pieces(pod: dict[str, Any], digest: str) -> tuple[str, ...]:
     """The pod's JSON, cut where slots differ. No text holds its own digest, so that marks the cuts."""
     pod = copy.deepcopy(pod)
     metadata, spec = pod["metadata"], pod["spec"]
-    metadata["name"] = spec["hostname"] = f"<{digest}:{MACHINE}>"
-    metadata["labels"] = f"<{digest}:{LABELS}>"
+    metadata["name"] = spec["hostname"] = f"<{digest}:machine>"
+    metadata["labels"] = f"<{digest}:labels>"
     for variable in _variables(spec):
         variable["value"] = PLACEHOLDER.sub(rf"<{digest}:\1>", variable["value"])
     text = json.dumps(pod, separators=(",", ":"), allow_nan=False)
-    return tuple(re.split(f"<{digest}:({WORDS})>", text.replace(f'"<{digest}:{LABELS}>"', f"<{digest}:{LABELS}>")))
+    text = text.replace(f'"<{digest}:labels>"', f"<{digest}:labels>")  # An object, not a text.
+    return tuple(re.split(rf"<{digest}:(\w+)>", text))
 
 
 def _manifest(document: object) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 import urllib3
 
 from provisioner.backends import BackendError
-from provisioner.backends.kube_api import MAX_WAIT, MAX_WORDS, Kept, parse, refusal, unanswered
+from provisioner.backends.kube_api import MAX_WAIT, MAX_WORDS, KeptHeaders, parse, refusal, unanswered
 from provisioner.model import ErrorClass
 
 QUOTA = 'pods "a" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=50, limited: pods=50'
@@ -101,7 +101,7 @@ def test_credentials_are_not_asked_for_at_each_call_and_a_failure_is_not_kept() 
             raise BackendError(ErrorClass.DENIED, "no credentials")
         return {"Authorization": f"Bearer {len(asked)}"}
 
-    kept = Kept(ask)
+    kept = KeptHeaders(ask)
     with pytest.raises(BackendError):
         kept()
     assert [kept(), kept()] == [{"Authorization": "Bearer 2"}] * 2
