@@ -85,12 +85,19 @@ def one_round(client: Client, space: Space, names: list[str]) -> tuple[Rate, Rat
 
 
 def ratio_of(found: Rounds, title: str, verb: str) -> float:
-    """The median over the rounds of our rate beside the fastest other one of the same round."""
-    others = [
-        [rate.per_second for rate in rates] for (who, what), rates in found.items() if what == verb and who != title
-    ]
-    own = [rate.per_second for rate in found[title, verb]]
-    return statistics.median(ours / max(theirs) for ours, *theirs in zip(own, *others, strict=True))
+    """Our rate beside that of the other client that we do worst beside, median over the rounds.
+
+    Within a round, because all of it met the same machine; and each client by itself, because the faster of two that
+    vary is no client that exists.
+    """
+    others = {who for who, _ in found} - {title}
+    return min(
+        statistics.median(
+            ours.per_second / theirs.per_second
+            for ours, theirs in zip(found[title, verb], found[other, verb], strict=True)
+        )
+        for other in others
+    )
 
 
 def print_rates(found: Rounds, titles: list[str]) -> None:

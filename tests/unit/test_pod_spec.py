@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.backends import BackendError
@@ -196,6 +196,7 @@ def by_hand(document: dict[str, Any], create: Create, labels: dict[str, str]) ->
     return cast(dict[str, Any], pod)
 
 
+@settings(max_examples=40)
 @given(
     metadata=st.fixed_dictionaries(
         {},
