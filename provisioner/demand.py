@@ -124,8 +124,9 @@ class Places:
         """The slot's pool takes no create just now: that of the slot, not sent yet, waits here, but not for long."""
         known = self._draft.pressure(slot.pool, template)
         spill_at = slot.opened + self._draft.pool(slot.pool).spill_after
-        if pressure.pausing(known, self._draft.now) and self._draft.now < spill_at:
+        if pressure.pausing(known) and self._draft.now < spill_at:
             self._draft.wake_at(known.retry_at)
+            self._draft.wake_at(spill_at)
             return True
         return slot.pool in self.busy
 

@@ -103,9 +103,10 @@ def throttled(pressure: Pressure, failure: Failure, wait: float, now: float) -> 
     return replace(later, failure=failure, level=max(1, pressure.level), blocked_at=now)
 
 
-def pausing(pressure: Pressure, now: float) -> bool:
-    """Blocked only because it is too busy just now."""
-    return blocked(pressure, now) and pressure.failure is not None and pressure.failure.error is ErrorClass.THROTTLED
+def pausing(pressure: Pressure) -> bool:
+    """Backing off only because calls came too often or were not answered: it may take them all again soon."""
+    error = pressure.failure.error if pressure.failure else None
+    return pressure.level > 0 and (error is ErrorClass.THROTTLED or error in AMBIGUOUS_ERRORS)
 
 
 def backoff_seconds(level: int, limits: Limits, seed: str) -> float:

@@ -52,6 +52,7 @@ PROBING = replace(BACKING_OFF, retry_at=NOW - 1)
 THROTTLED = Pressure(
     window=8, level=1, blocked_at=NOW - 1, retry_at=NOW + 1, failure=Failure(ErrorClass.THROTTLED, "too many requests")
 )
+SILENT = replace(BACKING_OFF, failure=Failure(ErrorClass.UNAVAILABLE, "connection refused"))
 BOTH = (snapshot(pool="a"), snapshot(pool="b"))
 SPILL = 180.0
 
@@ -265,6 +266,7 @@ def test_only_as_many_are_withdrawn_as_the_next_pool_takes() -> None:
         pytest.param(None, False, BOTH, (), True, Verdict.OPEN, id="the pool takes it: it is sent"),
         pytest.param(BACKING_OFF, False, BOTH, (), False, Verdict.WITHDRAWN, id="the pool backs off: another slot"),
         pytest.param(THROTTLED, False, BOTH, (), False, Verdict.OPEN, id="the pool is too busy just now: it waits"),
+        pytest.param(SILENT, False, BOTH, (), False, Verdict.OPEN, id="the pool does not answer just now: it waits"),
         pytest.param(None, True, BOTH, (), False, Verdict.WITHDRAWN, id="the pool is paused: another slot"),
         pytest.param(None, False, BOTH[1:], (), False, Verdict.OPEN, id="the pool is blind: it waits"),
         pytest.param(None, False, BOTH, ("a",), False, Verdict.OPEN, id="the pool is busy: it waits"),
@@ -293,6 +295,16 @@ def test_a_slot_waits_for_a_pool_that_is_too_busy_no_longer_than_spill_after() -
     draft = asked(known, *BOTH, limits=limits(pool("a", spill_after=180.0), pool("b")))
     assert slots(draft)[0].verdict is Verdict.WITHDRAWN
     assert created(draft) == {"b": 1}
+
+
+def test_slots_that_were_never_sent_wait_while_a_pool_that_did_not_answer_is_probed() -> None:
+    probed = replace(SILENT, retry_at=NOW - 1)
+    known = memory(
+        record(*(unsent(number, opened=NOW - 1) for number in range(3))), pressures={("a", TEMPLATE): probed}
+    )
+    draft = asked(known, *BOTH, limits=limits())
+    assert draft.creates == [Create(name(0), "a", TEMPLATE, REQUEST)]
+    assert verdicts(draft) == {Verdict.OPEN: 3}
 
 
 def test_a_plan_is_due_when_a_pool_that_is_too_busy_may_be_asked_again() -> None:

@@ -152,8 +152,7 @@ def test_a_pool_that_throttles_is_left_alone_as_long_as_it_says_and_keeps_its_wi
             known = pressure.throttled(known, BUSY, 1.0, now)
         assert (known.window, known.failed, known.probing, known.level) == (64, 0, False, 1)
         assert known.retry_at == now + 1.0, "however often it says so"
-        assert pressure.pausing(known, now)
-        assert not pressure.pausing(known, now + 1.0)
+        assert pressure.pausing(known)
         assert pressure.accepted(known, now - 1) == known, "what it took before that says nothing"
     known = pressure.accepted(known, now + 1.0)
     assert (known.window, known.level, known.retry_at, known.failure) == (64, 0, 0.0, None)
@@ -162,7 +161,7 @@ def test_a_pool_that_throttles_is_left_alone_as_long_as_it_says_and_keeps_its_wi
 def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_later() -> None:
     known = pressure.throttled(replace(PROBING, retry_at=NOW - 1), BUSY, 7.0, NOW)
     assert known == replace(PROBING, retry_at=NOW + 7.0)
-    assert not pressure.pausing(known, NOW)
+    assert not pressure.pausing(known)
     assert pressure.throttled(known, BUSY, 1.0, NOW) == known, "the longer wait stands"
 
 
@@ -204,6 +203,20 @@ def test_a_machine_that_runs_and_the_back_off(known: Pressure, submitted: float,
     after = ran(known, submitted)
     assert (after.level == 0, not after.probing, after.retry_at == 0.0, after.failure is None) == (ended,) * 4
     assert after.window == known.window + 1
+
+
+@pytest.mark.parametrize(
+    ("error", "pausing"),
+    [
+        pytest.param(
+            error, error in (ErrorClass.THROTTLED, ErrorClass.TIMEOUT, ErrorClass.UNAVAILABLE), id=f"it says {error}"
+        )
+        for error in ErrorClass
+    ],
+)
+def test_a_pool_pauses_only_for_what_is_soon_over(error: ErrorClass, pausing: bool) -> None:
+    assert pressure.pausing(replace(PROBING, failure=Failure(error, "text"))) is pausing
+    assert not pressure.pausing(Pressure(window=8))
 
 
 @pytest.mark.parametrize(
