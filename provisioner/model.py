@@ -246,6 +246,8 @@ class Snapshot:
     """Fingerprint of the pod spec or instance template; a new one resets what was learned about the pool."""
     asked: frozenset[str] = frozenset()
     """The names that this look asked about: of any other it says nothing, unless the machine is ours."""
+    problems: tuple[str, ...] = ()
+    """What people should know of the place: what others did to it, settings of it that will go wrong."""
 
 
 @dataclass(frozen=True, slots=True)

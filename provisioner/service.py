@@ -22,7 +22,7 @@ from provisioner.reconcile import Reconciler
 from provisioner.reload import Configuration
 from provisioner.reporting import Reporter
 from provisioner.server import Server
-from provisioner.settings import AnyPool, GkePool, Settings
+from provisioner.settings import MigPool, Settings
 from provisioner.store import StateDir
 
 log = logging.getLogger(__name__)
@@ -30,18 +30,23 @@ log = logging.getLogger(__name__)
 
 def make_backends(settings: Settings) -> dict[str, Backend]:
     """One backend per pool. Raises BackendError when a pool's place cannot be reached by its configuration."""
-    return {name: _backend(pool, settings) for name, pool in settings.pools.items()}
-
-
-def _backend(pool: AnyPool, settings: Settings) -> Backend:
     # The clients cost a second and 150 MB: only what the configuration needs is loaded.
-    if isinstance(pool, GkePool):
-        from provisioner.backends.gke import GkeBackend
+    made: dict[str, Backend] = {}
+    if any(isinstance(pool, MigPool) for pool in settings.pools.values()):
+        from provisioner.backends.compute_project import Projects
+        from provisioner.backends.mig import MigBackend
 
-        return GkeBackend(pool, provisioner=settings.id)
-    from provisioner.backends.mig import MigBackend
+        projects = Projects(prefix=settings.name_prefix, settings=settings.compute)
+    for name, pool in settings.pools.items():
+        if isinstance(pool, MigPool):
+            made[name] = MigBackend(
+                pool, prefix=settings.name_prefix, adopt_prefixes=settings.adopt_prefixes, projects=projects
+            )
+        else:
+            from provisioner.backends.gke import GkeBackend
 
-    return MigBackend(pool, prefix=settings.name_prefix, adopt_prefixes=settings.adopt_prefixes)
+            made[name] = GkeBackend(pool, provisioner=settings.id)
+    return made
 
 
 def preview(settings: Settings, state: StateDir) -> tuple[Mapping[str, Look], Plan | None]:

@@ -6,7 +6,9 @@ A backend never retries an action and never decides: the next cycle is the retry
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol, runtime_checkable
 
 from provisioner.model import Create, Delete, ErrorClass, Failure, Outcome, Snapshot
 
@@ -19,6 +21,26 @@ class BackendError(Exception):
         self.failure = Failure(error, text)
         self.retry_after = retry_after
         """Seconds for which a throttling cloud asks not to be called; None when it did not say."""
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    WARNING = "warning"
+    """It works, with a drawback that people should know."""
+    ERROR = "error"
+    """Machines cannot be made, or others will take them away."""
+    REFUSED = "refused"
+    """The loop must not begin: it could touch what is not its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong with a pool's place, and what to do about it."""
+
+    pool: str
+    severity: Severity
+    text: str
 
 
 MayStart = Callable[[], bool]
@@ -38,8 +60,9 @@ class Backend(Protocol):
         """Begin to watch, if this kind of place can; ``wake`` is called when something changed."""
 
     def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
-        """Everything of ours that the pool holds, complete, begun at ``now`` or later; raises BackendError otherwise.
+        """Everything of ours that the pool holds, complete, begun at ``now``; raises BackendError otherwise.
 
+        A backend whose pools share lists may have begun a little earlier: the snapshot says when.
         ``strangers`` are names HF returned that are no slot of ours: those that exist here and are not ours
         are listed as ``foreign``.
         """
@@ -56,3 +79,11 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """End watches and connections."""
+
+
+@runtime_checkable
+class Checkable(Protocol):
+    """A backend that can say what of its place's settings will go wrong."""
+
+    def check(self, seconds: float) -> list[Finding]:
+        """Ask the place, for so long at most; raises BackendError when it does not answer."""

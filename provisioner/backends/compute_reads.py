@@ -1,4 +1,4 @@
-"""Reads one managed instance group from the Compute API: raw JSON with field masks, every page or an error.
+"""Reads groups and instances of one project from the Compute API: raw JSON with field masks, every page or an error.
 
 The typed client needs eighteen times the CPU for the same lists; it is used for mutations only (``mig``). A read that
 is not complete raises BackendError: an unreachable part, a page that fails, a body that is not what was asked for.
@@ -6,6 +6,7 @@ is not complete raises BackendError: an unreachable part, a page that fails, a b
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from google.oauth2 import service_account
 from requests.adapters import HTTPAdapter
 
 from provisioner.backends import BackendError
+from provisioner.backends.call_budget import CallBudget
 from provisioner.backends.compute_errors import CALL_ERRORS, http_error, of_exception, raised
 from provisioner.model import ErrorClass
 from provisioner.settings import MigPool
@@ -34,12 +36,14 @@ PAGE = 500
 SAME_PAGE = 3
 """How often a page may be empty and name itself as the next, before the look is given up."""
 
-CONNECTIONS = 16
-"""Kept open at once: the loop's calls and the zones of a regional group share them."""
+CONNECTIONS = 32
+"""Kept open at once: the calls and zones of all pools of a project share them."""
 
 GROUP_FIELDS = (
-    "kind,targetSize,currentActions,instanceTemplate,versions/instanceTemplate,updatePolicy,instanceLifecyclePolicy"
+    "kind,name,targetSize,currentActions,instanceTemplate,versions/instanceTemplate,updatePolicy,"
+    "instanceLifecyclePolicy,distributionPolicy/zones/zone,status/autoscaler"
 )
+GROUPS_FIELDS = f"kind,nextPageToken,warning,items({GROUP_FIELDS})"
 MEMBER_FIELDS = "nextPageToken,managedInstances(name,instance,id,instanceStatus,currentAction,lastAttempt)"
 INSTANCE_FIELDS = (
     "kind,nextPageToken,warning,items(name,id,status,creationTimestamp,lastStartTimestamp,"
@@ -72,8 +76,10 @@ class ComputeTimes:
     """For an answer: Compute answers within a second or two, and the next cycle asks again."""
     look: float = 60.0
     """For all calls of a look: one that takes longer would be too old to act upon."""
-    admission: float = 20.0
-    """For the result of a create. Seen in practice: 0 to 4 s."""
+    admission: float = 5.0
+    """For the result of a create; seen in practice: 0 to 4 s. One that takes longer is asked for with the looks."""
+    window: float = 60.0
+    """Compute's window of call quotas."""
 
 
 USUAL_TIMES = ComputeTimes()
@@ -120,50 +126,68 @@ def credentials_for(pool: MigPool) -> google.auth.credentials.Credentials:
 
 
 class ComputeReads:
-    """The reads of one group. Used by several threads at once."""
+    """The reads of one project. Used by several threads at once."""
 
     def __init__(
         self,
-        place: Place,
+        root: str,
+        project: str,
         credentials: google.auth.credentials.Credentials,
         *,
         prefix: str,
+        budget: CallBudget,
         times: ComputeTimes = USUAL_TIMES,
     ) -> None:
-        self._place = place
-        self.zone = place.zone
-        """Of a zonal group; empty for a regional one."""
         self.times = times
+        self._url = f"{root}/compute/v1/"
+        self._project = f"projects/{project}"
         self._filter = f"name eq {prefix}-.*"
+        self._budget = budget
         self._session = AuthorizedSession(credentials)
         for scheme in ("https://", "http://"):
             self._session.mount(scheme, HTTPAdapter(pool_connections=1, pool_maxsize=CONNECTIONS))
 
-    def group(self, deadline: float) -> Json:
-        """The group itself. ``deadline`` is monotonic time, here and below."""
-        return self._call("GET", self._place.path, {"fields": GROUP_FIELDS}, deadline, "compute#instanceGroupManager")
+    def groups(self, location: str, deadline: float) -> Mapping[str, Json]:
+        """Every group of a zone or region (``zones/…``) by name. ``deadline`` is monotonic time, here and below."""
+        path = f"{self._project}/{location}/instanceGroupManagers"
+        kind = "instanceGroupManagerList" if location.startswith("zones/") else "regionInstanceGroupManagerList"
+        return _by_name(self._pages("GET", path, "items", GROUPS_FIELDS, deadline, f"compute#{kind}"))
 
-    def members(self, deadline: float) -> list[Json]:
+    def group(self, place: Place, deadline: float) -> Json:
+        """One group."""
+        return self._call("GET", place.path, {"fields": GROUP_FIELDS}, deadline, "compute#instanceGroupManager")
+
+    def members(self, place: Place, deadline: float) -> list[Json]:
         """Every managed instance. Without pages unless the group's listManagedInstancesResults is PAGINATED."""
-        path = f"{self._place.path}/listManagedInstances"
-        return self._pages("POST", path, "managedInstances", {"fields": MEMBER_FIELDS}, deadline)
+        return self._pages("POST", f"{place.path}/listManagedInstances", "managedInstances", MEMBER_FIELDS, deadline)
 
-    def instances(self, zone: str, deadline: float) -> list[Json]:
-        """Every instance of the zone with our name prefix, members of the group or not."""
-        path = f"projects/{self._place.project}/zones/{zone}/instances"
-        params = {"fields": INSTANCE_FIELDS, "filter": self._filter}
-        return self._pages("GET", path, "items", params, deadline, "compute#instanceList")
+    def instances(self, zone: str, deadline: float) -> Mapping[str, Json]:
+        """Every instance of the zone with our name prefix, members of a group or not, by name."""
+        path = f"{self._project}/zones/{zone}/instances"
+        kind = "compute#instanceList"
+        return _by_name(self._pages("GET", path, "items", INSTANCE_FIELDS, deadline, kind, filter=self._filter))
 
-    def finished(self, operation: str) -> Json | None:
-        """The operation once it is DONE; None when it is not, or cannot be read, in time."""
-        path = f"projects/{self._place.project}/{self._place.location}/operations/{operation}/wait"
+    def resource(self, path: str, fields: str, deadline: float) -> Json:
+        """Whatever stands at a path below ``projects/``."""
+        return self._call("GET", path, {"fields": fields}, deadline)
+
+    def operation(self, location: str, name: str, deadline: float) -> Json | None:
+        """An operation as it is now; None when it cannot be read."""
+        try:
+            return self._call("GET", f"{self._project}/{location}/operations/{name}", {}, deadline)
+        except BackendError:
+            return None  # the request was accepted: that its result cannot be read does not make it fail
+
+    def finished(self, location: str, name: str) -> Json | None:
+        """The operation once it is DONE; None when it is not, or cannot be read, within the time for an admission."""
+        path = f"{self._project}/{location}/operations/{name}/wait"
         deadline = time.monotonic() + self.times.admission
         pause = FIRST_PAUSE
         while True:
             try:
                 found = self._call("POST", path, {}, deadline)
             except BackendError:
-                found = {}  # the request was accepted: that its result cannot be read does not make it fail
+                found = {}  # as above
             if found.get("status") == "DONE":
                 return found
             if time.monotonic() + pause >= deadline:
@@ -176,13 +200,13 @@ class ComputeReads:
         self._session.close()
 
     def _pages(
-        self, method: str, path: str, items: str, params: Mapping[str, str], deadline: float, kind: str = ""
+        self, method: str, path: str, items: str, fields: str, deadline: float, kind: str = "", **params: str
     ) -> list[Json]:
         found: list[Json] = []
         token, tokens = "", Counter[str]()
         while True:
-            query = {**params, "maxResults": str(PAGE), **({"pageToken": token} if token else {})}
-            page = self._call(method, path, query, deadline, kind)
+            paging = {"maxResults": str(PAGE), **({"pageToken": token} if token else {})}
+            page = self._call(method, path, {"fields": fields, **params, **paging}, deadline, kind)
             _refuse_partial(page)
             found.extend(page.get(items) or [])
             token = page.get("nextPageToken") or ""
@@ -194,25 +218,34 @@ class ComputeReads:
 
     def _call(self, method: str, path: str, params: Mapping[str, str], deadline: float, kind: str = "") -> Json:
         """One answer, a JSON object of the ``kind`` that is expected."""
+        self._budget.take(deadline)
         left = deadline - time.monotonic()
         if left <= 0:
             raise BackendError(ErrorClass.TIMEOUT, f"{path}: no time is left")
-        url = f"{self._place.root}/compute/v1/{path}"
         try:
             timeout = (min(self.times.connect, left), min(self.times.call, left))
-            answer = self._session.request(method, url, params=params, timeout=timeout)
+            answer = self._session.request(method, self._url + path, params=params, timeout=timeout)
             content = answer.content
         except CALL_ERRORS as error:
             raise of_exception(error) from error
         try:
-            body = answer.json()
+            body = json.loads(content)
         except ValueError:
             body = None
         if answer.status_code != 200:
-            raise raised(http_error(answer.status_code, body, answer.text))
+            raise self._refusal(raised(http_error(answer.status_code, body, answer.text)))
         if not isinstance(body, dict) or (kind and body.get("kind") != kind):
             raise BackendError(ErrorClass.UNAVAILABLE, f"{path}: not {kind or 'a JSON object'}: {content[:80]!r}")
         return body
+
+    def _refusal(self, error: BackendError) -> BackendError:
+        if error.failure.error is ErrorClass.THROTTLED:
+            self._budget.refused()
+        return error
+
+
+def _by_name(items: list[Json]) -> dict[str, Json]:
+    return {item["name"]: item for item in items}
 
 
 def _refuse_partial(page: Json) -> None:

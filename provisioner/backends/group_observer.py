@@ -1,6 +1,7 @@
-"""Makes snapshots of one managed instance group from what its three lists say, and notices what people should know.
+"""Makes snapshots of one managed instance group, and notices what people should know.
 
-A look is the group, its members, and the instances of each zone that has members of ours, zones in parallel.
+A look is the groups of its zone or region and the instances of its zones: lists that all pools of the project share.
+They prove that nothing changed; only when they do not are the group's members listed, which say what it does with each.
 """
 
 from __future__ import annotations
@@ -10,110 +11,238 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from provisioner.backends import BackendError
-from provisioner.backends.compute_reads import ComputeReads
+from provisioner.backends.compute_project import Listing, Project, SharedList
+from provisioner.backends.compute_reads import ComputeReads, Json, Place
+from provisioner.backends.group_check import group_findings
 from provisioner.backends.instances import (
     LEAVING_ACTIONS,
-    Instance,
     Member,
     counted,
-    group_problems,
     machine,
     read_instance,
     read_member,
+    settled,
     spec,
+    zones,
 )
 from provisioner.backends.resolver import Resolver
 from provisioner.model import ErrorClass, Failure, Machine, Phase, Snapshot, name_pattern
+from provisioner.settings import MigPool
 
 log = logging.getLogger(__name__)
 
 UNRESOLVED = Failure(ErrorClass.OTHER, "The instance's name does not resolve yet.")
 
+MEMBERS_SECONDS = 300.0
+"""A quiet group's members are listed so often all the same: one may leave just as another comes."""
+
 ODD_ANSWERS = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 """What reading an answer of another shape than the documented one raises: a failed look, not a crash."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A machine, and the two entries that it was read from."""
+
+    member: Member
+    entry: Json | None
+    machine: Machine
 
 
 class GroupObserver:
     """Looks at one group, and remembers the look before. One look at a time."""
 
-    def __init__(self, pool: str, *, prefix: str, resolver: Resolver | None) -> None:
+    def __init__(self, pool: MigPool, project: Project, *, prefix: str, resolver: Resolver | None) -> None:
         """With a ``resolver`` a machine runs only once its name resolves."""
-        self._pool = pool
+        self._pool, self._place, self._project = pool, Place.of(pool), project
         self._shape = name_pattern(prefix)
         self._resolver = resolver
+        self._seen: Mapping[str, _Seen] = {}
         self._machines: Mapping[str, Machine] = {}
-        self._said: frozenset[str] = frozenset()
+        self._zones: frozenset[str] = frozenset()
+        self._spec = ""
+        self._deleted = False
+        self._listed = float("-inf")
+        self._restless_until = float("-inf")
+        self._asked: set[str] = set()
+        """Members that we asked the group to delete."""
+        self._taken: set[str] = set()
+        """Members that someone else had deleted while they ran."""
+        self._strays: set[str] = set()
+        """Former members that run on."""
+        self._problems: tuple[str, ...] = ()
         self.members: Mapping[str, Member] = {}
-        """Of the last complete look, whatever their names."""
+        """As they were listed last, whatever their names."""
 
-    def look(self, reads: ComputeReads, now: float, strangers: Collection[str]) -> Snapshot:
-        """A complete snapshot, begun at ``now``; BackendError otherwise, and then nothing of it is remembered."""
+    def expect_change(self, names: Collection[str] = ()) -> None:
+        """The group was asked to do something: list its members until its lists must show it.
+
+        ``names`` are those that it was asked to delete: what becomes of them is no news.
+        """
+        self._asked.update(names)
+        self._restless_until = time.monotonic() + self._pool.lag_seconds
+
+    def look(self, now: float, strangers: Collection[str], refused: Mapping[str, Machine]) -> Snapshot:
+        """A complete snapshot, begun at ``now`` or when a list that is shared was; BackendError otherwise.
+
+        ``refused`` are machines that no list will ever show.
+        """
         with _understood():
-            return self._look(reads, now, strangers)
+            return self._look(now, strangers, refused, time.monotonic() + self._project.times.look)
 
-    def _look(self, reads: ComputeReads, now: float, strangers: Collection[str]) -> Snapshot:
-        deadline = time.monotonic() + reads.times.look
-        group = reads.group(deadline)
-        members = read_members(reads, deadline)
-        if not members and self.members and (count := counted(reads.group(deadline))):
-            raise BackendError(ErrorClass.OTHER, f"no members are listed, but the group counts {count}")
-        ours = {name: member for name, member in members.items() if self._shape.fullmatch(name)}
-        instances = _read_instances(reads, {member.zone for member in ours.values()} - {""}, deadline)
-        self._say((*group_problems(group), *self._abandoned(instances, members)))
-        self._machines = self._judged(ours, instances, now)
-        self.members = members
+    def _look(
+        self, now: float, strangers: Collection[str], refused: Mapping[str, Machine], deadline: float
+    ) -> Snapshot:
+        groups = self._newer(self._project.groups(self._place.location), now, deadline)
+        group = groups.items.get(self._place.group)
+        self._zones |= zones(group or {}, self._place.zone)
+        lists = self._instances(now, deadline)
+        entries = lists[0].items if len(lists) == 1 else {name: i for found in lists for name, i in found.items.items()}
+        if group is None:
+            self._must_be_deleted(entries)
+        self._follow(group, entries, now, deadline)
         return Snapshot(
-            pool=self._pool,
-            began=now,
-            machines=self._machines,
-            foreign=frozenset(name for name in strangers if name in members and name not in ours),
-            spec=spec(group),
+            pool=self._pool.name,
+            began=min(groups.began, *(found.began for found in lists)),
+            machines=self._published({name: seen.machine for name, seen in self._seen.items()}, refused),
+            foreign=frozenset(name for name in strangers if name in self.members and name not in self._seen),
+            spec=self._spec,
             asked=frozenset(strangers),
+            problems=self._problems,
         )
 
-    def _judged(
-        self, members: Mapping[str, Member], instances: Mapping[str, Instance], now: float
-    ) -> Mapping[str, Machine]:
+    def _follow(self, group: Json | None, entries: Mapping[str, Json], now: float, deadline: float) -> None:
+        """Bring what is remembered in line with the lists."""
+        members: Mapping[str, Member] = {}
+        if group is None:
+            self._listed = float("-inf")
+        elif self._quiet(group, entries):
+            return
+        else:
+            members = self._list_members(self._project.reads, deadline)
+            self._spec = spec(group)
+        ours = {name: member for name, member in members.items() if self._shape.fullmatch(name)}
+        self._compare(members, entries)
+        self._say([*self._settings(group), *self._doings_of_others(members, ours)])
+        self._seen = {name: self._judged(member, entries.get(name), now) for name, member in ours.items()}
+        self.members = members
+
+    def _quiet(self, group: Json, entries: Mapping[str, Json]) -> bool:
+        """The shared lists prove that every machine is as it was: the group is done, the instances run unchanged."""
+        return (
+            time.monotonic() > self._restless_until
+            and time.monotonic() < self._listed + MEMBERS_SECONDS
+            and settled(group, len(self.members))
+            and spec(group) == self._spec
+            and all(
+                seen.machine.phase is Phase.RUNNING and entries.get(name) == seen.entry
+                for name, seen in self._seen.items()
+            )
+        )
+
+    def _newer(self, shared: SharedList, now: float, deadline: float) -> Listing:
+        return shared.newer(self._pool.name, now, pace=self._pool.observe_seconds, deadline=deadline)
+
+    def _instances(self, now: float, deadline: float) -> list[Listing]:
+        """The instances of all zones, at the same time; the first zone that fails fails them all."""
+        lists = [self._project.instances(zone) for zone in sorted(self._zones)]
+        if len(lists) == 1:
+            return [self._newer(lists[0], now, deadline)]
+        if not lists:
+            raise self._absent()
+        with ThreadPoolExecutor(len(lists), thread_name_prefix="zone") as pool:
+            return list(pool.map(lambda shared: self._newer(shared, now, deadline), lists))
+
+    def _must_be_deleted(self, entries: Mapping[str, Json]) -> None:
+        """A group that no list shows was deleted with all its instances, if they are gone; else the look has failed."""
+        if self._deleted or (self._seen and not self._seen.keys() & entries.keys()):
+            self._deleted = True
+            return
+        raise self._absent()
+
+    def _absent(self) -> BackendError:
+        return BackendError(ErrorClass.NOT_FOUND, f"The resource '{self._place.path}' was not found.")
+
+    def _list_members(self, reads: ComputeReads, deadline: float) -> Mapping[str, Member]:
+        members = read_members(reads, self._place, deadline)
+        if not members and self.members and (count := counted(reads.group(self._place, deadline))):
+            raise BackendError(ErrorClass.OTHER, f"no members are listed, but the group counts {count}")
+        self._listed, self._deleted = time.monotonic(), False
+        self._zones |= {member.zone for member in members.values()} - {""}
+        return members
+
+    def _judged(self, member: Member, entry: Json | None, now: float) -> _Seen:
+        """What the two entries say; the very same as before when neither changed."""
+        before = self._seen.get(member.name)
+        if before is not None and before.member == member and before.entry == entry:
+            return before
+        instance = read_instance(entry) if entry is not None else None
+        return _Seen(member, entry, machine(member, instance, before.machine if before else None, now))
+
+    def _published(self, found: dict[str, Machine], refused: Mapping[str, Machine]) -> Mapping[str, Machine]:
         """Our machines by name; the very mapping of the look before when nothing changed."""
         before = self._machines
-        machines = {
-            name: self._resolved(machine(member, instances.get(name), before.get(name), now), before.get(name))
-            for name, member in members.items()
-        }
-        if self._resolver:
-            for name in before.keys() - machines.keys():
+        if self._resolver is not None:
+            found = {name: self._resolved(self._resolver, made) for name, made in found.items()}
+            for name in before.keys() - found.keys():
                 self._resolver.forget(name)
-        same = len(machines) == len(before) and all(before.get(name) is made for name, made in machines.items())
-        return before if same else machines
+        found |= refused
+        same = len(found) == len(before) and all(before.get(name) is made for name, made in found.items())
+        self._machines = before if same else found
+        return self._machines
 
-    def _resolved(self, made: Machine, before: Machine | None) -> Machine:
-        """The machine, pending while its name has to resolve and does not."""
-        if made.phase is not Phase.RUNNING or self._resolver is None or self._resolver.resolves(made.name):
+    def _resolved(self, resolver: Resolver, made: Machine) -> Machine:
+        """The machine, pending while its name does not resolve."""
+        if made.phase is not Phase.RUNNING or resolver.resolves(made.name):
             return made
         waiting = replace(made, phase=Phase.PENDING, failure=UNRESOLVED)
+        before = self._machines.get(made.name)
         return before if before == waiting and before is not None else waiting
 
-    def _abandoned(self, instances: Mapping[str, Instance], members: Mapping[str, Member]) -> tuple[str, ...]:
-        """Members that someone took out of the group and that run on: they are no longer ours to delete."""
-        left = sorted(
-            name
-            for name, member in self.members.items()
-            if name not in members
-            and name in instances
-            and instances[name].status == "RUNNING"
-            and (member.action == "ABANDONING" or member.action not in LEAVING_ACTIONS)
-        )
-        return (f"{len(left)} members left the group and run on, e.g. {left[0]}.",) if left else ()
+    # --- what people should know --------------------------------------------------------------------------------------
+
+    def _settings(self, group: Json | None) -> Iterator[str]:
+        if group is None:
+            yield f"the group was deleted: {self._place.path}"
+        else:
+            yield from (finding.text for finding in group_findings(self._pool, group))
+
+    def _compare(self, members: Mapping[str, Member], entries: Mapping[str, Json]) -> None:
+        """What someone else did since the look before, as far as two looks tell."""
+        for name, seen in self._seen.items():
+            member = members.get(name)
+            if member is None and (seen.member.action == "ABANDONING" or seen.member.action not in LEAVING_ACTIONS):
+                self._strays.add(name)
+            elif member is not None and member.action == "DELETING" and seen.machine.phase is Phase.RUNNING:
+                self._taken.add(name)
+        self._strays = {name for name in self._strays - members.keys() if _runs(entries.get(name))}
+        self._taken = self._taken & members.keys() - self._asked
+        self._asked &= members.keys()
+
+    def _doings_of_others(self, members: Mapping[str, Member], ours: Mapping[str, Member]) -> Iterator[str]:
+        foreign = sorted(members.keys() - ours.keys())
+        if foreign:
+            yield f"{len(foreign)} members are not ours, e.g. {foreign[0]}: someone else resizes or uses the group."
+        if self._taken:
+            words = f"e.g. {min(self._taken)}: someone else shrinks the group."
+            yield f"{len(self._taken)} members that ran are being deleted, not by us, {words}"
+        if self._strays:
+            words = f"e.g. {min(self._strays)}: nobody deletes them."
+            yield f"{len(self._strays)} members were taken out of the group and run on, {words}"
 
     def _say(self, problems: Sequence[str]) -> None:
-        """Log what is new among the group's problems."""
+        """Remember the group's problems, and log what is new among them."""
         for problem in problems:
-            if problem not in self._said:
-                log.warning("The group has a problem", extra={"pool": self._pool, "problem": problem})
-        self._said = frozenset(problems)
+            if problem not in self._problems:
+                log.warning("The group has a problem", extra={"pool": self._pool.name, "problem": problem})
+        self._problems = tuple(problems)
+
+
+def _runs(entry: Json | None) -> bool:
+    return entry is not None and entry.get("status") == "RUNNING"
 
 
 @contextmanager
@@ -124,16 +253,8 @@ def _understood() -> Iterator[None]:
         raise BackendError(ErrorClass.OTHER, f"answer not understood: {type(error).__name__}: {error}") from error
 
 
-def read_members(reads: ComputeReads, deadline: float) -> dict[str, Member]:
+def read_members(reads: ComputeReads, place: Place, deadline: float) -> dict[str, Member]:
     """The members of the group by name, or BackendError. ``deadline`` is monotonic time."""
     with _understood():
-        return {member.name: member for member in (read_member(item, reads.zone) for item in reads.members(deadline))}
-
-
-def _read_instances(reads: ComputeReads, zones: Collection[str], deadline: float) -> dict[str, Instance]:
-    """The instances of all zones by name; the first zone that fails fails them all."""
-    if not zones:
-        return {}
-    with ThreadPoolExecutor(len(zones), thread_name_prefix="zone") as pool:
-        lists = list(pool.map(lambda zone: reads.instances(zone, deadline), sorted(zones)))
-    return {instance.name: instance for items in lists for instance in map(read_instance, items)}
+        items = reads.members(place, deadline)
+        return {member.name: member for member in (read_member(item, place.zone) for item in items)}

@@ -217,19 +217,15 @@ def spec(group: Json) -> str:
     return ",".join(url.partition("/projects/")[2] or url for url in urls)
 
 
-def group_problems(group: Json) -> tuple[str, ...]:
-    """What of the group's settings will go wrong, as sentences for people."""
-    problems = []
-    update = group.get("updatePolicy") or {}
-    if update.get("type") == "PROACTIVE" and update.get("replacementMethod", "SUBSTITUTE") == "SUBSTITUTE":
-        problems.append(
-            "updatePolicy is PROACTIVE with replacementMethod SUBSTITUTE: every create will be refused"
-            " (CONDITION_NOT_MET). Set the type to OPPORTUNISTIC, or the method to RECREATE."
-        )
-    lifecycle = group.get("instanceLifecyclePolicy") or {}
-    if lifecycle.get("defaultActionOnFailure", "REPAIR") != "DO_NOTHING":
-        problems.append(
-            "defaultActionOnFailure is REPAIR: the group recreates lost machines under their old names; they are"
-            " deleted as soon as they are seen. Set it to DO_NOTHING."
-        )
-    return tuple(problems)
+def settled(group: Json, members: int) -> bool:
+    """The group does nothing with any of its members, and has and wants exactly so many."""
+    actions = group.get("currentActions") or {}
+    return (actions.get("none", 0), counted(group), group.get("targetSize", 0)) == (members, members, members)
+
+
+def zones(group: Json, zone: str) -> frozenset[str]:
+    """Where the group's instances may be; ``zone`` is that of a zonal group, empty for a regional one."""
+    if zone:
+        return frozenset({zone})
+    policy = group.get("distributionPolicy") or {}
+    return frozenset(entry["zone"].rpartition("/")[2] for entry in policy.get("zones") or [])

@@ -3,12 +3,13 @@
 The only importer of google.cloud.compute, whose import takes a second and 150 MB: import this module only where a
 group is configured. Promises of the backend protocol, and how they are kept here:
 
-* A look costs three calls: the group, its members, the instances of each zone with members (a page per 500); two while
-  the group is empty. It is complete or raises (``group_observer``).
+* A look costs a list of the location's groups and one of each zone's instances (a page per 500), which all pools of
+  the project share; while the group changes, also a list of its members. It is complete or raises (``group_observer``).
 * A create is one call per 1,000 names plus usually one wait. The operation ends when the group has *accepted* the
-  names: that is all it says. What becomes of them is seen by looking; the group itself would try for ever.
+  names: that is all it says. What becomes of them is seen by looking; the group itself would try for ever. One that
+  does not end soon is asked for with the looks (``admissions``).
 * createInstances carries a request id made from its content, so that a repeat after a crash or a lost answer is the
-  same request to Compute.
+  same request to Compute. It carries names alone: with a preservedState the group would become stateful.
 * A delete is one list of members, then one call per 1,000 of those that are there: Compute deletes by name, so we look
   just before which instance has it. It needs no request id: to delete twice is harmless.
 * ``ExtendedOperation.result()`` is never used: it asks Google's own address whatever the endpoint is.
@@ -28,10 +29,19 @@ from typing import Any, TypeVar
 from google.api_core.client_options import ClientOptions
 from google.cloud import compute_v1
 
-from provisioner.backends import BackendError, MayStart
+from provisioner.backends import BackendError, Finding, MayStart
+from provisioner.backends.admissions import Admissions
 from provisioner.backends.calls import Call, run_calls
 from provisioner.backends.compute_errors import CALL_ERRORS, AlreadyExists, of_exception, operation_error, raised
-from provisioner.backends.compute_reads import USUAL_TIMES, ComputeReads, ComputeTimes, Place, credentials_for
+from provisioner.backends.compute_project import Project, Projects
+from provisioner.backends.compute_reads import USUAL_TIMES, ComputeTimes, Json, Place, credentials_for
+from provisioner.backends.group_check import (
+    autoscaler_findings,
+    group_findings,
+    missing,
+    name_findings,
+    template_findings,
+)
 from provisioner.backends.group_observer import GroupObserver, read_members
 from provisioner.backends.instances import Member
 from provisioner.backends.resolver import Resolver
@@ -60,6 +70,9 @@ HASTE = 1 / 3
 REQUEST_IDS = uuid.UUID("5d3f1f3e-6f43-4c7e-9d2a-0f2f1c1b7a10")
 """Namespace of our request ids. Any fixed value does; a new one only forgets requests under way."""
 
+CHECK_FIELDS = "name,autoscalingPolicy/mode,properties/labels"
+"""Of an autoscaler and of an instance template."""
+
 REMEMBERED_IDS = 10_000
 """Request ids of failed operations. Compute forgets them, too (when, is not documented)."""
 
@@ -76,16 +89,23 @@ class MigBackend:
         prefix: str,
         adopt_prefixes: tuple[str, ...] = (),
         times: ComputeTimes = USUAL_TIMES,
+        projects: Projects | None = None,
     ) -> None:
-        """Calls nothing yet. Names that begin with one of ``adopt_prefixes`` may be deleted like ours."""
+        """Calls nothing yet. Names that begin with one of ``adopt_prefixes`` may be deleted like ours.
+
+        ``projects``: shared by all pools of the provisioner; ``times`` is theirs when it is given.
+        """
         self.pool = pool.name
         self.lag = pool.lag_seconds
         self.pace = pool.observe_seconds
-        self._settings, self._times = pool, times
+        self._settings = pool
+        self._project = (projects or Projects(prefix=prefix, times=times)).of(pool)
+        self._place = Place.of(pool)
         self._prefix, self._adopt = prefix, adopt_prefixes
         self._shape = name_pattern(prefix)
         self._resolver = Resolver() if pool.require_dns else None
-        self._observer = GroupObserver(pool.name, prefix=prefix, resolver=self._resolver)
+        self._observer = GroupObserver(pool, self._project, prefix=prefix, resolver=self._resolver)
+        self._admissions = Admissions()
         self._ending = threading.Event()
         self._next_look = 0.0
         self._lock = threading.Lock()
@@ -102,7 +122,26 @@ class MigBackend:
         """
         self._ending.wait(max(0.0, self._next_look - time.monotonic()))
         self._next_look = time.monotonic() + HASTE * self.pace
-        return self._observer.look(self._api().reads, now, strangers)
+        reads, location = self._project.reads, self._place.location
+        self._admissions.ask(lambda name: reads.operation(location, name, time.monotonic() + reads.times.call))
+        return self._observer.look(now, strangers, self._admissions.refused(self._observer.members))
+
+    def check(self, seconds: float) -> list[Finding]:
+        """What of the group's settings will go wrong; BackendError when it cannot be read within ``seconds``."""
+        deadline = time.monotonic() + seconds
+        try:
+            group = self._project.reads.group(self._place, deadline)
+        except BackendError as error:
+            if error.failure.error is ErrorClass.NOT_FOUND:
+                return [missing(self._settings)]
+            raise
+        members = self._members(deadline)
+        return [
+            *group_findings(self._settings, group),
+            *self._of_resource(autoscaler_findings, group.get("status", {}).get("autoscaler"), deadline),
+            *self._of_resource(template_findings, group.get("instanceTemplate"), deadline),
+            *name_findings(self._settings, self._prefix, members),
+        ]
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """Ask the group for the names, by template and thousand. Names it already has are a success without a call."""
@@ -126,8 +165,9 @@ class MigBackend:
         outcomes = [Outcome(delete) for delete in deletes if not self._may_delete(delete.name)]
         if not ours or not may_start():
             return outcomes
+        self._admissions.forget([delete.name for delete in ours])
         try:
-            members = self._members(self._api())
+            members = self._members(time.monotonic() + self._project.times.call)
         except BackendError as error:
             return _in_order([*outcomes, *(Outcome(delete, error.failure) for delete in ours)], deletes)
         there = [delete for delete in ours if _holds(members.get(delete.name), delete)]
@@ -139,6 +179,7 @@ class MigBackend:
             for addressed in (True, False)
             for chunk in _chunks([(url, delete) for url, delete in named if ("/" in url) is addressed])
         ]
+        self._observer.expect_change([delete.name for delete in there])
         return _in_order(outcomes + run_calls(calls, workers=WORKERS, may_start=may_start), deletes)
 
     def close(self) -> None:
@@ -148,35 +189,46 @@ class MigBackend:
             self._resolver.close()
         if self._connected:
             self._connected.close()
+        self._project.close()
 
     def _api(self) -> _Api:
-        """The clients, made at first use: missing credentials make this pool unobservable, not the loop fail."""
+        """The typed client, made at first use: missing credentials make this pool unobservable, not the loop fail."""
         with self._lock:
             if self._connected is None:
-                self._connected = _Api(self._settings, self._prefix, self._times)
+                self._connected = _Api(self._settings, self._project)
             return self._connected
 
     def _may_delete(self, name: str) -> bool:
         """Law 5: what has not the shape of our names is never touched, unless the configuration adopts it."""
         return bool(self._shape.fullmatch(name)) or name.startswith(self._adopt)
 
-    def _members(self, api: _Api) -> dict[str, Member]:
-        return read_members(api.reads, time.monotonic() + self._times.call)
+    def _members(self, deadline: float) -> dict[str, Member]:
+        return read_members(self._project.reads, self._place, deadline)
+
+    def _of_resource(
+        self, findings: Callable[[MigPool, Json], list[Finding]], url: str | None, deadline: float
+    ) -> list[Finding]:
+        """What is found in a resource that the group names, if it names one."""
+        if not url:
+            return []
+        path = "projects/" + url.partition("/projects/")[2]
+        return findings(self._settings, self._project.reads.resource(path, CHECK_FIELDS, deadline))
 
     def _create(self, names: Sequence[str]) -> Mapping[str, Failure]:
-        """One createInstances. A result that stays unknown is a TIMEOUT: the next create has the same request id."""
+        """One createInstances. Compute has taken it once it is answered; a late result is for the looks."""
         api, id_ = self._api(), self._unspent_id(names)
+        self._observer.expect_change()
         try:
             operation = api.create(names, id_)
             done = operation.get("status") == "DONE"
-            ended = operation if done else api.reads.finished(operation["name"])
+            ended = operation if done else self._project.reads.finished(self._place.location, operation["name"])
             if ended is None:
-                raise BackendError(ErrorClass.TIMEOUT, f"not accepted within {self._times.admission:.0f} s")
-            if error := operation_error(ended):
+                self._admissions.expect(operation["name"], names)
+            elif error := operation_error(ended):
                 self._spend(id_)
                 raise raised(error)
         except AlreadyExists as error:
-            return self._look_again(api, names, error.failure.text)
+            return self._look_again(names, error.failure.text)
         return {}
 
     def _unspent_id(self, names: Sequence[str]) -> str:
@@ -193,14 +245,14 @@ class MigBackend:
             if len(self._spent) > REMEMBERED_IDS:
                 del self._spent[next(iter(self._spent))]
 
-    def _look_again(self, api: _Api, names: Sequence[str], text: str) -> Mapping[str, Failure]:
+    def _look_again(self, names: Sequence[str], text: str) -> Mapping[str, Failure]:
         """A name of the call is taken; Compute says neither which nor what became of the others.
 
         Members with these names are ours, for nobody else makes names of our shape: a success. The others count as
         unanswered, so that they are asked for again, by then without the names that are there.
         """
         try:
-            members = self._members(api)
+            members = self._members(time.monotonic() + self._project.times.call)
         except BackendError:
             members = {}
         return {name: Failure(ErrorClass.UNAVAILABLE, text) for name in names if name not in members}
@@ -239,12 +291,11 @@ def request_id(group: Sequence[str], names: Sequence[str], tries: int) -> str:
 
 
 class _Api:
-    """The clients of one group. The typed one is used for mutations; its answers are turned into JSON."""
+    """The mutations of one group, through the typed client; its answers are turned into JSON."""
 
-    def __init__(self, pool: MigPool, prefix: str, times: ComputeTimes) -> None:
+    def __init__(self, pool: MigPool, project: Project) -> None:
         credentials = credentials_for(pool)
-        self._place, self._times = Place.of(pool), times
-        self.reads = ComputeReads(self._place, credentials, prefix=prefix, times=times)
+        self._place, self._times, self._budget = Place.of(pool), project.times, project.budget
         zonal = bool(self._place.zone)
         kind = compute_v1.InstanceGroupManagersClient if zonal else compute_v1.RegionInstanceGroupManagersClient
         self._client = kind(credentials=credentials, client_options=ClientOptions(api_endpoint=self._place.root))
@@ -269,10 +320,14 @@ class _Api:
             self._body.format(verb): body,
             **more,
         }
+        self._budget.count()
         try:
             operation = call(request=request, timeout=self._times.call, retry=None)
         except CALL_ERRORS as error:
-            raise of_exception(error) from error
+            failed = of_exception(error)
+            if failed.failure.error is ErrorClass.THROTTLED:
+                self._budget.refused()
+            raise failed from error
         answer: Mapping[str, Any] = json.loads(compute_v1.Operation.to_json(operation, use_integers_for_enums=False))
         if not answer.get("name"):
             raise BackendError(ErrorClass.UNAVAILABLE, f"{verb}Instances was answered with something else: {answer}")
@@ -280,5 +335,4 @@ class _Api:
 
     def close(self) -> None:
         """Close the connections."""
-        self.reads.close()
         self._client.transport.close()

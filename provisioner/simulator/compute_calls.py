@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from provisioner.simulator.compute_documents import (
+    autoscaler_document,
     instance_group_document,
     mig_document,
     project_document,
@@ -300,13 +301,26 @@ def _group_aggregated(call: Call) -> Document:
     return aggregated_page(call.listing(), "instanceGroupAggregatedList", "instanceGroups", scopes)
 
 
+def _autoscalers(call: Call, scope: str) -> dict[str, Document]:
+    migs = call.groups.migs_of(call.project, scope)
+    return {mig.spec.name: autoscaler_document(mig) for mig in migs if mig.spec.autoscaler_mode}
+
+
+def _autoscaler_get(call: Call) -> Document:
+    call.check_place()
+    document = _autoscalers(call, call.scope).get(call.parts["name"])
+    if document is None:
+        raise ApiError(404, "notFound", f"The resource '{call.path}' was not found")
+    return document
+
+
 def _autoscaler_list(call: Call) -> Document:
     kind = "autoscalerList" if call.scope.startswith("zones") else "regionAutoscalerList"
-    return page_of(call.listing(), kind, fixed({}))
+    return page_of(call.listing(), kind, fixed(_autoscalers(call, call.scope)))
 
 
 def _autoscaler_aggregated(call: Call) -> Document:
-    scopes = {scope: fixed({}) for scope in _scopes(call)}
+    scopes = {scope: fixed(_autoscalers(call, scope)) for scope in _scopes(call)}
     return aggregated_page(call.listing(), "autoscalerAggregatedList", "autoscalers", scopes)
 
 
@@ -351,6 +365,7 @@ def _of_scope(prefix: str, placeholder: str) -> list[Method]:
         Method(migs + "listPerInstanceConfigs", "POST", mig + "/listPerInstanceConfigs", _list_configs),
         Method(groups + "get", "GET", scope + "instanceGroups/{name}", _group_get),
         Method(groups + "list", "GET", scope + "instanceGroups", _group_list),
+        Method(autoscalers + "get", "GET", scope + "autoscalers/{name}", _autoscaler_get),
         Method(autoscalers + "list", "GET", scope + "autoscalers", _autoscaler_list),
         Method(operations + "get", "GET", operation, _operation_get),
         Method(operations + "wait", "POST", operation + "/wait", _operation_get, waits=True),

@@ -74,11 +74,34 @@ def mig_document(mig: Mig) -> Document:
         "standbyPolicy": {"initialDelaySec": 0, "mode": "MANUAL"},
         "selfLink": BASE + spec.path,
     }
+    if spec.autoscaler_mode:
+        document["status"]["autoscaler"] = BASE + spec.autoscaler
     if spec.region:
         zones = [{"zone": f"{BASE}projects/{spec.project}/zones/{zone}"} for zone in spec.all_zones]
         document["distributionPolicy"] = {"targetShape": "EVEN", "zones": zones}
         document["updatePolicy"]["instanceRedistributionType"] = "NONE"
     return document
+
+
+def autoscaler_document(mig: Mig) -> Document:
+    """The autoscaler that is attached to a MIG; it bears the MIG's name."""
+    spec = mig.spec
+    return _located(spec.project, spec.scope) | {
+        "kind": "compute#autoscaler",
+        "id": numeric_id(spec.autoscaler),
+        "name": spec.name,
+        "creationTimestamp": timestamp(mig.created),
+        "target": BASE + spec.path,
+        "status": "ACTIVE",
+        "autoscalingPolicy": {
+            "mode": spec.autoscaler_mode,
+            "minNumReplicas": 0,
+            "maxNumReplicas": 10,
+            "coolDownPeriodSec": 60,
+            "cpuUtilization": {"utilizationTarget": 0.6, "predictiveMethod": "NONE"},
+        },
+        "selfLink": BASE + spec.autoscaler,
+    }
 
 
 def instance_group_document(mig: Mig) -> Document:

@@ -38,6 +38,8 @@ class MigSpec:
     """PROACTIVE with SUBSTITUTE refuses createInstances."""
     default_action_on_failure: str = "DO_NOTHING"
     """REPAIR makes a dead VM again under the same name."""
+    autoscaler_mode: str = ""
+    """Of the autoscaler that is attached: ON, OFF or ONLY_SCALE_OUT. It never acts. Empty: there is none."""
     list_results: str = "PAGELESS"
     """PAGELESS ignores maxResults and pageToken of listManagedInstances, as Google does by default."""
     provisioning_model: str = "STANDARD"
@@ -69,6 +71,11 @@ class MigSpec:
     def path(self) -> str:
         """The MIG's own relative URL."""
         return f"projects/{self.project}/{self.scope}/instanceGroupManagers/{self.name}"
+
+    @property
+    def autoscaler(self) -> str:
+        """Relative URL of its autoscaler, if it has one."""
+        return f"projects/{self.project}/{self.scope}/autoscalers/{self.name}"
 
     @property
     def reference(self) -> str:

@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ from provisioner.model import (
     Delete,
     DeleteReason,
     ErrorClass,
+    Failure,
     Outcome,
     Phase,
 )
@@ -28,6 +30,7 @@ from tests.mig_bench import (
     DELETES,
     PROJECT,
     REGIONAL,
+    TIMINGS,
     ZONAL,
     Bench,
     classes,
@@ -108,14 +111,14 @@ def test_a_machine_runs_once_its_name_resolves_where_that_is_required(zonal: Ben
 
 
 def test_the_calls_of_a_look(bench: Bench) -> None:
-    bench.look()
-    assert bench.calls_of(bench.look) == [bench.spec.name, "listManagedInstances"]
+    """Members are listed while the group changes, or may change because it was asked to."""
+    shared = ["instanceGroupManagers"] + ["instances"] * len(bench.spec.all_zones)
+    assert sorted(bench.calls_of(bench.look)) == sorted([*shared, "listManagedInstances"])
+    assert sorted(bench.calls_of(bench.look)) == shared
     bench.create(1, 2, 3)
+    assert sorted(bench.calls_of(bench.look)) == sorted([*shared, "listManagedInstances"])
     bench.running(3)
-    zones = len(bench.spec.all_zones)
-    assert sorted(bench.calls_of(bench.look)) == sorted(
-        [bench.spec.name, "listManagedInstances"] + ["instances"] * zones
-    )
+    until(lambda: sorted(bench.calls_of(bench.look)) == shared, 10, what="a look at a quiet group")
 
 
 @pytest.mark.parametrize("list_results", ["PAGELESS", "PAGINATED"])
@@ -130,6 +133,7 @@ def test_more_machines_than_fit_in_a_call_or_a_page(list_results: str) -> None:
         snapshot = bench.running(1001)
         assert len({machine.ip for machine in snapshot.machines.values()}) == 1001
         pages = 3 if list_results == "PAGINATED" else 1
+        bench.restarted()
         look = bench.calls_of(bench.look)
         assert (look.count("listManagedInstances"), look.count("instances")) == (pages, 3)
         assert failures(bench.delete(*snapshot.machines.values())) == []
@@ -213,12 +217,26 @@ def test_an_operation_that_failed_is_not_the_answer_to_the_next_try(zonal: Bench
 
 
 @pytest.mark.parametrize("mode", ["op_stuck", "op_gone"])
-def test_a_result_that_does_not_come_leaves_it_open(zonal: Bench, mode: str) -> None:
+def test_a_result_that_does_not_come_is_left_to_the_looks(zonal: Bench, mode: str) -> None:
     zonal.restarted(ComputeTimes(admission=1.2))
     zonal.cloud.set_faults(Fault(mode))
-    assert failures(zonal.create(1, 2)) == [ErrorClass.TIMEOUT] * 2
+    assert failures(zonal.create(1, 2)) == []
     assert zonal.calls("wait") <= 5, "the pauses between two waits grow"
     zonal.running(2)
+
+
+def test_a_create_that_is_refused_late_shows_machines_that_are_gone(zonal: Bench) -> None:
+    zonal.restarted(ComputeTimes(admission=0.1))
+    zonal.cloud.do(lambda: setattr(zonal.cloud.groups.operations, "timings", replace(TIMINGS, operation=(4.0, 4.0))))
+    zonal.cloud.set_faults(Fault("op_error", "hf-a", params={"code": "QUOTA_EXCEEDED", "message": "none left"}))
+    assert failures(zonal.create(1, 2)) == []
+    until(lambda: phases(zonal.look()) == [Phase.GONE] * 2, 10, what="the refusal")
+    snapshot = zonal.look()
+    machine = snapshot.machines[name(1)]
+    assert machine.failure == Failure(ErrorClass.QUOTA, "QUOTA_EXCEEDED: none left")
+    assert zonal.look().machines is snapshot.machines
+    assert failures(zonal.delete(*snapshot.machines.values())) == []
+    assert zonal.look().machines == {}
 
 
 def test_a_server_that_hangs_leaves_it_open(zonal: Bench) -> None:

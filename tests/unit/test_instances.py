@@ -11,7 +11,6 @@ from provisioner.backends.instances import (
     Instance,
     Member,
     counted,
-    group_problems,
     machine,
     read_instance,
     read_member,
@@ -320,28 +319,3 @@ def test_a_group_counts_members_whatever_they_do() -> None:
 )
 def test_the_spec_changes_with_the_template(group: dict[str, Any], expected: str) -> None:
     assert spec(group) == expected
-
-
-GOOD = {
-    "updatePolicy": {"type": "OPPORTUNISTIC", "replacementMethod": "SUBSTITUTE"},
-    "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
-}
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        pytest.param({}, (), id="as recommended"),
-        pytest.param({"updatePolicy": {"type": "PROACTIVE", "replacementMethod": "RECREATE"}}, (), id="RECREATE"),
-        pytest.param(
-            {"updatePolicy": {"type": "PROACTIVE", "replacementMethod": "SUBSTITUTE"}},
-            ("CONDITION_NOT_MET",),
-            id="creates would be refused",
-        ),
-        pytest.param({"instanceLifecyclePolicy": {}}, ("REPAIR",), id="repair is the default"),
-    ],
-)
-def test_problems_of_a_group(changes: dict[str, Any], words: tuple[str, ...]) -> None:
-    problems = group_problems(GOOD | changes)
-    assert len(problems) == len(words)
-    assert all(word in problem for word, problem in zip(words, problems, strict=True))

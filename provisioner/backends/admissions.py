@@ -1,0 +1,69 @@
+"""Creates that Compute took and has not decided on: asked for again with each look, so that none holds up its pool.
+
+An operation says only whether the group accepted the names. One that is accepted needs no word: its instances are
+seen. One that is refused late is shown as machines that are gone, with Compute's words, until they are deleted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from provisioner.backends.compute_errors import operation_error, raised
+from provisioner.model import Machine, Phase
+
+GIVE_UP = 1800.0
+"""Seconds after which an undecided operation is no longer asked for: its slots' own deadlines have passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Undecided:
+    names: tuple[str, ...]
+    until: float
+
+
+class Admissions:
+    """The undecided creates of one group. Used by several threads at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._undecided: dict[str, _Undecided] = {}
+        self._refused: dict[str, Machine] = {}
+
+    def expect(self, operation: str, names: Sequence[str]) -> None:
+        """Ask for this operation from the next look on."""
+        with self._lock:
+            self._undecided[operation] = _Undecided(tuple(names), time.monotonic() + GIVE_UP)
+
+    def ask(self, read: Callable[[str], Mapping[str, Any] | None]) -> None:
+        """Ask for all that are undecided, once each; ``read`` gives an operation, or None when it cannot."""
+        with self._lock:
+            undecided = dict(self._undecided)
+        for name, waiting in undecided.items():
+            operation = read(name)
+            if operation is not None and operation.get("status") == "DONE":
+                self._decided(name, waiting, operation)
+            elif time.monotonic() > waiting.until:
+                self._decided(name, waiting, {})
+
+    def refused(self, members: Collection[str]) -> Mapping[str, Machine]:
+        """The names that were refused, as machines. One that is a member all the same was asked for twice."""
+        with self._lock:
+            return {name: machine for name, machine in self._refused.items() if name not in members}
+
+    def forget(self, names: Collection[str]) -> None:
+        """These were deleted."""
+        with self._lock:
+            for name in names:
+                self._refused.pop(name, None)
+
+    def _decided(self, name: str, waiting: _Undecided, operation: Mapping[str, Any]) -> None:
+        error = operation_error(operation)
+        with self._lock:
+            self._undecided.pop(name, None)
+            if error is not None:
+                failure = raised(error).failure
+                self._refused |= {one: Machine(one, Phase.GONE, failure=failure) for one in waiting.names}

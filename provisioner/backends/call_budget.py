@@ -1,0 +1,65 @@
+"""Keeps the calls to one Google Cloud project below a number per minute, and quiet after Compute said "too many".
+
+Compute counts calls in fixed windows of 60 s whose beginning nobody knows, and refuses what is above with 403
+``rateLimitExceeded`` until the next one begins. So what is kept here holds for every 60 s, wherever they begin.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+
+from provisioner.backends import BackendError
+from provisioner.model import ErrorClass
+
+
+class CallBudget:
+    """At most ``calls`` reads begin within any ``window`` seconds. Used by several threads at once."""
+
+    def __init__(self, calls: int, window: float) -> None:
+        self._calls, self._window = calls, window
+        self._begun: deque[float] = deque()
+        self._quiet_until = 0.0
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+
+    def take(self, deadline: float) -> None:
+        """Wait for the turn of a read; THROTTLED when it does not come before ``deadline`` (monotonic time)."""
+        while (wait := self._turn()) > 0:
+            if time.monotonic() + wait > deadline:
+                raise BackendError(ErrorClass.THROTTLED, f"our own limit of {self._calls} calls a minute is used up")
+            if self._closed.wait(wait):
+                raise BackendError(ErrorClass.UNAVAILABLE, "the provisioner ends")
+
+    def count(self) -> None:
+        """Note a mutation. It does not wait: there are few of them, and what they do is awaited."""
+        with self._lock:
+            self._check_quiet()
+            self._begun.append(time.monotonic())
+
+    def refused(self) -> None:
+        """Compute said that the window is used up: no call before another one has begun for certain."""
+        with self._lock:
+            self._quiet_until = time.monotonic() + self._window
+
+    def close(self) -> None:
+        """End every wait."""
+        self._closed.set()
+
+    def _turn(self) -> float:
+        """Seconds to wait; 0 and the call is noted."""
+        with self._lock:
+            self._check_quiet()
+            now = time.monotonic()
+            while self._begun and self._begun[0] <= now - self._window:
+                self._begun.popleft()
+            if len(self._begun) < self._calls:
+                self._begun.append(now)
+                return 0.0
+            return self._begun[len(self._begun) - self._calls] + self._window - now
+
+    def _check_quiet(self) -> None:
+        if (left := self._quiet_until - time.monotonic()) > 0:
+            words = f"rateLimitExceeded: Compute takes no more calls of this project now; quiet for {left:.0f} s"
+            raise BackendError(ErrorClass.THROTTLED, words)

@@ -1,0 +1,100 @@
+"""A list that several pools need is read once for those who ask at about the same time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import pytest
+
+from provisioner.backends import BackendError
+from provisioner.backends.compute_project import Projects, SharedList
+from provisioner.backends.compute_reads import Json
+from provisioner.model import ErrorClass
+from provisioner.settings import MigPool
+from tests.waiting import until
+
+SLOW, DEADLINE = 1000.0, 0.0
+
+
+class Server:
+    """Counts the readings; one may fail, or wait until it is let go on."""
+
+    def __init__(self) -> None:
+        self.readings = 0
+        self.error: ErrorClass | None = None
+        self.free = threading.Event()
+        self.free.set()
+
+    def read(self, _deadline: float) -> Mapping[str, Json]:
+        self.readings += 1
+        self.free.wait(10)
+        if self.error:
+            raise BackendError(self.error, "no")
+        return {"a": {"reading": self.readings}}
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def shared(server: Server) -> SharedList:
+    return SharedList(server.read)
+
+
+def began(shared: SharedList, pool: str, now: float, pace: float = SLOW) -> float:
+    return shared.newer(pool, now, pace=pace, deadline=DEADLINE).began
+
+
+def test_pools_that_look_in_step_share_a_reading(server: Server, shared: SharedList) -> None:
+    assert [began(shared, pool, 1.0 + n) for n, pool in enumerate("abc")] == [1.0, 1.0, 1.0]
+    assert [began(shared, pool, 11.0 + n) for n, pool in enumerate("cba")] == [11.0, 11.0, 11.0]
+    assert server.readings == 2
+
+
+def test_no_pool_gets_a_reading_twice(server: Server, shared: SharedList) -> None:
+    assert [began(shared, "a", now) for now in (1.0, 2.0, 3.0)] == [1.0, 2.0, 3.0]
+    assert server.readings == 3
+
+
+def test_an_old_reading_serves_nobody(server: Server, shared: SharedList) -> None:
+    assert [began(shared, pool, now, pace=0.0) for now, pool in ((1.0, "a"), (2.0, "b"))] == [1.0, 2.0]
+    assert server.readings == 2
+
+
+def test_who_asks_during_a_reading_waits_for_it(server: Server, shared: SharedList) -> None:
+    server.free.clear()
+    results: list[float] = []
+
+    def ask(pool: str) -> None:
+        results.append(began(shared, pool, 1.0))
+
+    threads = [threading.Thread(target=ask, args=(pool,)) for pool in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    until(lambda: server.readings == 1, 5)
+    server.free.set()
+    for thread in threads:
+        thread.join(5)
+    assert (results, server.readings) == ([1.0, 1.0], 1)
+
+
+def test_a_failure_is_shared_and_not_repeated_to_the_same_pool(server: Server, shared: SharedList) -> None:
+    server.error = ErrorClass.UNAVAILABLE
+    for pool in ("a", "b"):
+        with pytest.raises(BackendError, match="no"):
+            began(shared, pool, 1.0)
+    assert server.readings == 1
+    server.error = None
+    assert began(shared, "a", 2.0) == 2.0
+
+
+def test_pools_of_one_project_share_and_others_do_not() -> None:
+    projects = Projects(prefix="hf")
+    pool = MigPool(name="a", project="p", zone="us-central1-a", group="g")
+    same = MigPool(name="b", project="p", region="us-east1", group="h")
+    other = MigPool(name="c", project="q", zone="us-central1-a", group="g")
+    assert projects.of(pool) is projects.of(same)
+    assert projects.of(pool) is not projects.of(other)
