@@ -93,6 +93,7 @@ def parser() -> argparse.ArgumentParser:
     _add_output(plan)
     check = add("check", _check, "Check the configuration; every mistake at once.")
     check.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="provisioner.yaml or its directory")
+    check.add_argument("--live", action="store_true", help="also ask the clouds whether machines can be made there")
     _add_output(check)
     recover = add("recover", _recover, "Release the brake on orphans, after you looked at `provisioner status`.")
     _add_state(recover)
@@ -211,8 +212,18 @@ def _plan(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     from provisioner import inspection
 
-    _print(options, inspection.check_document(_settings(options.config)), inspection.check_text)
-    return FINE
+    settings = _settings(options.config)
+    document = inspection.check_document(settings)
+    if options.live:
+        from provisioner.backends import BackendError
+        from provisioner.service import check_live
+
+        try:
+            document["findings"] = inspection.findings_document(check_live(settings))
+        except BackendError as error:
+            raise UsageError(str(error)) from error
+    _print(options, document, inspection.check_text)
+    return FINE if inspection.check_is_fine(document) else PROBLEM
 
 
 def _recover(options: argparse.Namespace) -> int:

@@ -110,7 +110,17 @@ class _Reader:
             Settings, body, str(self.path), "", template_limits=limits, instance=self.provider.name
         )
         self.problems += problems
+        if settings is not None:
+            self.check_adopted(settings)
         return settings
+
+    def check_adopted(self, settings: Settings) -> None:
+        """A prefix to adopt that covers our own names, or the other way round, cannot tell the two apart."""
+        own = f"{settings.name_prefix}-"
+        for number, prefix in enumerate(settings.adopt_prefixes):
+            if own.startswith(prefix) or prefix.startswith(own):
+                wrong = f"{prefix!r} and name_prefix {settings.name_prefix!r} cover one another; choose a name_prefix"
+                self.complain(f"adopt_prefixes.{number}", f"{wrong} that no adopted name begins with")
 
     def complain(self, where: str, text: str) -> None:
         """Note a mistake in provisioner.yaml."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from provisioner.backends import Backend, BackendError
+from provisioner.backends import Backend, BackendError, Finding, Severity
 from provisioner.durable import StateMissing
 from provisioner.loop import LoopClock
 from provisioner.model import Look, Memory, Plan, RequestStatus, Snapshot, Unobserved, Verdict
@@ -159,7 +159,7 @@ def clock_of(state: StateDir) -> LoopClock:
 def plan_document(plan: Plan | None, looks: Mapping[str, Look]) -> dict[str, Any]:
     """What the next cycle would do."""
     pools = {
-        name: {"machines": len(seen.machines)}
+        name: {"machines": len(seen.machines), "problems": list(seen.problems)}
         if isinstance(seen, Snapshot)
         else {"error": seen.failure.error, "text": seen.failure.text}
         for name, seen in looks.items()
@@ -186,6 +186,7 @@ def plan_text(document: Document) -> str:
         else f"  pool {name}: UNSEEN, {seen['text']}"
         for name, seen in document["pools"].items()
     ]
+    lines += [f"  pool {name}: {text}" for name, seen in document["pools"].items() for text in seen.get("problems", ())]
     lines += [f"  create {c['machine']} in {c['pool']} ({c['template']})" for c in document["creates"]]
     lines += [f"  delete {d['machine']} in {d['pool']}: {d['reason']}" for d in document["deletes"]]
     lines += [f"  close  {c['machine']}: {c['verdict']}" for c in document["closes"]]
@@ -212,9 +213,21 @@ def check_document(settings: Settings) -> dict[str, Any]:
     }
 
 
+def findings_document(findings: Sequence[Finding]) -> list[dict[str, str]]:
+    """What the clouds say about the pools, the worst first."""
+    ordered = sorted(findings, key=lambda finding: list(Severity).index(finding.severity), reverse=True)
+    return [{"pool": one.pool, "severity": str(one.severity), "text": one.text} for one in ordered]
+
+
+def check_is_fine(document: Document) -> bool:
+    """Nothing but warnings, if that."""
+    return all(finding["severity"] == Severity.WARNING for finding in document.get("findings", ()))
+
+
 def check_text(document: Document) -> str:
     """For a terminal."""
-    lines = [f"Fine: provisioner {document['id']}, machines named {document['name_prefix']}-…"]
+    word = "Fine" if check_is_fine(document) else "Wrong"
+    lines = [f"{word}: provisioner {document['id']}, machines named {document['name_prefix']}-…"]
     lines += [
         f"  pool {name}: {pool['kind']} {' '.join(pool['place'][1:])}" for name, pool in document["pools"].items()
     ]
@@ -222,4 +235,8 @@ def check_text(document: Document) -> str:
         f"  template {id_}: {' → '.join(limits['pools'])}, at most {limits['max_machines'] or 'any number'}"
         for id_, limits in document["templates"].items()
     ]
+    findings = document.get("findings")
+    lines += [f"  {found['severity'].upper()} pool {found['pool']}: {found['text']}" for found in findings or ()]
+    if findings == []:
+        lines.append("  every pool's place is as it should be")
     return "\n".join(lines)

@@ -88,7 +88,7 @@ class Reporter:
             "problem": report.problem,
             "seconds": round(report.seconds, 4),
             "pools": {
-                name: {"machines": len(look.machines)}
+                name: {"machines": len(look.machines), "problems": list(look.problems)}
                 if isinstance(look, Snapshot)
                 else {"error": str(look.failure.error), "text": look.failure.text}
                 for name, look in report.looks.items()

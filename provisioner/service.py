@@ -8,16 +8,17 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from provisioner.acting import InlineActors
-from provisioner.backends import Backend
+from provisioner.backends import Backend, BackendError, Checkable, Finding, Severity
 from provisioner.inspection import clock_of, look, plan_document
 from provisioner.loop import Loop, Pace, Wake, calm_collector
 from provisioner.metrics import MeasuredBackend, Metrics
-from provisioner.model import Limits, Look, Plan
+from provisioner.model import ErrorClass, Limits, Look, Plan, Unobserved
 from provisioner.reconcile import Reconciler
 from provisioner.reload import Configuration
 from provisioner.reporting import Reporter
@@ -26,6 +27,9 @@ from provisioner.settings import MigPool, Settings
 from provisioner.store import StateDir
 
 log = logging.getLogger(__name__)
+
+CHECK_SECONDS = 10.0
+"""How long the places are asked about their settings. A start waits no longer: what is wrong shows itself later."""
 
 
 def make_backends(settings: Settings) -> dict[str, Backend]:
@@ -47,6 +51,34 @@ def make_backends(settings: Settings) -> dict[str, Backend]:
 
             made[name] = GkeBackend(pool, provisioner=settings.id)
     return made
+
+
+def live_findings(backends: Mapping[str, Backend], seconds: float) -> list[Finding]:
+    """What of the pools' places will go wrong, asked of all at once. One that does not answer is a finding, too."""
+
+    def of(backend: Checkable) -> list[Finding]:
+        try:
+            return backend.check(seconds)
+        except BackendError as error:
+            return [Finding(backend.pool, Severity.ERROR, f"cannot be checked: {error.failure.text}")]
+
+    checkable = [backend for backend in backends.values() if isinstance(backend, Checkable)]
+    with ThreadPoolExecutor(max(1, len(checkable)), thread_name_prefix="check") as pool:
+        return [finding for findings in pool.map(of, checkable) for finding in findings]
+
+
+def check_live(settings: Settings) -> list[Finding]:
+    """Whether machines can be made in each pool's place as it is now; touches nothing. Raises BackendError."""
+    backends = make_backends(settings)
+    try:
+        findings = live_findings(backends, CHECK_SECONDS)
+        looked_at = {name: backend for name, backend in backends.items() if not isinstance(backend, Checkable)}
+        looks = look(looked_at, 0.0, seconds=0.0)
+    finally:
+        for backend in backends.values():
+            backend.close()
+    unseen = [one for one in looks.values() if isinstance(one, Unobserved)]
+    return findings + [Finding(one.pool, Severity.ERROR, one.failure.text) for one in unseen]
 
 
 def preview(settings: Settings, state: StateDir) -> tuple[Mapping[str, Look], Plan | None]:
@@ -93,8 +125,9 @@ class Service:
         limits = settings.limits()
         metrics.configure(limits)
         pace = settings.loop
+        self._backends = make_backends(settings)
         backends: Mapping[str, Backend] = {
-            name: MeasuredBackend(backend, metrics) for name, backend in make_backends(settings).items()
+            name: MeasuredBackend(backend, metrics) for name, backend in self._backends.items()
         }
         reporter = Reporter(metrics, self._state, limits=limits, interval=pace.interval_seconds)
 
@@ -116,8 +149,9 @@ class Service:
         self.server = Server(listen or settings.listen, self.registry, reporter.health, reporter.status)
 
     def run(self, *, once: bool = False) -> None:
-        """Until a signal ends it. Raises ListenError, StateError, SupersededError."""
+        """Until a signal ends it. Raises ListenError, StateError, SupersededError; BackendError for a refused pool."""
         calm_collector()
+        self._check_places()
         self.server.start()
         log.info("Provisioner started", extra={"id": self._settings.id, "metrics": f"{self.server.url}/metrics"})
         events = self._events()
@@ -131,6 +165,17 @@ class Service:
                 events.close()
             self.server.stop()
         log.info("Provisioner ended", extra={"id": self._settings.id})
+
+    def _check_places(self) -> None:
+        """Say what will go wrong; refuse to begin where the loop could touch what is not its own."""
+        findings = live_findings(self._backends, CHECK_SECONDS)
+        for finding in findings:
+            severe = finding.severity is not Severity.WARNING
+            level = logging.ERROR if severe else logging.WARNING
+            log.log(level, "Pool's place has a problem", extra={"pool": finding.pool, "problem": finding.text})
+        if refused := [finding for finding in findings if finding.severity is Severity.REFUSED]:
+            words = "; ".join(f"pool {finding.pool}: {finding.text}" for finding in refused)
+            raise BackendError(ErrorClass.INVALID, words)
 
     def _events(self) -> Any:
         """The stream of Pub/Sub hints, if one is configured."""

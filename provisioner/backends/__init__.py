@@ -85,5 +85,7 @@ class Backend(Protocol):
 class Checkable(Protocol):
     """A backend that can say what of its place's settings will go wrong."""
 
+    pool: str
+
     def check(self, seconds: float) -> list[Finding]:
         """Ask the place, for so long at most; raises BackendError when it does not answer."""

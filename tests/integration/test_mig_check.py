@@ -1,0 +1,114 @@
+"""What `provisioner check --live` and a start say of groups in a cloud."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.backends import BackendError
+from provisioner.cli import run
+from provisioner.reload import Configuration
+from provisioner.service import Service
+from provisioner.simulator.compute_settings import MigSpec
+from provisioner.store import StateDir
+from tests.compute_cloud import ComputeCloud
+from tests.sites import Site, template
+
+PROJECT = "demo-project"
+LABELS = {"grid": "demo"}
+GOOD = MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a", labels=LABELS)
+WRONG = MigSpec(
+    project=PROJECT,
+    name="hf-r",
+    region="us-central1",
+    update_type="PROACTIVE",
+    default_action_on_failure="REPAIR",
+    autoscaler_mode="ON",
+)
+RESTING = MigSpec(project=PROJECT, name="hf-b", zone="us-central1-b", labels=LABELS, autoscaler_mode="OFF")
+
+
+@pytest.fixture
+def cloud() -> Iterator[ComputeCloud]:
+    with ComputeCloud([GOOD, WRONG, RESTING], speed=2.0) as cloud:
+        yield cloud
+
+
+def site(directory: Path, endpoint: str, **pools: dict[str, Any]) -> Site:
+    bodies = {name: {"kind": "mig", "project": PROJECT, "endpoint": endpoint, **body} for name, body in pools.items()}
+    made = Site(
+        directory,
+        settings={"id": "demo", "listen": "127.0.0.1:0", "pools": bodies},
+        templates=[template("T", pools=list(bodies))],
+    )
+    made.write()
+    return made
+
+
+ZONAL = {"zone": "us-central1-a", "group": "hf-a"}
+
+
+def findings(path: Path, capsys: pytest.CaptureFixture[str], code: int) -> list[dict[str, str]]:
+    assert run(["check", "--live", str(path), "-o", "json"]) == code
+    found: list[dict[str, str]] = json.loads(capsys.readouterr().out)["findings"]
+    return found
+
+
+def test_groups_as_they_should_be_are_fine(
+    tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = site(tmp_path, cloud.url, a=ZONAL, b={"zone": "us-central1-b", "group": "hf-b"})
+    assert findings(made.path, capsys, 0) == []
+    assert run(["check", "--live", str(made.path)]) == 0
+    assert "every pool's place is as it should be" in capsys.readouterr().out
+
+
+def test_everything_wrong_with_a_group_is_said_at_once(
+    tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = {"region": "us-central1", "group": "hf-r", "max_machines": 2500}
+    found = findings(site(tmp_path, cloud.url, a=ZONAL, wrong=wrong).path, capsys, 1)
+    assert {finding["pool"] for finding in found} == {"wrong"}
+    words = ["CONDITION_NOT_MET", "stop-autoscaling", "do-nothing", "holds 2000 instances", "no labels"]
+    assert [finding["severity"] for finding in found] == ["error"] * 2 + ["warning"] * 3
+    for word in words:
+        assert [word in finding["text"] for finding in found].count(True) == 1
+
+
+def test_a_group_that_is_missing_and_a_place_that_does_not_answer(
+    tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = {"zone": "us-central1-a", "group": "hf-x"}
+    silent = {"zone": "us-central1-a", "group": "hf-a", "endpoint": "http://127.0.0.1:9"}
+    found = findings(site(tmp_path, cloud.url, missing=missing, silent=silent).path, capsys, 1)
+    texts = {finding["pool"]: finding["text"] for finding in found}
+    assert texts["missing"].startswith("there is no such group: gcloud compute instance-groups managed create hf-x")
+    assert texts["silent"].startswith("cannot be checked: ConnectionError")
+
+
+def test_without_live_no_cloud_is_asked(
+    tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["check", str(site(tmp_path, cloud.url, a=ZONAL).path)]) == 0
+    assert cloud.requests == []
+    assert "findings" not in capsys.readouterr().out
+
+
+def test_a_start_beside_a_provisioner_whose_prefix_covers_ours_is_refused(tmp_path: Path, cloud: ComputeCloud) -> None:
+    group = cloud.groups.mig(PROJECT, GOOD.scope, "hf-a")
+    cloud.do(lambda: group.create(["hf-other-abcde01234-000001"]))
+    made = site(tmp_path, cloud.url, a=ZONAL)
+    cloud.do(lambda: cloud.world.advance(cloud.world.now + 1))
+    with pytest.raises(BackendError, match="'hf-other', which ours, 'hf', cannot be told from"):
+        Service(Configuration(made.path, {}), StateDir(str(tmp_path))).run(once=True)
+    assert not (tmp_path / "memory.json").exists()
+
+
+def test_a_start_where_a_place_does_not_answer_is_not_refused(tmp_path: Path) -> None:
+    made = site(tmp_path, "http://127.0.0.1:9", a=ZONAL)
+    service = Service(Configuration(made.path, {}), StateDir(str(tmp_path)))
+    service._check_places()
