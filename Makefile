@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: demo run test test-kube lint bench bench-kube setup setup-test clean
+.PHONY: demo run test test-kube lint bench bench-kube bench-gce setup setup-test clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -16,6 +16,7 @@ help:
 	@echo 'make lint   ruff and mypy'
 	@echo 'make bench  speed and memory, as tables'
 	@echo 'make bench-kube  the same of the gke backend, on a real Kubernetes API server (ten minutes)'
+	@echo 'make bench-gce   what managed instance groups cost in calls, CPU and memory (about four minutes)'
 
 demo: setup
 	@$(BIN)/provisioner demo
@@ -36,12 +37,18 @@ lint: setup-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# They take minutes: each has a target of its own.
+OWN_BENCHES := %/bench_kube.py %/bench_gce.py
+
 bench: setup-test
-	@for bench in $(filter-out %/bench_kube.py,$(wildcard tests/bench/bench_*.py)); do $(BIN)/python $$bench || exit 1; done
+	@for bench in $(filter-out $(OWN_BENCHES),$(wildcard tests/bench/bench_*.py)); do $(BIN)/python $$bench || exit 1; done
 
 # On a cluster of its own, as test-kube.
 bench-kube: setup-test
 	$(BIN)/python -m tests.bench.bench_kube $(BENCH_ARGS)
+
+bench-gce: setup-test
+	@$(BIN)/python -m tests.bench.bench_gce
 
 setup: $(VENV)/installed
 setup-test: $(VENV)/installed-test

@@ -122,7 +122,7 @@ def machine(member: Member, instance: Instance | None, before: Machine | None, b
         ip=instance.ip if instance else "",
         public_ip=instance.public_ip if instance else "",
         launched=_epoch(instance.created) if instance else 0,
-        failure=_failure(member, instance, phase, cause),
+        failure=_failure(member, instance, phase, cause, before),
         cause=cause,
         notice=_notice(phase, cause, before, began),
     )
@@ -168,12 +168,16 @@ def _fingerprint(member: Member, instance: Instance | None) -> Fingerprint:
     return Fingerprint(uid=member.id, created=instance.created, started=started, ip=instance.ip)
 
 
-def _failure(member: Member, instance: Instance | None, phase: Phase, cause: LossCause | None) -> Failure | None:
-    """Why it does not run, as far as that is known."""
+def _failure(
+    member: Member, instance: Instance | None, phase: Phase, cause: LossCause | None, before: Machine | None
+) -> Failure | None:
+    """Why it does not run, as far as that is known. A reason with a class of its own outlives one without."""
     if phase is Phase.RUNNING:
         return None
     if phase is Phase.PENDING:
-        return member.attempt or _unusual(member, instance)
+        found = member.attempt or _unusual(member, instance)
+        known = before.failure if before is not None and before.phase is Phase.PENDING else None
+        return known if known is not None and found is not None and found.error is ErrorClass.OTHER else found
     if cause is LossCause.PREEMPTED:
         return Failure(ErrorClass.OTHER, "The instance was preempted.")
     status = "/".join(sorted(_statuses(member, instance))) or "without instance"

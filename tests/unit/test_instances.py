@@ -236,6 +236,19 @@ def test_the_last_attempt_gives_code_and_words() -> None:
     assert found.failure.text == "ZONE_RESOURCE_POOL_EXHAUSTED: The zone does not have enough resources."
 
 
+def test_a_reason_with_a_class_of_its_own_outlives_one_without() -> None:
+    def trying(code: str) -> dict[str, Any]:
+        attempt = {"errors": {"errors": [{"code": code, "message": "No."}]}}
+        return member(currentAction="CREATING", lastAttempt=attempt, **NO_VM)
+
+    first = seen(trying("ZONE_RESOURCE_POOL_EXHAUSTED"), None)
+    assert seen(trying("INTERNAL_ERROR"), None, first) is first
+    quota = seen(trying("QUOTA_EXCEEDED"), None, first)
+    assert quota.failure is not None
+    assert quota.failure.error is ErrorClass.QUOTA
+    assert seen(member(currentAction="CREATING", **NO_VM), None, first).failure is None, "the next attempt goes on"
+
+
 @pytest.mark.parametrize(
     ("member_entry", "word"),
     [

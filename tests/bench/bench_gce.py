@@ -1,0 +1,287 @@
+"""What managed instance groups cost: calls to Compute, CPU per look at 10,000 instances, memory of the provisioner.
+
+Goals: at most 0.01 calls for each machine created, and 300 a minute when nothing changes, for 10,000 instances in 12
+groups, each listed at least every 30 s; 0.3 s of CPU for a look at all of them; 300 MB with both backends loaded.
+Exits 1 when a goal is missed. The cloud is a simulator process; a minute is a minute.
+``python tests/bench/bench_gce.py``
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import requests
+import yaml
+from google.api_core.client_options import ClientOptions
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import compute_v1
+from rich.console import Console
+from rich.table import Table
+
+from provisioner.backends.compute_project import Projects
+from provisioner.backends.mig import MigBackend
+from provisioner.loop import LoopClock, Observer
+from provisioner.model import Create, Outcome, Phase, Snapshot, machine_name
+from provisioner.service import make_backends
+from provisioner.settings import MigPool
+from tests.sites import Site, template
+
+MACHINES = 10_000
+GROUPS = 12
+ZONES = ("a", "b", "c")
+REGIONAL = 3
+"""Of the groups; the others are zonal."""
+
+CALLS_PER_MACHINE, CALLS_PER_MINUTE, UNSEEN_SECONDS, LOOK_SECONDS, MEGABYTES = 0.01, 300, 30.0, 0.3, 300
+QUICK = {"call": 0, "operation": 0.5, "schedule": 0.5, "inserts_per_second": 0, "boot": 3, "delete": 1, "leave": 1}
+BOOT_PATIENCE = 180.0
+LISTS = ("instances.list", "instanceGroupManagers.list", "regionInstanceGroupManagers.list")
+"""The calls of a look at a quiet group."""
+
+
+def pools(endpoint: str) -> dict[str, MigPool]:
+    """Twelve groups in one project: nine in three zones, three across a region."""
+    made = {}
+    for number in range(GROUPS):
+        regional = number >= GROUPS - REGIONAL
+        place = {"region": "us-east1"} if regional else {"zone": f"us-central1-{ZONES[number % len(ZONES)]}"}
+        name = f"mig-{number:02d}"
+        made[name] = MigPool(name=name, project="demo-project", group=name, endpoint=endpoint, **place)
+    return made
+
+
+def site(directory: Path, endpoint: str) -> Site:
+    """A configuration with these groups and one GKE pool."""
+    (directory / "spec.yaml").write_text("containers: [{name: main, image: example.com/main}]\n")
+    bodies: dict[str, dict[str, object]] = {
+        name: {"kind": "mig", "project": pool.project, "group": pool.group}
+        | {key: value for key in ("zone", "region", "endpoint") if (value := getattr(pool, key))}
+        for name, pool in pools(endpoint).items()
+    }
+    bodies["gke"] = {"kind": "gke", "namespace": "grid", "pod_spec": "spec.yaml", "kubeconfig": "kubeconfig"}
+    made = Site(directory, settings={"id": "bench", "pools": bodies}, templates=[template("T", pools=list(bodies))])
+    made.write()
+    return made
+
+
+@dataclass
+class Cloud:
+    """A simulator process."""
+
+    compute: str
+    control: str
+
+    def calls(self) -> Counter[str]:
+        """API calls by method, since the beginning."""
+        return Counter(requests.get(f"{self.control}state", timeout=60).json()["calls"])
+
+
+@contextmanager
+def cloud(directory: Path) -> Iterator[Cloud]:
+    """The embedded cloud, holding the groups of the configuration."""
+    made = site(directory, "http://127.0.0.1:1")
+    faults = directory / "faults.yaml"
+    faults.write_text(yaml.safe_dump({"timings": {"mig": QUICK}}))
+    words = [sys.executable, "-m", "provisioner", "--log-level", "ERROR", "simulator", "--config", str(made.path)]
+    kubeconfig = str(directory / "kubeconfig")
+    with subprocess.Popen(
+        [*words, "--faults", str(faults), "--kubeconfig", kubeconfig], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        addresses = json.loads(process.stdout.readline())
+        try:
+            control = addresses["control"].rstrip("/") + "/"
+            yield Cloud(addresses["compute"], control)
+        finally:
+            process.terminate()
+
+
+def create_all(backends: Mapping[str, MigBackend]) -> list[Outcome]:
+    """10,000 machines, as evenly as names allow, in one batch per group."""
+    share = [MACHINES // GROUPS + (number < MACHINES % GROUPS) for number in range(GROUPS)]
+    outcomes: list[list[Outcome]] = []
+
+    def create(number: int, backend: MigBackend) -> None:
+        request = f"bench{number:05d}"
+        names = [machine_name("hf", request, slot) for slot in range(share[number])]
+        creates = [Create(name, backend.pool, "T", request) for name in names]
+        outcomes.append(backend.create(creates, lambda: True))
+
+    threads = [threading.Thread(target=create, args=item) for item in enumerate(backends.values())]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [outcome for some in outcomes for outcome in some]
+
+
+def running(observers: Sequence[Observer]) -> int:
+    """Machines that the newest looks show running."""
+    looks = [observer.latest(frozenset()) for observer in observers]
+    snapshots = [look for look in looks if isinstance(look, Snapshot)]
+    return sum(machine.phase is Phase.RUNNING for look in snapshots for machine in look.machines.values())
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the run came to."""
+
+    caused: int
+    """Calls that the creates caused: themselves, their operations, the lists of members."""
+    burst: int
+    """All calls from the first create until every machine was seen running."""
+    quiet: int
+    """All calls of a minute in which nothing changes."""
+    unseen: float
+    """Longest time between the beginnings of two looks at a group in that minute."""
+
+
+def traffic(cloud: Cloud, projects: Projects, made: Mapping[str, MigPool]) -> Measured:
+    """Make all machines under observers like the loop's; then let a minute pass."""
+    clock = LoopClock()
+    backends = {name: MigBackend(pool, prefix="hf", projects=projects) for name, pool in made.items()}
+    observers = [Observer(backend, clock, lambda: None) for backend in backends.values()]
+    for observer in observers:
+        observer.start()
+    try:
+        wait(lambda: all(isinstance(observer.latest(frozenset()), Snapshot) for observer in observers))
+        before = cloud.calls()
+        outcomes = create_all(backends)
+        assert len(outcomes) == MACHINES
+        assert not [outcome for outcome in outcomes if outcome.failure]
+        wait(lambda: running(observers) == MACHINES)
+        burst = cloud.calls() - before
+        time.sleep(35.0)  # until what was asked of the groups can no longer be news to their lists
+        before = cloud.calls()
+        unseen = watch(observers, 60.0)
+        quiet = cloud.calls() - before
+    finally:
+        for observer in observers:
+            observer.stop()
+    caused = sum(burst.values()) - sum(burst[name] for name in LISTS)
+    return Measured(caused, sum(burst.values()), sum(quiet.values()), unseen)
+
+
+def wait(done: Callable[[], bool]) -> None:
+    """Until ``done()``; an error when that takes too long."""
+    deadline = time.monotonic() + BOOT_PATIENCE
+    while not done():
+        if time.monotonic() > deadline:
+            raise TimeoutError("the cloud does not get there")
+        time.sleep(0.2)
+
+
+def watch(observers: Sequence[Observer], seconds: float) -> float:
+    """The longest time between the beginnings of two looks that follow each other."""
+    began = {observer: observer.latest(frozenset()).began for observer in observers}
+    longest = 0.0
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        time.sleep(0.2)
+        for observer in observers:
+            newest = observer.latest(frozenset()).began
+            longest, began[observer] = max(longest, newest - began[observer]), newest
+    return longest
+
+
+def cpu_of_looks(projects: Projects, made: Mapping[str, MigPool]) -> float:
+    """CPU seconds of one look at all groups, one after the other, when nothing changes (the least of five)."""
+    quick = {name: pool.model_copy(update={"lag_seconds": 0.0}) for name, pool in made.items()}
+    backends = [MigBackend(pool, prefix="hf", projects=projects) for pool in quick.values()]
+    taken = []
+    for _ in range(6):
+        gc.collect()
+        began = time.process_time()
+        seen = sum(len(backend._observer.look(1.0, (), {}).machines) for backend in backends)
+        taken.append(time.process_time() - began)
+        assert seen == MACHINES
+    return min(taken[1:])
+
+
+def cpu_of_typed_client(endpoint: str) -> float:
+    """CPU seconds that google-cloud-compute takes to list the same instances."""
+    options = ClientOptions(api_endpoint=endpoint.removesuffix("/").removesuffix("/compute/v1"))
+    client = compute_v1.InstancesClient(credentials=AnonymousCredentials(), client_options=options)
+    gc.collect()
+    began = time.process_time()
+    seen = 0
+    for zone in [f"us-central1-{letter}" for letter in ZONES] + [f"us-east1-{letter}" for letter in ZONES]:
+        request = compute_v1.ListInstancesRequest(project="demo-project", zone=zone, max_results=500)
+        for instance in client.list(request=request, timeout=60):
+            seen += bool(instance.network_interfaces[0].network_i_p and instance.status)
+    assert seen == MACHINES
+    return time.process_time() - began
+
+
+def child(path: str) -> int:
+    """In a process of its own: a provisioner's backends look at everything; prints the peak of its memory in MB."""
+    from provisioner.config import load
+    from provisioner.inspection import look
+    from provisioner.loop import calm_collector
+
+    calm_collector()
+    backends = make_backends(load(Path(path), {}))
+    for now in (1.0, 2.0):
+        looks = look(backends, now)
+        seen = {name: len(one.machines) for name, one in looks.items() if isinstance(one, Snapshot)}
+        assert len(seen) == GROUPS + 1
+        assert sum(seen.values()) == MACHINES
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+    return 0
+
+
+def memory(directory: Path, cloud: Cloud) -> int:
+    """Peak MB of a provisioner with both backends loaded, that holds all machines."""
+    made = site(directory, cloud.compute)
+    done = subprocess.run(
+        [sys.executable, __file__, "--child", str(made.path)], check=True, capture_output=True, text=True, timeout=300
+    )
+    return int(done.stdout)
+
+
+def main() -> int:
+    """Print the table; 1 when a goal is missed."""
+    with tempfile.TemporaryDirectory() as name, cloud(Path(name)) as here:
+        projects, made = Projects(prefix="hf"), pools(here.compute)
+        measured = traffic(here, projects, made)
+        looks, typed = cpu_of_looks(Projects(prefix="hf"), made), cpu_of_typed_client(here.compute)
+        peak = memory(Path(name), here)
+    return report(
+        [
+            ("calls that creates cause, per machine", measured.caused / MACHINES, CALLS_PER_MACHINE, "{:.4f}"),
+            ("all calls of the burst, per machine", measured.burst / MACHINES, None, "{:.4f}"),
+            ("calls in a minute without changes", measured.quiet, CALLS_PER_MINUTE, "{:.0f}"),
+            ("longest time between two looks (s)", measured.unseen, UNSEEN_SECONDS, "{:.1f}"),
+            ("CPU of a look at all machines (s)", looks, LOOK_SECONDS, "{:.3f}"),
+            ("the same lists with the typed client (s)", typed, None, "{:.3f}"),
+            ("peak memory with both backends (MB)", peak, MEGABYTES, "{:.0f}"),
+        ]
+    )
+
+
+def report(rows: Sequence[tuple[str, float, float | None, str]]) -> int:
+    """The table; 1 when a value is above its goal."""
+    table = Table(title=f"{MACHINES:,} instances in {GROUPS} groups")
+    for column in ("", "measured", "goal"):
+        table.add_column(column, justify="left" if not column else "right")
+    for what, value, goal, form in rows:
+        missed = goal is not None and value > goal
+        table.add_row(what, form.format(value), "" if goal is None else f"≤ {goal:g}", style="red" if missed else "")
+    Console(width=100).print(table)
+    return any(goal is not None and value > goal for _, value, goal, _ in rows)
+
+
+if __name__ == "__main__":
+    sys.exit(child(sys.argv[2]) if "--child" in sys.argv else main())
