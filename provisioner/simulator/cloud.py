@@ -25,7 +25,7 @@ MODES = frozenset(
     # of instances and their groups, of operations, and on the way to the Compute API
     | {"attempt_error", "ip_exhausted", "mig_gone", "no_ip", "preemption", "stuck_provisioning", "stuck_stopping"}
     | {"op_error", "op_gone", "op_stuck", "precondition"}
-    | {"empty_page", "http_error", "list_lag", "partial_list", "reset", "token_expired"}
+    | {"empty_page", "http_error", "list_lag", "moved_page", "partial_list", "reset", "token_expired"}
 )
 """Every mode of a fault that some part of the cloud knows; each part's documentation says what it does there."""
 

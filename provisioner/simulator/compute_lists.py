@@ -8,6 +8,8 @@ list_lag      the list shows what was ``seconds`` (10) ago, at most 120
 partial_list  a part is missing and the warning UNREACHABLE stands beside it; ``kept`` (0.5) of a page
               remains, of a zone in an aggregated list nothing
 empty_page    a page without items, whose nextPageToken goes on where it began
+moved_page    the list changed between two pages: a page but the first lacks its ``items`` (1) first entries, or,
+              when that is negative, repeats so many of the page before
 token_expired a call with a pageToken is answered 400
 ============= ==========================================================================================
 """
@@ -88,6 +90,12 @@ class ListCall:
             raise self._bad_token(token)
         return name
 
+    @property
+    def moved(self) -> int:
+        """Entries that came off this page since the one before was read."""
+        fault = self.world.strikes("moved_page", *self.targets) if self.query.get("pageToken") else None
+        return int(fault.params.get("items", 1)) if fault else 0
+
     def _bad_token(self, token: str) -> ApiError:
         return ApiError(400, "invalid", f"Invalid value for field 'pageToken': '{token}'. The token is not valid.")
 
@@ -117,7 +125,12 @@ def take(call: ListCall, source: Source, order: bool = True) -> tuple[list[Docum
     if order:
         check_order(call)
     begin, size = call.begin(), call.page_size
-    chosen = list(itertools.islice(_filtered(source(begin, call.lag), call.predicate), size + 1))
+    moved = call.moved
+    if moved < 0:
+        before = [name for name, _ in _filtered(source("", call.lag), call.predicate) if name <= begin]
+        begin = before[moved - 1] if len(before) > -moved else ""
+    entries = _filtered(source(begin, call.lag), call.predicate)
+    chosen = list(itertools.islice(entries, max(moved, 0), max(moved, 0) + size + 1))
     last = chosen[size - 1][0] if len(chosen) > size else ""
     return [document for _, document in chosen[:size]], last
 
