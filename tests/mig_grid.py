@@ -34,7 +34,6 @@ PROJECT = "demo-project"
 LAG = 30.0
 STEP = 5.0
 """Seconds between two cycles."""
-INSTANT = replace(EXACT, operation=(0.0, 0.0))
 FIRST = MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a")
 SECOND = MigSpec(project=PROJECT, name="hf-b", zone="us-central1-b")
 
@@ -50,11 +49,14 @@ class Grid:
         switches: Switches | None = None,
         checked: bool = True,
         step: float = STEP,
+        operation: float = 0.0,
         request_deadline: float = 1800.0,
         **limits: float,
     ) -> None:
+        """``operation``: seconds until the group acts on a call. ``limits``: of every pool."""
         self.specs = tuple(specs)
-        self.cloud = ComputeCloud(specs, speed=0.0, timings=INSTANT, switches=switches, checked=checked)
+        timings = replace(EXACT, operation=(operation, operation))
+        self.cloud = ComputeCloud(specs, speed=0.0, timings=timings, switches=switches, checked=checked)
         self.state = StateDir(str(directory))
         self._step = step
         defaults = {"initial_window": 3000, "max_pending": 3000, "boot_deadline": 300.0, "spill_after": 90.0}
@@ -168,6 +170,10 @@ class Grid:
 
     def faults(self, *faults: Fault) -> None:
         self.cloud.set_faults(*faults)
+
+    def calls(self, kind: str) -> int:
+        """Requests of this kind that the API ever got."""
+        return sum(path.endswith(kind.replace(".", "/")) for _, path in self.cloud.requests)
 
     def operations(self, kind: str) -> int:
         """Operations of this kind that the API ever began."""

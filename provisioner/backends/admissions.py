@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from provisioner.backends.compute_errors import operation_error, raised
+from provisioner.backends.compute_errors import AlreadyExists, operation_error, raised
 from provisioner.model import Machine, Phase
 
 GIVE_UP = 1800.0
@@ -28,10 +28,13 @@ class _Undecided:
 class Admissions:
     """The undecided creates of one group. Used by several threads at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, lag: float) -> None:
+        """``lag``: seconds that the group's lists may be late."""
+        self._lag = lag
         self._lock = threading.Lock()
         self._undecided: dict[str, _Undecided] = {}
-        self._refused: dict[str, Machine] = {}
+        self._refused: dict[str, tuple[float, Machine]] = {}
+        """From when on they are shown."""
 
     def expect(self, operation: str, names: Sequence[str]) -> None:
         """Ask for this operation from the next look on."""
@@ -51,8 +54,9 @@ class Admissions:
 
     def refused(self, members: Collection[str]) -> Mapping[str, Machine]:
         """The names that were refused, as machines. One that is a member all the same was asked for twice."""
+        now = time.monotonic()
         with self._lock:
-            return {name: machine for name, machine in self._refused.items() if name not in members}
+            return {name: one for name, (since, one) in self._refused.items() if now >= since and name not in members}
 
     def forget(self, names: Collection[str]) -> None:
         """These were deleted."""
@@ -65,5 +69,8 @@ class Admissions:
         with self._lock:
             self._undecided.pop(name, None)
             if error is not None:
-                failure = raised(error).failure
-                self._refused |= {one: Machine(one, Phase.GONE, failure=failure) for one in waiting.names}
+                refusal = raised(error)
+                # Some of the names are taken; which, the lists will show.
+                since = time.monotonic() + (self._lag if isinstance(refusal, AlreadyExists) else 0.0)
+                for one in waiting.names:
+                    self._refused[one] = since, Machine(one, Phase.GONE, failure=refusal.failure)

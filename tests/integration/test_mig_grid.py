@@ -57,13 +57,17 @@ def test_a_group_that_refuses_creates_says_what_to_do(tmp_path: Path) -> None:
 # --- nothing is doubled ---------------------------------------------------------------------------------------------
 
 
-def test_an_answer_that_is_lost_after_the_group_took_the_names(tmp_path: Path) -> None:
-    with Grid(tmp_path, [FIRST]) as grid:
+@pytest.mark.parametrize("count", [1, 5])
+def test_an_answer_that_is_lost_after_the_group_took_the_names(tmp_path: Path, count: int) -> None:
+    """And before any list shows them: the create is sent again, first for one machine, as the probe of the back-off."""
+    with Grid(tmp_path, [FIRST], operation=40.0) as grid:
         grid.faults(Fault("lost_response", f".*{CREATES}", limit=1))
-        request = grid.request(5)
+        request = grid.request(count)
         assert grid.ended(request)["status"] == "complete"
         assert sorted(grid.made) == sorted(grid.running(request))
-        assert grid.operations(CREATES) == 1
+        assert grid.calls(CREATES) == 2 + (count > 1)
+        if count == 1:
+            assert grid.operations(CREATES) == 1, "the same names are the same request to Compute"
 
 
 @pytest.mark.parametrize("duplicate", Duplicate)
@@ -81,13 +85,14 @@ def test_names_that_the_group_has_already(tmp_path: Path, duplicate: Duplicate) 
 
 
 def test_a_crash_between_the_create_and_the_next_record(tmp_path: Path) -> None:
-    with Grid(tmp_path, [FIRST]) as grid:
+    with Grid(tmp_path, [FIRST], operation=40.0) as grid:
         grid.cycle()
         request = grid.request(5)
         grid.until(lambda: grid.operations(CREATES), 60, "the create")
         grid.restart()
         assert grid.ended(request)["status"] == "complete"
         assert sorted(grid.made) == sorted(grid.running(request))
+        assert grid.calls(CREATES) == 2
         assert grid.operations(CREATES) == 1, "Compute took the second call for the first"
         assert grid.size(FIRST) == 5
 

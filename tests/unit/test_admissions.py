@@ -1,0 +1,71 @@
+"""Creates whose result is not known yet, and what becomes of their names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from provisioner.backends import admissions
+from provisioner.backends.admissions import Admissions
+from provisioner.model import ErrorClass, Failure, Machine, Phase
+from tests.waiting import until
+
+RUNNING = {"name": "op", "status": "RUNNING"}
+DONE = {"name": "op", "status": "DONE"}
+
+
+def failed(code: str, status: int) -> dict[str, Any]:
+    return {**DONE, "error": {"errors": [{"code": code, "message": "No."}]}, "httpErrorStatusCode": status}
+
+
+def asked(waiting: Admissions, answer: Mapping[str, Any] | None) -> list[str]:
+    """Which operations were asked for, when each was answered so."""
+    names: list[str] = []
+
+    def read(name: str) -> Mapping[str, Any] | None:
+        names.append(name)
+        return answer
+
+    waiting.ask(read)
+    return names
+
+
+@pytest.fixture
+def waiting() -> Admissions:
+    made = Admissions(lag=0.3)
+    made.expect("op", ["a", "b"])
+    return made
+
+
+@pytest.mark.parametrize("answer", [None, RUNNING], ids=["it cannot be read", "it is not decided"])
+def test_it_is_asked_for_until_it_is_decided(waiting: Admissions, answer: Mapping[str, Any] | None) -> None:
+    assert asked(waiting, answer) == ["op"]
+    assert asked(waiting, DONE) == ["op"]
+    assert asked(waiting, DONE) == []
+    assert waiting.refused(()) == {}
+
+
+def test_names_that_were_refused_are_gone_until_they_are_deleted(waiting: Admissions) -> None:
+    asked(waiting, failed("QUOTA_EXCEEDED", 403))
+    gone = Machine("a", Phase.GONE, failure=Failure(ErrorClass.QUOTA, "QUOTA_EXCEEDED: No."))
+    assert waiting.refused(()) == {"a": gone, "b": Machine("b", Phase.GONE, failure=gone.failure)}
+    assert waiting.refused(["b"]) == {"a": gone}, "a member was asked for twice"
+    waiting.forget(["a"])
+    assert list(waiting.refused(())) == ["b"]
+
+
+def test_names_that_may_be_taken_are_looked_for_first(waiting: Admissions) -> None:
+    asked(waiting, failed("RESOURCE_ALREADY_EXISTS", 409))
+    assert waiting.refused(()) == {}
+    until(lambda: list(waiting.refused(["a"])) == ["b"], 5, what="the name that no list shows")
+
+
+def test_one_that_is_never_decided_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admissions, "GIVE_UP", -1.0)
+    waiting = Admissions(lag=0.0)
+    waiting.expect("op", ["a"])
+    assert asked(waiting, RUNNING) == ["op"]
+    assert asked(waiting, RUNNING) == []
+    assert waiting.refused(()) == {}
