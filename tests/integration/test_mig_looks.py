@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,11 @@ from typing import Any
 import pytest
 
 from provisioner.backends import BackendError
+from provisioner.backends.compute_project import Projects
 from provisioner.backends.compute_reads import ComputeTimes
 from provisioner.backends.mig import MigBackend
 from provisioner.model import (
+    Create,
     Delete,
     DeleteReason,
     ErrorClass,
@@ -20,10 +24,24 @@ from provisioner.model import (
     Machine,
     Phase,
 )
+from provisioner.settings import Compute, MigPool
 from provisioner.simulator.compute_settings import MigSpec, Switches
 from provisioner.simulator.world import Fault
 from tests.compute_cloud import ComputeCloud
-from tests.mig_bench import PROJECT, REGIONAL, ZONAL, Bench, OddServer, classes, creates, failures, name, phases, pool
+from tests.mig_bench import (
+    PROJECT,
+    REGIONAL,
+    REQUEST,
+    ZONAL,
+    Bench,
+    OddServer,
+    classes,
+    creates,
+    failures,
+    name,
+    phases,
+    pool,
+)
 from tests.waiting import until
 
 
@@ -80,6 +98,57 @@ def test_running_without_an_address_is_not_running_yet(zonal: Bench) -> None:
     assert machine is not None
     assert machine.phase is Phase.PENDING
     zonal.running(1)
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
+def test_pools_of_one_zone_read_it_once() -> None:
+    specs = [MigSpec(project=PROJECT, name=f"hf-{letter}", zone="us-central1-a") for letter in "abc"]
+    with ComputeCloud(specs, speed=2.0) as cloud:
+        projects = Projects(prefix="hf")
+        settings = [
+            MigPool(name=spec.name, project=PROJECT, zone=spec.zone, group=spec.name, endpoint=cloud.url)
+            for spec in specs
+        ]
+        backends = [MigBackend(pool, prefix="hf", projects=projects) for pool in settings]
+        for number, backend in enumerate(backends):
+            backend.create([Create(name(number), backend.pool, "t", REQUEST)], lambda: True)
+        until(lambda: list(cloud.state().values()) == ["running"] * 3, 10)
+        snapshots = [backend.observe(1.0 + number, ()) for number, backend in enumerate(backends)]
+        assert [list(one.machines) for one in snapshots] == [[name(0)], [name(1)], [name(2)]]
+        assert [one.began for one in snapshots] == [1.0] * 3, "a snapshot is as old as the oldest list in it"
+        paths = Counter(path.rpartition("/")[2] for _, path in cloud.requests)
+        assert (paths["instances"], paths["instanceGroupManagers"], paths["listManagedInstances"]) == (1, 1, 3)
+        for backend in backends:
+            backend.close()
+
+
+def test_after_too_many_calls_nothing_is_sent_until_the_window_is_over(zonal: Bench) -> None:
+    zonal.restarted(ComputeTimes(window=1.0))
+    zonal.look()
+    zonal.cloud.set_faults(Fault("throttled", ".*createInstances", limit=1))
+    assert failures(zonal.create(1, 2)) == [ErrorClass.THROTTLED] * 2
+    asked = len(zonal.cloud.requests)
+    outcomes = zonal.create(1, 2)
+    assert failures(outcomes) == [ErrorClass.THROTTLED] * 2
+    with pytest.raises(BackendError, match="Compute takes no more calls"):
+        zonal.look()
+    assert len(zonal.cloud.requests) == asked
+    until(lambda: not failures(zonal.create(1, 2)), 5, what="the next window")
+
+
+def test_a_look_beyond_our_own_limit_waits(zonal: Bench) -> None:
+    limit = Compute(calls_per_minute=60)
+    projects = Projects(prefix="hf", settings=limit, times=ComputeTimes(window=1.0, look=10.0))
+    zonal.backend = MigBackend(pool(zonal.cloud.url), prefix="hf", projects=projects)
+    zonal.backends.append(zonal.backend)
+    zonal.look()
+    began, before = time.monotonic(), len(zonal.cloud.requests)
+    for _ in range(40):
+        zonal.look()
+    assert len(zonal.cloud.requests) - before == 80
+    assert time.monotonic() - began >= 0.5
 
 
 # --- ends ---------------------------------------------------------------------------------------------------------
@@ -277,6 +346,44 @@ def test_a_bad_key_file_makes_the_pool_unobservable_and_nothing_worse(tmp_path: 
     assert "key.json" in raised.value.failure.text
     assert failures(backend.create(creates(1), lambda: True)) == [ErrorClass.DENIED]
     backend.close()
+
+
+# --- what others do to the group ---------------------------------------------------------------------------------
+
+
+def test_a_group_that_someone_else_resizes_is_said(zonal: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    group = zonal.cloud.groups.mig(PROJECT, "zones/us-central1-a", "hf-a")
+    zonal.create(1, 2)
+    zonal.running(2)
+    assert zonal.look().problems == ()
+    with caplog.at_level(logging.WARNING, "provisioner"):
+        zonal.cloud.do(lambda: group.resize(4))
+        found = until(lambda: zonal.look().problems, 5, what="the members that are not ours")
+        assert found[0].startswith("2 members are not ours, e.g. hf-a-")
+        zonal.cloud.do(lambda: group.resize(1))
+        until(lambda: any("being deleted, not by us" in text for text in zonal.look().problems), 5)
+    words = [getattr(record, "problem", "") for record in caplog.records]
+    assert any(f"e.g. {name(1)}: someone else shrinks the group" in text for text in words)
+
+
+def test_what_we_delete_is_no_news(zonal: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    zonal.create(1, 2)
+    snapshot = zonal.running(2)
+    with caplog.at_level(logging.WARNING, "provisioner"):
+        zonal.delete(*snapshot.machines.values())
+        zonal.empty()
+    assert caplog.records == []
+
+
+def test_a_member_that_left_stays_a_problem_while_it_runs(zonal: Bench) -> None:
+    zonal.create(1, 2)
+    zonal.running(2)
+    groups = zonal.cloud.groups
+    group = groups.mig(PROJECT, "zones/us-central1-a", "hf-a")
+    zonal.cloud.do(lambda: group.abandon([f"zones/us-central1-a/instances/{name(1)}"]))
+    until(lambda: any("taken out of the group and run on" in text for text in zonal.look().problems), 5)
+    zonal.restarted()
+    assert zonal.look().problems == (), "a restarted backend cannot know whose it was"
 
 
 # --- the group's own settings -------------------------------------------------------------------------------------

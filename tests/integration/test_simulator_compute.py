@@ -513,6 +513,38 @@ def test_empty_pages_lead_on_and_tokens_expire(cloud: ComputeCloud, api: Api) ->
     assert api.get(INSTANCES, maxResults=2, pageToken=first["nextPageToken"]).status_code == 400
 
 
+@pytest.mark.parametrize(("items", "second"), [(1, ["hf-3"]), (-1, ["hf-1", "hf-2"]), (-2, ["hf-0", "hf-1"])])
+def test_pages_move_when_the_list_changes_between_them(
+    cloud: ComputeCloud, api: Api, items: int, second: list[str]
+) -> None:
+    api.create(*(f"hf-{number}" for number in range(4)))
+    until(running(cloud, 4), 10)
+    cloud.set_faults(Fault("moved_page", params={"items": items}))
+    first = api.get(INSTANCES, maxResults=2).json()
+    assert [vm["name"] for vm in first["items"]] == ["hf-0", "hf-1"]
+    page = api.get(INSTANCES, maxResults=2, pageToken=first["nextPageToken"]).json()
+    assert [vm["name"] for vm in page["items"]] == second
+
+
+@pytest.mark.parametrize("spec", [ZONAL, REGIONAL], ids=["zonal", "regional"])
+def test_an_autoscaler_stands_beside_its_mig(spec: MigSpec) -> None:
+    with ComputeCloud([replace(spec, autoscaler_mode="ONLY_SCALE_OUT")]) as cloud, requests.Session() as session:
+
+        def get(path: str) -> dict[str, Any]:
+            found: dict[str, Any] = session.get(cloud.url + path, timeout=10).json()
+            return found
+
+        path = get(spec.path)["status"]["autoscaler"].removeprefix(cloud.url)
+        autoscaler = get(path)
+        assert autoscaler["autoscalingPolicy"]["mode"] == "ONLY_SCALE_OUT"
+        assert autoscaler["target"] == cloud.url + spec.path
+        assert get(path.rpartition("/")[0])["items"] == [autoscaler]
+        assert get(path + "x")["error"]["code"] == 404
+    with ComputeCloud([spec]) as cloud, requests.Session() as session:
+        assert "autoscaler" not in get(spec.path)["status"]
+        assert get(path)["error"]["code"] == 404
+
+
 def test_a_mig_that_is_gone_leaves_the_list_of_migs(cloud: ComputeCloud, api: Api) -> None:
     path = "projects/p/aggregated/instanceGroupManagers"
     cloud.set_faults(Fault("mig_gone", target="g"))

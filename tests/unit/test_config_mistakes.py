@@ -100,6 +100,28 @@ WRONG_SETTINGS = {
         [""],
         "adopt_prefixes.0: expected a list of name prefixes such as [sym-], got ''",
     ),
+    "an adopted prefix that our own names begin with": (
+        "adopt_prefixes",
+        ["sym-", "hf"],
+        "adopt_prefixes.1: 'hf' and name_prefix 'hf' cover one another; choose a name_prefix that no adopted name"
+        " begins with",
+    ),
+    "an adopted prefix that begins like our own names": (
+        "adopt_prefixes",
+        ["hf-old-"],
+        "adopt_prefixes.0: 'hf-old-' and name_prefix 'hf' cover one another; choose a name_prefix that no adopted name"
+        " begins with",
+    ),
+    "too few calls to look at anything": (
+        "compute",
+        {"calls_per_minute": 10},
+        "compute.calls_per_minute: expected a whole number ≥ 60, got 10",
+    ),
+    "looks that are too far apart": (
+        f"{MIG}.observe_seconds",
+        31,
+        f"{MIG}.observe_seconds: expected a number > 0, at most 30, got 31",
+    ),
     "a port without a host": ("listen", "9464", "listen: expected HOST:PORT such as 127.0.0.1:9464, got '9464'"),
     "a floor above the interval": (
         "loop.floor_seconds",
