@@ -38,6 +38,7 @@ def status(state: StateDir) -> dict[str, Any]:
         "requests": [],
         "returns": [],
         "brake": None,
+        "problems": state.notes.read(),
     }
     if memory is not None:
         document["requests"] = [_request(memory, id_) for id_ in memory.requests]
@@ -114,6 +115,7 @@ def status_text(document: Document) -> str:
         + (f", backing off: {known['why']}" if known["backing_off"] else "")
         for known in document.get("pressure", ())
     ]
+    lines += [f"  pool {pool}: {note}" for pool, notes in document["problems"].items() for note in notes]
     if document["unread"]:
         lines.append(f"  not read by a loop yet: {', '.join(document['unread'])}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The small files beside the databases: what HF polled, the hosts it listed, and whether the loop lives.
+"""The small files beside the databases: what HF polled, the hosts it listed, whether the loop lives, what ails pools.
 
 Their modification times are by one clock, the file system's, and are compared with each other only (DESIGN law 11).
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from provisioner.durable import (
@@ -145,6 +145,28 @@ class Inventory:
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise StateUnreadable(f"{self.path}: expected {{'names': [...]}}. {advice}")
         return tuple(names), mark
+
+
+class PoolNotes:
+    """``pools.json``: what people should know of each pool's place; the loop writes it when that changes."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def write(self, notes: Mapping[str, Sequence[str]]) -> None:
+        """Replace them: sentences by pool. Not fsynced: a new loop writes them again."""
+        replace(self.path, json.dumps(notes).encode(), durable=False)
+
+    def read(self) -> dict[str, list[str]]:
+        """The sentences by pool; none before a loop ran. Raises StateUnreadable."""
+        advice = "The loop writes it again when it starts."
+        try:
+            document = parse(self.path, read_whole(self.path, advice), advice)
+        except StateMissing:
+            return {}
+        if not isinstance(document, dict) or not all(isinstance(notes, list) for notes in document.values()):
+            raise StateUnreadable(f"{self.path}: expected lists of sentences by pool. {advice}")
+        return {str(pool): [str(note) for note in notes] for pool, notes in document.items()}
 
 
 class Heartbeat:

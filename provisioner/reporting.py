@@ -6,12 +6,14 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from provisioner.durable import StateError
 from provisioner.metrics import Metrics
 from provisioner.model import (
     Limits,
+    Look,
     LossCause,
     Memory,
     Phase,
@@ -53,6 +55,7 @@ class Reporter:
         self._began = self._ended = time.monotonic()
         self._logged = float("-inf")
         self._problem = ""
+        self._notes: Mapping[str, Sequence[str]] | None = None
 
     def __call__(self, report: CycleReport) -> None:
         """Take in one cycle."""
@@ -62,6 +65,7 @@ class Reporter:
         )
         self._measure(report)
         self._log(report)
+        self._note(report.looks)
         self._report = report
 
     # --- health and status ----------------------------------------------------------------------------------------
@@ -173,6 +177,19 @@ class Reporter:
                 sizes[os.path.basename(store.path)] = signature[2]
         return sizes
 
+    # --- notes for people ---------------------------------------------------------------------------------------------
+
+    def _note(self, looks: Mapping[str, Look]) -> None:
+        """What is wrong with the pools' places, where ``provisioner status`` finds it."""
+        notes = {name: _notes_of(look) for name, look in looks.items() if _notes_of(look)}
+        if notes == self._notes:
+            return
+        try:
+            self._state.notes.write(notes)
+            self._notes = notes
+        except StateError as error:
+            log.warning("Notes on pools were not written", extra={"error": str(error)})
+
     # --- log ------------------------------------------------------------------------------------------------------
 
     def _log(self, report: CycleReport) -> None:
@@ -201,6 +218,10 @@ class Reporter:
                 "seconds": round(report.seconds, 3),
             },
         )
+
+
+def _notes_of(look: Look) -> Sequence[str]:
+    return look.problems if isinstance(look, Snapshot) else (f"cannot be seen: {look.failure.text}",)
 
 
 def _windows(memory: Memory, limits: Limits) -> Mapping[str, int]:

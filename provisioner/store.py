@@ -28,7 +28,7 @@ from provisioner.durable import (
     pauses,
 )
 from provisioner.locks import LOCK_WAIT, DataLock, LoopLock
-from provisioner.marks import Heartbeat, Inventory, Seen
+from provisioner.marks import Heartbeat, Inventory, PoolNotes, Seen
 from provisioner.storage import RECOVER, SCHEMA, Database, StateFile, StateStorage, Tables, generation_of
 
 if TYPE_CHECKING:
@@ -346,6 +346,7 @@ class StateDir:
         self.seen = Seen(os.path.join(self.path, "seen"))
         self.inventory = Inventory(os.path.join(self.path, "hf-inventory.json"))
         self.heartbeat = Heartbeat(os.path.join(self.path, "heartbeat"))
+        self.notes = PoolNotes(os.path.join(self.path, "pools.json"))
         self._recovery = os.path.join(self.path, "recover")
         self.loop_lock = LoopLock(os.path.join(self.path, "loop.lock"))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from provisioner.backends import Finding, Severity
@@ -64,6 +64,16 @@ def name_findings(pool: MigPool, prefix: str, names: Iterable[str]) -> list[Find
         for other in sorted(found - {prefix})
         if covers(prefix, other) or covers(other, prefix)
     ]
+
+
+def foreign_findings(pool: MigPool, names: Sequence[str]) -> list[Finding]:
+    """Members that we neither made nor may delete."""
+    return [Finding(pool.name, Severity.WARNING, foreign_text(names))] if names else []
+
+
+def foreign_text(names: Sequence[str]) -> str:
+    """What is said of them."""
+    return f"{len(names)} members are not ours, e.g. {min(names)}: someone else resizes or uses the group"
 
 
 def missing(pool: MigPool) -> Finding:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from provisioner.backends import BackendError
 from provisioner.backends.compute_project import Listing, Project, SharedList
 from provisioner.backends.compute_reads import ComputeReads, Json, Place
-from provisioner.backends.group_check import group_findings
+from provisioner.backends.group_check import foreign_text, group_findings
 from provisioner.backends.instances import (
     LEAVING_ACTIONS,
     Member,
@@ -223,14 +223,13 @@ class GroupObserver:
         self._asked &= members.keys()
 
     def _doings_of_others(self, members: Mapping[str, Member], ours: Mapping[str, Member]) -> Iterator[str]:
-        foreign = sorted(members.keys() - ours.keys())
-        if foreign:
-            yield f"{len(foreign)} members are not ours, e.g. {foreign[0]}: someone else resizes or uses the group."
+        if foreign := members.keys() - ours.keys():
+            yield foreign_text(list(foreign))
         if self._taken:
-            words = f"e.g. {min(self._taken)}: someone else shrinks the group."
+            words = f"e.g. {min(self._taken)}: someone else shrinks the group"
             yield f"{len(self._taken)} members that ran are being deleted, not by us, {words}"
         if self._strays:
-            words = f"e.g. {min(self._strays)}: nobody deletes them."
+            words = f"e.g. {min(self._strays)}: nobody deletes them"
             yield f"{len(self._strays)} members were taken out of the group and run on, {words}"
 
     def _say(self, problems: Sequence[str]) -> None:

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 from google.api_core.client_options import ClientOptions
 from google.cloud import compute_v1
 
-from provisioner.backends import BackendError, Finding, MayStart
+from provisioner.backends import BackendError, Finding, MayStart, Severity
 from provisioner.backends.admissions import Admissions
 from provisioner.backends.calls import Call, run_calls
 from provisioner.backends.compute_errors import CALL_ERRORS, AlreadyExists, of_exception, operation_error, raised
@@ -37,6 +37,7 @@ from provisioner.backends.compute_project import Project, Projects
 from provisioner.backends.compute_reads import USUAL_TIMES, ComputeTimes, Json, Place, credentials_for
 from provisioner.backends.group_check import (
     autoscaler_findings,
+    foreign_findings,
     group_findings,
     missing,
     name_findings,
@@ -141,6 +142,7 @@ class MigBackend:
             *self._of_resource(autoscaler_findings, group.get("status", {}).get("autoscaler"), deadline),
             *self._of_resource(template_findings, group.get("instanceTemplate"), deadline),
             *name_findings(self._settings, self._prefix, members),
+            *foreign_findings(self._settings, [name for name in members if not self._may_delete(name)]),
         ]
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
@@ -212,7 +214,11 @@ class MigBackend:
         if not url:
             return []
         path = "projects/" + url.partition("/projects/")[2]
-        return findings(self._settings, self._project.reads.resource(path, CHECK_FIELDS, deadline))
+        try:
+            return findings(self._settings, self._project.reads.resource(path, CHECK_FIELDS, deadline))
+        except BackendError as error:
+            text = f"{path} cannot be read, so it was not checked: {error.failure.text}"
+            return [Finding(self.pool, Severity.WARNING, text)]
 
     def _create(self, names: Sequence[str]) -> Mapping[str, Failure]:
         """One createInstances. Compute has taken it once it is answered; a late result is for the looks."""

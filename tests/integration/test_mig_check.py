@@ -14,9 +14,11 @@ from provisioner.cli import run
 from provisioner.reload import Configuration
 from provisioner.service import Service
 from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.world import Fault
 from provisioner.store import StateDir
 from tests.compute_cloud import ComputeCloud
 from tests.sites import Site, template
+from tests.waiting import until
 
 PROJECT = "demo-project"
 LABELS = {"grid": "demo"}
@@ -77,6 +79,19 @@ def test_everything_wrong_with_a_group_is_said_at_once(
     assert [finding["severity"] for finding in found] == ["error"] * 2 + ["warning"] * 3
     for word in words:
         assert [word in finding["text"] for finding in found].count(True) == 1
+
+
+def test_what_cannot_be_read_and_members_that_are_not_ours_are_warnings(
+    tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    group = cloud.groups.mig(PROJECT, RESTING.scope, "hf-b")
+    cloud.do(lambda: group.resize(2))
+    until(lambda: len(cloud.state()) == 2, 5)
+    cloud.set_faults(Fault("denied", "autoscalers.get"))
+    found = findings(site(tmp_path, cloud.url, b={"zone": "us-central1-b", "group": "hf-b"}).path, capsys, 0)
+    assert [finding["severity"] for finding in found] == ["warning"] * 2
+    assert "autoscalers/hf-b cannot be read, so it was not checked" in found[0]["text"]
+    assert found[1]["text"].startswith("2 members are not ours, e.g. hf-b-")
 
 
 def test_a_group_that_is_missing_and_a_place_that_does_not_answer(

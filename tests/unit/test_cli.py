@@ -95,6 +95,13 @@ def test_status_shows_requests_and_a_latched_brake_is_a_problem(site: Path, caps
     assert "BRAKE memory_lost: memory.json was lost." in capsys.readouterr().out
 
 
+def test_status_shows_what_is_wrong_with_a_pool(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["init"])
+    StateDir(site / "work").notes.write({"mig-a": ["someone else shrinks the group"]})
+    assert run(["status"]) == 0
+    assert "  pool mig-a: someone else shrinks the group" in capsys.readouterr().out
+
+
 def test_recover_asks_the_loop_to_release_the_brake(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(["init"])
     state = StateDir(site / "work")

@@ -289,6 +289,21 @@ def test_a_cycle_without_memory_still_counts(metrics: Metrics, reporter: Reporte
     assert value(metrics, "hf_provisioner_cycles_total", result="failed") == 1
 
 
+# --- notes ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_wrong_with_pools_is_where_status_finds_it(metrics: Metrics, tmp_path: Path) -> None:
+    state = StateDir(tmp_path)
+    reporter = Reporter(metrics, state, limits=LIMITS, interval=5.0)
+    reporter(report(memory(), replace(LOOK, problems=("someone else shrinks the group",)), BLIND))
+    assert state.notes.read() == {"pool": ["someone else shrinks the group"], "spare": ["cannot be seen: slow"]}
+    written = (tmp_path / "pools.json").stat().st_ino
+    reporter(report(memory(), replace(LOOK, problems=("someone else shrinks the group",)), BLIND))
+    assert (tmp_path / "pools.json").stat().st_ino == written, "it is written when it changes"
+    reporter(report(memory(), LOOK))
+    assert state.notes.read() == {}
+
+
 # --- health -----------------------------------------------------------------------------------------------------------
 
 LOOK = snapshot("pool", {})

@@ -27,7 +27,7 @@ from provisioner.durable import (
 )
 from provisioner.journal import Journal
 from provisioner.locks import DataLock, LockFile, LoopLock, describe_holder
-from provisioner.marks import Heartbeat, Inventory, Seen
+from provisioner.marks import Heartbeat, Inventory, PoolNotes, Seen
 from tests.waiting import until
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -414,6 +414,16 @@ def test_the_last_inventory_wins(tmp_path: Path) -> None:
     names, mark = inventory.read() or ((), 0)
     assert names == ("c",)
     assert mark == (tmp_path / "hf-inventory.json").stat().st_mtime_ns
+
+
+def test_notes_on_pools_are_read_as_written(tmp_path: Path) -> None:
+    notes = PoolNotes(str(tmp_path / "pools.json"))
+    assert notes.read() == {}
+    notes.write({"a": ("one", "two")})
+    assert notes.read() == {"a": ["one", "two"]}
+    (tmp_path / "pools.json").write_text('{"a": 3}')
+    with pytest.raises(StateUnreadable, match="sentences by pool"):
+        notes.read()
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"names": "a"}', '{"names": [1]}'])
