@@ -13,6 +13,7 @@ from typing import Any
 import google.api_core.exceptions as google_errors
 import google.auth.exceptions as auth_errors
 import requests.exceptions as request_errors
+import urllib3.exceptions as connection_errors
 from google.protobuf.json_format import ParseError
 
 from provisioner.backends import BackendError
@@ -22,9 +23,11 @@ CALL_ERRORS = (
     google_errors.GoogleAPIError,
     auth_errors.GoogleAuthError,
     request_errors.RequestException,
+    connection_errors.HTTPError,
     ParseError,
 )
-"""Everything that a call to Compute raises: network faults come through google-cloud-compute as they are."""
+"""Everything that a call to Compute raises: network faults come through google-cloud-compute as they are, and some
+through ``requests`` as well."""
 
 TEXT_LIMIT = 500
 """Characters kept of Compute's words: they are stored with each slot and shown to people."""
@@ -150,7 +153,7 @@ def _of_google(error: google_errors.GoogleAPICallError) -> ComputeError:
 
 def _class_of(error: BaseException) -> ErrorClass:
     """A time-out may have been applied; so may anything else that broke on the way."""
-    if isinstance(error, request_errors.Timeout | google_errors.RetryError):
+    if isinstance(error, request_errors.Timeout | connection_errors.TimeoutError | google_errors.RetryError):
         return ErrorClass.TIMEOUT
     if isinstance(error, auth_errors.GoogleAuthError) and not isinstance(error, auth_errors.TransportError):
         return ErrorClass.DENIED

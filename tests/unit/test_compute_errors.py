@@ -8,6 +8,7 @@ import google.api_core.exceptions as google_errors
 import google.auth.exceptions as auth_errors
 import pytest
 import requests.exceptions as request_errors
+import urllib3.exceptions as connection_errors
 from google.protobuf.json_format import ParseError
 
 from provisioner.backends.compute_errors import (
@@ -181,6 +182,8 @@ def test_no_error_of_the_last_attempt(entry: dict[str, Any]) -> None:
     ("error", "expected"),
     [
         (request_errors.ReadTimeout("slow"), E.TIMEOUT),
+        (connection_errors.TimeoutError("slow"), E.TIMEOUT),
+        (connection_errors.ProtocolError("cut off"), E.UNAVAILABLE),
         (request_errors.ConnectTimeout("slow"), E.TIMEOUT),
         (request_errors.ConnectionError("reset"), E.UNAVAILABLE),
         (request_errors.ChunkedEncodingError("cut"), E.UNAVAILABLE),
