@@ -3,7 +3,7 @@
 Goals: at most 0.01 calls for each machine created, and 300 a minute when nothing changes, for 10,000 instances in 12
 groups, each listed at least every 30 s; 0.3 s of CPU for a look at all of them; 300 MB with both backends loaded.
 Exits 1 when a goal is missed. The cloud is a simulator process; a minute is a minute.
-``python tests/bench/bench_gce.py``
+``python -m tests.bench.bench_gce``
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from provisioner.service import make_backends
 from provisioner.settings import MigPool
 from tests.sites import Site, template
 
+ROOT = Path(__file__).parent.parent.parent
 MACHINES = 10_000
 GROUPS = 12
 ZONES = ("a", "b", "c")
@@ -246,7 +247,12 @@ def memory(directory: Path, cloud: Cloud) -> int:
     """Peak MB of a provisioner with both backends loaded, that holds all machines."""
     made = site(directory, cloud.compute)
     done = subprocess.run(
-        [sys.executable, __file__, "--child", str(made.path)], check=True, capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "tests.bench.bench_gce", "--child", str(made.path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     return int(done.stdout)
 
