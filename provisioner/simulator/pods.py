@@ -180,15 +180,19 @@ class Cluster:
     # --- ends ---------------------------------------------------------------------------------------------------------
 
     def delete(self, pod: Stored, grace: int | None = None) -> Stored:
-        """Ask a pod to end within ``grace`` seconds (default: its own); what never ran, or has ended, goes at once."""
+        """Ask a pod to end within ``grace`` seconds (default: its own); what never ran, or has ended, goes at once.
+
+        One that is ending already can only be given less time.
+        """
         spec, metadata = pod.document["spec"], pod.document["metadata"]
-        if not spec.get("nodeName") or pod_status.is_ended(pod.document):
+        known = metadata.get("deletionGracePeriodSeconds")
+        if known is not None:
+            if grace is None or grace >= known:
+                return pod
+        elif not spec.get("nodeName") or pod_status.is_ended(pod.document):
             grace = 0
         elif grace is None:
             grace = int(spec["terminationGracePeriodSeconds"])
-        known = metadata.get("deletionGracePeriodSeconds")
-        if known is not None and grace >= known and (known > 0 or metadata.get("finalizers")):
-            return pod
         if grace == 0 and not metadata.get("finalizers"):
             last = self._life.remove(pod)
             return Stored(last.kind, self._deleting(last.document, 0), last.version)

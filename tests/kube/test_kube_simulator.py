@@ -158,6 +158,16 @@ REQUESTS: Mapping[str, list[Request]] = {
         ("POST", "/a/eviction", {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "zz"}}),
         ("POST", "/a/eviction", {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}}),
     ],
+    "a pod that has ended and whose deletion is not confirmed": [
+        ("POST", "", pod(nodeName="nowhere")),
+        ("DELETE", "/a", None),
+        ("PATCH", "/a/status", {"status": {"phase": "Failed"}}),
+        ("DELETE", "/a", None),
+        ("DELETE", "/a", {"gracePeriodSeconds": 30}),
+        ("GET", "/a", None),
+        ("DELETE", "/a", {"gracePeriodSeconds": 0}),
+        ("GET", "/a", None),
+    ],
     "a pod that is being deleted": [
         ("POST", "", pod(metadata={"finalizers": ["example.com/wait"]})),
         ("DELETE", "/a", None),
