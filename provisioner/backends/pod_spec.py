@@ -14,7 +14,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,15 @@ import yaml
 
 from provisioner.backends import BackendError
 from provisioner.model import Create, ErrorClass
+from provisioner.problems import expected, parse, syntax_text
 
 log = logging.getLogger(__name__)
 
 PLACEHOLDER = re.compile(r"\{\{(machine|request|template)\}\}")
+MANIFEST = frozenset({"apiVersion", "kind", "metadata", "spec"})
+"""Any of these at the top makes a document a manifest: a spec has no such fields."""
+TEXT = "a text (in quotes)"
+"""YAML takes ``1`` and ``true`` for something else; the API server refuses them where it wants a text."""
 
 
 class PodSpecError(ValueError):
@@ -43,6 +48,8 @@ class PodSpec:
     """Those that the user wrote."""
     digest: str
     """Changes when the text changes."""
+    hostname: str = ""
+    """The user's own, which the machine's name replaces."""
 
     def body(self, create: Create, labels: Mapping[str, str]) -> bytes:
         """The request body that makes the pod of one slot."""
@@ -52,6 +59,11 @@ class PodSpec:
         pieces = list(self.pieces)
         pieces[1::2] = [values[key] for key in pieces[1::2]]
         return "".join(pieces).encode()
+
+    def replaced(self, labels: Collection[str]) -> list[str]:
+        """The fields of the user's that each pod has otherwise, given the names of our labels."""
+        theirs = [f"metadata.labels.{label}" for label in self.labels if label in labels]
+        return [*theirs, "spec.hostname"] if self.hostname else theirs
 
 
 class PodSpecFile:
@@ -83,25 +95,31 @@ class PodSpecFile:
             signature = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
             if signature == self._signature:
                 return self._spec
-            spec = parse_pod_spec(self._path.read_text(encoding="utf-8-sig"), self._namespace)
+            spec = read_pod_spec(self._path, self._namespace)
         except (OSError, UnicodeDecodeError, PodSpecError) as error:
             raise BackendError(ErrorClass.INVALID, f"{self._path}: {error}") from error
         self._signature = signature
         return spec
 
 
+def read_pod_spec(path: Path, namespace: str) -> PodSpec:
+    """The pod that a file describes; OSError, UnicodeDecodeError or PodSpecError."""
+    return parse_pod_spec(path.read_text(encoding="utf-8-sig"), namespace)
+
+
 def parse_pod_spec(text: str, namespace: str) -> PodSpec:
     """The pod that ``text`` describes, to be made in ``namespace``; PodSpecError when it describes none."""
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise PodSpecError(f"not YAML: {error}") from error
-    pod = _manifest(document)
-    metadata, spec = _part(pod, "metadata"), _part(pod, "spec")
-    if not isinstance(spec.get("containers"), list) or not spec["containers"]:
-        raise PodSpecError("spec.containers: expected at least one container")
+    pod = _manifest(_document(text))
+    metadata, spec = pod["metadata"], pod["spec"]
+    for name in ("labels", "annotations"):
+        for key, value in _mapping(metadata.get(name) or {}, f"metadata.{name}").items():
+            _check_text(value, f"metadata.{name}.{key}")
     if metadata.get("namespace", namespace) != namespace:
-        raise PodSpecError(f"metadata.namespace: is '{metadata['namespace']}', but the pool is '{namespace}'")
+        raise PodSpecError(f"metadata.namespace: {expected(f'{namespace!r} (the pool)', metadata['namespace'])}")
+    if not spec.get("containers"):
+        raise PodSpecError("containers: missing; expected at least one container")
+    for path, container in _containers(spec):
+        _check_container(container, path)
     metadata.pop("generateName", None)
     spec.setdefault("restartPolicy", "Never")
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -111,7 +129,7 @@ def parse_pod_spec(text: str, namespace: str) -> PodSpec:
         json.dumps(labels, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise PodSpecError(f"a value that JSON cannot hold (quote dates and times): {error}") from error
-    return PodSpec(pieces, labels, digest)
+    return PodSpec(pieces, labels, digest, str(spec.get("hostname") or ""))
 
 
 def _pieces(pod: dict[str, Any], digest: str) -> tuple[str, ...]:
@@ -127,30 +145,78 @@ def _pieces(pod: dict[str, Any], digest: str) -> tuple[str, ...]:
     return tuple(re.split(rf"<{digest}:(\w+)>", text))
 
 
+def _document(text: str) -> object:
+    """What the text holds. JSON is read as JSON: with tabs, or numbers such as 1e3, it is no YAML."""
+    try:
+        return json.loads(text, object_pairs_hook=_distinct)
+    except ValueError:
+        pass
+    try:
+        document, repeated = parse(text)
+    except yaml.YAMLError as error:
+        raise PodSpecError(syntax_text(error)) from error
+    if repeated:
+        raise PodSpecError(": ".join(repeated[0]))
+    return document
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; one with a key given twice is left to the YAML reader, which says where."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is given twice")
+    return found
+
+
 def _manifest(document: object) -> dict[str, Any]:
     """A full Pod, whether the user wrote one or only its spec."""
     if not isinstance(document, dict):
-        raise PodSpecError(f"expected a Pod or its spec, got {type(document).__name__}")
-    if "containers" in document:
+        raise PodSpecError(expected("a pod's spec or a Pod manifest", document))
+    if MANIFEST.isdisjoint(document):
         document = {"spec": document}
-    kind = (document.get("apiVersion", "v1"), document.get("kind", "Pod"))
-    if kind != ("v1", "Pod"):
-        raise PodSpecError(f"expected a v1 Pod, got {kind[0]} {kind[1]}")
-    if "spec" not in document:
-        raise PodSpecError("expected a Pod or its spec: there is neither 'spec' nor 'containers'")
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {}, **document}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, **document}
+    for key, value in (("apiVersion", "v1"), ("kind", "Pod")):
+        if pod[key] != value:
+            raise PodSpecError(f"{key}: {expected(value, pod[key])}")
+    return {**pod, "metadata": dict(_mapping(pod["metadata"], "metadata")), "spec": _mapping(pod.get("spec"), "spec")}
 
 
-def _part(pod: dict[str, Any], key: str) -> dict[str, Any]:
-    if not isinstance(pod[key], dict):
-        raise PodSpecError(f"{key}: expected a mapping, got {type(pod[key]).__name__}")
-    part: dict[str, Any] = pod[key]
-    return part
+def _mapping(value: object, path: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise PodSpecError(f"{path}: {expected('a mapping', value)}")
+    return value
+
+
+def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every container, init containers first, with its place."""
+    for key in ("initContainers", "containers"):
+        containers = spec.get(key) or []
+        if not isinstance(containers, list):
+            raise PodSpecError(f"{key}: {expected('a list of containers', containers)}")
+        for number, container in enumerate(containers):
+            yield f"{key}.{number}", container
+
+
+def _check_container(container: object, path: str) -> None:
+    known = _mapping(container, path)
+    for key in ("name", "image"):
+        _check_text(known.get(key), f"{path}.{key}")
+    variables = known.get("env") or []
+    if not isinstance(variables, list):
+        raise PodSpecError(f"{path}.env: {expected('a list of variables', variables)}")
+    for number, variable in enumerate(variables):
+        place = f"{path}.env.{number}"
+        _check_text(_mapping(variable, place).get("value", ""), f"{place}.value")
+
+
+def _check_text(value: object, path: str) -> None:
+    if not isinstance(value, str):
+        raise PodSpecError(f"{path}: {expected(TEXT, value)}")
 
 
 def _variables(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The environment variables of all containers whose value is a text."""
-    for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
+    """The environment variables of all containers that have a value."""
+    for _, container in _containers(spec):
         for variable in container.get("env") or ():
-            if isinstance(variable.get("value"), str):
+            if "value" in variable:
                 yield variable

@@ -22,6 +22,7 @@ POOL_LABEL = "hf-provisioner/pool"
 REQUEST_LABEL = "hf-provisioner/request"
 TEMPLATE_LABEL = "hf-provisioner/template"
 SLOT_LABEL = "hf-provisioner/slot"
+OWN_LABELS = frozenset({ID_LABEL, POOL_LABEL, REQUEST_LABEL, TEMPLATE_LABEL, SLOT_LABEL})
 
 DEFAULT_GRACE_SECONDS = 30
 """Kubernetes' own default for terminationGracePeriodSeconds."""

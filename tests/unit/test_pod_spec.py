@@ -29,6 +29,7 @@ def made(text: str) -> Any:
     [
         pytest.param(BODY, id="a spec body in YAML"),
         pytest.param('{"containers": [{"name": "main", "image": "busybox"}]}', id="a spec body in JSON"),
+        pytest.param('{\n\t"containers": [{"name": "main", "image": "busybox"}]\n}', id="in JSON with tabs"),
         pytest.param("spec: {" + BODY + "}", id="a manifest without kind"),
         pytest.param("apiVersion: v1\nkind: Pod\nspec: {" + BODY + "}", id="a full manifest"),
         pytest.param("metadata: {name: x, generateName: y-}\nspec: {" + BODY + "}", id="with a name of its own"),
@@ -97,6 +98,18 @@ def test_placeholders_in_environment_values_are_filled_and_nothing_else() -> Non
     ]
 
 
+def test_what_our_own_values_replace_is_known() -> None:
+    spec = parse_pod_spec(RICH.replace("subdomain: grid", "hostname: mine"), "symphony")
+    assert spec.replaced(LABELS) == ["metadata.labels.hf-provisioner/id", "spec.hostname"]
+    assert spec.replaced([]) == ["spec.hostname"]
+    assert parse_pod_spec(BODY, "symphony").replaced(LABELS) == []
+
+
+def test_a_number_in_json_stays_what_it_is() -> None:
+    text = '{"activeDeadlineSeconds": 1e3, "containers": [{"name": "main", "image": "busybox"}]}'
+    assert made(text)["spec"]["activeDeadlineSeconds"] == 1000
+
+
 def test_making_one_pod_leaves_no_trace_in_the_next() -> None:
     spec = parse_pod_spec(RICH, "symphony")
     spec.body(CREATE, LABELS)
@@ -113,14 +126,31 @@ def test_the_digest_changes_with_the_text_only() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("a: [", "not YAML"),
-        ("", "expected a Pod or its spec, got NoneType"),
-        ("[1]", "expected a Pod or its spec, got list"),
-        ("kind: Deployment\nspec: {}", "expected a v1 Pod, got v1 Deployment"),
-        ("metadata: {}", "neither 'spec' nor 'containers'"),
-        ("spec: 3", "spec: expected a mapping, got int"),
-        ("containers: []", "spec.containers: expected at least one container"),
-        ("metadata: {namespace: other}\nspec: {" + BODY + "}", "is 'other', but the pool is 'symphony'"),
+        ("a: [", "line 1, column 5: expected the node content"),
+        ("", "expected a pod's spec or a Pod manifest, got nothing"),
+        ("[1]", r"expected a pod's spec or a Pod manifest, got \[1\]"),
+        ("kind: Deployment\nspec: {}", "^kind: expected Pod, got 'Deployment'"),
+        ("apiVersion: v2\nspec: {" + BODY + "}", "^apiVersion: expected v1, got 'v2'"),
+        ("metadata: {}", "^spec: expected a mapping, got nothing"),
+        ("metadata: {labels: {a: b}}\n" + BODY, "^spec: expected a mapping, got nothing"),
+        ("spec: 3", "^spec: expected a mapping, got 3"),
+        ("metadata: 3\nspec: {" + BODY + "}", "^metadata: expected a mapping, got 3"),
+        ("containers: []", "^containers: missing; expected at least one container"),
+        ("containers: {main: {}}", "^containers: expected a list of containers, got {'main': {}}"),
+        ("containers: [main]", "^containers.0: expected a mapping, got 'main'"),
+        ("containers: [{name: a}]", "^containers.0.image: expected a text"),
+        ("initContainers: [{image: a}]\n" + BODY, "^initContainers.0.name: expected a text"),
+        ("containers: [{name: a, image: b, env: {A: x}}]", "^containers.0.env: expected a list of variables"),
+        ("containers: [{name: a, image: b, env: [A]}]", "^containers.0.env.0: expected a mapping, got 'A'"),
+        (
+            "containers: [{name: a, image: b, env: [{name: A, value: 1}]}]",
+            r"^containers.0.env.0.value: expected a text \(in quotes\), got 1",
+        ),
+        ("metadata: {labels: {a: true}}\nspec: {" + BODY + "}", "^metadata.labels.a: expected a text"),
+        ("metadata: {annotations: {a: 1}}\nspec: {" + BODY + "}", "^metadata.annotations.a: expected a text"),
+        ("metadata: {namespace: other}\nspec: {" + BODY + "}", r"expected 'symphony' \(the pool\), got 'other'"),
+        (BODY + "\n" + BODY, "^containers: given twice, in lines 1 and 2"),
+        ('{"containers": [], "containers": []}', "^containers: given twice"),
         (BODY + "\nuntil: 2025-01-01", "quote dates and times"),
         (BODY + "\nfactor: .nan", "JSON cannot hold"),
     ],
