@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from provisioner import templates
+from provisioner.backends.pod_spec import PodSpecError, read_pod_spec
 from provisioner.model import TemplateLimits
 from provisioner.problems import (
     ConfigError,
@@ -21,10 +20,8 @@ from provisioner.problems import (
     Section,
     expected,
     join,
-    parse,
     read_mapping,
     suggestion,
-    syntax_text,
     validate,
     words_of,
 )
@@ -47,7 +44,7 @@ __all__ = ["Backoff", "ConfigError", "Events", "GkePool", "Loop", "MigPool", "Po
 COMPUTE_ENDPOINT = "PROVISIONER_COMPUTE_ENDPOINT"
 """Environment variable: the Compute API of every MIG that names no endpoint of its own."""
 
-PATHS = frozenset({"pod_spec", "kubeconfig", "credentials"})
+PATHS = frozenset({"pod_spec", "kubeconfig", "credentials", "ca_file"})
 """Settings that are written relative to the configuration's directory."""
 HF_NAMES = {
     "name": "templateId",
@@ -185,13 +182,16 @@ class _Reader:
 
     def pool(self, name: str, kind: str, body: Mapping[str, Any]) -> tuple[AnyPool | None, list[Problem]]:
         """A pool with what it inherits, and what is wrong with it (places relative to the pool)."""
-        inherited = {key: value for key, value in self.inherited(kind).items() if body.get(key) is None}
+        inherited = {key: value for key, value in self.inherited(kind, body).items() if body.get(key) is None}
         given = {key: self.beside(value) if key in PATHS else value for key, value in body.items()}
         pool, problems = validate(KINDS[kind], {**given, **inherited}, "", "", name=name)
         if kind == "mig" and (body.get("zone") is None) == (body.get("region") is None):
             problems.append(Problem("", "zone", "expected either zone or region, got " + _both_or_neither(body)))
+        if kind == "gke":
+            problems += _cluster_problems(body)
         if isinstance(body.get("pod_spec"), str) and kind == "gke":
-            reason = pod_spec_problem(self.path.parent, body["pod_spec"])
+            namespace = {**body, **inherited}.get("namespace", GkePool.model_fields["namespace"].default)
+            reason = pod_spec_problem(self.path.parent, body["pod_spec"], str(namespace))
             problems += [Problem("", "pod_spec", reason)] if reason else []
         return pool, problems
 
@@ -199,14 +199,16 @@ class _Reader:
         """A path as written, from the configuration's directory."""
         return self.path.parent / Path(value).expanduser() if isinstance(value, str) and value else value
 
-    def inherited(self, kind: str) -> dict[str, object]:
+    def inherited(self, kind: str, body: Mapping[str, Any]) -> dict[str, object]:
         """What a pool takes from HF's provider config and the environment when it does not say so itself."""
         config = self.provider.config
-        if kind == "gke":
+        credentials = self.beside(config.gcp_credentials_file)
+        if kind == "gke" and body.get("endpoint") is not None:
+            found = {"namespace": config.gke_namespace, "credentials": credentials}
+        elif kind == "gke":
             kubeconfig = self.beside(config.gke_kubeconfig) or self.environment.get("KUBECONFIG")
             found = {"namespace": config.gke_namespace, "kubeconfig": kubeconfig}
         else:
-            credentials = self.beside(config.gcp_credentials_file)
             endpoint = self.environment.get(COMPUTE_ENDPOINT)
             found = {"project": config.gcp_project_id, "credentials": credentials, "endpoint": endpoint}
         return {key: value for key, value in found.items() if value}
@@ -246,39 +248,32 @@ class _Reader:
         return (same or pool.name,)
 
 
-def pod_spec_problem(directory: Path, written: str) -> str | None:
+def pod_spec_problem(directory: Path, written: str, namespace: str) -> str | None:
     """What is wrong with a pod spec file, if anything. It stays within the directory: HF lets people edit templates."""
     path = directory / written
     if not path.resolve().is_relative_to(directory.resolve()):
         return f"{written!r} is outside the configuration's directory"
     try:
-        document, repeated = parse(path.read_text(encoding="utf-8-sig"))
+        read_pod_spec(path, namespace)
     except FileNotFoundError:
         return f"no such file: {written!r}"
-    except yaml.YAMLError as error:
-        return f"{written!r}: {syntax_text(error)}"
+    except PodSpecError as error:
+        return f"{written!r}: {error}"
     except (OSError, UnicodeDecodeError) as error:
         return f"{written!r} cannot be read: {error}"
-    reason = ": ".join(repeated[0]) if repeated else _pod_problem(document)
-    return f"{written!r}: {reason}" if reason else None
-
-
-def _pod_problem(document: object) -> str | None:
-    """Why a document is neither a pod's spec nor a Pod manifest with one; None when it is."""
-    if not isinstance(document, dict):
-        return expected("a pod's spec or a Pod manifest", document)
-    kind = document.get("kind")
-    if "kind" in document and kind != "Pod":
-        return expected("a pod's spec or kind Pod", kind)
-    spec = document.get("spec") if kind == "Pod" else document
-    containers = spec.get("containers") if isinstance(spec, dict) else None
-    if not isinstance(containers, list) or not containers or not all(map(_is_container, containers)):
-        return "not a pod: it needs containers, each with a name and an image"
     return None
 
 
-def _is_container(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(value.get(key), str) and value[key] for key in ("name", "image"))
+def _cluster_problems(body: Mapping[str, object]) -> list[Problem]:
+    """A cluster is named by a kubeconfig or by an endpoint: what belongs to the other form is a mistake."""
+    endpoint, of_kubeconfig, of_endpoint = body.get("endpoint"), ["kubeconfig", "context"], ["ca_file", "credentials"]
+    if endpoint is None:
+        names, reason = of_endpoint, "used only with an endpoint; name one, or leave this out"
+    elif str(endpoint).startswith("http://"):
+        names, reason = [*of_kubeconfig, *of_endpoint], "not used with an endpoint of http://; leave this out"
+    else:
+        names, reason = of_kubeconfig, "not used with an endpoint; leave out one of them"
+    return [Problem("", name, reason) for name in names if body.get(name) is not None]
 
 
 def _both_or_neither(body: Mapping[str, object]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,11 +19,15 @@ from provisioner.problems import Expects, Section
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 """What Kubernetes takes as a label's value: ids and names become labels of the pods."""
 
+STUCK_SECONDS = 60.0
+"""A kubelet confirms an end within seconds of the grace period; a pod that is there a minute later needs a person."""
+
 Count = Annotated[int, Field(ge=1), Expects("a whole number ≥ 1")]
 Cap = Annotated[int | None, Field(ge=1), Expects("a whole number ≥ 1")]
 CountOrZero = Annotated[int, Field(ge=0), Expects("a whole number ≥ 0")]
 Duration = Annotated[float, Field(gt=0), Expects("a number > 0")]
 DurationOrZero = Annotated[float, Field(ge=0), Expects("a number ≥ 0")]
+OptionalDuration = Annotated[float | None, Field(ge=0), Expects("a number ≥ 0")]
 Switch = Annotated[bool, Expects("true or false")]
 Text = Annotated[str, StringConstraints(min_length=1), Expects("a text")]
 OptionalText = Annotated[str | None, StringConstraints(min_length=1), Expects("a text")]
@@ -164,11 +169,33 @@ class GkePool(Pool):
     environment's ``KUBECONFIG``, then the service account of the pod that the provisioner runs in."""
     context: OptionalText = None
     """Context within the kubeconfig; default its current one."""
+    endpoint: Endpoint = None
+    """Address of the cluster's API server, instead of a kubeconfig; default none. Google credentials open it, except
+    that an address with http:// (the embedded cloud) is sent none."""
+    ca_file: OptionalFile = None
+    """Certificate authority of the endpoint (PEM); default the system's, which knows a GKE cluster's DNS endpoint."""
+    credentials: OptionalFile = None
+    """Key file of a Google service account, for the endpoint; default ``GCP_CREDENTIALS_FILE`` of HF's provider
+    config, else application-default credentials."""
+    force_delete_after_seconds: OptionalDuration = None
+    """Seconds after the end of its grace period until a pod that we delete and that still terminates is deleted by
+    force; default none: never. Its containers may still run on a node that is cut off: set it only where they may."""
+
+    def limits(self) -> PoolLimits:
+        """As of every pool; and pods say when their grace period ends."""
+        return replace(super().limits(), stuck_after=STUCK_SECONDS, force_after=self.force_delete_after_seconds)
+
+    @property
+    def cluster(self) -> tuple[str, ...]:
+        """What makes two pools live in the same cluster, with the same credentials."""
+        if self.endpoint is not None:
+            return (self.endpoint, str(self.credentials))
+        return (str(self.kubeconfig), str(self.context))
 
     @property
     def place(self) -> tuple[str, ...]:
         """What makes two pools the same: here a namespace may hold several pools, each with its own pod spec."""
-        return ("gke", str(self.kubeconfig), str(self.context), self.namespace, str(self.pod_spec))
+        return ("gke", *self.cluster, self.namespace, str(self.pod_spec))
 
 
 class MigPool(Pool):
@@ -232,7 +259,9 @@ class Settings(Section):
     retention_hours: DurationOrZero = 24.0
     """Hours a request stays in the files after HF has seen its end; default 24. HF may ask again."""
     adopt_prefixes: AdoptPrefixes = ()
-    """Name prefixes of another provider's machines that a return may delete; default none. For a cut-over."""
+    """Name prefixes of another provider's machines that a return may delete; default none. For a cut-over.
+    Google's connector names instances ``sym-…`` and pods ``g<uuid>-…-pod-<n>``. Its operator makes no pod anew, but
+    holds each by a finalizer: let it run until the last is gone, or they stay terminating and their returns fail."""
     loop: Loop = Loop()
     """The pace of the loop."""
     backoff: Backoff = Backoff()

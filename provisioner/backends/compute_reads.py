@@ -13,22 +13,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import google.auth
 import google.auth.credentials
 from google.auth.transport.requests import AuthorizedSession
-from google.oauth2 import service_account
 from requests.adapters import HTTPAdapter
 
 from provisioner.backends import BackendError
 from provisioner.backends.call_budget import CallBudget
 from provisioner.backends.compute_errors import CALL_ERRORS, http_error, of_exception, raised
+from provisioner.backends.google_login import google_credentials
 from provisioner.model import ErrorClass
 from provisioner.settings import MigPool
 
 Json = dict[str, Any]
 
 ENDPOINT = "https://compute.googleapis.com"
-SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 PAGE = 500
 """The most a page of Compute holds."""
@@ -113,16 +111,9 @@ class Place:
 
 def credentials_for(pool: MigPool) -> google.auth.credentials.Credentials:
     """Anonymous for plain HTTP (a simulator), the pool's service account key, else what the surroundings offer."""
-    try:
-        if pool.endpoint and pool.endpoint.startswith("http://"):
-            return google.auth.credentials.AnonymousCredentials()
-        if pool.credentials:
-            return service_account.Credentials.from_service_account_file(str(pool.credentials), scopes=SCOPES)
-        return google.auth.default(scopes=SCOPES)[0]
-    except (OSError, ValueError) as error:
-        raise BackendError(ErrorClass.DENIED, f"key file {pool.credentials}: {error}") from error
-    except CALL_ERRORS as error:
-        raise of_exception(error) from error
+    if pool.endpoint and pool.endpoint.startswith("http://"):
+        return google.auth.credentials.AnonymousCredentials()
+    return google_credentials(pool.credentials)
 
 
 class ComputeReads:

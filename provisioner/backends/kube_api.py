@@ -7,10 +7,7 @@ and is tried once: the next cycle is the retry.
 from __future__ import annotations
 
 import json
-import math
 import re
-import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,13 +21,12 @@ from provisioner.model import ErrorClass, Failure
 
 CONNECT_SECONDS = 5.0
 """A server that does not accept a connection within this is not there."""
+UNKNOWN_USER = 401
+"""HTTP status."""
 MAX_WORDS = 400
 """Characters of the server's words that are kept: they are stored with each slot and shown to people."""
 MAX_WAIT = 300.0
 """Seconds. API servers ask to be left alone for one; what asks for more than this is asked again all the same."""
-KEEP_SECONDS = 5.0
-"""For a token: the official client renews it minutes before its end, but costs half as much as a call each time it is
-asked."""
 
 Document = dict[str, Any]
 
@@ -84,24 +80,6 @@ class KubeError(BackendError):
         """Kubernetes' one word for it, such as AlreadyExists; empty when the answer was not a Status object."""
 
 
-class KeptHeaders:
-    """Headers that are asked for at most every ``KEEP_SECONDS``. Thread-safe."""
-
-    def __init__(self, ask: Callable[[], Mapping[str, str]]) -> None:
-        self._ask = ask
-        self._lock = threading.Lock()
-        self._headers: Mapping[str, str] = {}
-        self._until = -math.inf
-
-    def __call__(self) -> Mapping[str, str]:
-        """The headers as they were some seconds ago; what asking raises is raised here, and asked again."""
-        with self._lock:
-            if time.monotonic() >= self._until:
-                self._headers = self._ask()
-                self._until = time.monotonic() + KEEP_SECONDS
-            return self._headers
-
-
 @dataclass(frozen=True, slots=True)
 class KubeApi:
     """One API server."""
@@ -114,6 +92,8 @@ class KubeApi:
     times: KubeTimes = USUAL_TIMES
     flow: SharedFlow = field(default_factory=SharedFlow)
     """How many creates and deletes may be under way."""
+    rejected: Callable[[Mapping[str, str]], None] = lambda _: None
+    """Told the headers that the server did not know us by."""
 
     def get(self, path: str, query: Mapping[str, str | int] | None = None) -> Document:
         """The JSON object at ``path``."""
@@ -150,11 +130,12 @@ class KubeApi:
         *,
         preload_content: bool,
     ) -> urllib3.response.BaseHTTPResponse:
-        headers = {"Accept": "application/json", **self.authorization()}
+        authorization = self.authorization()
+        headers = {"Accept": "application/json", **authorization}
         if body is not None:
             headers["Content-Type"] = "application/json"
         try:
-            return self.connections.urlopen(
+            reply = self.connections.urlopen(
                 method,
                 self.host + path + ("?" + urlencode(query) if query else ""),
                 body=body,
@@ -166,6 +147,9 @@ class KubeApi:
             )
         except urllib3.exceptions.HTTPError as error:
             raise BackendError(*unanswered(error)) from error
+        if reply.status == UNKNOWN_USER:
+            self.rejected(authorization)
+        return reply
 
 
 def unanswered(error: urllib3.exceptions.HTTPError) -> tuple[ErrorClass, str]:

@@ -51,18 +51,18 @@ class Space:
         self.release()
         self.admin.delete(self._path)
 
+    def token(self) -> str:
+        """Of the provisioner's own account."""
+        path = f"{self._path}/serviceaccounts/{ACCOUNT}/token"
+        wish = {"kind": "TokenRequest", "spec": {"expirationSeconds": TOKEN_SECONDS}}
+        answer = self.admin.create(path, {"apiVersion": "authentication.k8s.io/v1", **wish})
+        return str(answer["status"]["token"])
+
     def write_kubeconfig(self, path: Path, *, server: str = "") -> Path:
         """A kubeconfig of the provisioner's own account, for the cluster or for a ``server`` before it."""
-        token = self.admin.create(
-            f"{self._path}/serviceaccounts/{ACCOUNT}/token",
-            {
-                "apiVersion": "authentication.k8s.io/v1",
-                "kind": "TokenRequest",
-                "spec": {"expirationSeconds": TOKEN_SECONDS},
-            },
-        )["status"]["token"]
         ca = None if server or not self.admin.ca else Path(self.admin.ca)
-        path.write_text(json.dumps(kubeconfig(server or self.admin.server, token, ca=ca, namespace=self.name)))
+        document = kubeconfig(server or self.admin.server, self.token(), ca=ca, namespace=self.name)
+        path.write_text(json.dumps(document))
         return path
 
     # --- what is there ------------------------------------------------------------------------------------------------

@@ -187,6 +187,37 @@ def test_the_environment_gives_endpoints_only_where_the_file_is_silent(site: Sit
     assert found["mig-own"].endpoint == "http://127.0.0.1:2"
 
 
+def test_a_pool_with_an_endpoint_takes_credentials_and_no_kubeconfig_from_elsewhere(site: Site) -> None:
+    site.environment = {"KUBECONFIG": "/env/kubeconfig"}
+    site.provider = {"GKE_KUBECONFIG": "kubeconfig", "GCP_CREDENTIALS_FILE": "key.json"}
+    site.settings["pools"]["gke-main"] |= {"endpoint": "https://10.0.0.1", "ca_file": "ca.pem"}
+
+    pool: Any = site.load().pools["gke-main"]
+
+    assert (pool.kubeconfig, pool.context) == (None, None)
+    assert (pool.credentials, pool.ca_file) == (site.directory / "key.json", site.directory / "ca.pem")
+
+
+def test_two_endpoints_are_two_places(site: Site) -> None:
+    for name, endpoint in (("gke-east", "https://10.0.0.1"), ("gke-west", "https://10.0.0.2")):
+        site.settings["pools"][name] = site.settings["pools"]["gke-main"] | {"endpoint": endpoint}
+
+    assert {"gke-east", "gke-west"} <= site.load().pools.keys()
+
+
+def test_pods_are_forced_only_where_that_is_configured_and_instances_never(site: Site) -> None:
+    site.settings["pools"]["gke-hard"] = site.settings["pools"]["gke-main"] | {"namespace": "other"}
+    site.settings["pools"]["gke-hard"]["force_delete_after_seconds"] = 90
+
+    pools = site.load().limits().pools
+
+    assert {name: (pool.stuck_after, pool.force_after) for name, pool in pools.items()} == {
+        "gke-main": (60.0, None),
+        "gke-hard": (60.0, 90.0),
+        "mig-a": (None, None),
+    }
+
+
 def test_a_section_without_content_takes_its_defaults(site: Site) -> None:
     site.settings |= {"loop": None, "backoff": None, "events": None}
 

@@ -252,19 +252,15 @@ POD_SPECS = {
         "containers: []\ncontainers: []\n",
         "'pod.yaml': containers: given twice, in lines 1 and 2",
     ),
-    "of another kind": (
-        "kind: Deployment\nspec: {}\n",
-        "'pod.yaml': expected a pod's spec or kind Pod, got 'Deployment'",
+    "of another kind": ("kind: Deployment\nspec: {}\n", "'pod.yaml': kind: expected Pod, got 'Deployment'"),
+    "of another namespace": (
+        "metadata: {namespace: other}\nspec: {containers: [{name: a, image: b}]}\n",
+        "'pod.yaml': metadata.namespace: expected 'grid' (the pool), got 'other'",
     ),
-    "that is a list": ("[1]", "'pod.yaml': expected a pod's spec or a Pod manifest, got [1]"),
-    "that is empty": ("", "'pod.yaml': expected a pod's spec or a Pod manifest, got nothing"),
-    "without containers": (
-        "kind: Pod\nspec: {containers: []}\n",
-        "'pod.yaml': not a pod: it needs containers, each with a name and an image",
-    ),
-    "whose container has no image": (
-        "containers: [{name: a}]\n",
-        "'pod.yaml': not a pod: it needs containers, each with a name and an image",
+    "with a date": (
+        "containers: [{name: a, image: b}]\nuntil: 2030-01-01\n",
+        "'pod.yaml': a value that JSON cannot hold (quote dates and times): "
+        "Object of type date is not JSON serializable",
     ),
 }
 
@@ -292,6 +288,60 @@ def test_a_pod_spec_outside_the_directory_is_refused(site: Site, written: str) -
     assert site.problems() == [
         f"tprov_templates.json: templates.Pod.podSpecYaml: {written!r} is outside the configuration's directory"
     ]
+
+
+def test_a_pod_spec_through_a_directory_that_leads_outside_is_refused(site: Site, tmp_path_factory: Any) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "spec.yaml").write_text(SPEC)
+    (site.directory / "specs").symlink_to(outside)
+    site.settings["pools"]["gke-main"]["pod_spec"] = "specs/spec.yaml"
+
+    assert site.problems() == [
+        "provisioner.yaml: pools.gke-main.pod_spec: 'specs/spec.yaml' is outside the configuration's directory"
+    ]
+
+
+def test_a_pod_spec_that_a_config_map_mounts_is_inside(site: Site) -> None:
+    (site.directory / "..2030").mkdir()
+    (site.directory / "..2030" / "pod.yaml").write_text(SPEC)
+    (site.directory / "..data").symlink_to("..2030")
+    (site.directory / "pod.yaml").symlink_to("..data/pod.yaml")
+    site.settings["pools"]["gke-main"]["pod_spec"] = "pod.yaml"
+
+    assert "gke-main" in site.load().pools
+
+
+CLUSTERS = {
+    "a kubeconfig and an endpoint": (
+        {"endpoint": "https://10.0.0.1", "kubeconfig": "kubeconfig", "context": "c"},
+        {
+            "kubeconfig": "not used with an endpoint; leave out one of them",
+            "context": "not used with an endpoint; leave out one of them",
+        },
+    ),
+    "an authority and credentials without an endpoint": (
+        {"ca_file": "ca.pem", "credentials": "key.json"},
+        {
+            "ca_file": "used only with an endpoint; name one, or leave this out",
+            "credentials": "used only with an endpoint; name one, or leave this out",
+        },
+    ),
+    "credentials that would be sent in the clear": (
+        {"endpoint": "http://10.0.0.1", "credentials": "key.json"},
+        {"credentials": "not used with an endpoint of http://; leave this out"},
+    ),
+    "an endpoint without a scheme": (
+        {"endpoint": "10.0.0.1"},
+        {"endpoint": "expected an address beginning with http:// or https://, got '10.0.0.1'"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("settings", "texts"), CLUSTERS.values(), ids=CLUSTERS)
+def test_a_pool_with(site: Site, settings: dict[str, Any], texts: dict[str, str]) -> None:
+    site.settings["pools"]["gke-main"] |= settings
+
+    assert site.problems() == [f"provisioner.yaml: pools.gke-main.{name}: {text}" for name, text in texts.items()]
 
 
 WRONG_TEMPLATES = {

@@ -8,7 +8,7 @@ import pytest
 import urllib3
 
 from provisioner.backends import BackendError
-from provisioner.backends.kube_api import MAX_WAIT, MAX_WORDS, KeptHeaders, parse, refusal, unanswered
+from provisioner.backends.kube_api import MAX_WAIT, MAX_WORDS, parse, refusal, unanswered
 from provisioner.model import ErrorClass
 
 QUOTA = 'pods "a" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=50, limited: pods=50'
@@ -90,18 +90,3 @@ def test_only_a_silent_server_is_a_timeout() -> None:
     pool = urllib3.HTTPConnectionPool("127.0.0.1")
     assert unanswered(urllib3.exceptions.ReadTimeoutError(pool, "/", "slow"))[0] is ErrorClass.TIMEOUT
     assert unanswered(urllib3.exceptions.ProtocolError("closed"))[0] is ErrorClass.UNAVAILABLE
-
-
-def test_credentials_are_not_asked_for_at_each_call_and_a_failure_is_not_kept() -> None:
-    asked: list[int] = []
-
-    def ask() -> dict[str, str]:
-        asked.append(1)
-        if len(asked) == 1:
-            raise BackendError(ErrorClass.DENIED, "no credentials")
-        return {"Authorization": f"Bearer {len(asked)}"}
-
-    kept = KeptHeaders(ask)
-    with pytest.raises(BackendError):
-        kept()
-    assert [kept(), kept()] == [{"Authorization": "Bearer 2"}] * 2

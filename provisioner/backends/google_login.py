@@ -1,0 +1,60 @@
+"""Google credentials: a service account's key file, or what the surroundings offer; as tokens for an API server."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import google.auth
+import google.auth.credentials
+from google.auth.exceptions import GoogleAuthError, TransportError
+from google.auth.transport.requests import Request
+from google.oauth2 import service_account
+
+from provisioner.backends import BackendError
+from provisioner.model import ErrorClass
+
+SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+
+TOKEN_SECONDS = 10.0
+"""For the token server's answer. The library's own patience of two minutes would hold up every call of a pool."""
+
+HINT = "let the pool's 'credentials' name a key file, or run 'gcloud auth application-default login'"
+
+
+def google_credentials(key_file: Path | None) -> google.auth.credentials.Credentials:
+    """Of the key file, or else the application-default ones; BackendError when there are none."""
+    try:
+        if key_file is not None:
+            return service_account.Credentials.from_service_account_file(str(key_file), scopes=SCOPES)
+        return google.auth.default(scopes=SCOPES)[0]
+    except (OSError, ValueError) as error:
+        raise BackendError(ErrorClass.DENIED, f"key file {key_file}: {error}") from error
+    except GoogleAuthError as error:
+        raise BackendError(ErrorClass.DENIED, f"no Google credentials ({error}); {HINT}") from error
+
+
+class GoogleToken:
+    """A token of Google's, renewed when it has to be. Not thread-safe."""
+
+    def __init__(self, key_file: Path | None) -> None:
+        """Reads nothing yet: missing credentials make looks fail, not the loop."""
+        self._key_file = key_file
+        self._credentials: google.auth.credentials.Credentials | None = None
+
+    def header(self) -> str:
+        """The value of the Authorization header; BackendError when there is no token to be had."""
+        if self._credentials is None:
+            self._credentials = google_credentials(self._key_file)
+        try:
+            if not self._credentials.valid:
+                self._credentials.refresh(partial(Request(), timeout=TOKEN_SECONDS))
+        except TransportError as error:
+            raise BackendError(ErrorClass.UNAVAILABLE, f"no Google token: {error}") from error
+        except GoogleAuthError as error:
+            raise BackendError(ErrorClass.DENIED, f"no Google token: {error}") from error
+        return f"Bearer {self._credentials.token}"
+
+    def renew(self) -> None:
+        """The token is worth nothing: read the credentials anew next time, and get another one."""
+        self._credentials = None

@@ -1,0 +1,484 @@
+"""Who we are to an API server: every form of credentials, their renewal, and what is said when there are none."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from kubernetes.config import incluster_config
+
+from provisioner.backends import BackendError, exec_plugin
+from provisioner.backends.exec_plugin import ExecPlugin
+from provisioner.backends.gke import GkeBackend
+from provisioner.backends.kube_api import KubeApi, KubeError
+from provisioner.backends.kube_login import RENEW_SECONDS, Kubeconfig, Login, connect
+from provisioner.model import Create, ErrorClass
+from provisioner.settings import GkePool
+from tests.waiting import until
+
+VERSION = "client.authentication.k8s.io/v1"
+EPOCH = 1_900_000_000.0
+"""A wall clock's time."""
+
+
+class Guard:
+    """A server that knows some tokens, and hands out Google's: ``granted`` is what it gives for a signed wish."""
+
+    def __init__(self) -> None:
+        self.known: set[str] = set()
+        self.heard: list[str] = []
+        self.grants = 0
+        self.granted: Callable[[int], tuple[int, dict[str, Any]]] = lambda number: (
+            200,
+            {"access_token": f"google-{number}", "expires_in": 3600, "token_type": "Bearer"},
+        )
+        guard = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                token = (self.headers["Authorization"] or "").partition(" ")[2]
+                guard.heard.append(token)
+                self.answer(*((200, {"kind": "Pod"}) if token in guard.known else (401, {"reason": "Unauthorized"})))
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                guard.grants += 1
+                self.answer(*guard.granted(guard.grants))
+
+            def answer(self, status: int, document: Mapping[str, Any]) -> None:
+                body = json.dumps(document).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Nothing: ``heard`` holds what tests need."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.address = f"http://127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture
+def guard() -> Iterator[Guard]:
+    made = Guard()
+    thread = threading.Thread(target=made.server.serve_forever, args=(0.02,))
+    thread.start()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+    thread.join()
+
+
+def write_kubeconfig(path: Path, server: str, user: Mapping[str, Any]) -> Path:
+    document = {
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    path.write_text(json.dumps(document))
+    return path
+
+
+def pool(directory: Path, **settings: Any) -> GkePool:
+    spec = directory / "pod.yaml"
+    spec.write_text("containers: [{name: main, image: busybox}]")
+    return GkePool(name="gke-main", namespace="symphony", pod_spec=spec, **settings)
+
+
+def ask(api: KubeApi) -> bool:
+    """Whether the server knows us."""
+    try:
+        api.get("/api/v1/pods")
+    except KubeError as error:
+        return error.failure.error is not ErrorClass.DENIED
+    return True
+
+
+def refused(do: Callable[[], object]) -> BackendError:
+    with pytest.raises(BackendError) as caught:
+        do()
+    return caught.value
+
+
+# --- exec plugins -----------------------------------------------------------------------------------------------------
+
+
+def plugin(directory: Path, script: str) -> Path:
+    path = directory / "bin" / "auth-plugin"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+COUNTING = """
+n=$(($(cat "$RUNS" 2>/dev/null || echo 0) + 1)); echo $n > "$RUNS"
+printf '{"apiVersion": "%s", "kind": "ExecCredential", "status": {"token": "t%s"%s}}' "$VERSION" "$n" "$EXPIRES"
+"""
+"""Gives token t1 at its first run, t2 at its second…"""
+
+
+def user_of(path: Path | str, runs: Path, expires: str = "", **more: Any) -> dict[str, Any]:
+    given = {"RUNS": str(runs), "VERSION": VERSION, "EXPIRES": expires and f', "expirationTimestamp": "{expires}"'}
+    environment = [{"name": name, "value": value} for name, value in given.items()]
+    return {"exec": {"apiVersion": VERSION, "command": str(path), "env": environment, **more}}
+
+
+@pytest.mark.parametrize(
+    ("expires", "later", "token"),
+    [
+        pytest.param("2030-03-17T18:46:40Z", 3569.0, "t1", id="an hour: good until half a minute before its end"),
+        pytest.param("2030-03-17T18:46:40Z", 3570.0, "t2", id="an hour: renewed half a minute before its end"),
+        pytest.param("2030-03-17T17:47:20Z", 29.0, "t1", id="forty seconds: good for three quarters of them"),
+        pytest.param("2030-03-17T17:47:20.000000Z", 30.0, "t2", id="forty seconds: renewed after three quarters"),
+        pytest.param("", 1e9, "t1", id="no end: never renewed by itself"),
+        pytest.param("tomorrow", 0.0, "t2", id="an end that nobody can read: asked for each time"),
+    ],
+)
+def test_a_plugins_token_is_renewed_before_it_ends(tmp_path: Path, expires: str, later: float, token: str) -> None:
+    clock = [EPOCH]
+    settings = user_of(plugin(tmp_path, COUNTING), tmp_path / "runs", expires)["exec"]
+    asked = ExecPlugin(settings, tmp_path, {}, wall=lambda: clock[0])
+    assert asked.header() == "Bearer t1"
+    clock[0] += later
+    assert asked.header() == f"Bearer {token}"
+
+
+def test_a_plugin_beside_the_kubeconfig_is_run_once_for_many_calls(guard: Guard, tmp_path: Path) -> None:
+    plugin(tmp_path, COUNTING)
+    guard.known = {"t1"}
+    user = user_of("bin/auth-plugin", tmp_path / "runs")
+    api = connect(pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", guard.address, user)))
+    assert not (tmp_path / "runs").exists(), "nothing is run before the first call"
+    assert [ask(api) for _ in range(5)] == [True] * 5
+    assert (tmp_path / "runs").read_text() == "1\n"
+
+
+def test_a_token_that_the_server_no_longer_takes_is_renewed_and_the_next_call_works(
+    guard: Guard, tmp_path: Path
+) -> None:
+    guard.known = {"t1"}
+    user = user_of(plugin(tmp_path, COUNTING), tmp_path / "runs")
+    api = connect(pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", guard.address, user)))
+    assert ask(api)
+    guard.known = {"t2"}
+    assert [ask(api), ask(api)] == [False, True]
+    assert guard.heard == ["t1", "t1", "t2"]
+
+
+def test_a_plugin_is_told_of_the_cluster_and_has_no_terminal(guard: Guard, tmp_path: Path) -> None:
+    guard.known = {"t1"}
+    script = 'echo "$KUBERNETES_EXEC_INFO" > "$RUNS.info"; echo "$@" > "$RUNS.args"; cat > "$RUNS.stdin"' + COUNTING
+    user = user_of(plugin(tmp_path, script), tmp_path / "runs", provideClusterInfo=True, args=["--a", "b"])
+    assert ask(connect(pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", guard.address, user))))
+    assert json.loads((tmp_path / "runs.info").read_text()) == {
+        "apiVersion": VERSION,
+        "kind": "ExecCredential",
+        "spec": {"interactive": False, "cluster": {"server": guard.address}},
+    }
+    assert (tmp_path / "runs.args").read_text() == "--a b\n"
+    assert (tmp_path / "runs.stdin").read_text() == ""
+
+
+BROKEN = {
+    "that fails": ("echo 'gcloud: not logged in' >&2; exit 3", "ended with 3: gcloud: not logged in"),
+    "that fails without a word": ("exit 3", "ended with 3: it said nothing"),
+    "that prints something else": ("echo secret-token", "did not print an ExecCredential"),
+    "that prints no object": ("echo '[1]'", "did not print an ExecCredential"),
+    "of another version": (
+        'echo \'{"apiVersion": "v0", "status": {"token": "secret-token"}}\'',
+        "speaks 'v0', but the kubeconfig says 'client.authentication.k8s.io/v1'",
+    ),
+    "that gives a certificate": (
+        f'echo \'{{"apiVersion": "{VERSION}", "status": {{"clientCertificateData": "secret-token"}}}}\'',
+        "gave no token",
+    ),
+    "that hangs": ("sleep 30", "gave no answer within 0.3 s"),
+}
+
+
+@pytest.mark.parametrize(("script", "words"), BROKEN.values(), ids=BROKEN)
+def test_a_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str) -> None:
+    monkeypatch.setattr(exec_plugin, "PLUGIN_SECONDS", 0.3 if "sleep" in script else 10.0)
+    error = refused(ExecPlugin(user_of(plugin(tmp_path, script), tmp_path / "runs")["exec"], tmp_path, {}).header)
+    assert error.failure.error is ErrorClass.DENIED
+    assert f"auth-plugin: {words}" in error.failure.text
+    assert "secret-token" not in error.failure.text
+
+
+def test_a_plugin_that_hangs_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exec_plugin, "PLUGIN_SECONDS", 0.3)
+    script = 'sleep 30 & echo $! > "$RUNS"; wait'
+    refused(ExecPlugin(user_of(plugin(tmp_path, script), tmp_path / "runs")["exec"], tmp_path, {}).header)
+    status = Path("/proc") / (tmp_path / "runs").read_text().strip() / "stat"
+    until(lambda: not status.exists() or ") Z " in status.read_text(), 5, what="the plugin's own process ends")
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({}, "not found; install it where the provisioner runs, or let the pool name endpoint and credentials"),
+        ({"installHint": "See https://example.com/install"}, "not found; See https://example.com/install"),
+    ],
+    ids=["without a hint", "with a hint"],
+)
+def test_a_plugin_that_is_missing_says_what_to_do_and_only_looks_and_creates_fail(
+    tmp_path: Path, more: dict[str, str], words: str
+) -> None:
+    user = user_of("gke-gcloud-auth-plugin-that-is-not-there", tmp_path / "runs", **more)
+    settings = pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", "http://127.0.0.1:1", user))
+    backend = GkeBackend(settings, provisioner="demo")
+    backend.start(lambda: None)
+    try:
+        error = refused(lambda: backend.observe(0.0, ()))
+        assert (error.failure.error, words in error.failure.text) == (ErrorClass.DENIED, True)
+        create = Create("hf-abcdefghij-000001", "gke-main", "small", "abcdefghij")
+        (outcome,) = backend.create([create], lambda: True)
+        assert outcome.failure == error.failure
+    finally:
+        backend.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"command": None}, "expected a command and an apiVersion"),
+        ({"interactiveMode": "Always"}, "wants a terminal"),
+    ],
+)
+def test_a_plugin_that_cannot_be_meant_is_a_mistake_of_the_configuration(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    user = user_of("plugin", tmp_path / "runs", **changes)
+    error = refused(lambda: connect(pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", "http://x", user))))
+    assert error.failure.error is ErrorClass.INVALID
+    assert words in error.failure.text
+
+
+# --- what the kubeconfig itself holds ---------------------------------------------------------------------------------
+
+
+def test_a_token_of_the_kubeconfig_is_read_again_when_the_server_no_longer_takes_it(
+    guard: Guard, tmp_path: Path
+) -> None:
+    guard.known = {"one"}
+    path = write_kubeconfig(tmp_path / "k", guard.address, {"token": "one"})
+    api = connect(pool(tmp_path, kubeconfig=path))
+    assert ask(api)
+    guard.known = {"two"}
+    write_kubeconfig(path, guard.address, {"token": "two"})
+    assert [ask(api), ask(api)] == [False, True]
+
+
+def test_the_official_client_is_not_asked_at_each_call() -> None:
+    class Counting:
+        asked = 0
+
+        def auth_settings(self) -> dict[str, Any]:
+            self.asked += 1
+            return {"BearerToken": {"value": f"Bearer {self.asked}"}}
+
+    known = Kubeconfig(lambda _: None, Counting())
+    assert [known.header() for _ in range(3)] == ["Bearer 1"] * 3
+
+
+def test_a_kubeconfig_that_is_being_written_leaves_what_was_known(guard: Guard, tmp_path: Path) -> None:
+    path = write_kubeconfig(tmp_path / "k", guard.address, {"token": "one"})
+    api = connect(pool(tmp_path, kubeconfig=path))
+    path.write_text("")
+    assert not ask(api)
+    guard.known = {"one"}
+    assert ask(api)
+
+
+def test_a_token_file_is_followed(guard: Guard, tmp_path: Path) -> None:
+    guard.known = {"one", "two"}
+    (tmp_path / "token").write_text("one\n")
+    api = connect(pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", guard.address, {"tokenFile": "token"})))
+    assert ask(api)
+    (tmp_path / "new").write_text("two\n")
+    (tmp_path / "new").replace(tmp_path / "token")
+    assert ask(api)
+    assert guard.heard == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[1]", "{", "clusters: {}", "current-context: x\ncontexts: [{name: x}]\nusers: []\nclusters: []"],
+    ids=["empty", "a list", "broken", "without contexts", "a context of nothing"],
+)
+def test_a_kubeconfig_that_is_none_is_a_mistake_of_the_configuration(tmp_path: Path, text: str) -> None:
+    (tmp_path / "k").write_text(text)
+    error = refused(lambda: connect(pool(tmp_path, kubeconfig=tmp_path / "k")))
+    assert error.failure.error is ErrorClass.INVALID
+    assert error.failure.text.startswith("pool gke-main: no cluster is configured: ")
+
+
+# --- in a cluster -----------------------------------------------------------------------------------------------------
+
+
+def test_in_a_cluster_the_token_is_the_one_in_the_file_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token, authority = tmp_path / "token", tmp_path / "ca.crt"
+    token.write_text("one")
+    authority.write_text("certificate")
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(authority))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    api = connect(pool(tmp_path))
+    assert api.host == "https://10.96.0.1:443"
+    assert api.authorization() == {"Authorization": "Bearer one"}
+    token.write_text("two-")
+    assert api.authorization() == {"Authorization": "Bearer two-"}
+    token.unlink()
+    assert refused(api.authorization).failure.error is ErrorClass.DENIED
+
+
+# --- an endpoint with Google's credentials ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def private_key() -> str:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return key.private_bytes(encoding, form, serialization.NoEncryption()).decode()
+
+
+@pytest.fixture
+def key_file(tmp_path: Path, guard: Guard, private_key: str) -> Path:
+    """Of a service account whose tokens come from the guard."""
+    path = tmp_path / "key.json"
+    account = {"type": "service_account", "client_email": "hf@example.iam", "private_key_id": "1"}
+    path.write_text(json.dumps({**account, "private_key": private_key, "token_uri": f"{guard.address}/token"}))
+    return path
+
+
+def at_endpoint(directory: Path, **settings: Any) -> KubeApi:
+    return connect(pool(directory, **{"endpoint": "https://10.0.0.1", **settings}))
+
+
+def token_of(api: KubeApi) -> str:
+    return api.authorization()["Authorization"]
+
+
+def test_a_key_files_token_is_used_until_it_ends_or_the_server_does_not_take_it(
+    guard: Guard, tmp_path: Path, key_file: Path
+) -> None:
+    api = at_endpoint(tmp_path, credentials=key_file)
+    assert guard.grants == 0, "nobody is asked before the first call"
+    assert [token_of(api), token_of(api)] == ["Bearer google-1", "Bearer google-1"]
+    api.rejected({"Authorization": "Bearer google-1"})
+    assert token_of(api) == "Bearer google-2"
+
+
+def test_a_google_token_is_renewed_before_it_ends(guard: Guard, tmp_path: Path, key_file: Path) -> None:
+    guard.granted = lambda number: (200, {"access_token": f"brief-{number}", "expires_in": 60})
+    api = at_endpoint(tmp_path, credentials=key_file)
+    assert [token_of(api), token_of(api)] == ["Bearer brief-1", "Bearer brief-2"]
+
+
+def test_without_a_key_file_the_application_default_credentials_are_used(
+    tmp_path: Path, key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key_file))
+    assert token_of(at_endpoint(tmp_path)) == "Bearer google-1"
+
+
+def test_without_any_google_credentials_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    error = refused(at_endpoint(tmp_path).authorization)
+    assert error.failure.error is ErrorClass.DENIED
+    assert "let the pool's 'credentials' name a key file, or run 'gcloud auth" in error.failure.text
+
+
+def test_a_key_that_google_does_not_take_is_denied_in_its_words(guard: Guard, tmp_path: Path, key_file: Path) -> None:
+    guard.granted = lambda _: (400, {"error": "invalid_grant", "error_description": "Account deleted"})
+    error = refused(at_endpoint(tmp_path, credentials=key_file).authorization)
+    assert error.failure.error is ErrorClass.DENIED
+    assert "Account deleted" in error.failure.text
+
+
+@pytest.mark.parametrize("content", [None, "{", "{}"], ids=["absent", "broken", "empty"])
+def test_a_key_file_that_is_none_is_denied_and_named(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "key.json").write_text(content)
+    error = refused(at_endpoint(tmp_path, credentials=tmp_path / "key.json").authorization)
+    assert error.failure.error is ErrorClass.DENIED
+    assert str(tmp_path / "key.json") in error.failure.text
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"], ids=["absent", "no certificate"])
+def test_an_authority_that_is_none_is_a_mistake_of_the_configuration(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "ca.pem").write_text(content)
+    error = refused(lambda: at_endpoint(tmp_path, ca_file=tmp_path / "ca.pem"))
+    assert error.failure.error is ErrorClass.INVALID
+    assert f"ca_file {tmp_path / 'ca.pem'}" in error.failure.text
+
+
+def test_nothing_is_sent_in_the_clear(guard: Guard, tmp_path: Path, key_file: Path) -> None:
+    guard.known = {""}
+    assert ask(at_endpoint(tmp_path, endpoint=f"{guard.address}/", credentials=key_file))
+    assert (guard.heard, guard.grants) == ([""], 0)
+
+
+# --- renewal in general -----------------------------------------------------------------------------------------------
+
+
+class Source:
+    """Credentials that count."""
+
+    def __init__(self) -> None:
+        self.asked = self.renewed = 0
+        self.failing = False
+
+    def header(self) -> str:
+        self.asked += 1
+        if self.failing:
+            raise BackendError(ErrorClass.DENIED, f"failure {self.asked}")
+        return f"Bearer {self.renewed}"
+
+    def renew(self) -> None:
+        self.renewed += 1
+
+
+def test_only_the_credentials_in_use_are_renewed_and_not_again_and_again() -> None:
+    source, clock = Source(), [100.0]
+    login = Login(source, clock=lambda: clock[0])
+    first = login.authorization()
+    login.rejected(first)
+    second = login.authorization()
+    login.rejected(second)
+    assert source.renewed == 1, "the server takes no newer ones either"
+    clock[0] += RENEW_SECONDS
+    login.rejected(first)
+    assert source.renewed == 1, "many calls under way were sent with the old ones"
+    login.rejected(second)
+    assert source.renewed == 2
+
+
+def test_credentials_that_cannot_be_had_are_not_asked_for_with_every_call() -> None:
+    source, clock = Source(), [100.0]
+    source.failing = True
+    login = Login(source, clock=lambda: clock[0])
+    assert [refused(login.authorization).failure.text for _ in range(3)] == ["failure 1"] * 3
+    clock[0] += RENEW_SECONDS
+    assert refused(login.authorization).failure.text == "failure 2"
+    source.failing = False
+    clock[0] += RENEW_SECONDS
+    assert login.authorization() == {"Authorization": "Bearer 0"}

@@ -1,0 +1,205 @@
+"""Every form of credentials opens a real API server, and goes on doing so when they are replaced."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from kubernetes.config import incluster_config
+
+from provisioner.backends import BackendError
+from provisioner.backends.gke import GkeBackend
+from provisioner.model import Create, Delete, DeleteReason, ErrorClass
+from provisioner.settings import GkePool
+from tests.kube.client import Client
+from tests.kube.cluster import kubeconfig
+from tests.kube.place import SPEC, TIMES
+from tests.kube.space import RBAC, Space
+from tests.waiting import until
+
+pytestmark = pytest.mark.kube
+
+NAME = "hf-abcdefghij-000001"
+VERSION = "client.authentication.k8s.io/v1"
+
+
+class Bench:
+    """A pool in a namespace of the real server, reached in one way or another."""
+
+    def __init__(self, space: Space, directory: Path) -> None:
+        self.space, self.directory = space, directory
+        assert space.admin.ca is not None
+        self.authority = Path(space.admin.ca)
+        self._spec = directory / "pod.yaml"
+        self._spec.write_text(SPEC)
+        self._opened: list[GkeBackend] = []
+
+    def backend(self, *, watched: bool = False, **settings: Any) -> GkeBackend:
+        pool = GkePool(name="gke-main", namespace=self.space.name, pod_spec=self._spec, **settings)
+        self._opened.append(GkeBackend(pool, provisioner="demo", times=TIMES))
+        if watched:
+            self._opened[-1].start(lambda: None)
+        return self._opened[-1]
+
+    def close(self) -> None:
+        for backend in self._opened:
+            backend.close()
+
+
+@pytest.fixture
+def bench(space: Space, tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(space, tmp_path)
+    yield made
+    made.close()
+
+
+def works(backend: GkeBackend, space: Space) -> None:
+    """A pod is made, seen and deleted."""
+    create = Create(NAME, "gke-main", "T", "abcdefghij")
+    assert [one.failure for one in backend.create([create], lambda: True)] == [None]
+    uid = backend.observe(0.0, ()).machines[NAME].fingerprint.uid
+    delete = Delete(NAME, "gke-main", DeleteReason.RETURNED, uid)
+    assert [one.failure for one in backend.delete([delete], lambda: True)] == [None]
+    until(lambda: space.names() == set(), 30, what="the pod is gone")
+
+
+def denied(backend: GkeBackend) -> str:
+    """Why the server does not know us; empty when it does."""
+    try:
+        backend.observe(0.0, ())
+    except BackendError as error:
+        return error.failure.text if error.failure.error is ErrorClass.DENIED else ""
+    return ""
+
+
+def test_the_account_of_the_pod_that_it_runs_in(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    token, server = bench.directory / "token", urlsplit(bench.space.admin.server)
+    token.write_text(bench.space.token())
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(bench.authority))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", str(server.hostname))
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.port))
+    backend = bench.backend(watched=True)
+    works(backend, bench.space)
+    token.write_text("an old token")
+    other = bench.backend()
+    assert "Unauthorized" in denied(other)
+    token.write_text(bench.space.token())
+    works(other, bench.space)
+    works(backend, bench.space)
+
+
+def test_a_kubeconfigs_context(bench: Bench) -> None:
+    document = kubeconfig(bench.space.admin.server, bench.space.token(), ca=bench.authority)
+    document["users"].append({"name": "nobody", "user": {"token": "x"}})
+    document["contexts"].append({"name": "wrong", "context": {"cluster": "test", "user": "nobody"}})
+    document["current-context"] = "wrong"
+    path = bench.directory / "kubeconfig"
+    path.write_text(json.dumps(document))
+    works(bench.backend(kubeconfig=path, context="test"), bench.space)
+    assert "Unauthorized" in denied(bench.backend(kubeconfig=path))
+
+
+SCRIPT = """#!/bin/sh
+cd "$(dirname "$0")"
+echo run >> runs
+ends=$(date -u -d '+4 seconds' +%Y-%m-%dT%H:%M:%SZ)
+printf '{"apiVersion": "%s", "kind": "ExecCredential", ' "$VERSION"
+printf '"status": {"token": "%s", "expirationTimestamp": "%s"}}' "$(cat token)" "$ends"
+"""
+
+
+def test_an_exec_plugin_whose_tokens_end_while_it_is_used(bench: Bench) -> None:
+    plugin, runs = bench.directory / "plugin", bench.directory / "runs"
+    plugin.write_text(SCRIPT)
+    plugin.chmod(0o755)
+    (bench.directory / "token").write_text(bench.space.token())
+    environment = [{"name": "VERSION", "value": VERSION}]
+    document = kubeconfig(bench.space.admin.server, "", ca=bench.authority)
+    document["users"][0]["user"] = {"exec": {"apiVersion": VERSION, "command": "./plugin", "env": environment}}
+    path = bench.directory / "kubeconfig"
+    path.write_text(json.dumps(document))
+    backend = bench.backend(kubeconfig=path)
+    works(backend, bench.space)
+    known = len(runs.read_text().splitlines())
+    assert known >= 1
+
+    def renewed() -> bool:
+        assert not denied(backend)
+        return len(runs.read_text().splitlines()) > known
+
+    until(renewed, 10, every=0.1, what="the token is renewed")
+    (bench.directory / "token").write_text("an old token")
+    until(lambda: denied(backend), 10, every=0.1, what="the server no longer knows us")
+    (bench.directory / "token").write_text(bench.space.token())
+    until(lambda: not denied(backend), 10, every=0.1, what="the server knows us again")
+    works(backend, bench.space)
+
+
+@pytest.fixture
+def key_file(bench: Bench) -> Iterator[Path]:
+    """Of a Google service account, whose token server gives out tokens of the provisioner's own account."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.dumps({"access_token": bench.space.token(), "expires_in": 3600}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    form, none = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    key = rsa.generate_private_key(65537, 2048).private_bytes(serialization.Encoding.PEM, form, none).decode()
+    account = {"type": "service_account", "client_email": "hf@example.iam", "private_key": key}
+    path = bench.directory / "key.json"
+    path.write_text(json.dumps({**account, "token_uri": f"http://127.0.0.1:{server.server_port}/"}))
+    yield path
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_the_account_may_do_what_its_role_says_and_nothing_more(space: Space, tmp_path: Path) -> None:
+    """All other tests that reach the real server through ``write_kubeconfig`` do so as this account."""
+    account = Client(space.write_kubeconfig(tmp_path / "kubeconfig"))
+    review = {"apiVersion": "authorization.k8s.io/v1", "spec": {"namespace": space.name}}
+    answer = account.create(
+        "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", {"kind": "SelfSubjectRulesReview", **review}
+    )
+    everybodys = {"authorization.k8s.io", "authentication.k8s.io"}
+    allowed = [rule for rule in answer["status"]["resourceRules"] if everybodys.isdisjoint(rule["apiGroups"])]
+    role = next(document for document in yaml.safe_load_all(RBAC.read_text()) if document["kind"] == "Role")
+    assert sorted(map(as_text, allowed)) == sorted(map(as_text, role["rules"]))
+    assert {resource for rule in role["rules"] for resource in rule["resources"]} <= {"pods", "events"}
+
+
+def as_text(rule: dict[str, list[str]]) -> str:
+    return json.dumps({key: sorted(values) for key, values in rule.items()}, sort_keys=True)
+
+
+def test_an_endpoint_with_its_authority_and_google_credentials(bench: Bench, key_file: Path) -> None:
+    endpoint = bench.space.admin.server
+    works(bench.backend(endpoint=endpoint, ca_file=bench.authority, credentials=key_file, watched=True), bench.space)
+
+
+def test_an_endpoint_whose_certificate_nobody_vouches_for_is_not_spoken_to(bench: Bench, key_file: Path) -> None:
+    backend = bench.backend(endpoint=bench.space.admin.server, credentials=key_file)
+    with pytest.raises(BackendError, match="CERTIFICATE_VERIFY_FAILED") as caught:
+        backend.observe(0.0, ())
+    assert caught.value.failure.error is ErrorClass.UNAVAILABLE
