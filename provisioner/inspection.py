@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provisioner.backends import Backend, BackendError, Finding, Severity
+from provisioner.backends.pod_spec import read_pod_spec
 from provisioner.durable import StateMissing
 from provisioner.loop import LoopClock
 from provisioner.model import Look, Memory, Plan, RequestStatus, Snapshot, Unobserved, Verdict
-from provisioner.settings import Settings
+from provisioner.settings import AnyPool, GkePool, Settings
 from provisioner.store import StateDir
 
 LOOK_SECONDS = 30.0
@@ -37,6 +38,7 @@ def status(state: StateDir) -> dict[str, Any]:
         "loop": {**state.loop_lock.holder(), "silent_seconds": state.heartbeat.silent_now()},
         "requests": [],
         "returns": [],
+        "stuck": [],
         "brake": None,
         "problems": state.notes.read(),
     }
@@ -50,6 +52,12 @@ def status(state: StateDir) -> dict[str, Any]:
                 "settled": len(back.results),
             }
             for back in memory.returns.values()
+        ]
+        document["stuck"] = [
+            {"machine": slot.name, "pool": slot.pool}
+            for record in memory.requests.values()
+            for slot in record.slots.values()
+            if slot.stuck and not slot.gone
         ]
         document["pressure"] = [
             {
@@ -88,7 +96,8 @@ def _request(memory: Memory, id_: str) -> dict[str, Any]:
 
 def status_is_fine(document: Document) -> bool:
     """Nothing here asks for a person."""
-    return not document["brake"] and not any(request["set_aside"] for request in document["requests"])
+    aside = any(request["set_aside"] for request in document["requests"])
+    return not (document["brake"] or document["stuck"] or aside)
 
 
 def status_text(document: Document) -> str:
@@ -109,6 +118,11 @@ def status_text(document: Document) -> str:
     lines += [
         f"  return  {back['id']}: {back['status']}, {back['settled']} of {back['machines']} settled"
         for back in document["returns"]
+    ]
+    lines += [
+        f"  STUCK {one['machine']} in pool {one['pool']}: still terminating long after its grace period; "
+        "see its node and its finalizers"
+        for one in document["stuck"]
     ]
     lines += [
         f"  pool {known['pool']}, {known['template']}: window {known['window']}"
@@ -212,7 +226,19 @@ def check_document(settings: Settings) -> dict[str, Any]:
             id_: {"pools": list(limits.pools), "max_machines": limits.max_machines}
             for id_, limits in settings.template_limits.items()
         },
+        "warnings": [text for name, pool in settings.pools.items() for text in _warnings(name, pool)],
     }
+
+
+def _warnings(name: str, pool: AnyPool) -> list[str]:
+    """What a person may not have meant, though it is no mistake."""
+    if not isinstance(pool, GkePool):
+        return []
+    # urllib3, which comes with it, costs every command a tenth of a second.
+    from provisioner.backends.pods import OWN_LABELS
+
+    replaced = read_pod_spec(pool.pod_spec, pool.namespace).replaced(OWN_LABELS)
+    return [f"pools.{name}.pod_spec: '{pool.pod_spec.name}': {field}: replaced by our own" for field in replaced]
 
 
 def findings_document(findings: Sequence[Finding]) -> list[dict[str, str]]:
@@ -237,6 +263,7 @@ def check_text(document: Document) -> str:
         f"  template {id_}: {' → '.join(limits['pools'])}, at most {limits['max_machines'] or 'any number'}"
         for id_, limits in document["templates"].items()
     ]
+    lines += [f"  warning: {text}" for text in document["warnings"]]
     findings = document.get("findings")
     lines += [f"  {found['severity'].upper()} pool {found['pool']}: {found['text']}" for found in findings or ()]
     if findings == []:

@@ -48,7 +48,8 @@ CAPACITY = (ErrorClass.STOCKOUT, ErrorClass.QUOTA)
 
 CYCLE_BUCKETS = (0.01, 0.05, 0.25, 1, 3, 10)
 CALL_BUCKETS = (0.1, 0.5, 2, 10)
-LIFE_BUCKETS = (5, 30, 60, 180, 600, 3600)
+START_BUCKETS = (5, 30, 60, 180, 600, 3600)
+STOP_BUCKETS = (10, 60, 300, 3600)
 LOCK_BUCKETS = (0.001, 0.01, 0.1, 1, 10)
 """Upper bounds in seconds. Few, as each costs one series per label set."""
 
@@ -163,6 +164,12 @@ class Metrics:
             "Machines of ours that run and were in no list of HostFactory for 24 h.",
             ["pool"],
         )
+        self._stuck: Table[tuple[str]] = Table(
+            registry,
+            "hf_provisioner_machines_stuck",
+            "Machines of ours that go on terminating long after the end of their grace period.",
+            ["pool"],
+        )
         self._set_aside = Gauge(
             "hf_provisioner_slots_set_aside", "Slots of which a forbidden transition was asked.", registry=registry
         )
@@ -170,14 +177,14 @@ class Metrics:
             "hf_provisioner_machine_startup_seconds",
             "From requested to running.",
             pair,
-            buckets=LIFE_BUCKETS,
+            buckets=START_BUCKETS,
             registry=registry,
         )
         self._shutdown = Histogram(
             "hf_provisioner_machine_shutdown_seconds",
             "From returned to gone.",
             ["pool"],
-            buckets=LIFE_BUCKETS,
+            buckets=STOP_BUCKETS,
             registry=registry,
         )
         self._lost = Counter(
@@ -243,7 +250,7 @@ class Metrics:
         self._machines.expect((*pair, phase) for pair in pairs for phase in (Phase.PENDING, Phase.RUNNING))
         self._deferred.expect((*pair, reason) for pair in pairs for reason in DeferReason)
         self._oldest_unmet.expect(((template,) for template in limits.templates), empty=float("nan"))
-        for table in (self._window, self._unlisted):
+        for table in (self._window, self._unlisted, self._stuck):
             table.expect((pool,) for pool in pools)
         self._observation.expect(((pool,) for pool in pools), empty=time.time())
         self._observation.forget_unexpected()
@@ -310,6 +317,10 @@ class Metrics:
     def unlisted(self, counts: Mapping[str, int]) -> None:
         """Machines that run and that HF has not listed for 24 h, by pool."""
         self._unlisted.replace({(pool,): count for pool, count in counts.items()})
+
+    def stuck(self, counts: Mapping[str, int]) -> None:
+        """Machines that go on terminating long after the end of their grace period, by pool."""
+        self._stuck.replace({(pool,): count for pool, count in counts.items()})
 
     def set_aside(self, count: int) -> None:
         """Slots that wait for a person."""

@@ -315,6 +315,10 @@ class Slot:
     notice: Notice | None = None
     set_aside: bool = False
     """A forbidden transition was asked of it: nobody touches it until a person looked."""
+    stuck: bool = False
+    """Closed, and its machine goes on terminating long after the end of its grace period: a person should look."""
+    forced: bool = False
+    """A delete without grace was recorded for it, before the call."""
 
 
 _SLOT_FIELDS = tuple(entry.name for entry in fields(Slot))
@@ -470,6 +474,10 @@ class PoolLimits:
     stale_after: float = 60.0
     """A snapshot older than this is no longer acted upon."""
     paused: bool = False
+    stuck_after: float | None = None
+    """How long after the end of its grace period a terminating machine counts as stuck. None: no end is known here."""
+    force_after: float | None = None
+    """How long after the end of its grace period a machine of a closed slot is deleted by force. None: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -523,6 +531,10 @@ class Delete:
     pool: str
     reason: DeleteReason
     uid: str = ""
+    force: bool = False
+    """Without the grace period that it had, and has overstayed."""
+    adopted: bool = False
+    """Another provider's machine, which HF gave back and whose name the configuration adopts: not ours by identity."""
 
 
 Action = Create | Delete

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 
 from provisioner import pressure
 from provisioner.demand import Places, ask, missing
-from provisioner.draft import OWNED, SOON, Draft
+from provisioner.draft import SOON, Draft
 from provisioner.housekeeping import adopt, cancel_unpolled, find_orphans, note_told, trim
 from provisioner.model import (
     BrakeReason,
     Contact,
-    Delete,
     DeleteReason,
     ErrorClass,
     Failure,
@@ -35,7 +34,8 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.reflect import reflect
-from provisioner.returns import DELETE_AGAIN, settle_returns
+from provisioner.remains import delete_closed
+from provisioner.returns import settle_returns
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
     if draft.deferred and draft.closes:  # what one request set free, another that was asked before it may take
         draft.wake_at(now + SOON)
     find_orphans(draft, world.contact, world.busy)
-    _delete_closed(draft, world.busy)
+    delete_closed(draft, world.busy)
     trim(draft, world.intent, world.contact)
     return Plan(
         memory=draft.memory(),
@@ -172,22 +172,3 @@ def _conclude(draft: Draft, record: RequestRecord) -> None:
         draft.put(record.id, evolve(slot, verdict=Verdict.SUCCEEDED))
     status = RequestStatus.COMPLETE if len(running) >= record.count else RequestStatus.COMPLETE_WITH_ERROR
     draft.update(record.id, ended=status, ended_at=draft.now)
-
-
-def _delete_closed(draft: Draft, busy: Set[str]) -> None:
-    """Delete what is still there of closed slots; again after a while when it does not go."""
-    for record in draft.records():
-        for slot in tuple(record.slots.values()):
-            if slot.verdict in OWNED or slot.gone or slot.set_aside or slot.pool in busy:
-                continue
-            snapshot = draft.snapshots.get(slot.pool)
-            machine = snapshot.machines.get(slot.name) if snapshot else None
-            if machine is None or slot.delete is None:
-                continue
-            again = (slot.delete_sent or float("-inf")) + DELETE_AGAIN
-            if draft.now < again:
-                draft.wake_at(again)
-                continue
-            draft.put(record.id, evolve(slot, delete_sent=draft.now))
-            draft.deletes.append(Delete(slot.name, slot.pool, slot.delete, machine.fingerprint.uid))
-            draft.wake_at(draft.now + DELETE_AGAIN)

@@ -23,6 +23,7 @@ from provisioner.model import (
     Close,
     Contact,
     DeferReason,
+    Delete,
     Intent,
     Limits,
     Look,
@@ -400,9 +401,10 @@ def _outcome_line(outcome: Outcome) -> dict[str, object]:
         "pool": action.pool,
         "result": outcome.failure.error if outcome.failure else "ok",
     }
-    reason = getattr(action, "reason", None)
-    if reason is not None:
-        line["reason"] = reason
+    if isinstance(action, Delete):
+        line["reason"] = action.reason
+        if action.force:
+            line["force"] = True
     if outcome.failure is not None:
         line["text"] = outcome.failure.text
     return line

@@ -142,6 +142,7 @@ class Reporter:
         slots = [(record, slot) for record in memory.requests.values() for slot in record.slots.values()]
         metrics.desired(Counter((slot.pool, record.template) for record, slot in slots if slot.verdict in DESIRED))
         metrics.set_aside(sum(slot.set_aside for _, slot in slots))
+        metrics.stuck(Counter(slot.pool for _, slot in slots if slot.stuck and not slot.gone))
         metrics.oldest_unmet(_oldest(memory, wall - report.now))
         metrics.windows(_windows(memory, self.limits))
         metrics.brakes([(memory.brake.pool, memory.brake.reason)] if memory.brake else [])
@@ -151,7 +152,7 @@ class Reporter:
         self._memory = memory
 
     def _measure_changes(self, report: CycleReport, memory: Memory) -> None:
-        """Machines that began to run, and returned ones that went, since the cycle before."""
+        """Machines that began to run, returned ones that went, and ones that do not go, since the cycle before."""
         if self._memory is None:
             return
         for id_, record in memory.requests.items():
@@ -169,6 +170,8 @@ class Reporter:
         went = slot.gone and known is not None and not known.gone
         if went and slot.verdict is Verdict.RETURNED and slot.closed is not None:
             self._metrics.stopped(slot.pool, report.now - slot.closed)
+        if slot.stuck and not (known is not None and known.stuck):
+            log.warning("Machine is stuck terminating", extra={"machine": slot.name, "pool": slot.pool})
 
     def _sizes(self) -> Mapping[str, int]:
         sizes = {}

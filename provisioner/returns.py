@@ -101,7 +101,7 @@ def _stranger_result(
         if draft.now >= sent.get(name, float("-inf")) + DELETE_AGAIN:
             sent[name] = draft.now
             uid = machine.fingerprint.uid if machine else ""
-            draft.deletes.append(Delete(name, pool, DeleteReason.RETURNED, uid))
+            draft.deletes.append(Delete(name, pool, DeleteReason.RETURNED, uid, adopted=machine is None))
         draft.wake_at(sent[name] + DELETE_AGAIN)
         return None
     asked = all(name in snapshot.asked for snapshot in draft.snapshots.values())

@@ -75,7 +75,11 @@ class Backend(Protocol):
         """
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Begin to delete the machines; one that is not there is a success. Only what ``uid`` names is touched."""
+        """Begin to delete the machines; one that is not there is a success. Only what ``uid`` names is touched.
+
+        Without ``uid`` what has the name is touched if it has our identity, or whoever's it is if it is ``adopted``.
+        ``force`` leaves it no grace, where this kind of place gives any.
+        """
 
     def close(self) -> None:
         """End watches and connections."""

@@ -1,7 +1,4 @@
-"""The gke backend: one pool is the pods of one provisioner in one namespace, all made from one pod spec.
-
-The only importer of kubernetes: the official client finds cluster and credentials and keeps the connections.
-"""
+"""The gke backend: one pool is the pods of one provisioner in one namespace, all made from one pod spec."""
 
 from __future__ import annotations
 
@@ -10,13 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import kubernetes.client
-import kubernetes.config
-
 from provisioner.backends import BackendError, MayStart
 from provisioner.backends.calls import Call, run_calls
 from provisioner.backends.flow import MOST
-from provisioner.backends.kube_api import USUAL_TIMES, Document, KeptHeaders, KubeApi, KubeError, KubeTimes
+from provisioner.backends.kube_api import USUAL_TIMES, Document, KubeError, KubeTimes
+from provisioner.backends.kube_login import connect
 from provisioner.backends.pod_cache import PodCache
 from provisioner.backends.pod_spec import PodSpec, PodSpecFile
 from provisioner.backends.pod_watch import PodWatch, list_pods
@@ -24,9 +19,6 @@ from provisioner.backends.pods import Identity, is_terminating
 from provisioner.backends.resolver import Resolver
 from provisioner.model import STOPPING_ERRORS, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
 from provisioner.settings import GkePool
-
-CONNECTIONS = MOST + 4
-"""Kept alive: the calls, the watch, and the looks at single pods."""
 
 
 class GkeBackend:
@@ -79,7 +71,7 @@ class GkeBackend:
         return run_calls(calls, workers=MOST, may_start=may_start, stops=STOPPING_ERRORS, flow=self._api.flow)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Delete pods, some at a time, each with its own grace period."""
+        """Delete pods, some at a time, each with its own grace period unless by force."""
         calls = [Call((delete,), partial(self._delete, delete)) for delete in deletes]
         return run_calls(calls, workers=MOST, may_start=may_start, flow=self._api.flow)
 
@@ -115,10 +107,11 @@ class GkeBackend:
 
     def _delete(self, delete: Delete) -> Mapping[str, Failure]:
         """Delete one pod, and no namesake: what is not there any more, or is another's, is a success."""
-        uid = delete.uid or self._own_uid(delete.name)
+        uid = delete.uid or self._uid(delete)
         if not uid:
             return {}
-        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        grace = {"gracePeriodSeconds": 0} if delete.force else {}
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}, **grace}
         try:
             self._api.send("DELETE", f"{self._path}/{delete.name}", body=json.dumps(options).encode())
         except KubeError as error:
@@ -126,10 +119,11 @@ class GkeBackend:
                 raise
         return {}
 
-    def _own_uid(self, name: str) -> str:
-        """The uid of our pod of this name; empty when there is none of ours."""
-        pod = self._find(name)
-        return str(pod["metadata"]["uid"]) if pod is not None and self._identity.owns(pod) else ""
+    def _uid(self, delete: Delete) -> str:
+        """The uid of the pod of this name that may be deleted: ours, or an adopted one; empty when there is none."""
+        pod = self._find(delete.name)
+        meant = pod is not None and (delete.adopted or self._identity.owns(pod))
+        return str(pod["metadata"]["uid"]) if pod is not None and meant else ""
 
     def _find(self, name: str) -> Document | None:
         """The pod of this name, whoever's it is; None when there is none."""
@@ -151,29 +145,3 @@ class GkeBackend:
                 for name, pod in zip(names, pods, strict=True)
                 if pod is not None and not self._identity.is_of_provisioner(pod)
             )
-
-
-def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
-    """The API server that a pool's kubeconfig names, or else the one of the cluster that we run in."""
-    configuration = kubernetes.client.Configuration()
-    configuration.connection_pool_maxsize = CONNECTIONS
-    configuration.keep_alive = True
-    try:
-        if pool.kubeconfig is not None:
-            kubernetes.config.load_kube_config(  # type: ignore[no-untyped-call]
-                str(pool.kubeconfig), context=pool.context, client_configuration=configuration, persist_config=False
-            )
-        else:
-            kubernetes.config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-    except kubernetes.config.ConfigException as error:
-        raise BackendError(ErrorClass.INVALID, f"pool {pool.name}: no cluster is configured: {error}") from error
-    client = kubernetes.client.ApiClient(configuration)
-
-    def authorization() -> Mapping[str, str]:
-        try:
-            setting = configuration.auth_settings().get("BearerToken")
-        except (kubernetes.config.ConfigException, OSError) as error:
-            raise BackendError(ErrorClass.DENIED, f"no credentials: {error}") from error
-        return {"Authorization": setting["value"]} if setting and setting["value"] else {}
-
-    return KubeApi(configuration.host, client.rest_client.pool_manager, KeptHeaders(authorization), times)

@@ -92,7 +92,7 @@ class MigBackend:
         times: ComputeTimes = USUAL_TIMES,
         projects: Projects | None = None,
     ) -> None:
-        """Calls nothing yet. Names that begin with one of ``adopt_prefixes`` may be deleted like ours.
+        """Calls nothing yet. Members that begin with one of ``adopt_prefixes`` are expected beside ours.
 
         ``projects``: shared by all pools of the provisioner; ``times`` is theirs when it is given.
         """
@@ -142,7 +142,7 @@ class MigBackend:
             *self._of_resource(autoscaler_findings, group.get("status", {}).get("autoscaler"), deadline),
             *self._of_resource(template_findings, group.get("instanceTemplate"), deadline),
             *name_findings(self._settings, self._prefix, members),
-            *foreign_findings(self._settings, [name for name in members if not self._may_delete(name)]),
+            *foreign_findings(self._settings, [name for name in members if not self._expected(name)]),
         ]
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
@@ -163,8 +163,8 @@ class MigBackend:
 
         Success means that the group was asked, or that the group does not hold this instance, or already deletes it.
         """
-        ours = [delete for delete in deletes if self._may_delete(delete.name)]
-        outcomes = [Outcome(delete) for delete in deletes if not self._may_delete(delete.name)]
+        ours = [delete for delete in deletes if self._may_delete(delete)]
+        outcomes = [Outcome(delete) for delete in deletes if not self._may_delete(delete)]
         if not ours or not may_start():
             return outcomes
         self._admissions.forget([delete.name for delete in ours])
@@ -200,8 +200,12 @@ class MigBackend:
                 self._connected = _Api(self._settings, self._project)
             return self._connected
 
-    def _may_delete(self, name: str) -> bool:
-        """Law 5: what has not the shape of our names is never touched, unless the configuration adopts it."""
+    def _may_delete(self, delete: Delete) -> bool:
+        """Law 5: what has not the shape of our names is never touched, unless it is adopted."""
+        return delete.adopted or bool(self._shape.fullmatch(delete.name))
+
+    def _expected(self, name: str) -> bool:
+        """Ours, or of the provider whose machines we take over."""
         return bool(self._shape.fullmatch(name)) or name.startswith(self._adopt)
 
     def _members(self, deadline: float) -> dict[str, Member]:

@@ -177,10 +177,12 @@ class DirectGke(Direct):
 
     def _delete(self, delete: Delete) -> Failure | None:
         pod = self._cluster.pods.get(self._namespace, delete.name)
-        known = pod is not None and (pod.uid == delete.uid if delete.uid else self._identity.owns(pod.document))
-        if pod is not None and known:
-            self._cluster.delete(pod)
+        if pod is not None and self._is_meant(delete, pod):
+            self._cluster.delete(pod, 0 if delete.force else None)
         return None
+
+    def _is_meant(self, delete: Delete, pod: Stored) -> bool:
+        return pod.uid == delete.uid if delete.uid else delete.adopted or self._identity.owns(pod.document)
 
 
 def _refusal(error: kube_errors.ApiError) -> KubeError:

@@ -82,9 +82,10 @@ class Place(ABC):
         """Create the machines of these slots."""
         return self.backend.create([self.create_of(number) for number in numbers], always)
 
-    def delete(self, name: str, uid: str = "") -> Outcome:
+    def delete(self, name: str, uid: str = "", *, force: bool = False, adopted: bool = False) -> Outcome:
         """Delete one machine."""
-        (outcome,) = self.backend.delete([Delete(name, self.pool, DeleteReason.RETURNED, uid)], always)
+        delete = Delete(name, self.pool, DeleteReason.RETURNED, uid, force=force, adopted=adopted)
+        (outcome,) = self.backend.delete([delete], always)
         return outcome
 
     def look(self, strangers: Collection[str] = ()) -> Snapshot:

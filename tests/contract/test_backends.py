@@ -209,6 +209,28 @@ def test_a_namesake_is_never_deleted(place: Place) -> None:
     assert before.fingerprint.differs(after.fingerprint)
 
 
+def test_force_ends_the_machine_that_is_meant_and_no_namesake(place: Place) -> None:
+    place.create(1)
+    before = place.until_seen(ONE)
+    place.recreate(ONE)
+    assert place.delete(ONE, before.fingerprint.uid, force=True).failure is None
+    after = place.until_seen(ONE)
+    assert before.fingerprint.differs(after.fingerprint)
+    assert place.delete(ONE, after.fingerprint.uid, force=True).failure is None
+    until(lambda: place.present() == set(), place.patience)
+
+
+def test_of_foreign_machines_only_an_adopted_one_is_deleted(place: Place) -> None:
+    place.spawn_foreign("sym-1")
+    place.spawn_foreign("sym-2")
+    until(lambda: place.look(["sym-1", "sym-2"]).foreign == {"sym-1", "sym-2"}, place.patience)
+    assert place.delete("sym-1", adopted=True).failure is None
+    assert place.delete("sym-2").failure is None
+    assert place.delete("sym-3", adopted=True).failure is None
+    until(lambda: place.present() == {"sym-2"}, place.patience)
+    assert place.look(["sym-1", "sym-2"]).foreign == {"sym-2"}
+
+
 def test_a_delete_whose_answer_is_lost_is_ambiguous_and_applied(place: Place) -> None:
     place.create(1)
     uid = place.until_seen(ONE).fingerprint.uid

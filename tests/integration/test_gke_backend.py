@@ -15,8 +15,9 @@ import pytest
 
 from provisioner.backends import BackendError
 from provisioner.backends.flow import MOST
-from provisioner.backends.gke import GkeBackend, connect
+from provisioner.backends.gke import GkeBackend
 from provisioner.backends.kube_api import KubeTimes
+from provisioner.backends.kube_login import connect
 from provisioner.backends.pods import Pod
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass, LossCause, Machine, Outcome, Phase
 from provisioner.settings import GkePool
@@ -526,6 +527,22 @@ def test_a_delete_leaves_the_pod_its_own_grace(bench: Bench) -> None:
     bench.fault(Fault("stuck"))
     assert delete(backend, 1, look(backend)[name(1)].fingerprint.uid).failure is None
     assert bench.pods()[name(1)]["metadata"]["deletionGracePeriodSeconds"] == 20
+
+
+def test_a_stuck_pod_says_when_its_grace_ended_and_goes_by_force(bench: Bench) -> None:
+    bench.spec.write_text(json.dumps({**SPEC, "terminationGracePeriodSeconds": 1}))
+    backend = running_pod(bench)
+    bench.fault(Fault("stuck"))
+    uid = look(backend)[name(1)].fingerprint.uid
+    delete(backend, 1, uid)
+    ends = seen(backend, 1, Phase.STOPPING).notice
+    assert ends is not None
+    assert ends.ends <= 1.0
+    assert delete(backend, 1, uid).failure is None
+    assert look(backend)[name(1)].phase is Phase.STOPPING
+    forced = Delete(name(1), "gke-main", DeleteReason.RETURNED, uid, force=True)
+    assert errors(backend.delete([forced], lambda: True)) == [None]
+    until(lambda: not look(backend), 5)
 
 
 @pytest.mark.parametrize("verb", ["create", "delete"])

@@ -38,11 +38,13 @@ class Grid:
         server: str = "",
         pod: Mapping[str, Any] | None = None,
         pool: Mapping[str, Any] | None = None,
+        more: Mapping[str, Mapping[str, Any]] | None = None,
         settings: Mapping[str, Any] | None = None,
         others: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         """``server``: a proxy; ``pod``: spec or manifest; ``pool`` and ``settings``: of provisioner.yaml.
 
+        ``more``: settings of further pools, by name; the template's machines spill over to them in this order.
         ``others`` are further pools by name, each with a template of its name.
         """
         self.conf, self.work, self.logs = (directory / name for name in ("conf", "work", "log"))
@@ -56,20 +58,19 @@ class Grid:
             "kubeconfig": "kubeconfig",
             "max_pending": 1000,
             "initial_window": 1000,
-            **(pool or {}),
         }
+        pools = {POOL: own | dict(pool or {})} | {name: own | dict(body) for name, body in (more or {}).items()}
         loop = {"interval_seconds": 2, "floor_seconds": 0.3}
-        self._write(
-            "provisioner.yaml",
-            yaml.safe_dump({"id": id_, "loop": loop, "pools": {POOL: own, **(others or {})}, **(settings or {})}),
-        )
+        templates = {TEMPLATE: [*pools]} | {name: [name] for name in others or ()}
+        pools |= {name: dict(body) for name, body in (others or {}).items()}
+        self._write("provisioner.yaml", yaml.safe_dump({"id": id_, "loop": loop, "pools": pools, **(settings or {})}))
         self._write("pod.yaml", yaml.safe_dump(dict(pod or POD)))
         self._write(f"{id_}prov_config.json", "{}")
-        templates = [
-            {"templateId": template, "maxNumber": 10_000, "attributes": ATTRIBUTES, "pools": [pool]}
-            for template, pool in ((TEMPLATE, POOL), *((name, name) for name in others or ()))
+        told = [
+            {"templateId": name, "maxNumber": 10_000, "attributes": ATTRIBUTES, "pools": places}
+            for name, places in templates.items()
         ]
-        self._write(f"{id_}prov_templates.json", json.dumps({"templates": templates}))
+        self._write(f"{id_}prov_templates.json", json.dumps({"templates": told}))
         self._environment = {
             "HF_PROVIDER_NAME": id_,
             "HF_PROVIDER_CONFDIR": str(self.conf),

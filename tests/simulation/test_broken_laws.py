@@ -93,7 +93,7 @@ def an_old_look_is_as_good_as_a_new_one() -> Break:
 
 
 def any_machine_of_the_pool_is_deleted() -> Break:
-    delete_closed = plan._delete_closed
+    delete_closed = plan.delete_closed
 
     def by_count(draft: Draft, busy: Collection[str]) -> None:
         delete_closed(draft, busy)
@@ -102,7 +102,7 @@ def any_machine_of_the_pool_is_deleted() -> Break:
                 name, machine = min(draft.snapshots[delete.pool].machines.items())
                 draft.deletes[number] = Delete(name, delete.pool, delete.reason, machine.fingerprint.uid)
 
-    return patch.object(plan, "_delete_closed", by_count)
+    return patch.object(plan, "delete_closed", by_count)
 
 
 def the_brake_never_latches() -> Break:

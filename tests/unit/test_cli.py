@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from provisioner import __version__
 from provisioner.cli import run
-from provisioner.model import Brake, BrakeReason, Memory
+from provisioner.model import Brake, BrakeReason, Memory, RequestRecord, Slot, Verdict
 from provisioner.store import StateDir
 
 EXAMPLE = Path(__file__).parent.parent.parent / "config" / "demoinst"
@@ -100,6 +102,34 @@ def test_status_shows_what_is_wrong_with_a_pool(site: Path, capsys: pytest.Captu
     StateDir(site / "work").notes.write({"mig-a": ["someone else shrinks the group"]})
     assert run(["status"]) == 0
     assert "  pool mig-a: someone else shrinks the group" in capsys.readouterr().out
+
+
+def test_status_names_a_stuck_machine_until_it_is_gone(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["init"])
+    state = StateDir(site / "work")
+    stuck = Slot("hf-abcdefghij-000001", 1, "gke-main", Verdict.RETURNED, 0.0, stuck=True)
+    capsys.readouterr()
+    for slot, code, named in (
+        (stuck, 1, [{"machine": stuck.name, "pool": "gke-main"}]),
+        (replace(stuck, gone=True), 0, []),
+    ):
+        record = RequestRecord("abcdefghij", "GkePod", 1, 0.0, 60.0, {1: slot})
+        state.memory.write(Memory(provisioner="demoinst", requests={record.id: record}))
+        assert run(["status", "-o", "json"]) == code
+        assert json.loads(capsys.readouterr().out)["stuck"] == named
+        assert run(["status"]) == code
+        assert ("STUCK hf-abcdefghij-000001 in pool gke-main" in capsys.readouterr().out) is bool(named)
+
+
+def test_check_warns_of_what_our_own_labels_replace(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = site / "conf" / "pod-specs" / "standard.yaml"
+    body = textwrap.indent(spec.read_text(), "  ")
+    spec.write_text(f"metadata: {{labels: {{hf-provisioner/pool: mine, app: grid}}}}\nspec:\n{body}")
+    assert run(["check"]) == 0
+    text = "pools.gke-main.pod_spec: 'standard.yaml': metadata.labels.hf-provisioner/pool: replaced by our own"
+    assert f"warning: {text}" in capsys.readouterr().out
+    assert run(["check", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["warnings"] == [text]
 
 
 def test_recover_asks_the_loop_to_release_the_brake(site: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,8 +21,8 @@ STORE = {f"provisioner.{name}" for name in ("store", "storage", "durable", "lock
 PURE = {
     f"provisioner.{name}"
     for name in (
-        *("plan", "draft", "reflect", "demand", "returns", "housekeeping", "remember", "pressure", "status", "rebuild"),
-        *("model", "answers"),
+        *("plan", "draft", "reflect", "demand", "returns", "remains", "housekeeping", "remember", "pressure"),
+        *("status", "rebuild", "model", "answers"),
     )
 }
 CYCLE = {f"provisioner.{name}" for name in ("reconcile", "acting", "loop")}
@@ -71,7 +71,9 @@ def ours(module: str) -> set[str]:
         pytest.param(PURE, PURE, id="what is pure imports only what is pure"),
         pytest.param(STORE, STORE | {"provisioner.model", "provisioner.answers"}, id="the store imports the model"),
         pytest.param(
-            BACKENDS, BACKENDS | {"provisioner.model", "provisioner.settings"}, id="backends import model and settings"
+            BACKENDS,
+            BACKENDS | {"provisioner.model", "provisioner.settings", "provisioner.problems"},
+            id="backends import model and settings, and say what is wrong with a pod spec as of settings",
         ),
         pytest.param(CYCLE, CORE, id="the cycle imports store, pure modules, backends"),
         pytest.param(
@@ -101,7 +103,7 @@ def test_the_core_knows_neither_command_line_nor_metrics_nor_simulator() -> None
     ("library", "importers"),
     [
         ("tinydb", {"provisioner.storage"}),
-        ("kubernetes", {"provisioner.backends.gke"}),
+        ("kubernetes", {"provisioner.backends.kube_login"}),
         ("google.cloud.compute_v1", {"provisioner.backends.mig"}),
         ("google.cloud.pubsub_v1", {"provisioner.events"}),
         ("prometheus_client", {"provisioner.metrics", "provisioner.server", "provisioner.service"}),

@@ -54,6 +54,7 @@ EXPECTED = {
     "hf_provisioner_config_ok": ("gauge", set()),
     "hf_provisioner_slots_set_aside": ("gauge", set()),
     "hf_provisioner_machines_unlisted": ("gauge", {"pool"}),
+    "hf_provisioner_machines_stuck": ("gauge", {"pool"}),
     "hf_provisioner_requests": ("gauge", {"kind", "status"}),
     "hf_provisioner_store_lock_wait_seconds": ("histogram", set()),
     "hf_provisioner_store_bytes": ("gauge", {"file"}),

@@ -334,3 +334,20 @@ def test_a_loop_that_stands_still_is_not_alive(reporter: Reporter, monkeypatch: 
 
     assert not health.alive
     assert health.detail == "No cycle has ended for 61 s."
+
+
+def test_a_stuck_machine_is_counted_until_it_is_gone_and_logged_once(
+    metrics: Metrics, reporter: Reporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    closed = slot(0, Verdict.RETURNED)
+    stuck = replace(closed, stuck=True)
+    name, counts, warnings = "hf_provisioner_machines_stuck", [], []
+    with caplog.at_level("WARNING"):
+        for one in (closed, stuck, replace(stuck, delete_sent=1.0), replace(stuck, gone=True)):
+            reporter(report(memory(record(one))))
+            counts.append(value(metrics, name, pool="pool"))
+            warnings.append(len(caplog.records))
+    assert counts == [0, 1, 1, 0]
+    assert warnings == [0, 1, 1, 1]
+    assert vars(caplog.records[0])["machine"] == closed.name
+    assert value(metrics, name, pool="spare") == 0

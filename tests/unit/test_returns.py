@@ -123,15 +123,23 @@ def test_only_the_named_machine_is_closed() -> None:
 @pytest.mark.parametrize(
     ("given", "seen", "adopt", "deleted", "done"),
     [
-        pytest.param(STRANGER, [machine(0, request=OTHER)], (), "uid-0", None, id="ours by identity: deleted"),
+        pytest.param(STRANGER, [machine(0, request=OTHER)], (), ("uid-0", False), None, id="ours by identity: deleted"),
+        pytest.param(STRANGER, [machine(0, request=OTHER)], ("hf-",), ("uid-0", False), None,
+                     id="ours by identity is never adopted"),
         pytest.param("alien", "foreign", (), None, ReturnResult.NOT_OURS, id="someone else's: left alone"),
-        pytest.param("alien", "foreign", ("ali",), "", None, id="someone else's with an adopted prefix: deleted"),
+        pytest.param("alien", "foreign", ("ali",), ("", True), None,
+                     id="someone else's with an adopted prefix: deleted"),
         pytest.param("alien", "foreign", ("zzz",), None, ReturnResult.NOT_OURS, id="another prefix is adopted: left"),
         pytest.param(STRANGER, [], (), None, None, id="nowhere in one look: not yet known to be gone"),
+        pytest.param("alien", [], ("ali",), None, None, id="nowhere, with an adopted prefix: nothing to delete"),
     ],
-)
+)  # fmt: skip
 def test_a_name_that_is_no_slot_of_ours(
-    given: str, seen: list[Machine] | str, adopt: tuple[str, ...], deleted: str | None, done: ReturnResult | None
+    given: str,
+    seen: list[Machine] | str,
+    adopt: tuple[str, ...],
+    deleted: tuple[str, bool] | None,
+    done: ReturnResult | None,
 ) -> None:
     foreign = frozenset({given}) if seen == "foreign" else frozenset()
     machines = [] if isinstance(seen, str) else seen
@@ -141,7 +149,8 @@ def test_a_name_that_is_no_slot_of_ours(
     ]
     draft = settled(giving_back(given), *looks, limits=limits(adopt_prefixes=adopt))
     assert result(draft, given) is done
-    assert draft.deletes == ([] if deleted is None else [Delete(given, "a", DeleteReason.RETURNED, deleted)])
+    expected = [] if deleted is None else [Delete(given, "a", DeleteReason.RETURNED, deleted[0], adopted=deleted[1])]
+    assert draft.deletes == expected
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,272 @@
+"""How pods end on a real API server, in one place or several; and that they are what the user wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner.model import Delete, DeleteReason, Phase, Verdict
+from provisioner.remains import delete_closed
+from provisioner.settings import STUCK_SECONDS
+from provisioner.simulator.cloud import Conditions
+from provisioner.simulator.kubeconfig import kubeconfig
+from provisioner.simulator.server import Simulator
+from tests.contract.places import PREFIX, QUICK_PODS, REQUEST, always
+from tests.kube.grid import POD, Grid
+from tests.kube.kubelets import LABEL, STUCK
+from tests.kube.place import KubePlace
+from tests.kube.proxy import Proxy
+from tests.kube.space import Space
+from tests.unit import core
+from tests.waiting import until
+
+pytestmark = pytest.mark.kube
+
+KWOK = pytest.mark.usefixtures("cluster")
+ONE = f"{PREFIX}-{REQUEST}-000001"
+STUCK_POD = {"metadata": {"labels": {LABEL: STUCK}}, "spec": POD}
+
+
+@pytest.fixture
+def place(space: Space, proxy: Proxy, tmp_path: Path) -> Iterator[KubePlace]:
+    made = KubePlace(space, proxy, tmp_path, watched=True)
+    yield made
+    made.close()
+
+
+# --- pods that do not end ---------------------------------------------------------------------------------------------
+
+
+def planned(place: KubePlace, wait: float, *, force_after: float | None = None) -> tuple[list[Delete], bool]:
+    """What is deleted ``wait`` seconds after the end of the grace period, and whether the pod counts as stuck."""
+    look = place.look()
+    notice = look.machines[ONE].notice
+    assert notice is not None
+    now = notice.ends + wait
+    facts = {"pool": place.pool, "delete": DeleteReason.RETURNED, "delete_sent": now - 1}
+    slot = core.running(1, Verdict.RETURNED, REQUEST, **facts)
+    limits = core.limits(core.pool(place.pool, stuck_after=STUCK_SECONDS, force_after=force_after))
+    draft = core.draft_of(core.memory(core.record(slot, id_=REQUEST)), look, limits=limits, now=now)
+    delete_closed(draft, frozenset())
+    after = draft.slot(REQUEST, 1)
+    assert after is not None
+    return draft.deletes, after.stuck
+
+
+@KWOK
+def test_a_pod_whose_kubelet_is_dead_is_stuck_after_its_grace_and_goes_only_by_force(
+    place: KubePlace, space: Space
+) -> None:
+    place.rewrite(json.dumps(STUCK_POD))
+    place.create(1)
+    uid = place.until_seen(ONE).fingerprint.uid
+    assert place.delete(ONE, uid).failure is None
+    place.until_seen(ONE, Phase.STOPPING)
+    assert planned(place, STUCK_SECONDS - 1) == ([], False)
+    assert planned(place, STUCK_SECONDS) == ([], True)
+    assert place.delete(ONE, uid).failure is None
+    assert space.pod(ONE)["metadata"]["deletionGracePeriodSeconds"] == 1, "a second delete changes nothing"
+    assert planned(place, 4, force_after=5) == ([], False)
+    (forced,), _ = planned(place, 5, force_after=5)
+    assert (forced.uid, forced.force) == (uid, True)
+    assert [outcome.failure for outcome in place.backend.delete([forced], always)] == [None]
+    until(lambda: space.names() == set(), 10, what="the pod is gone")
+    place.until_gone(ONE)
+
+
+@KWOK
+def test_where_force_is_configured_a_return_of_stuck_pods_completes(space: Space, tmp_path: Path) -> None:
+    pool = {"force_delete_after_seconds": 2}
+    with Grid(tmp_path / "grid", space, pod=STUCK_POD, pool=pool).start() as grid:
+        names = grid.complete(3)
+        space.delete(names[2])
+        back = grid.ended(grid.hf.give_back(names[:2]))
+        assert back["status"] == "complete"
+        assert space.names() == {names[2]}, "what somebody else deleted, and HostFactory did not return, is left alone"
+        deletes = [line for line in grid.journal() if line["event"] == "delete"]
+        for force in (False, True):
+            sent = [line["machine"] for line in deletes if line.get("force", False) is force]
+            assert sorted(sent) == sorted(names[:2])
+
+
+def test_a_pod_that_a_finalizer_holds_stays_even_by_force_until_the_finalizer_is_gone(
+    place: KubePlace, space: Space
+) -> None:
+    place.rewrite(json.dumps({"metadata": {"finalizers": ["example.com/hold"]}, "spec": POD}))
+    place.create(1)
+    uid = place.until_seen(ONE).fingerprint.uid
+    assert place.delete(ONE, uid, force=True).failure is None
+    place.until_seen(ONE, Phase.STOPPING)
+    space.admin.patch(f"{space.pods_path}/{ONE}", {"metadata": {"finalizers": None}})
+    place.until_gone(ONE)
+
+
+# --- machines of another provider -------------------------------------------------------------------------------------
+
+
+def owned_pod(space: Space, name: str) -> None:
+    """As Google's connector makes them: a controller owns it, and holds it by a finalizer."""
+    path = f"/api/v1/namespaces/{space.name}/configmaps"
+    owner = space.admin.create(path, {"metadata": {"name": f"owner-of-{name}"}})["metadata"]
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "controller": True, "blockOwnerDeletion": True}
+    metadata = {
+        "name": name,
+        "finalizers": ["symphony-operator/finalizer"],
+        "ownerReferences": [{**reference, "name": owner["name"], "uid": owner["uid"]}],
+    }
+    space.admin.create(space.pods_path, {"metadata": metadata, "spec": POD})
+
+
+def let_go(space: Space, name: str) -> None:
+    """As the controller does when it has taken note of the deletion."""
+    space.admin.patch(f"{space.pods_path}/{name}", {"metadata": {"finalizers": None}})
+
+
+def test_a_returned_pod_of_an_adopted_name_is_deleted_and_gone_once_its_controller_lets_it_go(
+    space: Space, tmp_path: Path
+) -> None:
+    adopted, kept = "g1c733ee2-8s2rw-pod-0", "g1c733ee2-8s2rw-pod-1"
+    for name in (adopted, kept):
+        owned_pod(space, name)
+    space.add_pod("web-1")
+    with Grid(tmp_path / "grid", space, settings={"adopt_prefixes": ["g1c733ee2-"]}).start() as grid:
+        id_ = grid.hf.give_back([adopted, "web-1"])
+        until(lambda: "deletionTimestamp" in space.pod(adopted)["metadata"], 20, every=0.2, what="it is deleted")
+        assert grid.hf.status(id_)["status"] == "running"
+        let_go(space, adopted)
+        results = {machine["name"]: machine["result"] for machine in grid.ended(id_)["machines"]}
+        assert results == {adopted: "succeed", "web-1": "fail"}
+        assert space.names() == {kept, "web-1"}
+        assert all("deletionTimestamp" not in pod["metadata"] for pod in space.pods())
+    let_go(space, kept)
+
+
+# --- several clusters and namespaces ----------------------------------------------------------------------------------
+
+
+def test_one_loop_fills_two_namespaces_and_a_second_cluster_and_empties_them(space: Space, tmp_path: Path) -> None:
+    with Space(space.admin) as other, Simulator(namespaces=["symphony"]) as simulator:
+        simulator.call(lambda cloud: cloud.impose(Conditions(gke=QUICK_PODS)))
+        near, far = other.write_kubeconfig(tmp_path / "other"), tmp_path / "far"
+        far.write_text(json.dumps(kubeconfig(simulator.kubernetes, "symphony", {})))
+        more = {
+            "gke-other": {"namespace": other.name, "kubeconfig": str(near), "max_machines": 3},
+            "gke-far": {"namespace": "symphony", "kubeconfig": str(far)},
+        }
+
+        def spread() -> tuple[int, int, int]:
+            far_pods = simulator.call(lambda cloud: len(cloud.cluster.pods.select("symphony")))
+            return len(space.names()), len(other.names()), far_pods
+
+        with Grid(tmp_path / "grid", space, pool={"max_machines": 4}, more=more).start() as grid:
+            names = grid.complete(10)
+            assert spread() == (4, 3, 3)
+            assert grid.ended(grid.hf.give_back(names))["status"] == "complete"
+            assert spread() == (0, 0, 0)
+
+
+# --- the pod that the user wrote --------------------------------------------------------------------------------------
+
+RICH = """
+apiVersion: v1
+kind: Pod
+metadata:
+  annotations:
+    kueue.x-k8s.io/queue-name: grid
+    provreq.kueue.x-k8s.io/maxRunDurationSeconds: "600"
+  labels: {kueue.x-k8s.io/queue-name: grid, app: "1"}
+spec:
+  activeDeadlineSeconds: 86400
+  affinity:
+    nodeAffinity:
+      preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 1
+        preference: {matchExpressions: [{key: cloud.google.com/gke-spot, operator: Exists}]}
+  automountServiceAccountToken: false
+  dnsConfig: {options: [{name: ndots, value: "1"}]}
+  enableServiceLinks: false
+  hostAliases: [{ip: 10.0.0.1, hostnames: [master]}]
+  imagePullSecrets: [{name: registry}]
+  nodeSelector: {cloud.google.com/compute-class: Balanced}
+  restartPolicy: OnFailure
+  schedulingGates: [{name: example.com/wait}]
+  securityContext: {runAsUser: 1000, fsGroup: 1000}
+  shareProcessNamespace: true
+  subdomain: grid
+  terminationGracePeriodSeconds: 90
+  tolerations:
+  - {key: cloud.google.com/gke-spot, operator: Equal, value: "true", effect: NoSchedule}
+  topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: topology.kubernetes.io/zone
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector: {matchLabels: {app: "1"}}
+  initContainers:
+  - {name: setup, image: busybox, env: [{name: HOST, value: "{{machine}}"}]}
+  - {name: sidecar, image: busybox, restartPolicy: Always, args: [tail, -f, /dev/null]}
+  containers:
+  - name: main
+    image: busybox
+    command: [/opt/symphony/start]
+    env:
+    - {name: WHO, value: "{{machine}} of {{request}}, a {{template}}"}
+    - {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+    envFrom: [{configMapRef: {name: settings, optional: true}}]
+    lifecycle: {preStop: {exec: {command: [/opt/symphony/stop]}}}
+    ports: [{containerPort: 7870, name: vemkd}]
+    readinessProbe: {exec: {command: [/opt/symphony/joined]}, periodSeconds: 5}
+    resources: {requests: {cpu: "2", memory: 1Gi}, limits: {memory: 2Gi, nvidia.com/gpu: "1"}}
+    securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
+    volumeMounts: [{name: work, mountPath: /scratch}, {name: shared, mountPath: /shared, readOnly: true}]
+  volumes:
+  - {name: work, emptyDir: {medium: Memory, sizeLimit: 1Gi}}
+  - {name: shared, nfs: {server: 10.0.0.2, path: /shared, readOnly: true}}
+"""
+"""Something of everything that a site puts into its pods."""
+
+
+def lost(wanted: object, found: object, where: str = "") -> list[str]:
+    """What of ``wanted`` is not in ``found``, to which the server may have added."""
+    if isinstance(wanted, Mapping) and isinstance(found, Mapping):
+        pairs = [(key, value, found.get(key)) for key, value in wanted.items()]
+    elif isinstance(wanted, list) and isinstance(found, list) and len(found) >= len(wanted):
+        pairs = [(str(number), value, found[number]) for number, value in enumerate(wanted)]
+    else:
+        return [] if wanted == found else [f"{where}: {wanted!r} became {found!r}"]
+    return [text for key, value, held in pairs for text in lost(value, held, f"{where}.{key}")]
+
+
+def in_json(pod: Mapping[str, Any]) -> str:
+    return json.dumps(pod, indent="\t")
+
+
+@pytest.mark.parametrize("write", [yaml.safe_dump, in_json], ids=["YAML", "JSON"])
+@pytest.mark.parametrize("part", ["manifest", "spec"])
+def test_the_server_holds_all_that_the_user_wrote(
+    place: KubePlace, space: Space, write: Callable[[Any], str], part: str
+) -> None:
+    filled = RICH.replace("{{machine}}", ONE).replace("{{request}}", REQUEST).replace("{{template}}", "small")
+    written, wanted = yaml.safe_load(RICH), yaml.safe_load(filled)
+    place.rewrite(write(written if part == "manifest" else written["spec"]))
+    assert [outcome.failure for outcome in place.create(1)] == [None]
+    found = space.pod(ONE)
+    assert lost(wanted if part == "manifest" else {"spec": wanted["spec"]}, found) == []
+    assert found["spec"]["hostname"] == ONE
+
+
+def test_of_the_users_labels_only_those_that_are_ours_are_replaced(place: KubePlace, space: Space) -> None:
+    labels = {"hf-provisioner/pool": "mine", "hf-provisioner/id": "mine", "hf-provisioner/team": "grid"}
+    place.rewrite(json.dumps({"metadata": {"labels": labels}, "spec": POD}))
+    place.create(1)
+    found = space.pod(ONE)["metadata"]["labels"]
+    assert {key: found[key] for key in labels} == {
+        "hf-provisioner/pool": place.pool,
+        "hf-provisioner/id": "demo",
+        "hf-provisioner/team": "grid",
+    }
+    place.until_seen(ONE)

@@ -1,0 +1,152 @@
+"""What is left of closed slots: when it is deleted, when it is stuck, when it is forced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from provisioner.draft import OWNED, Draft
+from provisioner.model import Delete, DeleteReason, LossCause, Machine, Notice, Phase, RequestStatus, Slot, Verdict
+from provisioner.remains import delete_closed
+from provisioner.returns import DELETE_AGAIN
+from tests.unit.core import (
+    BEFORE,
+    NOW,
+    REQUEST,
+    draft_of,
+    limits,
+    machine,
+    memory,
+    name,
+    pool,
+    record,
+    running,
+    snapshot,
+)
+
+STUCK, FORCE = 60.0, 20.0
+"""Seconds after the end of the grace period, in the pools of these tests."""
+PODS = limits(pool("a", stuck_after=STUCK))
+HARD = limits(pool("a", stuck_after=STUCK, force_after=FORCE))
+
+
+def terminating(ends: float) -> Machine:
+    """A machine whose grace period ends then."""
+    return machine(phase=Phase.STOPPING, notice=Notice(LossCause.DELETED, ends))
+
+
+def closed(sent: float | None = NOW - 1, **changes: object) -> Slot:
+    return running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, delete_sent=sent, **changes)
+
+
+def judged(one: Slot, seen: Machine, *, busy: Iterable[str] = (), hard: bool = False, now: float = NOW) -> Draft:
+    ended = RequestStatus.COMPLETE
+    held = memory(record(one, ended=ended, told_at=BEFORE))
+    draft = draft_of(held, snapshot(seen, began=now - 1), limits=HARD if hard else PODS, now=now)
+    delete_closed(draft, frozenset(busy))
+    return draft
+
+
+def after(draft: Draft) -> Slot:
+    slot = draft.slot(REQUEST, 0)
+    assert slot is not None
+    return slot
+
+
+# --- stuck ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "seen", "stuck"),
+    [
+        pytest.param(closed(), terminating(NOW + 5), False, id="within its grace: no"),
+        pytest.param(closed(), terminating(NOW - STUCK + 1), False, id="its grace ended a moment ago: no"),
+        pytest.param(closed(), terminating(NOW - STUCK), True, id="its grace ended long ago: yes"),
+        pytest.param(closed(), machine(), False, id="it runs, its delete is not applied yet: no"),
+        pytest.param(closed(), machine(phase=Phase.STOPPING), False, id="nobody said when its grace ends: no"),
+        pytest.param(closed(stuck=True), terminating(NOW), True, id="a new loop counts its grace anew: it stays so"),
+        pytest.param(closed(stuck=True), machine(), False, id="another machine under its name: no more"),
+        *(
+            pytest.param(running(0, verdict), terminating(NOW - STUCK), verdict not in OWNED, id=f"a slot {verdict}")
+            for verdict in Verdict
+        ),
+    ],
+)
+def test_when_a_machine_is_stuck(one: Slot, seen: Machine, stuck: bool) -> None:
+    assert after(judged(one, seen)).stuck is stuck
+
+
+def test_a_machine_of_a_busy_pool_is_stuck_as_well() -> None:
+    draft = judged(closed(), terminating(NOW - STUCK), busy=["a"])
+    assert after(draft).stuck
+    assert draft.deletes == []
+
+
+def test_where_no_end_is_known_nothing_is_stuck() -> None:
+    held = memory(record(closed(), ended=RequestStatus.COMPLETE, told_at=BEFORE))
+    draft = draft_of(held, snapshot(terminating(0.0)), limits=limits(pool("a")))
+    delete_closed(draft, frozenset())
+    assert not after(draft).stuck
+
+
+def test_a_machine_that_may_become_stuck_is_looked_at_when_it_does() -> None:
+    assert judged(closed(), terminating(NOW - STUCK + 7)).due == NOW + 7
+
+
+def test_a_stuck_machine_is_deleted_again_and_again_and_never_by_force() -> None:
+    one, sent = closed(sent=None), []
+    for minute in range(100):
+        draft = judged(one, terminating(NOW), now=NOW + 30.0 * minute)
+        one = after(draft)
+        sent += draft.deletes
+    assert set(sent) == {Delete(name(), "a", DeleteReason.RETURNED, "uid-0")}
+    assert len(sent) == 50
+    assert one.stuck
+
+
+# --- force ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "seen", "forced"),
+    [
+        pytest.param(closed(), terminating(NOW - FORCE + 1), None, id="before its time: nothing"),
+        pytest.param(closed(), terminating(NOW - FORCE), True, id="its time: at once, though a delete was just sent"),
+        pytest.param(closed(forced=True), terminating(NOW - FORCE), None, id="forced a moment ago: waits"),
+        pytest.param(closed(NOW - DELETE_AGAIN, forced=True), terminating(NOW - FORCE), True,
+                     id="forced, and still there after a while: again"),
+        pytest.param(closed(None, forced=True), terminating(NOW - FORCE), True, id="its call was not made: made now"),
+        pytest.param(closed(None), terminating(NOW - FORCE), False, id="somebody else deleted it: first in peace"),
+        pytest.param(closed(NOW - DELETE_AGAIN), machine(), False, id="it does not terminate: in peace"),
+        pytest.param(closed(NOW - DELETE_AGAIN), machine(phase=Phase.STOPPING), False, id="no end is known: in peace"),
+        *(
+            pytest.param(running(0, verdict, delete_sent=BEFORE), terminating(NOW - 999), verdict not in OWNED or None,
+                         id=f"a slot {verdict}")
+            for verdict in Verdict
+        ),
+    ],
+)  # fmt: skip
+def test_when_a_machine_is_deleted_by_force(one: Slot, seen: Machine, forced: bool | None) -> None:
+    draft = judged(one, seen, hard=True)
+    assert [delete.force for delete in draft.deletes] == ([] if forced is None else [forced])
+    assert after(draft).delete_sent == (one.delete_sent if forced is None else NOW)
+    assert after(draft).forced is (one.forced if forced is None else forced)
+
+
+def test_a_forced_delete_names_the_machine_that_was_seen() -> None:
+    (delete,) = judged(closed(), terminating(NOW - FORCE), hard=True).deletes
+    assert delete == Delete(name(), "a", DeleteReason.RETURNED, "uid-0", force=True)
+
+
+def test_a_machine_that_may_be_forced_is_looked_at_when_it_may() -> None:
+    assert judged(closed(), terminating(NOW - FORCE + 3), hard=True).due == NOW + 3
+
+
+def test_a_machine_that_even_force_does_not_end_is_asked_once_a_while() -> None:
+    one, sent = closed(sent=None), []
+    for second in range(300):
+        draft = judged(one, terminating(NOW), hard=True, now=NOW + second)
+        one = after(draft)
+        sent += [(second, delete.force) for delete in draft.deletes]
+    assert sent == [(0, False), (20, True), (80, True), (140, True), (200, True), (260, True)]
