@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 MODES = frozenset(
     # of pods, and on the way to the Kubernetes API
     {"crash", "image_pull", "invalid", "never_ready", "quota", "slow_start", "stockout", "stuck"}
-    | {"denied", "hang", "list_error", "lost_response", "throttled", "unavailable", "watch_cut", "watch_gone"}
+    | {"denied", "hang", "list_error", "lost_response", "no_watchlist", "throttled", "unavailable"}
+    | {"watch_cut", "watch_gone"}
     # of instances and their groups, of operations, and on the way to the Compute API
     | {"attempt_error", "ip_exhausted", "mig_gone", "no_ip", "preemption", "stuck_provisioning", "stuck_stopping"}
     | {"op_error", "op_gone", "op_stuck", "precondition"}

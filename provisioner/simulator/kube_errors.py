@@ -189,5 +189,19 @@ def internal(detail: str) -> ApiError:
     return ApiError(500, "InternalError", f"Internal error occurred: {detail}")
 
 
+def no_watch_progress() -> ApiError:
+    """500 in the stream, where etcd is older than 3.4.25 and cannot tell a watch how far it is."""
+    words = (
+        "a watch stream was requested by the client but the required storage feature RequestWatchProgress is disabled"
+    )
+    return ApiError(500, "InternalError", words)
+
+
+def watchlist_disabled() -> ApiError:
+    """422 where the feature gate is off."""
+    words = "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
+    return invalid("ListOptions.meta.k8s.io", "", [Cause("sendInitialEvents", "FieldValueForbidden", words)])
+
+
 def _names(resource: str, name: str) -> Json:
     return {"name": name, "kind": resource} if name else {"kind": resource}

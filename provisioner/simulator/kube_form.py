@@ -55,7 +55,7 @@ class Form:
 
     def bookmark(self, kind: Kind, version: int, *, initial_end: bool) -> bytes:
         """A line that says how far the watch has come."""
-        metadata: Json = {"resourceVersion": str(version), "creationTimestamp": None}
+        metadata: Json = {"resourceVersion": str(version)}
         if initial_end:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
         if self.shape is Shape.TABLE:

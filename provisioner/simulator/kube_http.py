@@ -2,7 +2,8 @@
 
 Faults of the way to the server, beside those of the model (see ``pods.py``). Each is matched against the namespace, the
 name (of a create: the object's), ``<resource>.<verb>`` (``pods.create``) and ``<namespace>/<resource>.<verb>``; verbs
-are create, delete, deletecollection, get, list, patch, update and watch. Discovery is never struck.
+are create, delete, deletecollection, get, list, patch, update and watch. Discovery is never struck. Calls are counted
+by the same verbs, but a watch that begins with a list as ``watchlist``.
 
 =============  =========================================================================================================
 mode           what happens
@@ -15,6 +16,8 @@ list_error     a list is answered 500
 lost_response  the call is applied, then the connection is cut without an answer
 watch_cut      a watch ends after ``params.seconds`` (default 5): cleanly, or with ``params.abort`` in mid-stream
 watch_gone     a watch is answered 410, or with ``params.event`` gets 200 and an ERROR event
+no_watchlist   a streamed list gets 200 and an ERROR event, as where etcd is too old for it; with ``params.gate`` it is
+               answered 422, as where the feature gate WatchList is off
 =============  =========================================================================================================
 """
 
@@ -39,8 +42,10 @@ from provisioner.simulator.kube_errors import (
     method_not_allowed,
     modified,
     no_such_path,
+    no_watch_progress,
     throttled,
     unavailable,
+    watchlist_disabled,
 )
 from provisioner.simulator.kube_form import encode, negotiate
 from provisioner.simulator.kube_list import ListOptions, list_page
@@ -112,7 +117,7 @@ class Face:
         verb = verb_of(request, bool(name), subresource)
         form = negotiate(request.headers.get("Accept", ""), request.query.get("includeObject", ""))
         call = Call(request, store, namespace, name, subresource, verb, form, {})
-        self._world.calls[f"{call.resource}.{verb}"] += 1
+        self._world.calls[call.counted_as] += 1
         self._check_supported(call)
         if verb in _WITHOUT_BODY:
             return call
@@ -178,6 +183,10 @@ class Face:
             if not gone.params.get("event"):
                 raise error
             return _json(error_line(error))
+        if options.initial_events and (fault := self._world.strikes("no_watchlist", *call.targets)):
+            if fault.params.get("gate"):
+                raise watchlist_disabled()
+            return _json(error_line(no_watch_progress()))
         watch = Watch(self._world, call.store, call.namespace, match_of(call), call.form, options)
         cut = self._world.strikes("watch_cut", *call.targets)
         if cut is not None:

@@ -53,6 +53,12 @@ class Call:
         return self.namespace, self.name, method, f"{self.namespace}/{method}"
 
     @property
+    def counted_as(self) -> str:
+        """Its name among the counted calls: a watch that begins with a list is a ``watchlist``."""
+        streamed = self.verb == "watch" and self.request.query.get("sendInitialEvents") == "true"
+        return f"{self.resource}.{'watchlist' if streamed else self.verb}"
+
+    @property
     def dry_run(self) -> bool:
         """Check only, store nothing."""
         return "dryRun" in self.request.query or bool(isinstance(self.body, dict) and self.body.get("dryRun"))

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from aiohttp import web
 
-from provisioner.simulator.kube_errors import ApiError, expired
+from provisioner.simulator.kube_errors import ApiError, expired, too_large_version
 from provisioner.simulator.kube_form import Form, encode
 from provisioner.simulator.kube_list import ListOptions
 from provisioner.simulator.kube_store import Change, Match, Store
@@ -51,9 +51,14 @@ class Watch:
         self._last_bookmark_due = self.ends - LAST_BOOKMARK
 
     def begin(self) -> bytes:
-        """The first lines. 410 (to be written into the stream) for a version too old; a later one is waited for."""
-        version = self._options.version
-        if self._options.initial_events or (self._options.initial_events is None and not version):
+        """The first lines. 410 for a version too old; a later one is waited for, but not by a list: 504 at once.
+
+        Refusals are to be written into the stream.
+        """
+        version, initial = self._options.version, self._options.initial_events
+        if initial or (initial is None and not version):
+            if version and version > self._store.version:
+                raise too_large_version(version, self._store.version)
             return self._all()
         if version and self._store.since(version) is None:
             raise expired(f"too old resource version: {version} ({self._store.version})")
@@ -63,7 +68,7 @@ class Watch:
     def _all(self) -> bytes:
         found = self._store.select(self._namespace, self._match)
         lines = [self._form.event("ADDED", stored, self._world.wall()) for stored in found]
-        if self._options.initial_events and self._bookmarks:
+        if self._bookmarks:
             lines.append(self._form.bookmark(self._store.kind, self._store.version, initial_end=True))
         return b"".join(lines)
 
@@ -114,8 +119,6 @@ class Watch:
         try:
             return self.begin(), True
         except ApiError as error:
-            if error.code != 410:
-                raise
             return error_line(error), False
 
     async def _go_on(self, response: web.StreamResponse, interval: float) -> None:

@@ -108,6 +108,24 @@ def test_a_streamed_list_needs_its_match(simulator: Simulator) -> None:
     assert "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan" in reply.json()["message"]
 
 
+def test_a_streamed_list_is_counted_apart(simulator: Simulator) -> None:
+    list(lines(simulator, "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=0"))
+    list(lines(simulator, "timeoutSeconds=0"))
+    assert simulator.state()["calls"] == {"pods.watch": 1, "pods.watchlist": 1}
+
+
+@pytest.mark.parametrize("gate", [True, False], ids=["as HTTP status", "as event"])
+def test_a_streamed_list_that_is_refused(simulator: Simulator, gate: bool) -> None:
+    impose(simulator, Fault("no_watchlist", params={"gate": gate}))
+    query = "?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+    reply = requests.get(url(simulator, query), timeout=5)
+    assert reply.status_code == (422 if gate else 200)
+    status = reply.json() if gate else reply.json()["object"]
+    assert (status["code"], status["reason"]) == ((422, "Invalid") if gate else (500, "InternalError"))
+    assert ("feature gate" if gate else "RequestWatchProgress is disabled") in status["message"]
+    assert requests.get(url(simulator, "?watch=1&timeoutSeconds=0"), timeout=5).status_code == 200
+
+
 def test_bookmarks_tell_the_version_at_their_interval(simulator: Simulator, api: Any) -> None:
     impose(simulator, bookmark=0.2)
     api.create_namespaced_pod("other", manifest("elsewhere"))

@@ -49,6 +49,27 @@ class Side:
         document = json.loads(answer.data)
         return answer.status, _comparable(document, self.namespace)
 
+    def stream(self, query: str) -> object:
+        """What is comparable of a watch of a second."""
+        pool = urllib3.PoolManager(ca_certs=self.ca, retries=False)
+        url = f"{self.server}/api/v1/namespaces/{self.namespace}/pods?{query}&timeoutSeconds=1"
+        answer = pool.request("GET", url, headers=self.headers, timeout=10)
+        events = [json.loads(line) for line in answer.data.splitlines()]
+        return answer.status, [_heard(event, self.namespace) for event in events if not _is_progress(event)]
+
+
+def _is_progress(event: dict[str, Any]) -> bool:
+    """A bookmark that says no more than how far the watch is: each server sends them at its own pace."""
+    return event["type"] == "BOOKMARK" and "annotations" not in event["object"]["metadata"]
+
+
+def _heard(event: dict[str, Any], namespace: str) -> object:
+    """What is comparable of an event: a pod's name, or the whole of a bookmark or refusal."""
+    thing, metadata = event["object"], event["object"]["metadata"]
+    if thing["kind"] == "Status":
+        return event["type"], _comparable(thing, namespace)
+    return event["type"], metadata.get("name") or {**thing, "metadata": {**metadata, "resourceVersion": "*"}}
+
 
 def _comparable(document: dict[str, Any], namespace: str) -> object:
     if document["kind"] == "Status":
@@ -201,3 +222,27 @@ def test_it_makes_pods_in_a_namespace_only(simulator: Simulator, space: Space) -
     )
     embedded, real = (side.ask("POST", "", pod(), "application/json") for side in sides)
     assert embedded == real
+
+
+STREAMED = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+STREAMS = {
+    "a streamed list": f"{STREAMED}&allowWatchBookmarks=true",
+    "a streamed list without bookmarks": STREAMED,
+    "a streamed list, as new as a version": f"{STREAMED}&allowWatchBookmarks=true&resourceVersion=1",
+    "a streamed list of the future": f"{STREAMED}&allowWatchBookmarks=true&resourceVersion=99999999",
+    "no initial events": "watch=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true",
+    "a watch without a version": "watch=1&allowWatchBookmarks=true",
+    "a watch without a version or bookmarks": "watch=1",
+    "a selector": f"{STREAMED}&allowWatchBookmarks=true&labelSelector=x%3Dy",
+}
+
+
+@pytest.mark.parametrize("query", STREAMS.values(), ids=STREAMS)
+def test_it_streams_as_the_real_server(simulator: Simulator, space: Space, query: str) -> None:
+    real = Side(space.admin.server, space.name, space.admin.ca, space.admin.headers)
+    embedded = Side(simulator.kubernetes, NAMESPACE)
+    embedded.ask("DELETE", "", {"gracePeriodSeconds": 0}, "application/json")
+    for side in (embedded, real):
+        for made in (pod("c"), pod("a", metadata={"labels": {"x": "y"}}), pod("b")):
+            assert side.ask("POST", "", made, "application/json")
+    assert embedded.stream(query) == real.stream(query)
