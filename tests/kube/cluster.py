@@ -28,6 +28,7 @@ from tests.waiting import until
 
 ADMIN = "admin"
 CONTROLLERS = ("kube-controller-manager", "kube-scheduler", "kwok")
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 NODES = 10
 START_SECONDS = 90.0
 """A machine of two cores that builds something else at the same time needs half of it."""
@@ -106,6 +107,8 @@ class Cluster:
         # Left alone they would wait up to a minute before they try again, and every test after this with them.
         for program in CONTROLLERS:
             self._end(program)
+        # Another kwok plays no node before the lease of the one before has ended.
+        self.admin.delete(LEASES)
         self._start_controllers()
 
     def add_node(self, name: str, **labels: str) -> None:
@@ -168,6 +171,8 @@ class Cluster:
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=default={peer}",
             "--unsafe-no-fsync",
+            # As kubeadm sets it. Without it a watch of a quiet cluster gets no bookmark for minutes.
+            "--experimental-watch-progress-notify-interval=5s",
             f"--quota-backend-bytes={8 << 30}",
             "--log-level=warn",
         )
