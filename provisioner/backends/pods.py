@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from provisioner.backends import BackendError
@@ -66,6 +67,9 @@ FAILED_REASONS: Mapping[str, LossCause] = {
 SPOT_TAINTS = frozenset({"cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible"})
 SPOT_SELECTORS = frozenset({*(f"{taint}=true" for taint in SPOT_TAINTS), "cloud.google.com/gke-provisioning=spot"})
 """How GKE marks Spot and preemptible nodes."""
+
+RECENT = 1024
+"""Values that many pods have in common, remembered to be kept in memory once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +148,7 @@ def machine_of(pod: Pod) -> Reading:
     machine = Machine(
         name=metadata["name"],
         phase=phase,
-        fingerprint=Fingerprint(metadata.get("uid") or "", metadata.get("creationTimestamp") or "", ip=ip),
+        fingerprint=Fingerprint(metadata.get("uid") or "", _shared(metadata.get("creationTimestamp") or ""), ip=ip),
         ip=ip,
         launched=_epoch(status.get("startTime") or metadata.get("creationTimestamp")),
         failure=None if phase is Phase.RUNNING else _failure(status),
@@ -249,9 +253,22 @@ def _say(error: ErrorClass, source: Mapping[str, Any], container: Mapping[str, A
     parts += [last.get("reason"), last.get("message")]
     code = last.get("exitCode", source.get("exitCode"))
     parts.append(None if code is None else f"exit code {code}")
-    return Failure(error, words(": ".join(str(part) for part in parts if part)))
+    return _failure_of(error, words(": ".join(str(part) for part in parts if part)))
 
 
+@lru_cache(RECENT)
+def _failure_of(error: ErrorClass, text: str) -> Failure:
+    """A failure, the same one for all pods that wait for the same reason."""
+    return Failure(error, text)
+
+
+@lru_cache(RECENT)
+def _shared(text: str) -> str:
+    """The text that was equal to this one before: thousands of pods are made in the same few seconds."""
+    return text
+
+
+@lru_cache(RECENT)
 def _epoch(timestamp: str | None) -> int:
     """Epoch seconds of an RFC 3339 time; 0 when there is none."""
     return int(datetime.fromisoformat(timestamp).timestamp()) if timestamp else 0

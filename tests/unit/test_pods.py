@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -345,3 +346,11 @@ def test_a_pod_that_cannot_be_read_is_a_failed_look(broken: Pod) -> None:
 def test_a_template_name_becomes_a_valid_label_value() -> None:
     assert label_value("/big one/") == "big_one"
     assert len(label_value("x" * 100)) == 63
+
+
+def test_what_many_pods_have_in_common_is_kept_once() -> None:
+    document = json.dumps(pod({"phase": "Pending", "conditions": [UNSCHEDULABLE], "startTime": "2025-01-01T00:00:05Z"}))
+    one, other = (machine_of(json.loads(document))[0] for _ in range(2))
+    assert one.failure is other.failure
+    assert one.launched is other.launched
+    assert one.fingerprint.created is other.fingerprint.created
