@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from provisioner.acting import InlineActors
 from provisioner.backends import Backend, BackendError, Checkable, Finding, Severity
+from provisioner.backends.namespace import Namespaces
 from provisioner.inspection import clock_of, look, plan_document
 from provisioner.loop import Loop, Pace, Wake, calm_collector
 from provisioner.metrics import MeasuredBackend, Metrics
@@ -36,6 +37,7 @@ def make_backends(settings: Settings) -> dict[str, Backend]:
     """One backend per pool. Raises BackendError when a pool's place cannot be reached by its configuration."""
     # The clients cost a second and 150 MB: only what the configuration needs is loaded.
     made: dict[str, Backend] = {}
+    namespaces = Namespaces()
     if any(isinstance(pool, MigPool) for pool in settings.pools.values()):
         from provisioner.backends.compute_project import Projects
         from provisioner.backends.mig import MigBackend
@@ -49,7 +51,7 @@ def make_backends(settings: Settings) -> dict[str, Backend]:
         else:
             from provisioner.backends.gke import GkeBackend
 
-            made[name] = GkeBackend(pool, provisioner=settings.id)
+            made[name] = GkeBackend(pool, provisioner=settings.id, namespaces=namespaces)
     return made
 
 

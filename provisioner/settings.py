@@ -189,7 +189,7 @@ class GkePool(Pool):
     def cluster(self) -> tuple[str, ...]:
         """What makes two pools live in the same cluster, with the same credentials."""
         if self.endpoint is not None:
-            return (self.endpoint, str(self.credentials))
+            return (self.endpoint, str(self.ca_file), str(self.credentials))
         return (str(self.kubeconfig), str(self.context))
 
     @property

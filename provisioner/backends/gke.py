@@ -12,9 +12,10 @@ from provisioner.backends.calls import Call, run_calls
 from provisioner.backends.flow import MOST
 from provisioner.backends.kube_api import USUAL_TIMES, Document, KubeError, KubeTimes
 from provisioner.backends.kube_login import connect
+from provisioner.backends.namespace import Namespaces
 from provisioner.backends.pod_cache import PodCache
 from provisioner.backends.pod_spec import PodSpec, PodSpecFile
-from provisioner.backends.pod_watch import PodWatch, list_pods
+from provisioner.backends.pod_watch import pods_path
 from provisioner.backends.pods import Identity, is_terminating
 from provisioner.backends.resolver import Resolver
 from provisioner.model import STOPPING_ERRORS, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
@@ -27,22 +28,31 @@ class GkeBackend:
     lag = 0.0
     """The cache follows the server's own order, and holds what we created from the moment that was accepted."""
 
-    def __init__(self, pool: GkePool, *, provisioner: str, times: KubeTimes = USUAL_TIMES) -> None:
-        """Reads the pod spec; BackendError when there is none, or no cluster can be found in the configuration."""
+    def __init__(
+        self,
+        pool: GkePool,
+        *,
+        provisioner: str,
+        times: KubeTimes = USUAL_TIMES,
+        namespaces: Namespaces | None = None,
+    ) -> None:
+        """Reads the pod spec; BackendError when there is none, or no cluster can be found in the configuration.
+
+        Pools with the same ``namespaces`` share connections and watches; without it the pool has its own.
+        """
         self.pool = pool.name
         self.pace = pool.observe_seconds
         self._identity = Identity(provisioner, pool.name)
-        self._path = f"/api/v1/namespaces/{pool.namespace}/pods"
+        self._path = pods_path(pool.namespace)
         self._spec = PodSpecFile(pool.pod_spec, pool.namespace)
-        self._api = connect(pool, times)
         self._resolver = Resolver() if pool.require_dns else None
         self._cache = PodCache(self._identity, resolver=self._resolver)
-        self._watch: PodWatch | None = None
+        self._namespace = (namespaces or Namespaces()).join(pool, self._cache, partial(connect, pool, times))
+        self._api = self._namespace.api
 
     def start(self, wake: Callable[[], None]) -> None:
         """Watch from now on; without it every look lists the pods."""
-        self._watch = PodWatch(self._api, self._path, self._identity, self._cache, wake=wake)
-        self._watch.start()
+        self._namespace.watch(self._cache, wake)
 
     def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
         """Everything of ours in the namespace.
@@ -50,10 +60,7 @@ class GkeBackend:
         A look at a live watch begins now: what we created is in the cache at once, what others did within the time
         that a silent stream takes to be noticed.
         """
-        if self._watch is not None:
-            self._watch.check()
-        else:
-            self._cache.replace(*list_pods(self._api, self._path, self._identity))
+        self._namespace.refresh(self._cache)
         foreign = self._foreign(strangers)
         return Snapshot(
             pool=self.pool,
@@ -76,9 +83,8 @@ class GkeBackend:
         return run_calls(calls, workers=MOST, may_start=may_start, flow=self._api.flow)
 
     def close(self) -> None:
-        """End the watch and the connections."""
-        if self._watch is not None:
-            self._watch.close()
+        """End the watch, if no other pool needs it, and the connections: those in use stay, new ones are made."""
+        self._namespace.leave(self._cache)
         if self._resolver is not None:
             self._resolver.close()
         self._api.connections.clear()

@@ -80,7 +80,7 @@ class KubeError(BackendError):
         """Kubernetes' one word for it, such as AlreadyExists; empty when the answer was not a Status object."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class KubeApi:
     """One API server."""
 
@@ -94,6 +94,8 @@ class KubeApi:
     """How many creates and deletes may be under way."""
     rejected: Callable[[Mapping[str, str]], None] = lambda _: None
     """Told the headers that the server did not know us by."""
+    streams_lists: bool = True
+    """False once the server refused to stream a list."""
 
     def get(self, path: str, query: Mapping[str, str | int] | None = None) -> Document:
         """The JSON object at ``path``."""

@@ -29,8 +29,8 @@ from provisioner.backends.kube_api import USUAL_TIMES, KubeApi, KubeTimes
 from provisioner.model import ErrorClass
 from provisioner.settings import GkePool
 
-CONNECTIONS = MOST + 4
-"""Kept alive: the calls in flight, the watch, and the looks at single pods."""
+CONNECTIONS = 2 * MOST
+"""Kept alive, for all pools of a cluster: the calls, a watch of each namespace, and the looks at single pods."""
 RENEW_SECONDS = 5.0
 """Least time between two renewals of rejected credentials, and for which credentials that cannot be had are not asked
 for again: a plugin takes a second, and a thousand deletes may be waiting."""

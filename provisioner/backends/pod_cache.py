@@ -1,14 +1,14 @@
-"""The pods of one pool as last heard of: what a list, a watch and our own creates say, in the server's order.
+"""The pods of a pool as last heard of: what a list, a watch and our own creates say, in the server's order.
 
-Thread-safe. Keeps of each pod only what the plan needs.
+Keeps of each pod only what the plan needs.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
 from provisioner.backends.pods import Ending, Identity, Pod, Reading
 from provisioner.backends.resolver import Resolver
@@ -17,27 +17,20 @@ from provisioner.model import ErrorClass, Failure, Machine, Notice, Phase
 UNRESOLVED = Failure(ErrorClass.OTHER, "its name does not resolve yet")
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """One pod as it was last heard of."""
-
-    machine: Machine
-    """Without its notice, whose end is loop time."""
-    ending: Ending | None
-    since: float
-    """Monotonic time at which ``ending`` was first heard."""
-
-
 class PodCache:
-    """Pods by name, and the one mapping of machines that all looks share until something changes."""
+    """Pods by name, and the one mapping of machines that all looks share until something changes. Thread-safe."""
 
     def __init__(
         self, identity: Identity, resolver: Resolver | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """With a ``resolver`` a machine runs only once its name resolves. ``clock`` is monotonic."""
-        self._identity, self._resolver, self._clock = identity, resolver, clock
+        self.identity = identity
+        self._resolver, self._clock = resolver, clock
         self._lock = threading.Lock()
-        self._pods: dict[str, _Seen] = {}
+        self._pods: dict[str, Machine] = {}
+        """Without their notices, whose end is loop time."""
+        self._endings: dict[str, tuple[Ending, float]] = {}
+        """How pods will end, and the monotonic time at which that was first heard."""
         self._created: dict[str, int] = {}
         """Names that only our own create has shown so far, and the version it gave them."""
         self._version = 0
@@ -55,12 +48,12 @@ class PodCache:
 
     def apply(self, kind: str, pod: Pod) -> bool:
         """Take an event of a watch (``ADDED``, ``MODIFIED`` or ``DELETED``); True when there is something new."""
-        reading, name = self._identity.read(pod), pod["metadata"]["name"]
+        reading, name = self.identity.read(pod), pod["metadata"]["name"]
         with self._lock:
             self._version = max(self._version, _number(pod["metadata"].get("resourceVersion")))
             if reading is not None and kind != "DELETED":
                 self._put(reading)
-            elif name in self._pods and self._pods[name].machine.fingerprint.uid == pod["metadata"].get("uid"):
+            elif name in self._pods and self._pods[name].fingerprint.uid == pod["metadata"].get("uid"):
                 self._drop(name)
             return bool(self._dirty)
 
@@ -74,7 +67,7 @@ class PodCache:
 
         So a machine whose create was accepted is never absent from a later look, however late the watch is.
         """
-        reading, version = self._identity.read(pod), _number(pod["metadata"].get("resourceVersion"))
+        reading, version = self.identity.read(pod), _number(pod["metadata"].get("resourceVersion"))
         with self._lock:
             if reading is not None and version > self._version:
                 self._created[self._put(reading)] = version
@@ -85,23 +78,26 @@ class PodCache:
             dirty, self._dirty = self._dirty, set()
             changes = {name: self._machine(name, now) for name in dirty}
             if any(machine != self._machines.get(name) for name, machine in changes.items()):
-                merged = {**self._machines, **changes}
-                self._machines = {name: machine for name, machine in merged.items() if machine is not None}
+                self._machines = _changed(self._machines, changes)
             return self._machines
 
     def _put(self, reading: Reading) -> str:
         """Remember what was read of a pod; its name."""
-        machine, ending = reading
-        old = self._pods.get(machine.name)
-        self._created.pop(machine.name, None)
-        if old is None or (old.machine, old.ending) != reading:
-            since = old.since if old is not None and old.ending == ending else self._clock()
-            self._pods[machine.name] = _Seen(machine, ending, since)
-            self._dirty.add(machine.name)
-        return machine.name
+        (machine, ending), name = reading, reading[0].name
+        old, (ending_before, since) = self._pods.get(name), self._endings.get(name, (None, 0.0))
+        self._created.pop(name, None)
+        if (old, ending_before) == reading:
+            return name
+        self._pods[name] = machine if old is None else _sharing(old, machine)
+        self._endings.pop(name, None)
+        if ending is not None:
+            self._endings[name] = (ending, since if ending == ending_before else self._clock())
+        self._dirty.add(name)
+        return name
 
     def _drop(self, name: str) -> None:
         self._pods.pop(name, None)
+        self._endings.pop(name, None)
         self._created.pop(name, None)
         self._dirty.add(name)
         if self._resolver is not None:
@@ -115,20 +111,95 @@ class PodCache:
 
     def _machine(self, name: str, now: float) -> Machine | None:
         """A machine as the plan sees it. One whose name does not resolve yet is looked at again next time."""
-        seen = self._pods.get(name)
-        if seen is None:
+        machine = self._pods.get(name)
+        if machine is None:
             return None
-        machine = seen.machine
         if machine.phase is Phase.RUNNING and self._resolver is not None and not self._resolver.resolves(name):
             self._dirty.add(name)
             machine = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED)
-        if seen.ending is None:
+        if name not in self._endings:
             return machine
-        return replace(
-            machine, notice=Notice(seen.ending.cause, now + seen.ending.seconds + seen.since - self._clock())
-        )
+        ending, since = self._endings[name]
+        return replace(machine, notice=Notice(ending.cause, now + ending.seconds + since - self._clock()))
+
+
+def _sharing(old: Machine, new: Machine) -> Machine:
+    """``new``, with what it has in common with ``old`` kept once: the plan's memory holds that too."""
+    same = old.fingerprint == new.fingerprint
+    return replace(new, name=old.name, fingerprint=old.fingerprint if same else new.fingerprint)
+
+
+def _changed(machines: Mapping[str, Machine], changes: Mapping[str, Machine | None]) -> Mapping[str, Machine]:
+    """Another mapping, with these changes; None: the machine is gone."""
+    changed = dict(machines)
+    for name, machine in changes.items():
+        if machine is not None:
+            changed[name] = machine
+        else:
+            changed.pop(name, None)
+    return changed
 
 
 def _number(version: object) -> int:
     """A resource version as the number it is; 0 when a server uses another form, which then is never ahead."""
     return int(version) if isinstance(version, str) and version.isdigit() else 0
+
+
+class Listing:
+    """The pods of a list that is under way: of each only what its pool needs. Pods of no pool are left out."""
+
+    def __init__(self, pools: Iterable[Identity]) -> None:
+        self._found: dict[Identity, dict[str, Reading]] = {pool: {} for pool in pools}
+
+    def take(self, kind: str, pod: Pod) -> None:
+        """One pod of the list (``ADDED``), or what became of it before the list was complete."""
+        for pool, found in self._found.items():
+            reading = None if kind == "DELETED" else pool.read(pod)
+            if reading is not None:
+                found[reading[0].name] = reading
+            else:
+                found.pop(pod["metadata"].get("name"), None)
+
+    def readings(self, pool: Identity) -> Collection[Reading]:
+        """What was found of a pool."""
+        return self._found[pool].values()
+
+
+class PodCaches:
+    """The caches of all pools that share a watch: each hears everything, and keeps what is its own."""
+
+    def __init__(self) -> None:
+        self._wakes: Mapping[PodCache, Callable[[], None]] = {}
+        """What to call when a cache has news. Never changed but replaced: the watch reads it in its own thread."""
+
+    def __bool__(self) -> bool:
+        return bool(self._wakes)
+
+    def add(self, cache: PodCache, wake: Callable[[], None] = lambda: None) -> None:
+        """From now on this cache hears what comes, and ``wake`` is called when it has news."""
+        self._wakes = {**self._wakes, cache: wake}
+
+    def remove(self, cache: PodCache) -> None:
+        """Tell this cache nothing more."""
+        self._wakes = {known: wake for known, wake in self._wakes.items() if known is not cache}
+
+    def listing(self) -> Listing:
+        """An empty list of the pods of all pools."""
+        return Listing(cache.identity for cache in self._wakes)
+
+    def replace(self, listing: Listing, version: str) -> None:
+        """Take a complete list of that version."""
+        for cache, wake in self._wakes.items():
+            cache.replace(listing.readings(cache.identity), version)
+            wake()
+
+    def apply(self, kind: str, pod: Pod) -> None:
+        """Take an event of the watch."""
+        for cache, wake in self._wakes.items():
+            if cache.apply(kind, pod):
+                wake()
+
+    def advance(self, version: str) -> None:
+        """Take a bookmark of the watch."""
+        for cache in self._wakes:
+            cache.advance(version)

@@ -18,9 +18,11 @@ from provisioner.backends.flow import MOST
 from provisioner.backends.gke import GkeBackend
 from provisioner.backends.kube_api import KubeTimes
 from provisioner.backends.kube_login import connect
+from provisioner.backends.namespace import Namespaces
 from provisioner.backends.pods import Pod
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass, LossCause, Machine, Outcome, Phase
-from provisioner.settings import GkePool
+from provisioner.service import make_backends
+from provisioner.settings import GkePool, Settings
 from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.kube_settings import PodTimings
 from provisioner.simulator.kubeconfig import kubeconfig
@@ -66,11 +68,13 @@ class Bench:
         self.times = TIMES
         self._open: list[GkeBackend] = []
 
-    def backend(self, provisioner: str = "demo", *, watched: bool = True, **settings: Any) -> GkeBackend:
+    def backend(
+        self, provisioner: str = "demo", *, watched: bool = True, namespaces: Namespaces | None = None, **settings: Any
+    ) -> GkeBackend:
         """A backend; pool settings may be given."""
         known: dict[str, Any] = {"name": "gke-main", "namespace": NAMESPACE, "pod_spec": self.spec}
         pool = GkePool(**{**known, "kubeconfig": self.directory / "kubeconfig", **settings})
-        backend = GkeBackend(pool, provisioner=provisioner, times=self.times)
+        backend = GkeBackend(pool, provisioner=provisioner, times=self.times, namespaces=namespaces)
         self._open.append(backend)
         if watched:
             backend.start(self.woken.set)
@@ -95,10 +99,14 @@ class Bench:
     def calls(self, method: str) -> int:
         return self.simulator.call(lambda cloud: cloud.world.calls[method])
 
+    def lists(self) -> int:
+        """Lists begun: streamed ones, and pages."""
+        return self.calls("pods.watchlist") + self.calls("pods.list")
+
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    with Simulator(namespaces=[NAMESPACE]) as simulator, Wire(simulator.address) as wire:
+    with Simulator(namespaces=[NAMESPACE, "other"]) as simulator, Wire(simulator.address) as wire:
         simulator.call(lambda cloud: cloud.impose(Conditions(gke=PODS)))
         bench = Bench(simulator, wire, tmp_path)
         yield bench
@@ -167,7 +175,7 @@ def test_a_quiet_watch_costs_no_list(bench: Bench) -> None:
     seen(backend, 1)
     for _ in range(200):
         look(backend)
-    assert bench.calls("pods.list") == 1
+    assert bench.lists() == 1
     assert bench.calls("pods.get") == 0
 
 
@@ -198,7 +206,7 @@ def test_a_watch_that_is_cut_all_the_time_loses_nothing_and_needs_no_list(bench:
     until(lambda: sum(m.phase is Phase.RUNNING for m in look(backend).values()) == 30, 10)
     until(lambda: bench.calls("pods.watch") > 3, 10)
     assert len(look(backend)) == 30
-    assert bench.calls("pods.list") == 1
+    assert bench.lists() == 1
 
 
 @pytest.mark.parametrize("in_stream", [False, True])
@@ -208,10 +216,10 @@ def test_after_410_the_pods_are_listed_again(bench: Bench, in_stream: bool) -> N
     seen(backend, 1)
     bench.fault(Fault("watch_gone", limit=1, params={"event": True} if in_stream else {}))
     bench.wire.cut()
-    until(lambda: bench.calls("pods.list") == 2, 5)
+    until(lambda: bench.lists() == 2, 5)
     create(backend, 2)
     seen(backend, 2)
-    assert bench.calls("pods.list") == 2
+    assert bench.lists() == 2
 
 
 def test_what_happened_while_versions_expired_is_found_by_the_new_list(bench: Bench) -> None:
@@ -238,7 +246,7 @@ def test_a_silent_stream_is_dead_and_the_pool_unobserved_until_it_is_replaced(be
     bench.wire.mend()
     until(lambda: refused(backend) is None, 10)
     assert list(look(backend)) == [name(1)]
-    assert bench.calls("pods.list") > 1
+    assert bench.lists() > 1
 
 
 def test_an_api_server_that_is_away_leaves_the_pool_unobserved_and_its_actions_failed(bench: Bench) -> None:
@@ -256,11 +264,11 @@ def test_an_api_server_that_is_away_leaves_the_pool_unobserved_and_its_actions_f
 
 
 def test_a_pool_whose_first_list_fails_says_why(bench: Bench) -> None:
-    bench.fault(Fault("denied", target="pods.list"))
+    bench.fault(Fault("denied", target="pods.watch"))
     error = refused(bench.backend())
     assert error is not None
     assert error.failure.error is ErrorClass.DENIED
-    assert "cannot list resource" in error.failure.text
+    assert "cannot watch resource" in error.failure.text
 
 
 def populate(bench: Bench, count: int) -> None:
@@ -275,10 +283,26 @@ def populate(bench: Bench, count: int) -> None:
     bench.cluster(make)
 
 
-@pytest.mark.parametrize("watched", [True, False])
-def test_a_list_of_several_pages_is_complete(bench: Bench, watched: bool) -> None:
+def test_a_watched_pool_has_its_list_streamed(bench: Bench) -> None:
     populate(bench, 1100)
-    assert len(look(bench.backend(watched=watched))) == 1100
+    assert len(look(bench.backend())) == 1100
+    assert (bench.calls("pods.watchlist"), bench.calls("pods.watch"), bench.calls("pods.list")) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("gate", [True, False], ids=["by 422", "in the stream"])
+def test_where_no_lists_are_streamed_the_pods_are_listed_in_pages_and_watched(bench: Bench, gate: bool) -> None:
+    bench.fault(Fault("no_watchlist", params={"gate": gate}))
+    populate(bench, 1100)
+    backend = bench.backend()
+    assert len(look(backend)) == 1100
+    create(backend, 2000)
+    seen(backend, 2000)
+    assert (bench.calls("pods.watchlist"), bench.calls("pods.list")) == (1, 3)
+
+
+def test_a_list_of_several_pages_is_complete_also_without_a_watch(bench: Bench) -> None:
+    populate(bench, 1100)
+    assert len(look(bench.backend(watched=False))) == 1100
     assert bench.calls("pods.list") == 3
 
 
@@ -297,7 +321,103 @@ def test_closing_ends_a_quiet_watch_at_once(bench: Bench) -> None:
     begun = time.monotonic()
     backend.close()
     assert time.monotonic() - begun < 1.0
-    assert not [thread for thread in threading.enumerate() if thread.name == "watch gke-main"]
+    assert watching() == 0
+
+
+def watching() -> int:
+    """Watches that run."""
+    return sum(thread.name == f"watch {NAMESPACE}" for thread in threading.enumerate())
+
+
+# --- pools with something in common -----------------------------------------------------------------------------------
+
+
+def shared(bench: Bench, *pools: str, **settings: Any) -> list[GkeBackend]:
+    """Backends of several pools of one configuration; none of them watches yet."""
+    namespaces = Namespaces()
+    return [bench.backend(name=pool, watched=False, namespaces=namespaces, **settings) for pool in pools]
+
+
+def test_pools_of_one_namespace_share_one_watch_and_see_their_own(bench: Bench) -> None:
+    first, second = shared(bench, "gke-main", "gke-spot")
+    create(second, 1)
+    woken = threading.Event()
+    first.start(bench.woken.set)
+    second.start(woken.set)
+    assert (list(look(first)), list(look(second))) == ([], [name(1)])
+    bench.woken.clear()
+    create(first, 2)
+    assert bench.woken.wait(5)
+    seen(first, 2)
+    seen(second, 1)
+    woken.clear()
+    create(second, 3)
+    assert woken.wait(5)
+    seen(second, 3)
+    assert (list(look(first)), sorted(look(second))) == ([name(2)], [name(1), name(3)])
+    assert (bench.calls("pods.watchlist"), bench.calls("pods.list"), watching()) == (1, 0, 1)
+
+
+def test_the_last_pool_that_is_closed_ends_the_watch(bench: Bench) -> None:
+    first, second = shared(bench, "gke-main", "gke-spot")
+    for backend in (first, second):
+        backend.start(lambda: None)
+    look(first)
+    first.close()
+    create(second, 1)
+    seen(second, 1)
+    assert watching() == 1
+    second.close()
+    assert watching() == 0
+
+
+def test_pools_of_other_namespaces_and_provisioners_have_their_own_watch(bench: Bench) -> None:
+    namespaces = Namespaces()
+    backends = [
+        bench.backend(namespaces=namespaces),
+        bench.backend(namespaces=namespaces, namespace="other"),
+        bench.backend("another", namespaces=namespaces),
+    ]
+    for backend in backends:
+        create(backend, 1)
+    for backend in backends[:2]:
+        seen(backend, 1)
+    assert look(backends[2]) == {}, "the name was taken"
+    assert bench.calls("pods.watchlist") == 3
+
+
+def test_a_pool_that_comes_after_the_watch_began_is_seen_completely(bench: Bench) -> None:
+    namespaces = Namespaces()
+    first = bench.backend(namespaces=namespaces)
+    create(bench.backend(name="gke-spot", watched=False), 1)
+    look(first)
+    late = bench.backend(name="gke-spot", namespaces=namespaces)
+    assert list(look(late)) == [name(1)]
+
+
+def test_a_cluster_that_streams_no_lists_is_asked_once_for_all_its_namespaces(bench: Bench) -> None:
+    bench.fault(Fault("no_watchlist"))
+    namespaces = Namespaces()
+    for namespace in (NAMESPACE, "other"):
+        look(bench.backend(namespaces=namespaces, namespace=namespace))
+    assert bench.calls("pods.watchlist") == 1
+
+
+def test_the_pools_of_a_configuration_share_their_cluster(bench: Bench) -> None:
+    pools = {
+        name: GkePool(name=name, namespace=NAMESPACE, pod_spec=bench.spec, kubeconfig=bench.directory / "kubeconfig")
+        for name in ("gke-main", "gke-spot")
+    }
+    backends = make_backends(Settings(id="demo", pools=pools, template_limits={}))
+    try:
+        for backend in backends.values():
+            backend.start(lambda: None)
+        for backend in backends.values():
+            assert backend.observe(0.0, ()).machines == {}
+        assert bench.calls("pods.watchlist") == 1
+    finally:
+        for backend in backends.values():
+            backend.close()
 
 
 # --- what pods say ----------------------------------------------------------------------------------------------------
@@ -554,6 +674,14 @@ def test_an_action_whose_answer_is_lost_is_not_sent_again_by_itself(bench: Bench
     outcomes = create(backend, 2) if verb == "create" else [delete(backend, 1, uid)]
     assert errors(outcomes) == [ErrorClass.UNAVAILABLE]
     assert bench.calls(f"pods.{verb}") == before + 1
+
+
+def test_connections_that_were_closed_while_they_were_idle_are_replaced_unnoticed(bench: Bench) -> None:
+    backend = bench.backend(watched=False)
+    assert errors(create(backend, *range(40))) == [None] * 40
+    bench.wire.cut()
+    assert errors(create(backend, *range(40, 80))) == [None] * 40
+    assert bench.calls("pods.create") == 80
 
 
 def test_a_delete_of_a_known_pod_is_one_call(bench: Bench) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -14,21 +15,23 @@ import urllib3
 
 from provisioner.backends import BackendError
 from provisioner.backends.kube_api import KubeApi, KubeTimes
-from provisioner.backends.pod_cache import PodCache
+from provisioner.backends.pod_cache import Listing, PodCache, PodCaches
 from provisioner.backends.pod_watch import PodWatch, list_pods
 from provisioner.backends.pods import Identity
 from provisioner.model import Create, ErrorClass
 from tests.waiting import until
 
 IDENTITY = Identity("demo", "gke-main")
-PATH = "/api/v1/namespaces/symphony/pods"
 NAME = "hf-abcdefghij-000001"
+OTHER = "hf-abcdefghij-000002"
+THIRD = "hf-abcdefghij-000003"
+FOURTH = "hf-abcdefghij-000004"
 TIMES = KubeTimes(call=1.0, silence=1.0, blind=0.3, first_look=5.0, stream=30.0, first_retry=0.02, last_retry=0.05)
 
 
-def pod(version: int, **metadata: Any) -> dict[str, Any]:
-    labels = IDENTITY.labels(Create(NAME, "gke-main", "small", "abcdefghij"))
-    return {"metadata": {"name": NAME, "uid": "u", "resourceVersion": str(version), "labels": labels} | metadata}
+def pod(version: int, name: str = NAME, identity: Identity = IDENTITY) -> dict[str, Any]:
+    labels = identity.labels(Create(name, identity.pool, "small", "abcdefghij"))
+    return {"metadata": {"name": name, "uid": "u", "resourceVersion": str(version), "labels": labels}}
 
 
 def page(*pods: Any, version: str = "10", **metadata: Any) -> bytes:
@@ -39,14 +42,30 @@ def event(kind: str, item: Any) -> bytes:
     return json.dumps({"type": kind, "object": item}).encode() + b"\n"
 
 
+def bookmark(version: int, *, ends_list: bool = False) -> bytes:
+    annotations = {"annotations": {"k8s.io/initial-events-end": "true"}} if ends_list else {}
+    return event("BOOKMARK", {"metadata": {"resourceVersion": str(version), **annotations}})
+
+
+def kind_of(query: dict[str, list[str]]) -> str:
+    """What a query asks for: a list, a watch, or a watch that begins with a list."""
+    return "streamed list" if "sendInitialEvents" in query else "watch" if "watch" in query else "list"
+
+
+SILENCE = b"(nothing more, and no end)"
+
+
 class Scripted:
-    """A server that answers lists and watches from two scripts; when one is at its end, its last answer is repeated."""
+    """A server that answers each kind of query from a script; when one is at its end, its last answer is repeated."""
 
     def __init__(self) -> None:
         self.lists: list[bytes] = [page()]
         self.watches: list[list[bytes]] = [[]]
+        self.streamed: list[int | list[bytes]] = [422]
+        """Streamed lists: their lines, or the status by which they are refused."""
         self.seen: list[dict[str, list[str]]] = []
         """Queries in order."""
+        self.closing = threading.Event()
         script = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -55,11 +74,15 @@ class Scripted:
             def do_GET(self) -> None:
                 query = parse_qs(urlsplit(self.path).query)
                 script.seen.append(query)
-                self.send_response(200)
-                if "watch" in query:
-                    self._stream(script.next(script.watches))
+                kind = kind_of(query)
+                answer = script.next(
+                    {"list": script.lists, "watch": script.watches, "streamed list": script.streamed}[kind]
+                )
+                self.send_response(answer if isinstance(answer, int) else 200)
+                if isinstance(answer, list):
+                    self._stream(answer)
                 else:
-                    self._whole(script.next(script.lists))
+                    self._whole(answer if isinstance(answer, bytes) else b"{}")
 
             def _whole(self, body: bytes) -> None:
                 self.send_header("Content-Length", str(len(body)))
@@ -70,6 +93,9 @@ class Scripted:
                 self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
                 for line in lines:
+                    if line is SILENCE:
+                        script.closing.wait(20)
+                        return
                     self.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
                 self.wfile.write(b"0\r\n\r\n")
 
@@ -87,10 +113,14 @@ class Scripted:
     def next(self, script: list[Any]) -> Any:
         return script.pop(0) if len(script) > 1 else script[0]
 
-    def count(self, *, watches: bool) -> int:
-        return sum(("watch" in query) == watches for query in self.seen)
+    def queries(self, kind: str) -> list[dict[str, list[str]]]:
+        return [query for query in self.seen if kind_of(query) == kind]
+
+    def count(self, kind: str) -> int:
+        return len(self.queries(kind))
 
     def close(self) -> None:
+        self.closing.set()
         self.api.connections.clear()
         self._server.shutdown()
         self._thread.join()
@@ -110,12 +140,19 @@ def cache() -> PodCache:
 
 
 @pytest.fixture
-def watch(server: Scripted, cache: PodCache) -> Iterator[Callable[[], PodWatch]]:
+def caches(cache: PodCache) -> PodCaches:
+    caches = PodCaches()
+    caches.add(cache)
+    return caches
+
+
+@pytest.fixture
+def watch(server: Scripted, caches: PodCaches) -> Iterator[Callable[[], PodWatch]]:
     """Starts a watch; ends it after the test."""
     begun: list[PodWatch] = []
 
     def begin() -> PodWatch:
-        begun.append(PodWatch(server.api, PATH, IDENTITY, cache, wake=lambda: None))
+        begun.append(PodWatch(server.api, "symphony", IDENTITY.selector, caches))
         begun[0].start()
         return begun[0]
 
@@ -149,14 +186,15 @@ def looks_live(watch: PodWatch) -> bool:
 def test_an_incomplete_list_is_a_failed_look(server: Scripted, body: bytes) -> None:
     server.lists = [body]
     with pytest.raises(BackendError) as caught:
-        list_pods(server.api, PATH, IDENTITY)
+        list_pods(server.api, "symphony", IDENTITY.selector, Listing([IDENTITY]))
     assert caught.value.failure.error is ErrorClass.UNAVAILABLE
 
 
 def test_every_page_is_read_with_the_token_of_the_page_before(server: Scripted) -> None:
-    server.lists = [page(pod(5), **{"continue": "next"}), page(pod(6), version="10")]
-    readings, version = list_pods(server.api, PATH, IDENTITY)
-    assert (len(readings), version) == (2, "10")
+    server.lists = [page(pod(5), **{"continue": "next"}), page(pod(6, OTHER), version="10")]
+    listing = Listing([IDENTITY])
+    assert list_pods(server.api, "symphony", IDENTITY.selector, listing) == "10"
+    assert [machine.name for machine, _ in listing.readings(IDENTITY)] == [NAME, OTHER]
     assert [query.get("continue") for query in server.seen] == [None, ["next"]]
     assert all(query["labelSelector"] == [IDENTITY.selector] for query in server.seen)
 
@@ -166,10 +204,10 @@ def test_a_watch_resumes_from_the_last_version_it_heard(
 ) -> None:
     server.watches = [[event("ADDED", pod(11))], [event("BOOKMARK", {"metadata": {"resourceVersion": "20"}})], []]
     watch()
-    until(lambda: server.count(watches=True) > 3, 5)
-    versions = [query["resourceVersion"][0] for query in server.seen if "watch" in query]
+    until(lambda: server.count("watch") > 3, 5)
+    versions = [query["resourceVersion"][0] for query in server.queries("watch")]
     assert versions[:4] == ["10", "11", "20", "20"]
-    assert server.count(watches=False) == 1
+    assert server.count("list") == 1
     assert list(cache.machines(0.0)) == [NAME]
 
 
@@ -203,7 +241,7 @@ def test_a_stream_that_cannot_be_followed_leads_to_a_new_list(
     live = watch()
     until(lambda: list(cache.machines(0.0)) == [NAME], 5)
     until(lambda: looks_live(live), 5)
-    assert server.count(watches=False) == 2
+    assert server.count("list") == 2
 
 
 def test_where_watches_only_err_the_pods_are_listed_again_and_again(
@@ -226,4 +264,179 @@ def test_where_streams_bring_nothing_the_pods_are_listed_once_they_were_silent_f
     live = watch()
     until(lambda: list(cache.machines(0.0)) == [NAME], 5)
     assert looks_live(live)
-    assert server.count(watches=False) <= 3 < server.count(watches=True)
+    assert server.count("list") <= 3 < server.count("watch")
+
+
+# --- streamed lists ---------------------------------------------------------------------------------------------------
+
+
+def test_a_streamed_list_counts_from_its_end_and_the_same_stream_is_followed(
+    server: Scripted, cache: PodCache, watch: Callable[[], PodWatch]
+) -> None:
+    cache.add_created(pod(3, THIRD))
+    server.streamed = [[event("ADDED", pod(5)), bookmark(10, ends_list=True), event("ADDED", pod(11, OTHER)), SILENCE]]
+    live = watch()
+    until(lambda: sorted(cache.machines(0.0)) == [NAME, OTHER], 5)
+    assert looks_live(live)
+    (query,) = server.seen
+    assert "resourceVersion" not in query, "a list of version 0 may be older than what was seen before"
+    assert query["resourceVersionMatch"] == ["NotOlderThan"]
+    assert query["allowWatchBookmarks"] == ["true"]
+    assert query["labelSelector"] == [IDENTITY.selector]
+
+
+def test_a_broken_stream_is_resumed_after_its_list_and_not_listed_again(
+    server: Scripted, watch: Callable[[], PodWatch]
+) -> None:
+    server.streamed = [[event("ADDED", pod(5)), bookmark(10, ends_list=True)]]
+    watch()
+    until(lambda: server.count("watch") > 1, 5)
+    assert server.queries("watch")[0]["resourceVersion"] == ["10"]
+    assert (server.count("streamed list"), server.count("list")) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param([event("ADDED", pod(6, OTHER))], id="some of the pods"),
+        pytest.param([event("ADDED", pod(6)), event("ERROR", {"code": 410, "message": "too old"})], id="410 in it"),
+        pytest.param([event("ADDED", pod(6)), b'{"type": "BOOK'], id="half a bookmark"),
+        pytest.param([event("ADDED", pod(6) | {"status": {"conditions": [None]}})], id="a pod that cannot be read"),
+    ],
+)
+def test_a_streamed_list_without_its_end_is_no_list(
+    server: Scripted, cache: PodCache, watch: Callable[[], PodWatch], lines: list[bytes]
+) -> None:
+    known = IDENTITY.read(pod(5))
+    assert known is not None
+    cache.replace([known], "5")
+    before = cache.machines(0.0)
+    server.streamed = [lines]
+    live = watch()
+    until(lambda: server.count("streamed list") > 2, 5)
+    assert not looks_live(live)
+    assert cache.machines(0.0) is before
+    assert (server.count("watch"), server.count("list")) == (0, 0)
+    server.streamed = [[bookmark(20, ends_list=True), SILENCE]]
+    until(lambda: cache.machines(0.0) == {}, 5)
+    until(lambda: looks_live(live), 5)
+
+
+def test_a_streamed_list_that_falls_silent_is_a_failed_look_and_begun_anew(
+    server: Scripted, cache: PodCache, watch: Callable[[], PodWatch]
+) -> None:
+    server.streamed = [
+        [event("ADDED", pod(5)), SILENCE],
+        [event("ADDED", pod(5)), bookmark(10, ends_list=True), SILENCE],
+    ]
+    with pytest.raises(BackendError) as caught:
+        watch().check()
+    assert caught.value.failure.error is ErrorClass.TIMEOUT
+    until(lambda: list(cache.machines(0.0)) == [NAME], 5)
+
+
+def test_what_happens_to_a_pod_before_the_list_ends_is_in_the_list(
+    server: Scripted, cache: PodCache, watch: Callable[[], PodWatch]
+) -> None:
+    moved = pod(8) | {"status": {"podIP": "10.0.0.9"}}
+    server.streamed = [
+        [
+            event("ADDED", pod(5)),
+            event("ADDED", pod(6, OTHER)),
+            event("MODIFIED", moved),
+            event("DELETED", pod(9, OTHER)),
+            event("ADDED", pod(10, THIRD)),
+            bookmark(10, ends_list=True),
+            SILENCE,
+        ]
+    ]
+    watch()
+    until(lambda: cache.machines(0.0), 5)
+    assert sorted(cache.machines(0.0)) == [NAME, THIRD]
+    assert cache.machines(0.0)[NAME].ip == "10.0.0.9"
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        pytest.param(400, id="400"),
+        pytest.param(422, id="422"),
+        pytest.param([event("ERROR", {"code": 500, "message": "RequestWatchProgress is disabled"})], id="500 in it"),
+        pytest.param([event("ADDED", pod(5)), event("ERROR", {"message": "no lists"})], id="an error without a code"),
+        pytest.param([event("ADDED", pod(5)), bookmark(6)], id="a watch that begins without a list"),
+    ],
+)
+def test_a_server_that_streams_no_lists_is_asked_for_pages_from_then_on(
+    server: Scripted,
+    cache: PodCache,
+    watch: Callable[[], PodWatch],
+    caplog: pytest.LogCaptureFixture,
+    refusal: int | list[bytes],
+) -> None:
+    server.streamed, server.lists = [refusal], [page(pod(7, OTHER))]
+    server.watches = [[event("ERROR", {"code": 410, "message": "too old"})]]
+    with caplog.at_level("INFO"):
+        live = watch()
+        until(lambda: server.count("list") > 2, 5)
+        assert looks_live(live)
+    assert list(cache.machines(0.0)) == [OTHER]
+    assert server.count("streamed list") == 1
+    assert [record.message for record in caplog.records].count("Server streams no lists, asking for pages") == 1
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        pytest.param(403, id="403"),
+        pytest.param(429, id="429"),
+        pytest.param(500, id="500"),
+        pytest.param([event("ERROR", {"code": 429, "message": "storage is (re)initializing"})], id="429 in it"),
+    ],
+)
+def test_a_streamed_list_that_only_fails_is_asked_for_again(
+    server: Scripted, cache: PodCache, watch: Callable[[], PodWatch], failure: int | list[bytes]
+) -> None:
+    server.streamed = [failure, failure, [event("ADDED", pod(5)), bookmark(10, ends_list=True), SILENCE]]
+    watch()
+    until(lambda: list(cache.machines(0.0)) == [NAME], 5)
+    assert (server.count("streamed list"), server.count("list")) == (3, 0)
+
+
+# --- several pools behind one watch -----------------------------------------------------------------------------------
+
+
+def test_each_pod_goes_to_the_pool_that_its_label_names(
+    server: Scripted, cache: PodCache, caches: PodCaches, watch: Callable[[], PodWatch]
+) -> None:
+    spot, gone = Identity("demo", "gke-spot"), Identity("demo", "gke-gone")
+    other, woken = PodCache(spot), threading.Event()
+    caches.add(other, woken.set)
+    server.streamed = [
+        [
+            event("ADDED", pod(5)),
+            event("ADDED", pod(6, OTHER, spot)),
+            event("ADDED", pod(7, THIRD, gone)),
+            bookmark(10, ends_list=True),
+        ]
+    ]
+    server.watches = [[event("MODIFIED", pod(11, NAME, spot)), event("ADDED", pod(12, FOURTH, gone))], []]
+    watch()
+    until(lambda: sorted(other.machines(0.0)) == [NAME, OTHER], 5)
+    assert woken.is_set()
+    until(lambda: cache.machines(0.0) == {}, 5)
+
+
+def test_only_the_pool_that_has_news_is_woken(
+    server: Scripted, cache: PodCache, caches: PodCaches, watch: Callable[[], PodWatch]
+) -> None:
+    spot = Identity("demo", "gke-spot")
+    other, calls = PodCache(spot), Counter[str]()
+    caches.add(cache, lambda: calls.update(["main"]))
+    caches.add(other, lambda: calls.update(["spot"]))
+    server.streamed = [
+        [bookmark(10, ends_list=True), *(event("ADDED", pod(n, OTHER, spot)) for n in (11, 12)), SILENCE]
+    ]
+    watch()
+    until(lambda: calls["spot"] == 3, 5)
+    assert calls["main"] == 1, "by the list alone"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import sys
 import threading
 import time
 from enum import StrEnum
@@ -13,6 +14,17 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 import urllib3
+
+NO_PROGRESS = {
+    "kind": "Status",
+    "apiVersion": "v1",
+    "metadata": {},
+    "status": "Failure",
+    "message": "a watch stream was requested by the client but the required storage feature RequestWatchProgress is "
+    "disabled",
+    "reason": "InternalError",
+    "code": 500,
+}
 
 
 class Trouble(StrEnum):
@@ -25,6 +37,8 @@ class Trouble(StrEnum):
     """Nothing is answered."""
     FAIL = "fail"
     """Everything is answered with 503."""
+    NO_STREAMED_LISTS = "no streamed lists"
+    """Watches that are to begin with a list are refused inside the stream, as where etcd is older than 3.4.25."""
 
 
 class Call(NamedTuple):
@@ -34,7 +48,18 @@ class Call(NamedTuple):
     """Monotonic."""
     method: str
     path: str
+    query: str
     status: int
+
+    @property
+    def watches(self) -> bool:
+        """It asked for a stream."""
+        return "watch=" in self.query
+
+    @property
+    def lists(self) -> bool:
+        """It asked for all pods, in pages or as the begin of a stream."""
+        return self.method == "GET" and self.path.endswith("/pods") and "resourceVersion=" not in self.query
 
 
 class Proxy:
@@ -46,6 +71,7 @@ class Proxy:
         self._lock = threading.Lock()
         self._clients: set[socket.socket] = set()
         self._watchers: set[socket.socket] = set()
+        self._muted: set[socket.socket] = set()
         self._calm = threading.Event()
         self._calm.set()
         self._trouble = Trouble.NONE
@@ -82,7 +108,10 @@ class Proxy:
             request_queue_size = 256
 
             def handle_error(self, *_: object) -> None:
-                """Nothing: connections break off here by design."""
+                """Connections break off here by design; anything else is for the test's report."""
+                error = sys.exc_info()[1]
+                if not isinstance(error, OSError):
+                    print(f"proxy: {error!r}", file=sys.stderr)
 
         self._listener = Listener(("127.0.0.1", 0), Handler)
         self._listener.daemon_threads = True
@@ -101,6 +130,7 @@ class Proxy:
         self._listener.server_close()
         self._calm.set()
         self.cut()
+        self._upstream.clear()
         self._thread.join(5)
 
     @property
@@ -124,6 +154,16 @@ class Proxy:
         """Break all streams off; how many there were."""
         return self._break(self._watchers)
 
+    def mute_watches(self) -> None:
+        """Let all streams stand and carry nothing more; new ones are well."""
+        with self._lock:
+            self._muted |= self._watchers
+
+    def looks(self) -> list[Call]:
+        """Every list and watch of pods that was answered."""
+        with self._lock:
+            return [call for call in self.calls if call.method == "GET" and call.path.endswith("/pods")]
+
     def creates(self) -> list[Call]:
         """Every create of a pod that reached the server."""
         with self._lock:
@@ -140,6 +180,9 @@ class Proxy:
             self._note(handler, 429)
             busy = {"kind": "Status", "code": 429, "reason": "TooManyRequests", "message": "too many requests"}
             _answer(handler, 429, json.dumps(busy).encode(), "1")
+        elif self._trouble is Trouble.NO_STREAMED_LISTS and "sendInitialEvents" in handler.path:
+            self._note(handler, 200)
+            _answer(handler, 200, json.dumps({"type": "ERROR", "object": NO_PROGRESS}).encode() + b"\n")
         else:
             self._forward(handler, body)
 
@@ -150,8 +193,9 @@ class Proxy:
             return self.most_per_second is not None and self._taken > self.most_per_second
 
     def _note(self, handler: BaseHTTPRequestHandler, status: int) -> None:
+        path, _, query = handler.path.partition("?")
         with self._lock:
-            self.calls.append(Call(time.monotonic(), handler.command, handler.path.partition("?")[0], status))
+            self.calls.append(Call(time.monotonic(), handler.command, path, query, status))
 
     def _forward(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
         headers = {
@@ -161,7 +205,8 @@ class Proxy:
             answer = self._upstream.request(
                 handler.command, self._server + handler.path, body=body, headers=headers, preload_content=False
             )
-        except urllib3.exceptions.HTTPError:
+        except urllib3.exceptions.HTTPError as error:
+            print(f"proxy: no answer to {handler.command} {handler.path}: {error!r}", file=sys.stderr)
             handler.close_connection = True
             return
         self._note(handler, answer.status)
@@ -185,6 +230,8 @@ class Proxy:
         handler.wfile.flush()
         try:
             for chunk in answer.stream(1 << 16):
+                if handler.connection in self._muted:
+                    continue
                 handler.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
                 handler.wfile.flush()
             handler.wfile.write(b"0\r\n\r\n")
@@ -201,8 +248,8 @@ class Proxy:
 
     def _drop(self, connection: socket.socket) -> None:
         with self._lock:
-            self._clients.discard(connection)
-            self._watchers.discard(connection)
+            for group in (self._clients, self._watchers, self._muted):
+                group.discard(connection)
 
     def _break(self, group: set[socket.socket]) -> int:
         with self._lock:

@@ -1,0 +1,207 @@
+"""Watching a real server: lists that are streamed, or refused to be; streams that end, expire and fall silent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provisioner.backends import BackendError
+from provisioner.backends.gke import GkeBackend
+from provisioner.backends.kube_api import KubeTimes
+from provisioner.backends.namespace import Namespaces
+from provisioner.backends.pods import Identity
+from provisioner.model import Create, machine_name
+from provisioner.settings import GkePool
+from tests.contract.places import PREFIX, REQUEST
+from tests.kube.cluster import Cluster
+from tests.kube.place import SPEC, TIMES
+from tests.kube.proxy import Proxy, Trouble
+from tests.kube.space import Space
+from tests.waiting import until
+
+pytestmark = pytest.mark.kube
+
+MAIN, SPOT = "gke-main", "gke-spot"
+SECONDS = 30.0
+
+
+def name(number: int) -> str:
+    return machine_name(PREFIX, REQUEST, number)
+
+
+def add(space: Space, *numbers: int, pool: str = MAIN, provisioner: str = "demo") -> set[str]:
+    """Pods of a pool, made behind the backend's back, that nothing happens to by itself; their names."""
+
+    def make(number: int) -> str:
+        labels = Identity(provisioner, pool).labels(Create(name(number), pool, "small", REQUEST))
+        space.add_pod(name(number), labels, schedulerName="nobody")
+        return name(number)
+
+    with ThreadPoolExecutor(8) as threads:
+        return set(threads.map(make, numbers))
+
+
+class Bench:
+    """Backends on one namespace, through a proxy."""
+
+    def __init__(self, space: Space, proxy: Proxy, directory: Path) -> None:
+        self._space, self._directory = space, directory
+        self._kubeconfig = space.write_kubeconfig(directory / "kubeconfig", server=proxy.address)
+        (directory / "pod.yaml").write_text(SPEC)
+        self._open: list[GkeBackend] = []
+
+    def backend(
+        self, pool: str = MAIN, *, times: KubeTimes = TIMES, namespaces: Namespaces | None = None
+    ) -> GkeBackend:
+        """One that does not watch yet."""
+        settings = GkePool(
+            name=pool,
+            namespace=self._space.name,
+            pod_spec=self._directory / "pod.yaml",
+            kubeconfig=self._kubeconfig,
+        )
+        self._open.append(GkeBackend(settings, provisioner="demo", times=times, namespaces=namespaces))
+        return self._open[-1]
+
+    def watching(self, *, times: KubeTimes = TIMES) -> GkeBackend:
+        """One that has a first list behind it."""
+        backend = self.backend(times=times)
+        backend.start(lambda: None)
+        look(backend)
+        return backend
+
+    def close(self) -> None:
+        for backend in self._open:
+            backend.close()
+
+
+@pytest.fixture
+def bench(space: Space, proxy: Proxy, tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(space, proxy, tmp_path)
+    yield made
+    made.close()
+
+
+def look(backend: GkeBackend) -> set[str]:
+    return set(backend.observe(0.0, ()).machines)
+
+
+def until_seen(backend: GkeBackend, expected: set[str]) -> None:
+    """Wait until a look is complete and shows exactly these; some before it may fail."""
+    until(lambda: looked(backend) == expected, SECONDS, what=f"{len(expected)} pods are seen")
+
+
+def looked(backend: GkeBackend) -> set[str] | None:
+    """What a look shows; None when it fails."""
+    try:
+        return look(backend)
+    except BackendError:
+        return None
+
+
+def test_a_list_is_streamed_and_its_stream_followed(space: Space, proxy: Proxy, bench: Bench) -> None:
+    names = add(space, *range(300))
+    backend = bench.watching()
+    assert look(backend) == names
+    names |= add(space, 300)
+    until_seen(backend, names)
+    (call,) = proxy.looks()
+    assert call.watches
+    assert call.lists
+
+
+def test_where_no_list_is_streamed_pages_are_listed_and_a_watch_follows_them(
+    space: Space, proxy: Proxy, bench: Bench
+) -> None:
+    names = add(space, *range(510))
+    proxy.trouble = Trouble.NO_STREAMED_LISTS
+    backend = bench.watching()
+    assert look(backend) == names
+    names |= add(space, 510)
+    until_seen(backend, names)
+    refused, first, second, watch = proxy.looks()
+    assert (refused.lists, refused.watches) == (True, True)
+    assert (first.lists, first.watches, "limit=500" in first.query) == (True, False, True)
+    assert (second.lists, second.watches, "continue=" in second.query) == (True, False, True)
+    assert (watch.lists, watch.watches) == (False, True)
+
+
+def test_a_stream_that_breaks_is_resumed_without_a_list(space: Space, proxy: Proxy, bench: Bench) -> None:
+    names = add(space, 1)
+    backend = bench.watching()
+    assert proxy.cut_watches() == 1
+    names |= add(space, 2)
+    until_seen(backend, names)
+    assert [call.lists for call in proxy.looks()] == [True, False]
+
+
+def test_a_stream_that_falls_silent_is_replaced_by_a_new_list(space: Space, proxy: Proxy, bench: Bench) -> None:
+    names = add(space, 1, 2)
+    backend = bench.watching(times=replace(TIMES, silence=2.0))
+    proxy.mute_watches()
+    space.remove(name(1))
+    assert looked(backend) == names, "nobody has told it"
+    until_seen(backend, {name(2)})
+    assert len(proxy.looks()) > 1
+    assert all(call.lists for call in proxy.looks())
+
+
+def test_after_a_restart_the_server_has_forgotten_versions_and_the_pods_are_listed_again(
+    cluster: Cluster, space: Space, proxy: Proxy, bench: Bench
+) -> None:
+    add(space, 1, 2)
+    backend = bench.watching()
+    proxy.trouble = Trouble.HANG
+    proxy.cut()
+    space.remove(name(1))
+    add(space, 3)
+    cluster.stop_server()
+    until(lambda: looked(backend) is None, SECONDS, what="the pool is unobserved")
+    cluster.start_server()
+    assert looked(backend) is None
+    proxy.trouble = Trouble.NONE
+    until_seen(backend, {name(2), name(3)})
+    assert [call.lists for call in proxy.looks()] == [True, False, True], "listed, resumed and told 410, listed"
+
+
+def test_pods_of_other_pools_and_provisioners_are_ignored(space: Space, proxy: Proxy, bench: Bench) -> None:
+    names = add(space, 1, 2)
+    add(space, 3, 4, pool="gke-gone")
+    add(space, 5, provisioner="another")
+    backend = bench.watching()
+    assert look(backend) == names
+    add(space, 6, pool="gke-gone")
+    add(space, 7, provisioner="another")
+    names |= add(space, 8)
+    until_seen(backend, names)
+
+
+def test_the_pools_of_a_namespace_share_one_watch(space: Space, proxy: Proxy, bench: Bench) -> None:
+    main, spot = add(space, 1, 2), add(space, 3, pool=SPOT)
+    namespaces = Namespaces()
+    backends = [bench.backend(pool, namespaces=namespaces) for pool in (MAIN, SPOT)]
+    for backend in backends:
+        backend.start(lambda: None)
+    assert [look(backend) for backend in backends] == [main, spot]
+    spot |= add(space, 4, pool=SPOT)
+    main |= add(space, 5)
+    until_seen(backends[0], main)
+    until_seen(backends[1], spot)
+    assert len(proxy.looks()) == 1
+    assert proxy.cut_watches() == 1
+
+
+def test_a_pod_that_is_given_to_another_pool_changes_sides(space: Space, bench: Bench) -> None:
+    add(space, 1)
+    namespaces = Namespaces()
+    main, spot = (bench.backend(pool, namespaces=namespaces) for pool in (MAIN, SPOT))
+    for backend in (main, spot):
+        backend.start(lambda: None)
+    assert (look(main), look(spot)) == ({name(1)}, set())
+    space.admin.patch(f"{space.pods_path}/{name(1)}", {"metadata": {"labels": {"hf-provisioner/pool": SPOT}}})
+    until_seen(spot, {name(1)})
+    until_seen(main, set())
