@@ -24,6 +24,7 @@ from provisioner.store import (
     ID_LENGTH,
     RETURN_ID_PREFIX,
     Answer,
+    Loss,
     StateDir,
     StateError,
     StateMissing,
@@ -32,6 +33,9 @@ from provisioner.store import (
 
 SILENT_SECONDS = 60.0
 """Without a heartbeat for longer than this the loop is taken to be down: it beats every few seconds."""
+
+MAX_NAMED = 20
+"""Lost hosts that a message names with their causes; all are in the list."""
 
 OUR_ID = re.compile(rf"({RETURN_ID_PREFIX})?[a-z0-9]{{{ID_LENGTH}}}")
 """The shape of the ids we print. Any other is unknown without a look, and never becomes a file's name."""
@@ -203,12 +207,22 @@ def get_return_requests(call: Call) -> str:
     listed = call.document.root.get("machines") is not None
     hosts = documents.hosts(call.document) if listed else []
     state = call.state()
-    reported = _lost_hosts(state, hosts)
+    lost = _lost_hosts(state, hosts)
     if listed:
         _note_inventory(call, state, hosts)
-    call.facts.update(hosts=len(hosts), lost=len(reported))
-    message = f"Lost hosts: {len(reported)}."
-    return json.dumps({"status": "complete", "message": message, "requests": reported})
+    call.facts.update(hosts=len(hosts), lost=len(lost))
+    reported = [
+        {"machine": host.name or host.machine, "machineId": host.machine, "gracePeriod": loss.grace}
+        for host, loss in lost
+    ]
+    return json.dumps({"status": "complete", "message": _loss_message(lost), "requests": reported})
+
+
+def _loss_message(lost: list[tuple[documents.Host, Loss]]) -> str:
+    """How many and why: HF's entries of lost hosts have no place for a cause."""
+    named = ", ".join(f"{host.machine}: {loss.cause}" for host, loss in lost[:MAX_NAMED])
+    more = f" and {len(lost) - MAX_NAMED} more" if len(lost) > MAX_NAMED else ""
+    return f"Lost hosts: {len(lost)}." + (f" {named}{more}." if named else "")
 
 
 def _note_inventory(call: Call, state: StateDir, hosts: list[documents.Host]) -> None:
@@ -219,8 +233,8 @@ def _note_inventory(call: Call, state: StateDir, hosts: list[documents.Host]) ->
         log.append(call.places, "WARNING", "Could not note the listed hosts", {"problem": str(error)})
 
 
-def _lost_hosts(state: StateDir, hosts: list[documents.Host]) -> list[dict[str, object]]:
-    """Entries for the lost ones among ``hosts``, each named as HF named it."""
+def _lost_hosts(state: StateDir, hosts: list[documents.Host]) -> list[tuple[documents.Host, Loss]]:
+    """The lost ones among ``hosts`` that were not given back."""
     try:
         lost = state.status.read_lost()
     except StateMissing:
@@ -229,11 +243,7 @@ def _lost_hosts(state: StateDir, hosts: list[documents.Host]) -> list[dict[str, 
         lost = {}  # before the loop's first cycle, or until it has made the file again: nobody guesses
     found = [host for host in hosts if host.machine in lost]
     returned = state.intent.returned_names() if found else frozenset()
-    return [
-        {"machine": host.name or host.machine, "machineId": host.machine, "gracePeriod": lost[host.machine].grace}
-        for host in found
-        if host.machine not in returned
-    ]
+    return [(host, lost[host.machine]) for host in found if host.machine not in returned]
 
 
 # --- the call ---------------------------------------------------------------------------------------------------------

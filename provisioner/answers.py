@@ -19,3 +19,5 @@ class Loss(NamedTuple):
 
     grace: int
     """Seconds left; 0 = already gone."""
+    cause: str = "unknown"
+    """One word for why."""

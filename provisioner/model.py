@@ -117,6 +117,7 @@ class LossCause(StrEnum):
     EVICTED = "evicted"
     DELETED = "deleted"
     NODE = "node"
+    EXITED = "exited"
     UNKNOWN = "unknown"
 
 
@@ -229,6 +230,8 @@ class Machine:
     cause: LossCause | None = None
     """Why it is GONE or STOPPING, when that is known."""
     notice: Notice | None = None
+    gated: bool = False
+    """Somebody holds it back on purpose (a queue, say): no place is looked for yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +322,10 @@ class Slot:
     """Closed, and its machine goes on terminating long after the end of its grace period: a person should look."""
     forced: bool = False
     """A delete without grace was recorded for it, before the call."""
+    gated: bool = False
+    """Its machine was last seen held back on purpose."""
+    lifted: float | None = None
+    """When its machine was first seen held back no more: its boot counts from then."""
 
 
 _SLOT_FIELDS = tuple(entry.name for entry in fields(Slot))
@@ -468,6 +475,7 @@ class PoolLimits:
     max_pending: int = 1000
     initial_window: int = 100
     boot_deadline: float = 600.0
+    gated_deadline: float = 3600.0
     spill_after: float = 180.0
     lag: float = 0.0
     """How far apart two snapshots must begin before both prove an absence."""

@@ -25,6 +25,7 @@ from provisioner.model import (
     Look,
     Memory,
     Plan,
+    PoolLimits,
     RequestRecord,
     RequestStatus,
     ReturnRecord,
@@ -136,7 +137,7 @@ def _close_overdue(draft: Draft, record: RequestRecord, places: Places) -> None:
             text = slot.failure or _reason(draft, slot.pool, record.template, observed)
             _time_out(draft, record, slot, text, places)
         elif slot.submitted is not None and observed:
-            boot_deadline = slot.submitted + draft.pool(slot.pool).boot_deadline
+            boot_deadline = _boot_deadline(slot, slot.submitted, draft.pool(slot.pool))
             if now >= boot_deadline:
                 text = slot.failure or Failure(ErrorClass.TIMEOUT, "The machine did not run within its boot deadline.")
                 _time_out(draft, record, slot, text, places)
@@ -145,6 +146,13 @@ def _close_overdue(draft: Draft, record: RequestRecord, places: Places) -> None:
                 draft.set_pressure(slot.pool, record.template, learned)
             else:
                 draft.wake_at(boot_deadline)
+
+
+def _boot_deadline(slot: Slot, submitted: float, limits: PoolLimits) -> float:
+    """When its machine has to run. One that is held back on purpose has a deadline of its own, and boots after it."""
+    if slot.gated:
+        return submitted + limits.gated_deadline
+    return (submitted if slot.lifted is None else slot.lifted) + limits.boot_deadline
 
 
 def _time_out(draft: Draft, record: RequestRecord, slot: Slot, failure: Failure, places: Places) -> None:

@@ -118,6 +118,8 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, b
         failure=None if known else machine.failure,
         notice=machine.notice,
         cause=machine.cause or slot.cause,
+        gated=machine.gated,
+        lifted=draft.now if slot.gated and not machine.gated else slot.lifted,
     )
     if runs or changed != slot:
         draft.put(record.id, changed)

@@ -169,6 +169,9 @@ class GkePool(Pool):
     environment's ``KUBECONFIG``, then the service account of the pod that the provisioner runs in."""
     context: OptionalText = None
     """Context within the kubeconfig; default its current one."""
+    gated_deadline_seconds: Duration = 3600.0
+    """Seconds from its create for which scheduling gates (those of Kueue, say) may hold a pod back; default 3600, as
+    long as a request waits. ``boot_deadline_seconds`` counts from when the gates were lifted."""
     endpoint: Endpoint = None
     """Address of the cluster's API server, instead of a kubeconfig; default none. Google credentials open it, except
     that an address with http:// (the embedded cloud) is sent none."""
@@ -182,8 +185,13 @@ class GkePool(Pool):
     force; default none: never. Its containers may still run on a node that is cut off: set it only where they may."""
 
     def limits(self) -> PoolLimits:
-        """As of every pool; and pods say when their grace period ends."""
-        return replace(super().limits(), stuck_after=STUCK_SECONDS, force_after=self.force_delete_after_seconds)
+        """As of every pool; and pods say when their grace period ends, and may be held back by gates."""
+        return replace(
+            super().limits(),
+            gated_deadline=self.gated_deadline_seconds,
+            stuck_after=STUCK_SECONDS,
+            force_after=self.force_delete_after_seconds,
+        )
 
     @property
     def cluster(self) -> tuple[str, ...]:

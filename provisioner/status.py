@@ -11,6 +11,7 @@ from provisioner.model import (
     Contact,
     DeleteReason,
     Failure,
+    LossCause,
     Memory,
     RequestRecord,
     RequestStatus,
@@ -72,18 +73,22 @@ def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
 def losses(memory: Memory, contact: Contact, prefix: str, now: float) -> Mapping[str, Loss]:
     """Machines HF has to give back, by name: gone, or with the seconds that their notice leaves."""
     returned = {name for back in memory.returns.values() for name in back.names}
-    lost = {name: Loss(0) for name in memory.lost_strangers}
+    lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.lost_strangers}
     for record in memory.requests.values():
         for slot in record.slots.values():
             if slot.verdict is Verdict.LOST:
-                lost[slot.name] = Loss(0)
+                lost[slot.name] = _gone(slot)
             elif slot.notice is not None and slot.verdict is Verdict.SUCCEEDED:
-                lost[slot.name] = Loss(max(0, int(slot.notice.ends - now)))
+                lost[slot.name] = Loss(max(0, int(slot.notice.ends - now)), slot.notice.cause)
     for name in contact.inventory:
         slot_ = _slot(memory, prefix, name)
         if slot_ is not None and slot_.closed is not None:
-            lost[name] = Loss(0)
+            lost[name] = _gone(slot_)
     return {name: loss for name, loss in lost.items() if name not in returned}
+
+
+def _gone(slot: Slot) -> Loss:
+    return Loss(0, slot.cause or LossCause.UNKNOWN)
 
 
 def _answer(id_: str, status: RequestStatus, message: str, machines: list[dict[str, Any]]) -> Answer:

@@ -309,7 +309,7 @@ class StatusStore(StateFile):
         database = self._open(self._new_tables(""))
         texts = {key: {"answer": answer.text, "ended": answer.ended} for key, answer in answers.items()}
         database.state_table("answers").put(texts)
-        database.state_table("lost").put({name: {"grace": loss.grace} for name, loss in lost.items()})
+        database.state_table("lost").put({name: loss._asdict() for name, loss in lost.items()})
         database.state.commit(self._generation + 1)
         self._generation += 1
 
@@ -321,9 +321,9 @@ class StatusStore(StateFile):
 
     def _loss(self, name: str, document: Mapping[str, Any]) -> Loss:
         match document:
-            case {"grace": int() as grace}:
-                return Loss(grace)
-        raise self._unreadable(f"the loss of {name} lacks its seconds of grace")
+            case {"grace": int() as grace, "cause": str() as cause}:
+                return Loss(grace, cause)
+        raise self._unreadable(f"the loss of {name} lacks its seconds of grace or its cause")
 
     def _last_generation(self) -> int:
         try:

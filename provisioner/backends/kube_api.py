@@ -49,6 +49,10 @@ class KubeTimes:
     """Before the first attempt after a failure; doubles."""
     last_retry: float = 10.0
     """Most between two attempts."""
+    unplaced: float = 3.0
+    """How long a pod must have waited for a node before its events are read: most get one at once."""
+    events: float = 15.0
+    """Between two readings of events: an autoscaler looks about every 10 s, and its words are for people."""
 
 
 USUAL_TIMES = KubeTimes()

@@ -10,11 +10,17 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
-from provisioner.backends.pods import Ending, Identity, Pod, Reading
+from provisioner.backends.kube_api import words
+from provisioner.backends.pods import Ending, Identity, Pod, Reading, is_unplaced
 from provisioner.backends.resolver import Resolver
 from provisioner.model import ErrorClass, Failure, Machine, Notice, Phase
 
 UNRESOLVED = Failure(ErrorClass.OTHER, "its name does not resolve yet")
+
+
+def refined(known: Failure, told: Failure) -> Failure:
+    """Why no node takes a pod, by what the autoscaler said: its class, and its words before the scheduler's."""
+    return Failure(told.error, words(f"{told.text}; {known.text}"))
 
 
 class PodCache:
@@ -33,6 +39,10 @@ class PodCache:
         """How pods will end, and the monotonic time at which that was first heard."""
         self._created: dict[str, int] = {}
         """Names that only our own create has shown so far, and the version it gave them."""
+        self._unplaced: dict[str, float] = {}
+        """Names of the pods that no node takes; since when, in monotonic time."""
+        self._told: Mapping[str, Failure] = {}
+        """What the autoscaler said of them, by uid."""
         self._version = 0
         self._dirty: set[str] = set()
         self._machines: Mapping[str, Machine] = {}
@@ -72,6 +82,23 @@ class PodCache:
             if reading is not None and version > self._version:
                 self._created[self._put(reading)] = version
 
+    def unplaced(self, seconds: float) -> frozenset[str]:
+        """Uids of the pods that no node has taken for so long."""
+        with self._lock:
+            before = self._clock() - seconds
+            waiting = [name for name, since in self._unplaced.items() if since <= before]
+            return frozenset(self._pods[name].fingerprint.uid for name in waiting)
+
+    def explain(self, told: Mapping[str, Failure]) -> bool:
+        """Take what was said, by uid, of the pods that no node takes; True when there is something new."""
+        with self._lock:
+            before, self._told = self._told, told
+            for name in self._unplaced:
+                uid = self._pods[name].fingerprint.uid
+                if before.get(uid) != told.get(uid):
+                    self._dirty.add(name)
+            return bool(self._dirty)
+
     def machines(self, now: float) -> Mapping[str, Machine]:
         """All machines by name, at loop time ``now``: the same object as before when nothing changed."""
         with self._lock:
@@ -92,6 +119,10 @@ class PodCache:
         self._endings.pop(name, None)
         if ending is not None:
             self._endings[name] = (ending, since if ending == ending_before else self._clock())
+        if not is_unplaced(machine):
+            self._unplaced.pop(name, None)
+        elif name not in self._unplaced:
+            self._unplaced[name] = self._clock()
         self._dirty.add(name)
         return name
 
@@ -99,6 +130,7 @@ class PodCache:
         self._pods.pop(name, None)
         self._endings.pop(name, None)
         self._created.pop(name, None)
+        self._unplaced.pop(name, None)
         self._dirty.add(name)
         if self._resolver is not None:
             self._resolver.forget(name)
@@ -117,6 +149,9 @@ class PodCache:
         if machine.phase is Phase.RUNNING and self._resolver is not None and not self._resolver.resolves(name):
             self._dirty.add(name)
             machine = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED)
+        told = self._told.get(machine.fingerprint.uid)
+        if told is not None and machine.failure is not None and name in self._unplaced:
+            machine = replace(machine, failure=refined(machine.failure, told))
         if name not in self._endings:
             return machine
         ending, since = self._endings[name]

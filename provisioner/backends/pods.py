@@ -6,7 +6,7 @@ Works on pods as the API server's JSON describes them: typed models cost more th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -38,6 +38,7 @@ FAULTY_SPEC = frozenset(
         "CreateContainerConfigError",
         "CreateContainerError",
         "RunContainerError",
+        "SignatureValidationFailed",
     }
 )
 """Reasons of a waiting container that another pod of the same spec would meet too."""
@@ -53,6 +54,9 @@ DISRUPTIONS: Mapping[str, LossCause] = {
 }
 """Reasons of the DisruptionTarget condition. TerminationByKubelet is decided by its message."""
 
+KUBELET_ENDINGS: Mapping[str, LossCause] = {"shutdown": LossCause.NODE, "preempt": LossCause.PREEMPTED}
+"""Words of the message of TerminationByKubelet; without them the kubelet evicted the pod (memory, disk, pids)."""
+
 FAILED_REASONS: Mapping[str, LossCause] = {
     "Evicted": LossCause.EVICTED,
     "Preempting": LossCause.PREEMPTED,
@@ -60,9 +64,18 @@ FAILED_REASONS: Mapping[str, LossCause] = {
     "Shutdown": LossCause.NODE,
     "Terminated": LossCause.NODE,
     "NodeLost": LossCause.NODE,
+    "NodeAffinity": LossCause.NODE,
+    "OutOfcpu": LossCause.NODE,
+    "OutOfmemory": LossCause.NODE,
+    "OutOfpods": LossCause.NODE,
+    "UnexpectedAdmissionError": LossCause.NODE,
+    "DeadlineExceeded": LossCause.EXITED,
 }
-"""Values of ``status.reason`` of a failed pod, as kubelets and GKE write them."""
+"""Values of ``status.reason`` of a failed pod, as kubelets and GKE write them. A kubelet that begins anew takes its
+pods in again, or refuses them. DeadlineExceeded is the pod's own ``activeDeadlineSeconds``."""
 
+LOST_CONTAINER = "ContainerStatusUnknown"
+"""Why a container has ended that its kubelet could not find any more: its node was restarted, it did not exit."""
 
 SPOT_TAINTS = frozenset({"cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible"})
 SPOT_SELECTORS = frozenset({*(f"{taint}=true" for taint in SPOT_TAINTS), "cloud.google.com/gke-provisioning=spot"})
@@ -151,10 +164,17 @@ def machine_of(pod: Pod) -> Reading:
         fingerprint=Fingerprint(metadata.get("uid") or "", _shared(metadata.get("creationTimestamp") or ""), ip=ip),
         ip=ip,
         launched=_epoch(status.get("startTime") or metadata.get("creationTimestamp")),
-        failure=None if phase is Phase.RUNNING else _failure(status),
+        failure=None if phase is Phase.RUNNING else _failure(pod),
         cause=_cause(pod) if phase in (Phase.STOPPING, Phase.GONE) else None,
+        gated=phase is Phase.PENDING and bool(_gates(pod)),
     )
     return machine, _ending(pod, phase)
+
+
+def is_unplaced(machine: Machine) -> bool:
+    """No node takes its pod: of pods that are pending only these have such a failure."""
+    stockout = machine.failure is not None and machine.failure.error is ErrorClass.STOCKOUT
+    return machine.phase is Phase.PENDING and stockout
 
 
 def _phase(pod: Pod) -> Phase:
@@ -162,7 +182,7 @@ def _phase(pod: Pod) -> Phase:
     status = pod.get("status") or {}
     if is_terminating(pod):
         return Phase.STOPPING
-    if status.get("phase") in ("Failed", "Succeeded"):
+    if _has_ended(status):
         return Phase.GONE
     ready = _condition(status, "Ready").get("status") == "True"
     if status.get("phase") == "Running" and ready and status.get("podIP"):
@@ -170,12 +190,23 @@ def _phase(pod: Pod) -> Phase:
     return Phase.PENDING
 
 
+def _has_ended(status: Mapping[str, Any]) -> bool:
+    return status.get("phase") in ("Failed", "Succeeded")
+
+
+def _gates(pod: Pod) -> list[str]:
+    """The scheduling gates that hold it back, by name."""
+    return [str(gate.get("name")) for gate in (pod.get("spec") or {}).get("schedulingGates") or ()]
+
+
+# --- how it ends ------------------------------------------------------------------------------------------------------
+
+
 def _ending(pod: Pod, phase: Phase) -> Ending | None:
     """A pod that terminates has its deletion's grace; one that is only marked for disruption has its own."""
     status, metadata = pod.get("status") or {}, pod["metadata"]
     if phase is Phase.STOPPING:
-        ended = status.get("phase") in ("Failed", "Succeeded")
-        grace = 0 if ended else metadata.get("deletionGracePeriodSeconds") or 0
+        grace = 0 if _has_ended(status) else metadata.get("deletionGracePeriodSeconds") or 0
         return Ending(_cause(pod), float(grace))
     if phase is not Phase.GONE and _disruption(status):
         grace = (pod.get("spec") or {}).get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
@@ -184,19 +215,33 @@ def _ending(pod: Pod, phase: Phase) -> Ending | None:
 
 
 def _cause(pod: Pod) -> LossCause:
-    """Why a pod ends or has ended, by the best witness there is."""
+    """Why a pod ends or has ended; the loss of a node that Google may take away at any time is a preemption."""
+    cause = _witnessed(pod)
+    return LossCause.PREEMPTED if cause is LossCause.NODE and _wants_spot(pod) else cause
+
+
+def _witnessed(pod: Pod) -> LossCause:
+    """The cause by the best witness there is: who disrupted it, its kubelet, who deleted it, its containers."""
     status = pod.get("status") or {}
     disruption = _disruption(status)
     if disruption.get("reason") == "TerminationByKubelet":
-        shutdown = "shutdown" in str(disruption.get("message")).lower()
-        cause = LossCause.NODE if shutdown else LossCause.EVICTED
-    elif disruption:
-        cause = DISRUPTIONS.get(str(disruption.get("reason")), LossCause.UNKNOWN)
-    elif status.get("phase") == "Failed" and status.get("reason") in FAILED_REASONS:
-        cause = FAILED_REASONS[status["reason"]]
-    else:
-        cause = LossCause.DELETED if is_terminating(pod) else LossCause.UNKNOWN
-    return LossCause.PREEMPTED if cause is LossCause.NODE and _wants_spot(pod) else cause
+        message = str(disruption.get("message")).lower()
+        return next((cause for word, cause in KUBELET_ENDINGS.items() if word in message), LossCause.EVICTED)
+    if disruption:
+        return DISRUPTIONS.get(str(disruption.get("reason")), LossCause.UNKNOWN)
+    if status.get("phase") == "Failed" and status.get("reason"):
+        return FAILED_REASONS.get(status["reason"], LossCause.UNKNOWN)
+    if is_terminating(pod):
+        return LossCause.DELETED
+    return _exit(status)
+
+
+def _exit(status: Mapping[str, Any]) -> LossCause:
+    """Of a pod that nobody ended: its containers have, unless their kubelet lost them."""
+    ends = [ended for container in _containers(status) if (ended := _terminated(container))]
+    if any(ended.get("reason") == LOST_CONTAINER for ended in ends):
+        return LossCause.NODE
+    return LossCause.EXITED if ends or status.get("phase") == "Succeeded" else LossCause.UNKNOWN
 
 
 def _wants_spot(pod: Pod) -> bool:
@@ -217,42 +262,98 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next((c for c in status.get("conditions") or () if c.get("type") == kind), {})
 
 
-def _failure(status: Mapping[str, Any]) -> Failure | None:
+# --- why it does not run ----------------------------------------------------------------------------------------------
+
+
+def _failure(pod: Pod) -> Failure | None:
     """Why a pod does not run, from the first cause to the last symptom; None while it is merely starting."""
+    status = pod.get("status") or {}
+    if _has_ended(status):
+        return _end(pod)
+    if disruption := _disruption(status):
+        return _say(ErrorClass.OTHER, disruption)
     scheduled, ready = _condition(status, "PodScheduled"), _condition(status, "Ready")
     if scheduled.get("status") == "False":
-        stockout = scheduled.get("reason") == "Unschedulable"
-        return _say(ErrorClass.STOCKOUT if stockout else ErrorClass.OTHER, scheduled)
-    if status.get("phase") == "Failed" and status.get("reason"):
-        return _say(ErrorClass.OTHER, status)
-    for failure in _container_failures(status):
-        return failure
+        return _not_scheduled(scheduled, _gates(pod))
+    for container in _containers(status):
+        if failure := _trouble(container):
+            return failure
     if status.get("phase") == "Running" and ready.get("status") == "False":
-        return _say(ErrorClass.OTHER, ready)
+        return _restarted(status) or _say(ErrorClass.OTHER, ready)
     return None
 
 
-def _container_failures(status: Mapping[str, Any]) -> Iterator[Failure]:
-    """What is wrong with each container that does not run, init containers first: they hold up the others."""
-    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-        state = container.get("state") or {}
-        ended = state.get("terminated") or {}
-        reason = str((state.get("waiting") or {}).get("reason") or "")
-        if ended.get("exitCode"):
-            yield _say(ErrorClass.OTHER, ended, container)
-        elif reason in FAULTY_SPEC:
-            yield _say(ErrorClass.INVALID, state["waiting"], container)
-        elif reason not in STARTING:
-            yield _say(ErrorClass.OTHER, state["waiting"], container)
+def _end(pod: Pod) -> Failure | None:
+    """Why a pod has ended: in the words of who ended it, else of the container that failed first, or ended at all.
+
+    A sidecar (an init container that is always restarted) is stopped when the others have ended: that is no cause.
+    """
+    status = pod["status"]
+    for witness in (status, _disruption(status)):
+        if witness.get("reason"):
+            return _say(ErrorClass.OTHER, witness)
+    inits = (pod.get("spec") or {}).get("initContainers") or ()
+    sidecars = {init.get("name") for init in inits if init.get("restartPolicy") == "Always"}
+    ends = [
+        (ended, container)
+        for container in _containers(status)
+        if container.get("name") not in sidecars and (ended := _terminated(container))
+    ]
+    first = next((end for end in ends if end[0].get("exitCode")), ends[-1] if ends else None)
+    return _say(ErrorClass.OTHER, *first) if first else None
 
 
-def _say(error: ErrorClass, source: Mapping[str, Any], container: Mapping[str, Any] | None = None) -> Failure:
-    """The server's words: container, reason, message, and how the container ended (the last time)."""
-    parts = [container.get("name") if container else None, source.get("reason"), source.get("message")]
-    last = ((container or {}).get("lastState") or {}).get("terminated") or {}
-    parts += [last.get("reason"), last.get("message")]
-    code = last.get("exitCode", source.get("exitCode"))
-    parts.append(None if code is None else f"exit code {code}")
+def _not_scheduled(condition: Mapping[str, Any], gates: Sequence[str]) -> Failure | None:
+    """It has no node: it is held back by gates, or there is none for it. Just lifted gates are no trouble any more."""
+    if condition.get("reason") == "SchedulingGated":
+        return _say(ErrorClass.OTHER, condition, more=", ".join(gates)) if gates else None
+    unschedulable = condition.get("reason") == "Unschedulable"
+    return _say(ErrorClass.STOCKOUT if unschedulable else ErrorClass.OTHER, condition)
+
+
+def _trouble(container: Mapping[str, Any]) -> Failure | None:
+    """Why a container does not run; None for one that runs, has ended well, or is about to start."""
+    ended = _terminated(container)
+    if ended.get("exitCode"):
+        return _say(ErrorClass.OTHER, ended, container)
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    reason = str(waiting.get("reason") or "")
+    if reason in STARTING:
+        return None
+    return _say(ErrorClass.INVALID if reason in FAULTY_SPEC else ErrorClass.OTHER, waiting, container)
+
+
+def _restarted(status: Mapping[str, Any]) -> Failure | None:
+    """How a container ended the last time that runs again and is not ready: as good a reason as there is."""
+    for container in _containers(status):
+        last = _terminated_last(container)
+        if last.get("exitCode") and not container.get("ready"):
+            return _say(ErrorClass.OTHER, last, container)
+    return None
+
+
+def _containers(status: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """What is known of each container, init containers first: they hold up the others."""
+    return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+
+
+def _terminated(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (container.get("state") or {}).get("terminated") or {}
+
+
+def _terminated_last(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (container.get("lastState") or {}).get("terminated") or {}
+
+
+def _say(
+    error: ErrorClass, source: Mapping[str, Any], container: Mapping[str, Any] | None = None, more: str = ""
+) -> Failure:
+    """The server's words: container, reason, message, and of one that waits how it ended the last time."""
+    container = container or {}
+    parts = [container.get("name"), source.get("reason"), source.get("message"), more]
+    ended = source if "exitCode" in source else _terminated_last(container)
+    parts += [ended.get("reason"), ended.get("message")] if ended is not source else []
+    parts += [f"exit code {ended['exitCode']}"] if "exitCode" in ended else []
     return _failure_of(error, words(": ".join(str(part) for part in parts if part)))
 
 

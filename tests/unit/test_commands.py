@@ -10,6 +10,7 @@ import pytest
 
 from hf_scripts import documents
 from provisioner import model
+from provisioner.answers import Loss
 from tests.hostfactory import TEMPLATES, golden
 from tests.in_process import Here, asking, publish, wish
 from tests.schemas import check_input, check_output, mistakes
@@ -217,6 +218,16 @@ def test_of_the_listed_hosts_the_lost_ones_are_reported_as_hf_named_them(hf: Her
         {"machine": "A.c.internal", "machineId": "a", "gracePeriod": 0},
         {"machine": "b", "machineId": "b", "gracePeriod": 25},
     ]
+
+
+def test_the_message_says_why_of_the_first_twenty(hf: Here) -> None:
+    names = [f"h{number:02}" for number in range(22)]
+    publish(hf, {}, {})
+    hf.state.status.write({}, dict.fromkeys(names, Loss(0, "preempted")))
+    assert hf.answer("getReturnRequests", listing("h00"))["message"] == "Lost hosts: 1. h00: preempted."
+    message = hf.answer("getReturnRequests", listing(*names))["message"]
+    assert message.startswith("Lost hosts: 22. h00: preempted, h01: preempted, ")
+    assert message.endswith("h19: preempted and 2 more.")
 
 
 def test_the_recorded_loss_is_reported_as_it_was_recorded(hf: Here) -> None:

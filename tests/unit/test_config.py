@@ -77,6 +77,15 @@ def test_every_limit_of_a_pool_comes_from_its_settings(site: Site) -> None:
     )
 
 
+def test_gates_have_their_own_deadline_where_there_are_gates(site: Site) -> None:
+    pools = site.settings["pools"]
+    name = next(name for name, one in pools.items() if one["kind"] == "gke")
+    pools[name]["gated_deadline_seconds"] = 7200
+    limits = site.load().limits().pools
+    assert limits[name].gated_deadline == 7200
+    assert {one.gated_deadline for other, one in limits.items() if other != name} == {3600}
+
+
 def test_a_window_never_begins_above_max_pending(site: Site) -> None:
     site.settings["pools"]["mig-a"]["max_pending"] = 10
 

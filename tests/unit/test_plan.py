@@ -19,6 +19,7 @@ from provisioner.model import (
     Limits,
     Look,
     LossCause,
+    Machine,
     Memory,
     Phase,
     Plan,
@@ -59,6 +60,8 @@ from tests.unit.core import (
     unsent,
 )
 
+GATED = Failure(ErrorClass.OTHER, "SchedulingGated")
+LATE = Failure(ErrorClass.TIMEOUT, "The machine did not run within its boot deadline.")
 ONE = limits(pool("a", boot_deadline=600.0))
 EMPTY = (snapshot(), snapshot(pool="b"))
 DONE, WITH_ERROR = RequestStatus.COMPLETE, RequestStatus.COMPLETE_WITH_ERROR
@@ -120,6 +123,36 @@ def test_a_boot_deadline(one: Slot, looks: tuple[Look, ...], timed_out: bool) ->
         text = "The machine did not run within its boot deadline."
         assert (ended.delete, ended.failure) == (DeleteReason.TIMED_OUT, Failure(ErrorClass.TIMEOUT, text))
         assert [create.name for create in made.creates] == [name(1)], "it is replaced"
+
+
+HELD = machine(0, Phase.PENDING, gated=True, failure=GATED)
+FREED = machine(0, Phase.PENDING)
+GATES = limits(pool("a", boot_deadline=600.0, gated_deadline=1000.0, spill_after=1e9))
+
+
+@pytest.mark.parametrize(
+    ("one", "seen", "timed_out", "due"),
+    [
+        pytest.param(slot(submitted=NOW - 999), HELD, False, NOW + 1, id="held back beyond its boot deadline: it may"),
+        pytest.param(slot(submitted=NOW - 1000), HELD, True, None, id="at the deadline of its gates: it failed"),
+        pytest.param(
+            slot(submitted=NOW - 999, gated=True), FREED, False, NOW + 600, id="just lifted: its boot begins now"
+        ),
+        pytest.param(slot(submitted=NOW - 1500, lifted=NOW - 599), FREED, False, NOW + 1, id="lifted, and still boots"),
+        pytest.param(slot(submitted=NOW - 1500, lifted=NOW - 600), FREED, True, None, id="lifted, and did not run"),
+        pytest.param(
+            slot(submitted=NOW - 600), FREED, True, None, id="never held back: its boot counts from its create"
+        ),
+    ],
+)
+def test_gates_have_a_deadline_of_their_own(one: Slot, seen: Machine, timed_out: bool, due: float | None) -> None:
+    made = plan(memory(record(replace(one, seen=True, failure=seen.failure))), snapshot(seen), limits=GATES)
+    ended = after(made).slots[0]
+    assert (ended.verdict is Verdict.FAILED) is timed_out
+    if timed_out:
+        assert (ended.delete, ended.failure) == (DeleteReason.TIMED_OUT, seen.failure or LATE)
+    else:
+        assert made.due == due
 
 
 def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> None:

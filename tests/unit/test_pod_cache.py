@@ -10,7 +10,7 @@ import pytest
 from provisioner.backends.pod_cache import UNRESOLVED, PodCache
 from provisioner.backends.pods import Identity, Pod, Reading
 from provisioner.backends.resolver import Resolver
-from provisioner.model import Create, LossCause, Notice, Phase
+from provisioner.model import Create, ErrorClass, Failure, LossCause, Notice, Phase
 from tests.waiting import until
 
 IDENTITY = Identity("demo", "gke-main")
@@ -218,3 +218,41 @@ def test_a_server_whose_versions_are_no_numbers_is_followed_by_its_events_alone(
     assert cache.machines(0.0) == {}
     cache.apply("ADDED", pod(1, 1, resourceVersion="abd"))
     assert name(1) in cache.machines(0.0)
+
+
+# --- pods that no node takes ------------------------------------------------------------------------------------------
+
+SAID = Failure(ErrorClass.QUOTA, "FailedScaleUp: GCE quota exceeded.")
+
+
+def unplaced(number: int, version: int) -> Pod:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no cpu"}
+    return {**pod(number, version), "status": {"phase": "Pending", "conditions": [condition]}}
+
+
+def test_a_pod_counts_as_unplaced_once_it_has_waited_and_until_it_has_a_node(cache: PodCache, clock: Watch) -> None:
+    cache.replace(readings(unplaced(1, 5), pod(2, 6)), "9")
+    assert cache.unplaced(3.0) == frozenset()
+    clock.now += 2
+    cache.apply("ADDED", unplaced(3, 10))
+    clock.now += 1
+    assert cache.unplaced(3.0) == {"u1"}
+    clock.now += 2
+    assert cache.unplaced(3.0) == {"u1", "u3"}
+    cache.apply("MODIFIED", pod(1, 11))
+    cache.apply("DELETED", unplaced(3, 12))
+    assert cache.unplaced(0.0) == frozenset()
+
+
+def test_what_is_said_of_an_unplaced_pod_stands_before_the_schedulers_words(cache: PodCache) -> None:
+    cache.replace(readings(unplaced(1, 5), pod(2, 6)), "9")
+    before = cache.machines(0.0)
+    assert cache.explain({"u1": SAID, "u2": SAID})
+    after = cache.machines(1.0)
+    text = "FailedScaleUp: GCE quota exceeded.; Unschedulable: no cpu"
+    assert after[name(1)].failure == Failure(ErrorClass.QUOTA, text)
+    assert after[name(2)] is before[name(2)], "of a pod that merely starts nothing is said"
+    assert not cache.explain({"u1": SAID})
+    assert cache.machines(2.0) is after
+    cache.apply("MODIFIED", pod(1, 10))
+    assert cache.machines(3.0)[name(1)].failure is None

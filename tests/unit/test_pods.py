@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from provisioner.backends import BackendError
-from provisioner.backends.pods import DEFAULT_GRACE_SECONDS, Ending, Identity, Pod, label_value, machine_of
-from provisioner.model import Create, ErrorClass, Fingerprint, LossCause, Phase
+from provisioner.backends.pods import DEFAULT_GRACE_SECONDS, Ending, Identity, Pod, is_unplaced, label_value, machine_of
+from provisioner.model import Create, ErrorClass, Failure, Fingerprint, LossCause, Phase
+from provisioner.pressure import ROUND_ERRORS
 
 NAME = "hf-abcdefghij-000007"
 IDENTITY = Identity("demo", "gke-main")
@@ -36,6 +37,10 @@ def disrupted(reason: str, message: str = "", status: str = "True") -> dict[str,
 
 def waiting(reason: str, message: str = "", **more: Any) -> dict[str, Any]:
     return {"name": "main", "state": {"waiting": {"reason": reason, "message": message}}, **more}
+
+
+def terminated(reason: str, code: int, **more: Any) -> dict[str, Any]:
+    return {"name": "main", "state": {"terminated": {"reason": reason, "exitCode": code}}, **more}
 
 
 @pytest.mark.parametrize(
@@ -125,8 +130,38 @@ def test_another_incarnation_is_a_difference(changed: Pod, why: str) -> None:
         pytest.param(pod({"phase": "Failed", "reason": "Preempting"}), LossCause.PREEMPTED, id="failed: Preempting"),
         pytest.param(pod({"phase": "Failed", "reason": "NodeShutdown"}), LossCause.NODE, id="failed: NodeShutdown"),
         pytest.param(pod({"phase": "Failed", "reason": "Terminated"}), LossCause.NODE, id="failed: Terminated"),
-        pytest.param(pod({"phase": "Failed"}), LossCause.UNKNOWN, id="failed by itself"),
-        pytest.param(pod({"phase": "Succeeded"}), LossCause.UNKNOWN, id="exited"),
+        *(
+            pytest.param(
+                pod({"phase": "Failed", "conditions": [disrupted("TerminationByKubelet", message)]}), cause, id=message
+            )
+            for message, cause in (
+                ("Pod was terminated in response to imminent node shutdown.", LossCause.NODE),
+                ("The node was low on resource: memory.", LossCause.EVICTED),
+                ("Preempted in order to admit critical pod", LossCause.PREEMPTED),
+            )
+        ),
+        pytest.param(pod({"phase": "Failed", "reason": "OutOfpods"}), LossCause.NODE, id="failed: its node refused it"),
+        pytest.param(pod({"phase": "Failed", "reason": "New"}), LossCause.UNKNOWN, id="failed: nobody knows yet why"),
+        pytest.param(
+            pod({"phase": "Failed", "reason": "DeadlineExceeded"}), LossCause.EXITED, id="its own deadline passed"
+        ),
+        pytest.param(pod({"phase": "Failed"}), LossCause.UNKNOWN, id="failed, and nobody says why"),
+        *(
+            pytest.param(
+                pod({"phase": "Failed", "containerStatuses": [terminated(reason, code)]}), cause, id=f"failed: {reason}"
+            )
+            for reason, code, cause in (
+                ("Error", 3, LossCause.EXITED),
+                ("OOMKilled", 137, LossCause.EXITED),
+                ("ContainerStatusUnknown", 137, LossCause.NODE),
+            )
+        ),
+        pytest.param(
+            terminating({"phase": "Failed", "containerStatuses": [terminated("Error", 143)]}),
+            LossCause.DELETED,
+            id="ended because it was deleted",
+        ),
+        pytest.param(pod({"phase": "Succeeded"}), LossCause.EXITED, id="exited well"),
         *(
             pytest.param(
                 pod({"phase": "Failed", "reason": "Terminated"}, spec), LossCause.PREEMPTED, id=f"Spot: {spec}"
@@ -185,6 +220,9 @@ def test_a_machine_marked_for_disruption_still_runs() -> None:
     assert machine_of(seen)[0].phase is Phase.RUNNING
 
 
+UNREADY = {"type": "Ready", "status": "False", "reason": "ContainersNotReady", "message": "main is not ready"}
+OUT_OF_MEMORY = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
+SIDECAR = {"initContainers": [{"name": "proxy", "restartPolicy": "Always"}]}
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes: no cpu"}
 GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "waits for a gate"}
 
@@ -195,7 +233,6 @@ GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
         pytest.param(
             {"conditions": [UNSCHEDULABLE]}, ErrorClass.STOCKOUT, "Unschedulable: 0/3 nodes: no cpu", id="unschedulable"
         ),
-        pytest.param({"conditions": [GATED]}, ErrorClass.OTHER, "SchedulingGated: waits for a gate", id="gated"),
         *(
             pytest.param(
                 {"containerStatuses": [waiting(reason, "no such image")]},
@@ -248,6 +285,57 @@ GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
             id="failed, in its container's words",
         ),
         pytest.param(
+            {"phase": "Succeeded", "containerStatuses": [terminated("Completed", 0)]},
+            ErrorClass.OTHER,
+            "main: Completed: exit code 0",
+            id="exited well",
+        ),
+        pytest.param(
+            {"phase": "Failed", "conditions": [disrupted("DeletionByPodGC", "PodGC: node no longer exists")]},
+            ErrorClass.OTHER,
+            "DeletionByPodGC: PodGC: node no longer exists",
+            id="failed, in the words of who ended it",
+        ),
+        pytest.param(
+            {"phase": "Pending", "conditions": [disrupted("EvictionByEvictionAPI", "Eviction API: evicting")]},
+            ErrorClass.OTHER,
+            "EvictionByEvictionAPI: Eviction API: evicting",
+            id="about to be ended before it ran",
+        ),
+        pytest.param(
+            {
+                "phase": "Failed",
+                "initContainerStatuses": [terminated("Error", 143) | {"name": "proxy"}],
+                "containerStatuses": [terminated("Error", 3, lastState={"terminated": {"exitCode": 1}})],
+            },
+            ErrorClass.OTHER,
+            "main: Error: exit code 3",
+            id="failed: a sidecar is only stopped with the others",
+        ),
+        pytest.param(
+            {
+                "phase": "Running",
+                "conditions": [UNREADY],
+                "initContainerStatuses": [{"name": "proxy", "ready": True, "state": {"running": {}}}],
+                "containerStatuses": [
+                    {"name": "main", "ready": False, "state": {"running": {}}, "lastState": OUT_OF_MEMORY}
+                ],
+            },
+            ErrorClass.OTHER,
+            "main: OOMKilled: exit code 137",
+            id="it runs again after it was out of memory, and is not ready",
+        ),
+        pytest.param(
+            {
+                "phase": "Pending",
+                "initContainerStatuses": [waiting("CrashLoopBackOff", "back-off 10s", lastState=OUT_OF_MEMORY)],
+                "containerStatuses": [waiting("PodInitializing")],
+            },
+            ErrorClass.OTHER,
+            "main: CrashLoopBackOff: back-off 10s: OOMKilled: exit code 137",
+            id="an init container is in a crash loop",
+        ),
+        pytest.param(
             {
                 "phase": "Running",
                 "conditions": [
@@ -266,9 +354,7 @@ GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
     ],
 )
 def test_failure(status: dict[str, Any], error: ErrorClass, text: str) -> None:
-    failure = machine_of(pod(status))[0].failure
-    assert failure is not None
-    assert (failure.error, failure.text) == (error, text)
+    assert machine_of(pod(status, SIDECAR))[0].failure == Failure(error, text)
 
 
 @pytest.mark.parametrize(
@@ -282,11 +368,55 @@ def test_failure(status: dict[str, Any], error: ErrorClass, text: str) -> None:
             {"initContainerStatuses": [{"name": "setup", "state": {"terminated": {"exitCode": 0}}}]},
             id="init container ended well",
         ),
+        pytest.param(
+            {
+                "initContainerStatuses": [{"name": "proxy", "started": True, "ready": False, "state": {"running": {}}}],
+                "containerStatuses": [waiting("PodInitializing")],
+            },
+            id="a sidecar runs beside what starts",
+        ),
         pytest.param(running()["status"], id="running"),
+        pytest.param(
+            running(containerStatuses=[{"name": "main", "ready": True, "lastState": OUT_OF_MEMORY}])["status"],
+            id="running again, and ready",
+        ),
     ],
 )
 def test_a_pod_that_is_starting_or_running_has_no_failure(status: dict[str, Any]) -> None:
     assert machine_of(pod(status))[0].failure is None
+
+
+def test_a_gated_pod_is_held_back_and_says_by_what() -> None:
+    gates = [{"name": "queue.example.com/wait"}, {"name": "other"}]
+    machine = machine_of(pod({"phase": "Pending", "conditions": [GATED]}, {"schedulingGates": gates}))[0]
+    assert machine.gated
+    text = "SchedulingGated: waits for a gate: queue.example.com/wait, other"
+    assert machine.failure == Failure(ErrorClass.OTHER, text)
+
+
+def test_a_pod_whose_gates_were_just_lifted_is_starting() -> None:
+    machine = machine_of(pod({"phase": "Pending", "conditions": [GATED]}))[0]
+    assert (machine.gated, machine.failure) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("status", "unplaced"),
+    [
+        pytest.param({"conditions": [UNSCHEDULABLE]}, True, id="no node takes it"),
+        pytest.param({"conditions": [GATED]}, False, id="gated"),
+        pytest.param({"containerStatuses": [waiting("ErrImagePull")]}, False, id="on its node"),
+        pytest.param({}, False, id="new"),
+    ],
+)
+def test_unplaced(status: dict[str, Any], unplaced: bool) -> None:
+    assert is_unplaced(machine_of(pod(status))[0]) is unplaced
+
+
+def test_what_is_merely_slow_never_stops_a_pool_at_once() -> None:
+    seen = pod({"phase": "Running", "conditions": [UNREADY], "containerStatuses": [{"state": {"running": {}}}]})
+    failure = machine_of(seen)[0].failure
+    assert failure is not None
+    assert failure.error in ROUND_ERRORS
 
 
 def test_long_messages_are_cut() -> None:

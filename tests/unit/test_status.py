@@ -246,9 +246,11 @@ NOTICE = Notice(LossCause.PREEMPTED, NOW + 25.5)
 @pytest.mark.parametrize(
     ("one", "listed", "loss"),
     [
-        pytest.param(running(0, Verdict.LOST), False, Loss(0), id="lost: gone"),
-        pytest.param(running(0, Verdict.SUCCEEDED, notice=NOTICE), False, Loss(25), id="noticed: the seconds left"),
-        pytest.param(running(0, Verdict.SUCCEEDED, notice=Notice(LossCause.NODE, NOW - 9)), False, Loss(0),
+        pytest.param(running(0, Verdict.LOST), False, Loss(0, "unknown"), id="lost: gone"),
+        pytest.param(running(0, Verdict.LOST, cause=LossCause.EXITED), False, Loss(0, "exited"), id="lost, and why"),
+        pytest.param(running(0, Verdict.SUCCEEDED, notice=NOTICE), False, Loss(25, "preempted"),
+                     id="noticed: the seconds left"),
+        pytest.param(running(0, Verdict.SUCCEEDED, notice=Notice(LossCause.NODE, NOW - 9)), False, Loss(0, "node"),
                      id="noticed, and overdue: no seconds left"),
         pytest.param(running(0, Verdict.SUCCEEDED), True, None, id="it runs: nothing"),
         pytest.param(running(0, notice=NOTICE), False, None, id="not yet told as succeeded: nothing"),

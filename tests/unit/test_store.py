@@ -425,7 +425,13 @@ def test_a_document_that_does_not_fit_the_model_is_named(state: StateDir, table,
 
 @pytest.mark.parametrize(
     ("table", "document"),
-    [("answers", {"answer": "{}"}), ("answers", {"answer": 1, "ended": True}), ("lost", {}), ("lost", {"grace": "1"})],
+    [
+        ("answers", {"answer": "{}"}),
+        ("answers", {"answer": 1, "ended": True}),
+        ("lost", {}),
+        ("lost", {"grace": 1}),
+        ("lost", {"grace": "1", "cause": "node"}),
+    ],
 )
 def test_a_status_document_that_does_not_fit_is_named(state: StateDir, table: str, document: dict) -> None:
     fill(state)
@@ -440,10 +446,12 @@ def test_a_status_document_that_does_not_fit_is_named(state: StateDir, table: st
 
 
 def test_status_is_what_was_written_last(state: StateDir) -> None:
-    state.status.write({"r1": Answer('{"requestId":"r1"}', False), "r2": Answer("{}", True)}, {"host": Loss(30)})
+    state.status.write(
+        {"r1": Answer('{"requestId":"r1"}', False), "r2": Answer("{}", True)}, {"host": Loss(30, "evicted")}
+    )
     assert state.status.read_answers(["r1", "nobody"]) == {"r1": Answer('{"requestId":"r1"}', False)}
     assert state.status.read_answer("nobody") is None
-    assert state.status.read_lost() == {"host": Loss(30)}
+    assert state.status.read_lost() == {"host": Loss(30, "evicted")}
     StateDir(state.path).status.write({"r3": Answer("…", True)}, {})
     assert state.status.read_all() == {"r3": Answer("…", True)}
     assert state.status.read_lost() == {}

@@ -1,0 +1,94 @@
+"""What Events say of a pod that no node takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from provisioner.backends.pod_events import explanations
+from provisioner.model import ErrorClass, Failure
+
+ZONE = "Node scale up in zones us-east1-b associated with this pod failed: {}. Pod is at risk of not being scheduled."
+STOCKOUT, QUOTA = ZONE.format("GCE out of resources"), ZONE.format("GCE quota exceeded")
+TRIED = "pod triggered scale-up: [{https://www.googleapis.com/compute/v1/projects/p/instanceGroups/g 0->1 (max: 9)}]"
+NOT_TRIED = "pod didn't trigger scale-up: 1 in backoff after failed scale-up"
+
+
+def event(reason: str, message: str, second: int = 0, uid: str = "u1", **more: Any) -> dict[str, Any]:
+    at = f"2025-01-01T00:00:{second:02}Z"
+    return {"reason": reason, "message": message, "involvedObject": {"uid": uid}, "lastTimestamp": at, **more}
+
+
+@pytest.mark.parametrize(
+    ("events", "error", "text"),
+    [
+        pytest.param([event("FailedScaleUp", STOCKOUT)], ErrorClass.STOCKOUT, STOCKOUT, id="out of resources"),
+        pytest.param([event("FailedScaleUp", QUOTA)], ErrorClass.QUOTA, QUOTA, id="quota exceeded"),
+        pytest.param(
+            [event("FailedScaleUp", ZONE.format("IP space exhausted"))],
+            ErrorClass.STOCKOUT,
+            ZONE.format("IP space exhausted"),
+            id="any other failure is a place without machines",
+        ),
+        pytest.param(
+            [event("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 max node group size reached, quota exceeded")],
+            ErrorClass.STOCKOUT,
+            "1 max node group size reached",
+            id="no try was made",
+        ),
+        pytest.param([event("TriggeredScaleUp", TRIED)], ErrorClass.STOCKOUT, TRIED, id="a try is under way"),
+        pytest.param(
+            [event("FailedScaleUp", QUOTA, 1), event("NotTriggerScaleUp", NOT_TRIED, 2)],
+            ErrorClass.QUOTA,
+            QUOTA,
+            id="that no other try was made does not hide why one failed",
+        ),
+        pytest.param(
+            [event("FailedScaleUp", QUOTA, 1), event("TriggeredScaleUp", TRIED, 2)],
+            ErrorClass.STOCKOUT,
+            TRIED,
+            id="another try ends what the one before said",
+        ),
+        pytest.param(
+            [event("FailedScaleUp", STOCKOUT, 2), event("FailedScaleUp", QUOTA, 1)],
+            ErrorClass.STOCKOUT,
+            STOCKOUT,
+            id="the last of a kind counts, in whatever order they come",
+        ),
+        pytest.param(
+            [event("FailedScaleUp", QUOTA, 5), event("TriggeredScaleUp", TRIED, 5)],
+            ErrorClass.QUOTA,
+            QUOTA,
+            id="within one second a try comes before its failure",
+        ),
+        pytest.param(
+            [
+                event("TriggeredScaleUp", TRIED, 5),
+                event("FailedScaleUp", QUOTA, lastTimestamp=None, eventTime="2025-01-01T00:00:06.000000Z"),
+            ],
+            ErrorClass.QUOTA,
+            QUOTA,
+            id="Events of the newer form have another time",
+        ),
+    ],
+)
+def test_the_last_word(events: list[dict[str, Any]], error: ErrorClass, text: str) -> None:
+    told = explanations(events, {"u1"})["u1"]
+    assert told.error is error
+    assert text in told.text
+
+
+def test_only_the_pods_asked_about_are_explained_each_by_its_own_events() -> None:
+    events = [
+        event("FailedScaleUp", QUOTA, uid="u1"),
+        event("FailedScaleUp", STOCKOUT, uid="u2"),
+        event("FailedScaleUp", QUOTA, uid="u3"),
+        {"reason": "FailedScaleUp", "message": QUOTA},
+        event("Scheduled", "assigned", uid="u4"),
+    ]
+    told = explanations(events, {"u1", "u2", "u4"})
+    assert told == {
+        "u1": Failure(ErrorClass.QUOTA, f"FailedScaleUp: {QUOTA}"),
+        "u2": Failure(ErrorClass.STOCKOUT, f"FailedScaleUp: {STOCKOUT}"),
+    }
