@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MODES = frozenset(
     # of pods, and on the way to the Kubernetes API
-    {"crash", "image_pull", "invalid", "never_ready", "quota", "slow_start", "stockout", "stuck"}
+    {"bad_config", "crash", "image_pull", "invalid", "never_ready", "quota", "slow_start", "stockout", "stuck"}
     | {"denied", "hang", "list_error", "lost_response", "no_watchlist", "throttled", "unavailable"}
     | {"watch_cut", "watch_gone"}
     # of instances and their groups, of operations, and on the way to the Compute API

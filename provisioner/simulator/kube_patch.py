@@ -21,6 +21,7 @@ _MERGE_KEYS = {
     "initContainerStatuses": "name",
     "ownerReferences": "uid",
     "podIPs": "ip",
+    "schedulingGates": "name",
     "volumeMounts": "mountPath",
     "volumes": "name",
 }

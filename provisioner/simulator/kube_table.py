@@ -107,6 +107,8 @@ def pod_word(pod: Json) -> str:
     """The one word for what a pod does, as the real server finds it."""
     status = pod["status"]
     word: str = status.get("reason") or status.get("phase") or "Unknown"
+    if (condition_of(pod, "PodScheduled") or {}).get("reason") == "SchedulingGated":
+        word = "SchedulingGated"
     for one in reversed(container_statuses(pod)):
         state = one.get("state") or {}
         waiting, terminated = state.get("waiting") or {}, state.get("terminated") or {}

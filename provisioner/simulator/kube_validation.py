@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from provisioner.simulator.kube_amounts import amount_causes, check_amounts
@@ -18,6 +18,7 @@ from provisioner.simulator.kube_errors import (
     required,
     unknown_reference,
 )
+from provisioner.simulator.kube_gates import gate_causes, gates, lift_causes, lifted
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _DNS_LABEL = re.compile(_LABEL)
@@ -64,6 +65,7 @@ _TYPES: Mapping[str, tuple[type, str]] = {
     "spec.containers": (list, "[]v1.Container"),
     "spec.restartPolicy": (str, "v1.RestartPolicy"),
     "spec.nodeName": (str, "string"),
+    "spec.schedulingGates": (list, "[]v1.PodSchedulingGate"),
     "spec.terminationGracePeriodSeconds": (int, "int64"),
     "status": (dict, "v1.PodStatus"),
     "status.phase": (str, "v1.PodPhase"),
@@ -113,7 +115,7 @@ def check_shape(kind: str, document: object) -> Json:
     for path in ("metadata.labels", "metadata.annotations"):
         for key, value in (_at(document, path) or {}).items():
             _check_type(kind, f"{path}.{key}", value, str, "string")
-    for path in ("spec.containers", "status.conditions", "status.containerStatuses"):
+    for path in ("spec.containers", "spec.schedulingGates", "status.conditions", "status.containerStatuses"):
         for item in _at(document, path) or []:
             _check_type(kind, path, item, dict, _TYPES[path][1].removeprefix("[]"))
     for container in _at(document, "spec.containers") or []:
@@ -197,6 +199,7 @@ def _spec_causes(spec: Json) -> Iterator[Cause]:
                 yield unknown_reference(f"{where}.volumeMounts[{place}].name", mount.get("name", ""))
     if spec.get("restartPolicy") not in ("Always", "OnFailure", "Never"):
         yield not_supported("spec.restartPolicy", spec.get("restartPolicy"), ("Always", "OnFailure", "Never"))
+    yield from gate_causes(spec)
     hostname = spec.get("hostname") or ""
     if len(hostname) > 63:
         yield bad_value("spec.hostname", hostname, "must be no more than 63 characters")
@@ -215,7 +218,7 @@ def with_defaults(pod: Json) -> Json:
         filled["terminationGracePeriodSeconds"] = 1
     if "serviceAccountName" in spec:
         filled["serviceAccount"] = spec["serviceAccountName"]
-    return {"metadata": pod.get("metadata") or {}, "spec": filled}
+    return {"metadata": pod.get("metadata") or {}, "spec": lifted(filled)}
 
 
 def _container_with_defaults(container: Json) -> Json:
@@ -231,8 +234,12 @@ def generated_base(name: str) -> str:
 
 
 def check_update(old: Json, new: Json) -> None:
-    """422 when an update changes what cannot change in a pod's spec: images, tolerations and deadlines can."""
-    if _frozen(old["spec"]) == _frozen(new.get("spec") or {}):
+    """422 when an update changes what cannot change in a pod's spec: images, tolerations, deadlines and gates can."""
+    if causes := list(lift_causes(old["spec"], new.get("spec") or {})):
+        raise invalid("Pod", old["metadata"]["name"], causes)
+    free = {"activeDeadlineSeconds", "tolerations", "schedulingGates"}
+    free |= {"nodeSelector", "affinity"} if gates(old["spec"]) else set()
+    if _frozen(old["spec"], free) == _frozen(new.get("spec") or {}, free):
         return
     words = (
         "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
@@ -242,12 +249,11 @@ def check_update(old: Json, new: Json) -> None:
     raise invalid("Pod", old["metadata"]["name"], [Cause("spec", "FieldValueForbidden", words)])
 
 
-def _frozen(spec: Json) -> Json:
+def _frozen(spec: Json, free: Collection[str]) -> Json:
     lists = {
         key: [{**container, "image": ""} for container in spec.get(key) or []]
         for key in ("containers", "initContainers")
     }
-    free = ("activeDeadlineSeconds", "tolerations")
     return {**{key: value for key, value in spec.items() if key not in free}, **lists}
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from provisioner.simulator import pod_status
 from provisioner.simulator.kube_errors import Json
 from provisioner.simulator.kube_events import AUTOSCALER, KUBELET, SCHEDULER, Recorder
+from provisioner.simulator.kube_gates import gates
 from provisioner.simulator.kube_nodes import Nodes
 from provisioner.simulator.kube_settings import PodTimings
 from provisioner.simulator.kube_store import Store, Stored
@@ -25,9 +26,12 @@ STUCK_LOOK = 5.0
 
 _NO_MESSAGE = "0/{n} nodes are available: {n} Insufficient cpu, {n} Insufficient memory. "
 _NO_VICTIMS = "preemption: 0/{n} nodes are available: {n} No preemption victims found for incoming pod."
-_OUT_OF_RESOURCES = (
-    "Node scale up in zones us-central1-a associated with this pod failed: GCE out of resources. "
-    "Pod is at risk of not being scheduled."
+_SCALE_UP = (
+    "pod triggered scale-up: [{https://www.googleapis.com/compute/v1/projects/simulator/zones/us-central1-a"
+    "/instanceGroups/gke-simulator-default-pool-grp 3->4 (max: 1000)}]"
+)
+_NO_NODE = (
+    "Node scale up in zones us-central1-a associated with this pod failed: {}. Pod is at risk of not being scheduled."
 )
 _NO_SCALE_UP = "pod didn't trigger scale-up: 1 in backoff after failed scale-up"
 
@@ -48,16 +52,16 @@ class Life:
     # --- begin --------------------------------------------------------------------------------------------------------
 
     def begin(self, pod: Stored) -> None:
-        """A pod was created: it will be scheduled, unless it waits for a scheduler that is not here."""
-        if pod.document["spec"]["schedulerName"] != SCHEDULER:
+        """A pod was created: it will be scheduled, unless gates hold it back, or its scheduler is not here."""
+        if pod.document["spec"]["schedulerName"] != SCHEDULER or gates(pod.document["spec"]):
             return
         self._later(self._delay(self.timings.schedule), pod, self._schedule)
 
     def _schedule(self, pod: Stored) -> None:
         if pod.document["spec"].get("nodeName"):
             return
-        if self._strikes("stockout", pod):
-            self._no_room(pod)
+        if fault := self._strikes("stockout", pod):
+            self._no_room(pod, str(fault.params.get("words", "GCE out of resources")))
             self._later(self.timings.reschedule, pod, self._schedule)
             return
         node, address = self.nodes.bind()
@@ -70,18 +74,25 @@ class Life:
         extra = float(slow.params.get("seconds", SLOW_START)) if slow else 0.0
         self._later(self._delay(self.timings.start) + extra, bound, self._start)
 
-    def _no_room(self, pod: Stored) -> None:
+    def _no_room(self, pod: Stored, why: str) -> None:
+        """The scheduler finds no node, and the autoscaler cannot make one."""
         count = self._node_store.count("")
         message = (_NO_MESSAGE + _NO_VICTIMS).format(n=count)
-        first = pod_status.condition_of(pod.document, "PodScheduled") is None
+        first = (pod_status.condition_of(pod.document, "PodScheduled") or {}).get("reason") != "Unschedulable"
         if first:
             pod = self._pods.put(pod_status.unschedulable(pod.document, self._now(), message))
         self._recorder.say(pod, SCHEDULER, "FailedScheduling", message)
         if first:
-            self._recorder.say(pod, AUTOSCALER, "FailedScaleUp", _OUT_OF_RESOURCES)
+            self._recorder.say(pod, AUTOSCALER, "TriggeredScaleUp", _SCALE_UP)
+            self._recorder.say(pod, AUTOSCALER, "FailedScaleUp", _NO_NODE.format(why))
         self._recorder.say(pod, AUTOSCALER, "NotTriggerScaleUp", _NO_SCALE_UP)
 
     def _start(self, pod: Stored) -> None:
+        if fault := self._strikes("bad_config", pod):
+            words = str(fault.params.get("words", 'secret "grid" not found'))
+            held = self._pods.put(pod_status.waiting(pod.document, "CreateContainerConfigError", words))
+            self._recorder.say(held, KUBELET, "Failed", f"Error: {words}")
+            return
         image = pod.document["spec"]["containers"][0]["image"]
         if self._strikes("image_pull", pod):
             self._pull_failed(pod, image, self.timings.backoff_first)
@@ -128,11 +139,13 @@ class Life:
             self._pods.put(pod_status.ready(pod.document, self._now()))
 
     def _crash(self, pod: Stored, fault: Fault, restarts: int) -> None:
-        if pod.document["spec"]["restartPolicy"] == "Never":
-            self._end(pod, "Failed", 1)
+        code = int(fault.params.get("exit_code", 1))
+        state = pod_status.terminated(pod.document, code, self._now(), str(fault.params.get("reason", "")))
+        if pod.document["spec"]["restartPolicy"] in ("Never", "OnFailure" if code == 0 else "Never"):
+            self._end(pod, "Failed" if code else "Succeeded", state)
             return
         wait = min(self.timings.backoff_first * 2 ** (restarts - 1), self.timings.backoff_last)
-        held = self._pods.put(pod_status.crashed(pod.document, self._now(), restarts, wait))
+        held = self._pods.put(pod_status.crashed(pod.document, state, self._now(), restarts, wait))
         name = pod.document["spec"]["containers"][0]["name"]
         words = f"Back-off restarting failed container {name} in pod {pod.name}_{pod.namespace}({pod.uid})"
         self._recorder.say(held, KUBELET, "BackOff", words)
@@ -145,7 +158,8 @@ class Life:
 
         def stopped(pod: Stored) -> None:
             if not pod_status.is_ended(pod.document):
-                pod = self._end(pod, "Failed", 143, reason, message)
+                state = pod_status.terminated(pod.document, 143, self._now())
+                pod = self._end(pod, "Failed", state, reason, message)
             self.confirm(pod)
 
         self._later(within, pod, stopped, always=True)
@@ -186,20 +200,26 @@ class Life:
                 return
             words = "PodGC: node no longer exists"
             doomed = pod_status.disrupted(pod.document, "DeletionByPodGC", words, self._now())
-            failed = self._pods.put(pod_status.ended(doomed, "Failed", 137, self._now()))
+            killed = pod_status.terminated(doomed, 137, self._now())
+            failed = self._pods.put(pod_status.ended(doomed, "Failed", killed, self._now()))
             self._later(self._delay(self.timings.confirm), failed, collect, always=True)
 
         self._lost_nodes.add(pod.document["spec"]["nodeName"])
         self._later(self.timings.node_gone, pod, collect, always=True)
+
+    def lifted(self, before: Json, pod: Stored) -> None:
+        """A client may have lifted the last gate: then the pod is scheduled."""
+        if gates(before["spec"]) and not gates(pod.document["spec"]):
+            self.begin(pod)
 
     def left(self, before: Json, after: Json) -> None:
         """A client may have ended the pod by writing its status: then its node has room again."""
         if pod_status.is_ended(after) and not pod_status.is_ended(before):
             self._leave_node(after)
 
-    def _end(self, pod: Stored, phase: str, exit_code: int, reason: str = "", message: str = "") -> Stored:
+    def _end(self, pod: Stored, phase: str, state: Json, reason: str = "", message: str = "") -> Stored:
         self._leave_node(pod.document)
-        return self._pods.put(pod_status.ended(pod.document, phase, exit_code, self._now(), reason, message))
+        return self._pods.put(pod_status.ended(pod.document, phase, state, self._now(), reason, message))
 
     def _leave_node(self, pod: Json) -> None:
         self.nodes.unbind(pod["spec"].get("nodeName", ""))

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from provisioner.simulator.kube_errors import Json
+from provisioner.simulator.kube_gates import gates
 
 CONDITIONS = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
 
@@ -115,7 +116,13 @@ def _digest(text: str) -> str:
 
 def created(pod: Json, qos: str) -> Json:
     """As the server stores a new pod."""
-    return {**pod, "status": {"phase": "Pending", "qosClass": qos}}
+    stored = {**pod, "status": {"phase": "Pending", "qosClass": qos}}
+    if not gates(pod["spec"]):
+        return stored
+    words = "Scheduling is blocked due to non-empty scheduling gates"
+    return with_condition(
+        stored, "PodScheduled", "False", pod["metadata"]["creationTimestamp"], "SchedulingGated", words
+    )
 
 
 def unschedulable(pod: Json, now: str, message: str) -> Json:
@@ -159,27 +166,27 @@ def ready(pod: Json, now: str) -> Json:
     return with_condition(pod, "Ready", "True", now)
 
 
-def terminated(pod: Json, exit_code: int, now: str) -> Json:
-    """The state of a container that has ended."""
-    reason = "Completed" if exit_code == 0 else "Error"
+def terminated(pod: Json, exit_code: int, now: str, reason: str = "") -> Json:
+    """The state of a container that has ended; ``reason`` such as OOMKilled, else what follows from the code."""
+    reason = reason or ("Completed" if exit_code == 0 else "Error")
     started = pod["status"].get("startTime", now)
     return {"terminated": {"exitCode": exit_code, "reason": reason, "startedAt": started, "finishedAt": now}}
 
 
-def crashed(pod: Json, now: str, restarts: int, wait: float) -> Json:
-    """A container ended with an error and waits to be started again."""
+def crashed(pod: Json, last: Json, now: str, restarts: int, wait: float) -> Json:
+    """A container ended, as ``last`` says, and waits to be started again."""
     container = pod["spec"]["containers"][0]["name"]
     metadata = pod["metadata"]
     whose = f"container={container} pod={metadata['name']}_{metadata['namespace']}({metadata['uid']})"
     message = f"back-off {wait:.0f}s restarting failed {whose}"
     state = {"waiting": {"reason": "CrashLoopBackOff", "message": message}}
-    return _unready(with_containers(pod, state, restarts=restarts, last=terminated(pod, 1, now)), now)
+    return _unready(with_containers(pod, state, restarts=restarts, last=last), now)
 
 
-def ended(pod: Json, phase: str, exit_code: int, now: str, reason: str = "", message: str = "") -> Json:
-    """Every container has ended, for good."""
+def ended(pod: Json, phase: str, state: Json, now: str, reason: str = "", message: str = "") -> Json:
+    """Every container has ended, as ``state`` says, for good."""
     restarts = max((status.get("restartCount", 0) for status in container_statuses(pod)), default=0)
-    pod = with_containers(pod, terminated(pod, exit_code, now), restarts=restarts)
+    pod = with_containers(pod, state, restarts=restarts)
     why = {"reason": reason, "message": message} if reason else {}
     pod = with_status(pod, phase=phase, **why)
     return _unready(pod, now, "PodCompleted" if phase == "Succeeded" else "PodFailed")

@@ -8,12 +8,15 @@ mode           what happens
 =============  =========================================================================================================
 quota          ``params.limit`` (default 0): a create beyond so many pods of the namespace that have not ended is 403
 invalid        a create is 422
-stockout       an attempt to schedule fails: Pending, Unschedulable, FailedScheduling and FailedScaleUp;
-               each attempt (one every ``reschedule`` seconds) is a chance
+stockout       an attempt to schedule fails: Pending, Unschedulable, FailedScheduling and FailedScaleUp, which says
+               ``params.words`` (default ``GCE out of resources``); each attempt (one every ``reschedule`` seconds)
+               is a chance
 slow_start     the pod runs ``params.seconds`` (default 60) later
 image_pull     the image is never pulled: ErrImagePull and ImagePullBackOff in turn
-crash          containers end with exit code 1 after ``params.seconds`` (default 1) of running, each time:
-               CrashLoopBackOff, or the phase Failed where ``restartPolicy`` is Never
+bad_config     containers are never created: CreateContainerConfigError with ``params.words``
+crash          containers end with ``params.exit_code`` (default 1) and ``params.reason`` (such as OOMKilled) after
+               ``params.seconds`` (default 1) of running, each time: CrashLoopBackOff, or the phase Failed or Succeeded
+               where ``restartPolicy`` says so
 never_ready    the pod runs and its readiness probe fails for ever
 stuck          a deleted pod stays, terminating, for as long as the fault stands
 =============  =========================================================================================================
@@ -30,6 +33,7 @@ from typing import Any
 from provisioner.simulator import pod_status
 from provisioner.simulator.kube_errors import Cause, Json, already_exists, invalid, not_found, over_quota
 from provisioner.simulator.kube_events import KUBELET, Recorder
+from provisioner.simulator.kube_gates import lifted
 from provisioner.simulator.kube_settings import PodTimings
 from provisioner.simulator.kube_store import Kind, Store, Stored, Versions
 from provisioner.simulator.kube_validation import check_update, generated_base, validate_pod, with_defaults
@@ -172,6 +176,7 @@ class Cluster:
             return Stored(self.pods.kind, changed, pod.version)
         stored = self.pods.put(changed)
         self._life.left(pod.document, stored.document)
+        self._life.lifted(pod.document, stored)
         metadata = changed["metadata"]
         if metadata.get("deletionGracePeriodSeconds") == 0 and not metadata.get("finalizers"):
             return self._life.remove(stored)
@@ -272,6 +277,6 @@ def _changed(pod: Stored, document: Json) -> Json:
         metadata.pop(key, None)
         if document["metadata"].get(key):
             metadata[key] = document["metadata"][key]
-    changed = {**pod.document, "metadata": metadata, "spec": document["spec"]}
+    changed = {**pod.document, "metadata": metadata, "spec": lifted(document["spec"])}
     validate_pod(changed)
     return changed

@@ -54,7 +54,17 @@ QUICK_PODS = PodTimings(
 )
 """A whole life of a pod in half a second."""
 
-QUICK_WATCH = KubeTimes(call=1.0, silence=2.0, blind=0.3, first_look=5.0, stream=30.0, first_retry=0.02, last_retry=0.2)
+QUICK_WATCH = KubeTimes(
+    call=1.0,
+    silence=2.0,
+    blind=0.3,
+    first_look=5.0,
+    stream=30.0,
+    first_retry=0.02,
+    last_retry=0.2,
+    unplaced=0.2,
+    events=0.3,
+)
 
 
 class Place(ABC):

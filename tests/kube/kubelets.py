@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from textwrap import indent
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -21,25 +21,48 @@ CONFIRM_SECONDS = 0.3
 """Until a deletion is confirmed."""
 EXIT_SECONDS = 4.0
 
+
+class Says(NamedTuple):
+    """What a kubelet says of a pod that does not run."""
+
+    phase: str
+    state: str
+    """Of its containers, as is all else."""
+    last: str = ""
+    """How they ended the last time."""
+    init: str = ""
+    """State of its init containers, which then hold up the others; empty: they have done their work."""
+
+
+OOM = "terminated: {exitCode: 137, reason: OOMKilled, finishedAt: '{{ Now }}'}"
+EXIT_1 = "terminated: {exitCode: 1, reason: Error, finishedAt: '{{ Now }}'}"
+EXIT_3 = "terminated: {exitCode: 3, reason: Error, message: no disk, finishedAt: '{{ Now }}'}"
+BACK_OFF = "waiting: {reason: CrashLoopBackOff, message: back-off restarting failed container}"
+INITIALIZING = "waiting: {reason: PodInitializing}"
+RUNS = "running: {startedAt: '{{ Now }}'}"
+
 FAILING = {
-    "image-pull": ("Pending", "waiting: {reason: ImagePullBackOff, message: Back-off pulling image}"),
-    "config": ("Pending", "waiting: {reason: CreateContainerConfigError, message: 'secret \"grid\" not found'}"),
-    "crash-loop": ("Running", "waiting: {reason: CrashLoopBackOff, message: back-off restarting failed container}"),
-    "never-ready": ("Running", "running: {startedAt: '{{ Now }}'}"),
-    "fails": ("Failed", "terminated: {exitCode: 1, reason: Error, finishedAt: '{{ Now }}'}"),
-    "oom": ("Failed", "terminated: {exitCode: 137, reason: OOMKilled, finishedAt: '{{ Now }}'}"),
+    "image-pull": Says("Pending", "waiting: {reason: ImagePullBackOff, message: Back-off pulling image}"),
+    "config": Says("Pending", "waiting: {reason: CreateContainerConfigError, message: 'secret \"grid\" not found'}"),
+    "crash-loop": Says("Running", BACK_OFF, last=EXIT_1),
+    "oom-loop": Says("Running", BACK_OFF, last=OOM),
+    "oom-restarted": Says("Running", RUNS, last=OOM),
+    "never-ready": Says("Running", RUNS),
+    "fails": Says("Failed", EXIT_1),
+    "oom": Says("Failed", OOM),
+    "init-fails": Says("Failed", INITIALIZING, init=EXIT_3),
+    "init-loop": Says("Pending", INITIALIZING, init=BACK_OFF),
 }
-"""Phase of the pod and state of its containers."""
 
 
 def configuration() -> str:
     """The configuration file of kwok."""
     options = {"podPlayStageParallelism": 32, "nodePlayStageParallelism": 4}
     kwok = {"apiVersion": "config.kwok.x-k8s.io/v1alpha1", "kind": "KwokConfiguration", "options": options}
-    runs = _begins(_status("Running", "running: {startedAt: '{{ Now }}'}", ready=True), "NotIn", FAILING)
+    runs = _begins(_status(Says("Running", RUNS), ready=True), "NotIn", FAILING)
     stages = [
         _stage("runs", **runs),
-        *(_stage(name, **_begins(_status(*state), "In", [name])) for name, state in FAILING.items()),
+        *(_stage(name, **_begins(_status(says), "In", [name])) for name, says in FAILING.items()),
         _stage("exits", **_exits()),
         _stage("deletion", **_deletion()),
     ]
@@ -79,7 +102,7 @@ def _exits() -> dict[str, Any]:
             (_label(), "In", EXITS),
         ),
         "delay": {"durationMilliseconds": int(EXIT_SECONDS * 1000)},
-        "next": _says(_status("Succeeded", "terminated: {exitCode: 0, reason: Completed}")),
+        "next": _says(_status(Says("Succeeded", "terminated: {exitCode: 0, reason: Completed}"))),
     }
 
 
@@ -111,8 +134,8 @@ def _selector(*rules: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def _status(phase: str, state: str, *, ready: bool = False) -> str:
-    """A template of a pod's status, with all its containers in this state."""
+def _status(says: Says, *, ready: bool = False) -> str:
+    """A template of a pod's status, with all its containers in one state."""
     holds = "True" if ready else "False"
     reason = "" if ready else ", reason: ContainersNotReady, message: 'containers with unready status: [main]'"
     address = (
@@ -122,20 +145,45 @@ def _status(phase: str, state: str, *, ready: bool = False) -> str:
     return "\n".join(
         [
             "conditions:",
-            "- {type: Initialized, status: 'True', lastTransitionTime: '{{ Now }}'}",
+            f"- {{type: Initialized, status: '{not says.init}', lastTransitionTime: '{{{{ Now }}}}'}}",
             f"- {{type: ContainersReady, status: '{holds}', lastTransitionTime: '{{{{ Now }}}}'{reason}}}",
             f"- {{type: Ready, status: '{holds}', lastTransitionTime: '{{{{ Now }}}}'{reason}}}",
+            *_inits(says.init),
             "containerStatuses:",
             "{{ range .spec.containers }}",
-            "- name: {{ .name | Quote }}",
-            "  image: {{ .image | Quote }}",
-            f"  ready: {str(ready).lower()}",
-            "  restartCount: 0",
-            f"  state: {{{state}}}",
+            *_container(says.state, ready=ready, last=says.last),
             "{{ end }}",
             "hostIP: {{ NodeIPWith .spec.nodeName | Quote }}",
-            *([] if phase == "Pending" else [address]),
-            f"phase: {phase}",
+            *([] if says.phase == "Pending" else [address]),
+            f"phase: {says.phase}",
             "startTime: '{{ or .status.startTime Now }}'",
         ]
     )
+
+
+def _inits(state: str) -> list[str]:
+    """The init containers: in this state, or else done; those that are always restarted run beside the others."""
+    done = "terminated: {exitCode: 0, reason: Completed, finishedAt: '{{ Now }}'}"
+    return [
+        "{{ if .spec.initContainers }}",
+        "initContainerStatuses:",
+        "{{ range .spec.initContainers }}",
+        '{{ if eq (or .restartPolicy "") "Always" }}',
+        *_container(RUNS, ready=True),
+        "{{ else }}",
+        *_container(state or done, ready=not state),
+        "{{ end }}",
+        "{{ end }}",
+        "{{ end }}",
+    ]
+
+
+def _container(state: str, *, ready: bool, last: str = "") -> list[str]:
+    return [
+        "- name: {{ .name | Quote }}",
+        "  image: {{ .image | Quote }}",
+        f"  ready: {str(ready).lower()}",
+        f"  restartCount: {int(bool(last))}",
+        f"  state: {{{state}}}",
+        *([f"  lastState: {{{last}}}"] if last else []),
+    ]

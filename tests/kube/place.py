@@ -12,7 +12,17 @@ from tests.contract.places import Place
 from tests.kube.proxy import Proxy, Trouble
 from tests.kube.space import Space
 
-TIMES = KubeTimes(call=3.0, silence=30.0, blind=1.0, first_look=10.0, stream=60.0, first_retry=0.05, last_retry=0.5)
+TIMES = KubeTimes(
+    call=3.0,
+    silence=30.0,
+    blind=1.0,
+    first_look=10.0,
+    stream=60.0,
+    first_retry=0.05,
+    last_retry=0.5,
+    unplaced=0.2,
+    events=0.5,
+)
 """Short enough for a test, long enough for a server that shares two cores with all its controllers."""
 SPEC = "terminationGracePeriodSeconds: 1\ncontainers: [{name: main, image: busybox}]\n"
 

@@ -6,8 +6,9 @@ import contextlib
 import json
 import secrets
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,46 +25,14 @@ TOKEN_SECONDS = 7200
 """Longer than any test."""
 
 
-class Space:
-    """A namespace. A context manager: what is in it goes with it, while later tests run already."""
+class Pods:
+    """The pods of a namespace, whoever's, and what others do with them."""
 
-    def __init__(self, admin: Client) -> None:
+    def __init__(self, admin: Client, name: str) -> None:
         self.admin = admin
-        self.name = f"test-{secrets.token_hex(4)}"
-        self._path = f"/api/v1/namespaces/{self.name}"
+        self.name = name
+        self._path = f"/api/v1/namespaces/{name}"
         self.pods_path = f"{self._path}/pods"
-
-    def __enter__(self) -> Self:
-        self.admin.create(
-            "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name}}
-        )
-        self.admin.create(f"{self._path}/serviceaccounts", {"metadata": {"name": ACCOUNT}})
-        for document in yaml.safe_load_all(RBAC.read_text()):
-            self._grant(document)
-        # No pod is admitted before the namespace has its default account.
-        until(lambda: self._exists(f"{self._path}/serviceaccounts/default"), 30, what="the namespace is ready")
-        until(lambda: self.may("create"), 30, what="the role is in force")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-        self.admin.delete(self._path)
-
-    def token(self) -> str:
-        """Of the provisioner's own account."""
-        path = f"{self._path}/serviceaccounts/{ACCOUNT}/token"
-        wish = {"kind": "TokenRequest", "spec": {"expirationSeconds": TOKEN_SECONDS}}
-        answer = self.admin.create(path, {"apiVersion": "authentication.k8s.io/v1", **wish})
-        return str(answer["status"]["token"])
-
-    def write_kubeconfig(self, path: Path, *, server: str = "") -> Path:
-        """A kubeconfig of the provisioner's own account, for the cluster or for a ``server`` before it."""
-        ca = None if server or not self.admin.ca else Path(self.admin.ca)
-        document = kubeconfig(server or self.admin.server, self.token(), ca=ca, namespace=self.name)
-        path.write_text(json.dumps(document))
-        return path
 
     # --- what is there ------------------------------------------------------------------------------------------------
 
@@ -106,16 +75,105 @@ class Space:
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
         self.admin.create(f"{self.pods_path}/{name}/eviction", eviction)
 
+    def lift(self, name: str) -> None:
+        """Take away all scheduling gates, as a queue does that lets a pod go."""
+        self.admin.patch(f"{self.pods_path}/{name}", {"spec": {"schedulingGates": None}})
+
+    def say(self, name: str, reason: str, message: str) -> None:
+        """An Event on a pod, as the autoscaler writes it."""
+        uid = self.pod(name)["metadata"]["uid"]
+        now = _now()
+        event = {
+            "metadata": {"generateName": f"{name}.", "namespace": self.name},
+            "involvedObject": {"kind": "Pod", "namespace": self.name, "name": name, "uid": uid, "apiVersion": "v1"},
+            "reason": reason,
+            "message": message,
+            "type": "Warning",
+            "source": {"component": "cluster-autoscaler"},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        self.admin.create(f"{self._path}/events", event)
+
+    def set_status(self, name: str, **changes: Any) -> None:
+        """Change fields of a pod's status, as its kubelet does."""
+        self.admin.patch(f"{self.pods_path}/{name}/status", {"status": changes})
+
+    def set_condition(self, name: str, kind: str, status: str, **words: str) -> None:
+        """Set one condition, and keep the others. A disruption without its time is called off as stale."""
+        others = [one for one in self.pod(name)["status"]["conditions"] if one["type"] != kind]
+        condition = {"type": kind, "status": status, "lastTransitionTime": _now(), **words}
+        self.set_status(name, conditions=[*others, condition])
+
+    def exit(self, name: str, code: int, reason: str = "") -> None:
+        """Its container ends, for good."""
+        known = self.pod(name)["status"]["containerStatuses"][0]
+        ended = {"exitCode": code, "reason": reason or ("Error" if code else "Completed")}
+        statuses = [{**known, "ready": False, "state": {"terminated": ended}}]
+        self.set_status(name, phase="Failed" if code else "Succeeded", containerStatuses=statuses)
+
+    def _exists(self, path: str) -> bool:
+        with contextlib.suppress(Refused):
+            self.admin.get(path)
+            return True
+        return False
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Space(Pods):
+    """A namespace of our own. A context manager: what is in it goes with it, while later tests run already."""
+
+    def __init__(self, admin: Client) -> None:
+        super().__init__(admin, f"test-{secrets.token_hex(4)}")
+
+    def __enter__(self) -> Self:
+        self.admin.create(
+            "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name}}
+        )
+        self.admin.create(f"{self._path}/serviceaccounts", {"metadata": {"name": ACCOUNT}})
+        for document in yaml.safe_load_all(RBAC.read_text()):
+            self._grant(document)
+        # No pod is admitted before the namespace has its default account.
+        until(lambda: self._exists(f"{self._path}/serviceaccounts/default"), 30, what="the namespace is ready")
+        until(lambda: self.may("create"), 30, what="the role is in force")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+        self.admin.delete(self._path)
+
+    def token(self) -> str:
+        """Of the provisioner's own account."""
+        path = f"{self._path}/serviceaccounts/{ACCOUNT}/token"
+        wish = {"kind": "TokenRequest", "spec": {"expirationSeconds": TOKEN_SECONDS}}
+        answer = self.admin.create(path, {"apiVersion": "authentication.k8s.io/v1", **wish})
+        return str(answer["status"]["token"])
+
+    def write_kubeconfig(self, path: Path, *, server: str = "") -> Path:
+        """A kubeconfig of the provisioner's own account, for the cluster or for a ``server`` before it."""
+        ca = None if server or not self.admin.ca else Path(self.admin.ca)
+        document = kubeconfig(server or self.admin.server, self.token(), ca=ca, namespace=self.name)
+        path.write_text(json.dumps(document))
+        return path
+
     def limit(self, pods: int) -> None:
         """From now on at most so many pods are admitted."""
         path = f"{self._path}/resourcequotas"
         self.admin.create(path, {"metadata": {"name": "pods"}, "spec": {"hard": {"pods": str(pods)}}})
         until(lambda: self.admin.get(f"{path}/pods").get("status", {}).get("hard"), 30, what="the quota is in force")
 
-    def grant(self, *verbs: str) -> None:
-        """The provisioner may do this with pods, and nothing else."""
+    def grant(self, *verbs: str, events: Sequence[str] = ()) -> None:
+        """The provisioner may do this with pods, and that with events."""
         path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.name}/roles/{ACCOUNT}"
-        self.admin.patch(path, {"rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": verbs}]})
+        allowed = {"pods": verbs, "events": events}
+        rules = [{"apiGroups": [""], "resources": [kind], "verbs": may} for kind, may in allowed.items() if may]
+        self.admin.patch(path, {"rules": rules})
 
     def condemn(self) -> None:
         """Delete the namespace; its pods keep it until they are gone."""
@@ -151,11 +209,11 @@ class Space:
             return True
         return False
 
-    def may(self, verb: str) -> bool:
-        """Whether the provisioner may do it with pods."""
+    def may(self, verb: str, resource: str = "pods") -> bool:
+        """Whether the provisioner may do it."""
         review = {
             "user": f"system:serviceaccount:{self.name}:{ACCOUNT}",
-            "resourceAttributes": {"namespace": self.name, "verb": verb, "resource": "pods"},
+            "resourceAttributes": {"namespace": self.name, "verb": verb, "resource": resource},
         }
         path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
         answer = self.admin.create(
@@ -170,12 +228,6 @@ class Space:
 
     def _by_name(self) -> dict[str, Document]:
         return {pod["metadata"]["name"]: pod for pod in self.pods()}
-
-    def _exists(self, path: str) -> bool:
-        with contextlib.suppress(Refused):
-            self.admin.get(path)
-            return True
-        return False
 
     def _grant(self, document: dict[str, Any]) -> None:
         """Make a role or its binding here, for the account here."""

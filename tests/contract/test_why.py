@@ -1,0 +1,324 @@
+"""Why a pod does not run, and why it ended: the same words and causes on the simulator and on a real API server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner.model import ErrorClass, LossCause, Machine, Phase
+from provisioner.simulator.cloud import Conditions
+from provisioner.simulator.server import Simulator
+from provisioner.simulator.world import Fault
+from tests.contract.places import PREFIX, REQUEST, GkePlace, Place
+from tests.kube.client import Client
+from tests.kube.kubelets import LABEL, STUCK
+from tests.kube.space import Pods
+from tests.waiting import until
+from tests.wire import Wire
+
+ONE = f"{PREFIX}-{REQUEST}-000001"
+GATE = "queue.example.com/wait"
+SCALE_UP = (
+    "Node scale up in zones us-central1-a associated with this pod failed: {}. Pod is at risk of not being scheduled."
+)
+
+
+@dataclass
+class Cloud:
+    """One namespace: our backend's view of it, and what others do there."""
+
+    place: Place
+    pods: Pods
+    spec: Path
+    fault: Callable[[Fault], None]
+    """On the simulator; a real kubelet is told by the pod's label."""
+    event_calls: Callable[[], int]
+    """How often events were listed."""
+
+    def write(self, kubelet: str = "", **spec: Any) -> None:
+        """What pods are made from."""
+        metadata = {"labels": {LABEL: kubelet}} if kubelet else {}
+        containers = [{"name": "main", "image": "busybox"}]
+        self.spec.write_text(
+            yaml.safe_dump({"kind": "Pod", "metadata": metadata, "spec": {"containers": containers, **spec}})
+        )
+
+    def seen(self) -> Machine:
+        return self.place.look().machines[ONE]
+
+    def until(self, condition: Callable[[Machine], bool], what: str) -> Machine:
+        """The machine once it is as wanted."""
+        found = until(
+            lambda: machine if condition(machine := self.seen()) else None, self.place.patience, what=f"{what} is seen"
+        )
+        assert found is not None
+        return found
+
+    def run(self, kubelet: str = "", **spec: Any) -> None:
+        """A machine that runs."""
+        self.write(kubelet, **spec)
+        self.place.create(1)
+        self.place.until_seen(ONE)
+
+
+@pytest.fixture(params=["simulator", pytest.param("kube", marks=pytest.mark.kube)])
+def cloud(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cloud]:
+    yield from (real if request.param == "kube" else simulated)(request, tmp_path)
+
+
+def simulated(_: pytest.FixtureRequest, directory: Path) -> Iterator[Cloud]:
+    with Simulator(namespaces=["symphony"]) as simulator, Wire(simulator.address) as wire:
+        place = GkePlace(simulator, wire, directory, watched=True)
+
+        def fault(one: Fault) -> None:
+            simulator.call(lambda cloud: cloud.impose(Conditions(faults=[one])))
+
+        def event_calls() -> int:
+            return simulator.call(lambda cloud: cloud.world.calls["events.list"])
+
+        pods = Pods(Client(simulator.kubeconfig), "symphony")
+        yield Cloud(place, pods, directory / "pod.yaml", fault, event_calls)
+        place.close()
+
+
+def real(request: pytest.FixtureRequest, directory: Path) -> Iterator[Cloud]:
+    request.getfixturevalue("cluster")
+    space, proxy = request.getfixturevalue("space"), request.getfixturevalue("proxy")
+    from tests.kube.place import KubePlace
+
+    place = KubePlace(space, proxy, directory, watched=True)
+
+    def event_calls() -> int:
+        return sum("/events" in call.path for call in proxy.calls)
+
+    yield Cloud(place, space, directory / "pod.yaml", lambda _: None, event_calls)
+    place.close()
+
+
+# --- why it does not run ----------------------------------------------------------------------------------------------
+
+CRASH = {"seconds": 0.05}
+OUT_OF_MEMORY = CRASH | {"exit_code": 137, "reason": "OOMKilled"}
+
+
+@pytest.mark.parametrize(
+    ("kubelet", "fault", "restart", "phase", "error", "words"),
+    [
+        pytest.param(
+            "image-pull", Fault("image_pull"), "Always", Phase.PENDING, ErrorClass.INVALID, ["main: ", "ImagePull"],
+            id="an image that cannot be pulled",
+        ),
+        pytest.param(
+            "config", Fault("bad_config"), "Always", Phase.PENDING, ErrorClass.INVALID,
+            ['main: CreateContainerConfigError: secret "grid" not found'], id="a secret that is missing",
+        ),
+        pytest.param(
+            "crash-loop", Fault("crash", params=CRASH), "Always", Phase.PENDING, ErrorClass.OTHER,
+            ["main: CrashLoopBackOff: back-off", ": Error: exit code 1"], id="a container that crashes again and again",
+        ),
+        pytest.param(
+            "oom-loop", Fault("crash", params=OUT_OF_MEMORY), "Always", Phase.PENDING, ErrorClass.OTHER,
+            ["main: CrashLoopBackOff: back-off", ": OOMKilled: exit code 137"],
+            id="a container that is out of memory again and again",
+        ),
+        pytest.param(
+            "never-ready", Fault("never_ready"), "Always", Phase.PENDING, ErrorClass.OTHER,
+            ["ContainersNotReady: containers with unready status: [main]"], id="a container that is never ready",
+        ),
+        pytest.param(
+            "fails", Fault("crash", params=CRASH), "Never", Phase.GONE, ErrorClass.OTHER,
+            ["main: Error: exit code 1"], id="a container that fails once and for all",
+        ),
+        pytest.param(
+            "oom", Fault("crash", params=OUT_OF_MEMORY), "Never", Phase.GONE, ErrorClass.OTHER,
+            ["main: OOMKilled: exit code 137"], id="a container that is out of memory once and for all",
+        ),
+    ],
+)  # fmt: skip
+def test_why_a_pod_does_not_run_is_told_in_the_servers_words(
+    cloud: Cloud, kubelet: str, fault: Fault, restart: str, phase: Phase, error: ErrorClass, words: list[str]
+) -> None:
+    cloud.write(kubelet, restartPolicy=restart)
+    cloud.fault(fault)
+    cloud.place.create(1)
+    machine = cloud.until(lambda machine: words[-1] in (machine.failure.text if machine.failure else ""), words[-1])
+    assert machine.failure is not None
+    assert (machine.phase, machine.failure.error) == (phase, error)
+    assert all(word in machine.failure.text for word in words), machine.failure.text
+    assert not machine.gated
+
+
+def test_a_slow_start_has_no_failure_but_time(cloud: Cloud) -> None:
+    cloud.write()
+    cloud.fault(Fault("slow_start", params={"seconds": 1}))
+    cloud.place.create(1)
+    seen: list[ErrorClass | None] = []
+
+    def runs() -> bool:
+        machine = cloud.seen()
+        seen.append(machine.failure.error if machine.failure else None)
+        return machine.phase is Phase.RUNNING
+
+    until(runs, cloud.place.patience, what="it runs")
+    assert set(seen) <= {None, ErrorClass.OTHER}, "neither class stops a pool before the boot deadline"
+
+
+# --- gates ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_gated_pod_is_held_back_and_says_so_until_its_gates_are_lifted(cloud: Cloud) -> None:
+    cloud.write(schedulingGates=[{"name": GATE}])
+    cloud.place.create(1)
+    machine = cloud.until(lambda machine: machine.gated, "the gate")
+    assert machine.phase is Phase.PENDING
+    assert machine.failure is not None
+    assert machine.failure.error is ErrorClass.OTHER, "no node is missing: somebody holds the pod back"
+    assert machine.failure.text.startswith("SchedulingGated: Scheduling is blocked due to non-empty scheduling gates")
+    assert machine.failure.text.endswith(GATE)
+    cloud.pods.lift(ONE)
+    machine = cloud.place.until_seen(ONE)
+    assert (machine.gated, machine.failure) == (False, None)
+
+
+# --- the autoscaler's words -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [("GCE out of resources", ErrorClass.STOCKOUT), ("GCE quota exceeded", ErrorClass.QUOTA)],
+)
+def test_why_there_is_no_node_is_told_in_the_autoscalers_words(cloud: Cloud, said: str, error: ErrorClass) -> None:
+    cloud.write(nodeSelector={"disk": "huge"})
+    cloud.fault(Fault("stockout", params={"words": said}))
+    cloud.place.create(1)
+    first = cloud.until(lambda machine: machine.failure is not None, "the scheduler's words")
+    assert first.failure is not None
+    assert first.failure.error is ErrorClass.STOCKOUT
+    cloud.pods.say(ONE, "TriggeredScaleUp", "pod triggered scale-up: [{pool 3->4 (max: 9)}]")
+    cloud.pods.say(ONE, "FailedScaleUp", SCALE_UP.format(said))
+    cloud.pods.say(ONE, "NotTriggerScaleUp", "pod didn't trigger scale-up: 1 in backoff after failed scale-up")
+    machine = cloud.until(lambda machine: said in (machine.failure.text if machine.failure else ""), said)
+    assert machine.failure is not None
+    assert machine.failure.error is error
+    assert f"FailedScaleUp: {SCALE_UP.format(said)}; Unschedulable: 0/" in machine.failure.text
+
+
+def test_no_event_is_read_of_pods_that_run(cloud: Cloud) -> None:
+    cloud.run()
+    cloud.write(schedulingGates=[{"name": GATE}])
+    cloud.place.create(2)
+    ended = cloud.place.now() + 40
+    until(lambda: cloud.seen() and cloud.place.now() > ended, 10)
+    assert cloud.event_calls() == 0
+
+
+# --- why it ended -----------------------------------------------------------------------------------------------------
+
+
+def exits(cloud: Cloud) -> None:
+    cloud.pods.exit(ONE, 0)
+
+
+def fails(cloud: Cloud) -> None:
+    cloud.pods.exit(ONE, 3)
+
+
+def is_out_of_memory(cloud: Cloud) -> None:
+    cloud.pods.exit(ONE, 137, "OOMKilled")
+
+
+def is_lost_by_its_kubelet(cloud: Cloud) -> None:
+    cloud.pods.exit(ONE, 137, "ContainerStatusUnknown")
+
+
+def is_evicted(cloud: Cloud) -> None:
+    cloud.pods.evict(ONE)
+
+
+def is_deleted(cloud: Cloud) -> None:
+    cloud.pods.delete(ONE)
+
+
+def ends(reason: str, message: str) -> Callable[[Cloud], None]:
+    """A kubelet ended it, and says why."""
+    return lambda cloud: cloud.pods.set_status(ONE, phase="Failed", reason=reason, message=message)
+
+
+def is_disrupted(reason: str, message: str) -> Callable[[Cloud], None]:
+    """It failed, after it was marked for disruption."""
+
+    def act(cloud: Cloud) -> None:
+        cloud.pods.set_condition(ONE, "DisruptionTarget", "True", reason=reason, message=message)
+        cloud.pods.exit(ONE, 137)
+
+    return act
+
+
+LOSSES: Mapping[str, tuple[Callable[[Cloud], None], Phase, LossCause, str]] = {
+    "its container exits well": (exits, Phase.GONE, LossCause.EXITED, "main: Completed: exit code 0"),
+    "its container fails": (fails, Phase.GONE, LossCause.EXITED, "main: Error: exit code 3"),
+    "its container is out of memory": (is_out_of_memory, Phase.GONE, LossCause.EXITED, "OOMKilled: exit code 137"),
+    "its kubelet lost the container": (is_lost_by_its_kubelet, Phase.GONE, LossCause.NODE, "ContainerStatusUnknown"),
+    "it is evicted through the API": (is_evicted, Phase.STOPPING, LossCause.EVICTED, "EvictionByEvictionAPI"),
+    "somebody deletes it": (is_deleted, Phase.STOPPING, LossCause.DELETED, ""),
+    "its kubelet evicts it": (
+        ends("Evicted", "The node was low on resource: memory."), Phase.GONE, LossCause.EVICTED,
+        "Evicted: The node was low on resource: memory.",
+    ),
+    "its node shuts down": (
+        ends("Terminated", "Pod was terminated in response to imminent node shutdown."), Phase.GONE, LossCause.NODE,
+        "Terminated: Pod was terminated",
+    ),
+    "its kubelet needs the room": (
+        ends("Preempting", "Preempted in order to admit critical pod"), Phase.GONE, LossCause.PREEMPTED, "Preempting: ",
+    ),
+    "its kubelet refuses it after a restart": (
+        ends("OutOfpods", "Pod was rejected: Node didn't have enough resource: pods"), Phase.GONE, LossCause.NODE,
+        "OutOfpods: Pod was rejected",
+    ),
+    "its own deadline passes": (
+        ends("DeadlineExceeded", "Pod was active on the node longer than the specified deadline"), Phase.GONE,
+        LossCause.EXITED, "DeadlineExceeded: ",
+    ),
+    **{
+        f"disruption: {reason}, {message}": (
+            is_disrupted(reason, message), Phase.GONE, cause, f"{reason}: {message}",
+        )
+        for reason, message, cause in (
+            ("PreemptionByScheduler", "preempting to accommodate a higher priority pod", LossCause.PREEMPTED),
+            ("EvictionByEvictionAPI", "Eviction API: evicting", LossCause.EVICTED),
+            ("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint", LossCause.NODE),
+            ("DeletionByPodGC", "PodGC: node no longer exists", LossCause.NODE),
+            ("TerminationByKubelet", "Pod was terminated in response to imminent node shutdown.", LossCause.NODE),
+            ("TerminationByKubelet", "The node had condition: [DiskPressure].", LossCause.EVICTED),
+            ("TerminationByKubelet", "Preempted in order to admit critical pod", LossCause.PREEMPTED),
+        )
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("happens", "phase", "cause", "words"), LOSSES.values(), ids=LOSSES)
+def test_why_a_pod_ended(
+    cloud: Cloud, happens: Callable[[Cloud], None], phase: Phase, cause: LossCause, words: str
+) -> None:
+    cloud.fault(Fault("stuck"))
+    cloud.run(STUCK)
+    happens(cloud)
+    machine = cloud.until(lambda machine: machine.phase is phase and machine.cause is cause, f"{phase}, {cause}")
+    assert words in (machine.failure.text if machine.failure else "")
+    assert (machine.notice is not None) is (phase is Phase.STOPPING)
+
+
+def test_a_pod_that_is_unready_for_a_while_is_the_same_machine(cloud: Cloud) -> None:
+    cloud.run()
+    before = cloud.seen()
+    cloud.pods.set_condition(ONE, "Ready", "False", reason="ContainersNotReady", message="main is not ready")
+    unready = cloud.until(lambda machine: machine.phase is Phase.PENDING, "an unready pod")
+    assert (unready.cause, unready.notice, unready.fingerprint) == (None, None, before.fingerprint)
+    cloud.pods.set_condition(ONE, "Ready", "True")
+    assert cloud.place.until_seen(ONE) == before
