@@ -80,9 +80,12 @@ class HostFactory:
 
     def reclaimed(self, names: Sequence[str]) -> dict[str, int]:
         """getReturnRequests: hosts the provider takes back, with the seconds left."""
+        return {entry["machine"]: entry["gracePeriod"] for entry in self.reclaim(names)["requests"]}
+
+    def reclaim(self, names: Sequence[str]) -> dict[str, Any]:
+        """getReturnRequests: the whole answer; its message names the causes."""
         machines = [{"name": name, "machineId": name} for name in names]
-        answer = self.call("getReturnRequests", {"machines": machines})
-        return {entry["machine"]: entry["gracePeriod"] for entry in answer["requests"]}
+        return self.call("getReturnRequests", {"machines": machines})
 
 
 class Playground:

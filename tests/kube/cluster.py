@@ -111,8 +111,9 @@ class Cluster:
         self.admin.delete(LEASES)
         self._start_controllers()
 
-    def add_node(self, name: str, **labels: str) -> None:
-        """A node that kwok plays."""
+    def add_node(self, name: str, *, taint: str = "", **labels: str) -> None:
+        """A node that kwok plays; with a ``taint`` only pods that tolerate its key are scheduled there."""
+        taints = [{"key": taint, "effect": "NoSchedule"}] if taint else []
         self.admin.create(
             "/api/v1/nodes",
             {
@@ -123,6 +124,7 @@ class Cluster:
                     "annotations": {"kwok.x-k8s.io/node": "fake"},
                     "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **labels},
                 },
+                "spec": {"taints": taints},
                 "status": {"allocatable": NODE_CAPACITY, "capacity": NODE_CAPACITY},
             },
         )
@@ -130,6 +132,10 @@ class Cluster:
     def remove_node(self, name: str) -> None:
         """Delete a node's object, as a cloud does whose machine is gone."""
         self.admin.delete(f"/api/v1/nodes/{name}")
+
+    def expel(self, name: str, taint: str) -> None:
+        """Taint a node so that pods that do not tolerate it have to leave."""
+        self.admin.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": [{"key": taint, "effect": "NoExecute"}]}})
 
     def _ready_nodes(self) -> list[str]:
         nodes = self.admin.get("/api/v1/nodes")["items"]

@@ -15,11 +15,8 @@ LABEL = "test/kubelet"
 DELAY = "test/delay"
 STUCK = "stuck"
 """Runs, and its deletion is never confirmed."""
-EXITS = "exits"
-"""Runs, and ends well some seconds later."""
 CONFIRM_SECONDS = 0.3
 """Until a deletion is confirmed."""
-EXIT_SECONDS = 4.0
 
 
 class Says(NamedTuple):
@@ -63,7 +60,6 @@ def configuration() -> str:
     stages = [
         _stage("runs", **runs),
         *(_stage(name, **_begins(_status(says), "In", [name])) for name, says in FAILING.items()),
-        _stage("exits", **_exits()),
         _stage("deletion", **_deletion()),
     ]
     return yaml.safe_dump_all([kwok, *stages], sort_keys=False)
@@ -91,18 +87,6 @@ def _begins(status: str, operator: str, kubelets: Iterable[str]) -> dict[str, An
             "durationFrom": {"expressionFrom": f'.metadata.annotations["{DELAY}"]'},
         },
         "next": _says(status),
-    }
-
-
-def _exits() -> dict[str, Any]:
-    return {
-        "selector": _selector(
-            (".metadata.deletionTimestamp", "DoesNotExist"),
-            (".status.phase", "In", "Running"),
-            (_label(), "In", EXITS),
-        ),
-        "delay": {"durationMilliseconds": int(EXIT_SECONDS * 1000)},
-        "next": _says(_status(Says("Succeeded", "terminated: {exitCode: 0, reason: Completed}"))),
     }
 
 

@@ -245,6 +245,7 @@ def test_machines_of_a_node_that_is_gone_are_lost(cluster: Cluster, space: Space
         cluster.remove_node("doomed")
         lost = dict.fromkeys(names, 0)
         until(lambda: grid.hf.reclaimed(names) == lost, 120, every=0.5, what="both are lost")
+        assert all(f"{name}: node" in grid.hf.reclaim(names)["message"] for name in names)
         until(lambda: space.names() == set(), 30, what="nothing is left")
 
 

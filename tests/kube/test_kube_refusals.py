@@ -13,11 +13,10 @@ import pytest
 import yaml
 
 from provisioner.backends import BackendError
-from provisioner.model import ErrorClass, Failure, Phase
+from provisioner.model import ErrorClass, Failure
 from tests.contract.places import PREFIX, REQUEST
 from tests.kube.client import Document
 from tests.kube.cluster import Cluster
-from tests.kube.kubelets import EXITS, LABEL
 from tests.kube.place import KubePlace
 from tests.kube.proxy import Proxy
 from tests.kube.space import RBAC, Space
@@ -111,15 +110,6 @@ def test_the_quotas_words_are_told(place: KubePlace) -> None:
     assert "exceeded quota: pods, requested: pods=1, used: pods=0, limited: pods=0" in failure.text
 
 
-def test_a_pod_behind_a_scheduling_gate_is_pending_and_says_so(place: KubePlace) -> None:
-    place.rewrite("schedulingGates: [{name: queue.example.com/wait}]\ncontainers: [{name: main, image: busybox}]\n")
-    place.create(1)
-    failure = until(lambda: place.until_seen(ONE, Phase.PENDING).failure, 10)
-    assert failure is not None
-    assert "SchedulingGated" in failure.text
-    assert failure.error is not ErrorClass.STOCKOUT, "no node is missing: somebody holds the pod back"
-
-
 def test_a_pod_whose_service_account_is_missing_is_refused_in_the_servers_words(place: KubePlace) -> None:
     place.rewrite("serviceAccountName: nobody\ncontainers: [{name: main, image: busybox}]\n")
     failure = refusal(place)
@@ -136,40 +126,6 @@ def test_a_namespace_that_is_being_deleted_takes_no_pods(place: KubePlace, space
     assert "being terminated" in failure.text
 
 
-# --- pods that do not run ---------------------------------------------------------------------------------------------
-
-
-def labelled(kubelet: str) -> str:
-    """A manifest whose pods a kubelet treats so."""
-    metadata = f"metadata: {{labels: {{{LABEL}: {kubelet}}}}}"
-    return f"kind: Pod\n{metadata}\nspec: {{containers: [{{name: main, image: busybox}}]}}\n"
-
-
-@KWOK
-@pytest.mark.parametrize(
-    ("kubelet", "phase", "error", "words"),
-    [
-        ("image-pull", Phase.PENDING, ErrorClass.INVALID, "main: ImagePullBackOff: Back-off pulling image"),
-        ("config", Phase.PENDING, ErrorClass.INVALID, 'CreateContainerConfigError: secret "grid" not found'),
-        ("crash-loop", Phase.PENDING, ErrorClass.OTHER, "CrashLoopBackOff"),
-        ("never-ready", Phase.PENDING, ErrorClass.OTHER, "containers with unready status: [main]"),
-        ("fails", Phase.GONE, ErrorClass.OTHER, "exit code 1"),
-        ("oom", Phase.GONE, ErrorClass.OTHER, "OOMKilled"),
-    ],
-)
-def test_why_a_pod_does_not_run_is_told_in_the_kubelets_words(
-    place: KubePlace, kubelet: str, phase: Phase, error: ErrorClass, words: str
-) -> None:
-    place.rewrite(labelled(kubelet))
-    place.create(1)
-    machine = until(lambda: (seen := place.look().machines[ONE]).failure and seen, 20, what="it fails")
-    assert machine
-    assert machine.phase is phase
-    assert machine.failure is not None
-    assert machine.failure.error is error
-    assert words in machine.failure.text
-
-
 def test_a_pod_that_no_node_takes_is_a_stockout_in_the_schedulers_words(place: KubePlace) -> None:
     place.rewrite("nodeSelector: {disk: huge}\ncontainers: [{name: main, image: busybox}]\n")
     place.create(1)
@@ -177,14 +133,6 @@ def test_a_pod_that_no_node_takes_is_a_stockout_in_the_schedulers_words(place: K
     assert failure is not None
     assert failure.error is ErrorClass.STOCKOUT
     assert "didn't match Pod's node affinity/selector" in failure.text
-
-
-@KWOK
-def test_a_pod_that_ends_well_is_gone(place: KubePlace) -> None:
-    place.rewrite(labelled(EXITS))
-    place.create(1)
-    place.until_seen(ONE)
-    place.until_seen(ONE, Phase.GONE)
 
 
 # --- what the role allows ---------------------------------------------------------------------------------------------
@@ -205,6 +153,7 @@ def look_fails(place: KubePlace, strangers: tuple[str, ...] = ()) -> BackendErro
 
 def test_the_role_of_the_deployment_has_no_verb_but_those_that_are_needed_here() -> None:
     assert sorted(role_verbs("pods")) == ["create", "delete", "get", "list", "watch"]
+    assert role_verbs("events") == ["list"]
 
 
 @pytest.mark.parametrize("verb", ["create", "delete", "get", "list", "watch"])
@@ -231,3 +180,42 @@ def test_without_this_verb_of_the_role_it_does_not_work(
         assert error is not None
         assert error.failure.error is ErrorClass.DENIED
         watching.close()
+
+
+SAID = "max node group size reached"
+
+
+@pytest.fixture
+def homeless(space: Space, proxy: Proxy, tmp_path: Path) -> Iterator[KubePlace]:
+    """A pod that no node takes, and what the autoscaler says of it."""
+    place = KubePlace(space, proxy, tmp_path, watched=True)
+    place.rewrite("nodeSelector: {disk: huge}\ncontainers: [{name: main, image: busybox}]\n")
+    place.create(1)
+    space.say(ONE, "NotTriggerScaleUp", f"pod didn't trigger scale-up: 1 {SAID}")
+    yield place
+    place.close()
+
+
+def words(place: KubePlace) -> str:
+    failure = place.look().machines[ONE].failure
+    return failure.text if failure else ""
+
+
+def test_with_the_role_the_autoscalers_words_are_told(homeless: KubePlace) -> None:
+    until(lambda: SAID in words(homeless), 20, what="the autoscaler's words are told")
+
+
+def test_without_the_right_to_list_events_the_autoscalers_words_are_missing_and_nothing_else(
+    space: Space, proxy: Proxy, homeless: KubePlace
+) -> None:
+    space.grant(*role_verbs("pods"))
+    until(lambda: not space.may("list", "events"), 10, what="the right is taken away")
+
+    def refused() -> bool:
+        return bool(words(homeless)) and any("/events" in call.path and call.status == 403 for call in proxy.calls)
+
+    until(refused, 20, what="events are refused")
+    failure = homeless.look().machines[ONE].failure
+    assert failure is not None
+    assert failure.error is ErrorClass.STOCKOUT
+    assert "didn't match Pod's node affinity/selector" in failure.text
