@@ -221,6 +221,9 @@ def test_ages_read_as_kubectls(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
+GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+
+
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
@@ -231,6 +234,7 @@ def test_ages_read_as_kubectls(seconds: float, text: str) -> None:
             {"status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"reason": "Error"}}}]}},
             "Error",
         ),
+        ({"status": {"phase": "Pending", "conditions": [GATED]}}, "SchedulingGated"),
         ({"metadata": {"deletionTimestamp": "now"}}, "Terminating"),
     ],
 )

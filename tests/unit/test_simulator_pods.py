@@ -363,6 +363,41 @@ def test_a_crashing_pod_that_is_never_restarted_fails_also_after_it_was_ready(wo
     assert phases(cluster) == {"a": "failed"}
 
 
+@pytest.mark.parametrize(
+    ("params", "restart", "phase", "ended"),
+    [
+        ({}, "Never", "Failed", (1, "Error")),
+        ({"exit_code": 137, "reason": "OOMKilled"}, "Never", "Failed", (137, "OOMKilled")),
+        ({"exit_code": 0}, "Never", "Succeeded", (0, "Completed")),
+        ({"exit_code": 0}, "OnFailure", "Succeeded", (0, "Completed")),
+        ({"exit_code": 0}, "Always", "Running", None),
+        ({}, "OnFailure", "Running", None),
+    ],
+)
+def test_how_a_container_ends_and_whether_it_is_restarted_decide_the_phase(
+    world: World, cluster: Cluster, params: dict[str, Any], restart: str, phase: str, ended: tuple[int, str] | None
+) -> None:
+    world.set_faults([Fault("crash", params=params)])
+    make(cluster, restartPolicy=restart)
+    world.advance(5.0)
+    status = pod(cluster)["status"]
+    state = status["containerStatuses"][0]["state"].get("terminated")
+    assert status["phase"] == phase
+    assert ((state["exitCode"], state["reason"]) if state else None) == ended
+
+
+def test_a_gated_pod_waits_until_its_last_gate_is_lifted(world: World, cluster: Cluster) -> None:
+    make(cluster, schedulingGates=[{"name": "a"}, {"name": "b"}])
+    for gates in ([{"name": "b"}], []):
+        world.advance(world.now + 100.0)
+        assert condition(cluster, "PodScheduled")["reason"] == "SchedulingGated"
+        held = cluster.get("pods", SPACE, "a")
+        spec = {**held.document["spec"], "schedulingGates": gates}
+        cluster.update(held, {**held.document, "spec": spec}, status_only=False)
+    world.advance(world.now + RUNNING_AFTER)
+    assert phases(cluster) == {"a": "running"}
+
+
 def test_a_pod_whose_probe_fails_runs_and_is_never_ready(world: World, cluster: Cluster) -> None:
     world.set_faults([Fault("never_ready")])
     make(cluster)

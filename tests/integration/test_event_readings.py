@@ -1,0 +1,130 @@
+"""When Events are read, how often, and that nothing hangs on it: against the simulated API server over HTTP."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.backends import pod_events
+from provisioner.backends.gke import connect
+from provisioner.backends.kube_api import KubeTimes
+from provisioner.backends.pod_cache import PodCache
+from provisioner.backends.pod_events import REASONS, PodEvents
+from provisioner.backends.pod_watch import list_pods
+from provisioner.backends.pods import Identity
+from provisioner.model import Create, ErrorClass
+from provisioner.settings import GkePool
+from provisioner.simulator.server import Simulator
+from provisioner.simulator.world import Fault
+from tests.kube_cloud import QUICK, SPACE
+from tests.waiting import until
+
+IDENTITY = Identity("demo", "gke-main")
+NO_NODE = Fault("stockout", params={"words": "GCE quota exceeded"})
+
+
+def name(number: int) -> str:
+    return f"hf-abcdefghij-{number:06d}"
+
+
+class Bench:
+    """Pods that no node takes, their cache, and the reader of what is said of them."""
+
+    def __init__(self, simulator: Simulator, spec: Path, *faults: Fault, pods: int = 1, **times: float) -> None:
+        self.simulator = simulator
+        self.impose(NO_NODE, *faults)
+        pool = GkePool(name="gke-main", namespace=SPACE, pod_spec=spec, kubeconfig=Path(simulator.kubeconfig))
+        self._api = connect(pool, KubeTimes(**({"unplaced": 0.0} | times)))
+        self.cache = PodCache(IDENTITY)
+        self.woken: list[None] = []
+        path = f"/api/v1/namespaces/{SPACE}"
+        self.events = PodEvents(self._api, f"{path}/events", self.cache, wake=lambda: self.woken.append(None))
+        self._pods = f"{path}/pods"
+        simulator.call(lambda cloud: [cloud.cluster.create(SPACE, manifest(number)) for number in range(pods)])
+        until(lambda: self.look() and len(self.cache.unplaced(0.0)) == pods, 10, what="no node takes the pods")
+
+    def impose(self, *faults: Fault) -> None:
+        self.simulator.impose(faults, {"gke": QUICK})
+
+    def look(self) -> bool:
+        """As the backend looks: the pods, then what is said of them."""
+        self.cache.replace(*list_pods(self._api, self._pods, IDENTITY))
+        self.events.look()
+        return True
+
+    def texts(self) -> list[str]:
+        self.look()
+        return [machine.failure.text if machine.failure else "" for machine in self.cache.machines(0.0).values()]
+
+    def calls(self) -> int:
+        return self.simulator.call(lambda cloud: cloud.world.calls["events.list"])
+
+
+def manifest(number: int) -> dict[str, Any]:
+    labels = IDENTITY.labels(Create(name(number), "gke-main", "small", "abcdefghij"))
+    containers = [{"name": "main", "image": "busybox"}]
+    return {"metadata": {"name": name(number), "labels": labels}, "spec": {"containers": containers}}
+
+
+@pytest.fixture
+def simulator() -> Iterator[Simulator]:
+    with Simulator(namespaces=[SPACE]) as running:
+        yield running
+
+
+def test_once_in_a_while_events_are_read_one_list_for_each_reason(simulator: Simulator, tmp_path: Path) -> None:
+    bench = Bench(simulator, tmp_path)
+    until(lambda: all("GCE quota exceeded" in text for text in bench.texts()), 10, what="the words are told")
+    for _ in range(50):
+        bench.look()
+    assert bench.calls() == len(REASONS)
+    assert bench.woken
+    assert bench.cache.machines(0.0)[name(0)].failure == bench.cache.machines(1.0)[name(0)].failure
+
+
+def test_they_are_read_again_when_their_time_has_come_and_no_more_once_there_is_a_node(
+    simulator: Simulator, tmp_path: Path
+) -> None:
+    bench = Bench(simulator, tmp_path, events=0.05)
+    until(lambda: bench.look() and bench.calls() >= 3 * len(REASONS), 10, what="a third reading")
+    bench.impose()
+    until(lambda: bench.look() and not bench.cache.unplaced(0.0), 10, what="there is a node")
+    bench.events.close()
+    before = bench.calls()
+    for _ in range(50):
+        bench.look()
+    assert bench.calls() == before
+    assert not any("GCE" in text for text in bench.texts())
+
+
+def test_a_pod_that_has_not_waited_long_is_left_in_peace(simulator: Simulator, tmp_path: Path) -> None:
+    bench = Bench(simulator, tmp_path, unplaced=60.0)
+    for _ in range(20):
+        bench.look()
+    assert bench.calls() == 0
+
+
+def test_long_lists_are_read_in_pages(simulator: Simulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_events, "PAGE", 2)
+    bench = Bench(simulator, tmp_path, pods=5)
+    until(lambda: all("GCE quota exceeded" in text for text in bench.texts()), 10, what="the words are told of all")
+    assert bench.calls() == 3 * len(REASONS)
+
+
+@pytest.mark.parametrize("mode", ["denied", "unavailable"])
+def test_a_refused_reading_is_a_line_in_the_log_and_nothing_else(
+    simulator: Simulator, tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: str
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        bench = Bench(simulator, tmp_path, Fault(mode, target="events.list"), events=0.05)
+        until(lambda: bench.look() and bench.calls() >= 2, 10, what="events are asked for again")
+        bench.events.close()
+    assert {record.message for record in caplog.records} == {"Events of waiting pods could not be read"}
+    (machine,) = bench.cache.machines(0.0).values()
+    assert machine.failure is not None
+    assert machine.failure.error is ErrorClass.STOCKOUT
+    assert machine.failure.text.startswith("Unschedulable: 0/")
