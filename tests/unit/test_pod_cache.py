@@ -254,5 +254,6 @@ def test_what_is_said_of_an_unplaced_pod_stands_before_the_schedulers_words(cach
     assert after[name(2)] is before[name(2)], "of a pod that merely starts nothing is said"
     assert not cache.explain({"u1": SAID})
     assert cache.machines(2.0) is after
-    cache.apply("MODIFIED", pod(1, 10))
-    assert cache.machines(3.0)[name(1)].failure is None
+    waiting = {"name": "main", "state": {"waiting": {"reason": "ErrImagePull"}}}
+    cache.apply("MODIFIED", {**pod(1, 10), "status": {"phase": "Pending", "containerStatuses": [waiting]}})
+    assert cache.machines(3.0)[name(1)].failure == Failure(ErrorClass.INVALID, "main: ErrImagePull"), "it has a node"

@@ -327,6 +327,17 @@ GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
         ),
         pytest.param(
             {
+                "phase": "Running",
+                "conditions": [UNREADY],
+                "initContainerStatuses": [{"name": "proxy", "ready": True, "lastState": OUT_OF_MEMORY}],
+                "containerStatuses": [{"name": "main", "ready": False, "state": {"running": {}}}],
+            },
+            ErrorClass.OTHER,
+            "ContainersNotReady: main is not ready",
+            id="what runs again, and is ready, is not why the pod is unready",
+        ),
+        pytest.param(
+            {
                 "phase": "Pending",
                 "initContainerStatuses": [waiting("CrashLoopBackOff", "back-off 10s", lastState=OUT_OF_MEMORY)],
                 "containerStatuses": [waiting("PodInitializing")],
