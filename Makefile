@@ -4,14 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: demo run test test-kube lint bench bench-kube bench-gce setup setup-test clean
+.PHONY: demo run test test-pubsub test-kube lint bench bench-kube bench-gce setup setup-test clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
 help:
 	@echo 'make demo   the main job on the embedded cloud, judged step by step (about a minute)'
 	@echo 'make run    the same cloud and loop, kept running for you to play with'
-	@echo 'make test   all tests but those on a real Kubernetes API server (under five minutes)'
+	@echo 'make test   all tests but those on a real Kubernetes API server or Pub/Sub emulator (under five minutes)'
+	@echo "make test-pubsub the tests on Google's Pub/Sub emulator (half a minute; needs a Cloud SDK that has it, and Java)"
 	@echo 'make test-kube   those: builds the API server first, once per machine (ten minutes; needs Go and openssl)'
 	@echo 'make lint   ruff and mypy'
 	@echo 'make bench  speed and memory, as tables'
@@ -25,7 +26,11 @@ run: setup
 	@$(BIN)/provisioner demo --keep
 
 test: setup-test
-	env -u KUBEBUILDER_ASSETS -u TEST_KUBECONFIG $(BIN)/pytest -n auto --dist worksteal $(PYTEST_ARGS) $(TESTS)
+	env -u KUBEBUILDER_ASSETS -u TEST_KUBECONFIG $(BIN)/pytest -n auto --dist worksteal -m 'not pubsub' $(PYTEST_ARGS) $(TESTS)
+
+# On the emulator that PUBSUB_EMULATOR_HOST names, or on one of our own for the whole run.
+test-pubsub: setup-test
+	$(BIN)/pytest -m pubsub $(PYTEST_ARGS) $(TESTS)
 
 # On the cluster that TEST_KUBECONFIG names, or on one built from KUBEBUILDER_ASSETS, or built from source.
 test-kube: setup-test

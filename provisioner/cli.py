@@ -23,6 +23,11 @@ log = logging.getLogger(__name__)
 
 FINE, PROBLEM, WRONG = 0, 1, 2
 
+EVENTS = (
+    "Print the messages of the Pub/Sub subscription and what each is good for. What is printed is taken: a loop that "
+    "runs meanwhile gets the others only, and sees by looking what it would have been told."
+)
+
 
 class UsageError(Exception):
     """The call or its environment is wrong; the text says what to give."""
@@ -91,6 +96,10 @@ def parser() -> argparse.ArgumentParser:
     _add_config(plan)
     _add_state(plan)
     _add_output(plan)
+    events = add("events", _events, EVENTS)
+    _add_config(events)
+    events.add_argument("--seconds", type=float, metavar="N", help="end after so long; default: when interrupted")
+    _add_output(events)
     check = add("check", _check, "Check the configuration; every mistake at once.")
     check.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="provisioner.yaml or its directory")
     check.add_argument("--live", action="store_true", help="also ask the clouds whether machines can be made there")
@@ -207,6 +216,18 @@ def _plan(options: argparse.Namespace) -> int:
     looks, plan = preview(_settings(options.config), _state(options.state_dir))
     _print(options, inspection.plan_document(plan, looks), inspection.plan_text)
     return FINE
+
+
+def _events(options: argparse.Namespace) -> int:
+    from provisioner.listening import listen
+
+    settings = _settings(options.config)
+    if settings.events is None:
+        raise UsageError(f"{_config_file(options.config)}: no section 'events', so there is nothing to listen to.")
+    broken = listen(settings.events, settings.name_prefix, options.seconds, as_json=options.output == "json")
+    if broken:
+        print(broken, file=sys.stderr)
+    return PROBLEM if broken else FINE
 
 
 def _check(options: argparse.Namespace) -> int:

@@ -1,4 +1,5 @@
-"""Pub/Sub messages as hints: something happened to a machine of ours, so look now rather than at the next beat.
+"""Pub/Sub messages as hints: something happened to a machine of ours, so look now rather than at the next beat; and a
+preemption is known seconds before a look can show it.
 
 The subscription carries Compute's audit log entries (the logs ``activity`` and ``system_event``). A message is never
 state: with all of them lost, doubled, late or in any order the system does the same, only later. So each is
@@ -14,6 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -21,6 +23,7 @@ import google.auth.exceptions
 from google.api_core.exceptions import GoogleAPICallError
 from google.cloud import pubsub_v1
 
+from provisioner.backends.instances import SPOT_GRACE_SECONDS
 from provisioner.model import name_pattern
 
 log = logging.getLogger(__name__)
@@ -70,6 +73,21 @@ METHODS: Mapping[str, Kind] = {
 """By the end of ``methodName``: what stands before depends on the version of the API that the caller used."""
 
 
+class Worth(StrEnum):
+    """What a message was good for."""
+
+    NOTICE = "notice"
+    """It announces the end of a machine of ours."""
+    WAKE_UP = "wake_up"
+    """Something else happened to a machine of ours."""
+    REPEATED = "repeated"
+    """It came before."""
+    FOREIGN = "foreign"
+    """It is about something else: a sink's filter is wide, the emulator's does nothing."""
+    MALFORMED = "malformed"
+    """It is no audit log entry."""
+
+
 class MalformedError(ValueError):
     """A message that is no audit log entry."""
 
@@ -83,25 +101,40 @@ class Hint:
     failed: bool
     """The entry reports an error: a create that found no stock, for example."""
     timestamp: str
-    """By the cloud's clock, RFC 3339."""
+    """When it happened by the cloud's clock, RFC 3339."""
     key: str
     """The same for each copy of the same entry."""
+    delay: float = 0.0
+    """Seconds from what happened until Pub/Sub had the message, both by the cloud's clock; 0 when that is unknown."""
+
+    @property
+    def grace(self) -> float | None:
+        """Seconds that the instance had left when Pub/Sub had the message; None when no coming end is announced."""
+        left = SPOT_GRACE_SECONDS - self.delay
+        return left if self.kind is Kind.PREEMPTED and not self.failed and left > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """How many messages came, since the start."""
+class Judged:
+    """One message: what it was good for, and why."""
 
-    received: int = 0
-    useful: int = 0
-    malformed: int = 0
-    repeated: int = 0
-    breaks: int = 0
-    """How often the stream ended and was opened again."""
+    worth: Worth
+    hint: Hint | None = None
+    """None when it is about something else or cannot be read."""
+    problem: str = ""
+    """Why it cannot be read."""
+
+    @property
+    def news(self) -> Hint | None:
+        """The hint, if it says something new about a machine of ours."""
+        return self.hint if self.worth in (Worth.NOTICE, Worth.WAKE_UP) else None
 
 
-def parse(data: bytes) -> Hint | None:
-    """The hint in a message; None when the entry is about something else. Raises MalformedError."""
+def parse(data: bytes, published: datetime | None = None) -> Hint | None:
+    """The hint in a message; None when the entry is about something else. Raises MalformedError.
+
+    ``published`` is when Pub/Sub got it, by the cloud's clock.
+    """
     try:
         entry = json.loads(data)
         payload = entry["protoPayload"]
@@ -117,28 +150,67 @@ def parse(data: bytes) -> Hint | None:
     _, found, instance = resource.partition("/instances/")
     if kind is None or not found or not instance:
         return None
-    return Hint(instance.partition("/")[0], kind, failed, timestamp, key)
+    return Hint(instance.partition("/")[0], kind, failed, timestamp, key, _delay(timestamp, published))
+
+
+def _delay(timestamp: str, published: datetime | None) -> float:
+    """Never negative. Only Google's clocks are compared, with each other: ours may be wrong."""
+    try:
+        return max(0.0, (published - datetime.fromisoformat(timestamp)).total_seconds()) if published else 0.0
+    except (ValueError, TypeError):
+        return 0.0
+
+
+class Sieve:
+    """Judges messages one by one, and remembers which came before. From any thread."""
+
+    def __init__(self, prefix: str) -> None:
+        self._shape = name_pattern(prefix)
+        self._known: OrderedDict[str, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def judge(self, data: bytes, published: datetime | None = None) -> Judged:
+        """What a message is good for."""
+        try:
+            hint = parse(data, published)
+        except MalformedError as error:
+            return Judged(Worth.MALFORMED, problem=str(error))
+        if hint is None or not self._shape.fullmatch(hint.instance):
+            return Judged(Worth.FOREIGN, hint)
+        if not self._is_new(hint.key):
+            return Judged(Worth.REPEATED, hint)
+        return Judged(Worth.WAKE_UP if hint.grace is None else Worth.NOTICE, hint)
+
+    def _is_new(self, key: str) -> bool:
+        """False for a key that came before, as far back as is remembered."""
+        with self._lock:
+            if key in self._known:
+                return False
+            self._known[key] = None
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+            return True
 
 
 class EventStream:
-    """One subscription, read until it is closed; ``notify`` gets each new hint about a machine of ours."""
+    """One subscription, read until it is closed: ``taken`` gets each message, ``broke`` the reason of each break."""
 
-    def __init__(self, project: str, subscription: str, *, prefix: str, notify: Callable[[Hint], None]) -> None:
+    def __init__(
+        self,
+        project: str,
+        subscription: str,
+        *,
+        prefix: str,
+        taken: Callable[[Judged], None],
+        broke: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._path = f"projects/{project}/subscriptions/{subscription}"
-        self._shape = name_pattern(prefix)
-        self._notify = notify
-        self._known: OrderedDict[str, None] = OrderedDict()
-        self._counts: dict[str, int] = dict.fromkeys(Counts.__dataclass_fields__, 0)
-        self._lock = threading.Lock()
+        self._sieve = Sieve(prefix)
+        self._taken = taken
+        self._broke = broke
         self._ending = threading.Event()
         self._future: Any = None
         self._thread = threading.Thread(target=self._supervise, name="events", daemon=True)
-
-    @property
-    def counts(self) -> Counts:
-        """What came so far."""
-        with self._lock:
-            return Counts(**self._counts)
 
     def start(self) -> None:
         """Begin to read, in a thread of its own. A subscription that cannot be read is tried again for ever."""
@@ -152,28 +224,13 @@ class EventStream:
         if self._thread.ident:
             self._thread.join()
 
-    def take(self, data: bytes) -> Hint | None:
-        """Judge one message, count it, and pass its hint on if it is a new one about a machine of ours."""
-        try:
-            hint = parse(data)
-        except MalformedError as error:
-            log.debug("Message is no audit log entry", extra={"subscription": self._path, "error": str(error)})
-            self._count("received", "malformed")
-            return None
-        if hint is None or not self._shape.fullmatch(hint.instance):
-            self._count("received")
-            return None
-        if not self._is_new(hint.key):
-            self._count("received", "repeated")
-            return None
-        self._count("received", "useful")
-        self._notify(hint)
-        return hint
-
     def _receive(self, message: Any) -> None:
         """Called by the library. An unacknowledged message would come again and again: it says nothing new then."""
         try:
-            self.take(message.data)
+            judged = self._sieve.judge(message.data, message.publish_time)
+            if judged.worth is Worth.MALFORMED:
+                log.debug("Message is no audit log entry", extra={"subscription": self._path, "error": judged.problem})
+            self._taken(judged)
         finally:
             message.ack()
 
@@ -187,7 +244,7 @@ class EventStream:
                 return
             if time.monotonic() - begun >= STEADY_SECONDS:
                 pause = FIRST_PAUSE
-            self._count("breaks")
+            self._broke(reason)
             extra = {"subscription": self._path, "error": reason, "seconds": pause}
             log.warning("Event stream broke; it is opened again", extra=extra)
             self._ending.wait(pause)
@@ -210,18 +267,3 @@ class EventStream:
             log.exception("Event stream failed unexpectedly", extra={"subscription": self._path})
             return f"{type(error).__name__}: {error}"
         return "The stream ended."
-
-    def _is_new(self, key: str) -> bool:
-        """False for a key that came before, as far back as is remembered."""
-        with self._lock:
-            if key in self._known:
-                return False
-            self._known[key] = None
-            if len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)
-            return True
-
-    def _count(self, *names: str) -> None:
-        with self._lock:
-            for name in names:
-                self._counts[name] += 1

@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from typing import Protocol
 
 from provisioner.acting import ThreadedActors
 from provisioner.backends import Backend, BackendError
 from provisioner.durable import StateError, StateMissing
-from provisioner.model import ErrorClass, Failure, Limits, Look, Memory, Unobserved
+from provisioner.model import ErrorClass, Failure, Limits, Look, LossCause, Memory, Notice, Unobserved
+from provisioner.notices import Notices
 from provisioner.reconcile import CycleReport, Reconciler, SupersededError
 from provisioner.store import StateDir
 
@@ -164,6 +166,16 @@ class Observer:
         return Unobserved(self._backend.pool, began, failure)
 
 
+class Hints(Protocol):
+    """A stream of hints about machines, read only while this loop is the one that runs."""
+
+    def start(self) -> None:
+        """Begin to read, in the background."""
+
+    def close(self) -> None:
+        """Stop reading; also when it was never begun."""
+
+
 @dataclass(frozen=True)
 class Pace:
     """How often the loop runs; seconds."""
@@ -188,6 +200,7 @@ class Loop:
         report: Callable[[CycleReport], None],
         refresh: Callable[[Limits, Memory | None], Limits] = lambda limits, _: limits,
         count_wake: Callable[[Wake], None] = lambda _: None,
+        hints: Hints | None = None,
     ) -> None:
         self._state = state
         self._backends = backends
@@ -200,6 +213,9 @@ class Loop:
         self.wakeups = Wakeups(count_wake)
         self._stop = threading.Event()
         self._epoch = 0
+        self._hints = hints
+        self._notices = Notices()
+        self._clock = LoopClock()
         self._observers: Mapping[str, Observer] = {}
 
     def stop(self) -> None:
@@ -212,6 +228,11 @@ class Loop:
         for observer in self._observers.values():
             observer.look_now()
         self.wakeups.wake(source)
+
+    def announce(self, name: str, cause: LossCause, seconds: float) -> None:
+        """A place says that a machine ends in so many seconds. From any thread."""
+        now = self._clock.now()
+        self._notices.hear(name, Notice(cause, now + seconds), now)
 
     def run(self, *, once: bool = False) -> None:
         """Stand by until no other loop runs, then hold pressure until ``stop``. Raises StateError, SupersededError."""
@@ -254,7 +275,7 @@ class Loop:
     # --- cycles ---------------------------------------------------------------------------------------------------
 
     def _hold(self, once: bool) -> None:
-        clock = self._clock()
+        clock = self._clock = self._resumed_clock()
         actors = ThreadedActors(self._backends, lambda: self.wakeups.wake(Wake.WATCH))
         reconciler = Reconciler(
             clock=clock,
@@ -275,16 +296,20 @@ class Loop:
             observer.start()
         self._observers = observers
         try:
+            if self._hints:
+                self._hints.start()
             if once:
                 self._first_looks(observers)
             self._cycles(reconciler, observers, once)
         finally:
+            if self._hints:
+                self._hints.close()
             if actors.settle(LONGEST_CYCLE):
                 self._finish(reconciler)
             for observer in observers.values():
                 observer.stop()
 
-    def _clock(self) -> LoopClock:
+    def _resumed_clock(self) -> LoopClock:
         try:
             memory = self._state.memory.read()
         except StateMissing:
@@ -299,7 +324,10 @@ class Loop:
             time.sleep(self._pace.intent_poll)
 
     def _looks(self, observers: Mapping[str, Observer], strangers: frozenset[str]) -> dict[str, Look]:
-        return {name: observer.latest(strangers) for name, observer in observers.items()}
+        return {
+            name: self._notices.added_to(observer.latest(strangers), self._backends[name].lag)
+            for name, observer in observers.items()
+        }
 
     def _cycles(self, reconciler: Reconciler, observers: Mapping[str, Observer], once: bool) -> None:
         while not self._stop.is_set():

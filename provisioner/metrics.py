@@ -42,6 +42,8 @@ OPERATIONS: tuple[Operation, ...] = ("observe", "create", "delete")
 RESULTS = ("ok", "failed")
 """Of one create or delete."""
 WAKEUPS = ("timer", "intent", "watch", "pubsub", "signal")
+WORTHS = ("notice", "wake_up", "repeated", "foreign", "malformed")
+"""What a Pub/Sub message was good for (``events.Worth``, whose module loads Pub/Sub's client)."""
 KINDS = ("request", "return")
 CAPACITY = (ErrorClass.STOCKOUT, ErrorClass.QUOTA)
 """Classes that an alert counts: they are there as zero, or their first increase would go unseen."""
@@ -91,8 +93,35 @@ class Table(Collector, Generic[Key]):
         yield family
 
 
+class EventMetrics:
+    """What became of Pub/Sub messages. Only where a subscription is configured: nobody else needs the series."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._events = Counter(
+            "hf_provisioner_events_total",
+            "Pub/Sub messages, by what they were good for.",
+            ["worth"],
+            registry=registry,
+        )
+        for worth in WORTHS:
+            self._events.labels(worth)
+        self._breaks = Counter(
+            "hf_provisioner_event_stream_breaks_total",
+            "How often the Pub/Sub stream ended by itself and was opened again.",
+            registry=registry,
+        )
+
+    def taken(self, worth: str) -> None:
+        """A message came."""
+        self._events.labels(worth).inc()
+
+    def broke(self) -> None:
+        """The stream ended by itself."""
+        self._breaks.inc()
+
+
 class Metrics:
-    """All metrics, on one registry, and those of the process."""
+    """All other metrics, on one registry, and those of the process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
@@ -17,15 +17,18 @@ from provisioner.acting import InlineActors
 from provisioner.backends import Backend, BackendError, Checkable, Finding, Severity
 from provisioner.backends.namespace import Namespaces
 from provisioner.inspection import clock_of, look, plan_document
-from provisioner.loop import Loop, Pace, Wake, calm_collector
-from provisioner.metrics import MeasuredBackend, Metrics
-from provisioner.model import ErrorClass, Limits, Look, Plan, Unobserved
+from provisioner.loop import Hints, Loop, Pace, Wake, calm_collector
+from provisioner.metrics import EventMetrics, MeasuredBackend, Metrics
+from provisioner.model import ErrorClass, Limits, Look, LossCause, Plan, Unobserved
 from provisioner.reconcile import Reconciler
 from provisioner.reload import Configuration
 from provisioner.reporting import Reporter
 from provisioner.server import Server
 from provisioner.settings import MigPool, Settings
 from provisioner.store import StateDir
+
+if TYPE_CHECKING:
+    from provisioner.events import Judged
 
 log = logging.getLogger(__name__)
 
@@ -147,6 +150,7 @@ class Service:
             report=reporter,
             refresh=configuration.refresh,
             count_wake=lambda source: metrics.wakeup(str(source)),
+            hints=self._events(),
         )
         self.server = Server(listen or settings.listen, self.registry, reporter.health, reporter.status)
 
@@ -156,15 +160,12 @@ class Service:
         self._check_places()
         self.server.start()
         log.info("Provisioner started", extra={"id": self._settings.id, "metrics": f"{self.server.url}/metrics"})
-        events = self._events()
         try:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: self._loop.stop())
             signal.signal(signal.SIGHUP, lambda *_: self._loop.wakeups.wake(Wake.SIGNAL))
             self._loop.run(once=once)
         finally:
-            if events is not None:
-                events.close()
             self.server.stop()
         log.info("Provisioner ended", extra={"id": self._settings.id})
 
@@ -179,17 +180,26 @@ class Service:
             words = "; ".join(f"pool {finding.pool}: {finding.text}" for finding in refused)
             raise BackendError(ErrorClass.INVALID, words)
 
-    def _events(self) -> Any:
+    def _events(self) -> Hints | None:
         """The stream of Pub/Sub hints, if one is configured."""
         if self._settings.events is None:
             return None
         from provisioner.events import EventStream
 
-        stream = EventStream(
+        counters = EventMetrics(self.registry)
+
+        def taken(message: Judged) -> None:
+            counters.taken(str(message.worth))
+            hint = message.news
+            if hint is not None and hint.grace is not None:
+                self._loop.announce(hint.instance, LossCause.PREEMPTED, hint.grace)
+            if hint is not None:
+                self._loop.look_now(Wake.PUBSUB)
+
+        return EventStream(
             self._settings.events.project,
             self._settings.events.subscription,
             prefix=self._settings.name_prefix,
-            notify=lambda _: self._loop.look_now(Wake.PUBSUB),
+            taken=taken,
+            broke=lambda _: counters.broke(),
         )
-        stream.start()
-        return stream

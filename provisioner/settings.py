@@ -108,7 +108,7 @@ class Compute(Section):
 
 
 class Events(Section):
-    """Pub/Sub messages that wake the loop. Hints only: losing every one of them loses no machine."""
+    """Pub/Sub messages that wake the loop and announce preemptions. Hints only: losing them all loses no machine."""
 
     project: PlaceName
     """Google Cloud project of the subscription. No default."""

@@ -1,4 +1,4 @@
-"""What all tests share: the real cluster, one for a whole run, where there is one."""
+"""What all tests share: the real cluster and the Pub/Sub emulator, one for a whole run, where there is one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests import pubsub_emulator
 
 if TYPE_CHECKING:
     from tests.kube.cluster import Cluster, GivenCluster
@@ -22,9 +24,10 @@ NO_CLUSTER = "needs a real Kubernetes API server: run 'make test-kube'"
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """All tests that lack a cluster are one line of the summary."""
+    """All tests that lack a cluster, or the emulator, are one line of the summary."""
     report = yield
-    if report.skipped and isinstance(report.longrepr, tuple) and report.longrepr[2].endswith(NO_CLUSTER):
+    lacking = (NO_CLUSTER, pubsub_emulator.NO_EMULATOR)
+    if report.skipped and isinstance(report.longrepr, tuple) and report.longrepr[2].endswith(lacking):
         report.longrepr = (__file__, 1, report.longrepr[2])
     return report
 
@@ -80,3 +83,16 @@ def proxy(space: Space) -> Iterator[Proxy]:
 
     with Proxy(space.admin.server, space.admin.ca) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def pubsub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Pub/Sub emulator: PUBSUB_EMULATOR_HOST's, or one of our own."""
+    if given := os.environ.get("PUBSUB_EMULATOR_HOST"):
+        yield given
+        return
+    program = pubsub_emulator.program()
+    if program is None:
+        pytest.skip(pubsub_emulator.NO_EMULATOR)
+    with pubsub_emulator.running(program, tmp_path_factory.mktemp("pubsub") / "emulator.log") as address:
+        yield address

@@ -3,76 +3,32 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import signal
-import socket
 import subprocess
+import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from google.cloud import pubsub_v1
 
 from provisioner import events
-from provisioner.events import EventStream, Hint, Kind
+from provisioner.events import EventStream, Judged, Kind, Worth
+from tests.sites import small_site
 from tests.waiting import until
 
 pytestmark = pytest.mark.pubsub
 
 PROJECT = "demo-project"
 NAME = "hf-abcde01234-000007"
-SDK_PATH = "platform/pubsub-emulator/bin/cloud-pubsub-emulator"
-
-
-def emulator_program() -> Path | None:
-    """The emulator of an installed Cloud SDK."""
-    gcloud = shutil.which("gcloud")
-    roots = [Path(gcloud).resolve().parents[1]] if gcloud else []
-    found = [root / SDK_PATH for root in (*roots, Path("/usr/lib/google-cloud-sdk")) if (root / SDK_PATH).exists()]
-    return found[0] if found else None
-
-
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a running emulator: the environment's, else one of our own, in its own process group."""
-    if address := os.environ.get("PUBSUB_EMULATOR_HOST"):
-        yield address
-        return
-    program = emulator_program()
-    if program is None or shutil.which("java") is None:
-        pytest.skip("pubsub: no Pub/Sub emulator (Cloud SDK with Java, or PUBSUB_EMULATOR_HOST)")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = (tmp_path_factory.mktemp("pubsub") / "emulator.log").open("wb")
-    process = subprocess.Popen(
-        [str(program), "--host=127.0.0.1", f"--port={port}"],
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-        env={**os.environ, "JAVA_OPTS": "-Xmx256m"},
-    )
-    try:
-        until(lambda: _answers(port), 30, what="the emulator's port")
-        yield f"127.0.0.1:{port}"
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(10)
-        log.close()
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture
-def place(emulator: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setenv("PUBSUB_EMULATOR_HOST", emulator)
+def place(pubsub: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setenv("PUBSUB_EMULATOR_HOST", pubsub)
     made = Place()
     yield made
     made.close()
@@ -113,67 +69,99 @@ def entry(number: int, name: str = NAME) -> bytes:
         "methodName": "compute.instances.preempted",
         "resourceName": f"projects/{PROJECT}/zones/us-central1-a/instances/{name}",
     }
-    return json.dumps({"protoPayload": payload, "insertId": f"id-{number}", "severity": "INFO"}).encode()
+    now = datetime.now(UTC).isoformat()
+    document = {"protoPayload": payload, "insertId": f"id-{number}", "severity": "INFO", "timestamp": now}
+    return json.dumps(document).encode()
 
 
-def test_new_messages_about_our_machines_become_hints(place: Place) -> None:
+class Listener:
+    """A stream, and what it took."""
+
+    def __init__(self, place: Place) -> None:
+        self.taken: list[Judged] = []
+        self.breaks: list[str] = []
+        self._stream = EventStream(PROJECT, place.name, prefix="hf", taken=self.taken.append, broke=self.breaks.append)
+
+    def __enter__(self) -> Listener:
+        self._stream.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stream.close()
+
+    def news(self) -> list[str]:
+        """The insert ids of what was new about machines of ours."""
+        return sorted(message.news.key.partition("/")[0] for message in self.taken if message.news)
+
+
+def test_each_message_is_taken_and_judged(place: Place) -> None:
     place.subscribe()
-    hints: list[Hint] = []
-    stream = EventStream(PROJECT, place.name, prefix="hf", notify=hints.append)
-    stream.start()
-    try:
+    with Listener(place) as listener:
         place.publish(entry(1), b"not json", entry(1), entry(2, "another-vm"), entry(3))
-        until(lambda: stream.counts.received == 5, 20, what="five messages")
-    finally:
-        stream.close()
-    assert sorted(hint.key for hint in hints) == ["id-1//00", "id-3//00"]
-    assert {(hint.instance, hint.kind) for hint in hints} == {(NAME, Kind.PREEMPTED)}
-    counts = stream.counts
-    assert (counts.useful, counts.malformed, counts.repeated, counts.breaks) == (2, 1, 1, 0)
+        until(lambda: len(listener.taken) == 5, 20, what="five messages")
+    assert listener.news() == ["id-1", "id-3"]
+    worths = Counter(message.worth for message in listener.taken)
+    assert worths == {Worth.NOTICE: 2, Worth.REPEATED: 1, Worth.FOREIGN: 1, Worth.MALFORMED: 1}
+    hint = next(message.news for message in listener.taken if message.news)
+    assert (hint.instance, hint.kind) == (NAME, Kind.PREEMPTED)
+    assert hint.grace == pytest.approx(30.0, abs=10.0), "published seconds after it happened"
+    assert listener.breaks == []
 
 
 def test_every_message_is_acknowledged_whatever_it_holds(place: Place) -> None:
     """The library takes no more than MAX_MESSAGES that are not acknowledged: behind them nothing would come."""
     place.subscribe()
-    hints: list[Hint] = []
-    stream = EventStream(PROJECT, place.name, prefix="hf", notify=hints.append)
-    stream.start()
-    try:
+    with Listener(place) as listener:
         for content in (b"not json", entry(0), entry(1, "another-vm")):
             place.publish(*[content] * (events.MAX_MESSAGES + 50))
         place.publish(entry(2))
-        until(lambda: len(hints) == 2, 30, what="the last hint")
-        until(lambda: stream.counts.received == 3 * events.MAX_MESSAGES + 151, 10, what="all messages")
-    finally:
-        stream.close()
-    assert {hint.key for hint in hints} == {"id-0//00", "id-2//00"}
+        until(lambda: len(listener.news()) == 2, 30, what="the last hint")
+        until(lambda: len(listener.taken) == 3 * events.MAX_MESSAGES + 151, 10, what="all messages")
+    assert listener.news() == ["id-0", "id-2"]
 
 
 def test_a_subscription_that_is_missing_is_tried_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "FIRST_PAUSE", 0.1)
-    hints: list[Hint] = []
-    stream = EventStream(PROJECT, place.name, prefix="hf", notify=hints.append)
-    stream.start()
-    try:
-        until(lambda: stream.counts.breaks >= 1, 20, what="a break")
+    with Listener(place) as listener:
+        until(lambda: listener.breaks, 20, what="a break")
         place.subscribe()
         place.publish(entry(1))
-        until(lambda: hints, 20, what="a hint")
+        until(lambda: listener.news() == ["id-1"], 20, what="a hint")
         place.unsubscribe()
-        broken = stream.counts.breaks
-        until(lambda: stream.counts.breaks > broken, 40, what="a break by the deletion")
+        broken = len(listener.breaks)
+        until(lambda: len(listener.breaks) > broken, 40, what="a break by the deletion")
         place.subscribe()
         place.publish(entry(2))
-        until(lambda: len(hints) == 2, 20, what="the next hint")
-    finally:
-        stream.close()
-    assert [hint.key for hint in hints] == ["id-1//00", "id-2//00"]
+        until(lambda: listener.news() == ["id-1", "id-2"], 20, what="the next hint")
 
 
 def test_a_stream_closes_while_it_waits_to_try_again(place: Place) -> None:
-    stream = EventStream(PROJECT, place.name, prefix="hf", notify=lambda _: None)
-    stream.start()
-    until(lambda: stream.counts.breaks >= 1, 20, what="a break")
-    begun = time.monotonic()
-    stream.close()
+    with Listener(place) as listener:
+        until(lambda: listener.breaks, 20, what="a break")
+        begun = time.monotonic()
     assert time.monotonic() - begun < 5
+
+
+def run_events(place: Place, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    site = small_site(directory)
+    site.settings["events"] = {"project": PROJECT, "subscription": place.name}
+    site.write()
+    command = [sys.executable, "-m", "provisioner", "--log-level", "ERROR", "events", "--config", str(site.path)]
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_person_sees_what_each_message_is_worth(place: Place, tmp_path: Path) -> None:
+    place.subscribe()
+    place.publish(entry(1), b"not json", entry(1))
+    done = run_events(place, tmp_path, "--seconds", "4", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    printed = [json.loads(line) for line in done.stdout.splitlines()]
+    assert sorted(line["worth"] for line in printed) == ["malformed", "notice", "repeated"]
+    assert {line["machine"] for line in printed} == {NAME, ""}
+    assert run_events(place, tmp_path, "--seconds", "3").stdout == "", "what was printed was taken"
+
+
+def test_a_person_is_told_why_nothing_can_be_read(place: Place, tmp_path: Path) -> None:
+    done = run_events(place, tmp_path, "--seconds", "20")
+    assert done.returncode == 1
+    assert "NotFound" in done.stderr

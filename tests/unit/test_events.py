@@ -1,14 +1,17 @@
-"""What an audit log entry is worth, and that every message is counted once. The entries are real ones, renamed."""
+"""What an audit log entry is worth, and that every message is judged once. The entries are real ones, renamed."""
 
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from provisioner import events
-from provisioner.events import Counts, EventStream, Hint, Kind, MalformedError, parse
+from provisioner.events import EventStream, Judged, Kind, MalformedError, Sieve, Worth, parse
+from provisioner.listening import message_document, message_text
+from provisioner.metrics import WORTHS
 
 NAME = "hf-abcde01234-000007"
 
@@ -176,38 +179,80 @@ def test_first_and_last_of_one_operation_are_two_hints() -> None:
     assert first.key != last.key
 
 
-def stream(hints: list[Hint]) -> EventStream:
-    return EventStream("p", "s", prefix="hf", notify=hints.append)
+@pytest.mark.parametrize(
+    ("published", "delay", "grace"),
+    [
+        ("2023-09-16T10:42:31.825309+00:00", 0.5, 29.5),
+        ("2023-09-16T10:43:00.325309+00:00", 29.0, 1.0),
+        ("2023-09-16T11:42:31.325309+00:00", 3600.0, None),
+        ("2023-09-16T10:42:00.000000+00:00", 0.0, 30.0),
+        (None, 0.0, 30.0),
+    ],
+    ids=["at once", "just in time", "an hour late", "published before it happened", "unknown"],
+)
+def test_what_a_preempted_machine_has_left_is_told_by_the_clouds_own_clocks(
+    published: str | None, delay: float, grace: float | None
+) -> None:
+    hint = parse(data(preempted()), datetime.fromisoformat(published) if published else None)
+    assert hint is not None
+    assert (hint.delay, hint.grace) == (delay, grace)
 
 
-def test_each_message_is_counted_and_only_new_ones_about_our_machines_are_hints() -> None:
-    hints: list[Hint] = []
-    events_ = stream(hints)
-    for message in (
-        data(preempted()),
-        data(preempted()),  # the same insertId: published twice
-        data(preempted("somebody-elses-vm")),
-        data(preempted(NAME + "9")),
-        data(with_method("v1.compute.instances.setLabels")),
-        b"not json",
+@pytest.mark.parametrize("timestamp", ["", "yesterday", "2023-09-16T10:42:31", 7, None])
+def test_a_time_that_cannot_be_read_is_an_unknown_delay(timestamp: object) -> None:
+    hint = parse(data(preempted() | {"timestamp": timestamp}), datetime(2023, 9, 16, tzinfo=UTC))
+    assert hint is not None
+    assert hint.delay == 0.0
+
+
+def test_only_a_preemption_that_came_about_announces_an_end() -> None:
+    for entry in (
+        inserted(first=True),
+        with_method("compute.instances.hostError"),
+        preempted() | {"severity": "ERROR"},
     ):
-        events_.take(message)
-    assert [hint.instance for hint in hints] == [NAME]
-    assert events_.counts == Counts(received=6, useful=1, malformed=1, repeated=1)
+        hint = parse(data(entry))
+        assert hint is not None
+        assert hint.grace is None
+
+
+def test_each_message_is_worth_something_else() -> None:
+    sieve = Sieve("hf")
+    judged = [
+        sieve.judge(data(preempted())),
+        sieve.judge(data(preempted())),  # the same insertId: published twice
+        sieve.judge(data(inserted(first=False))),
+        sieve.judge(data(preempted("somebody-elses-vm"))),
+        sieve.judge(data(preempted(NAME + "9"))),
+        sieve.judge(data(with_method("v1.compute.instances.setLabels"))),
+        sieve.judge(b"not json"),
+    ]
+    assert [message.worth for message in judged] == [
+        Worth.NOTICE,
+        Worth.REPEATED,
+        Worth.WAKE_UP,
+        *[Worth.FOREIGN] * 3,
+        Worth.MALFORMED,
+    ]
+    assert [message.news.instance if message.news else None for message in judged] == [NAME, None, NAME, *[None] * 4]
+    assert judged[-1].problem.startswith("JSONDecodeError")
+
+
+def test_every_worth_is_a_series() -> None:
+    assert tuple(Worth) == WORTHS
 
 
 def test_only_so_many_entries_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "REMEMBERED", 2)
-    hints: list[Hint] = []
-    events_ = stream(hints)
-    for insert_id in ("1", "2", "3", "3", "1"):
-        events_.take(data(inserted(first=True, insert_id=insert_id)))
-    assert len(hints) == 4
-    assert events_.counts.repeated == 1
+    sieve = Sieve("hf")
+    judged = [sieve.judge(data(inserted(first=True, insert_id=insert_id))) for insert_id in ("1", "2", "3", "3", "1")]
+    assert [message.worth is Worth.REPEATED for message in judged] == [False, False, False, True, False]
 
 
 class Message:
     """As the library hands it over."""
+
+    publish_time = datetime(2023, 9, 16, 10, 42, 32, tzinfo=UTC)
 
     def __init__(self, content: bytes) -> None:
         self.data = content
@@ -219,16 +264,44 @@ class Message:
 
 @pytest.mark.parametrize("content", [b"not json", data(preempted()), data(preempted("other"))])
 def test_every_message_is_acknowledged(content: bytes) -> None:
-    message = Message(content)
-    stream([])._receive(message)
+    message, taken = Message(content), list[Judged]()
+    EventStream("p", "s", prefix="hf", taken=taken.append)._receive(message)
     assert message.acknowledged == 1
+    assert len(taken) == 1
 
 
 def test_a_message_is_acknowledged_even_when_the_loop_cannot_be_woken() -> None:
-    def broken(_: Hint) -> None:
+    def broken(_: Judged) -> None:
         raise RuntimeError("the loop is ending")
 
     message = Message(data(preempted()))
     with pytest.raises(RuntimeError):
-        EventStream("p", "s", prefix="hf", notify=broken)._receive(message)
+        EventStream("p", "s", prefix="hf", taken=broken)._receive(message)
     assert message.acknowledged == 1
+
+
+def test_a_message_is_printed_as_a_line_or_a_document() -> None:
+    sieve = Sieve("hf")
+    notice = message_document(sieve.judge(data(preempted()), Message.publish_time))
+    assert notice == {
+        "worth": "notice",
+        "machine": NAME,
+        "kind": "preempted",
+        "failed": False,
+        "timestamp": "2023-09-16T10:42:31.325309Z",
+        "delay_seconds": 0.675,
+        "grace_seconds": 29.325,
+        "problem": "",
+    }
+    lines = [
+        message_text(document)
+        for document in (
+            notice,
+            message_document(sieve.judge(data(inserted(first=False, failed=True)))),
+            message_document(sieve.judge(b"not json")),
+        )
+    ]
+    assert lines[0] == f"notice     2023-09-16T10:42:31.325309Z    preempted  {NAME} ends in 29 s"
+    assert lines[1].endswith(f"created    {NAME} (failed)")
+    assert lines[2].startswith("malformed ")
+    assert "JSONDecodeError" in lines[2]

@@ -21,8 +21,8 @@ STORE = {f"provisioner.{name}" for name in ("store", "storage", "durable", "lock
 PURE = {
     f"provisioner.{name}"
     for name in (
-        *("plan", "draft", "reflect", "demand", "returns", "remains", "housekeeping", "remember", "pressure"),
-        *("status", "rebuild", "model", "answers"),
+        *("plan", "draft", "notices", "reflect", "demand", "returns", "remains", "housekeeping", "remember"),
+        *("pressure", "status", "rebuild", "model", "answers"),
     )
 }
 CYCLE = {f"provisioner.{name}" for name in ("reconcile", "acting", "loop")}

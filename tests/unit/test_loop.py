@@ -16,13 +16,14 @@ import pytest
 from provisioner import loop as loops
 from provisioner.backends import BackendError, MayStart
 from provisioner.durable import StateError
-from provisioner.loop import Loop, LoopClock, Observer, Pace, Wake, Wakeups
+from provisioner.loop import Hints, Loop, LoopClock, Observer, Pace, Wake, Wakeups
 from provisioner.model import (
     Create,
     Delete,
     ErrorClass,
     Fingerprint,
     Limits,
+    LossCause,
     Machine,
     Outcome,
     Phase,
@@ -83,7 +84,7 @@ class Place:
 class Running:
     """A loop in a thread."""
 
-    def __init__(self, path: Path, place: Place, **options: object) -> None:
+    def __init__(self, path: Path, place: Place, *, hints: Hints | None = None, **options: object) -> None:
         self.state = StateDir(path)
         self.reports: list[CycleReport] = []
         self.wakes: list[Wake] = []
@@ -96,6 +97,7 @@ class Running:
             pace=QUICK,
             report=self.reports.append,
             count_wake=self.wakes.append,
+            hints=hints,
         )
         self.thread = threading.Thread(target=self._run, kwargs=options)
         self.thread.start()
@@ -276,6 +278,58 @@ def test_once_is_one_cycle_on_complete_looks_with_its_actions_done(tmp_path: Pat
     assert len(place.machines) == 3
     (record,) = state.memory.read().requests.values()
     assert all(slot.accepted for slot in record.slots.values()), "the outcomes are recorded too"
+
+
+# --- hints ------------------------------------------------------------------------------------------------------------
+
+
+class Stream:
+    """Hints that nobody sends."""
+
+    def __init__(self) -> None:
+        self.began = self.ended = False
+
+    def start(self) -> None:
+        self.began = True
+
+    def close(self) -> None:
+        self.ended = True
+
+
+def test_hints_are_read_by_the_loop_that_runs_and_not_by_one_that_stands_by(tmp_path: Path) -> None:
+    streams = [Stream(), Stream()]
+    first = Running(tmp_path, Place(), hints=streams[0])
+    until(lambda: first.reports, 5)
+    second = Running(tmp_path, Place(), hints=streams[1])
+    until(lambda: second.thread.is_alive(), 5)
+    assert [stream.began for stream in streams] == [True, False]
+    first.end()
+    assert streams[0].ended
+    try:
+        until(lambda: streams[1].began, 5)
+    finally:
+        second.end()
+    assert streams[1].ended
+
+
+def test_an_announced_end_is_told_before_any_look_shows_it(tmp_path: Path) -> None:
+    place = Place()
+    state = StateDir(tmp_path)
+    with state.intent.transaction(create_for="demo") as intent:
+        intent.add_request("T", 2, created_wall=time.time())
+    running = Running(tmp_path, place)
+    try:
+        until(lambda: state.status.exists() and all(one.ended for one in state.status.read_all().values()), 5)
+        until(lambda: len(state.status.read_all()) == 1, 5)
+        name = sorted(place.machines)[0]
+        running.loop.announce(name, LossCause.PREEMPTED, 30.0)
+        running.loop.look_now(Wake.PUBSUB)
+        lost = until(state.status.read_lost, 5)
+        assert set(lost) == {name}
+        assert 20 <= lost[name].grace <= 30
+        assert Wake.PUBSUB in running.wakes
+    finally:
+        running.end()
 
 
 # --- succession -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from provisioner import __version__
 from provisioner.backends import Backend, BackendError, MayStart
-from provisioner.metrics import OPERATIONS, MeasuredBackend, Metrics
+from provisioner.metrics import OPERATIONS, EventMetrics, MeasuredBackend, Metrics
 from provisioner.model import (
     Create,
     Delete,
@@ -59,6 +59,8 @@ EXPECTED = {
     "hf_provisioner_store_lock_wait_seconds": ("histogram", set()),
     "hf_provisioner_store_bytes": ("gauge", {"file"}),
     "hf_provisioner_wakeups_total": ("counter", {"source"}),
+    "hf_provisioner_events_total": ("counter", {"worth"}),
+    "hf_provisioner_event_stream_breaks_total": ("counter", set()),
 }
 SOURCE = Path(__file__).parents[2] / "provisioner" / "metrics.py"
 REQUEST = "abcdefghij"
@@ -85,6 +87,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 def everything_once(metrics: Metrics) -> None:
     """Every metric has at least one series."""
+    EventMetrics(metrics.registry)
     metrics.configure(LIMITS)
     metrics.started("pool", "T", 1)
     metrics.stopped("pool", 1)
@@ -166,6 +169,17 @@ def test_known_series_are_there_as_zero(metrics: Metrics, name: str, labels: dic
     metrics.configure(LIMITS)
 
     assert value(metrics, name, **labels) == 0
+
+
+def test_messages_are_counted_by_worth_from_zero_on_where_there_is_a_subscription(metrics: Metrics) -> None:
+    assert value(metrics, "hf_provisioner_events_total", worth="notice") is None
+    events = EventMetrics(metrics.registry)
+    events.taken("notice")
+    events.broke()
+
+    assert value(metrics, "hf_provisioner_events_total", worth="notice") == 1
+    assert value(metrics, "hf_provisioner_events_total", worth="malformed") == 0
+    assert value(metrics, "hf_provisioner_event_stream_breaks_total") == 1
 
 
 def test_what_was_never_seen_counts_from_the_start_of_the_process(

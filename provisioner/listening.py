@@ -1,0 +1,58 @@
+"""``provisioner events``: what the subscription says, message by message, and what each is good for."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from typing import Any
+
+from provisioner.events import EventStream, Judged
+from provisioner.settings import Events
+
+COLUMNS = "{worth:<10} {timestamp:<30} {kind:<10} {machine}{more}"
+
+
+def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool) -> str:
+    """Print every message for so many seconds, or until a signal; the reason if the stream broke, which ends it."""
+    ended = threading.Event()
+    reasons: list[str] = []
+
+    def broke(reason: str) -> None:
+        reasons.append(reason)
+        ended.set()
+
+    def taken(message: Judged) -> None:
+        document = message_document(message)
+        print(json.dumps(document) if as_json else message_text(document), flush=True)
+
+    stream = EventStream(events.project, events.subscription, prefix=prefix, taken=taken, broke=broke)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    stream.start()
+    ended.wait(seconds)
+    stream.close()
+    return "".join(reasons[:1])
+
+
+def message_document(message: Judged) -> dict[str, Any]:
+    """One message as it is printed. ``grace_seconds``: what a preempted machine had left; null for anything else."""
+    hint = message.hint
+    return {
+        "worth": str(message.worth),
+        "machine": hint.instance if hint else "",
+        "kind": str(hint.kind) if hint else "",
+        "failed": hint.failed if hint else False,
+        "timestamp": hint.timestamp if hint else "",
+        "delay_seconds": round(hint.delay, 3) if hint else 0.0,
+        "grace_seconds": None if hint is None or hint.grace is None else round(hint.grace, 3),
+        "problem": message.problem,
+    }
+
+
+def message_text(document: dict[str, Any]) -> str:
+    """A line for people."""
+    more = f" {document['problem']}" if document["problem"] else ""
+    more += " (failed)" if document["failed"] else ""
+    more += f" ends in {document['grace_seconds']:.0f} s" if document["grace_seconds"] is not None else ""
+    return COLUMNS.format(**document, more=more).rstrip()

@@ -1,0 +1,59 @@
+"""Early notices: a place has said, through its events, that a machine will end, before a look can show it.
+
+They stand beside the looks, in the loop's own memory alone, and only add to what a look shows of a machine. None is
+ever state: a look begun after the announced end says by itself what became of the machine. No I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+
+from provisioner.model import Look, Machine, Notice, Phase, Snapshot
+
+FORGOTTEN_AFTER = 600.0
+"""Seconds after its end that a notice is forgotten, whether or not a look was possible: longer than any list lags."""
+
+ALIVE = frozenset({Phase.RUNNING, Phase.STOPPING})
+"""Phases of which a notice says something: what does not run yet fails if it ends, and what is gone has ended."""
+
+
+class Notices:
+    """What was announced, by machine. Heard from any thread; read by one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: Mapping[str, Notice] = {}
+        self._shown: dict[str, tuple[Mapping[str, Machine], Mapping[str, Machine], Mapping[str, Machine]]] = {}
+        """By pool: the machines of a snapshot, those that a notice was added to, and the two together."""
+
+    def hear(self, name: str, notice: Notice, now: float) -> None:
+        """A machine will end; of two announcements of one machine the first stands."""
+        with self._lock:
+            kept = {other: known for other, known in self._held.items() if known.ends + FORGOTTEN_AFTER > now}
+            self._held = {name: notice, **kept}
+
+    def added_to(self, look: Look, lag: float) -> Look:
+        """The look with these notices; the very same machines as last time when nothing changed.
+
+        A notice counts until a look begins ``lag`` seconds (how old lists may be) after its end.
+        """
+        if not self._held or not isinstance(look, Snapshot):
+            return look
+        noticed = {
+            name: replace(machine, notice=notice)
+            for name, notice in self._held.items()
+            if (machine := look.machines.get(name)) is not None
+            and machine.phase in ALIVE
+            and look.began <= notice.ends + lag
+            and (machine.notice is None or notice.ends < machine.notice.ends)
+        }
+        return replace(look, machines=self._together(look, noticed)) if noticed else look
+
+    def _together(self, look: Snapshot, noticed: Mapping[str, Machine]) -> Mapping[str, Machine]:
+        machines, before, together = self._shown.get(look.pool, ({}, {}, {}))
+        if machines is not look.machines or before != noticed:
+            together = {**look.machines, **noticed}
+            self._shown[look.pool] = (look.machines, noticed, together)
+        return together

@@ -1,0 +1,100 @@
+"""Early notices add to what a look shows, and only until a look can say better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from provisioner.model import ErrorClass, Failure, LossCause, Machine, Notice, Phase, Snapshot, Unobserved
+from provisioner.notices import FORGOTTEN_AFTER, Notices
+
+LAG = 30.0
+NOTICE = Notice(LossCause.PREEMPTED, 130.0)
+
+
+def snapshot(began: float = 100.0, **machines: Machine) -> Snapshot:
+    return Snapshot("mig", began, machines)
+
+
+def machine(name: str, phase: Phase = Phase.RUNNING, notice: Notice | None = None) -> Machine:
+    return Machine(name, phase, notice=notice)
+
+
+def heard(*names: str) -> Notices:
+    notices = Notices()
+    for name in names:
+        notices.hear(name, NOTICE, 100.0)
+    return notices
+
+
+def shown(notices: Notices, look: Snapshot) -> Mapping[str, Machine]:
+    after = notices.added_to(look, LAG)
+    assert isinstance(after, Snapshot)
+    return after.machines
+
+
+def test_a_notice_is_added_to_the_machine_it_is_about_and_to_nothing_else() -> None:
+    look = snapshot(a=machine("a"), b=machine("b"))
+    machines = shown(heard("a", "elsewhere"), look)
+    assert machines == {"a": machine("a", notice=NOTICE), "b": machine("b")}
+    assert machines["b"] is look.machines["b"]
+    assert look.machines["a"].notice is None, "the look itself stays as it was"
+
+
+@pytest.mark.parametrize(
+    ("phase", "counts"),
+    [
+        (Phase.RUNNING, True),
+        (Phase.STOPPING, True),
+        (Phase.PENDING, False),
+        (Phase.GONE, False),
+    ],
+)
+def test_only_what_lives_can_be_announced_to_end(phase: Phase, counts: bool) -> None:
+    assert (shown(heard("a"), snapshot(a=machine("a", phase)))["a"].notice is NOTICE) is counts
+
+
+@pytest.mark.parametrize(
+    ("began", "counts"),
+    [(100.0, True), (131.0, True), (160.0, True), (160.1, False)],
+    ids=["before the end", "a list may show what was before the end", "for as long as lists lag", "not any longer"],
+)
+def test_a_look_begun_after_the_announced_end_says_by_itself_what_became_of_it(began: float, counts: bool) -> None:
+    assert (shown(heard("a"), snapshot(began, a=machine("a")))["a"].notice is NOTICE) is counts
+
+
+@pytest.mark.parametrize(("ends", "first"), [(120.0, False), (140.0, True)])
+def test_the_nearer_end_counts(ends: float, first: bool) -> None:
+    seen = Notice(LossCause.PREEMPTED, ends)
+    machines = shown(heard("a"), snapshot(a=machine("a", Phase.STOPPING, seen)))
+    assert machines["a"].notice is (NOTICE if first else seen)
+
+
+def test_the_first_announcement_of_an_end_stands() -> None:
+    notices = heard("a")
+    notices.hear("a", Notice(LossCause.PREEMPTED, 155.0), 125.0)
+    assert shown(notices, snapshot(a=machine("a")))["a"].notice is NOTICE
+
+
+def test_what_has_not_changed_is_the_same_object_so_that_nothing_is_planned_anew() -> None:
+    notices, look = heard("a"), snapshot(a=machine("a"), b=machine("b"))
+    first = shown(notices, look)
+    assert shown(notices, replace(look, began=110.0)) is first
+    notices.hear("elsewhere", NOTICE, 110.0)
+    assert shown(notices, look) is first
+    notices.hear("b", NOTICE, 110.0)
+    assert shown(notices, look)["b"].notice is NOTICE
+    assert shown(notices, replace(look, began=200.0)) is look.machines
+
+
+def test_a_look_that_failed_stays_one() -> None:
+    failed = Unobserved("mig", 100.0, Failure(ErrorClass.UNAVAILABLE, "no answer"))
+    assert heard("a").added_to(failed, LAG) is failed
+
+
+def test_notices_are_forgotten_long_after_their_end() -> None:
+    notices = heard("a")
+    notices.hear("b", Notice(LossCause.PREEMPTED, 2000.0), NOTICE.ends + FORGOTTEN_AFTER)
+    assert shown(notices, snapshot(a=machine("a"), b=machine("b")))["a"].notice is None
