@@ -27,6 +27,8 @@ MODES = frozenset(
     | {"attempt_error", "ip_exhausted", "mig_gone", "no_ip", "preemption", "stuck_provisioning", "stuck_stopping"}
     | {"op_error", "op_gone", "op_stuck", "precondition"}
     | {"empty_page", "http_error", "list_lag", "moved_page", "partial_list", "reset", "token_expired"}
+    # on the way from the audit log to Pub/Sub
+    | {"event_late", "event_lost", "event_malformed", "event_number", "event_twice", "event_unfinished"}
 )
 """Every mode of a fault that some part of the cloud knows; each part's documentation says what it does there."""
 
@@ -112,6 +114,7 @@ class Cloud:
             self.cluster.timings = conditions.gke
         if conditions.mig is not None:
             self.groups.timings = self.groups.operations.timings = self.groups.vms.timings = conditions.mig
+            self.groups.audit.timings = conditions.mig
             for mig in self.groups.migs.values():
                 mig.timings = conditions.mig
 

@@ -128,6 +128,9 @@ class _Face:
             status, document = 200, await self._serve(method, incoming)
         except ApiError as error:
             status, document = error.status, error_document(error)
+            if method.mutates:
+                verb = method.name.rpartition(".")[2]
+                self.groups.audit.refused(method.name, incoming.path.removesuffix(f"/{verb}"), error)
         indent = 2 if incoming.query.get("prettyPrint") == "true" else None
         return status, json.dumps(document, indent=indent).replace(BASE, incoming.base)
 

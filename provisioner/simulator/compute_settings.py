@@ -136,6 +136,8 @@ class Timings:
     """From a preemption's STOPPING to its TERMINATED."""
     repair: Delay = (15.0, 60.0)
     """From a VM's death to its recreation, where the MIG repairs."""
+    audit: Delay = (2.0, 15.0)
+    """From what happens to its audit log entry in Pub/Sub."""
     operation_retention: float = 14 * 86400.0
     """Ended operations answer 404 after this."""
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from provisioner.simulator.audit import Audit
 from provisioner.simulator.compute_settings import Duplicate, MigSpec, Switches, Timings, region_of
 from provisioner.simulator.mig import Member, Mig
 from provisioner.simulator.operations import ApiError, Operation, Operations, timestamp
@@ -50,8 +51,9 @@ class Groups:
         self.timings = timings or Timings()
         self.switches = switches or Switches()
         self.specs = tuple(migs)
-        self.operations = Operations(world, self.timings, self.switches)
-        self.vms = Vms(world, self.timings, self.switches)
+        self.audit = Audit(world, self.timings)
+        self.operations = Operations(world, self.timings, self.switches, self.audit)
+        self.vms = Vms(world, self.timings, self.switches, self.audit)
         self.migs: dict[tuple[str, str, str], Mig] = {}
         """By project, scope (``zones/<zone>`` or ``regions/<region>``) and name."""
         self.reset()

@@ -39,6 +39,9 @@ INSTANCE_URL = re.compile(r"(?:(?:.*/)?projects/(?P<project>[^/]+)/)?zones/(?P<z
 ERROR_HISTORY = 500
 """Rows that listErrors keeps."""
 
+REPAIRED = "Instance eligible for repair: instance should be RUNNING, but is STOPPING"
+"""Google's own words."""
+
 LEAVING = ("DELETING", "ABANDONING")
 
 
@@ -243,8 +246,16 @@ class Mig:
         member.failures += 1
         self.errors.append(self._error_row(member, error))
         self._show(member)
+        self._log_failed(member, error)
         gap = min(self.timings.retry_first * 2.0 ** (member.failures - 1), self.timings.retry_last)
         self._schedule(member, gap)
+
+    def _log_failed(self, member: Member, error: Document) -> None:
+        """An insert that came to nothing is two entries all the same."""
+        path = f"projects/{self.spec.project}/zones/{member.zone}/instances/{member.name}"
+        operation = self.vms.audit.begin("instances.insert", path)
+        failed = OperationError(str(error["code"]), str(error["message"]), 503)
+        self.vms.audit.end("instances.insert", path, operation, failed)
 
     def _obstacle(self, member: Member) -> Document | None:
         """Why the member's VM cannot be inserted now, as an entry of ``lastAttempt.errors``."""
@@ -312,6 +323,8 @@ class Mig:
         if self.members.get(member.name) is not member or (member.vm or member.previous) is not dead:
             return
         if member.action == "NONE":
+            path = f"projects/{self.spec.project}/zones/{member.zone}/instances/{member.name}"
+            self.vms.audit.system("instances.repair.recreateInstance", path, REPAIRED)
             self._recreate(member)
 
     def _leave(self, member: Member) -> None:

@@ -11,10 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from provisioner.simulator.compute_settings import Switches, Timings, project_number
 from provisioner.simulator.world import Fault, World
+
+if TYPE_CHECKING:
+    from provisioner.simulator.audit import Audit
 
 Document = dict[str, Any]
 
@@ -80,6 +83,18 @@ class Operation:
     started: float | None = None
     ended: float | None = None
     error: OperationError | None = None
+    logged: str = ""
+    """Its name in the audit log; only of calls on MIGs, the instances' own lives are logged as they go on."""
+
+    @property
+    def on_group(self) -> bool:
+        """It is a call on a MIG."""
+        return self.kind.startswith("compute.")
+
+    @property
+    def method(self) -> str:
+        """As the audit log has it, without version."""
+        return self.kind.removeprefix("compute.")
 
     @property
     def done(self) -> bool:
@@ -122,6 +137,7 @@ class Operations:
     world: World
     timings: Timings
     switches: Switches
+    audit: Audit
     _known: dict[tuple[str, str, str], Operation] = field(default_factory=dict)
     _requests: dict[tuple[str, str], Operation] = field(default_factory=dict)
     _pending: Counter[str] = field(default_factory=Counter)
@@ -145,6 +161,8 @@ class Operations:
             request_id=request_id,
             inserted=self.world.wall(),
         )
+        if operation.on_group:
+            operation.logged = self.audit.begin(operation.method, target)
         self._known[project, scope, operation.name] = operation
         self._pending[target] += 1
         if request_id:
@@ -215,6 +233,8 @@ class Operations:
         operation.error = _fault_error(faults)
         if operation.error is None and (stuck is None or stuck.params.get("applied", True)):
             operation.error = effect()
+        if operation.on_group:
+            self.audit.end(operation.method, operation.target, operation.logged, operation.error)
         if stuck is None:
             operation.ended = self.world.wall()
             self._pending[operation.target] -= 1

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from provisioner.simulator.audit import Audit
 from provisioner.simulator.compute_settings import MigSpec, Switches, Timings
 from provisioner.simulator.operations import BASE, Document, timestamp
 from provisioner.simulator.world import World
@@ -100,6 +101,8 @@ class Vm:
     shows_ip: bool = False
     doomed: bool = False
     """Somebody asked for its deletion: it does not stay as TERMINATED."""
+    logged: dict[str, str] = field(default_factory=dict)
+    """Operations under way, by method, with their names in the audit log."""
     watcher: Callable[[Vm], None] | None = None
     """Told after each change of status; the MIG of a member."""
 
@@ -126,6 +129,7 @@ class Vms:
     world: World
     timings: Timings
     switches: Switches
+    audit: Audit
     _vms: dict[tuple[str, str], dict[str, Vm]] = field(default_factory=dict)
     _shelves: dict[tuple[str, str], Shelf] = field(default_factory=dict)
     _next_address: int = FIRST_ADDRESS
@@ -159,6 +163,7 @@ class Vms:
             shows_ip=self.switches.ip_before_running,
         )
         self._vms.setdefault((spec.project, zone), {})[name] = vm
+        self._begin(vm, "insert")
         self._show(vm)
         if not self.world.strikes("stuck_provisioning", name, spec.name, zone):
             boot = self.world.lognormal(*self.timings.boot)
@@ -170,10 +175,12 @@ class Vms:
         """Stop a VM and remove it; one that is stopping already is removed when it has stopped."""
         vm.doomed = True
         if vm.status == "TERMINATED":
+            self._begin(vm, "delete")
             self._remove(vm)
             return
         if not vm.live:
             return
+        self._begin(vm, "delete")
         self._change(vm, "STOPPING")
         if self.world.strikes("stuck_stopping", vm.name, vm.spec.name, vm.zone):
             return
@@ -184,6 +191,7 @@ class Vms:
     def stop(self, vm: Vm) -> None:
         """Stop a VM that stays as TERMINATED."""
         if vm.live:
+            self._begin(vm, "stop")
             self._change(vm, "STOPPING")
             delay = min(self.world.lognormal(*self.timings.delete), self.timings.delete_cap)
             self.world.after(delay, lambda: self._move(vm, "STOPPING", "TERMINATED"))
@@ -198,6 +206,7 @@ class Vms:
     def _preempt(self, vm: Vm) -> None:
         if vm.status != "RUNNING":
             return
+        self.audit.system("instances.preempted", vm.path, "Instance was preempted.", vm.id)
         self._change(vm, "STOPPING")
         end = self._remove if vm.spec.termination_action == "DELETE" else self._terminate
         self.world.after(self.timings.notice, lambda: end(vm))
@@ -222,6 +231,7 @@ class Vms:
         else:
             vm.shows_ip = True
         self._change(vm, "RUNNING")
+        self._ended(vm, "insert")
         if preemption := self.world.strikes("preemption", vm.name, vm.spec.name, vm.zone):
             self.world.after(float(preemption.params.get("seconds", 60.0)), lambda: self._preempt(vm))
 
@@ -244,6 +254,7 @@ class Vms:
         vm.status = status
         if status == "TERMINATED":
             vm.stopped = self.world.wall()
+            self._ended(vm, "stop")
         self._show(vm)
         if vm.watcher:
             vm.watcher(vm)
@@ -252,11 +263,21 @@ class Vms:
         if not vm.exists:
             return
         vm.status = "GONE"
+        self._ended(vm, "delete")
         del self._vms[vm.spec.project, vm.zone][vm.name]
         self._free_addresses.append((vm.ip, vm.name))
         self.shelf(vm.spec.project, vm.zone).put(vm.name, None)
         if vm.watcher:
             vm.watcher(vm)
+
+    def _begin(self, vm: Vm, method: str) -> None:
+        vm.logged[method] = self.audit.begin(f"instances.{method}", vm.path, vm.id)
+
+    def _ended(self, vm: Vm, method: str) -> None:
+        """Log the end of what was begun, if it was."""
+        operation = vm.logged.pop(method, "")
+        if operation:
+            self.audit.end(f"instances.{method}", vm.path, operation, instance=vm.id)
 
     def _address(self, name: str) -> str:
         """An internal IP: one that a VM of another name gave back if there is one, as in subnets, else a new one."""

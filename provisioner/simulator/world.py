@@ -59,6 +59,7 @@ class World:
         """World time in seconds since the world began."""
         self.start_wall = start_wall
         """What a wall clock showed at time 0: timestamps in answers are ``start_wall + now``."""
+        self.seed = seed
         self.random = random.Random(seed)
         self.calls: Counter[str] = Counter()
         """API calls by method, e.g. ``pods.create``, ``instanceGroupManagers.createInstances``."""
@@ -88,11 +89,11 @@ class World:
             event()
         self.now = max(self.now, to)
 
-    def lognormal(self, median: float, p95: float) -> float:
-        """A delay with this median and 95th percentile, in seconds."""
+    def lognormal(self, median: float, p95: float, *, chance: random.Random | None = None) -> float:
+        """A delay with this median and 95th percentile, in seconds; by the world's own chance, unless given."""
         if median <= 0:
             return 0.0
-        return median * math.exp(self.random.gauss(0.0, math.log(p95 / median) / 1.645))
+        return median * math.exp((chance or self.random).gauss(0.0, math.log(p95 / median) / 1.645))
 
     def set_faults(self, faults: Sequence[Fault]) -> None:
         """Replace all faults; what has happened stays."""
@@ -100,8 +101,11 @@ class World:
         self._chances.clear()
         self._strikes.clear()
 
-    def strikes(self, mode: str, *targets: str) -> Fault | None:
-        """The fault of this mode that strikes now at one of ``targets``, if one does. Each call is one chance."""
+    def strikes(self, mode: str, *targets: str, chance: random.Random | None = None) -> Fault | None:
+        """The fault of this mode that strikes now at one of ``targets``, if one does. Each call is one chance.
+
+        Faults with a rate go by the world's own chance, unless another one is given.
+        """
         for number, fault in enumerate(self._faults):
             if fault.mode != mode or not fault.start <= self.now < fault.end:
                 continue
@@ -110,7 +114,7 @@ class World:
             self._chances[number] += 1
             if self._chances[number] <= fault.after or self._strikes[number] == fault.limit:
                 continue
-            if fault.rate < 1.0 and self.random.random() >= fault.rate:
+            if fault.rate < 1.0 and (chance or self.random).random() >= fault.rate:
                 continue
             self._strikes[number] += 1
             return fault

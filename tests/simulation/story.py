@@ -31,6 +31,7 @@ from provisioner.model import (
     TemplateLimits,
     Unobserved,
 )
+from provisioner.notices import Notices
 from provisioner.reconcile import CycleReport, Reconciler, SupersededError
 from provisioner.simulator.compute_settings import MigSpec, Timings
 from provisioner.simulator.direct import Direct, DirectGke, DirectMig, Line
@@ -76,6 +77,9 @@ LIMITS = Limits(
     retention=7200.0,
     backoff_last=300.0,
 )
+
+SPEC = MigSpec(project="p", name="mig-beta", zone="r1-a")
+TIMINGS = Timings(operation=(0.0, 0.0))
 
 BLIND = Failure(ErrorClass.UNAVAILABLE, "not all pages came")
 
@@ -249,7 +253,9 @@ class Wanted:
 class Story:
     """The world, HF and the loop. Every method is one thing that may happen next."""
 
-    def __init__(self, seed: int = 0, limits: Limits = LIMITS) -> None:
+    def __init__(
+        self, seed: int = 0, limits: Limits = LIMITS, spec: MigSpec = SPEC, timings: Timings = TIMINGS
+    ) -> None:
         self.directory = tempfile.TemporaryDirectory(dir=RAM if os.path.isdir(RAM) else None, prefix="story-")
         self.limits = limits
         self.world = World(seed=seed)
@@ -257,8 +263,7 @@ class Story:
         self.skew = 0.0
         self.slow: set[str] = set()
         self.cluster = Cluster(self.world, ["ns-alpha", "ns-gamma"])
-        spec = MigSpec(project="p", name="mig-beta", zone="r1-a")
-        self.groups = Groups(self.world, [spec], Timings(operation=(0.0, 0.0)))
+        self.groups = Groups(self.world, [spec], timings)
         self.mig = self.groups.mig("p", "zones/r1-a", "mig-beta")
         self.lines = {pool: Line() for pool in limits.pools}
         self.backends = {
@@ -278,6 +283,7 @@ class Story:
         """Returns, and the terminal answer that HF has read."""
         self.judge = Judge(self)
         self.ghosts: list[Life] = []
+        self.notices = Notices()
         self.looks: dict[str, Look] = {}
         self.due = 0.0
         self.copy: bytes | None = None
@@ -395,7 +401,8 @@ class Story:
                 looks[pool] = before
                 continue
             try:
-                looks[pool] = replace(backend.observe(now, strangers), asked=strangers)
+                look = replace(backend.observe(now, strangers), asked=strangers)
+                looks[pool] = self.notices.added_to(look, backend.lag)
             except BackendError as error:
                 looks[pool] = Unobserved(pool, now, error.failure)
         return looks
@@ -419,8 +426,8 @@ class Story:
 
     def preempt(self, names: Iterable[str]) -> None:
         """The place takes machines away."""
-        chosen = set(names)
-        self.judge.disturbed |= chosen
+        chosen = list(names)
+        self.judge.disturbed |= set(chosen)
         self.cluster.preempt(chosen)
         self.groups.preempt(chosen)
         self.judge.watch()
