@@ -22,6 +22,23 @@ NO_CLUSTER = "needs a real Kubernetes API server: run 'make test-kube'"
 # The official client costs every run of pytest a second: only what needs it imports it.
 
 
+@pytest.fixture(scope="session")
+def witness() -> list[str]:
+    """What is wrong with the answers of any simulated Compute API in this process."""
+    from tests import witness
+
+    witness.watch()
+    return witness.problems
+
+
+@pytest.fixture(autouse=True)
+def googles_schema(witness: list[str]) -> Iterator[None]:
+    """No answer of the simulated Compute API, in whatever test, is one that Google's API cannot give."""
+    witness.clear()
+    yield
+    assert not witness, "\n".join(witness)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """All tests that lack a cluster, or the emulator, are one line of the summary."""

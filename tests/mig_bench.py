@@ -1,4 +1,4 @@
-"""A MIG backend on a simulated group whose answers are checked against Google's schema, and what its tests ask."""
+"""A MIG backend on a simulated group, and what its tests ask."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from provisioner.simulator.compute_settings import MigSpec, Timings
+from provisioner.simulator.compute_settings import MigSpec, Switches, Timings
 from provisioner.simulator.groups import Groups
 from provisioner.simulator.kube_settings import PodTimings
 from provisioner.simulator.pods import Cluster
@@ -25,8 +25,10 @@ MODES = frozenset(
     | {"watch_cut", "watch_gone"}
     # of instances and their groups, of operations, and on the way to the Compute API
     | {"attempt_error", "ip_exhausted", "mig_gone", "no_ip", "preemption", "stuck_provisioning", "stuck_stopping"}
+    | {"abandoned", "deleted", "name_taken", "paginated", "recreated", "repairs", "resized", "size_limit", "stopped"}
     | {"op_error", "op_gone", "op_stuck", "precondition"}
-    | {"empty_page", "http_error", "list_lag", "moved_page", "partial_list", "reset", "token_expired"}
+    | {"empty_page", "http_error", "list_lag", "moved_page", "partial_list", "reset", "token_expired", "unknown_words"}
+    | {"clock_skew"}
     # on the way from the audit log to Pub/Sub
     | {"event_late", "event_lost", "event_malformed", "event_number", "event_twice", "event_unfinished"}
 )
@@ -37,33 +39,36 @@ _NUMBERS = {"rate", "after", "limit", "start", "end"}
 
 @dataclass(frozen=True)
 class Conditions:
-    """What goes wrong in a cloud and how long things take in it. None: as before."""
+    """What goes wrong in a cloud, how long things take, and what it does where nobody documents it. None: as before."""
 
     faults: Sequence[Fault] = ()
     gke: PodTimings | None = None
     mig: Timings | None = None
+    switches: Switches | None = None
 
     @classmethod
     def parse(cls, document: object) -> Conditions:
-        """From ``{"faults": […], "timings": {"gke": {…}, "mig": {…}}}``; a mistake is a ValueError that says where.
+        """From ``{"faults": […], "timings": {"gke": {…}, "mig": {…}}, "switches": {…}}``; a mistake is a ValueError
+        that says where.
 
-        Timings that a section leaves out take their defaults; a section left out stays as it was.
+        Timings and switches that a section leaves out take their defaults; a section left out stays as it was.
         """
-        root = _object("the document", document, {"faults", "timings"})
+        root = _object("the document", document, {"faults", "timings", "switches"})
         faults = root.get("faults", [])
         if not isinstance(faults, list):
             raise ValueError(f"faults: expected a list, got {faults!r}")
         parsed = [_fault(f"faults[{number}]", fault) for number, fault in enumerate(faults)]
-        return cls.of(parsed, root.get("timings"))
+        return cls.of(parsed, root.get("timings"), root.get("switches"))
 
     @classmethod
-    def of(cls, faults: Sequence[Fault], timings: object = None) -> Conditions:
-        """With the timings as in a document; a mistake in them is a ValueError."""
+    def of(cls, faults: Sequence[Fault], timings: object = None, switches: object = None) -> Conditions:
+        """With timings and switches as in a document; a mistake in them is a ValueError."""
         sections = _object("timings", timings if timings is not None else {}, {"gke", "mig"})
         return cls(
             faults=tuple(faults),
             gke=PodTimings.parse(_object("timings.gke", sections["gke"])) if "gke" in sections else None,
             mig=Timings.parse(_object("timings.mig", sections["mig"])) if "mig" in sections else None,
+            switches=Switches.parse(_object("switches", switches)) if switches is not None else None,
         )
 
     @classmethod
@@ -108,15 +113,14 @@ class Cloud:
         self.groups = Groups(world, migs)
 
     def impose(self, conditions: Conditions) -> None:
-        """From now on these faults, and these timings for steps begun later."""
+        """From now on these faults, these switches, and these timings for steps begun later."""
         self.world.set_faults(conditions.faults)
         if conditions.gke is not None:
             self.cluster.timings = conditions.gke
         if conditions.mig is not None:
-            self.groups.timings = self.groups.operations.timings = self.groups.vms.timings = conditions.mig
-            self.groups.audit.timings = conditions.mig
-            for mig in self.groups.migs.values():
-                mig.timings = conditions.mig
+            self.groups.impose_timings(conditions.mig)
+        if conditions.switches is not None:
+            self.groups.impose_switches(conditions.switches)
 
     def state(self) -> dict[str, Any]:
         """Every machine, the world's clock (epoch seconds) and the number of API calls by method."""

@@ -153,7 +153,7 @@ def _list_managed(call: Call) -> Document:
     """PAGELESS: the whole group, whatever page is asked for."""
     mig = call.mig()
     listing = call.listing(mig.spec.name)
-    if mig.spec.list_results == "PAGELESS":
+    if not mig.paginated:
         predicate = listing.predicate
         everything = [document for _, document in mig.shelf.after("", listing.lag)]
         return _managed([entry for entry in everything if predicate is None or predicate(entry)], "")

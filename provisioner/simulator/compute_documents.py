@@ -51,7 +51,7 @@ def mig_document(mig: Mig) -> Document:
         "targetSize": mig.target_size,
         "targetStoppedSize": 0,
         "targetSuspendedSize": 0,
-        "listManagedInstancesResults": spec.list_results,
+        "listManagedInstancesResults": "PAGINATED" if mig.paginated else "PAGELESS",
         "currentActions": {field: actions[action] for action, field in ACTION_FIELDS.items()},
         "status": {
             "isStable": mig.stable,
@@ -67,7 +67,7 @@ def mig_document(mig: Mig) -> Document:
             "maxUnavailable": {"fixed": 1, "calculated": 1},
         },
         "instanceLifecyclePolicy": {
-            "defaultActionOnFailure": spec.default_action_on_failure,
+            "defaultActionOnFailure": "REPAIR" if mig.repairs else "DO_NOTHING",
             "forceUpdateOnRepair": "NO",
             "onFailedHealthCheck": "DEFAULT_ACTION",
         },
@@ -191,6 +191,16 @@ def project_document(project: str) -> Document:
         "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
         "selfLink": f"{BASE}projects/{project}",
     }
+
+
+def with_unknown_words(document: Document) -> Document:
+    """A list as a later version of the API may print it: an action or status, and a field, that nobody knows yet."""
+    changed = dict(document)
+    for field, word in (("managedInstances", "currentAction"), ("items", "status")):
+        if field in document:
+            strange = {word: f"SOME_NEW_{word.upper()}", "someNewField": {"value": "1"}}
+            changed[field] = [entry | strange if word in entry else entry for entry in document[field]]
+    return changed
 
 
 def error_document(error: ApiError) -> Document:

@@ -11,7 +11,8 @@ denied        403 forbidden
 invalid       400 invalid; mutations only
 hang          waits ``seconds`` (3600) of world time, then goes on, even if the caller has gone
 reset         drops the connection before anything is applied
-lost_response the call is applied, then the connection is dropped
+lost_response the call is applied, then the connection is dropped, or answered ``status`` if that is given
+unknown_words members and instances do and are what Google has no words for yet, and have a new field
 mig_gone      404 for the MIG, which also leaves the lists of MIGs; its VMs stay
 ============= ==========================================================================================
 
@@ -32,7 +33,7 @@ from aiohttp import web
 
 from provisioner.simulator.compute_batch import BOUNDARY, Part, format_batch, parse_batch
 from provisioner.simulator.compute_calls import METHODS, PATH, Call, Method
-from provisioner.simulator.compute_documents import error_document
+from provisioner.simulator.compute_documents import error_document, with_unknown_words
 from provisioner.simulator.compute_filter import Mask, compile_fields, select
 from provisioner.simulator.groups import Groups
 from provisioner.simulator.operations import BASE, ApiError, Document
@@ -47,7 +48,7 @@ _TICK = 0.01
 
 def routes(groups: Groups, world: World) -> Sequence[web.RouteDef]:
     """Everything below ``/compute/v1/``, and the batches that stand beside it."""
-    face = _Face(groups, world)
+    face = Face(groups, world)
     known = [web.route(method.verb, PATH + method.path, face.serves(method)) for method in METHODS]
     return [*known, web.route("*", PATH + "{tail:.*}", face.unknown), web.post("/batch/compute/v1", face.batch)]
 
@@ -72,7 +73,9 @@ class Incoming:
 
 
 @dataclass
-class _Face:
+class Face:
+    """Every method under one roof: whatever is asked, alone or in a batch, is answered by ``reply``."""
+
     groups: Groups
     world: World
     _minutes: Counter[tuple[str, int]] = field(default_factory=Counter)
@@ -85,7 +88,7 @@ class _Face:
             headers = {name.lower(): value for name, value in request.headers.items()}
             incoming = Incoming(path, parts, request.query, headers, await request.text(), _base(request))
             try:
-                return _answer(*await self._reply(method, incoming))
+                return _answer(*await self.reply(method, incoming))
             except Dropped:
                 return _drop(request)
 
@@ -114,14 +117,14 @@ class _Face:
             match = method.pattern.fullmatch(path) if method.verb == part.verb else None
             if match:
                 parts = match.groupdict()
-                return await self._reply(method, Incoming(path, parts, part.query, part.headers, part.text, base))
+                return await self.reply(method, Incoming(path, parts, part.query, part.headers, part.text, base))
         return self._lacks(part.verb, part.path)
 
     def _lacks(self, verb: str, path: str) -> tuple[int, str]:
         self.world.calls["unknown"] += 1
         return 404, json.dumps(error_document(ApiError(404, "notFound", f"The simulator has no method {verb} {path}")))
 
-    async def _reply(self, method: Method, incoming: Incoming) -> tuple[int, str]:
+    async def reply(self, method: Method, incoming: Incoming) -> tuple[int, str]:
         """Status and JSON, with URLs that carry the caller's own address of us."""
         self.world.calls[method.name] += 1
         try:
@@ -145,8 +148,12 @@ class _Face:
         if method.waits:
             await self._wait(call)
         document = method.answer(call)
-        if self._strikes("lost_response", call):
-            raise Dropped
+        if fault := self._strikes("lost_response", call):
+            if "status" not in fault.params:
+                raise Dropped
+            raise ApiError(int(fault.params["status"]), "backendError", "Internal error")
+        if self._strikes("unknown_words", call):
+            document = with_unknown_words(document)
         masked: Document = select(document, mask)
         return masked
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from provisioner.simulator.timing import Delay, parse_timings
+from provisioner.simulator.timing import Delay, parse_seconds, parse_timings
 
 ZONAL_SIZE_LIMIT = 1000
 REGIONAL_SIZE_LIMIT = 2000
@@ -175,3 +175,27 @@ class Switches:
     """The internal IP is shown from PROVISIONING on; otherwise from RUNNING on."""
     request_id_seconds: float = 900.0
     """How long a repeated requestId is recognised; after that the call is applied again."""
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> Switches:
+        """From JSON; a mistake is a ValueError that names the switch."""
+        known = {entry.name: type(entry.default) for entry in fields(cls)}
+        values: dict[str, Any] = {}
+        for name, value in document.items():
+            if name not in known:
+                raise ValueError(f"{name}: unknown switch; known: {', '.join(sorted(known))}")
+            values[name] = _switch(name, known[name], value)
+        return cls(**values)
+
+
+def _switch(name: str, kind: type, value: object) -> object:
+    if kind is Duplicate:
+        try:
+            return Duplicate(str(value))
+        except ValueError as error:
+            raise ValueError(f"{name}: expected one of {', '.join(Duplicate)}, got {value!r}") from error
+    if kind is float:
+        return parse_seconds(name, value)
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}: expected true or false, got {value!r}")
+    return value

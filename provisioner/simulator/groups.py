@@ -71,12 +71,26 @@ class Groups:
             for spec in self.specs
         }
 
+    def impose_timings(self, timings: Timings) -> None:
+        """Things take so long from now on."""
+        self.timings = self.audit.timings = self.operations.timings = self.vms.timings = timings
+        for mig in self.migs.values():
+            mig.timings = timings
+
+    def impose_switches(self, switches: Switches) -> None:
+        """What nobody documents is so from now on."""
+        self.switches = self.operations.switches = self.vms.switches = switches
+        for mig in self.migs.values():
+            mig.switches = switches
+
     def mig(self, project: str, scope: str, name: str) -> Mig:
         """One MIG; 404 when there is none, or while the fault ``mig_gone`` holds."""
         mig = self.migs.get((project, scope, name))
         if mig is None or self.world.strikes("mig_gone", name):
             path = f"projects/{project}/{scope}/instanceGroupManagers/{name}"
             raise ApiError(404, "notFound", f"The resource '{path}' was not found")
+        if fault := self.world.strikes("resized", name):
+            mig.resize(int(fault.params.get("size", 0)))
         return mig
 
     def migs_of(self, project: str, scope: str) -> list[Mig]:

@@ -9,6 +9,18 @@ stockout      no capacity; ``code`` (ZONE_RESOURCE_POOL_EXHAUSTED), also ``…_W
 quota         QUOTA_EXCEEDED with quotaInfo; ``limit`` (500), ``metric`` (the family's CPUs)
 ip_exhausted  IP_SPACE_EXHAUSTED
 attempt_error any other: ``code`` (INTERNAL_ERROR), ``message``
+name_taken    a VM outside the MIG takes the name just before: RESOURCE_ALREADY_EXISTS, until it goes
+============= ==========================================================================================
+
+What others do to the MIG, and settings in place of its own (targets: the MIG; of the first two also the VM and zone):
+
+============= ==========================================================================================
+abandoned     a member is taken out of the MIG ``seconds`` (60) after it runs
+recreated     a member is recreated ``seconds`` (60) after it runs
+resized       the next call about the MIG finds it resized to ``size`` (0)
+size_limit    the MIG takes no more than ``limit`` (1) members
+repairs       the MIG recreates what dies, as with defaultActionOnFailure REPAIR
+paginated     listManagedInstances has pages
 ============= ==========================================================================================
 """
 
@@ -19,6 +31,7 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from provisioner.simulator.compute_settings import MAX_PER_CALL, Duplicate, MigSpec, Switches, Timings, region_of
 from provisioner.simulator.operations import (
@@ -137,6 +150,17 @@ class Mig:
     def id(self) -> str:
         """Numeric id."""
         return str((1 << 60) + zlib.crc32(self.spec.path.encode()))
+
+    @property
+    def repairs(self) -> bool:
+        """It recreates what dies."""
+        chosen = self.spec.default_action_on_failure == "REPAIR"
+        return chosen or self.world.strikes("repairs", self.spec.name) is not None
+
+    @property
+    def paginated(self) -> bool:
+        """listManagedInstances has pages."""
+        return self.spec.list_results == "PAGINATED" or self.world.strikes("paginated", self.spec.name) is not None
 
     def actions(self) -> Counter[str]:
         """Members by current action."""
@@ -260,10 +284,12 @@ class Mig:
     def _obstacle(self, member: Member) -> Document | None:
         """Why the member's VM cannot be inserted now, as an entry of ``lastAttempt.errors``."""
         spec, zone = self.spec, member.zone
+        targets = (member.name, spec.name, zone)
+        if self.world.strikes("name_taken", *targets) and member.name not in self.vms.zone(spec.project, zone):
+            self.vms.insert(spec, zone, member.name)
         if member.name in self.vms.zone(spec.project, zone):
             path = f"projects/{spec.project}/zones/{zone}/instances/{member.name}"
             return _failed(member, "RESOURCE_ALREADY_EXISTS", f"The resource '{path}' already exists")
-        targets = (member.name, spec.name, zone)
         if fault := self.world.strikes("stockout", *targets):
             return _stockout(spec.project, zone, str(fault.params.get("code", "ZONE_RESOURCE_POOL_EXHAUSTED")))
         if spec.capacity is not None and sum(1 for other in self.members.values() if other.vm) >= spec.capacity:
@@ -288,7 +314,7 @@ class Mig:
             self._booted(member, vm)
         elif not vm.exists:
             self._ended(member, vm)
-        elif vm.status == "TERMINATED" and self.spec.default_action_on_failure == "REPAIR":
+        elif vm.status == "TERMINATED" and self.repairs:
             self._repair_later(member)
         self._show(member)
 
@@ -298,6 +324,13 @@ class Mig:
             self.vms.delete(vm)
         else:
             member.action = "NONE"
+            self._disturb(member)
+
+    def _disturb(self, member: Member) -> None:
+        """What others will do to a member that has just begun to run."""
+        for mode, act in (("abandoned", self._abandon), ("recreated", self._recreate)):
+            if fault := self.world.strikes(mode, member.name, self.spec.name, member.zone):
+                self.world.after(float(fault.params.get("seconds", 60.0)), partial(self._each, [member.name], act))
 
     def _ended(self, member: Member, vm: Vm) -> None:
         member.vm, member.previous = None, vm
@@ -305,7 +338,7 @@ class Mig:
             self._leave(member)
         elif member.action in ("CREATING", "RECREATING"):
             self._schedule(member, 0.0)
-        elif self.spec.default_action_on_failure == "REPAIR":
+        elif self.repairs:
             self._repair_later(member)
         elif self.switches.dead_member_stays:
             member.action = "NONE"
@@ -349,8 +382,10 @@ class Mig:
             raise _invalid(f"Too many instances: {len(instances)}. At most {MAX_PER_CALL} may be given in one request.")
 
     def _check_size(self, size: int) -> None:
-        if size > self.spec.limit:
-            raise _invalid(f"Invalid value for field 'size': '{size}'. Must be less than or equal to {self.spec.limit}")
+        fault = self.world.strikes("size_limit", self.spec.name)
+        limit = int(fault.params.get("limit", 1)) if fault else self.spec.limit
+        if size > limit:
+            raise _invalid(f"Invalid value for field 'size': '{size}'. Must be less than or equal to {limit}")
 
     def _members_named(self, urls: Sequence[str], *, skip_invalid: bool) -> list[str]:
         """The names of members that the URLs stand for; 400 for what is malformed, elsewhere, or no member."""

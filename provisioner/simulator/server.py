@@ -97,9 +97,9 @@ def application(cloud: Cloud, clockwork: Clockwork) -> web.Application:
 class Simulator:
     """One embedded cloud over HTTP. A context manager: inside it the cloud answers, driven by a thread of its own.
 
-    It holds the namespaces and MIGs that ``settings`` names and those given besides. ``timings`` are as in the body of
-    ``PUT faults``: ``{"gke": {…}, "mig": {…}}``; ``speed`` is world seconds per real second. The kubeconfig is written
-    to ``kubeconfig``, or to a directory that goes with the simulator.
+    It holds the namespaces and MIGs that ``settings`` names and those given besides. ``timings`` and ``switches`` are
+    as in the body of ``PUT faults``: ``{"gke": {…}, "mig": {…}}`` and ``{NAME: VALUE}``; ``speed`` is world seconds per
+    real second. The kubeconfig is written to ``kubeconfig``, or to a directory that goes with the simulator.
     """
 
     def __init__(
@@ -113,6 +113,7 @@ class Simulator:
         seed: int = 0,
         speed: float = 1.0,
         timings: Mapping[str, Mapping[str, Any]] | None = None,
+        switches: Mapping[str, Any] | None = None,
         faults: Sequence[Fault] = (),
         kubeconfig: Path | None = None,
     ) -> None:
@@ -120,7 +121,7 @@ class Simulator:
         groups = [*(migs_of(settings) if settings else ()), *migs]
         self.cloud = Cloud(World(seed=seed, start_wall=time.time()), spaces, groups)
         """The model. It belongs to the simulator's thread: use :meth:`call`."""
-        self.cloud.impose(Conditions.of(faults, timings))
+        self.cloud.impose(Conditions.of(faults, timings, switches))
         self.address = ""
         """``http://HOST:PORT`` once it answers."""
         self._host, self._port, self._speed = host, port, speed
@@ -210,9 +211,14 @@ class Simulator:
         """Take these machines away; the names of those that could be."""
         return self.call(lambda cloud: cloud.preempt(names)[0])
 
-    def impose(self, faults: Sequence[Fault] = (), timings: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        """As ``PUT faults`` of the control face: these faults and no others; timings only of the sections given."""
-        conditions = Conditions.of(faults, timings)
+    def impose(
+        self,
+        faults: Sequence[Fault] = (),
+        timings: Mapping[str, Mapping[str, Any]] | None = None,
+        switches: Mapping[str, Any] | None = None,
+    ) -> None:
+        """As ``PUT faults`` of the control face: these faults and no others; of the rest only the sections given."""
+        conditions = Conditions.of(faults, timings, switches)
         self.call(lambda cloud: cloud.impose(conditions))
 
     def reset(self) -> None:

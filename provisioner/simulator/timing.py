@@ -22,11 +22,12 @@ def parse_timings(kind: type[T], document: Mapping[str, Any]) -> T:
     for name, value in document.items():
         if name not in known:
             raise ValueError(f"{name}: unknown timing; known: {', '.join(sorted(known))}")
-        values[name] = _delay(name, value) if known[name] else _number(name, value)
+        values[name] = _delay(name, value) if known[name] else parse_seconds(name, value)
     return kind(**values)
 
 
-def _number(name: str, value: object) -> float:
+def parse_seconds(name: str, value: object) -> float:
+    """A number of seconds; a mistake is a ValueError that names it."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
         raise ValueError(f"{name}: expected seconds ≥ 0, got {value!r}")
     return float(value)
@@ -34,7 +35,7 @@ def _number(name: str, value: object) -> float:
 
 def _delay(name: str, value: object) -> Delay:
     if not isinstance(value, (list, tuple)):
-        return _number(name, value), _number(name, value)
+        return parse_seconds(name, value), parse_seconds(name, value)
     if len(value) != 2:
         raise ValueError(f"{name}: expected seconds or [median, 95th percentile], got {value!r}")
-    return _number(name, value[0]), _number(name, value[1])
+    return parse_seconds(name, value[0]), parse_seconds(name, value[1])

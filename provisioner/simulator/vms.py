@@ -3,10 +3,12 @@
 Fault modes that strike here (targets: the VM's name, its MIG, its zone):
 
 ================== =====================================================================================
-stuck_provisioning the VM stays PROVISIONING for ever
+stuck_provisioning the VM stays PROVISIONING for ever, or in another ``status`` (STAGING)
 stuck_stopping     a VM that is deleted stays STOPPING for ever
 no_ip              the internal IP is shown only ``seconds`` (30) after RUNNING
 preemption         the VM is preempted ``seconds`` (60) after it runs
+deleted            others delete the VM ``seconds`` (60) after it runs
+stopped            others stop the VM ``seconds`` (60) after it runs
 ================== =====================================================================================
 """
 
@@ -17,6 +19,7 @@ import ipaddress
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from provisioner.simulator.audit import Audit
 from provisioner.simulator.compute_settings import MigSpec, Switches, Timings
@@ -165,9 +168,11 @@ class Vms:
         self._vms.setdefault((spec.project, zone), {})[name] = vm
         self._begin(vm, "insert")
         self._show(vm)
-        if not self.world.strikes("stuck_provisioning", name, spec.name, zone):
-            boot = self.world.lognormal(*self.timings.boot)
+        stuck = self.world.strikes("stuck_provisioning", name, spec.name, zone)
+        boot = self.world.lognormal(*self.timings.boot)
+        if stuck is None or stuck.params.get("status") == "STAGING":
             self.world.after(boot * STAGING_SHARE, lambda: self._move(vm, "PROVISIONING", "STAGING"))
+        if stuck is None:
             self.world.after(boot, lambda: self._run(vm))
         return vm
 
@@ -232,8 +237,9 @@ class Vms:
             vm.shows_ip = True
         self._change(vm, "RUNNING")
         self._ended(vm, "insert")
-        if preemption := self.world.strikes("preemption", vm.name, vm.spec.name, vm.zone):
-            self.world.after(float(preemption.params.get("seconds", 60.0)), lambda: self._preempt(vm))
+        for mode, act in (("preemption", self._preempt), ("deleted", self.delete), ("stopped", self.stop)):
+            if fault := self.world.strikes(mode, vm.name, vm.spec.name, vm.zone):
+                self.world.after(float(fault.params.get("seconds", 60.0)), partial(act, vm))
 
     def _show_ip(self, vm: Vm) -> None:
         vm.shows_ip = True

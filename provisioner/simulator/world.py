@@ -66,12 +66,15 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._faults: list[Fault] = []
+        self._skews: list[Fault] = []
         self._chances: Counter[int] = Counter()
         self._strikes: Counter[int] = Counter()
 
     def wall(self) -> float:
-        """Epoch seconds in this world."""
-        return self.start_wall + self.now
+        """Epoch seconds by this world's clock, which the fault ``clock_skew`` sets wrong by ``seconds`` (3600)."""
+        active = (fault for fault in self._skews if fault.start <= self.now < fault.end)
+        skew = sum(float(fault.params.get("seconds", 3600.0)) for fault in active)
+        return self.start_wall + self.now + skew
 
     def after(self, delay: float, event: Callable[[], None]) -> None:
         """Let ``event`` happen ``delay`` seconds from now. It must itself check that it still makes sense."""
@@ -98,6 +101,7 @@ class World:
     def set_faults(self, faults: Sequence[Fault]) -> None:
         """Replace all faults; what has happened stays."""
         self._faults = list(faults)
+        self._skews = [fault for fault in faults if fault.mode == "clock_skew"]
         self._chances.clear()
         self._strikes.clear()
 
