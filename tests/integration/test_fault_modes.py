@@ -1,0 +1,459 @@
+"""Everything that the simulated Compute Engine can be told to do wrong, by name, against the whole provisioner: what
+exists in the end, what HF is told, and how often the cloud was asked to change something.
+
+The world's time is virtual; the state files, the cycles, the backend and the API's face are the real ones. The numbers
+F1 to F24 are those of the list of faults that a MIG provisioner has to bear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from provisioner.backends import compute_reads
+from provisioner.simulator.compute_settings import Duplicate, Switches
+from provisioner.simulator.world import Fault
+from tests.virtual_site import SPEC, Crash, VirtualSite, dying, messages, succeeded
+
+CREATES, DELETES = "createInstances", "deleteInstances"
+ZONE = "us-central1-a"
+COMPLETE, ERROR = "complete", "complete_with_error"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[VirtualSite]:
+    with VirtualSite(tmp_path) as made:
+        yield made
+
+
+@dataclass(frozen=True)
+class Case:
+    """HF asks for three machines while something goes wrong."""
+
+    name: str
+    faults: tuple[Fault, ...]
+    status: str = COMPLETE
+    running: int = 3
+    words: str = ""
+    """In what HF is told."""
+    creates: Collection[int] = (1,)
+    deletes: Collection[int] = (0,)
+    """Calls to the cloud until a while after the terminal answer: as many as one of these."""
+
+
+def lost(method: str, status: int | None = None) -> Fault:
+    return Fault("lost_response", f".*{method}", limit=1, params={"status": status} if status else {})
+
+
+def refused(status: int) -> Fault:
+    return Fault("http_error", f".*{CREATES}", limit=1, params={"status": status})
+
+
+STOCK = "ZONE_RESOURCE_POOL_EXHAUSTED"
+BLIND = "could not be seen"
+
+REPEATED = range(1, 4)
+"""One call is repeated: by one machine that probes, and then by the others, as far as they are not there yet."""
+
+BACKED_OFF = range(3, 16)
+"""Ten minutes of a back-off that doubles from 5 s, one machine at a time."""
+
+CASES = [
+    Case("F1 a stock-out that does not end", (Fault("stockout"),), ERROR, 0, STOCK, (2,), (2,)),
+    Case(
+        "F1 a stock-out after two",
+        (Fault("stockout", after=2, params={"code": f"{STOCK}_WITH_DETAILS"}),),
+        *(ERROR, 2, f"{STOCK}_WITH_DETAILS", (2,), (2,)),
+    ),
+    Case("F1 a stock-out that ends", (Fault("stockout", limit=3, params={"code": "INSUFFICIENT_CAPACITY"}),)),
+    Case("F2 a quota", (Fault("quota"),), ERROR, 0, "Quota 'N2_CPUS' exceeded", (2,), (2,)),
+    Case("F3 no addresses", (Fault("ip_exhausted"),), ERROR, 0, "IP_SPACE_EXHAUSTED", (2,), (2,)),
+    Case("F3 an attempt that fails once", (Fault("attempt_error", limit=1),)),
+    Case("F4 two calls over the rate", (Fault("throttled", f".*{CREATES}", limit=2),), creates=REPEATED),
+    Case("F4 ten calls a minute", (Fault("throttled", params={"per_minute": 10}),)),
+    *[
+        Case(f"F5 {status} before it was applied", (refused(status),), creates=REPEATED)
+        for status in (500, 502, 503, 504)
+    ],
+    *[Case(f"F5 {status} after it was applied", (lost(CREATES, status),)) for status in (500, 502, 503, 504)],
+    Case("F5 an answer that is lost", (lost(CREATES),)),
+    Case("F5 a service that is away", (Fault("unavailable", end=100),)),
+    Case("F6 a connection that is reset", (Fault("reset", f".*{CREATES}", limit=1),), creates=REPEATED),
+    Case(
+        "F6 a call that comes to nothing for the caller, and is applied",
+        (Fault("hang", f".*{CREATES}", limit=1, params={"seconds": 30}),),
+        creates=REPEATED,
+    ),
+    Case("F6 looks that hang", (Fault("hang", limit=5, params={"seconds": 30}),)),
+    Case("F7 an operation that is stuck and applied", (Fault("op_stuck", limit=1),)),
+    Case("F7 an operation that is stuck", (Fault("op_stuck", limit=1, params={"applied": False}),), creates=REPEATED),
+    Case("F7 an operation that fails", (Fault("op_error", limit=1),), creates=REPEATED),
+    Case("F7 an operation that nobody knows", (Fault("op_gone"),)),
+    Case(
+        "F7 an operation that fails for want of stock",
+        (Fault("op_error", params={"code": STOCK, "message": "none left"}),),
+        *(ERROR, 0, f"{STOCK}: none left", BACKED_OFF),
+    ),
+    Case("F8 an update policy", (Fault("precondition"),), ERROR, 0, "Set replacementMethod to RECREATE", BACKED_OFF),
+    Case("F8 no permission", (Fault("denied", f".*{CREATES}"),), ERROR, 0, "forbidden", BACKED_OFF),
+    Case("F10 a VM stuck PROVISIONING", (Fault("stuck_provisioning", limit=1),), creates=(2,), deletes=(1,)),
+    Case(
+        "F10 a VM stuck STAGING",
+        (Fault("stuck_provisioning", limit=1, params={"status": "STAGING"}),),
+        creates=(2,),
+        deletes=(1,),
+    ),
+    Case("F14 both lists late", (Fault("list_lag", params={"seconds": 29}),)),
+    Case("F14 the members late", (Fault("list_lag", ".*listManagedInstances", params={"seconds": 29}),)),
+    Case("F14 the instances late", (Fault("list_lag", ".*instances.list", params={"seconds": 29}),)),
+    Case("F14 pages that are empty and lead on", (Fault("empty_page", limit=2),)),
+    Case("F15 a list that lacks a part for a while", (Fault("partial_list", end=300),)),
+    Case("F16 a MIG that is not there for a minute", (Fault("mig_gone", end=60),)),
+    Case("F16 a MIG that is not there", (Fault("mig_gone"),), ERROR, 0, BLIND, (0,)),
+    Case(
+        "F17 a MIG that takes two",
+        (Fault("size_limit", params={"limit": 2}),),
+        ERROR,
+        2,
+        "less than or equal to 2",
+        BACKED_OFF,
+    ),
+    Case("F18 an address that comes late", (Fault("no_ip", params={"seconds": 30}),)),
+    Case(
+        "F18 an address that does not come",
+        (Fault("no_ip", limit=1, params={"seconds": 9e9}),),
+        creates=(2,),
+        deletes=(1,),
+    ),
+    Case("F21 a clock an hour ahead", (Fault("clock_skew"),)),
+    Case("F21 a clock an hour behind", (Fault("clock_skew", params={"seconds": -3600}),)),
+    Case("F23 words that nobody knows, for a minute", (Fault("unknown_words", end=60),)),
+    Case("F23 words that nobody knows", (Fault("unknown_words"),), ERROR, 0, "SOME_NEW_STATUS", (2,), (2,)),
+    Case("F24 a MIG whose members come in pages", (Fault("paginated"),)),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_request_of_three(site: VirtualSite, case: Case) -> None:
+    site.faults(*case.faults)
+    answer = site.asked(3)
+    site.run(120)
+    told = (
+        answer["status"],
+        len(succeeded(answer)),
+        case.words if case.words in messages(answer) else messages(answer),
+    )
+    assert told == (case.status, case.running, case.words)
+    assert site.phases() == dict.fromkeys(succeeded(answer), "running")
+    calls = site.mutations()
+    assert calls.keys() <= {CREATES, DELETES}
+    assert calls.get(CREATES, 0) in case.creates
+    assert calls.get(DELETES, 0) in case.deletes
+
+
+# --- F4: the budget ---------------------------------------------------------------------------------------------------
+
+
+def test_f4_what_is_over_the_rate_waits_and_nothing_is_taken_for_gone(site: VirtualSite) -> None:
+    answer = site.asked(3)
+    site.faults(Fault("throttled"))
+    site.run(300)
+    assert not site.in_sight()
+    assert site.phases() == dict.fromkeys(succeeded(answer), "running")
+    assert (site.lost(), site.mutations()) == ({}, {CREATES: 1})
+
+
+# --- F9: names that are taken -----------------------------------------------------------------------------------------
+
+
+def test_f9_a_name_held_by_a_vm_outside_is_given_up_and_the_vm_left_alone(site: VirtualSite) -> None:
+    site.faults(Fault("name_taken", ".*-000000"))
+    answer = site.asked(3)
+    site.run(600)
+    names = succeeded(answer)
+    assert [name[-6:] for name in names] == ["000001", "000002", "000003"]
+    taken = names[0][:-6] + "000000"
+    assert site.phases() == dict.fromkeys([*names, taken], "running")
+    assert site.mutations() == {CREATES: 2, DELETES: 1}
+
+
+@pytest.mark.parametrize("duplicate", Duplicate)
+def test_f9_a_name_that_the_mig_has_is_not_made_twice(tmp_path: Path, duplicate: Duplicate) -> None:
+    """The first call was applied, its answer lost with the process, and its request id is forgotten."""
+    switches = Switches(duplicate_name=duplicate, request_id_seconds=0.0)
+    with VirtualSite(tmp_path, switches=switches) as site:
+        id_ = site.request(3)
+        with dying(site.backends["hf-a"], "create", applied=True), pytest.raises(Crash):
+            site.cycle()
+        # The lists are late, so that the loop asks again for what is there.
+        site.faults(Fault("list_lag", end=20.0, params={"seconds": 100}))
+        site.restart()
+        site.until(lambda: site.ended(id_))
+        site.run(120)
+        assert site.answer(id_)["status"] == COMPLETE
+        assert site.phases() == dict.fromkeys(succeeded(site.answer(id_)), "running")
+        assert len(site.phases()) == 3
+
+
+# --- F10: what does not go --------------------------------------------------------------------------------------------
+
+
+def test_f10_a_vm_that_does_not_stop_is_told_as_stuck_and_deleted_further(site: VirtualSite) -> None:
+    names = succeeded(site.asked(3))
+    site.faults(Fault("stuck_stopping", names[0]))
+    back = site.give_back(names)
+    site.until(lambda: site.ended(back))
+    results = {machine["name"]: machine["result"] for machine in site.answer(back)["machines"]}
+    assert (site.answer(back)["status"], results) == (ERROR, dict.fromkeys(names, "succeed") | {names[0]: "fail"})
+    assert site.phases() == {names[0]: "stopping"}
+    assert site.mutations() == {CREATES: 1, DELETES: 1}, "what the group deletes already is not asked for again"
+
+
+# --- F11 to F13, F16, F19: machines that end --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("repairs", [(), (Fault("repairs"),)], ids=["DO_NOTHING", "REPAIR"])
+def test_f11_f12_a_storm_of_preemptions(site: VirtualSite, repairs: tuple[Fault, ...]) -> None:
+    site.faults(Fault("preemption", rate=0.2, params={"seconds": 300}), *repairs)
+    answer = site.asked(50)
+    names = set(succeeded(answer))
+    assert (answer["status"], len(names)) == (COMPLETE, 50)
+    site.until(lambda: "stopping" in site.phases().values())
+    struck = {name for name, phase in site.phases().items() if phase == "stopping"}
+    assert 5 <= len(struck) <= 15
+    site.run(20)
+    assert site.lost().keys() == struck
+    assert all(0 < seconds <= 30 for seconds in site.lost().values()), "they have still a while to go"
+    site.run(900)
+    assert site.lost() == dict.fromkeys(struck, 0)
+    assert site.phases() == dict.fromkeys(names - struck, "running"), (
+        "their remains are deleted, and nothing comes back"
+    )
+    assert site.mutations() == {CREATES: 1, DELETES: 1}
+    assert site.cloud.groups.mig("p", f"zones/{ZONE}", "hf-a").target_size == 50 - len(struck)
+
+
+def test_f12_a_repair_without_stock_is_ended_by_a_delete(site: VirtualSite) -> None:
+    site.faults(Fault("preemption", limit=1, params={"seconds": 300}), Fault("repairs"), Fault("stockout", start=200))
+    names = succeeded(site.asked(3))
+    site.run(900)
+    assert len(site.lost()) == 1
+    assert site.phases() == dict.fromkeys(set(names) - site.lost().keys(), "running")
+    assert site.mutations() == {CREATES: 1, DELETES: 1}
+
+
+@pytest.mark.parametrize(
+    ("mode", "stays", "deletes"),
+    [("deleted", False, 1), ("stopped", False, 1), ("recreated", False, 1), ("abandoned", True, 0)],
+)
+def test_f13_f19_what_others_do_to_a_machine_is_a_loss(site: VirtualSite, mode: str, stays: bool, deletes: int) -> None:
+    site.faults(Fault(mode, limit=1, params={"seconds": 300}))
+    answer = site.asked(3)
+    site.run(900)
+    assert site.answer(answer["requestId"]) == answer, "law 8"
+    (lost,) = site.lost()
+    kept = set(succeeded(answer)) - ({lost} if not stays else set())
+    assert site.phases() == dict.fromkeys(kept, "running"), "an instance that left the group is no longer ours"
+    assert site.mutations() == {CREATES: 1} | ({DELETES: deletes} if deletes else {})
+
+
+@pytest.mark.parametrize("mode", ["deleted", "stopped", "recreated", "preemption", "abandoned"])
+def test_f13_f19_a_machine_that_ends_before_the_request_does_is_replaced(site: VirtualSite, mode: str) -> None:
+    site.faults(Fault(mode, ".*-000000", params={"seconds": 5}), Fault("no_ip", ".*-000001", params={"seconds": 100}))
+    answer = site.asked(3)
+    site.run(300)
+    names = succeeded(answer)
+    assert answer["status"] == COMPLETE
+    assert [name[-6:] for name in names] == ["000001", "000002", "000003"]
+    others = {names[0][:-6] + "000000"} if mode == "abandoned" else set()
+    assert site.phases() == dict.fromkeys({*names} | others, "running")
+    assert site.mutations() == {CREATES: 2} | ({} if others else {DELETES: 1})
+    assert site.lost() == {}
+
+
+def test_f13_vms_of_others_whose_names_have_our_shape_are_left_alone(site: VirtualSite) -> None:
+    strange = "hf-abcdefghij-000001"
+    site.cloud.groups.vms.insert(SPEC, ZONE, strange)
+    names = succeeded(site.asked(3))
+    back = site.give_back([strange, *names])
+    site.until(lambda: site.ended(back))
+    site.run(1200)
+    assert site.phases() == {strange: "running"}
+    assert site.mutations() == {CREATES: 1, DELETES: 1}
+
+
+def test_f16_members_that_others_resize_away_are_lost_and_nothing_is_made_in_their_place(site: VirtualSite) -> None:
+    names = succeeded(site.asked(3))
+    site.faults(Fault("resized", limit=1, params={"size": 1}))
+    site.run(300)
+    assert len(site.lost()) == 2
+    assert site.phases() == dict.fromkeys(set(names) - site.lost().keys(), "running")
+    assert site.mutations() == {CREATES: 1}
+
+
+def test_f16_members_that_others_resize_in_are_not_ours(site: VirtualSite) -> None:
+    names = succeeded(site.asked(3))
+    site.faults(Fault("resized", limit=1, params={"size": 5}))
+    site.run(1200)
+    assert len(site.phases()) == 5
+    assert site.lost() == {}
+    back = site.give_back(names)
+    site.until(lambda: site.ended(back))
+    assert len(site.phases()) == 2
+    assert site.mutations() == {CREATES: 1, DELETES: 1}
+
+
+def test_f18_an_address_that_another_machine_had_is_no_trace_of_it(site: VirtualSite) -> None:
+    first = site.asked(1)
+    back = site.give_back(succeeded(first))
+    site.until(lambda: site.ended(back))
+    second = site.asked(1)
+    site.run(300)
+    addresses = [answer["machines"][0]["privateIpAddress"] for answer in (first, second)]
+    assert addresses[0] == addresses[1]
+    assert site.phases() == {succeeded(second)[0]: "running"}
+    assert (site.lost(), site.mutations()) == ({}, {CREATES: 2, DELETES: 1})
+
+
+# --- F14 to F16: what cannot be seen ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(Fault("page_moved", ".*instances.list", limit=1), id="an instance missed between two pages"),
+        pytest.param(Fault("page_moved", ".*listManagedInstances", limit=1), id="a member missed between two pages"),
+        pytest.param(Fault("page_moved", params={"by": -1}), id="the same one on two pages"),
+        pytest.param(Fault("token_expired", end=300), id="tokens that expire"),
+        pytest.param(Fault("empty_page", rate=0.3), id="empty pages"),
+    ],
+)
+def test_f14_pages_that_do_not_fit_together_lose_nobody(
+    site: VirtualSite, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compute_reads, "PAGE", 2)
+    site.faults(Fault("paginated"))
+    names = succeeded(site.asked(5))
+    site.faults(Fault("paginated"), fault)
+    site.run(300)
+    site.faults(Fault("paginated"))
+    site.run(60)
+    assert site.in_sight()
+    assert site.phases() == dict.fromkeys(names, "running")
+    assert (site.lost(), site.mutations()) == ({}, {CREATES: 1})
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(Fault("partial_list"), id="F15 a list lacks a part"),
+        pytest.param(Fault("partial_list", params={"kept": 0}), id="F15 a list lacks everything"),
+        pytest.param(Fault("mig_gone"), id="F16 the MIG is not there"),
+        pytest.param(Fault("unavailable"), id="F5 the service is away"),
+        pytest.param(Fault("reset"), id="F6 no connection"),
+        pytest.param(Fault("denied", ".*istManagedInstances"), id="F8 no permission to look"),
+    ],
+)
+def test_what_is_not_seen_completely_is_not_acted_upon(site: VirtualSite, fault: Fault) -> None:
+    names = succeeded(site.asked(3))
+    site.faults(fault)
+    back = site.give_back(names[:1])
+    site.run(400)
+    assert not site.in_sight()
+    assert site.phases() == dict.fromkeys(names, "running")
+    assert (site.lost(), site.mutations()) == ({}, {CREATES: 1})
+    site.faults()
+    site.until(lambda: site.ended(back))
+    assert site.answer(back)["status"] == COMPLETE
+    assert site.phases() == dict.fromkeys(names[1:], "running")
+    assert (site.lost(), site.mutations()) == ({}, {CREATES: 1, DELETES: 1})
+
+
+# --- F22: the process ends anywhere -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["after the call was applied", "before the call"])
+@pytest.mark.parametrize(
+    "fault", [None, lost(CREATES), refused(503)], ids=["", "and the answer is lost", "and refused"]
+)
+def test_f22_a_process_that_ends_around_a_create_makes_nothing_twice(
+    site: VirtualSite, applied: bool, fault: Fault | None
+) -> None:
+    site.faults(*([fault] if fault else []))
+    id_ = site.request(3)
+    with dying(site.backends["hf-a"], "create", applied=applied), pytest.raises(Crash):
+        site.cycle()
+    site.restart()
+    site.until(lambda: site.ended(id_))
+    site.run(120)
+    answer = site.answer(id_)
+    assert (answer["status"], len(succeeded(answer))) == (COMPLETE, 3)
+    assert site.phases() == dict.fromkeys(succeeded(answer), "running")
+    assert [name[-6:] for name in succeeded(answer)] == ["000000", "000001", "000002"], "no slot was opened in vain"
+    assert site.mutations()[CREATES] <= 4
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["after the call was applied", "before the call"])
+def test_f22_a_process_that_ends_around_a_delete_deletes_what_was_meant(site: VirtualSite, applied: bool) -> None:
+    names = succeeded(site.asked(3))
+    back = site.give_back(names[:2])
+    with dying(site.backends["hf-a"], "delete", applied=applied), pytest.raises(Crash):
+        site.cycle()
+    site.restart()
+    site.until(lambda: site.ended(back))
+    assert site.answer(back)["status"] == COMPLETE
+    assert site.phases() == {names[2]: "running"}
+    assert site.mutations() == {CREATES: 1, DELETES: 1}
+
+
+# --- behaviours that nobody documents ---------------------------------------------------------------------------------
+
+PESSIMISTIC = Switches()
+FLIPPED = {
+    "all pessimistic": PESSIMISTIC,
+    "a taken name is a conflict": replace(PESSIMISTIC, duplicate_name=Duplicate.HTTP_CONFLICT),
+    "a taken name is skipped": replace(PESSIMISTIC, duplicate_name=Duplicate.IGNORE),
+    "a delete cancels an insert": replace(PESSIMISTIC, cancel_creating=True),
+    "a dead member leaves": replace(PESSIMISTIC, dead_member_stays=False),
+    "a recreated VM has another id": replace(PESSIMISTIC, recreate_keeps_id=False),
+    "the header masks fields": replace(PESSIMISTIC, field_mask_header=True),
+    "the address comes early": replace(PESSIMISTIC, ip_before_running=True),
+    "request ids are kept for a day": replace(PESSIMISTIC, request_id_seconds=86400.0),
+}
+
+
+@pytest.mark.parametrize("switches", FLIPPED.values(), ids=FLIPPED.keys())
+def test_whatever_is_true_of_what_nobody_documents(tmp_path: Path, switches: Switches) -> None:
+    """A crash with late lists, a stock-out, a delete of what is being made, and every way to lose a machine."""
+    spec = replace(SPEC, termination_action="DELETE")
+    with VirtualSite(tmp_path, spec, switches=switches) as site:
+        id_ = site.request(6)
+        with dying(site.backends["hf-a"], "create", applied=True), pytest.raises(Crash):
+            site.cycle()
+        site.faults(Fault("list_lag", end=20.0, params={"seconds": 100}), Fault("stockout", ".*-00000[01]"))
+        site.restart()
+        site.until(lambda: site.ended(id_))
+        names = succeeded(site.answer(id_))
+        assert [name[-1] for name in names] == list("234567"), "two were given up and replaced"
+        site.faults(*(Fault(mode, limit=1, params={"seconds": 30}) for mode in ("deleted", "stopped", "recreated")))
+        site.cloud.preempt(names[:1])
+        second = site.request(3)
+        site.until(lambda: site.ended(second))
+        site.run(300)
+        left = site.give_back([names[1]])
+        third = site.request(2)
+        site.run(10)  # they are being made
+        early = site.give_back([machine["name"] for machine in site.answer(third)["machines"]])
+        site.until(lambda: all(site.ended(one) for one in (left, early, third)))
+        site.run(300)
+        lost = site.lost().keys()
+        assert names[0] in lost
+        kept = (set(names) | set(succeeded(site.answer(second)))) - lost - {names[1]}
+        assert site.phases() == dict.fromkeys(kept, "running")
+        assert site.answer(second)["status"] == COMPLETE
+        assert len(succeeded(site.answer(second))) == 3
+        group = site.cloud.groups.mig("p", f"zones/{ZONE}", "hf-a")
+        assert group.target_size == len(kept) == len(group.members)

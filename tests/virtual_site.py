@@ -1,0 +1,259 @@
+"""One provisioner on simulated MIGs in virtual time: real state files, cycles and backend; HF's calls by hand."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from provisioner import store
+from provisioner.acting import InlineActors
+from provisioner.backends import BackendError
+from provisioner.backends.compute_reads import ComputeTimes
+from provisioner.backends.mig import MigBackend
+from provisioner.durable import StateMissing
+from provisioner.model import Limits, Look, PoolLimits, Snapshot, TemplateLimits, Unobserved
+from provisioner.reconcile import CycleReport, Reconciler
+from provisioner.settings import MigPool
+from provisioner.simulator.cloud import Cloud, Conditions
+from provisioner.simulator.compute_settings import MigSpec, Switches, Timings
+from provisioner.simulator.world import Fault, World
+from provisioner.store import StateDir
+from tests.virtual_compute import ENDPOINT, VirtualWire
+
+PREFIX = "hf"
+SPEC = MigSpec(project="p", name="hf-a", zone="us-central1-a", provisioning_model="SPOT")
+
+EXACT = Timings(
+    call=(0.0, 0.0),
+    operation=(0.0, 0.0),
+    schedule=(2.0, 2.0),
+    inserts_per_second=0.0,
+    boot=(20.0, 20.0),
+    delete=(10.0, 10.0),
+    delete_spot=(10.0, 10.0),
+    leave=(3.0, 3.0),
+    repair=(15.0, 15.0),
+)
+"""Nothing is left to chance."""
+
+PATIENCE = ComputeTimes(call=10.0, look=60.0, admission=0.2)
+"""A call waits in the world's time; between two waits for an operation, and for all of them, real time passes."""
+
+PACE = 10.0
+"""World seconds between two cycles."""
+
+MUTATIONS = ("createInstances", "deleteInstances", "abandonInstances", "recreateInstances", "resize", "delete", "stop")
+
+
+def limits_of(pools: Sequence[str]) -> Limits:
+    """Everything may be tried at once, and nothing takes long."""
+    pool = PoolLimits("", initial_window=1000, boot_deadline=300.0, spill_after=120.0, lag=30.0, stale_after=90.0)
+    return Limits(
+        prefix=PREFIX,
+        pools={name: replace(pool, name=name) for name in pools},
+        templates={"T": TemplateLimits("T", tuple(pools))},
+        request_deadline=600.0,
+        return_deadline=600.0,
+        orphan_grace=300.0,
+        backoff_last=300.0,
+    )
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+class VirtualSite:
+    """``with VirtualSite(directory) as site``: a pool for each MIG, named as it."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *specs: MigSpec,
+        faults: Sequence[Fault] = (),
+        switches: Switches | None = None,
+        limits: Limits | None = None,
+        seed: int = 1,
+    ) -> None:
+        self.specs = specs or (SPEC,)
+        self.cloud = Cloud(World(seed=seed), (), self.specs)
+        self.world = self.cloud.world
+        self.cloud.impose(Conditions(faults=tuple(faults), mig=EXACT, switches=switches))
+        self.limits = limits or limits_of([spec.name for spec in self.specs])
+        self.hf = StateDir(directory)
+        self.hf.intent.create("demo")
+        self._directory = directory
+        self._numbers = itertools.count(1)
+        self._wire = VirtualWire(self.cloud.groups)
+        self.backends: dict[str, MigBackend] = {}
+        self.reports: list[CycleReport] = []
+
+    def __enter__(self) -> VirtualSite:
+        self._wire.__enter__()
+        self.restart()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._close()
+        self._wire.__exit__(*error)
+
+    # --- the loop -------------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Loop time."""
+        return self.world.now
+
+    def wall(self) -> float:
+        """The loop's host has a clock of its own, which no fault of the cloud sets wrong."""
+        return self.world.start_wall + self.world.now
+
+    def restart(self) -> None:
+        """A process that knows nothing but the files."""
+        self._close()
+        self.backends = {spec.name: _backend(spec) for spec in self.specs}
+        self.actors = InlineActors(self.backends)
+        self.reconciler = Reconciler(
+            clock=self,
+            state=StateDir(self._directory),
+            actors=self.actors,
+            limits=self.limits,
+            provisioner="demo",
+        )
+
+    def _close(self) -> None:
+        for backend in self.backends.values():
+            backend.close()
+
+    def cycle(self) -> CycleReport:
+        """Look, then one pass."""
+        strangers = self.reconciler.strangers()
+        self.reports.append(self.reconciler.cycle({name: self.look(name, strangers) for name in self.backends}))
+        return self.reports[-1]
+
+    def look(self, pool: str, strangers: frozenset[str] = frozenset()) -> Look:
+        """One look at a pool."""
+        began = self.now()
+        try:
+            return replace(self.backends[pool].observe(began, strangers), asked=strangers)
+        except BackendError as error:
+            return Unobserved(pool, began, error.failure)
+
+    def run(self, seconds: float) -> None:
+        """Time passes, with cycles; HF polls everything."""
+        end = self.now() + seconds
+        while self.now() < end:
+            self._wire.advance(PACE)
+            for id_ in self.hf.intent.read().requests:
+                self.hf.seen.touch(id_)
+            self.cycle()
+
+    def until(self, condition: Callable[[], object], seconds: float = 3600.0, what: str = "it") -> None:
+        """Run until the condition holds; AssertionError when it does not within so many world seconds."""
+        end = self.now() + seconds
+        while not condition():
+            assert self.now() < end, f"{what} did not come true within {seconds} s: {self.phases()}"
+            self.run(PACE)
+
+    # --- HostFactory ----------------------------------------------------------------------------------------------
+
+    def request(self, count: int) -> str:
+        """requestMachines."""
+        with (
+            patch.object(store, "new_id", lambda: f"r{next(self._numbers):09d}"),
+            self.hf.intent.transaction() as intent,
+        ):
+            return intent.add_request("T", count, created_wall=self.wall())
+
+    def give_back(self, names: Sequence[str]) -> str:
+        """requestReturnMachines."""
+        with self.hf.intent.transaction() as intent:
+            return intent.add_return(list(names), created_wall=self.wall())
+
+    def answer(self, id_: str) -> dict[str, Any]:
+        """getRequestStatus."""
+        try:
+            found = self.hf.status.read_answers([id_]).get(id_)
+        except StateMissing:
+            found = None
+        known: dict[str, Any] = (
+            json.loads(found.text) if found else {"status": "running", "machines": [], "message": ""}
+        )
+        return known
+
+    def ended(self, id_: str) -> bool:
+        """HF has its terminal answer."""
+        return self.answer(id_)["status"] != "running"
+
+    def asked(self, count: int) -> dict[str, Any]:
+        """The terminal answer to a request."""
+        id_ = self.request(count)
+        self.until(lambda: self.ended(id_), what=f"the end of {id_}")
+        return self.answer(id_)
+
+    def lost(self) -> dict[str, int]:
+        """getReturnRequests: names, and the seconds they have left."""
+        return {name: loss.grace for name, loss in self.hf.status.read_lost().items()}
+
+    # --- the cloud ------------------------------------------------------------------------------------------------
+
+    def faults(self, *faults: Fault) -> None:
+        """These and no others."""
+        self.world.set_faults(faults)
+
+    def phases(self) -> dict[str, str]:
+        """As ``GET state``: every machine's phase."""
+        return {machine["name"]: machine["phase"] for machine in self.cloud.state()["machines"]}
+
+    def mutations(self) -> dict[str, int]:
+        """As ``GET state``: how often each mutating method was called, in zones and regions."""
+        calls: dict[str, int] = {}
+        for method, count in self.world.calls.items():
+            name = method.rpartition(".")[2]
+            if name in MUTATIONS:
+                calls[name] = calls.get(name, 0) + count
+        return calls
+
+    def in_sight(self) -> bool:
+        """Every pool was seen completely in the last cycle."""
+        return all(isinstance(look, Snapshot) for look in self.reports[-1].looks.values())
+
+
+def succeeded(answer: dict[str, Any]) -> list[str]:
+    """The machines that HF has from an answer."""
+    return sorted(machine["name"] for machine in answer["machines"] if machine["result"] == "succeed")
+
+
+def messages(answer: dict[str, Any]) -> str:
+    """Everything an answer says in words."""
+    return " ".join([answer["message"], *(machine["message"] for machine in answer["machines"])])
+
+
+def _backend(spec: MigSpec) -> MigBackend:
+    place = {"zone": spec.zone} if spec.zone else {"region": spec.region}
+    pool = MigPool(
+        name=spec.name, project=spec.project, group=spec.name, endpoint=ENDPOINT, observe_seconds=0.001, **place
+    )
+    return MigBackend(pool, prefix=PREFIX, times=PATIENCE)
+
+
+@contextmanager
+def dying(backend: MigBackend, method: str, *, applied: bool) -> Iterator[None]:
+    """The process ends at the next create or delete, after the cloud has done it, or before it was asked."""
+    act = getattr(backend, method)
+
+    def last_act(*arguments: Any) -> None:
+        if applied:
+            act(*arguments)
+        raise Crash(method)
+
+    setattr(backend, method, last_act)
+    try:
+        yield
+    finally:
+        setattr(backend, method, act)
