@@ -15,7 +15,7 @@ COLUMNS = "{worth:<10} {timestamp:<30} {kind:<10} {machine}{more}"
 
 def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool) -> str:
     """Print every message for so many seconds, or until a signal; the reason if the stream broke, which ends it."""
-    ended = threading.Event()
+    ended, printing = threading.Event(), threading.Lock()
     reasons: list[str] = []
 
     def broke(reason: str) -> None:
@@ -24,7 +24,9 @@ def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool)
 
     def taken(message: Judged) -> None:
         document = message_document(message)
-        print(json.dumps(document) if as_json else message_text(document), flush=True)
+        line = json.dumps(document) if as_json else message_text(document)
+        with printing:  # messages come in several threads
+            print(line, flush=True)
 
     stream = EventStream(events.project, events.subscription, prefix=prefix, taken=taken, broke=broke)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import math
+import os
 import shutil
 import signal
 import tempfile
@@ -27,6 +28,7 @@ from provisioner.simulator.world import Fault, World
 
 if TYPE_CHECKING:
     from provisioner.settings import Settings
+    from provisioner.simulator.pubsub import Sink
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +101,8 @@ class Simulator:
 
     It holds the namespaces and MIGs that ``settings`` names and those given besides. ``timings`` and ``switches`` are
     as in the body of ``PUT faults``: ``{"gke": {…}, "mig": {…}}`` and ``{NAME: VALUE}``; ``speed`` is world seconds per
-    real second. The kubeconfig is written to ``kubeconfig``, or to a directory that goes with the simulator.
+    real second. The kubeconfig is written to ``kubeconfig``, or to a directory that goes with the simulator. With
+    ``pubsub``, a Pub/Sub emulator's address, audit log entries go to the subscription that ``settings`` names.
     """
 
     def __init__(
@@ -116,12 +119,16 @@ class Simulator:
         switches: Mapping[str, Any] | None = None,
         faults: Sequence[Fault] = (),
         kubeconfig: Path | None = None,
+        pubsub: str = "",
     ) -> None:
         spaces = [*(namespaces_of(settings) if settings else ()), *namespaces]
         groups = [*(migs_of(settings) if settings else ()), *migs]
         self.cloud = Cloud(World(seed=seed, start_wall=time.time()), spaces, groups)
         """The model. It belongs to the simulator's thread: use :meth:`call`."""
         self.cloud.impose(Conditions.of(faults, timings, switches))
+        self._sink = _sink(settings, pubsub)
+        if self._sink:
+            self.cloud.groups.audit.listeners.append(self._sink.take)
         self.address = ""
         """``http://HOST:PORT`` once it answers."""
         self._host, self._port, self._speed = host, port, speed
@@ -180,6 +187,8 @@ class Simulator:
             self._loop.call_soon_threadsafe(self._end.set)
         if self._thread is not None:
             self._thread.join()
+        if self._sink is not None:
+            self._sink.close()
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -230,6 +239,8 @@ class Simulator:
     async def serve(self, ready: Callable[[], None], signals: Sequence[signal.Signals] = ()) -> None:
         """Answer until :meth:`close` or one of ``signals``; ``ready`` is called once it answers."""
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        if self._sink is not None:
+            self._sink.start()
         self._clockwork = Clockwork(self.cloud.world, self._speed)
         runner = web.AppRunner(application(self.cloud, self._clockwork), access_log=None, shutdown_timeout=SHUTDOWN)
         await runner.setup()
@@ -247,6 +258,14 @@ class Simulator:
             await runner.cleanup()
 
 
+def _sink(settings: Settings | None, pubsub: str) -> Sink | None:
+    if settings is None or settings.events is None or not pubsub:
+        return None
+    from provisioner.simulator.pubsub import Sink
+
+    return Sink(pubsub, settings.events.project, settings.events.subscription)
+
+
 def _address(bound: Sequence[Any]) -> str:
     host, port = bound[0], bound[1]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -261,9 +280,13 @@ def serve(
     faults_file: Path | None = None,
     seed: int = 0,
 ) -> int:
-    """``provisioner simulator``: returns the exit code. ValueError for a wrong file, OSError for a port or a place."""
+    """``provisioner simulator``: returns the exit code. ValueError for a wrong file, OSError for a port or a place.
+
+    Where the environment names a Pub/Sub emulator and the configuration a subscription, audit log entries go there.
+    """
     conditions = Conditions.read(faults_file) if faults_file else Conditions()
-    simulator = Simulator(settings, host=host, port=port, kubeconfig=kubeconfig, seed=seed)
+    pubsub = os.environ.get("PUBSUB_EMULATOR_HOST", "")
+    simulator = Simulator(settings, host=host, port=port, kubeconfig=kubeconfig, seed=seed, pubsub=pubsub)
     simulator.cloud.impose(conditions)
     return run_until_signal(simulator)
 

@@ -17,6 +17,8 @@ from google.cloud import pubsub_v1
 
 from provisioner import events
 from provisioner.events import EventStream, Judged, Kind, Worth
+from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.server import Simulator
 from tests.sites import small_site
 from tests.waiting import until
 
@@ -24,6 +26,7 @@ pytestmark = pytest.mark.pubsub
 
 PROJECT = "demo-project"
 NAME = "hf-abcde01234-000007"
+QUICK = {"call": 0, "operation": 0, "schedule": 0, "boot": 0.1, "audit": 0.1}
 
 
 @pytest.fixture
@@ -140,6 +143,27 @@ def test_a_stream_closes_while_it_waits_to_try_again(place: Place) -> None:
         until(lambda: listener.breaks, 20, what="a break")
         begun = time.monotonic()
     assert time.monotonic() - begun < 5
+
+
+def test_a_preemption_in_the_simulator_is_a_notice_seconds_before_the_end(
+    pubsub: str, place: Place, tmp_path: Path
+) -> None:
+    """The simulator's log, Google's emulator and client, our stream: what is told is what was done."""
+    site = small_site(tmp_path)
+    site.settings["events"] = {"project": PROJECT, "subscription": place.name}
+    site.settings["pools"]["mig-a"]["project"] = PROJECT
+    group = MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a")
+    with Simulator(site.load(), timings={"mig": QUICK}, pubsub=pubsub) as simulator, Listener(place) as listener:
+        simulator.call(lambda cloud: cloud.groups.mig(PROJECT, group.scope, "hf-a").create([NAME, "another-vm"]))
+        until(lambda: [machine["phase"] for machine in simulator.state()["machines"]] == ["running"] * 2, 10)
+        assert simulator.preempt(NAME, "another-vm") == [NAME, "another-vm"]
+        until(lambda: any(message.worth is Worth.NOTICE for message in listener.taken), 20, what="a notice")
+    (notice,) = [message.news for message in listener.taken if message.worth is Worth.NOTICE]
+    assert notice is not None
+    assert (notice.instance, notice.kind) == (NAME, Kind.PREEMPTED)
+    assert 0.0 < (notice.grace or 0.0) <= 30.0
+    worths = Counter(message.worth for message in listener.taken)
+    assert worths.keys() == {Worth.NOTICE, Worth.WAKE_UP, Worth.FOREIGN}
 
 
 def run_events(place: Place, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

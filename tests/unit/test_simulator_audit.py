@@ -1,0 +1,308 @@
+"""The simulator's audit log entries and operations beside real ones, field by field; and what can happen to entries."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from provisioner.events import Kind, MalformedError, parse
+from provisioner.simulator.compute_settings import project_number
+from provisioner.simulator.operations import ApiError
+from provisioner.simulator.world import Fault
+from tests.mig_cloud import EXACT, SPEC, ZONE, Cloud
+
+LOG = replace(EXACT, audit=(2.0, 2.0))
+SPOT = replace(SPEC, provisioning_model="SPOT")
+
+
+class Listened(Cloud):
+    """A world whose log somebody reads."""
+
+    def __init__(self, *faults: Fault, **options: Any) -> None:
+        super().__init__(**{"spec": SPOT, "timings": LOG, **options})
+        self.faults(*faults)
+        self.messages: list[tuple[bytes, float]] = []
+        self.groups.audit.listeners.append(lambda data, published: self.messages.append((data, published)))
+
+    def entries(self) -> list[dict[str, Any]]:
+        return [json.loads(data) for data, _ in self.messages]
+
+    def methods(self) -> list[str]:
+        return [entry["protoPayload"]["methodName"] for entry in self.entries()]
+
+    def of(self, method: str) -> list[dict[str, Any]]:
+        return [entry for entry in self.entries() if entry["protoPayload"]["methodName"].endswith(method)]
+
+
+def shape(document: Any) -> Any:
+    """A document with what differs from case to case taken out: every text by its form, every number by its type."""
+    if isinstance(document, dict):
+        return {key: shape(value) for key, value in document.items()}
+    if isinstance(document, list):
+        return [shape(value) for value in document]
+    if not isinstance(document, str):
+        return document if isinstance(document, bool) else type(document).__name__
+    for form, pattern in FORMS.items():
+        if re.fullmatch(pattern, document):
+            return form
+    return document
+
+
+FORMS = {
+    "<id>": r"[0-9a-z]{12}|P|p",
+    "<time>": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3,9}(Z|[+-]\d\d:\d\d)",
+    "<number>": r"[0-9]{8,}",
+    "<event>": r"systemevent-[0-9]+[.-].*",
+    "<operation>": r"operation-.*",
+    "<link>": r"https://www\.googleapis\.com/compute/v1/projects/.*|\.\.\..*",
+    "<instance>": r"projects/[^/]+/zones/[^/]+/instances/[^/]+",
+    "<system log>": r"projects/[^/]+/logs/cloudaudit\.googleapis\.com%2Fsystem_event",
+    "<user>": r"[^ ]+@[^ ]+\.com",
+    "<zone>": r"[a-z]+-[a-z]+\d-[a-z]",
+    "<trigger>": r"c586[^/]*",
+}
+
+PREEMPTED = {
+    "protoPayload": {
+        "@type": "type.googleapis.com/google.cloud.audit.AuditLog",
+        "status": {"message": "Instance was preempted."},
+        "authenticationInfo": {"principalEmail": "system@google.com"},
+        "serviceName": "compute.googleapis.com",
+        "methodName": "compute.instances.preempted",
+        "resourceName": "projects/P/zones/europe-west1-c/instances/NAME",
+        "request": {"@type": "type.googleapis.com/compute.instances.preempted"},
+    },
+    "insertId": "qnwer3e38dfz",
+    "resource": {
+        "type": "gce_instance",
+        "labels": {"instance_id": "1844000000000", "project_id": "P", "zone": "europe-west1-c"},
+    },
+    "timestamp": "2023-09-16T10:42:31.325309Z",
+    "severity": "INFO",
+    "logName": "projects/P/logs/cloudaudit.googleapis.com%2Fsystem_event",
+    "operation": {
+        "id": "systemevent-1694860946116.abc",
+        "producer": "compute.instances.preempted",
+        "first": True,
+        "last": True,
+    },
+    "receiveTimestamp": "2023-09-16T10:42:31.782066320Z",
+}
+"""From a live system, renamed."""
+
+OPERATION = {
+    "kind": "compute#operation",
+    "id": "8554136016090105726",
+    "name": "operation-1505802641136-55984ff86d980-a99e8c2b-0c8aaaaa",
+    "zone": "https://www.googleapis.com/compute/v1/projects/project1/zones/us-central1-a",
+    "operationType": "compute.instanceGroupManagers.deleteInstances",
+    "targetLink": "https://www.googleapis.com/compute/v1/projects/project1/zones/z/instanceGroupManagers/gke-grp",
+    "targetId": "5382990249302819619",
+    "status": "DONE",
+    "user": "user@example.com",
+    "progress": 100,
+    "insertTime": "2017-09-18T23:30:41.612-07:00",
+    "startTime": "2017-09-18T23:30:41.618-07:00",
+    "endTime": "2017-09-18T23:30:41.618-07:00",
+    "selfLink": "https://www.googleapis.com/compute/v1/projects/project1/zones/z/operations/operation-1",
+}
+"""A real answer to deleteInstances, renamed."""
+
+
+def test_a_preemption_is_logged_as_in_a_real_log() -> None:
+    cloud = Listened()
+    cloud.run("a")
+    cloud.groups.preempt(["a"])
+    cloud.pass_time(3.0)
+    (entry,) = cloud.of("preempted")
+    assert shape(entry) == shape(PREEMPTED)
+    assert entry["resource"]["labels"]["instance_id"] == cloud.shown()["a"]["id"]
+
+
+def test_an_operation_looks_as_a_real_one() -> None:
+    cloud = Cloud(timings=replace(EXACT, operation=(0.0, 0.0)))
+    cloud.run("a")
+    operation = cloud.mig.delete([cloud.url("a")], skip_invalid=True)
+    assert shape(operation.document()) == shape(OPERATION)
+
+
+def test_an_update_policy_refuses_in_googles_words() -> None:
+    cloud = Cloud(replace(SPEC, update_type="PROACTIVE"))
+    operation = cloud.mig.create(["a"])
+    cloud.pass_time(2.0)
+    document = operation.document()
+    assert document["httpErrorStatusCode"] == 412
+    assert document["error"]["errors"] == [
+        {
+            "code": "CONDITION_NOT_MET",
+            "message": "CreateInstances cannot be used when UpdatePolicy type is set to PROACTIVE and "
+            "replacementMethod to SUBSTITUTE. Set replacementMethod to RECREATE or disable rolling update by setting "
+            "type to OPPORTUNISTIC.",
+        }
+    ]
+
+
+def test_a_call_makes_two_entries_and_the_last_says_hardly_anything() -> None:
+    cloud = Listened()
+    cloud.run("a")
+    cloud.pass_time(5.0)
+    first, last = cloud.of("v1.compute.instances.insert")
+    assert first["operation"].keys() == {"id", "producer", "first"}
+    assert last["operation"] == {"id": first["operation"]["id"], "producer": "compute.googleapis.com", "last": True}
+    response = first["protoPayload"]["response"]
+    assert (response["@type"], response["operationType"], response["status"]) == (
+        "type.googleapis.com/operation",
+        "insert",
+        "RUNNING",
+    )
+    assert "response" not in last["protoPayload"]
+    assert last["severity"] == "NOTICE"
+    assert last["labels"].keys() == {"compute.googleapis.com/root_trigger_id"}
+    assert last["timestamp"] > first["timestamp"]
+
+
+def test_a_life_in_the_log() -> None:
+    cloud = Listened()
+    cloud.run("a", "b")
+    cloud.delete("a")
+    cloud.groups.stop_vm(cloud.groups.vm("p", ZONE, "b"))
+    cloud.pass_time(30.0)
+    assert Counter(cloud.methods()) == {
+        "v1.compute.instanceGroupManagers.createInstances": 2,
+        "v1.compute.instances.insert": 4,
+        "v1.compute.instanceGroupManagers.deleteInstances": 2,
+        "v1.compute.instances.delete": 2,
+        "v1.compute.instances.stop": 2,
+    }
+    groups = [entry for entry in cloud.entries() if "instanceGroupManagers" in entry["protoPayload"]["methodName"]]
+    assert {entry["resource"]["type"] for entry in groups} == {"gce_instance_group_manager"}
+    assert {entry["protoPayload"]["resourceName"] for entry in groups} == {SPOT.path}
+
+
+def test_a_failed_insert_and_a_repair_are_logged() -> None:
+    cloud = Listened(Fault("stockout", limit=1), Fault("repairs"))
+    cloud.mig.create(["a"])
+    cloud.pass_time(5.0)
+    _, last = cloud.of("instances.insert")
+    assert (last["severity"], last["protoPayload"]["status"]) == (
+        "ERROR",
+        {"code": 14, "message": "ZONE_RESOURCE_POOL_EXHAUSTED"},
+    )
+    cloud.pass_time(100.0)
+    cloud.groups.preempt(["a"])
+    cloud.pass_time(60.0)
+    (repair,) = cloud.of("instances.repair.recreateInstance")
+    assert repair["protoPayload"]["status"]["message"].startswith("Instance eligible for repair")
+
+
+def test_a_refused_call_is_logged_without_operation() -> None:
+    cloud = Listened()
+    error = ApiError(404, "notFound", "The resource was not found")
+    cloud.groups.audit.refused("instances.delete", f"projects/p/zones/{ZONE}/instances/a", error)
+    cloud.pass_time(3.0)
+    (entry,) = cloud.entries()
+    payload = entry["protoPayload"]
+    assert "operation" not in entry
+    assert (entry["severity"], payload["status"]["code"]) == ("ERROR", 5)
+    assert payload["response"] == {
+        "@type": "type.googleapis.com/error",
+        "error": {"code": 404, "message": "The resource was not found"},
+    }
+    hint = parse(cloud.messages[0][0])
+    assert hint is not None
+    assert (hint.instance, hint.kind, hint.failed) == ("a", Kind.DELETED, True)
+
+
+def test_every_entry_is_read_as_what_it_is() -> None:
+    cloud = Listened()
+    cloud.run("a")
+    cloud.groups.preempt(["a"])
+    cloud.pass_time(60.0)
+    cloud.delete("a")
+    cloud.pass_time(30.0)
+    hints = [parse(data, datetime.fromtimestamp(published, UTC)) for data, published in cloud.messages]
+    kinds = [hint.kind for hint in hints if hint]
+    assert kinds == [Kind.CREATED, Kind.CREATED, Kind.PREEMPTED, Kind.DELETED, Kind.DELETED]
+    (notice,) = [hint for hint in hints if hint and hint.grace is not None]
+    assert (notice.instance, notice.grace) == ("a", pytest.approx(28.0))
+
+
+# --- what happens to entries on their way -----------------------------------------------------------------------------
+
+
+def preempted(*faults: Fault) -> Listened:
+    cloud = Listened(*faults)
+    cloud.run("a")
+    cloud.groups.preempt(["a"])
+    cloud.pass_time(20.0)
+    return cloud
+
+
+def test_an_entry_can_be_lost() -> None:
+    assert preempted(Fault("event_lost", ".*preempted")).of("preempted") == []
+    assert preempted(Fault("event_lost", "a")).methods() == ["v1.compute.instanceGroupManagers.createInstances"] * 2
+
+
+def test_an_entry_can_come_twice_as_two_messages_of_one_insert_id() -> None:
+    first, second = preempted(Fault("event_twice")).of("preempted")
+    assert first == second
+
+
+def test_an_entry_can_come_late() -> None:
+    cloud = preempted(Fault("event_late", ".*preempted", params={"seconds": 100}))
+    assert cloud.of("preempted") == []
+    cloud.pass_time(85.0)
+    assert len(cloud.of("preempted")) == 1
+    data, published = cloud.messages[-1]
+    hint = parse(data, datetime.fromtimestamp(published, UTC))
+    assert hint is not None
+    assert (hint.delay, hint.grace) == (pytest.approx(102.0), None)
+
+
+def test_entries_come_in_any_order() -> None:
+    cloud = Listened(timings=replace(LOG, audit=(2.0, 30.0)))
+    cloud.run(*(f"vm-{number}" for number in range(20)))
+    cloud.pass_time(100.0)
+    ids = [entry["insertId"] for entry in cloud.entries()]
+    assert len(set(ids)) == len(ids)
+    assert ids != sorted(ids)
+
+
+def test_a_message_can_be_cut_off() -> None:
+    cloud = preempted(Fault("event_malformed"))
+    for data, _ in cloud.messages:
+        with pytest.raises(MalformedError):
+            parse(data)
+
+
+def test_the_project_can_be_a_number() -> None:
+    (entry,) = preempted(Fault("event_number")).of("preempted")
+    assert entry["protoPayload"]["resourceName"] == f"projects/{project_number('p')}/zones/{ZONE}/instances/a"
+    hint = parse(json.dumps(entry).encode())
+    assert hint is not None
+    assert hint.instance == "a"
+
+
+def test_the_last_entry_of_a_call_can_be_missing() -> None:
+    cloud = preempted(Fault("event_unfinished"))
+    assert [entry["operation"].get("last") for entry in cloud.entries()] == [None, None, True], (
+        "system events are whole"
+    )
+
+
+def test_what_happens_in_the_world_does_not_depend_on_who_listens() -> None:
+    def told(listened: bool) -> list[dict[str, Any]]:
+        cloud = Listened(Fault("preemption", rate=0.5), Fault("event_lost", rate=0.5))
+        if not listened:
+            cloud.groups.audit.listeners.clear()
+        cloud.run(*(f"vm-{number}" for number in range(20)))
+        cloud.pass_time(300.0)
+        return cloud.groups.state()
+
+    assert told(True) == told(False)
