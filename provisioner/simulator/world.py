@@ -1,6 +1,12 @@
 """The simulated world's clock, chance, pending events, faults and call counters: what every part of it shares.
 
 Nothing here moves by itself: whoever owns the world calls :meth:`World.advance`. One thread at a time.
+
+One fault mode is the world's own, for all targets:
+
+============= ==========================================================================================
+clock_skew    every time in answers is wrong by ``seconds`` (3600)
+============= ==========================================================================================
 """
 
 from __future__ import annotations
@@ -71,7 +77,7 @@ class World:
         self._strikes: Counter[int] = Counter()
 
     def wall(self) -> float:
-        """Epoch seconds by this world's clock, which the fault ``clock_skew`` sets wrong by ``seconds`` (3600)."""
+        """Epoch seconds by this world's clock, right or wrong."""
         active = (fault for fault in self._skews if fault.start <= self.now < fault.end)
         skew = sum(float(fault.params.get("seconds", 3600.0)) for fault in active)
         return self.start_wall + self.now + skew

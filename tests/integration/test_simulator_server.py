@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ import requests
 import urllib3
 from kubernetes import client
 
+from provisioner.simulator import cloud
 from provisioner.simulator.compute_settings import MigSpec
 from provisioner.simulator.server import Clockwork, Simulator
 from provisioner.simulator.world import World
@@ -100,11 +103,36 @@ def test_the_control_face_sets_faults_and_timings_and_resets(simulator: Simulato
     api.create_namespaced_pod(SPACE, manifest())
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_the_control_face_switches_what_nobody_documents(early: bool) -> None:
+    """Both ways of giving a switch: at the start, and while it runs."""
+    mig = MigSpec(project="p", name="group", zone="us-central1-a")
+    timings = {"mig": {"operation": 0, "schedule": 0, "boot": 1000}}
+    given = {"ip_before_running": early}
+    with Simulator(migs=[mig], timings=timings, switches={"ip_before_running": not early}) as simulator:
+        requests.put(f"{simulator.control}faults", json={"switches": given}, timeout=5).raise_for_status()
+        simulator.call(lambda cloud: cloud.groups.mig("p", mig.scope, "group").create(["vm"]))
+        until(lambda: simulator.state()["machines"], 5)
+        until(lambda: bool(simulator.state()["machines"][0]["ip"]) is early, 5)
+
+
+def test_every_mode_of_a_fault_is_in_some_table_and_strikes_somewhere() -> None:
+    sources = [path.read_text() for path in Path(cloud.__file__).parent.glob("*.py")]
+    for mode in cloud.MODES:
+        assert any(re.search(rf"^{mode} +\S", text, re.MULTILINE) for text in sources), f"{mode} is not explained"
+        used = sum(len(re.findall(rf'"{mode}"', text)) for text in sources)
+        assert used >= 2, f"{mode} is only in the list of modes"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "words"),
     [
         ("PUT", "faults", '{"faults": [{"mode": "qota"}]}', "faults[0]: mode: unknown mode 'qota'"),
         ("PUT", "faults", "{", "the body is not JSON"),
+        ("PUT", "faults", '{"switches": {"cancel": true}}', "cancel: unknown switch; known: cancel_creating, "),
+        ("PUT", "faults", '{"switches": {"cancel_creating": 1}}', "cancel_creating: expected true or false, got 1"),
+        ("PUT", "faults", '{"switches": {"duplicate_name": "x"}}', "duplicate_name: expected one of operation_error, "),
+        ("PUT", "faults", '{"switches": {"request_id_seconds": -1}}', "request_id_seconds: expected seconds ≥ 0"),
         ("POST", "preempt", '{"names": "a"}', 'expected {"names": [NAME, …]}'),
         ("POST", "preempt", "[]", 'expected {"names": [NAME, …]}'),
     ],
