@@ -4,16 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: demo run test test-pubsub test-kube lint bench bench-kube bench-gce setup setup-test clean
+.PHONY: demo run test test-slow test-pubsub test-kube lint bench bench-kube bench-gce setup setup-test clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
 help:
 	@echo 'make demo   the main job on the embedded cloud, judged step by step (about a minute)'
 	@echo 'make run    the same cloud and loop, kept running for you to play with'
-	@echo 'make test   all tests but those on a real Kubernetes API server or Pub/Sub emulator (under five minutes)'
+	@echo 'make test   all tests but those below (under five minutes)'
+	@echo 'make test-slow   the tests of thousands of machines and of many writers (a minute)'
 	@echo "make test-pubsub the tests on Google's Pub/Sub emulator (half a minute; needs a Cloud SDK that has it, and Java)"
-	@echo 'make test-kube   those: builds the API server first, once per machine (ten minutes; needs Go and openssl)'
+	@echo 'make test-kube   the tests on a real Kubernetes API server: builds it first, once per machine (ten minutes; needs Go and openssl)'
 	@echo 'make lint   ruff and mypy'
 	@echo 'make bench  speed and memory, as tables'
 	@echo 'make bench-kube  the same of the gke backend, on a real Kubernetes API server (ten minutes)'
@@ -26,7 +27,10 @@ run: setup
 	@$(BIN)/provisioner demo --keep
 
 test: setup-test
-	env -u KUBEBUILDER_ASSETS -u TEST_KUBECONFIG $(BIN)/pytest -n auto --dist worksteal -m 'not pubsub' $(PYTEST_ARGS) $(TESTS)
+	env -u KUBEBUILDER_ASSETS -u TEST_KUBECONFIG $(BIN)/pytest -n auto --dist worksteal -m 'not pubsub and not slow' $(PYTEST_ARGS) $(TESTS)
+
+test-slow: setup-test
+	env -u KUBEBUILDER_ASSETS -u TEST_KUBECONFIG $(BIN)/pytest -n auto --dist worksteal -m slow $(PYTEST_ARGS) $(TESTS)
 
 # On the emulator that PUBSUB_EMULATOR_HOST names, or on one of our own for the whole run.
 test-pubsub: setup-test

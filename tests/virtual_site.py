@@ -80,6 +80,7 @@ class VirtualSite:
         switches: Switches | None = None,
         limits: Limits | None = None,
         seed: int = 1,
+        pace: float = PACE,
     ) -> None:
         self.specs = specs or (SPEC,)
         self.cloud = Cloud(World(seed=seed), (), self.specs)
@@ -89,6 +90,7 @@ class VirtualSite:
         self.hf = StateDir(directory)
         self.hf.intent.create("demo")
         self._directory = directory
+        self._pace = pace
         self._numbers = itertools.count(1)
         self._wire = VirtualWire(self.cloud.groups)
         self.backends: dict[str, MigBackend] = {}
@@ -148,7 +150,7 @@ class VirtualSite:
         """Time passes, with cycles; HF polls everything."""
         end = self.now() + seconds
         while self.now() < end:
-            self._wire.advance(PACE)
+            self._wire.advance(self._pace)
             for id_ in self.hf.intent.read().requests:
                 self.hf.seen.touch(id_)
             self.cycle()
@@ -158,7 +160,7 @@ class VirtualSite:
         end = self.now() + seconds
         while not condition():
             assert self.now() < end, f"{what} did not come true within {seconds} s: {self.phases()}"
-            self.run(PACE)
+            self.run(self._pace)
 
     # --- HostFactory ----------------------------------------------------------------------------------------------
 

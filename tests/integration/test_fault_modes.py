@@ -197,6 +197,7 @@ def test_f9_a_name_that_the_mig_has_is_not_made_twice(tmp_path: Path, duplicate:
         assert site.answer(id_)["status"] == COMPLETE
         assert site.phases() == dict.fromkeys(succeeded(site.answer(id_)), "running")
         assert len(site.phases()) == 3
+        assert site.mutations()[CREATES] >= 2, "it did ask again"
 
 
 # --- F10: what does not go --------------------------------------------------------------------------------------------
@@ -327,6 +328,7 @@ def test_f18_an_address_that_another_machine_had_is_no_trace_of_it(site: Virtual
     [
         pytest.param(Fault("page_moved", ".*instances.list", limit=1), id="an instance missed between two pages"),
         pytest.param(Fault("page_moved", ".*listManagedInstances", limit=1), id="a member missed between two pages"),
+        pytest.param(Fault("page_moved", ".*listManagedInstances", limit=3), id="a member missed in looks 20 s apart"),
         pytest.param(Fault("page_moved", params={"by": -1}), id="the same one on two pages"),
         pytest.param(Fault("token_expired", end=300), id="tokens that expire"),
         pytest.param(Fault("empty_page", rate=0.3), id="empty pages"),

@@ -1,0 +1,93 @@
+"""Thousands of instances over several groups, in virtual time: all of them are there, or HF is told why not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provisioner.model import Limits
+from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.world import Fault
+from tests.virtual_site import VirtualSite, limits_of, messages, succeeded
+
+pytestmark = pytest.mark.slow
+
+CREATES, DELETES = "createInstances", "deleteInstances"
+A = MigSpec(project="p", name="hf-a", zone="us-central1-a", provisioning_model="SPOT", size_limit=4000)
+B = replace(A, name="hf-b", zone="us-central1-b")
+R = MigSpec(project="p", name="hf-r", region="us-east1", provisioning_model="SPOT", size_limit=4000)
+
+
+def limits(*specs: MigSpec, most: int) -> Limits:
+    """Pools that have proven themselves: a whole burst may be asked for at once."""
+    usual = limits_of([spec.name for spec in specs])
+    pools = {
+        name: replace(pool, max_machines=most, max_pending=5000, initial_window=5000)
+        for name, pool in usual.pools.items()
+    }
+    return replace(usual, pools=pools)
+
+
+def pools(site: VirtualSite) -> Counter[str]:
+    return Counter(machine["pool"] for machine in site.cloud.state()["machines"])
+
+
+def target_sizes(site: VirtualSite) -> dict[str, int]:
+    return {mig.spec.name: mig.target_size for mig in site.cloud.groups.migs.values()}
+
+
+def test_a_burst_of_5000_with_a_stockout_in_one_zone_and_preemptions(tmp_path: Path) -> None:
+    faults = [
+        Fault("stockout", "us-central1-b", after=500),
+        Fault("preemption", rate=0.05, params={"seconds": 400}),
+        Fault("lost_response", f".*{CREATES}", limit=2),
+    ]
+    with VirtualSite(tmp_path, A, B, R, limits=limits(A, B, R, most=2500), faults=faults, pace=60.0) as site:
+        answer = site.asked(5000)
+        names = succeeded(answer)
+        assert (answer["status"], len(names)) == ("complete", 5000)
+        assert site.phases() == dict.fromkeys(names, "running") | {
+            name: phase for name, phase in site.phases().items() if phase == "stopping"
+        }
+        calls = site.mutations()
+        assert calls[CREATES] <= 12, (
+            "1,000 names in a call: five, those that were repeated, and those that spilled over"
+        )
+        site.run(600)
+        lost = site.lost()
+        assert 150 < len(lost) < 350
+        assert site.phases() == dict.fromkeys(set(names) - lost.keys(), "running")
+        assert target_sizes(site) == dict(pools(site)), "no group wants what nobody asked for"
+        assert pools(site)["hf-b"] <= 500
+        assert site.mutations()[CREATES] == calls[CREATES], "what is lost after the answer is not made again"
+
+
+def test_a_stockout_everywhere_ends_in_time_in_googles_words(tmp_path: Path) -> None:
+    faults = [Fault("stockout", spec.name, after=200) for spec in (A, B)]
+    with VirtualSite(tmp_path, A, B, limits=limits(A, B, most=2500), faults=faults, pace=60.0) as site:
+        answer = site.asked(1001)
+        assert site.now() <= site.limits.request_deadline + 60.0
+        assert (answer["status"], len(succeeded(answer))) == ("complete_with_error", 400)
+        assert "does not have enough resources available to fulfill the request" in messages(answer)
+        site.run(300)
+        assert site.phases() == dict.fromkeys(succeeded(answer), "running")
+        assert target_sizes(site) == dict(pools(site))
+        assert site.mutations()[CREATES] <= 40, "a place without stock is probed, not flooded"
+
+
+@pytest.mark.parametrize("repairs", [(), (Fault("repairs"),)], ids=["DO_NOTHING", "REPAIR"])
+def test_a_storm_takes_a_fifth_of_2000(tmp_path: Path, repairs: tuple[Fault, ...]) -> None:
+    faults = [Fault("preemption", rate=0.2, params={"seconds": 200}), *repairs]
+    with VirtualSite(tmp_path, A, R, limits=limits(A, R, most=1500), faults=faults, pace=50.0) as site:
+        names = set(succeeded(site.asked(2000)))
+        assert len(names) == 2000
+        site.run(600)
+        lost = site.lost()
+        assert 300 < len(lost) < 500
+        assert set(lost.values()) == {0}
+        assert site.phases() == dict.fromkeys(names - lost.keys(), "running")
+        assert target_sizes(site) == dict(pools(site))
+        assert site.mutations() == {CREATES: 3, DELETES: 2}
