@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import requests
 from google.cloud import pubsub_v1
 
 from provisioner import events
 from provisioner.events import EventStream, Judged, Kind, Worth
 from provisioner.simulator.compute_settings import MigSpec
 from provisioner.simulator.server import Simulator
-from tests.sites import small_site
+from provisioner.store import StateDir
+from tests.sites import small_site, template
 from tests.waiting import until
 
 pytestmark = pytest.mark.pubsub
@@ -164,6 +168,49 @@ def test_a_preemption_in_the_simulator_is_a_notice_seconds_before_the_end(
     assert 0.0 < (notice.grace or 0.0) <= 30.0
     worths = Counter(message.worth for message in listener.taken)
     assert worths.keys() == {Worth.NOTICE, Worth.WAKE_UP, Worth.FOREIGN}
+
+
+def test_hf_is_told_of_a_preemption_that_no_look_can_tell(pubsub: str, place: Place, tmp_path: Path) -> None:
+    """The whole chain: the running provisioner takes the event, and getReturnRequests prints the seconds left.
+
+    The group's instances are not Spot: a look shows that one stops, and neither why nor when it is over.
+    """
+    site, state = small_site(tmp_path), StateDir(tmp_path)
+    site.settings |= {"events": {"project": PROJECT, "subscription": place.name}, "loop": {"interval_seconds": 0.5}}
+    mig = site.settings["pools"]["mig-a"] | {"observe_seconds": 0.3}
+    site.settings["pools"] = {"mig-a": mig}
+    site.templates = [template("T", pools=["mig-a"])]
+    with Simulator(site.load(), timings={"mig": QUICK}, pubsub=pubsub) as simulator:
+        mig["endpoint"] = simulator.compute
+        site.write()
+        with state.intent.transaction(create_for="t") as intent:
+            id_ = intent.add_request("T", 2, created_wall=time.time())
+        with running_loop(site.path, tmp_path) as metrics:
+            until(lambda: state.status.exists() and state.status.read_all()[id_].ended, 30, what="two machines")
+            names = sorted(machine["name"] for machine in simulator.state()["machines"])
+            assert simulator.preempt(names[0]) == names[:1]
+            lost = until(state.status.read_lost, 20, what="the notice")
+            assert lost.keys() == {names[0]}
+            assert 15 < lost[names[0]].grace <= 30
+            counted = requests.get(metrics, timeout=5).text
+            assert 'hf_provisioner_events_total{worth="notice"} 1.0' in counted
+            assert 'hf_provisioner_wakeups_total{source="pubsub"}' in counted
+
+
+@contextmanager
+def running_loop(config: Path, state: Path) -> Iterator[str]:
+    """``provisioner run`` as a process; the address of its metrics."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        listen = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = [sys.executable, "-m", "provisioner", "run", "--config", str(config), "--state-dir", str(state)]
+    with (state / "loop.log").open("wb") as log:
+        process = subprocess.Popen([*command, "--listen", listen], stdout=log, stderr=log)
+        try:
+            yield f"http://{listen}/metrics"
+        finally:
+            process.terminate()
+            assert process.wait(20) == 0, (state / "loop.log").read_text()
 
 
 def run_events(place: Place, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
