@@ -47,7 +47,6 @@ class Grid:
         specs: Sequence[MigSpec],
         *,
         switches: Switches | None = None,
-        checked: bool = True,
         step: float = STEP,
         operation: float = 0.0,
         request_deadline: float = 1800.0,
@@ -56,7 +55,7 @@ class Grid:
         """``operation``: seconds until the group acts on a call. ``limits``: of every pool."""
         self.specs = tuple(specs)
         timings = replace(EXACT, operation=(operation, operation))
-        self.cloud = ComputeCloud(specs, speed=0.0, timings=timings, switches=switches, checked=checked)
+        self.cloud = ComputeCloud(specs, speed=0.0, timings=timings, switches=switches)
         self.state = StateDir(str(directory))
         self._step = step
         defaults = {"initial_window": 3000, "max_pending": 3000, "boot_deadline": 300.0, "spill_after": 90.0}

@@ -14,12 +14,13 @@ from unittest.mock import patch
 from provisioner import store
 from provisioner.acting import InlineActors
 from provisioner.backends import BackendError
+from provisioner.backends.compute_project import Projects
 from provisioner.backends.compute_reads import ComputeTimes
 from provisioner.backends.mig import MigBackend
 from provisioner.durable import StateMissing
 from provisioner.model import Limits, Look, PoolLimits, Snapshot, TemplateLimits, Unobserved
 from provisioner.reconcile import CycleReport, Reconciler
-from provisioner.settings import MigPool
+from provisioner.settings import Compute, MigPool
 from provisioner.simulator.cloud import Cloud, Conditions
 from provisioner.simulator.compute_settings import MigSpec, Switches, Timings
 from provisioner.simulator.world import Fault, World
@@ -42,8 +43,9 @@ EXACT = Timings(
 )
 """Nothing is left to chance."""
 
-PATIENCE = ComputeTimes(call=10.0, look=60.0, admission=0.2)
-"""A call waits in the world's time; between two waits for an operation, and for all of them, real time passes."""
+PATIENCE = ComputeTimes(call=10.0, look=60.0, admission=0.2, window=0.0)
+"""A call waits in the world's time; between two waits for an operation, and for all of them, real time passes. So does
+the window of the budget of calls, which would never end here."""
 
 PACE = 10.0
 """World seconds between two cycles."""
@@ -118,7 +120,8 @@ class VirtualSite:
     def restart(self) -> None:
         """A process that knows nothing but the files."""
         self._close()
-        self.backends = {spec.name: _backend(spec) for spec in self.specs}
+        projects = Projects(prefix=PREFIX, settings=Compute(calls_per_minute=1_000_000), times=PATIENCE)
+        self.backends = {spec.name: _backend(spec, projects) for spec in self.specs}
         self.actors = InlineActors(self.backends)
         self.reconciler = Reconciler(
             clock=self,
@@ -236,12 +239,12 @@ def messages(answer: dict[str, Any]) -> str:
     return " ".join([answer["message"], *(machine["message"] for machine in answer["machines"])])
 
 
-def _backend(spec: MigSpec) -> MigBackend:
+def _backend(spec: MigSpec, projects: Projects) -> MigBackend:
     place = {"zone": spec.zone} if spec.zone else {"region": spec.region}
     pool = MigPool(
         name=spec.name, project=spec.project, group=spec.name, endpoint=ENDPOINT, observe_seconds=0.001, **place
     )
-    return MigBackend(pool, prefix=PREFIX, times=PATIENCE)
+    return MigBackend(pool, prefix=PREFIX, projects=projects)
 
 
 @contextmanager

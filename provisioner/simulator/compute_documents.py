@@ -199,7 +199,9 @@ def with_unknown_words(document: Document) -> Document:
     for field, word in (("managedInstances", "currentAction"), ("items", "status")):
         if field in document:
             strange = {word: f"SOME_NEW_{word.upper()}", "someNewField": {"value": "1"}}
-            changed[field] = [entry | strange if word in entry else entry for entry in document[field]]
+            changed[field] = [
+                entry | strange if isinstance(entry.get(word), str) else entry for entry in document[field]
+            ]
     return changed
 
 

@@ -76,18 +76,3 @@ def test_a_stockout_everywhere_ends_in_time_in_googles_words(tmp_path: Path) -> 
         assert site.phases() == dict.fromkeys(succeeded(answer), "running")
         assert target_sizes(site) == dict(pools(site))
         assert site.mutations()[CREATES] <= 40, "a place without stock is probed, not flooded"
-
-
-@pytest.mark.parametrize("repairs", [(), (Fault("repairs"),)], ids=["DO_NOTHING", "REPAIR"])
-def test_a_storm_takes_a_fifth_of_2000(tmp_path: Path, repairs: tuple[Fault, ...]) -> None:
-    faults = [Fault("preemption", rate=0.2, params={"seconds": 200}), *repairs]
-    with VirtualSite(tmp_path, A, R, limits=limits(A, R, most=1500), faults=faults, pace=50.0) as site:
-        names = set(succeeded(site.asked(2000)))
-        assert len(names) == 2000
-        site.run(600)
-        lost = site.lost()
-        assert 300 < len(lost) < 500
-        assert set(lost.values()) == {0}
-        assert site.phases() == dict.fromkeys(names - lost.keys(), "running")
-        assert target_sizes(site) == dict(pools(site))
-        assert site.mutations() == {CREATES: 3, DELETES: 2}

@@ -326,10 +326,10 @@ def test_f18_an_address_that_another_machine_had_is_no_trace_of_it(site: Virtual
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(Fault("page_moved", ".*instances.list", limit=1), id="an instance missed between two pages"),
-        pytest.param(Fault("page_moved", ".*listManagedInstances", limit=1), id="a member missed between two pages"),
-        pytest.param(Fault("page_moved", ".*listManagedInstances", limit=3), id="a member missed in looks 20 s apart"),
-        pytest.param(Fault("page_moved", params={"by": -1}), id="the same one on two pages"),
+        pytest.param(Fault("moved_page", ".*instances.list", limit=1), id="an instance missed between two pages"),
+        pytest.param(Fault("moved_page", ".*listManagedInstances", limit=1), id="a member missed between two pages"),
+        pytest.param(Fault("moved_page", ".*listManagedInstances", limit=3), id="a member missed in looks 20 s apart"),
+        pytest.param(Fault("moved_page", params={"items": -1}), id="the same one on two pages"),
         pytest.param(Fault("token_expired", end=300), id="tokens that expire"),
         pytest.param(Fault("empty_page", rate=0.3), id="empty pages"),
     ],

@@ -128,7 +128,7 @@ def test_lists_that_are_half_a_minute_late(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("items", [1, -1], ids=["one comes off a page", "one comes twice"])
 def test_pages_that_move_lose_no_machine(tmp_path: Path, items: int) -> None:
-    with Grid(tmp_path, [FIRST], checked=False, step=10.0) as grid:
+    with Grid(tmp_path, [FIRST], step=10.0) as grid:
         request = grid.request(600)
         assert grid.ended(request)["status"] == "complete"
         grid.faults(Fault("moved_page", ".*instances.list", params={"items": items}))
@@ -159,7 +159,7 @@ def test_a_storm_that_preempts_a_fifth_of_two_thousand_machines(tmp_path: Path, 
         spot(spec, default_action_on_failure=action, termination_action=end)
         for spec, end in ((FIRST, "STOP"), (SECOND, "DELETE"))
     ]
-    with Grid(tmp_path, specs, checked=False, step=10.0, max_machines=1000) as grid:
+    with Grid(tmp_path, specs, step=10.0, max_machines=1000) as grid:
         request = grid.request(2000)
         assert grid.ended(request)["status"] == "complete"
         names = sorted(grid.running(request))
