@@ -118,6 +118,9 @@ def get_request_status(call: Call) -> str:
     ids = documents.request_ids(call.document)
     state = call.state()
     found, touched = _polled(state, [name for name in ids if OUR_ID.fullmatch(name)])
+    for name, answer in found.items():
+        if answer is not None and answer.ended:
+            state.seen.tell(name)  # before it is printed: what HF may have heard binds the loop (DESIGN law 8)
     silent = state.heartbeat.loop_silent_for(touched) if touched else None
     unknown = [name for name in ids if name not in found]
     call.facts.update(requests=len(ids), unknown=len(unknown))

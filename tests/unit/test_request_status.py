@@ -125,6 +125,24 @@ def test_what_the_loop_publishes_between_first_look_and_note_is_what_is_printed(
     assert hf.answer("getRequestStatus", asking(request))["requests"][0]["message"] == "cancelling"
 
 
+def test_a_terminal_answer_is_noted_as_told_before_it_is_printed_and_no_other_is(
+    hf: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, running = (hf.answer("requestMachines", wish())["requestId"] for _ in range(2))
+    publish(hf, {ended: Answer(entry(ended, "complete"), ended=True), running: Answer(entry(running), ended=False)})
+    told: list[frozenset[str]] = []
+    write = os.write
+
+    def printing(file: int, content: bytes) -> int:
+        if file == 1:
+            told.append(hf.state.seen.told())
+        return write(file, content)
+
+    monkeypatch.setattr(os, "write", printing)
+    assert hf.answer("getRequestStatus", asking(ended, running, "nosuch"))
+    assert told == [{ended}]
+
+
 def test_each_poll_moves_its_mark(hf: Here) -> None:
     request = hf.answer("requestMachines", wish())["requestId"]
     assert hf.state.seen.marks() == {}, "a call that makes a request is no poll of it"
