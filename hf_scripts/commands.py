@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from hf_scripts import documents, log
@@ -30,6 +30,7 @@ from provisioner.store import (
     StateMissing,
     StateUnwritable,
 )
+from provisioner.templates import Template
 
 SILENT_SECONDS = 60.0
 """Without a heartbeat for longer than this the loop is taken to be down: it beats every few seconds."""
@@ -40,6 +41,7 @@ MAX_NAMED = 20
 OUR_ID = re.compile(rf"({RETURN_ID_PREFIX})?[a-z0-9]{{{ID_LENGTH}}}")
 """The shape of the ids we print. Any other is unknown without a look, and never becomes a file's name."""
 
+LOWERED = "maxNumber is lower than HostFactory was shown: stop it, remove the remembered file, start it"
 WAITING = "Waiting for the provisioner."
 UNKNOWN = "The provisioner has no request with this id."
 
@@ -60,25 +62,57 @@ class Call(NamedTuple):
 
 
 def get_available_templates(call: Call) -> str:
-    """The valid templates of the file; those HF asks for, when it asks for some that exist."""
+    """The valid templates of the file; of these, those HF asks for."""
     provider = templates.load(call.places.conf, call.places.environment)
     for mistake in provider.mistakes:
         log.append(call.places, "WARNING", "Left out a setting", {"problem": str(mistake)})
     without_use = [*provider.config.unused, *provider.config.unknown]
     if without_use:  # HF calls this when it starts and hardly ever again: a good place to say it once
         log.append(call.places, "INFO", "Settings without use here", {"keys": without_use})
-    wanted = _wanted_templates(call.document)
-    asked = [template for template in provider.templates if template.id in wanted]
-    listed = [template.document() for template in asked or provider.templates]
+    numbers, available = _max_numbers(call, provider.templates), _available(call)
+    listed = [
+        template.document()
+        | {"maxNumber": numbers[template.id]}
+        | ({"availableNumber": available[template.id]} if template.id in available else {})
+        for template in _asked_for(call, provider.templates)
+    ]
     call.facts.update(templates=len(listed), mistakes=len(provider.mistakes))
     return json.dumps({"templates": listed, "message": "Get available templates success."})
 
 
-def _wanted_templates(document: Document) -> set[str]:
-    """The ids in HF's optional filter."""
-    entries = document.root.get("templates")
-    ids = [entry.get("templateId") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-    return {name for name in ids if isinstance(name, str)}
+def _asked_for(call: Call, known: Sequence[Template]) -> Sequence[Template]:
+    """Those that one of HF's filters fits. None is no answer: HF would drop the provider until it restarts."""
+    filters = documents.filters(call.document)
+    found = [template for template in known if any(template.fits(*wanted) for wanted in filters)]
+    if filters and not found:
+        names = ", ".join(template.id for template in known)
+        raise call.document.expected("templates", f"what fits one of {names}", call.document.root["templates"])
+    return found if filters else known
+
+
+def _max_numbers(call: Call, known: Sequence[Template]) -> dict[str, int]:
+    """Each maxNumber, but none lower than HF was shown before: it hangs on that while it runs (interface §1.1)."""
+    numbers = {template.id: template.max_number for template in known}
+    try:
+        state = call.state()
+        before = state.announced.read()
+        shown = {name: templates.higher(number, before.get(name, number)) for name, number in numbers.items()}
+        if before | shown != before:
+            state.announced.write(before | shown)
+    except (PlaceError, StateError) as error:
+        log.append(call.places, "WARNING", "Could not note the maxNumbers shown", {"problem": str(error)})
+        return numbers
+    for name in (name for name in numbers if shown[name] != numbers[name]):
+        facts = {"template": name, "file": numbers[name], "shown": shown[name], "remembered": state.announced.path}
+        log.append(call.places, "WARNING", LOWERED, facts)
+    return shown
+
+
+def _available(call: Call) -> dict[str, int]:
+    """How many more machines the caps leave to each template, as far as the loop has published it."""
+    with contextlib.suppress(PlaceError, StateError):
+        return call.state().status.read_available()
+    return {}
 
 
 # --- requestMachines --------------------------------------------------------------------------------------------------

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from provisioner.templates import shown
+from provisioner.templates import Invalid, shown, tagged
 
 MAX_COUNT = 100_000
 """Machines in one request at most, ten times the largest maxNumber: more is a slip, and would fill the state files."""
@@ -38,6 +39,13 @@ class Document(NamedTuple):
     def missing(self, where: str) -> Refused:
         """A value that is not there."""
         return self.refused(where, "is missing")
+
+
+class Filter(NamedTuple):
+    """Which templates HF asks for; None and no attributes: all."""
+
+    template: str | None
+    attributes: Mapping[str, str]
 
 
 class Wish(NamedTuple):
@@ -127,6 +135,32 @@ def wish(document: Document) -> Wish:
     account = document.root.get("rc_account")
     count = _required(document, template, "template.", "machineCount")
     return Wish(name, _count(document, count), account if isinstance(account, str) else "")
+
+
+def filters(document: Document) -> list[Filter]:
+    """HF's optional filter of getAvailableTemplates; what is null asks for nothing."""
+    if document.root.get("templates") is None:
+        return []
+    return [
+        _filter(document, _place(document, "templates", index), entry)
+        for index, entry in enumerate(_entries(document, "templates"))
+    ]
+
+
+def _filter(document: Document, where: str, entry: dict[str, object]) -> Filter:
+    name, attributes = entry.get("templateId"), entry.get("attributes")
+    if name is not None and not isinstance(name, str):
+        raise document.expected(f"{where}.templateId", "a text", name)
+    if attributes is None:
+        attributes = {}
+    if not isinstance(attributes, dict):
+        raise document.expected(f"{where}.attributes", "an object", attributes)
+    try:
+        values = {key: tagged(key, given)[1] for key, given in attributes.items() if given is not None}
+    except Invalid as error:
+        place, reason = error.args
+        raise document.refused(f"{where}{place}", reason) from error
+    return Filter(name, values)
 
 
 def request_ids(document: Document) -> list[str]:

@@ -169,6 +169,34 @@ class PoolNotes:
         return {str(pool): [str(note) for note in notes] for pool, notes in document.items()}
 
 
+class Announced:
+    """``announced.json``: the highest maxNumber that HF was shown of each template.
+
+    HF hangs when it is shown a lower one while it runs (interface §1.1).
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def read(self) -> dict[str, int]:
+        """maxNumber by templateId; nothing before the first call. Raises StateMissing without a state directory, and
+        StateUnreadable."""
+        advice = "Remove it while HostFactory is stopped: it is made again."
+        if not os.path.isdir(os.path.dirname(self.path)):
+            raise missing(self.path, "")
+        try:
+            document = parse(self.path, read_whole(self.path, advice), advice)
+        except StateMissing:
+            return {}
+        if not isinstance(document, dict) or not all(type(value) is int for value in document.values()):
+            raise StateUnreadable(f"{self.path}: expected {{TEMPLATE: NUMBER}}. {advice}")
+        return document
+
+    def write(self, numbers: Mapping[str, int]) -> None:
+        """Replace them, durably. Raises StateUnwritable."""
+        replace(self.path, json.dumps(numbers).encode())
+
+
 class Heartbeat:
     """``heartbeat``: touched by the loop at the end of each cycle."""
 

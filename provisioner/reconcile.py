@@ -100,6 +100,7 @@ class _Last:
     written: Memory | None = None
     rendered: status.Rendered = field(default_factory=dict)
     lost: Mapping[str, object] = field(default_factory=dict)
+    available: Mapping[str, int] = field(default_factory=dict)
     published: bool = False
     unpublished: bool = False
     """A memory was recorded whose answers could not be published."""
@@ -345,13 +346,16 @@ class Reconciler:
         before = self._last.rendered
         rendered = status.render(self.memory, before, self.limits.prefix)
         lost = status.losses(self.memory, self._contacts.known, self.limits.prefix, now)
+        available = status.available(self.memory, self.limits)
         same = len(rendered) == len(before) and all(before.get(id_) is entry for id_, entry in rendered.items())
-        if self._last.published and same and lost == self._last.lost and self._state.status.exists():
+        same = same and lost == self._last.lost and available == self._last.available
+        if self._last.published and same and self._state.status.exists():
             return
         self._check()
         self._last.unpublished = True
-        self._state.status.write({id_: answer for id_, (_, answer) in rendered.items()}, lost)
-        self._last.rendered, self._last.lost, self._last.published = rendered, dict(lost), True
+        self._state.status.write({id_: answer for id_, (_, answer) in rendered.items()}, lost, available)
+        self._last.rendered, self._last.lost, self._last.available = rendered, dict(lost), available
+        self._last.published = True
         self._last.unpublished = False
 
     def _forget(self, plan: Plan) -> None:

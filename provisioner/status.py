@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,9 @@ from provisioner.answers import Answer, Loss
 from provisioner.model import (
     Contact,
     DeleteReason,
+    ErrorClass,
     Failure,
+    Limits,
     LossCause,
     Memory,
     RequestRecord,
@@ -31,6 +34,13 @@ CANCELLED = frozenset({Verdict.CANCELLED, Verdict.RETURNED, Verdict.LOST})
 NOT_OURS = "This machine exists but is not managed by this provisioner; it was left alone."
 RETURNED_EARLY = "HostFactory returned the machine before the request ended."
 STUCK = "The machine was still there at the deadline; its deletion is tried further."
+
+CAPACITY_CODES = {
+    ErrorClass.STOCKOUT: "InsufficientInstanceCapacity",
+    ErrorClass.QUOTA: "InsufficientCapacity",
+}
+"""LSF's resource connector reads ``Error Code: X`` in a message and pauses the template for these. For other codes it
+may disable the template, so other errors have none (interface §6)."""
 
 Rendered = dict[str, tuple[object, Answer]]
 """Answers by id, each with the record it was made of: an unchanged record is not rendered again."""
@@ -91,6 +101,30 @@ def _gone(slot: Slot) -> Loss:
     return Loss(0, slot.cause or LossCause.UNKNOWN)
 
 
+def available(memory: Memory, limits: Limits) -> dict[str, int]:
+    """How many more machines each template may have by its caps; templates without a cap are left out.
+
+    From caps and machines alone: HF asks when it starts and keeps the number, so nothing that passes may go in.
+    """
+    owned: Counter[str] = Counter()
+    occupied: Counter[tuple[str, str]] = Counter()
+    for record in memory.requests.values():
+        for slot in record.slots.values():
+            if not slot.gone:
+                occupied[slot.pool, record.template] += 1
+                owned[record.template] += slot.closed is None
+    found = {}
+    for template in limits.templates.values():
+        caps = [] if template.max_machines is None else [template.max_machines - owned[template.id]]
+        pools = {name: limits.pools[name].max_machines for name in template.pools if name in limits.pools}
+        capped = {name: cap for name, cap in pools.items() if cap is not None}
+        if pools and len(capped) == len(pools):
+            caps.append(sum(max(0, cap - occupied[name, template.id]) for name, cap in capped.items()))
+        if caps:
+            found[template.id] = max(0, min(caps))
+    return found
+
+
 def _answer(id_: str, status: RequestStatus, message: str, machines: list[dict[str, Any]]) -> Answer:
     entry = {"requestId": id_, "status": str(status), "message": message, "machines": machines}
     return Answer(json.dumps(entry, separators=(",", ":"), ensure_ascii=False), status is not RequestStatus.RUNNING)
@@ -141,4 +175,7 @@ def _slot(memory: Memory, prefix: str, name: str) -> Slot | None:
 
 
 def _text(failure: Failure | None) -> str:
-    return f"{failure.error}: {failure.text}" if failure else ""
+    if failure is None:
+        return ""
+    code = CAPACITY_CODES.get(failure.error)
+    return f"{failure.error}: {failure.text}" + (f" Error Code: {code}" if code else "")

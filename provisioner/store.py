@@ -28,7 +28,7 @@ from provisioner.durable import (
     pauses,
 )
 from provisioner.locks import LOCK_WAIT, DataLock, LoopLock
-from provisioner.marks import Heartbeat, Inventory, PoolNotes, Seen
+from provisioner.marks import Announced, Heartbeat, Inventory, PoolNotes, Seen
 from provisioner.storage import RECOVER, SCHEMA, Database, StateFile, StateStorage, Tables, generation_of
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ class StatusStore(StateFile):
 
     kind = "status"
     advice = "The loop makes it again: see that one runs (`provisioner run`)."
-    tables = ("answers", "lost")
+    tables = ("answers", "lost", "available")
 
     def __init__(self, directory: str) -> None:
         super().__init__(directory)
@@ -302,7 +302,13 @@ class StatusStore(StateFile):
         """The hosts to report, by short name. Raises as ``read_answers`` does."""
         return {name: self._loss(name, document) for name, document in self._view("lost").by_id().items()}
 
-    def write(self, answers: Mapping[str, Answer], lost: Mapping[str, Loss]) -> None:
+    def read_available(self) -> dict[str, int]:
+        """How many more machines each template may have, by id; raises as ``read_answers`` does."""
+        return {name: self._machines(name, document) for name, document in self._view("available").by_id().items()}
+
+    def write(
+        self, answers: Mapping[str, Answer], lost: Mapping[str, Loss], available: Mapping[str, int] | None = None
+    ) -> None:
         """Replace everything, durably. Raises StateTooNew or StateUnwritable; an unreadable file is set aside first."""
         if self._generation is None:
             self._generation = self._last_generation()
@@ -310,6 +316,7 @@ class StatusStore(StateFile):
         texts = {key: {"answer": answer.text, "ended": answer.ended} for key, answer in answers.items()}
         database.state_table("answers").put(texts)
         database.state_table("lost").put({name: loss._asdict() for name, loss in lost.items()})
+        database.state_table("available").put({name: {"machines": most} for name, most in (available or {}).items()})
         database.state.commit(self._generation + 1)
         self._generation += 1
 
@@ -324,6 +331,12 @@ class StatusStore(StateFile):
             case {"grace": int() as grace, "cause": str() as cause}:
                 return Loss(grace, cause)
         raise self._unreadable(f"the loss of {name} lacks its seconds of grace or its cause")
+
+    def _machines(self, name: str, document: Mapping[str, Any]) -> int:
+        match document:
+            case {"machines": int() as machines}:
+                return machines
+        raise self._unreadable(f"what is available of {name} is no number")
 
     def _last_generation(self) -> int:
         try:
@@ -345,6 +358,7 @@ class StateDir:
         self.status = StatusStore(self.path)
         self.seen = Seen(os.path.join(self.path, "seen"))
         self.inventory = Inventory(os.path.join(self.path, "hf-inventory.json"))
+        self.announced = Announced(os.path.join(self.path, "announced.json"))
         self.heartbeat = Heartbeat(os.path.join(self.path, "heartbeat"))
         self.notes = PoolNotes(os.path.join(self.path, "pools.json"))
         self._recovery = os.path.join(self.path, "recover")

@@ -45,6 +45,11 @@ SHOWN_CHARACTERS = 60
 """Characters of a wrong value that are shown: enough to find it, too few to fill a line of a log."""
 
 
+def higher(one: int, other: int) -> int:
+    """The maxNumber that allows more."""
+    return UNLIMITED if UNLIMITED in (one, other) else max(one, other)
+
+
 class TemplatesError(Exception):
     """A file that cannot be used at all; the text is one line."""
 
@@ -112,6 +117,11 @@ class Template(NamedTuple):
         """The template as getAvailableTemplates prints it."""
         attributes = {name: list(value) for name, value in self.attributes.items()}
         return {"templateId": self.id, "maxNumber": self.max_number, "attributes": attributes, **self.fields}
+
+    def fits(self, name: str | None, attributes: Mapping[str, str]) -> bool:
+        """It has this id, if one is given, and each of these attributes with this value."""
+        same = all(key in self.attributes and self.attributes[key][1] == value for key, value in attributes.items())
+        return same and name in (None, self.id)
 
 
 class Provider(NamedTuple):
@@ -248,7 +258,7 @@ def as_number(value: object) -> float | None:
 # --- templates --------------------------------------------------------------------------------------------------------
 
 
-class _Invalid(Exception):
+class Invalid(Exception):
     """What makes one template invalid: the place within it, and the reason."""
 
 
@@ -270,9 +280,9 @@ def _templates(path: str, entries: list[object]) -> tuple[list[Template], list[M
         try:
             template = _template(entry)
             if template.id in templates:
-                raise _Invalid(".templateId", f"{shown(template.id)} is there twice; the first stands")
+                raise Invalid(".templateId", f"{shown(template.id)} is there twice; the first stands")
             templates[template.id] = template
-        except _Invalid as error:
+        except Invalid as error:
             place, reason = error.args
             mistakes.append(Mistake(path, f"templates[{index}]{place}", reason))
     return list(templates.values()), mistakes
@@ -280,10 +290,10 @@ def _templates(path: str, entries: list[object]) -> tuple[list[Template], list[M
 
 def _template(entry: object) -> Template:
     if not isinstance(entry, dict):
-        raise _Invalid("", expected("an object", entry))
+        raise Invalid("", expected("an object", entry))
     name = entry.get("templateId")
     if not isinstance(name, str) or not TEMPLATE_ID.fullmatch(name):
-        raise _Invalid(".templateId", expected("1 to 64 letters, digits, '_' or '-'", name))
+        raise Invalid(".templateId", expected("1 to 64 letters, digits, '_' or '-'", name))
     fields = {key: value for key, value in entry.items() if key not in ("templateId", "maxNumber", "attributes")}
     return Template(
         id=name,
@@ -301,7 +311,7 @@ def _template(entry: object) -> Template:
 def _max_number(value: object) -> int:
     written = str(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else ""
     if not re.fullmatch(r"-1|[0-9]{1,9}", written) or int(written) > MAX_NUMBER:
-        raise _Invalid(".maxNumber", expected(f"a whole number from {UNLIMITED} to {MAX_NUMBER}", value))
+        raise Invalid(".maxNumber", expected(f"a whole number from {UNLIMITED} to {MAX_NUMBER}", value))
     return int(written)
 
 
@@ -311,34 +321,37 @@ def _pools(fields: Mapping[str, object]) -> tuple[str, ...]:
         return ()
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
-        raise _Invalid(".pools", expected("a list of pool names", value))
+        raise Invalid(".pools", expected("a list of pool names", value))
     return tuple(dict.fromkeys(names))
 
 
 def _text_field(fields: Mapping[str, object], key: str) -> str:
     value = fields.get(key)
     if value is not None and not isinstance(value, str):
-        raise _Invalid(f".{key}", expected("a text", value))
+        raise Invalid(f".{key}", expected("a text", value))
     return value or ""
 
 
 def _attributes(value: object) -> dict[str, tuple[str, str]]:
     """All attributes as HF wants them: memory also from LSF's name for it, one core where none is given."""
     if not isinstance(value, dict):
-        raise _Invalid(".attributes", expected("an object", value))
-    attributes = {name: _tagged(name, given) for name, given in value.items() if given is not None}
+        raise Invalid(".attributes", expected("an object", value))
+    attributes = {name: tagged(name, given) for name, given in value.items() if given is not None}
     if "mem" in attributes:
         attributes.setdefault("nram", attributes["mem"])
     # Symphony counts slots as ncores x ncpus, and leaves out hosts without both.
     attributes.setdefault("ncores", ("Numeric", "1"))
     for name in ("type", "ncpus", "nram"):
         if name not in attributes:
-            raise _Invalid(f".attributes.{name}", "is missing")
+            raise Invalid(f".attributes.{name}", "is missing")
     return attributes
 
 
-def _tagged(name: str, given: object) -> tuple[str, str]:
-    """One attribute as (type, value), from ``["Numeric", "4"]``, ``["Numeric", 4]``, ``["4"]``, ``"4"`` or ``4``."""
+def tagged(name: str, given: object) -> tuple[str, str]:
+    """One attribute as (type, value), from ``["Numeric", "4"]``, ``["Numeric", 4]``, ``["4"]``, ``"4"`` or ``4``.
+
+    Raises Invalid.
+    """
     parts = given if isinstance(given, list) else [given]
     value = parts[-1] if parts else None
     if (
@@ -346,7 +359,7 @@ def _tagged(name: str, given: object) -> tuple[str, str]:
         or not isinstance(value, (str, int, float))
         or (len(parts) == 2 and not isinstance(parts[0], str))
     ):
-        raise _Invalid(f".attributes.{name}", expected('a value or ["type", "value"]', given))
+        raise Invalid(f".attributes.{name}", expected('a value or ["type", "value"]', given))
     if name in NUMERIC_ATTRIBUTES:
         return "Numeric", _positive(name, value, given)
     if name == "type":
@@ -361,7 +374,7 @@ def _tagged(name: str, given: object) -> tuple[str, str]:
 def _positive(name: str, value: str | float, given: object) -> str:
     number = as_number(value)
     if number is None or (number == 0 and name not in ("rank", "priority")):
-        raise _Invalid(f".attributes.{name}", expected("a number above 0", given))
+        raise Invalid(f".attributes.{name}", expected("a number above 0", given))
     return str(int(number)) if number == int(number) else str(number)
 
 

@@ -102,22 +102,22 @@ class HostFactory:
         self.input.write_text(json.dumps(document, indent="\t"))
         return [str(SCRIPTS / f"{name}.sh"), "-f", str(self.input)]
 
-    def run(self, command: list[str], *, environment: Mapping[str, str] | None = None) -> Called:
-        """Runs a command line from ``/`` without stdin."""
+    def run(self, command: list[str], *, environment: Mapping[str, str] | None = None, seconds: float = 60) -> Called:
+        """Runs a command line from ``/`` without stdin; subprocess.TimeoutExpired when it takes longer."""
         done = subprocess.run(
             command,
             env=self.environment if environment is None else dict(environment),
             cwd="/",
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=60,
+            timeout=seconds,
             check=False,
         )
         return Called(done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8"))
 
-    def call(self, name: str, document: object) -> Any:
+    def call(self, name: str, document: object, *, seconds: float = 60) -> Any:
         """The document a script answers with, by its schema; AssertionError when it refuses."""
-        answer = self.run(self.command(name, document)).document
+        answer = self.run(self.command(name, document), seconds=seconds).document
         check_output(name, answer)
         return answer
 

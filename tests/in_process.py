@@ -67,11 +67,16 @@ def entry(request: str, status: str = "running", message: str = "", machines: ob
     return json.dumps({"requestId": request, "status": status, "message": message, "machines": list(machines)})  # type: ignore[call-overload]
 
 
-def publish(hf: Here, answers: dict[str, Answer], lost: dict[str, int] | None = None) -> None:
+def publish(
+    hf: Here,
+    answers: dict[str, Answer],
+    lost: dict[str, int] | None = None,
+    available: dict[str, int] | None = None,
+) -> None:
     """What the loop does in a cycle."""
     if not hf.state.intent.exists():
         hf.state.intent.create("demo")
-    hf.state.status.write(answers, {name: Loss(grace) for name, grace in (lost or {}).items()})
+    hf.state.status.write(answers, {name: Loss(grace) for name, grace in (lost or {}).items()}, available)
     hf.state.heartbeat.touch()
 
 

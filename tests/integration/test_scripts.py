@@ -1,22 +1,22 @@
-"""The five scripts as HostFactory runs them: processes, with a bare environment, from any directory."""
+"""The five scripts as processes: which Python they choose, where they look, what they cost.
+
+What the interface says of them is in tests/conformance.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from provisioner.store import Answer, Loss
-from tests.hostfactory import COMMANDS, ROOT, SCRIPTS, Called, HostFactory
+from tests.hostfactory import COMMANDS, ROOT, SCRIPTS, HostFactory
 from tests.schemas import check_output
 
 INPUTS: dict[str, object] = {
@@ -48,29 +48,6 @@ def answer(request: str, status: str, *machines: dict[str, object]) -> Answer:
 # --- how they are called ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_called_from_the_root_with_hf_s_variables_alone_each_answers_one_document(hf: HostFactory, name: str) -> None:
-    hf.call(name, INPUTS[name])
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_missing_input_file_is_one_line_on_stdout(hf: HostFactory, name: str) -> None:
-    called = hf.run([str(SCRIPTS / f"{name}.sh"), "-f", "/no/such/file"])
-    assert called.refusal == "/no/such/file: No such file or directory"
-    assert list(hf.work.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_without_arguments_the_usage_is_printed(hf: HostFactory, name: str) -> None:
-    assert hf.run([str(SCRIPTS / f"{name}.sh")]).refusal == f"usage: {name}.sh -f FILE, or {name}.sh JSON"
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_closed_stdin_is_not_missed(hf: HostFactory, name: str) -> None:
-    command = hf.command(name, INPUTS[name])
-    check_output(name, hf.run(["/bin/sh", "-c", 'exec "$@" <&-', "sh", *command]).document)
-
-
 def test_python_s_own_variables_and_locale_change_nothing(hf: HostFactory, tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit('a stray module was imported')")
     environment = hf.environment | {
@@ -86,11 +63,6 @@ def test_python_s_own_variables_and_locale_change_nothing(hf: HostFactory, tmp_p
         check_output(name, hf.run(hf.command(name, INPUTS[name]), environment=environment).document)
     assert {line["command"] for line in hf.log} == set(COMMANDS)
     assert [path.name for path in hf.logs.iterdir()] == ["demoinst-provider.master1.log"]
-
-
-def test_file_names_may_hold_spaces_quotes_and_any_letter(hf: HostFactory) -> None:
-    hf.input = hf.input.with_name("hf in 'a\" $(x) é\n")
-    assert hf.call("requestMachines", INPUTS["requestMachines"])
 
 
 def test_links_to_the_scripts_are_followed(hf: HostFactory, tmp_path: Path) -> None:
@@ -219,15 +191,6 @@ def test_a_missing_variable_is_named(hf: HostFactory, name: str) -> None:
     )
 
 
-def test_two_instances_keep_their_states_apart(tmp_path: Path) -> None:
-    first, second = (HostFactory(tmp_path / name, instance=name) for name in ("first", "second"))
-    request = first.request()
-    second.request()
-    assert request in first.state.intent.read().requests
-    assert request not in second.state.intent.read().requests
-    assert second.status(request)[0]["status"] == "complete_with_error"
-
-
 def test_a_log_directory_that_is_missing_stops_nothing(hf: HostFactory) -> None:
     hf.logs.rmdir()
     assert hf.request()
@@ -281,75 +244,6 @@ def test_nobody_reads_the_answer(hf: HostFactory) -> None:
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
     assert hf.log[-1]["level"] == "ERROR"
-
-
-@pytest.mark.parametrize("limit", [0, 256], ids=["not even the lock can be signed", "the new state does not fit"])
-def test_on_a_full_disk_nothing_is_recorded(hf: HostFactory, limit: int) -> None:
-    """The limit stands for the disk: no file may grow beyond it."""
-    known = hf.request(), hf.request()
-    before = (hf.work / "intent.json").read_bytes()
-
-    def run(name: str) -> Called:
-        done = subprocess.run(
-            hf.command(name, INPUTS[name]),
-            env=hf.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=30,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-        )
-        return Called(done.returncode, done.stdout, done.stderr)
-
-    assert str(hf.work) in run("requestMachines").refusal
-    assert str(hf.work) in run("requestReturnMachines").refusal
-    assert (hf.work / "intent.json").read_bytes() == before
-    assert run("getReturnRequests").document["requests"] == []
-    assert set(hf.state.intent.read().requests) == set(known)
-
-
-def test_fifty_calls_at_the_same_time_all_succeed_and_none_is_lost(hf: HostFactory, tmp_path: Path) -> None:
-    known = hf.request()
-    inputs = INPUTS | {"getRequestStatus": {"requests": {"requestId": known}}}
-    files = {name: tmp_path / f"{name}.json" for name in COMMANDS}
-    for name, file in files.items():
-        file.write_text(json.dumps(inputs[name]))
-
-    def call(number: int) -> tuple[str, Called]:
-        name = COMMANDS[number % len(COMMANDS)]
-        return name, hf.run([str(SCRIPTS / f"{name}.sh"), "-f", str(files[name])])
-
-    with ThreadPoolExecutor(50) as pool:
-        answers = [(name, called.document) for name, called in pool.map(call, range(50))]
-    intent = hf.state.intent.read()
-    printed = {document["requestId"] for name, document in answers if name.startswith("request")}
-    assert len(printed) == 20
-    assert printed | {known} == {*intent.requests, *intent.returns}
-    for name, document in answers:
-        check_output(name, document)
-
-
-def test_terminated_at_any_moment_a_call_leaves_a_state_that_works(hf: HostFactory) -> None:
-    hf.request()
-    answered = []
-    for number in range(20):
-        process = subprocess.Popen(
-            hf.command("requestMachines", INPUTS["requestMachines"]),
-            env=hf.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        try:
-            process.wait(0.004 * number)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=30)
-        assert b"Traceback" not in err
-        if out:
-            answered.append(json.loads(out)["requestId"])
-        assert process.returncode in (0, -signal.SIGTERM)
-    assert set(answered) <= set(hf.state.intent.read().requests)
-    assert hf.request() in hf.state.intent.read().requests
 
 
 # --- what they cost ---------------------------------------------------------------------------------------------------

@@ -30,14 +30,64 @@ def test_all_templates_are_printed_with_what_the_file_says(hf: Here) -> None:
     assert hf.answer("getAvailableTemplates", golden("getAvailableTemplates-input")) == recorded
 
 
-def test_a_filter_leaves_out_the_others_only_when_it_matches(hf: Here) -> None:
-    def ids(*wanted: object) -> list[str]:
-        answer = hf.answer("getAvailableTemplates", {"templates": list(wanted)})
-        return [template["templateId"] for template in answer["templates"]]
+def big(name: str) -> dict[str, object]:
+    return TEMPLATES["templates"][0] | {"templateId": name, "attributes": {"type": "X86_64", "ncpus": 64, "nram": 9000}}
 
-    assert ids({"templateId": "T2"}, {"templateId": "T1"}, {"templateId": "none"}) == ["T1", "T2"]
-    assert ids({"templateId": "none"}) == ids() == ids(3, {"templateId": 7}) == ["T1", "T2", "T0"]
-    assert len(hf.answer("getAvailableTemplates", {"templates": "T1"})["templates"]) == 3
+
+@pytest.mark.parametrize(
+    ("filters", "ids"),
+    [
+        pytest.param([], ["T1", "T2", "T0", "Big"], id="no filter"),
+        pytest.param(None, ["T1", "T2", "T0", "Big"], id="null"),
+        pytest.param([{"templateId": "T2"}, {"templateId": "T1"}, {"templateId": "none"}], ["T1", "T2"], id="by id"),
+        pytest.param({"templateId": "T2"}, ["T2"], id="one object"),
+        pytest.param([{"attributes": {"ncpus": ["Numeric", "64"]}}], ["Big"], id="by attribute"),
+        pytest.param([{"attributes": {"ncpus": 4, "nram": None}}], ["T1", "T2", "T0"], id="bare and null attributes"),
+        pytest.param([{"templateId": None, "attributes": None}], ["T1", "T2", "T0", "Big"], id="nulls ask for nothing"),
+        pytest.param(
+            [{"templateId": "T1", "attributes": {"ncpus": 64}}, {"templateId": "Big", "attributes": {"ncpus": 64}}],
+            ["Big"],
+            id="both have to fit",
+        ),
+        pytest.param([{"templateId": "T1", "maxNumber": 3, "pgrpName": "x"}], ["T1"], id="other keys do not matter"),
+    ],
+)
+def test_a_filter_leaves_out_what_does_not_fit(hf: Here, filters: object, ids: list[str]) -> None:
+    hf.templates_file.write_text(json.dumps({"templates": [*TEMPLATES["templates"], big("Big")]}))
+    answer = hf.answer("getAvailableTemplates", {"templates": filters})
+    assert [template["templateId"] for template in answer["templates"]] == ids
+
+
+@pytest.mark.parametrize(
+    ("filters", "words"),
+    [
+        ([{"templateId": "none"}], 'templates: expected what fits one of T1, T2, T0, got [{"templateId": "none"}]'),
+        ([{"attributes": {"zone": "a"}}], "templates: expected what fits one of T1, T2, T0, got "),
+        ("T1", 'templates: expected a list or an object, got "T1"'),
+        ([3], "templates[0]: expected an object, got 3"),
+        ([{"templateId": 7}], "templates[0].templateId: expected a text, got 7"),
+        ({"attributes": []}, "templates.attributes: expected an object, got []"),
+        ([{"attributes": {"ncpus": "many"}}], 'templates[0].attributes.ncpus: expected a number above 0, got "many"'),
+    ],
+)
+def test_a_filter_that_fits_nothing_is_refused(hf: Here, filters: object, words: str) -> None:
+    assert hf.refusal("getAvailableTemplates", {"templates": filters}).startswith(f"the argument: {words}")
+
+
+def test_what_the_caps_leave_is_shown_as_the_loop_published_it(hf: Here) -> None:
+    assert all("availableNumber" not in one for one in hf.answer("getAvailableTemplates", {})["templates"])
+    publish(hf, {}, available={"T1": 7, "T0": 0})
+    shown = hf.answer("getAvailableTemplates", {})["templates"]
+    assert [one.get("availableNumber") for one in shown] == [7, None, 0]
+
+
+def test_a_note_of_the_numbers_shown_that_cannot_be_read_is_left_and_told(hf: Here) -> None:
+    note = hf.work / "announced.json"
+    for content in ("[]", '{"T1": true}', "{"):
+        note.write_text(content)
+        assert hf.answer("getAvailableTemplates", {})["templates"][0]["maxNumber"] == 10
+        assert hf.log[-2]["problem"].startswith(str(note))
+        assert note.read_text() == content
 
 
 @pytest.mark.parametrize(
@@ -66,6 +116,7 @@ def test_settings_without_use_are_logged_when_hf_asks_for_the_templates(hf: Here
 
 def test_templates_need_no_state_directory(hf: Here) -> None:
     assert hf.answer("getAvailableTemplates", {}, HF_PROVIDER_WORKDIR="/nowhere")["templates"]
+    assert "/nowhere" in hf.log[-2]["problem"]
 
 
 # --- requestMachines --------------------------------------------------------------------------------------------------

@@ -16,7 +16,9 @@ from provisioner.model import (
     DeleteReason,
     ErrorClass,
     Failure,
+    Limits,
     LossCause,
+    Memory,
     Notice,
     RequestRecord,
     RequestStatus,
@@ -24,7 +26,16 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.status import NOT_OURS, RETURNED_EARLY, STUCK, losses, render, request_answer, return_answer
+from provisioner.status import (
+    NOT_OURS,
+    RETURNED_EARLY,
+    STUCK,
+    available,
+    losses,
+    render,
+    request_answer,
+    return_answer,
+)
 from tests.schemas import check_output
 from tests.unit.core import (
     BEFORE,
@@ -34,9 +45,12 @@ from tests.unit.core import (
     PREFIX,
     REQUEST,
     STOCKOUT,
+    TEMPLATE,
     giving_back,
+    limits,
     memory,
     name,
+    pool,
     record,
     running,
     slot,
@@ -69,6 +83,8 @@ def machine_entry(result: str, status: str, message: str = "", *, ran: bool = Fa
     }
 
 
+NONE_LEFT = "stockout: ZONE_RESOURCE_POOL_EXHAUSTED Error Code: InsufficientInstanceCapacity"
+"""With the word that LSF looks for."""
 RUNS = machine_entry("succeed", "running", ran=True)
 
 
@@ -94,7 +110,7 @@ RUNS = machine_entry("succeed", "running", ran=True)
         pytest.param(slot(0, Verdict.CANCELLED, delete=DeleteReason.CANCELLED),
                      machine_entry("fail", "terminated", RETURNED_EARLY), id="cancelled: fail"),
         pytest.param(unsent(0, Verdict.FAILED, failure=STOCKOUT),
-                     machine_entry("fail", "terminated", "stockout: ZONE_RESOURCE_POOL_EXHAUSTED"),
+                     machine_entry("fail", "terminated", NONE_LEFT),
                      id="given up: fail, with the reason"),
         pytest.param(unsent(0, Verdict.FAILED), machine_entry("fail", "terminated", "The machine failed."),
                      id="given up for no known reason: fail, with a message all the same"),
@@ -135,7 +151,7 @@ FAILED = unsent(1, Verdict.FAILED, failure=STOCKOUT)
         pytest.param(record(running(0, Verdict.SUCCEEDED), ended=DONE), "complete", "", id="complete"),
         pytest.param(
             record(running(0, Verdict.SUCCEEDED), FAILED, ended=RequestStatus.COMPLETE_WITH_ERROR),
-            "complete_with_error", "stockout: ZONE_RESOURCE_POOL_EXHAUSTED", id="with the first machine's error",
+            "complete_with_error", NONE_LEFT, id="with the first machine's error",
         ),
         pytest.param(
             record(running(0), cancelling=True), "running",
@@ -272,3 +288,30 @@ def test_what_hf_gave_back_is_no_longer_reported() -> None:
 def test_hosts_that_nobody_knows_are_reported() -> None:
     known = memory(lost_strangers=(name(0, OTHER),))
     assert losses(known, Contact(), PREFIX, NOW) == {name(0, OTHER): Loss(0)}
+
+
+# --- what is available ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("known", "caps", "number"),
+    [
+        pytest.param(memory(), limits(), None, id="no cap: no number"),
+        pytest.param(memory(), limits(maximum=10), 10, id="maxNumber alone"),
+        pytest.param(memory(), limits(pool("a", max_machines=3), pool("b")), None, id="one pool has no cap: none"),
+        pytest.param(memory(), limits(pool("a", max_machines=3), pool("b", max_machines=4)), 7, id="pools together"),
+        pytest.param(memory(), limits(pool("a", max_machines=3), maximum=2), 2, id="the lower of both"),
+        pytest.param(
+            memory(record(running(0, Verdict.SUCCEEDED), slot(1), running(2, Verdict.LOST, gone=True))),
+            limits(maximum=10), 8, id="machines that are there or on their way take a place",
+        ),
+        pytest.param(
+            memory(record(running(0, Verdict.RETURNED))), limits(pool("a", max_machines=3), maximum=10), 2,
+            id="a machine that still goes takes a place in its pool",
+        ),
+        pytest.param(memory(record(slot(0), slot(1), slot(2))), limits(maximum=2), 0, id="never below nothing"),
+        pytest.param(memory(), limits(pool("a", max_machines=3, paused=True)), 3, id="a pause does not count"),
+    ],
+)  # fmt: skip
+def test_what_the_caps_leave(known: Memory, caps: Limits, number: int | None) -> None:
+    assert available(known, caps) == ({TEMPLATE: number} if number is not None else {})

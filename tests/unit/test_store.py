@@ -431,6 +431,7 @@ def test_a_document_that_does_not_fit_the_model_is_named(state: StateDir, table,
         ("lost", {}),
         ("lost", {"grace": 1}),
         ("lost", {"grace": "1", "cause": "node"}),
+        ("available", {"machines": None}),
     ],
 )
 def test_a_status_document_that_does_not_fit_is_named(state: StateDir, table: str, document: dict) -> None:
@@ -438,8 +439,9 @@ def test_a_status_document_that_does_not_fit_is_named(state: StateDir, table: st
     tables = json.loads(Path(state.status.path).read_bytes())
     tables[table]["odd"] = document
     Path(state.status.path).write_text(json.dumps(tables))
-    with pytest.raises(StateUnreadable, match=r"status\.json: the (answer|loss) of odd lacks"):
-        state.status.read_answer("odd") if table == "answers" else state.status.read_lost()
+    read = {"lost": state.status.read_lost, "available": state.status.read_available}
+    with pytest.raises(StateUnreadable, match=r"status\.json: (the answer|the loss|what is available) of odd"):
+        read.get(table, lambda: state.status.read_answer("odd"))()
 
 
 # --- memory and status ------------------------------------------------------------------------------------------------
@@ -447,14 +449,16 @@ def test_a_status_document_that_does_not_fit_is_named(state: StateDir, table: st
 
 def test_status_is_what_was_written_last(state: StateDir) -> None:
     state.status.write(
-        {"r1": Answer('{"requestId":"r1"}', False), "r2": Answer("{}", True)}, {"host": Loss(30, "evicted")}
+        {"r1": Answer('{"requestId":"r1"}', False), "r2": Answer("{}", True)}, {"host": Loss(30, "evicted")}, {"T": 7}
     )
     assert state.status.read_answers(["r1", "nobody"]) == {"r1": Answer('{"requestId":"r1"}', False)}
     assert state.status.read_answer("nobody") is None
     assert state.status.read_lost() == {"host": Loss(30, "evicted")}
+    assert state.status.read_available() == {"T": 7}
     StateDir(state.path).status.write({"r3": Answer("…", True)}, {})
     assert state.status.read_all() == {"r3": Answer("…", True)}
     assert state.status.read_lost() == {}
+    assert state.status.read_available() == {}
     assert json.loads(Path(state.status.path).read_bytes())["meta"]["state"]["generation"] == 2
 
 

@@ -1,0 +1,95 @@
+"""Cases 96 to 100: from one end to the other."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from provisioner import loop as loops
+from provisioner.loop import LoopClock
+from tests.conformance.stage import SECONDS, Cases, Grid, names
+from tests.hostfactory import golden
+from tests.waiting import until
+
+CASES = Cases()
+case = CASES.case
+
+FIRST_VERSION = Path(__file__).parent / "state-1"
+"""A state directory as the first release wrote it: one complete request of two machines, one complete return."""
+
+
+@case(96, "a whole life of 100 hosts → every machine ends, the cloud is empty")
+def whole_life(hf: Grid) -> None:
+    machines = hf.complete(60) + hf.complete(40)
+    assert hf.cloud("running") == sorted(machines)
+    lost = machines[::20]
+    hf.simulator.preempt(*lost)
+    hf.reclaims(*lost, among=machines)
+    backs = [hf.give_back(*machines[first : first + 50]) for first in (0, 50)]
+    for back in backs:
+        entry = hf.ended(back)
+        assert (entry["status"], len(names(entry, "succeed"))) == ("complete", 50)
+    assert hf.cloud() == []
+    assert hf.reclaimed(*machines) == {}
+
+
+@case(97, "HF restarted with an empty database while machines run → none is removed, and HF may learn of them again")
+def forgotten(hf: Grid) -> None:
+    request = hf.request("T2", 2)
+    machines = names(hf.ended(request))
+    hf.reclaimed(*machines)
+    for _ in range(3):
+        assert hf.reclaimed() == {}
+        hf.cycles()
+    assert hf.cloud("running") == sorted(machines)
+    assert names(hf.status(request)[0], "succeed") == machines
+    assert hf.reclaimed(*machines) == {}
+
+
+@case(98, "the provider is upgraded between request and status → old ids are still answered", loop=False)
+def upgraded(hf: Grid) -> None:
+    shutil.copytree(FIRST_VERSION, hf.work, dirs_exist_ok=True)
+    known = json.loads((FIRST_VERSION / "answers.json").read_text())
+    assert hf.status(*known) == list(known.values())
+    memory = hf.state.memory.read()
+    assert {*memory.requests, *memory.returns} == set(known)
+    assert hf.request() in hf.state.intent.read().requests
+
+
+@case(99, "this host's clock is an hour off → launchtime is the cloud's, positive, not in the future", loop=False)
+def skewed_clock(hf: Grid) -> None:
+    for skew in (-3600, 3600):
+
+        class Skewed(LoopClock):
+            def wall(self, skew: int = skew) -> float:
+                return time.time() + skew
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loops, "LoopClock", Skewed)
+            hf.start_loop()
+        began = int(time.time()) - 1
+        entry = hf.ended(hf.request("T2", 1))
+        assert began <= entry["machines"][0]["launchtime"] <= time.time() + 60
+        hf.stop_loop()
+
+
+@case(100, "the recorded documents as inputs → templates, request, return, status and losses as above")
+def recorded(hf: Grid) -> None:
+    assert hf.call("getAvailableTemplates", golden("getAvailableTemplates-input"))["templates"]
+    wish = golden("requestMachines-input")
+    wish["template"]["templateId"] = "T2"  # the recorded one is not in the fixture
+    request = hf.call("requestMachines", wish)["requestId"]
+    assert len(names(hf.ended(request), "succeed")) == wish["template"]["machineCount"]
+    assert hf.call("getReturnRequests", golden("getReturnRequests-input"))["requests"] == []
+    back = hf.call("requestReturnMachines", golden("requestReturnMachines-input"))["requestId"]
+    asked = golden("getRequestStatus-input")
+    asked["requests"][0]["requestId"] = back
+    until(lambda: hf.status(back)[0]["status"] != "running", SECONDS, every=0.2)
+    [entry] = hf.call("getRequestStatus", asked)["requests"]
+    assert entry["status"] == "complete"
+    assert {(machine["result"], machine["status"]) for machine in entry["machines"]} == {("succeed", "terminated")}
+    assert len(hf.cloud()) == wish["template"]["machineCount"]

@@ -1,0 +1,145 @@
+"""Cases 69 to 82: requestReturnMachines."""
+
+from __future__ import annotations
+
+import requests
+
+from tests.conformance.stage import SECONDS, Cases, Grid, names
+from tests.waiting import until
+
+CASES = Cases()
+case = CASES.case
+
+UNKNOWN = "hf-zzzzzzzzzz-000007"
+
+
+def given_back(hf: Grid, machines: object) -> dict[str, object]:
+    """The end of the return of what HF writes under ``machines``."""
+    return hf.ended(hf.call("requestReturnMachines", {"machines": machines})["requestId"])
+
+
+def results(entry: dict[str, object]) -> dict[str, str]:
+    """Each machine's result."""
+    return {machine["name"]: machine["result"] for machine in entry["machines"]}  # type: ignore[attr-defined]
+
+
+@case(69, "a list with name and machineId → a request id")
+def both(hf: Grid) -> None:
+    machines = hf.complete(2)
+    entry = given_back(hf, [{"name": name, "machineId": name} for name in machines])
+    assert (entry["status"], results(entry)) == ("complete", dict.fromkeys(machines, "succeed"))
+
+
+@case(70, "one object with a name → a request id")
+def one_object(hf: Grid) -> None:
+    [machine] = hf.complete(1)
+    assert given_back(hf, {"name": machine})["status"] == "complete"
+    assert hf.cloud() == []
+
+
+@case(71, "name alone → found by name; machineId alone → found by id")
+def either(hf: Grid) -> None:
+    first, second, third = hf.complete(3)
+    entry = given_back(hf, [{"name": first}, {"machineId": second}])
+    assert results(entry) == {first: "succeed", second: "succeed"}
+    assert hf.cloud() == [third]
+
+
+@case(72, "name and machineId disagree → machineId wins, logged; the other host is left alone")
+def disagreeing(hf: Grid) -> None:
+    first, second = hf.complete(2)
+    assert results(given_back(hf, [{"name": first, "machineId": second}])) == {second: "succeed"}
+    assert hf.cloud() == [first]
+    assert [line["name_is_not_machine_id"] for line in hf.log if "name_is_not_machine_id" in line] == [[first]]
+
+
+@case(73, "the machine has gone already → an id, then complete and succeed")
+def gone_already(hf: Grid) -> None:
+    [machine] = hf.complete(1)
+    hf.simulator.preempt(machine)
+    hf.until_cloud(lambda machines: not machines)
+    entry = given_back(hf, [{"name": machine, "machineId": machine}])
+    assert (entry["status"], results(entry)) == ("complete", {machine: "succeed"})
+
+
+@case(74, "unknown → succeed once two looks lack it; not ours → fail, untouched, unless adopt_prefixes names it",
+      adopt_prefixes=["sym-"])  # fmt: skip
+def strangers(hf: Grid) -> None:
+    kept = hf.complete(1)
+    for name in ("other-1", "sym-1"):
+        _foreign_pod(hf, name)
+    entry = given_back(hf, [{"name": name} for name in (UNKNOWN, "other-1", "sym-1")])
+    assert results(entry) == {UNKNOWN: "succeed", "other-1": "fail", "sym-1": "succeed"}
+    assert entry["status"] == "complete_with_error"
+    [left_alone] = [machine for machine in entry["machines"] if machine["result"] == "fail"]  # type: ignore[attr-defined]
+    assert "left alone" in left_alone["message"]
+    assert hf.cloud() == sorted([*kept, "other-1"])
+
+
+def _foreign_pod(hf: Grid, name: str) -> None:
+    """A pod that somebody else made in our namespace."""
+    pod = {"metadata": {"name": name}, "spec": {"containers": [{"name": "main", "image": "busybox"}]}}
+    url = f"{hf.simulator.kubernetes}/api/v1/namespaces/{hf.place}/pods"
+    requests.post(url, json=pod, timeout=10).raise_for_status()
+
+
+@case(75, "known, unknown and already returned mixed → one id that covers all")
+def mixed(hf: Grid) -> None:
+    first, second, third = hf.complete(3)
+    given_back(hf, {"name": first})
+    entry = given_back(hf, [{"name": name} for name in (first, second, UNKNOWN)])
+    assert (entry["status"], set(results(entry).values())) == ("complete", {"succeed"})
+    assert set(results(entry)) == {first, second, UNKNOWN}
+    assert hf.cloud() == [third]
+
+
+@case(76, "a machine in two return requests → both complete")
+def two_returns(hf: Grid) -> None:
+    machines = hf.complete(2)
+    first, second = hf.give_back(*machines), hf.give_back(machines[0])
+    assert [hf.ended(id_)["status"] for id_ in (first, second)] == ["complete", "complete"]
+    assert hf.cloud() == []
+
+
+@case(77, "a machine twice in one call → handled once")
+def doubled(hf: Grid) -> None:
+    [machine] = hf.complete(1)
+    entry = given_back(hf, [{"name": machine}, {"name": machine, "machineId": machine}, {"machineId": machine}])
+    assert [one["name"] for one in entry["machines"]] == [machine]  # type: ignore[attr-defined]
+
+
+@case(78, "full and short name of a host → the same host")
+def full_name(hf: Grid) -> None:
+    first, second = hf.complete(2)
+    assert results(given_back(hf, [{"name": f"{first}.c.demo-project.internal"}])) == {first: "succeed"}
+    assert results(given_back(hf, [{"name": second.upper()}])) == {second: "succeed"}
+
+
+@case(80, "the machine is still being made → cancelled; its request ends with a fail for it")
+def unfinished(hf: Grid) -> None:
+    hf.fault("slow_start", params={"seconds": 3600})
+    request = hf.request("T2", 1)
+    [machine] = names(hf.shows(request, "executing"))
+    assert given_back(hf, {"name": machine})["status"] == "complete"
+    entry = hf.ended(request)
+    assert (entry["status"], results(entry)) == ("complete_with_error", {machine: "fail"})
+    assert hf.cloud() == []
+
+
+@case(81, "100 and 1000 machines in a call → answered in time", loop=False)
+def many(hf: Grid) -> None:
+    for count in (100, 1000):
+        machines = [{"name": f"hf-zzzzzzzzzz-{number:06d}"} for number in range(count)]
+        assert hf.call("requestReturnMachines", {"machines": machines}, seconds=30)["requestId"]
+
+
+@case(82, "the cloud's API is down → recorded, an id returned, deleted later")
+def cloud_down(hf: Grid) -> None:
+    machines = hf.complete(2)
+    hf.fault("unavailable")
+    back = hf.give_back(*machines)
+    hf.cycles()
+    assert hf.status(back)[0]["status"] == "running"
+    hf.simulator.impose()
+    until(lambda: hf.cloud() == [], SECONDS, what="the machines are deleted")
+    assert hf.ended(back)["status"] == "complete"

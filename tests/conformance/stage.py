@@ -1,0 +1,252 @@
+"""Where the cases play: one embedded cloud for a whole run, and for each case a provider instance of its own on it.
+
+HostFactory's calls are processes; the loop is the real one, in a thread of the test.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from provisioner.loop import Loop, Pace
+from provisioner.reload import Configuration
+from provisioner.service import make_backends
+from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.server import Simulator
+from provisioner.simulator.world import Fault
+from tests.hostfactory import TEMPLATES, HostFactory
+from tests.waiting import until
+
+SECONDS = 30.0
+"""How long anything may take that the loop does; on an idle machine it takes a tenth of a second."""
+
+PROJECT, ZONE = "demo-project", "us-central1-a"
+MIG_CASES = (54, 85)
+"""Cases about VMs: each has a managed instance group."""
+
+TIMINGS: Mapping[str, Mapping[str, Any]] = {
+    "gke": {"schedule": 0.01, "start": 0.02, "ready": 0.01, "stop": 0.02, "confirm": 0.01, "preempt_grace": 0.1},
+    "mig": {"call": 0, "operation": 0.02, "schedule": 0.02, "boot": 0.05, "delete": 0.05, "leave": 0.02},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the conformance checklist."""
+
+    number: int
+    condition: str
+    """What is done → what is expected, as the checklist has it."""
+    play: Callable[[Grid], None]
+    loop: bool = True
+    """The loop runs."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of provisioner.yaml, beside those that every case has."""
+    pool: Mapping[str, Any] = field(default_factory=dict)
+    """Of the one pool, likewise."""
+
+    @property
+    def place(self) -> str:
+        """The case's own namespace, and group."""
+        return f"case-{self.number}"
+
+
+class Cases(list[Case]):
+    """Cases of one part of the checklist, in its order."""
+
+    def case(
+        self,
+        number: int,
+        condition: str,
+        *,
+        loop: bool = True,
+        pool: Mapping[str, Any] | None = None,
+        **settings: object,
+    ) -> Callable[[Callable[[Grid], None]], Callable[[Grid], None]]:
+        """Makes the function a case."""
+
+        def add(play: Callable[[Grid], None]) -> Callable[[Grid], None]:
+            self.append(Case(number, condition, play, loop, settings, pool or {}))
+            return play
+
+        return add
+
+
+def stage() -> Simulator:
+    """The cloud that all cases share: a namespace for each, a group for some."""
+    return Simulator(
+        namespaces=[f"case-{number}" for number in range(1, 101)],
+        migs=[MigSpec(project=PROJECT, zone=ZONE, name=f"case-{number}") for number in MIG_CASES],
+        timings=TIMINGS,
+    )
+
+
+class Grid(HostFactory):
+    """One case's provider instance. A context manager: the loop and the faults end with it."""
+
+    def __init__(self, directory: Path, cloud: Simulator, case: Case) -> None:
+        super().__init__(directory)
+        self.simulator = cloud
+        self.place = case.place
+        (self.conf / "pod.yaml").write_text("containers: [{name: main, image: busybox}]\n")
+        own = {"kind": "gke", "namespace": self.place, "pod_spec": "pod.yaml", "observe_seconds": 0.05}
+        if case.number in MIG_CASES:
+            own = {"kind": "mig", "project": PROJECT, "zone": ZONE, "group": self.place, "observe_seconds": 0.2}
+            own |= {"lag_seconds": 0.2}
+        settings = {
+            "id": "demo",
+            "loop": {"interval_seconds": 0.1, "floor_seconds": 0.02, "intent_poll_seconds": 0.02},
+            "pools": {"gke-main": own | dict(case.pool)},
+            **case.settings,
+        }
+        (self.conf / "provisioner.yaml").write_text(yaml.safe_dump(settings))
+        self._loop: Loop | None = None
+        self._thread: threading.Thread | None = None
+        if case.loop:
+            self.start_loop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop_loop()
+        self.simulator.impose(timings=TIMINGS)
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def start_loop(self) -> None:
+        """Put the parts together as ``provisioner run`` does, without metrics and signals."""
+        endpoints = {
+            "KUBECONFIG": str(self.simulator.kubeconfig),
+            "PROVISIONER_COMPUTE_ENDPOINT": self.simulator.compute,
+        }
+        configuration = Configuration(self.conf / "provisioner.yaml", self.environment | endpoints)
+        settings = configuration.settings
+        pace = settings.loop
+        self._loop = Loop(
+            state=self.state,
+            backends=make_backends(settings),
+            limits=settings.limits(),
+            provisioner=settings.instance,
+            pace=Pace(pace.interval_seconds, pace.floor_seconds, pace.act_seconds, pace.intent_poll_seconds),
+            report=lambda _: None,
+            refresh=configuration.refresh,
+        )
+        self._thread = threading.Thread(target=self._loop.run, name=f"loop-{self.place}")
+        self._thread.start()
+
+    def stop_loop(self) -> None:
+        """End the loop after the action in hand."""
+        if self._loop is not None and self._thread is not None:
+            self._loop.stop()
+            self._thread.join()
+        self._loop = self._thread = None
+
+    def cycles(self, count: int = 2) -> None:
+        """Let the loop go round so often."""
+        for _ in range(count):
+            before = self.heartbeats()
+            until(lambda before=before: self.heartbeats() != before, SECONDS, what="the loop beats")  # type: ignore[misc]
+
+    def heartbeats(self) -> int:
+        """Changes with each cycle."""
+        path = self.work / "heartbeat"
+        return path.stat().st_mtime_ns if path.exists() else 0
+
+    # --- the cloud ----------------------------------------------------------------------------------------------------
+
+    def fault(self, mode: str, *, target: str = "", **fields: Any) -> None:
+        """This goes wrong from now on, and nothing else: in this case's place, or at ``<place>/<target>``."""
+        place = f"{self.place}/{target}" if target else self.place
+        self.simulator.impose([Fault(mode, place, **fields)])
+
+    def faults(self, *faults: Fault) -> None:
+        """These go wrong from now on, and nothing else."""
+        self.simulator.impose(faults)
+
+    def cloud(self, *phases: str) -> list[str]:
+        """Names of the machines that the cloud says are there; with ``phases``, of those in one of them."""
+        machines = [machine for machine in self.simulator.state()["machines"] if machine["pool"] == self.place]
+        return sorted(machine["name"] for machine in machines if not phases or machine["phase"] in phases)
+
+    def until_cloud(self, condition: Callable[[Sequence[str]], bool], *phases: str) -> list[str]:
+        """The cloud's machines once ``condition`` holds of them."""
+        until(lambda: condition(self.cloud(*phases)), SECONDS, what="the cloud comes to it")
+        return self.cloud(*phases)
+
+    # --- HostFactory --------------------------------------------------------------------------------------------------
+
+    def ended(self, id_: str) -> dict[str, Any]:
+        """What HF hears of a request or return once it has ended."""
+        until(lambda: self._published(id_, lambda answer: answer.ended), SECONDS, what=f"{id_} ends")
+        return self.status(id_)[0]
+
+    def shows(self, id_: str, *results: str) -> dict[str, Any]:
+        """What HF hears once its machines have these results."""
+
+        def fits(answer: Any) -> bool:
+            machines = json.loads(answer.text)["machines"]
+            return sorted(machine["result"] for machine in machines) == sorted(results)
+
+        until(lambda: self._published(id_, fits), SECONDS, what=f"{id_} shows {results}")
+        return self.status(id_)[0]
+
+    def complete(self, machines: int = 3, template: str = "T2") -> list[str]:
+        """Names of so many new machines, each of which HF was told."""
+        entry = self.ended(self.request(template, machines))
+        assert entry["status"] == "complete", entry
+        return names(entry)
+
+    def reclaimed(self, *machines: str) -> dict[str, int]:
+        """Hosts that HF, listing these, is asked to give back, with the seconds left."""
+        listing = {"machines": [{"name": name, "machineId": name} for name in machines]}
+        answer = self.call("getReturnRequests", listing)
+        return {entry["machine"]: entry["gracePeriod"] for entry in answer["requests"]}
+
+    def reclaims(self, *machines: str, among: Sequence[str] = ()) -> None:
+        """Sooner or later HF, listing ``among``, is asked to give back exactly these."""
+        listed = among or machines
+        until(lambda: set(self.reclaimed(*listed)) == set(machines), SECONDS, every=0.1, what=f"{machines} reported")
+
+    def recorded(self) -> int:
+        """Requests and returns in intent."""
+        if not self.state.intent.exists():
+            return 0
+        intent = self.state.intent.read()
+        return len(intent.requests) + len(intent.returns)
+
+    def write_templates(self, *templates: Mapping[str, Any]) -> None:
+        """Another templates file, put in place at once as a careful editor does."""
+        aside = self.templates_file.with_suffix(".new")
+        aside.write_text(json.dumps({"templates": templates}))
+        aside.replace(self.templates_file)
+
+    def _published(self, id_: str, fits: Callable[[Any], bool]) -> bool:
+        if not self.state.status.exists():
+            return False
+        answer = self.state.status.read_answer(id_)
+        return answer is not None and fits(answer)
+
+
+def names(entry: Mapping[str, Any], *results: str) -> list[str]:
+    """Machines of an entry of getRequestStatus; with ``results``, those that have one of them."""
+    return [machine["name"] for machine in entry["machines"] if not results or machine["result"] in results]
+
+
+def template(name: str, **fields: object) -> dict[str, object]:
+    """A template of the file: as the fixture's first, but for these fields."""
+    return TEMPLATES["templates"][0] | {"templateId": name} | fields
+
+
+def wish(template: object = "T1", machines: object = 3) -> dict[str, object]:
+    """Input of requestMachines."""
+    return {"template": {"templateId": template, "machineCount": machines}}

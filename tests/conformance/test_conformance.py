@@ -1,0 +1,90 @@
+"""The hundred cases of the HostFactory interface's conformance checklist, each by its number.
+
+The scripts run as HostFactory runs them, as processes, on the embedded cloud; every answer passes its schema.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from provisioner.simulator.server import Simulator
+from tests.conformance import life, reclaims, requests, returns, status, templates, transport
+from tests.conformance.stage import Case, Grid, stage, wish
+from tests.hostfactory import HostFactory
+
+PARTS = (transport, templates, requests, status, returns, reclaims, life)
+PLAYED = [case for part in PARTS for case in part.CASES]
+
+
+WISH, POLL, GIVE_BACK = "requestMachines", "getRequestStatus", "requestReturnMachines"
+COUNT = "template.machineCount: "
+WHOLE = COUNT + "expected a whole number from 1 to 100000, got "
+
+
+class Refused(NamedTuple):
+    """A document that a command refuses: exit 1, one line that names the file, the place in it and the value."""
+
+    number: int
+    command: str
+    document: object
+    words: str
+    """How the line goes on after the file's name."""
+
+
+REFUSED = [
+    Refused(35, WISH, wish("T9"), 'template.templateId: expected one of T1, T2, T0, got "T9"'),
+    Refused(36, WISH, wish("T1", 0), WHOLE + "0"),
+    Refused(36, WISH, wish("T1", -1), WHOLE + "-1"),
+    Refused(36, WISH, wish("T1", 1.5), WHOLE + "1.5"),
+    Refused(36, WISH, wish("T1", "abc"), WHOLE + '"abc"'),
+    Refused(36, WISH, wish("T1", None), WHOLE + "null"),
+    Refused(36, WISH, {"template": {"templateId": "T1"}}, COUNT + "is missing"),
+    Refused(38, WISH, {}, "template: is missing"),
+    Refused(38, WISH, {"template": "T1"}, 'template: expected an object, got "T1"'),
+    Refused(38, WISH, wish(""), 'template.templateId: expected a text, got ""'),
+    Refused(41, WISH, wish("T0", 1), "template.templateId: maxNumber of T0 is 0: none may be requested"),
+    Refused(62, POLL, {"requests": []}, "requests: the list is empty"),
+    Refused(62, POLL, {}, "requests: is missing"),
+    Refused(62, POLL, {"requests": [{}]}, "requests[0].requestId: is missing"),
+    Refused(62, POLL, {"requests": {"requestId": None}}, "requests.requestId: expected a text, got null"),
+    Refused(62, POLL, {"requests": [{"requestId": 7}]}, "requests[0].requestId: expected a text, got 7"),
+    Refused(79, GIVE_BACK, {"machines": []}, "machines: the list is empty"),
+    Refused(79, GIVE_BACK, {}, "machines: is missing"),
+    Refused(79, GIVE_BACK, {"machines": [{"name": "a"}, {}]}, "machines[1]: name and machineId are missing"),
+]
+"""One line each."""
+
+
+def _named(number: int, condition: str) -> str:
+    """A test's id: pytest shows ASCII as it is, all else as escapes."""
+    return f"{number:03d}: {condition}".replace("→", "->")
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Simulator]:
+    with stage() as simulator:
+        yield simulator
+
+
+@pytest.mark.parametrize("case", PLAYED, ids=lambda case: _named(case.number, case.condition))
+def test_case(case: Case, cloud: Simulator, tmp_path: Path) -> None:
+    with Grid(tmp_path, cloud, case) as hf:
+        case.play(hf)
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=lambda row: _named(row.number, f"{row.words} → exit 1"))
+def test_case_refused(row: Refused, tmp_path: Path) -> None:
+    hf = HostFactory(tmp_path)
+    assert hf.run(hf.command(row.command, row.document)).refusal == f"{hf.input}: {row.words}"
+    assert list(hf.work.iterdir()) == [], "nothing is recorded"
+
+
+def test_every_case_of_the_checklist_is_here() -> None:
+    played = Counter(case.number for case in PLAYED)
+    assert set(played.values()) == {1}
+    assert sorted({*played, *(row.number for row in REFUSED)}) == list(range(1, 101))
