@@ -231,10 +231,12 @@ def _events(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from provisioner import inspection
+    from provisioner import inspection, templates
+    from provisioner.advice import advice
 
     settings = _settings(options.config)
-    document = inspection.check_document(settings)
+    provider = templates.load(_config_file(options.config).parent, os.environ)
+    document = inspection.check_document(settings, advice(settings, provider.templates))
     if options.live:
         from provisioner.backends import BackendError
         from provisioner.service import check_live

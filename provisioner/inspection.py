@@ -216,8 +216,8 @@ def plan_text(document: Document) -> str:
 # --- check ------------------------------------------------------------------------------------------------------------
 
 
-def check_document(settings: Settings) -> dict[str, Any]:
-    """What the configuration comes to."""
+def check_document(settings: Settings, advice: Sequence[str]) -> dict[str, Any]:
+    """What the configuration comes to, and what to look at."""
     return {
         "id": settings.id,
         "name_prefix": settings.name_prefix,
@@ -226,7 +226,7 @@ def check_document(settings: Settings) -> dict[str, Any]:
             id_: {"pools": list(limits.pools), "max_machines": limits.max_machines}
             for id_, limits in settings.template_limits.items()
         },
-        "warnings": [text for name, pool in settings.pools.items() for text in _warnings(name, pool)],
+        "warnings": [*(text for name, pool in settings.pools.items() for text in _warnings(name, pool)), *advice],
     }
 
 

@@ -36,6 +36,7 @@ def test_the_example_configuration_is_fine(site: Path, capsys: pytest.CaptureFix
     document = json.loads(capsys.readouterr().out)
     assert set(document["pools"]) == {"gke-main", "gke-spare", "mig-a", "mig-b"}
     assert document["templates"]["Mixed"]["pools"] == ["gke-main", "mig-a"]
+    assert not [text for text in document["warnings"] if text.startswith("template ")]
 
 
 def test_every_mistake_is_on_stderr_and_the_code_is_2(site: Path, capsys: pytest.CaptureFixture[str]) -> None:

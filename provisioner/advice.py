@@ -1,0 +1,88 @@
+"""What a valid configuration says that its author can hardly mean: templates against each other and their pods.
+
+Reads pod specs; no network, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from provisioner.backends.pod_spec import parse_pod_spec
+from provisioner.settings import GkePool, Settings
+from provisioner.templates import Template
+
+MEBIBYTE = 1024**2
+"""What HF's nram counts."""
+
+AMOUNT = re.compile(
+    r"([0-9]*\.?[0-9]+)(?:[eE]([+-]?[0-9]+)|(m|k|[KMGTPE]i?)?)",
+)
+"""A Kubernetes quantity, as far as processors and memory use them."""
+
+
+def advice(settings: Settings, templates: Sequence[Template]) -> list[str]:
+    """One line for each thing to look at; none when all fits."""
+    return [line for template in templates for line in (*_slots(template), *_pods(settings, template))]
+
+
+def _slots(template: Template) -> Iterator[str]:
+    """Symphony counts slots as ncores x ncpus (interface §4): one of them should be 1."""
+    ncores, ncpus = _number(template, "ncores"), _number(template, "ncpus")
+    if ncores > 1 and ncpus > 1:
+        yield (
+            f"template {template.id}: ncores {ncores:g} and ncpus {ncpus:g} are both above 1; "
+            f"Symphony counts {ncores * ncpus:g} slots. Set one of them to 1."
+        )
+
+
+def _pods(settings: Settings, template: Template) -> Iterator[str]:
+    """A host that is promised bigger than its pod is gets more work than it can do."""
+    limits = settings.template_limits.get(template.id)
+    for name in limits.pools if limits else ():
+        pool = settings.pools.get(name)
+        if isinstance(pool, GkePool):
+            yield from _pod(template, pool)
+
+
+def _pod(template: Template, pool: GkePool) -> Iterator[str]:
+    manifest = json.loads(parse_pod_spec(pool.pod_spec.read_text(encoding="utf-8-sig"), pool.namespace).manifest)
+    promised = {
+        "cpu": ("ncores x ncpus", _number(template, "ncores") * _number(template, "ncpus"), "cores"),
+        "memory": ("nram", _number(template, "nram"), "MB"),
+    }
+    for resource, (attribute, value, unit) in promised.items():
+        has = requested(manifest["spec"], resource) / (MEBIBYTE if resource == "memory" else 1)
+        if value > has:
+            yield (
+                f"template {template.id}: {attribute} promises {value:g} {unit}, but {pool.pod_spec} requests "
+                f"{has:g} {unit} of {resource} (pool {pool.name})"
+            )
+
+
+def requested(spec: Mapping[str, Any], resource: str) -> float:
+    """What the containers of a pod request together; a limit without a request is one."""
+    total = 0.0
+    for container in spec["containers"]:
+        resources = container.get("resources") or {}
+        amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+        total += quantity(amounts.get(resource, 0))
+    return total
+
+
+def quantity(written: object) -> float:
+    """The number that a quantity such as ``500m`` or ``8Gi`` stands for; 0 for what is none: Kubernetes refuses it."""
+    found = AMOUNT.fullmatch(str(written))
+    if found is None:
+        return 0.0
+    number, exponent, suffix = float(found[1]), found[2], found[3] or ""
+    if suffix == "m":
+        return number / 1000
+    power = "KMGTPE".find(suffix[:1].upper()) + 1 if suffix else 0
+    return float(number * (1024 if suffix.endswith("i") else 1000) ** power * 10 ** int(exponent or 0))
+
+
+def _number(template: Template, attribute: str) -> float:
+    return float(template.attributes[attribute][1])
