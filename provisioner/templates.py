@@ -180,7 +180,10 @@ def read_json(path: str) -> object:
 
 def shown(value: object) -> str:
     """A wrong value as people find it in their file: JSON, short, on one line."""
-    text = json.dumps(value)
+    try:
+        text = json.dumps(value)
+    except RecursionError:  # it could just be read, a few calls less deep
+        return "a value nested too deeply to show"
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
 
 

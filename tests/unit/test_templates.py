@@ -275,6 +275,13 @@ def test_without_a_config_file_the_defaults_hold_and_a_broken_one_is_an_error(tm
         templates.load(tmp_path, {"HF_PROVIDER_NAME": "demoinst"})
 
 
+def test_a_wrong_value_that_is_nested_too_deeply_is_not_shown() -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert templates.shown(deep) == "a value nested too deeply to show"
+
+
 def test_a_long_wrong_value_is_shown_short() -> None:
     assert len(templates.shown("x" * 1000)) == templates.SHOWN_CHARACTERS
 
