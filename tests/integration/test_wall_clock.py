@@ -1,0 +1,29 @@
+"""The loop's host sets its wall clock a day back or forward across a restart: nothing that runs is touched."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.stage import Case, Grid, names, stage
+
+DAY = 86_400.0
+
+
+@pytest.mark.parametrize("skew", [-DAY, DAY], ids=["a day back", "a day forward"])
+def test_a_wall_clock_set_anew_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skew: float) -> None:
+    with stage() as cloud, Grid(tmp_path, cloud, Case(1, "", lambda _: None)) as hf:
+        machines = hf.complete(3)
+        kept, back = machines[:2], machines[2]
+        hf.stop_loop()
+        monkeypatch.setattr(time, "time", lambda now=time.time: now() + skew)
+        hf.start_loop()
+        hf.cycles(3)
+        assert hf.reclaimed(*machines) == {}
+        assert hf.cloud() == sorted(machines)
+        assert names(hf.ended(hf.give_back(back))) == [back]
+        assert len(hf.complete(2)) == 2
+        assert set(kept) <= set(hf.cloud("running"))
+        assert hf.state.memory.read().brake is None
