@@ -71,13 +71,20 @@ def get_available_templates(call: Call) -> str:
         log.append(call.places, "INFO", "Settings without use here", {"keys": without_use})
     numbers, available = _max_numbers(call, provider.templates), _available(call)
     listed = [
-        template.document()
+        _named_for(call, template).document()
         | {"maxNumber": numbers[template.id]}
         | ({"availableNumber": available[template.id]} if template.id in available else {})
         for template in _asked_for(call, provider.templates)
     ]
     call.facts.update(templates=len(listed), mistakes=len(provider.mistakes))
     return json.dumps({"templates": listed, "message": "Get available templates success."})
+
+
+def _named_for(call: Call, template: Template) -> Template:
+    """LSF calls memory ``mem``."""
+    if not call.places.lsf:
+        return template
+    return template._replace(attributes={"mem": template.attributes["nram"], **template.attributes})
 
 
 def _asked_for(call: Call, known: Sequence[Template]) -> Sequence[Template]:

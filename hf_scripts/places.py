@@ -31,6 +31,11 @@ class Places(NamedTuple):
         return name
 
     @property
+    def lsf(self) -> bool:
+        """LSF's resource connector calls, not HostFactory."""
+        return not self._first("HF_PROVIDER_NAME") and bool(self._first("PROVIDER_NAME"))
+
+    @property
     def conf(self) -> str:
         """The directory of HF's two files for the instance. LSF keeps them in ``conf`` below the directory it names."""
         found = self._given("HF_PROVIDER_CONFDIR", "HF_CONFDIR", "conf") or self._first("PRO_CONF_DIR")

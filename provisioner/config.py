@@ -66,6 +66,7 @@ NO_PLACE = "expected names of pools, or podSpecYaml, or gcp_instance_group with 
 def load(path: Path, environment: Mapping[str, str]) -> Settings:
     """The configuration in ``path`` and in HF's two files beside it; raises ConfigError with every mistake.
 
+    Without that file all settings have their defaults, if the templates are those of Google's connector.
     ``environment`` gives HF_PROVIDER_NAME (which pair of files; needed only where there is more than one), and
     KUBECONFIG and PROVISIONER_COMPUTE_ENDPOINT for the pools that name none.
     """
@@ -75,6 +76,8 @@ def load(path: Path, environment: Mapping[str, str]) -> Settings:
     except templates.TemplatesError as error:
         raise ConfigError([*problems, Problem(error.path, "", error.reason)]) from error
     mistakes = [Problem(mistake.file, mistake.where, mistake.text) for mistake in provider.mistakes]
+    if not path.exists() and not any(template.pools for template in provider.templates):
+        problems = []  # Google's connector has no such file: its templates say where machines are made
     if problems:
         raise ConfigError([*problems, *mistakes])
     reader = _Reader(path, environment, provider, document, mistakes)

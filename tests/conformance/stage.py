@@ -21,7 +21,7 @@ from provisioner.service import make_backends
 from provisioner.simulator.compute_settings import MigSpec
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
-from tests.hostfactory import TEMPLATES, HostFactory
+from tests.hostfactory import INSTANCE, TEMPLATES, HostFactory
 from tests.waiting import until
 
 SECONDS = 30.0
@@ -88,29 +88,16 @@ def stage() -> Simulator:
     )
 
 
-class Grid(HostFactory):
-    """One case's provider instance. A context manager: the loop and the faults end with it."""
+class Instance(HostFactory):
+    """A provider instance on the embedded cloud. A context manager: the loop and the faults end with it."""
 
-    def __init__(self, directory: Path, cloud: Simulator, case: Case) -> None:
-        super().__init__(directory)
+    def __init__(self, directory: Path, cloud: Simulator, place: str, *, instance: str = INSTANCE) -> None:
+        """``place``: its namespace, or group."""
+        super().__init__(directory, instance=instance)
         self.simulator = cloud
-        self.place = case.place
-        (self.conf / "pod.yaml").write_text("containers: [{name: main, image: busybox}]\n")
-        own = {"kind": "gke", "namespace": self.place, "pod_spec": "pod.yaml", "observe_seconds": 0.05}
-        if case.number in MIG_CASES:
-            own = {"kind": "mig", "project": PROJECT, "zone": ZONE, "group": self.place, "observe_seconds": 0.2}
-            own |= {"lag_seconds": 0.2}
-        settings = {
-            "id": "demo",
-            "loop": {"interval_seconds": 0.1, "floor_seconds": 0.02, "intent_poll_seconds": 0.02},
-            "pools": {"gke-main": own | dict(case.pool)},
-            **case.settings,
-        }
-        (self.conf / "provisioner.yaml").write_text(yaml.safe_dump(settings))
+        self.place = place
         self._loop: Loop | None = None
         self._thread: threading.Thread | None = None
-        if case.loop:
-            self.start_loop()
 
     def __enter__(self) -> Self:
         return self
@@ -235,6 +222,27 @@ class Grid(HostFactory):
             return False
         answer = self.state.status.read_answer(id_)
         return answer is not None and fits(answer)
+
+
+class Grid(Instance):
+    """One case's provider instance."""
+
+    def __init__(self, directory: Path, cloud: Simulator, case: Case) -> None:
+        super().__init__(directory, cloud, case.place)
+        (self.conf / "pod.yaml").write_text("containers: [{name: main, image: busybox}]\n")
+        own = {"kind": "gke", "namespace": self.place, "pod_spec": "pod.yaml", "observe_seconds": 0.05}
+        if case.number in MIG_CASES:
+            own = {"kind": "mig", "project": PROJECT, "zone": ZONE, "group": self.place, "observe_seconds": 0.2}
+            own |= {"lag_seconds": 0.2}
+        settings = {
+            "id": "demo",
+            "loop": {"interval_seconds": 0.1, "floor_seconds": 0.02, "intent_poll_seconds": 0.02},
+            "pools": {"gke-main": own | dict(case.pool)},
+            **case.settings,
+        }
+        (self.conf / "provisioner.yaml").write_text(yaml.safe_dump(settings))
+        if case.loop:
+            self.start_loop()
 
 
 def names(entry: Mapping[str, Any], *results: str) -> list[str]:

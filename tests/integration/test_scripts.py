@@ -178,8 +178,10 @@ def test_lsf_s_variables_serve_too(tmp_path: Path) -> None:
     (hf.work / "demoinst").mkdir()
     lsf = {"PROVIDER_NAME": "demoinst", "PRO_CONF_DIR": str(hf.conf), "PRO_DATA_DIR": str(hf.work)}
     lsf["PRO_LSF_LOGDIR"] = str(hf.logs)
-    for name in COMMANDS:
-        check_output(name, hf.run(hf.command(name, INPUTS[name]), environment=lsf).document)
+    answers = {name: hf.run(hf.command(name, INPUTS[name]), environment=lsf).document for name in COMMANDS}
+    for name, answer in answers.items():
+        check_output(name, answer)
+    assert answers["getAvailableTemplates"]["templates"][0]["attributes"]["mem"] == ["Numeric", "8192"]
     assert {line["command"] for line in hf.log} == set(COMMANDS)
 
 

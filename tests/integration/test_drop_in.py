@@ -1,0 +1,174 @@
+"""A site of Google's connector: its files, environment and way of calling unchanged, its machines running."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import yaml
+
+from provisioner import config
+from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.server import Simulator
+from tests.conformance.stage import PROJECT, TIMINGS, ZONE, Instance, names
+from tests.hostfactory import SCRIPTS
+from tests.schemas import check_output
+
+NAMESPACE, GROUP = "gcp-symphony", "symphony-group"
+ATTRIBUTES = {"type": ["String", "X86_64"], "ncpus": ["Numeric", "1"], "nram": ["Numeric", "1024"]}
+COMMON = {"LOG_LEVEL": "INFO", "LOG_MAX_FILE_SIZE": 10, "LOG_MAX_ROTATE": 5}
+GKE_CONFIG = COMMON | {
+    "GKE_KUBECONFIG": "kubeconfig",
+    "GKE_CRD_NAMESPACE": NAMESPACE,
+    "GKE_CRD_GROUP": "accenture.com",
+    "GKE_CRD_KIND": "GCPSymphonyResource",
+    "GKE_REQUEST_TIMEOUT": 300,
+    "GKE_POLLING_INTERVAL": 1,
+}
+GCE_CONFIG = COMMON | {
+    "HF_DBDIR": "/opt/symphony/hostfactory/db",
+    "HF_TEMPLATES_FILENAME": "gcpgceinstprov_templates.json",
+    "GCP_PROJECT_ID": PROJECT,
+    "GCP_INSTANCE_PREFIX": "Sym-",
+    "PUBSUB_TOPIC": "hf-gce-vm-events",
+    "PUBSUB_AUTOLAUNCH": "false",
+    "RETURNED_VM_TTL": 30,
+}
+GKE_TEMPLATE = {"templateId": "template-gke-01", "maxNumber": 10, "attributes": ATTRIBUTES}
+GKE_TEMPLATE |= {"podSpecYaml": "pod-specs/pod-spec.yaml"}
+GCE_TEMPLATE = {"templateId": "template-gcp-01", "maxNumber": 10, "attributes": ATTRIBUTES}
+GCE_TEMPLATE |= {"gcp_zone": ZONE, "gcp_instance_group": GROUP}
+POD_SPEC = "nodeSelector: {cloud.google.com/compute-class: default}\ncontainers: [{name: compute, image: example}]\n"
+
+QUICK = {"observe_seconds": 0.2, "lag_seconds": 0.2}
+OURS = {
+    "adopt_prefixes": ["sym-"],
+    "loop": {"interval_seconds": 0.2, "floor_seconds": 0.02, "intent_poll_seconds": 0.02},
+}
+"""provisioner.yaml: the one file that is added, and only to take over what runs."""
+
+
+class Moved(Instance):
+    """One of the two provider instances that Google's installer makes below HF_TOP."""
+
+    def __init__(self, top: Path, cloud: Simulator, place: str, instance: str, files: dict[str, Any]) -> None:
+        super().__init__(top / "unused", cloud, place, instance=instance)
+        self.top = top
+        self.conf, self.work = (top / kind / "providers" / instance for kind in ("conf", "work"))
+        self.logs = top / "log"
+        for directory in (self.conf / "pod-specs", self.work, self.logs):
+            directory.mkdir(parents=True, exist_ok=True)
+        for name, document in files.items():
+            (self.conf / f"{instance}prov_{name}.json").write_text(json.dumps(document, indent=4))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What HF gives Google's scripts; the work directory is not in it."""
+        return {
+            "HF_TOP": str(self.top),
+            "HF_VERSION": "1.2",
+            "HF_PROVIDER_NAME": self.instance,
+            "HF_PROVIDER_CONFDIR": str(self.conf),
+            "HF_PROVIDER_LOGDIR": str(self.logs),
+            "HF_DBDIR": str(self.top / "db"),
+            "EGOSC_INSTANCE_HOST": "master1",
+        }
+
+    def positional(self, name: str, document: object) -> Any:
+        """The JSON itself is the argument, as their command line takes it."""
+        answer = self.run([str(SCRIPTS / f"{name}.sh"), json.dumps(document)]).document
+        check_output(name, answer)
+        return answer
+
+    def take_over(self, **settings: object) -> None:
+        """Add our file, and start the loop where theirs ran."""
+        (self.conf / "provisioner.yaml").write_text(yaml.safe_dump(OURS | settings))
+        self.start_loop()
+
+
+@pytest.fixture
+def cloud() -> Iterator[Simulator]:
+    with Simulator(
+        namespaces=[NAMESPACE], migs=[MigSpec(project=PROJECT, zone=ZONE, name=GROUP)], timings=TIMINGS
+    ) as simulator:
+        yield simulator
+
+
+@pytest.fixture
+def gke(tmp_path: Path, cloud: Simulator) -> Iterator[Moved]:
+    files = {"config": GKE_CONFIG, "templates": {"templates": [GKE_TEMPLATE]}}
+    with Moved(tmp_path, cloud, NAMESPACE, "gcpgkeinst", files) as instance:
+        (instance.conf / "pod-specs" / "pod-spec.yaml").write_text(POD_SPEC)
+        shutil.copy(cloud.kubeconfig, instance.conf / "kubeconfig")
+        yield instance
+
+
+@pytest.fixture
+def gce(tmp_path: Path, cloud: Simulator) -> Iterator[Moved]:
+    files = {"config": GCE_CONFIG, "templates": {"templates": [GCE_TEMPLATE]}}
+    with Moved(tmp_path, cloud, GROUP, "gcpgceinst", files) as instance:
+        yield instance
+
+
+def drained(hf: Moved, theirs: list[str], template: str) -> list[str]:
+    """Ours are asked for, theirs are given back; the names of ours."""
+    ours = names(hf.ended(hf.positional("requestMachines", _wish(template))["requestId"]))
+    assert hf.cloud() == sorted(theirs + ours)
+    assert hf.reclaimed(*theirs, *ours) == {}, "theirs are not ours to lose"
+    back = hf.positional("requestReturnMachines", {"machines": [{"name": name, "machineId": name} for name in theirs]})
+    entry = hf.ended(back["requestId"])
+    assert (entry["status"], sorted(names(entry, "succeed"))) == ("complete", sorted(theirs))
+    assert hf.cloud("running") == sorted(ours)
+    return ours
+
+
+def _wish(template: str) -> dict[str, object]:
+    return {"template": {"templateId": template, "machineCount": 2}}
+
+
+def test_pods_of_google_s_connector_drain_into_ours(gke: Moved, cloud: Simulator) -> None:
+    theirs = ["sym-a1b2c-pod-0", "sym-a1b2c-pod-1"]
+    for name in theirs:
+        pod = {"metadata": {"name": name, "labels": {"app": name}}, "spec": yaml.safe_load(POD_SPEC)}
+        url = f"{cloud.kubernetes}/api/v1/namespaces/{NAMESPACE}/pods"
+        requests.post(url, json=pod, timeout=10).raise_for_status()
+    [shown] = gke.positional("getAvailableTemplates", {})["templates"]
+    assert shown == GKE_TEMPLATE | {"attributes": ATTRIBUTES | {"ncores": ["Numeric", "1"]}}
+    gke.take_over()
+    drained(gke, theirs, "template-gke-01")
+    assert [file.name for file in gke.logs.iterdir()] == ["gcpgkeinst-provider.master1.log"]
+    [unused] = [line["keys"] for line in gke.log if "keys" in line]
+    assert unused == ["GKE_CRD_GROUP", "GKE_CRD_KIND", "GKE_POLLING_INTERVAL"]
+
+
+def test_instances_of_google_s_connector_drain_into_ours(gce: Moved, cloud: Simulator) -> None:
+    theirs = ["sym-0a1b2c3d-1", "sym-0a1b2c3d-2"]
+    cloud.call(lambda world: world.groups.mig(PROJECT, f"zones/{ZONE}", GROUP).create(theirs))
+    gce.until_cloud(lambda machines: len(machines) == 2, "running")
+    pool = {"kind": "mig", "project": PROJECT, "zone": ZONE, "group": GROUP} | QUICK
+    gce.take_over(pools={"group": pool})
+    ours = drained(gce, theirs, "template-gcp-01")
+    assert all(name.startswith("sym-") for name in ours), "GCP_INSTANCE_PREFIX names ours too"
+
+
+def test_their_files_alone_are_a_configuration(gke: Moved, gce: Moved) -> None:
+    pods = config.load(gke.conf / "provisioner.yaml", gke.environment)
+    [pool] = pods.pools.values()
+    assert (pods.id, pool.place[-2:]) == ("gcpgkeinst", (NAMESPACE, str(gke.conf / "pod-specs" / "pod-spec.yaml")))
+    instances = config.load(gce.conf / "provisioner.yaml", gce.environment)
+    [pool] = instances.pools.values()
+    assert (instances.name_prefix, pool.place[-3:]) == ("sym", (PROJECT, ZONE, GROUP))
+
+
+def test_going_back_their_files_are_as_they_were(gke: Moved) -> None:
+    before = {file: file.read_bytes() for file in gke.conf.rglob("*") if file.is_file()}
+    gke.take_over()
+    gke.positional("requestMachines", _wish("template-gke-01"))
+    gke.stop_loop()
+    (gke.conf / "provisioner.yaml").unlink()
+    assert {file: file.read_bytes() for file in gke.conf.rglob("*") if file.is_file()} == before
