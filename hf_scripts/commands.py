@@ -69,12 +69,13 @@ def get_available_templates(call: Call) -> str:
     without_use = [*provider.config.unused, *provider.config.unknown]
     if without_use:  # HF calls this when it starts and hardly ever again: a good place to say it once
         log.append(call.places, "INFO", "Settings without use here", {"keys": without_use})
+    asked = _asked_for(call, provider.templates)
     numbers, available = _max_numbers(call, provider.templates), _available(call)
     listed = [
         _named_for(call, template).document()
         | {"maxNumber": numbers[template.id]}
         | ({"availableNumber": available[template.id]} if template.id in available else {})
-        for template in _asked_for(call, provider.templates)
+        for template in asked
     ]
     call.facts.update(templates=len(listed), mistakes=len(provider.mistakes))
     return json.dumps({"templates": listed, "message": "Get available templates success."})
@@ -336,5 +337,9 @@ def _printed(text: str) -> bool:
 
 def main() -> None:
     """``python -c '…' NAME ARGUMENT…``: the entry of the shell scripts."""
+    if sys.argv[1] == "check_install":
+        from hf_scripts import installation  # only here: what it imports would cost every call some milliseconds
+
+        sys.exit(installation.main(sys.argv[2:], os.environ))
     gc.disable()  # a call lives for milliseconds; looking for cycles among ten thousand hosts would cost some
     sys.exit(run(sys.argv[1], sys.argv[2:], os.environ))

@@ -1,0 +1,308 @@
+"""``check_install.sh``: whether the scripts can work here, and what to fix where they cannot.
+
+Leaves nothing but lines in the log: the scripts are called with documents that they refuse or that ask for nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import grp
+import json
+import os
+import pwd
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from hf_scripts.places import PlaceError, Places
+from provisioner import templates
+from provisioner.durable import StateError, discard, open_shared, replace
+from provisioner.store import StateDir
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CALL_SECONDS = 60
+SILENT_SECONDS = 60.0
+"""As the scripts judge it: the loop beats every few seconds."""
+
+NFS_OPTIONS = "lookupcache=none,actimeo=0"
+"""Without these a client may be shown an old directory entry or an old file (DESIGN: state files)."""
+
+NOBODY = "check_install"
+"""Neither a template, nor a request, nor a host."""
+
+CALLS: Mapping[str, tuple[object, int]] = {
+    "getAvailableTemplates": ({"templates": [{"templateId": NOBODY}]}, 1),
+    "requestMachines": ({"template": {"templateId": NOBODY, "machineCount": 1}}, 1),
+    "getRequestStatus": ({"requests": [{"requestId": NOBODY}]}, 0),
+    "requestReturnMachines": ({"machines": []}, 1),
+    "getReturnRequests": ({}, 0),
+}
+"""Each script's document, which records nothing, and the exit code it has to end with."""
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    fine: bool
+    text: str
+
+    def __str__(self) -> str:
+        return f"{'fine' if self.fine else 'fix'}: {self.text}"
+
+
+def fine(text: str) -> Finding:
+    """Nothing to do."""
+    return Finding(True, text)
+
+
+def fix(text: str) -> Finding:
+    """Something to do; the text says what."""
+    return Finding(False, text)
+
+
+def main(arguments: list[str], environment: Mapping[str, str]) -> int:
+    """Prints a line for each finding; 1 when there is something to fix."""
+    if arguments[:1] not in ([], ["--loop-user"]) or len(arguments) not in (0, 2):
+        print("fix: usage: check_install.sh [--loop-user USER]")
+        return 1
+    loop_user = arguments[1] if arguments else ""
+    findings = list(look(Places(environment), loop_user))
+    for finding in findings:
+        print(finding)
+    return 0 if all(finding.fine for finding in findings) else 1
+
+
+def look(places: Places, loop_user: str) -> Iterator[Finding]:
+    """Everything, in the order in which one thing needs the other."""
+    user, groups = pwd.getpwuid(os.geteuid()).pw_name, ", ".join(map(_group, sorted(_groups())))
+    yield fine(f"the scripts run as user {user}, in groups {groups}")
+    try:
+        conf, state, logs = places.conf, places.state, places.logs
+    except PlaceError as error:
+        yield fix(f"{error}; HostFactory sets it from hostProviders.json, LSF from its own")
+        return
+    yield from _configuration(conf, places.environment)
+    yield from _log_directory(logs)
+    usable = list(_state_directory(state))
+    yield from usable
+    if all(finding.fine for finding in usable):
+        yield from _filesystem(state)
+        yield from _both_users(state, loop_user)
+        yield from _loop(StateDir(state))
+        yield from (_script(name, *call, places.environment) for name, call in CALLS.items())
+
+
+# --- files and users --------------------------------------------------------------------------------------------------
+
+
+def _configuration(directory: str, environment: Mapping[str, str]) -> Iterator[Finding]:
+    try:
+        provider = templates.load(directory, environment)
+    except templates.TemplatesError as error:
+        yield fix(str(error))
+        return
+    yield fine(f"{provider.templates_path}: {', '.join(template.id for template in provider.templates)}")
+    for mistake in provider.mistakes:
+        yield fix(str(mistake))
+
+
+def _log_directory(directory: str) -> Iterator[Finding]:
+    if not directory:
+        yield fix("HF_PROVIDER_LOGDIR: is not set, so there is no log of calls")
+    elif os.access(directory, os.W_OK | os.X_OK):
+        yield fine(f"{directory}: the log of calls can be written")
+    else:
+        yield fix(f"{directory}: the log of calls cannot be written: create it, owned by {_user(os.geteuid())}")
+
+
+def _state_directory(directory: str) -> Iterator[Finding]:
+    if not os.path.isdir(directory):
+        yield fix(
+            f"{directory}: no such directory: create it, with a group that holds the scripts' and the loop's user"
+        )
+    elif not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        owner = _owner(os.stat(directory))
+        yield fix(f"{directory}: {_user(os.geteuid())} may not write here ({owner}): change owner, group or mode")
+    else:
+        yield fine(f"{directory}: the state directory can be read and written")
+
+
+def _both_users(directory: str, loop_user: str) -> Iterator[Finding]:
+    """The scripts and the loop write files that the other replaces: one user, or one group that the files inherit."""
+    facts = os.stat(directory)
+    shared = bool(facts.st_mode & 0o2000) and facts.st_mode & 0o070 == 0o070
+    advice = f"chgrp GROUP {directory}; chmod 2770 {directory}, where GROUP holds both users"
+    for name, uid in _loop_users(directory, loop_user):
+        if uid is None:
+            yield fix(f"user {name} of the loop does not exist here")
+        elif uid == os.geteuid():
+            yield fine(f"scripts and loop run as the same user, {name}")
+        elif not shared:
+            yield fix(f"{directory}: {_owner(facts)}, but the loop runs as {name}: {advice}")
+        elif facts.st_gid not in _groups_of(uid) or facts.st_gid not in _groups():
+            yield fix(f"group {_group(facts.st_gid)} of {directory} lacks the user of the scripts or {name}: {advice}")
+        else:
+            yield fine(f"scripts and loop ({name}) share group {_group(facts.st_gid)}")
+
+
+def _loop_users(directory: str, loop_user: str) -> Iterator[tuple[str, int | None]]:
+    """Who runs the loop: as told, else as its files show."""
+    if loop_user:
+        try:
+            yield loop_user, pwd.getpwnam(loop_user).pw_uid
+        except KeyError:
+            yield loop_user, None
+        return
+    heartbeat = os.path.join(directory, "heartbeat")
+    if os.path.exists(heartbeat):
+        uid = os.stat(heartbeat).st_uid
+        yield _user(uid), uid
+
+
+def _groups() -> set[int]:
+    return {os.getegid(), *os.getgroups()}
+
+
+def _groups_of(uid: int) -> set[int]:
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        return set()
+    return set(os.getgrouplist(user.pw_name, user.pw_gid))
+
+
+def _owner(facts: os.stat_result) -> str:
+    return f"owner {_user(facts.st_uid)}, group {_group(facts.st_gid)}, mode {facts.st_mode & 0o7777:o}"
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+# --- the file system of the state directory ---------------------------------------------------------------------------
+
+
+def _filesystem(directory: str) -> Iterator[Finding]:
+    yield _mount(directory, _mounts())
+    probe = os.path.join(directory, f".check-install.{os.getpid()}")
+    attempts: tuple[tuple[str, Callable[[str], bool], str], ...] = (
+        ("locks of one process are seen by another", _locks, "mount it without nolock, or use a local disk"),
+        ("a file is replaced by renaming, durably", _renames, "use a file system with rename and fsync"),
+    )
+    for text, attempt, advice in attempts:
+        try:
+            works = attempt(probe)
+        except (OSError, StateError) as error:
+            works, advice = False, f"{advice} ({error})"
+        finally:
+            discard(probe)
+        yield fine(f"{directory}: {text}") if works else fix(f"{directory}: not so: {text}: {advice}")
+
+
+def _locks(probe: str) -> bool:
+    """A child cannot take the lock that we hold. (On NFS only a second process can tell.)"""
+    mine = open_shared(probe, os.O_RDWR)
+    try:
+        fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        child = os.fork()
+        if child == 0:
+            os._exit(_takes(probe))
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        os.close(mine)
+
+
+def _takes(probe: str) -> int:
+    """1 when this process gets the lock too."""
+    try:
+        fcntl.flock(open_shared(probe, os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return 0
+    except OSError:
+        return 2
+    return 1
+
+
+def _renames(probe: str) -> bool:
+    for content in (b"old", b"new"):
+        replace(probe, content)
+    with open(probe, "rb") as file:
+        return file.read() == b"new"
+
+
+def _mounts() -> list[str]:
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+        return file.read().splitlines()
+
+
+def _mount(directory: str, mounts: list[str]) -> Finding:
+    """What the directory lies on, by the lines of /proc/self/mountinfo (proc(5): the type follows a lone ``-``)."""
+    real = os.path.realpath(directory)
+    best, kind, options = "", "", ""
+    for line in mounts:
+        fields = line.split()
+        place = fields[4].replace("\\040", " ")
+        if (real == place or real.startswith(place.rstrip("/") + "/")) and len(place) >= len(best):
+            rest = fields[fields.index("-") + 1 :]
+            best, kind, options = place, rest[0], f"{fields[5]},{rest[2]}"
+    given = set(options.split(","))
+    where = f"{directory}: on {kind} mounted at {best}"
+    if "ro" in given:
+        return fix(f"{where}, read-only: mount it for writing")
+    if kind in ("tmpfs", "ramfs"):
+        return fix(f"{where}: it is gone after a restart: use a disk")
+    if kind.startswith("nfs") and not (_uncached(given) and "lookupcache=none" in given):
+        return fix(f"{where} with caches: mount it with {NFS_OPTIONS}")
+    if kind.startswith("nfs") and given & {"nolock", "local_lock=all", "local_lock=flock"}:
+        return fix(f"{where} with local locks: mount it without nolock and local_lock")
+    return fine(where)
+
+
+def _uncached(options: set[str]) -> bool:
+    """``actimeo=0`` is shown as its four parts."""
+    return "noac" in options or {"acregmin=0", "acregmax=0", "acdirmin=0", "acdirmax=0"} <= options
+
+
+# --- the loop and the scripts -----------------------------------------------------------------------------------------
+
+
+def _loop(state: StateDir) -> Iterator[Finding]:
+    silent = state.heartbeat.silent_now()
+    if silent is None:
+        yield fix(f"{state.path}: no loop has run here yet: start `provisioner run`")
+    elif silent > SILENT_SECONDS:
+        yield fix(f"{state.path}: the loop has not run for {silent:.0f} s: start `provisioner run`")
+    else:
+        yield fine(f"{state.path}: the loop runs")
+
+
+def _script(name: str, document: object, code: int, environment: Mapping[str, str]) -> Finding:
+    """Calls a script as HF does."""
+    path = os.path.join(HERE, f"{name}.sh")
+    try:
+        done = subprocess.run(
+            [path, json.dumps(document)],
+            env=dict(environment),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=CALL_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return fix(f"{path}: {error}")
+    printed = done.stdout.decode("utf-8", "replace").strip()
+    if (done.returncode, done.stderr) != (code, b""):
+        complaint = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        return fix(f"{path}: ended with {done.returncode}, expected {code}: {printed} {complaint}".rstrip())
+    return fine(f"{path}: answers")

@@ -1,0 +1,127 @@
+"""check_install.sh on installations with one thing wrong: it names that, says what to do, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hf_scripts import installation
+from tests.hostfactory import SCRIPTS, HostFactory
+
+
+@pytest.fixture
+def hf(tmp_path: Path) -> HostFactory:
+    made = HostFactory(tmp_path)
+    made.state.intent.create("demo")
+    made.state.heartbeat.touch()
+    return made
+
+
+def checked(hf: HostFactory, *arguments: str, **environment: str) -> tuple[int, list[str], list[str]]:
+    """Exit code, what is fine, what is to be fixed."""
+    done = subprocess.run(
+        [str(SCRIPTS / "check_install.sh"), *arguments],
+        env={name: value for name, value in (hf.environment | environment).items() if value},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    lines = done.stdout.splitlines()
+    return (
+        done.returncode,
+        [line for line in lines if line.startswith("fine: ")],
+        [line.removeprefix("fix: ") for line in lines if line.startswith("fix: ")],
+    )
+
+
+def test_a_good_installation_is_fine_and_left_as_it_was(hf: HostFactory) -> None:
+    before = {file: file.read_bytes() for file in hf.work.iterdir()}
+    code, good, bad = checked(hf)
+    assert (code, bad) == (0, [])
+    assert sum("answers" in line for line in good) == 5
+    assert {file: file.read_bytes() for file in hf.work.iterdir()} == before
+
+
+def no_templates(hf: HostFactory) -> None:
+    hf.templates_file.unlink()
+
+
+def no_state(hf: HostFactory) -> None:
+    shutil.rmtree(hf.work)
+
+
+def no_log(hf: HostFactory) -> None:
+    hf.logs.rmdir()
+
+
+def old_heartbeat(hf: HostFactory) -> None:
+    os.utime(hf.work / "heartbeat", (1.0, 1.0))
+
+
+def corrupt_state(hf: HostFactory) -> None:
+    (hf.work / "status.json").write_text("{")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (no_templates, "No such file"),
+        (no_state, "no such directory: create it"),
+        (no_log, "the log of calls cannot be written: create it"),
+        (old_heartbeat, "start `provisioner run`"),
+        (corrupt_state, "getReturnRequests.sh: ended with 1, expected 0: "),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_to_do(
+    hf: HostFactory, wrong: Callable[[HostFactory], None], words: str
+) -> None:
+    wrong(hf)
+    code, _, bad = checked(hf)
+    assert code == 1
+    assert any(words in line for line in bad), bad
+
+
+def test_a_missing_variable_a_wrong_argument_and_a_python_that_does_not_start(hf: HostFactory) -> None:
+    assert checked(hf, HF_PROVIDER_CONFDIR="")[2][0].startswith("HF_PROVIDER_CONFDIR: is not set")
+    assert checked(hf, "--help")[::2] == (1, ["usage: check_install.sh [--loop-user USER]"])
+    code, _, bad = checked(hf, HF_PYTHON="/no/such/python")
+    assert code != 0
+    assert bad == ["Python did not start: set HF_PYTHON to the Python that hostfactory-provisioner is installed for"]
+
+
+def test_a_loop_of_another_user_needs_a_group_that_both_are_in(hf: HostFactory) -> None:
+    hf.work.chmod(0o750)
+    assert "chmod 2770" in checked(hf, "--loop-user", "nobody")[2][0]
+    hf.work.chmod(0o2770)
+    assert "lacks the user" in checked(hf, "--loop-user", "nobody")[2][0]
+    assert "does not exist" in checked(hf, "--loop-user", "no-such-user")[2][0]
+    assert checked(hf, "--loop-user", installation._user(os.geteuid()))[2] == []
+
+
+ROOT = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw"
+NFS = "40 22 0:50 / /srv/state rw,relatime shared:2 - nfs4 server:/export rw,vers=4.2,"
+UNCACHED = "acregmin=0,acregmax=0,acdirmin=0,acdirmax=0,lookupcache=none,hard"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "verdict", "words"),
+    [
+        pytest.param([ROOT], True, "on ext4 mounted at /", id="a local disk"),
+        pytest.param([ROOT, NFS + UNCACHED], True, "on nfs4 mounted at /srv/state", id="NFS as it has to be"),
+        pytest.param([ROOT, NFS + "hard"], False, "lookupcache=none,actimeo=0", id="NFS with caches"),
+        pytest.param([ROOT, NFS + UNCACHED + ",local_lock=all"], False, "local_lock", id="NFS with local locks"),
+        pytest.param([ROOT, NFS.replace(" rw,rel", " ro,rel") + UNCACHED], False, "read-only", id="read-only"),
+        pytest.param([ROOT, "41 22 0:51 / /srv rw - tmpfs tmpfs rw"], False, "after a restart", id="memory"),
+        pytest.param([ROOT, "41 22 0:51 / /srv/st rw - tmpfs tmpfs rw"], True, "on ext4", id="another mount beside it"),
+    ],
+)
+def test_what_the_state_directory_lies_on(mounts: list[str], verdict: bool, words: str) -> None:
+    finding = installation._mount("/srv/state/inst", mounts)
+    assert finding.fine is verdict
+    assert words in finding.text
