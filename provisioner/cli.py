@@ -104,6 +104,9 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="provisioner.yaml or its directory")
     check.add_argument("--live", action="store_true", help="also ask the clouds whether machines can be made there")
     _add_output(check)
+    rendered = add("render-hf", _render, "Write HostFactory's files for a provider instance, from one settings file.")
+    rendered.add_argument("settings", type=Path, metavar="SETTINGS", help="YAML; see HostFactorySettings in render.py")
+    rendered.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory, laid out as HF_TOP")
     recover = add("recover", _recover, "Release the brake on orphans, after you looked at `provisioner status`.")
     _add_state(recover)
     return top
@@ -247,6 +250,18 @@ def _check(options: argparse.Namespace) -> int:
             raise UsageError(str(error)) from error
     _print(options, document, inspection.check_text)
     return FINE if inspection.check_is_fine(document) else PROBLEM
+
+
+def _render(options: argparse.Namespace) -> int:
+    from provisioner.render import render
+    from provisioner.templates import TemplatesError
+
+    try:
+        written = render(options.settings, options.out)
+    except (TemplatesError, OSError) as error:
+        raise UsageError(str(error)) from error
+    print("\n".join(map(str, written)))
+    return FINE
 
 
 def _recover(options: argparse.Namespace) -> int:
