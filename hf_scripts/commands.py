@@ -308,7 +308,9 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
     places = Places(environment)
     facts: dict[str, object] = {"command": command}
     level, text = "INFO", ""
+    document, trace = None, ""
     try:
+        arguments, trace = documents.recording(command, arguments)
         document = documents.read(command, arguments, may_be_empty=command == "getAvailableTemplates")
         text = COMMANDS[command](Call(document, places, facts))
     except Refused as error:
@@ -320,6 +322,8 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
     if not _printed(text):
         level, facts["problem"] = "ERROR", "stdout was closed before the answer was written"
     facts["seconds"] = round(time.monotonic() - started, 4)
+    if trace and document is not None and not log.record(trace, command, document.root, text):
+        facts["not_recorded"] = trace
     log.append(places, level, "Answered a call" if level == "INFO" else "Refused a call", facts)
     return 0 if level == "INFO" else 1
 

@@ -15,7 +15,7 @@ from provisioner.templates import Invalid, shown, tagged
 MAX_COUNT = 100_000
 """Machines in one request at most, ten times the largest maxNumber: more is a slip, and would fill the state files."""
 
-USAGE = "usage: {command}.sh -f FILE, or {command}.sh JSON"
+USAGE = "usage: {command}.sh [--record TRACE] -f FILE, or {command}.sh JSON"
 
 
 class Refused(Exception):
@@ -64,6 +64,16 @@ class Host(NamedTuple):
     """The host name as HF sent it; may be empty when it sent only an id."""
     machine: str
     """Our name for it: the machine id, else the short host name."""
+
+
+def recording(command: str, arguments: list[str]) -> tuple[list[str], str]:
+    """The arguments without ``--record TRACE``, and that file; empty when there is none. Raises Refused."""
+    if "--record" not in arguments:
+        return arguments, ""
+    at = arguments.index("--record")
+    if len(arguments) < at + 2:
+        raise Refused(USAGE.format(command=command))
+    return [*arguments[:at], *arguments[at + 2 :]], arguments[at + 1]
 
 
 def read(command: str, arguments: list[str], *, may_be_empty: bool = False) -> Document:

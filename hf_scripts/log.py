@@ -37,6 +37,27 @@ def append(places: Places, level: str, message: str, facts: Mapping[str, object]
             _write(path, line.encode() + b"\n", config)
 
 
+def record(path: str, command: str, document: Mapping[str, object], output: str) -> bool:
+    """Adds a call to a trace that ``provisioner replay`` plays; False when it cannot be written.
+
+    ``output`` is what was printed: the answer's JSON, or the text of a refusal.
+    """
+    try:
+        answer = json.loads(output)
+    except ValueError:
+        answer = output
+    line = json.dumps({"time": time.time(), "command": command, "input": document, "output": answer})
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            os.write(file, line.encode() + b"\n")
+        finally:
+            os.close(file)
+    except OSError:
+        return False
+    return True
+
+
 def _config(places: Places) -> ProviderConfig:
     """The provider config; the defaults when it cannot be read: what depends on it says so, the log need not."""
     try:

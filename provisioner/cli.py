@@ -107,6 +107,10 @@ def parser() -> argparse.ArgumentParser:
     rendered = add("render-hf", _render, "Write HostFactory's files for a provider instance, from one settings file.")
     rendered.add_argument("settings", type=Path, metavar="SETTINGS", help="YAML; see HostFactorySettings in render.py")
     rendered.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory, laid out as HF_TOP")
+    replay = add("replay", _replay, "Play a recorded trace of HostFactory's calls against the scripts.")
+    replay.add_argument("trace", type=Path, metavar="TRACE", help="Morgan Stanley's sqlite file, or JSON lines")
+    replay.add_argument("--speed", type=float, default=1.0, help="times faster than recorded; default 1")
+    replay.add_argument("--longest-gap", type=float, default=float("inf"), metavar="SECONDS", help="default: any")
     recover = add("recover", _recover, "Release the brake on orphans, after you looked at `provisioner status`.")
     _add_state(recover)
     return top
@@ -262,6 +266,21 @@ def _render(options: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
     print("\n".join(map(str, written)))
     return FINE
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from provisioner.replay import Replay, TraceError, read_trace, run_script
+
+    if options.speed <= 0 or options.longest_gap < 0:
+        raise UsageError("--speed has to be above 0, --longest-gap at least 0")
+    try:
+        events = read_trace(options.trace)
+    except TraceError as error:
+        raise UsageError(str(error)) from error
+    replay = Replay(run_script, speed=options.speed, longest_gap=options.longest_gap)
+    replay.play(events)
+    print(json.dumps(replay.report(), indent=2))
+    return PROBLEM if any(replay.refused.values()) else FINE
 
 
 def _recover(options: argparse.Namespace) -> int:

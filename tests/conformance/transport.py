@@ -145,7 +145,7 @@ def wrong_arguments(hf: Grid) -> None:
         file = hf.command(name, INPUTS[name])[-1]
         for arguments in ([], ["-f"], ["--help"], ["-f", file, "-x"]):
             called = hf.run([str(SCRIPTS / f"{name}.sh"), *arguments])
-            assert called.refusal == f"usage: {name}.sh -f FILE, or {name}.sh JSON"
+            assert called.refusal == f"usage: {name}.sh [--record TRACE] -f FILE, or {name}.sh JSON"
     assert list(hf.work.iterdir()) == []
 
 

@@ -84,7 +84,7 @@ def test_the_json_argument_wins_over_the_file(hf: Here) -> None:
 @pytest.mark.parametrize("name", commands.COMMANDS)
 @pytest.mark.parametrize("arguments", [[], ["-f"], ["--file", "x"], ["-x"], ["{}", "{}"], ["-f", "a", "-h"]])
 def test_wrong_arguments_are_answered_with_the_usage(hf: Here, name: str, arguments: list[str]) -> None:
-    assert hf.ask(name, *arguments) == (1, f"usage: {name}.sh -f FILE, or {name}.sh JSON")
+    assert hf.ask(name, *arguments) == (1, f"usage: {name}.sh [--record TRACE] -f FILE, or {name}.sh JSON")
     assert list(hf.work.iterdir()) == []
 
 

@@ -1,0 +1,144 @@
+"""A recorded run played again: ids and machines of the replay take the place of the recorded ones."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.cli import run
+from provisioner.replay import Outcome, Replay, TraceError, read_trace, run_script
+from provisioner.simulator.server import Simulator
+from tests.conformance.stage import Case, Grid, names, stage, wish
+from tests.hostfactory import SCRIPTS
+
+
+@pytest.fixture
+def cloud() -> Iterator[Simulator]:
+    with stage() as simulator:
+        yield simulator
+
+
+def case(number: int) -> Case:
+    """An instance with a namespace of its own."""
+    return Case(number, "", lambda _: None)
+
+
+def recorded(hf: Grid, trace: Path, name: str, document: object) -> Any:
+    """A call that is recorded."""
+    called = hf.run([str(SCRIPTS / f"{name}.sh"), "--record", str(trace), "-f", hf.command(name, document)[-1]])
+    return called.document
+
+
+def test_a_recorded_run_ends_the_same_in_another_place(
+    tmp_path: Path, cloud: Simulator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace.jsonl"
+    with Grid(tmp_path / "first", cloud, case(1)) as hf:
+        recorded(hf, trace, "getAvailableTemplates", {})
+        request = recorded(hf, trace, "requestMachines", wish("T2", 3))["requestId"]
+        hf.ended(request)
+        machines = names(recorded(hf, trace, "getRequestStatus", {"requests": [{"requestId": request}]})["requests"][0])
+        given = [{"name": name, "machineId": name} for name in machines[:2]]
+        recorded(hf, trace, "getReturnRequests", {"machines": given})
+        back = recorded(hf, trace, "requestReturnMachines", {"machines": given})["requestId"]
+        hf.ended(back)
+        recorded(hf, trace, "getRequestStatus", {"requests": [{"requestId": back}]})
+    assert [event.command for event in read_trace(trace)] == [
+        "getAvailableTemplates", "requestMachines", "getRequestStatus", "getReturnRequests", "requestReturnMachines",
+        "getRequestStatus",
+    ]  # fmt: skip
+    with Grid(tmp_path / "second", cloud, case(2)) as hf:
+        for name, value in hf.environment.items():
+            monkeypatch.setenv(name, value)
+        assert run(["replay", str(trace)]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert (sum(report["calls"].values()), sum(report["refused"].values())) == (6, 0)
+        assert report["unknown_machines"] == 0
+        left = hf.until_cloud(lambda machines: len(machines) == 1, "running")
+        assert not set(left) & set(machines), "names are never used twice"
+
+
+def morgan_stanley(path: Path) -> Path:
+    """A trace in the format of its hfreplay: only inputs count, of these five categories."""
+    rows = [
+        ("request", "aaaa", 100.0, "input", wish("T2", 2)),
+        ("request", "aaaa", 100.5, "output", {"requestId": "aaaa"}),
+        ("request-status", "aaaa", 130.0, "input", {"requests": [{"requestId": "aaaa"}]}),
+        ("pod", "aaaa-0", 131.0, "input", {"anything": 1}),
+        ("return-request", "", 160.0, "input", {"machines": [{"name": "aaaa-0"}, {"name": "aaaa-1"}]}),
+        ("return", "rrrr", 190.0, "input", {"machines": [{"name": "aaaa-1", "machineId": "a-uid"}, {"name": "x"}]}),
+        ("template", "", 90.0, "input", {}),
+    ]  # fmt: skip
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE events (category TEXT, id TEXT, timestamp REAL, type TEXT, value TEXT)")
+        database.executemany(
+            "INSERT INTO events VALUES (?, ?, ?, ?, ?)", [(*row[:4], json.dumps(row[4])) for row in rows]
+        )
+    database.close()
+    return path
+
+
+class Scripts:
+    """Answers as the scripts do, and remembers what they were asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def __call__(self, command: str, document: dict[str, Any]) -> Outcome:
+        self.asked.append((command, document))
+        if command == "getRequestStatus":
+            machines = [{"name": f"hf-new-{number}"} for number in range(2)]
+            requests = [one | {"status": "complete", "machines": machines} for one in document["requests"]]
+            return Outcome(0, {"requests": requests})
+        return Outcome(0, {"requestId": "new" if command == "requestMachines" else "ret-new"})
+
+
+def test_morgan_stanley_s_trace_is_played_with_its_gaps(tmp_path: Path) -> None:
+    waits: list[float] = []
+    scripts = Scripts()
+    replay = Replay(scripts, speed=10, longest_gap=2.5, wait=waits.append)
+    replay.play(read_trace(morgan_stanley(tmp_path / "events.db")))
+    assert waits == [1.0, 2.5, 2.5, 2.5]
+    assert [command for command, _ in scripts.asked] == [
+        "getAvailableTemplates", "requestMachines", "getRequestStatus", "getReturnRequests", "getRequestStatus",
+        "requestReturnMachines",
+    ]  # fmt: skip
+    assert scripts.asked[2][1] == {"requests": [{"requestId": "new"}]}
+    assert [one["name"] for one in scripts.asked[3][1]["machines"]] == ["hf-new-0", "hf-new-1"]
+    assert scripts.asked[5][1]["machines"] == [{"name": "hf-new-1", "machineId": "hf-new-1"}, {"name": "x"}]
+    assert replay.report()["unknown_machines"] == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"{", "line 1: not JSON"),
+        (b"[]\n", "line 1: expected an object"),
+        (b'{"time": 1, "command": "rm", "input": {}}\n', "line 1: expected time, command and input"),
+        (b"SQLite format 3\0" + b"x" * 100, "file is not a database"),
+    ],
+)
+def test_a_trace_that_cannot_be_read_is_named(tmp_path: Path, content: bytes, words: str) -> None:
+    trace = tmp_path / "trace"
+    trace.write_bytes(content)
+    with pytest.raises(TraceError, match=words):
+        read_trace(trace)
+    assert run(["replay", str(trace)]) == 2
+    assert run(["replay", str(tmp_path / "missing")]) == 2
+
+
+def test_a_refused_call_counts(tmp_path: Path, cloud: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    hf = Grid(tmp_path, cloud, Case(3, "", lambda _: None, loop=False))
+    for name, value in hf.environment.items():
+        monkeypatch.setenv(name, value)
+    assert run_script("requestMachines", wish("T0", 1)) == Outcome(1, {})
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(
+        json.dumps({"time": 1, "command": "requestMachines", "input": wish("T0", 1), "output": "no"}) + "\n"
+    )
+    assert run(["replay", str(trace)]) == 1
