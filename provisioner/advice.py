@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from provisioner.backends.pod_spec import parse_pod_spec
+from provisioner.model import Create
 from provisioner.settings import GkePool, Settings
 from provisioner.templates import Template
 
@@ -48,7 +49,8 @@ def _pods(settings: Settings, template: Template) -> Iterator[str]:
 
 
 def _pod(template: Template, pool: GkePool) -> Iterator[str]:
-    manifest = json.loads(parse_pod_spec(pool.pod_spec.read_text(encoding="utf-8-sig"), pool.namespace).manifest)
+    spec = parse_pod_spec(pool.pod_spec.read_text(encoding="utf-8-sig"), pool.namespace)
+    manifest = json.loads(spec.body(Create(template.id, pool.name, template.id, template.id), {}))
     promised = {
         "cpu": ("ncores x ncpus", _number(template, "ncores") * _number(template, "ncpus"), "cores"),
         "memory": ("nram", _number(template, "nram"), "MB"),
