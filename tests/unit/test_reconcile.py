@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -202,6 +203,15 @@ def test_nothing_is_planned_when_nothing_changed_and_nothing_is_due(bench: Bench
     before = bench.state.memory.signature()
     assert bench.reconciler.cycle(looks).plan is None
     assert bench.state.memory.signature() == before, "a quiet cycle writes nothing"
+
+
+def test_what_the_caps_leave_is_published_anew_when_only_they_change(bench: Bench) -> None:
+    bench.succeed(3)
+    for cap in (10, 7):
+        templates = {"T": replace(LIMITS.templates["T"], max_machines=cap)}
+        bench.reconciler.limits = replace(LIMITS, templates=templates)
+        bench.cycle()
+        assert bench.state.status.read_available() == {"T": cap - 3}
 
 
 def test_a_pool_that_cannot_be_seen_gets_no_actions_and_the_other_goes_on(bench: Bench) -> None:
