@@ -48,6 +48,7 @@ POD_SPEC = "nodeSelector: {cloud.google.com/compute-class: default}\ncontainers:
 QUICK = {"observe_seconds": 0.2, "lag_seconds": 0.2}
 OURS = {
     "adopt_prefixes": ["sym-"],
+    "name_prefix": "hf",
     "loop": {"interval_seconds": 0.2, "floor_seconds": 0.02, "intent_poll_seconds": 0.02},
 }
 """provisioner.yaml: the one file that is added, and only to take over what runs."""
@@ -153,7 +154,7 @@ def test_instances_of_google_s_connector_drain_into_ours(gce: Moved, cloud: Simu
     pool = {"kind": "mig", "project": PROJECT, "zone": ZONE, "group": GROUP} | QUICK
     gce.take_over(pools={"group": pool})
     ours = drained(gce, theirs, "template-gcp-01")
-    assert all(name.startswith("sym-") for name in ours), "GCP_INSTANCE_PREFIX names ours too"
+    assert all(name.startswith("hf-") for name in ours), "not as theirs: nobody takes one for the other"
 
 
 def test_their_files_alone_are_a_configuration(gke: Moved, gce: Moved) -> None:
