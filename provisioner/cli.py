@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_scripts.places import PlaceError, Places
 from provisioner import __version__, logs
@@ -18,6 +18,10 @@ from provisioner.durable import StateError
 from provisioner.problems import ConfigError
 from provisioner.settings import Settings
 from provisioner.store import StateDir
+
+if TYPE_CHECKING:
+    from provisioner.model import Look
+    from provisioner.recovery import Recovery
 
 log = logging.getLogger(__name__)
 
@@ -111,8 +115,16 @@ def parser() -> argparse.ArgumentParser:
     replay.add_argument("trace", type=Path, metavar="TRACE", help="Morgan Stanley's sqlite file, or JSON lines")
     replay.add_argument("--speed", type=float, default=1.0, help="times faster than recorded; default 1")
     replay.add_argument("--longest-gap", type=float, default=float("inf"), metavar="SECONDS", help="default: any")
-    recover = add("recover", _recover, "Release the brake on orphans, after you looked at `provisioner status`.")
+    recover = add(
+        "recover",
+        _recover,
+        "Show how lost state files would be made again, and do it with --apply; then, or when no file is wrong, "
+        "release the brake on orphans.",
+    )
+    _add_config(recover)
     _add_state(recover)
+    recover.add_argument("--apply", action="store_true", help="write what is shown")
+    _add_output(recover)
     return top
 
 
@@ -284,13 +296,40 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _recover(options: argparse.Namespace) -> int:
-    from provisioner import inspection
+    from provisioner import inspection, recovery
 
     state = _state(options.state_dir)
-    brake = inspection.status(state)["brake"]
-    if brake is None:
-        print("No brake is latched; there is nothing to release.")
-        return FINE
-    state.ask_recovery()
-    print(f"The loop releases the brake ({brake['reason']}) with its next cycle: {brake['detail']}")
-    return FINE
+    plan, looks = _recovery(options, state)
+    document = inspection.recovery_document(plan, looks)
+    document["applied"] = not plan.writes or options.apply
+    document["moved"] = recovery.apply(state, plan) if document["applied"] else ()
+    document["outcome"] = inspection.recovery_outcome(plan, applied=document["applied"])
+    _print(options, document, inspection.recovery_text)
+    return FINE if document["applied"] else PROBLEM
+
+
+def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, Mapping[str, Look]]:
+    """What there is to recover. Pools are looked at, and a configuration is needed, only where intent is lost."""
+    from provisioner import recovery
+    from provisioner.backends import BackendError
+    from provisioner.model import Snapshot
+    from provisioner.service import look_once
+
+    files = recovery.read_files(state)
+    if files.fine("intent"):
+        orphans = tuple(files.memory.orphans) if files.memory else ()
+        return recovery.recovery(files, orphans, "", ""), {}
+    settings = _settings(options.config)
+    try:
+        looks = look_once(settings)
+    except BackendError as error:
+        raise UsageError(str(error)) from error
+    seen = {pool: look for pool, look in looks.items() if isinstance(look, Snapshot)}
+    unseen = sorted(looks.keys() - seen.keys())
+    if unseen and files.need_machines:
+        raise StateError(
+            f"{state.path}: no file knows every request, and these pools, whose machines tell, cannot be seen: "
+            f"{', '.join(unseen)}. Nothing was written. Try again when they can be seen."
+        )
+    names = [name for snapshot in seen.values() for name in snapshot.machines]
+    return recovery.recovery(files, names, settings.name_prefix, settings.instance), looks

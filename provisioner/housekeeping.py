@@ -37,12 +37,21 @@ CANCELLED_MESSAGE = "Cancelled: HostFactory did not ask for this request."
 
 
 def adopt(draft: Draft) -> None:
-    """Machines of an unfinished request that memory does not know (it went back in time) become open slots."""
+    """Machines of an unfinished request that memory does not know (it went back in time) become open slots.
+
+    One that a memory made again gave up for gone is recognised by its name: it is to be deleted.
+    """
     for pool, names in draft.unknown.items():
         for name in list(names):
             parts = split_name(draft.limits.prefix, name)
             record = draft.requests.get(parts[0]) if parts else None
-            if parts is None or record is None or record.ended is not None or draft.slot(*parts) is not None:
+            if parts is None or record is None:
+                continue
+            slot = draft.slot(*parts)
+            if slot is not None and not slot.pool and slot.verdict not in OWNED:
+                draft.put(record.id, replace(slot, pool=pool, gone=False, delete=slot.delete or DeleteReason.FAILED))
+                names.remove(name)
+            if slot is not None or record.ended is not None:
                 continue
             draft.latch(BrakeReason.MEMORY_OLDER, f"memory.json does not know machine {name} of a known request.", pool)
             draft.update(record.id, next_slot=max(record.next_slot, parts[1] + 1))
@@ -176,6 +185,8 @@ def _cancel(draft: Draft, record: RequestRecord) -> None:
 
 def trim(draft: Draft, intent: Intent, contact: Contact) -> None:
     """Let ended records leave: first marked here, then removed from intent, and forgotten when it lacks them."""
+    if intent.generation < draft.before.generation:
+        return  # an old copy, which may lack what is still to leave
     # Answers to returns are rendered from the requests' slots: those stay as long.
     needed = contact.inventory.union(*(back.names for back in draft.returns.values()))
     for record in draft.records():

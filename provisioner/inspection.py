@@ -1,4 +1,4 @@
-"""What ``status``, ``plan`` and ``check`` say: documents first, text made from them. Touches nothing."""
+"""What ``status``, ``plan``, ``check`` and ``recover`` say: documents first, text made from them. Touches nothing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from provisioner.backends.pod_spec import read_pod_spec
 from provisioner.durable import StateMissing
 from provisioner.loop import LoopClock
 from provisioner.model import Look, Memory, Plan, RequestStatus, Snapshot, Unobserved, Verdict
+from provisioner.recovery import Recovery
 from provisioner.settings import AnyPool, GkePool, Settings
 from provisioner.store import StateDir
 
@@ -69,15 +70,15 @@ def status(state: StateDir) -> dict[str, Any]:
             }
             for (pool, template), known in sorted(memory.pressures.items())
         ]
-        if memory.brake is not None:
-            document["brake"] = {
-                "reason": memory.brake.reason,
-                "detail": memory.brake.detail,
-                "pool": memory.brake.pool,
-            }
+        document["brake"] = _brake(memory)
     known_ids = set(memory.requests) | set(memory.returns) if memory else set()
     document["unread"] = sorted((set(intent.requests) | set(intent.returns)) - known_ids)
     return document
+
+
+def _brake(memory: Memory) -> dict[str, Any] | None:
+    brake = memory.brake
+    return {"reason": brake.reason, "detail": brake.detail, "pool": brake.pool} if brake else None
 
 
 def _request(memory: Memory, id_: str) -> dict[str, Any]:
@@ -211,6 +212,62 @@ def plan_text(document: Document) -> str:
     ]
     acts = sum(len(document[key]) for key in ("creates", "deletes", "closes", "deferred"))
     return "\n".join(["The next cycle would:" if acts else "The next cycle has nothing to do.", *lines])
+
+
+# --- recover ----------------------------------------------------------------------------------------------------------
+
+
+def recovery_document(plan: Recovery, looks: Mapping[str, Look]) -> dict[str, Any]:
+    """What is wrong with the state files and what would be written; ``looks`` as far as pools were looked at."""
+    memory, intent = plan.files.memory, plan.intent
+    return {
+        "files": {kind: str(condition) for kind, condition in plan.files.conditions.items()},
+        "requests": [
+            {"id": request.id, "template": request.template, "count": request.count, "kept": request.id in plan.kept}
+            for request in (intent.requests.values() if intent else ())
+        ],
+        "returns": [
+            {"id": back.id, "machines": list(back.names)} for back in (intent.returns.values() if intent else ())
+        ],
+        "writes": [*(["intent"] if intent else []), *plan.unreadable],
+        "unknown": list(plan.unknown),
+        "unseen": [pool for pool, seen in looks.items() if isinstance(seen, Unobserved)],
+        "brake": _brake(memory) if memory else None,
+    }
+
+
+def recovery_outcome(plan: Recovery, *, applied: bool) -> str:
+    """What was done, and what to do next."""
+    if not applied:
+        return "Nothing was written. To write it: provisioner recover --apply"
+    if plan.releases:
+        return "The loop releases the brake with its next cycle."
+    if plan.files.fine("memory"):
+        return "No brake is latched; there is nothing to release."
+    return (
+        "The loop makes memory.json as soon as it has seen every pool. If it then latches the brake, "
+        "look at `provisioner status` and run this again."
+    )
+
+
+def recovery_text(document: Document) -> str:
+    """For a terminal."""
+    lines = [f"  {kind}.json: {condition}" for kind, condition in document["files"].items()]
+    lines += [
+        f"  writes back request {request['id']}: {request['count']} of {request['template']}"
+        + ("; only its machines are left, they stay until HostFactory returns them" if request["kept"] else "")
+        for request in document["requests"]
+    ]
+    lines += [f"  writes back return {back['id']}: {', '.join(back['machines'])}" for back in document["returns"]]
+    lines += [f"  moves aside {kind}.json" for kind in document["writes"] if document["files"][kind] == "unreadable"]
+    lines += [f"  pool {pool} cannot be seen" for pool in document["unseen"]]
+    lines += [
+        f"  machine {name} has no request: deleted as an orphan once the brake is released, unless HostFactory lists it"
+        for name in document["unknown"]
+    ]
+    if document["brake"]:
+        lines.append(f"  BRAKE {document['brake']['reason']}: {document['brake']['detail']}")
+    return "\n".join([*lines, f"  {document['outcome']}"])
 
 
 # --- check ------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ is latched (DESIGN §4). Pure: no I/O, no clock, no logger.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import Any
 
@@ -46,13 +46,18 @@ def fresh(intent: Intent, limits: Limits, now: float, wall: float) -> Memory:
 def rebuild(
     intent: Intent,
     told: Mapping[str, Answer],
+    heard: Mapping[str, bool],
     snapshots: Mapping[str, Snapshot],
     limits: Limits,
     now: float,
     wall: float,
     reason: BrakeReason = BrakeReason.MEMORY_LOST,
 ) -> Memory:
-    """What can be known again. ``told`` is what status.json last said; it binds, where it is there (law 8)."""
+    """What can be known again. ``told`` is what status.json last said; it binds, where it is there (law 8).
+
+    ``heard``: of each request that HF polled, whether it has read the terminal answer. A request that ended and of
+    which nothing says so counts as heard: what HF may have is kept.
+    """
     returned = {name for back in intent.returns.values() for name in back.names}
     seen = {
         name: (pool, machine) for pool, snapshot in snapshots.items() for name, machine in snapshot.machines.items()
@@ -60,7 +65,9 @@ def rebuild(
     requests = {}
     for request in intent.requests.values():
         answer = json.loads(told[request.id].text) if request.id in told else None
-        requests[request.id] = _request(request, answer, seen, returned, limits, now, wall)
+        if answer is None and heard.get(request.id):
+            answer = _heard_answer(request, seen, limits)
+        requests[request.id] = _request(request, answer, heard.get(request.id, True), seen, returned, limits, now, wall)
     word = "older than one written before" if reason is BrakeReason.MEMORY_OLDER else "lost"
     return replace(
         fresh(intent, limits, now, wall),
@@ -74,8 +81,9 @@ def rebuild(
 def _request(
     request: Request,
     answer: Mapping[str, Any] | None,
+    heard: bool,
     seen: Mapping[str, tuple[str, Machine]],
-    returned: set[str],
+    returned: Set[str],
     limits: Limits,
     now: float,
     wall: float,
@@ -89,7 +97,9 @@ def _request(
     for name in sorted({*entries, *unlisted}):
         parts = split_name(limits.prefix, name)
         if parts is not None:
-            slot = _slot(name, parts[1], seen.get(name), entries.get(name), ended, name in returned, now)
+            # What HF gave back before it read a terminal answer is left to the plan, which takes it from the answer.
+            back = name in returned and (heard or not ended)
+            slot = _slot(name, parts[1], seen.get(name), entries.get(name), ended, back, now)
             slots[parts[1]] = slot
     block = max(slots, default=-1) // SLOT_BLOCK + 1
     return RequestRecord(
@@ -104,8 +114,33 @@ def _request(
         ended_at=now if ended else None,
         message=CANCELLED_MESSAGE if answer and answer["message"] == CANCELLED_MESSAGE else "",
         rc_account=request.rc_account,
-        told_at=now if ended else None,
+        told_at=now if ended and heard else None,
     )
+
+
+def _heard_answer(request: Request, seen: Mapping[str, tuple[str, Machine]], limits: Limits) -> Mapping[str, Any]:
+    """Of a terminal answer that HF has read and that is lost: HF may have every machine of the request that runs."""
+    running = [
+        machine
+        for name, (_, machine) in sorted(seen.items())
+        if _of(limits, name) == request.id and machine.phase is Phase.RUNNING
+    ]
+    whole = len(running) >= request.count
+    return {
+        "status": RequestStatus.COMPLETE if whole else RequestStatus.COMPLETE_WITH_ERROR,
+        "message": "",
+        "machines": [
+            {
+                "name": machine.name,
+                "result": "succeed",
+                "privateIpAddress": machine.ip,
+                "publicIpAddress": machine.public_ip,
+                "launchtime": machine.launched,
+                "message": "",
+            }
+            for machine in running
+        ],
+    }
 
 
 def _of(limits: Limits, name: str) -> str:

@@ -106,6 +106,8 @@ class _Last:
     """A memory was recorded whose answers could not be published."""
     signature: object = None
     intent: Intent | None = None
+    newest: int = 0
+    """The newest generation of intent.json ever written: above intent's own when an old copy was put back."""
 
 
 class Reconciler:
@@ -139,6 +141,8 @@ class Reconciler:
         self._last = _Last()
         self._number = 0
         self._lock_wait: float | None = None
+        self._missed: float | None = None
+        """Since when memory.json is known to be lost."""
 
     def cycle(self, looks: Mapping[str, Look]) -> CycleReport:
         """One pass. Raises SupersededError; whatever else goes wrong is in the report."""
@@ -236,6 +240,10 @@ class Reconciler:
             self._load_memory(intent, looks, now)
         if self.memory is not None and self.memory.epoch != self._epoch:
             self.memory = replace(self.memory, epoch=self._epoch)
+        if self.memory is not None and intent is not None and intent.generation < self._last.newest:
+            # The plan sees by its own generation that intent is older.
+            newest = max(self._last.newest, self.memory.generation)
+            self.memory = self.memory if self.memory.generation == newest else replace(self.memory, generation=newest)
 
     def _read_intent(self) -> Intent | None:
         """None before HF's first request. Raises StateMissing for a file that vanished."""
@@ -243,18 +251,19 @@ class Reconciler:
         if signature is not None and signature == self._last.signature:
             return self._last.intent
         try:
-            self._last.intent = self._state.intent.read()
+            self._last.intent, self._last.newest = self._state.intent.read_newest()
             self._last.signature = signature
         except StateMissing:
-            if self.memory is None and not self._state.memory.exists():
+            if self.memory is None and not (self._state.memory.existed() or self._state.intent.existed()):
                 return None
             raise
         return self._last.intent
 
     def _latch_lost_intent(self, now: float) -> None:
         if self.memory is None:
-            self.memory = self._state.memory.read()
-            self._last.written = self.memory
+            if not self._state.memory.exists() or self._state.memory.is_older():
+                return  # nothing to work from, and nothing to write it into: a person has to recover intent first
+            self.memory = self._last.written = self._state.memory.read()
         if self.memory.brake is None:
             brake = Brake(BrakeReason.INTENT_LOST, now, "intent.json is missing.")
             self._record(replace(self.memory, brake=brake), now)
@@ -280,15 +289,28 @@ class Reconciler:
         return young and not (intent.returns or self._state.memory.existed() or self._state.status.exists())
 
     def _rebuilt(self, intent: Intent, looks: Mapping[str, Look], now: float, reason: BrakeReason) -> Memory:
-        """A memory made again. Raises StateError until all pools were seen."""
-        snapshots = {name: look for name, look in looks.items() if isinstance(look, Snapshot)}
-        if any(pool not in snapshots for pool in self.limits.pools):
-            missing = sorted(set(self.limits.pools) - set(snapshots))
+        """A memory made again. Raises StateError until looks at all pools show what was there when it was missed."""
+        if intent.generation < self._last.newest:
+            raise StateError(
+                f"{self._state.path}: memory.json is lost or older than one written before, and so is intent.json: "
+                "nothing is done until a person runs `provisioner recover`."
+            )
+        self._missed = now if self._missed is None else self._missed
+        snapshots = {
+            pool.name: look
+            for pool in self.limits.pools.values()
+            if isinstance(look := looks.get(pool.name), Snapshot) and look.began >= self._missed + pool.lag
+        }
+        if missing := sorted(self.limits.pools.keys() - snapshots.keys()):
             raise StateError(
                 f"{self._state.path}: memory.json is lost and is made again as soon as every pool was seen; "
                 f"not seen yet: {', '.join(missing)}."
             )
-        return rebuild(intent, self._told(), snapshots, self.limits, now, self._clock.wall(), reason)
+        told = self._state.seen.told()
+        heard = {id_: id_ in told for id_ in self._state.seen.marks()}
+        # Whoever asked before to release the brake has not seen what this memory could not know.
+        self._state.recovery_done()
+        return rebuild(intent, self._told(), heard, snapshots, self.limits, now, self._clock.wall(), reason)
 
     def _told(self) -> Mapping[str, Answer]:
         try:

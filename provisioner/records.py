@@ -285,6 +285,23 @@ def intent_of(tables: Tables) -> Intent:
     return Intent(provisioner=meta["provisioner"], generation=meta["generation"], requests=requests, returns=returns)
 
 
+def intent_documents(intent: Intent) -> dict[str, dict[str, Any]]:
+    """Requests and returns as the documents of their tables."""
+    rules = Rules()
+    kinds: tuple[tuple[str, type, Mapping[str, Any]], ...] = (
+        ("requests", Request, intent.requests),
+        ("returns", ReturnRequest, intent.returns),
+    )
+    return {name: _documents(rules.shape(kind), held) for name, kind, held in kinds}
+
+
+def _documents(shape: Shape, held: Mapping[str, Any]) -> dict[str, Any]:
+    """The values' documents; the id is the key."""
+    return {
+        key: {name: fact for name, fact in shape.document(value).items() if name != "id"} for key, value in held.items()
+    }
+
+
 def _by_id(shape: Shape, tables: Tables, name: str) -> dict[str, Any]:
     found = {}
     for key, document in tables.get(name, {}).items():

@@ -17,7 +17,7 @@ from provisioner.acting import InlineActors
 from provisioner.backends import Backend, BackendError, Checkable, Finding, Severity
 from provisioner.backends.namespace import Namespaces
 from provisioner.inspection import clock_of, look, plan_document
-from provisioner.loop import Hints, Loop, Pace, Wake, calm_collector
+from provisioner.loop import Hints, Loop, LoopClock, Pace, Wake, calm_collector
 from provisioner.metrics import EventMetrics, MeasuredBackend, Metrics
 from provisioner.model import ErrorClass, Limits, Look, LossCause, Plan, Unobserved
 from provisioner.reconcile import Reconciler
@@ -100,6 +100,16 @@ def preview(settings: Settings, state: StateDir) -> tuple[Mapping[str, Look], Pl
             provisioner=settings.instance,
         )
         return looks, reconciler.preview(looks)
+    finally:
+        for backend in backends.values():
+            backend.close()
+
+
+def look_once(settings: Settings) -> Mapping[str, Look]:
+    """What the pools hold. Raises BackendError when a pool's place cannot be reached by its configuration."""
+    backends = make_backends(settings)
+    try:
+        return look(backends, LoopClock().now())
     finally:
         for backend in backends.values():
             backend.close()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from tinydb import TinyDB
@@ -161,7 +161,7 @@ class StateFile:
 
     def existed(self) -> bool:
         """True when the file is there or, by its lock file, was there once."""
-        return self.exists() or self._known_generation() > 0
+        return self.exists() or self.known_generation() > 0
 
     def signature(self) -> tuple[int, int, int] | None:
         """Changes whenever the file does (inode, mtime in ns, size); None when it is missing. Costs one stat."""
@@ -179,23 +179,33 @@ class StateFile:
         Raises StateMissing, StateUnreadable or StateTooNew.
         """
         # The lock file first: read after the data, it could know of a write that the data just read cannot have.
-        known = self._known_generation()
+        known = self.known_generation()
         return generation_of(self._load()) < known
+
+    def known_generation(self) -> int:
+        """The last generation that was written, by the lock file; 0 when unknown."""
+        return whole_number(read_record(self.lock_path), "generation")
 
     def set_aside(self) -> str:
         """Rename a file that cannot be used, so that a new one can be made; returns its new name."""
+        return self._aside(os.rename)
+
+    def keep_aside(self) -> str:
+        """Give a file that is about to be replaced a second name, under which it stays; returns that name."""
+        return self._aside(os.link)
+
+    def _aside(self, move: Callable[[str, str], None]) -> str:
         signature = self.signature()
         if signature is None:
             raise missing(self.path, self.advice)
         aside = f"{self.path}.aside-{signature[1]}"
         try:
-            os.rename(self.path, aside)
+            move(self.path, aside)
+        except FileExistsError:
+            return aside  # it has this name already: an earlier try was interrupted
         except OSError as error:
             raise unwritable(self.path, error) from error
         return aside
-
-    def _known_generation(self) -> int:
-        return whole_number(read_record(self.lock_path), "generation")
 
     def _load(self) -> Tables:
         return StateStorage(self.path, self.kind, self.advice).read()

@@ -150,6 +150,47 @@ class IntentStore(StateFile):
         except RecordError as error:
             raise self._unreadable(str(error)) from error
 
+    def read_newest(self) -> tuple[Intent, int]:
+        """All of intent, and the newest generation ever written: more than intent's own when an old copy was put back.
+
+        Caches are given a moment to catch up. Raises as ``read``.
+        """
+        for pause in [*pauses(), None]:
+            known = self.known_generation()  # before the data: see is_older
+            intent = self.read()
+            if intent.generation >= known or pause is None:
+                break
+            time.sleep(pause)
+        return intent, max(known, intent.generation)
+
+    def restore(self, wanted: Intent) -> str | None:
+        """Put back requests and returns that were lost; returns the name under which the file before was kept.
+
+        A current file keeps what it holds, an older or unreadable one gives way. ``wanted.generation``: the newest
+        that is known of beside the lock file. Raises StateMissing, StateTooNew, StateUnwritable or LockTimeout.
+        """
+        from provisioner.records import intent_documents
+
+        self._check_directory()
+        with DataLock(self.lock_path) as lock:
+            newest = max(lock.generation, wanted.generation)
+            tables = self._current_or_new(newest, wanted.provisioner)
+            database = self._open(tables)
+            for name, documents in intent_documents(wanted).items():
+                table = database.state_table(name)
+                known = table.by_id()
+                table.put({key: document for key, document in documents.items() if key not in known})
+            aside = self.keep_aside() if self.exists() else None
+            self._save(database, lock, max(newest, generation_of(tables)) + 1)
+            return aside
+
+    def _current_or_new(self, newest: int, provisioner: str) -> Tables:
+        try:
+            tables = self._load()
+        except (StateMissing, StateUnreadable):
+            return self._new_tables(provisioner)
+        return tables if generation_of(tables) >= newest else self._new_tables(provisioner)
+
     def find(self, identifiers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
         """The documents of those ids that intent knows, requests or returns. Raises as ``read``; needs no model."""
         wanted = list(identifiers)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from provisioner.answers import Answer
@@ -114,10 +114,15 @@ class Judge:
         """By return: machines of others that it names and that were there."""
         self._returned_late: set[str] = set()
         """Given back after HF had read their request's terminal answer."""
+        self._dead: set[str] = set()
+        """Names whose slot was ever closed."""
+        self._given_back: set[str] = set()
+        """Names that HF ever gave back."""
         self._orphan_deletes: list[float] = []
         self.too_many = False
         """Orphans were seen in such numbers that the brake must hold."""
-        self._forgiving = False
+        self._lost: set[str] = set()
+        """Kinds of state files that were ever lost or went back in time."""
         self._marks: tuple[object, object] = (None, None)
 
     # --- what the loop does -------------------------------------------------------------------------------------------
@@ -137,6 +142,8 @@ class Judge:
             pool, _ = self._asked.setdefault(create.name, (create.pool, self._story.world.now))
             assert pool == create.pool, f"law 2: {create.name} is created in {pool} and in {create.pool}"
             assert create.name not in self._returned_before, f"law 12: {create.name} was returned and is created"
+            assert create.name not in self._dead, f"law 2: {create.name} was closed and is created"
+            assert create.name not in self._first_run, f"law 12: {create.name} ran already and is created"
 
     def refused(self, create: Create) -> None:
         """A create was answered with an error."""
@@ -180,17 +187,18 @@ class Judge:
         why = f"law 12: {name} is deleted as {reason}"
         match reason:
             case DeleteReason.RETURNED:
-                assert name in story.returned, f"{why}, but HF did not return it"
+                assert name in self._given_back, f"{why}, but HF did not return it"
             case DeleteReason.CANCELLED:
                 assert name in self._cancelled, f"{why}, but its slot is not"
             case DeleteReason.TIMED_OUT | DeleteReason.WITHDRAWN:
                 assert not (healthy and seen_running), f"{why}, but it was seen running"
                 patience = limits.spill_after if reason is DeleteReason.WITHDRAWN else limits.boot_deadline
                 late = wanted is not None and now - wanted.asked >= story.limits.request_deadline
+                late = late or self._memory_was_lost  # nobody may know any more when it was asked for
                 assert now - asked >= patience or late, f"{why} after only {now - asked:.0f} s"
             case DeleteReason.FAILED | DeleteReason.LOST:
                 unknown = name in self._refused and not seen_running
-                unknown = unknown or (self._forgiving and not self._told(name))
+                unknown = unknown or (self._memory_was_lost and not self._told(name))
                 assert not healthy or unknown, f"{why}, but it is healthy"
             case _:
                 raise AssertionError(f"law 5: {reason} is no reason to delete {name}")
@@ -203,18 +211,35 @@ class Judge:
         assert not self.too_many, f"law 6: {name} is deleted as an orphan although there were too many of them"
         parts = split_name(story.limits.prefix, name)
         known = parts is not None and parts[0] in story.hf.intent.read().requests
-        assert not known, f"law 6: {name} is deleted as an orphan, but its request is in intent"
+        # A memory made again knows of an ended request only the machines that HF was told of.
+        assert not known or self._memory_was_lost, (
+            f"law 6: {name} is deleted as an orphan, but its request is in intent"
+        )
+        assert name not in self.hosts(), f"law 12: {name} is HF's and is deleted as an orphan"
         since = self.orphans.get(name, 0.0)
         assert now + self.gained - since >= story.limits.orphan_grace, f"law 6: orphan {name} got no grace"
         self._orphan_deletes.append(now)
         recent = [at for at in self._orphan_deletes if at + self.gained > now - 3600]
         assert self.gained or len(recent) <= story.limits.orphan_cap_per_hour, "law 6: too many orphans in an hour"
 
-    def forgive(self) -> None:
-        """A memory was lost: what it held cannot be asked of the loop any more, only what HF was told."""
-        self._forgiving = True
-        self._slots.clear()
-        self._next.clear()
+    def loses(self, kinds: Collection[str]) -> None:
+        """State files are lost. What memory held cannot be asked of the loop any more, only what HF was told."""
+        self._lost |= set(kinds)
+        if "memory" in kinds:
+            self._dead |= {name for name, (verdict, _) in self._slots.items() if verdict not in OWNED}
+            self._orphan_deletes.clear()
+            self._slots.clear()
+            self._next.clear()
+            self._marks = (None, self._marks[1])
+
+    @property
+    def _memory_was_lost(self) -> bool:
+        return "memory" in self._lost
+
+    @property
+    def _answers_were_lost(self) -> bool:
+        """What HF was told of a request stands nowhere any more: it is told what can be known again."""
+        return {"memory", "status"} <= self._lost
 
     # --- what is true -------------------------------------------------------------------------------------------------
 
@@ -254,7 +279,9 @@ class Judge:
             running = {name for name, machine in look.machines.items() if machine.phase is Phase.RUNNING}
             self._shown |= {name for name in running if self._slots.get(name, (Verdict.OPEN,))[0] in OWNED}
             strange = sum(name in self.orphans for name in look.machines)
-            self.too_many |= strange > max(FEW_ORPHANS, ORPHAN_SHARE * len(look.machines))
+            self.too_many |= self._story.life.reconciler.memory is not None and strange > max(
+                FEW_ORPHANS, ORPHAN_SHARE * len(look.machines)
+            )
 
     # --- what the loop recorded and published ---------------------------------------------------------------------
 
@@ -274,24 +301,26 @@ class Judge:
     def _check_memory(self) -> None:
         memory = self._story.memory()
         if memory is None:
-            assert self._forgiving, "memory.json is gone"
+            assert self._memory_was_lost, "memory.json is gone"
             return
+        if self._memory_was_lost and self._story.hf.memory.is_older():
+            return  # somebody's copy, which the loop does not believe
         desired: Counter[str] = Counter()
         for record in memory.requests.values():
             owned = 0
             for slot in record.slots.values():
                 self._check_slot(slot)
                 owned += slot.verdict in OWNED
-            assert owned <= record.count or self._forgiving, (
+            assert owned <= record.count or self._memory_was_lost, (
                 f"law 12: {owned} machines for the {record.count} of {record.id}"
             )
             desired[record.template] += owned
             assert record.next_slot >= self._next.get(record.id, 0), f"law 2: {record.id} counts slots backwards"
             assert not record.slots or record.next_slot > max(record.slots), f"law 2: {record.id} reuses numbers"
             self._next[record.id] = record.next_slot
-        for template, count in desired.items():
-            limit = self._story.limits.templates[template].max_machines
-            fits = limit is None or count <= limit or self._forgiving
+        for template, limits in self._story.limits.templates.items():
+            limit, count = limits.max_machines, desired[template]
+            fits = limit is None or count <= limit or self._memory_was_lost
             assert fits, f"law 12: {count} machines of {template}, maxNumber {limit}"
 
     def _check_slot(self, slot: Slot) -> None:
@@ -317,10 +346,11 @@ class Judge:
             answer = answers.get(id_)
             if answer is not None:
                 self._check_answer(id_, answer, whole=whole)
-            elif whole:
+            elif whole and not self._may_be_forgotten(id_):
                 old = self._story.world.now + self.gained - self._ended_at.get(id_, float("inf"))
                 assert old >= self._story.limits.retention, f"the answer of {id_} is gone after {old:.0f} s"
-                assert wanted.told is not None or self._answers[id_].text.count(CANCELLED_MESSAGE)
+                cancelled = id_ in self._answers and CANCELLED_MESSAGE in self._answers[id_].text
+                assert wanted.told is not None or cancelled or self._memory_was_lost
         for id_ in self._story.returns.keys() & answers.keys():
             self._check_constant(id_, answers[id_])
 
@@ -328,14 +358,15 @@ class Judge:
         self._check_constant(id_, answer)
         wanted, entry = self._story.requests[id_], json.loads(answer.text)
         succeeded = _succeeded(entry)
-        assert len(succeeded) <= wanted.count or self._forgiving, (
+        assert len(succeeded) <= wanted.count or self._memory_was_lost, (
             f"law 12: {len(succeeded)} machines for the {wanted.count} of {id_}"
         )
-        if entry["status"] == RequestStatus.COMPLETE and not self._forgiving:
+        if entry["status"] == RequestStatus.COMPLETE and not self._memory_was_lost:
             assert len(succeeded) == wanted.count, f"{id_} is complete with {len(succeeded)} of {wanted.count}"
         for name in succeeded:
             assert name in self._first_run, f"{name} never ran and is reported so"
             back = name in self._returned_before and name not in self._returned_late
+            back = back and not self._may_be_forgotten(self._story.returned.get(name, ""))
             assert not (back and whole), f"law 12: {name} was returned and is reported running again"
 
     def _check_constant(self, id_: str, answer: Answer) -> None:
@@ -346,6 +377,9 @@ class Judge:
             unheard = wanted is not None and wanted.told is None
             just_heard = id_ in self._unheard_before and (RETURNED_EARLY in answer.text or CANCELLING in answer.text)
             allowed = just_heard or (unheard and CANCELLED_MESSAGE in answer.text)
+            # Of a machine that is gone, a memory made again knows no address and no launch time.
+            allowed = allowed or (self._memory_was_lost and _results(before.text) == _results(answer.text))
+            allowed = allowed or self._answers_were_lost
             assert allowed, f"law 8: the terminal answer of {id_} became {answer.text}, was {before.text}"
         self._answers[id_] = answer
         if answer.ended:
@@ -359,28 +393,42 @@ class Judge:
         if not answer.ended:
             return
         if id_ in self._story.requests:
-            self._story.requests[id_].told = answer.text
+            wanted = self._story.requests[id_]
+            wanted.told = answer.text if wanted.told is None or not self._answers_were_lost else wanted.told
             # What HF gave back in the meantime it may still find there: it read before the loop could change it.
             self._returned_late |= self._story.returned.keys() & set(_succeeded(json.loads(answer.text)))
         else:
             self._story.returns[id_] = answer.text
-            wrong = self._foreign_returns.get(id_, set()) & set(_succeeded(json.loads(answer.text)))
+            wrong = self.foreigners & self._foreign_returns.get(id_, set()) & set(_succeeded(json.loads(answer.text)))
             assert not wrong, f"law 5: {wrong} is not ours and is reported as returned"
 
     def unknown(self, id_: str) -> None:
         """HF asked for what left the files: the scripts answer that it ended with nothing."""
         before = self._answers.get(id_)
-        assert before is not None, f"{id_} is unknown before it was answered"
-        assert before.ended, f"{id_} is unknown before it ended"
         wanted = self._story.requests.get(id_)
-        if wanted is not None and wanted.told is None:
-            assert CANCELLED_MESSAGE in before.text, f"{id_} left the files before HF was told"
-            wanted.told = NOTHING
+        if not self._may_be_forgotten(id_):
+            assert before is not None, f"{id_} is unknown before it was answered"
+            assert before.ended, f"{id_} is unknown before it ended"
+            if wanted is not None and wanted.told is None:
+                # Where nothing says that HF has not heard it, a memory made again believes that it has.
+                left = CANCELLED_MESSAGE in before.text or self._memory_was_lost
+                assert left, f"{id_} left the files before HF was told"
+        if wanted is not None:
+            wanted.told = wanted.told or NOTHING
+        elif self._story.returns[id_] is None:  # HF still has what it wanted to give back
+            self._story.returns[id_] = NOTHING
+            self._story.returned = {name: back for name, back in self._story.returned.items() if back != id_}
+
+    def _may_be_forgotten(self, id_: str) -> bool:
+        """It was recorded in an intent that was lost before a loop had read it, or the memory of that was lost too."""
+        return "intent" in self._lost and (self._memory_was_lost or id_ not in self._answers)
 
     def _check_heard(self, id_: str, answer: Answer) -> None:
         wanted = self._story.requests.get(id_)
         told = wanted.told if wanted else self._story.returns.get(id_)
         excused = RETURNED_EARLY in answer.text or CANCELLING in answer.text
+        same = told is not None and self._memory_was_lost and _results(told) == _results(answer.text)
+        excused = excused or same or self._answers_were_lost or told == NOTHING
         assert told is None or told == answer.text or excused, f"law 8: HF was told {told}, now {answer.text}"
         if wanted:
             wanted.listed |= {machine["name"] for machine in json.loads(answer.text)["machines"]}
@@ -388,6 +436,7 @@ class Judge:
     def given_back(self, id_: str, names: Iterable[str]) -> None:
         """HF returns machines."""
         self._foreign_returns[id_] = self.foreigners.intersection(names)
+        self._given_back |= set(names)
         for name in names:
             parts = split_name(self._story.limits.prefix, name)
             wanted = self._story.requests.get(parts[0]) if parts else None
@@ -427,15 +476,18 @@ class Judge:
         latched = memory is not None and memory.brake is not None
         machines, hosts = story.machines(), self.hosts()
         for name in machines.keys() - hosts:
-            if not (latched and name in self.orphans):
+            held = latched and name in self.orphans
+            if not held and not (self._memory_was_lost and _is_shown(memory, name)):
                 problems.append(f"law 12: {name} exists and nobody wants it")
         if not latched:
-            problems += [f"{name} is gone and HF is not told" for name in hosts - machines.keys() - self._lost().keys()]
+            problems += [
+                f"{name} is gone and HF is not told" for name in hosts - machines.keys() - self._reported().keys()
+            ]
         return problems
 
     def in_time(self) -> None:
         """While the loop runs, sees and may act, nothing is older than its deadline (law 7)."""
-        memory, now = self._story.memory(), self._story.life.clock.now()
+        memory, now = self._story.life.reconciler.memory, self._story.life.clock.now()
         for record in [*memory.requests.values(), *memory.returns.values()] if memory else ():
             late = now - record.deadline
             assert record.ended or late < LATENESS, f"law 7: {record.id} has not ended {late:.0f} s past its deadline"
@@ -445,11 +497,17 @@ class Judge:
         problems = self.unsettled()
         assert not problems, "; ".join(problems)
 
-    def _lost(self) -> Mapping[str, object]:
+    def _reported(self) -> Mapping[str, object]:
         try:
             return self._story.hf.status.read_lost()
         except StateMissing:
             return {}
+
+
+def _is_shown(memory: Memory | None, name: str) -> bool:
+    """A person can see it: as an orphan, or as a machine that no list of HF has named."""
+    slot = _slot(memory, name)
+    return memory is not None and (name in memory.orphans or (slot is not None and slot.verdict is Verdict.SUCCEEDED))
 
 
 def _slot(memory: Memory | None, name: str) -> Slot | None:
@@ -463,6 +521,12 @@ def _slot(memory: Memory | None, name: str) -> Slot | None:
 def _reachable(before: Verdict, after: Verdict) -> bool:
     """By one or two steps: one write may hold two changes."""
     return after in TRANSITIONS[before] or any(after in TRANSITIONS[between] for between in TRANSITIONS[before])
+
+
+def _results(text: str) -> tuple[str, list[tuple[str, str]]]:
+    """What an answer says of the request and of each machine, without facts about the machine."""
+    entry = json.loads(text)
+    return entry["status"], [(machine["name"], machine["result"]) for machine in entry["machines"]]
 
 
 def _succeeded(entry: Mapping[str, Any]) -> list[str]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
-from provisioner import store
+from provisioner import recovery, store
 from provisioner.acting import Batch, Results, carry_out
 from provisioner.backends import BackendError, MayStart
-from provisioner.durable import StateMissing, StateUnwritable
+from provisioner.durable import StateMissing, StateStale, StateUnwritable
 from provisioner.model import (
     Create,
     Delete,
@@ -93,8 +93,11 @@ def crash(where: str) -> None:
     raise Crash(where)
 
 
-EXPECTED = ("no space left", "made again as soon as every pool was seen")
+EXPECTED = ("no space left", "made again as soon as every pool was seen", "`provisioner recover`")
 """Words in what may keep a cycle from its work."""
+
+REFUSED = (StateMissing, StateStale)
+"""Why a script exits 1 while intent.json is lost or an old copy: HF calls again."""
 
 WRITES = ("memory.write", "status.write", "intent.transaction", "seen.forget")
 
@@ -286,11 +289,15 @@ class Story:
         self.notices = Notices()
         self.looks: dict[str, Look] = {}
         self.due = 0.0
-        self.copy: bytes | None = None
+        self.copies: dict[str, bytes] = {}
+        """Backups of state files, by kind."""
+        self._no_pauses = patch.object(store, "pauses", list)
+        self._no_pauses.start()
         self.life = self._live()
 
     def close(self) -> None:
         """Remove the files."""
+        self._no_pauses.stop()
         self.directory.cleanup()
 
     # --- the loop -------------------------------------------------------------------------------------------------
@@ -473,27 +480,33 @@ class Story:
         self.limits = replace(self.limits, pools={**self.limits.pools, pool: changed})
         self.life.reconciler.limits = self.limits
 
-    def release_brake(self) -> None:
-        """A person has looked and runs `provisioner recover`."""
-        self.hf.ask_recovery()
-        self.judge.too_many = False
+    def recover(self) -> None:
+        """A person has looked and runs `provisioner recover --apply`."""
+        files = recovery.read_files(self.hf)
+        looks = self._look(self.life)
+        if all(isinstance(look, Snapshot) for look in looks.values()):
+            names = [name for look in looks.values() if isinstance(look, Snapshot) for name in look.machines]
+            recovery.apply(self.hf, recovery.recovery(files, names, PREFIX, PROVISIONER))
+            self.judge.too_many = False
 
-    def keep_copy(self) -> None:
-        """Somebody makes a backup of memory.json."""
-        if os.path.exists(self.hf.memory.path):
-            with open(self.hf.memory.path, "rb") as file:
-                self.copy = file.read()
+    def keep_copies(self) -> None:
+        """Somebody makes a backup."""
+        for kind in ("intent", "memory"):
+            with suppress(FileNotFoundError), open(os.path.join(self.directory.name, f"{kind}.json"), "rb") as file:
+                self.copies[kind] = file.read()
 
-    def lose_memory(self, *, put_back: bool) -> None:
-        """While no loop runs, memory.json is lost, or an old copy of it is put back."""
-        if put_back and self.copy is not None:
-            with open(self.hf.memory.path, "wb") as file:
-                file.write(self.copy)
-        else:
+    def lose(self, kinds: Collection[str], *, put_back: bool = False, restarted: bool = True) -> None:
+        """State files are lost, or old copies of them are put back, while no loop runs or under a running one."""
+        self.judge.loses(kinds)
+        for kind in kinds:
+            path = os.path.join(self.directory.name, f"{kind}.json")
             with suppress(FileNotFoundError):
-                os.unlink(self.hf.memory.path)
-        self.judge.forgive()
-        self.restart()
+                os.unlink(path)
+            if put_back and kind in self.copies:
+                with open(path, "wb") as file:
+                    file.write(self.copies[kind])
+        if restarted:
+            self.restart()
 
     def add_orphans(self, request: str, count: int) -> None:
         """Machines appear that carry our identity and belong to no request."""
@@ -512,12 +525,12 @@ class Story:
 
     # --- HostFactory ----------------------------------------------------------------------------------------------
 
-    def request(self, template: str, count: int) -> str:
+    def request(self, template: str, count: int) -> None:
         """requestMachines."""
-        with self._transaction() as intent:
-            id_ = intent.add_request(template, count, created_wall=self.world.wall() + self.skew)
-        self.requests[id_] = Wanted(template, count, self.world.now, self.world.now)
-        return id_
+        with suppress(*REFUSED):
+            with self._transaction() as intent:
+                id_ = intent.add_request(template, count, created_wall=self.world.wall() + self.skew)
+            self.requests[id_] = Wanted(template, count, self.world.now, self.world.now)
 
     def poll(self, id_: str) -> None:
         """getRequestStatus, for a request or a return."""
@@ -529,8 +542,9 @@ class Story:
         if id_ in self.requests:
             self.requests[id_].polled = self.world.now
         if answer is None:
-            if not self.hf.intent.find([id_]):
-                self.judge.unknown(id_)
+            with suppress(*REFUSED):
+                if not self.hf.intent.find([id_]):
+                    self.judge.unknown(id_)
             return
         if answer.ended:
             self.hf.seen.tell(id_)
@@ -551,11 +565,12 @@ class Story:
     def give_back(self, names: Iterable[str]) -> None:
         """requestReturnMachines."""
         chosen = list(dict.fromkeys(names))
-        with self._transaction() as intent:
-            id_ = intent.add_return(chosen, created_wall=self.world.wall() + self.skew)
-        self.returns[id_] = None
-        self.judge.given_back(id_, chosen)
-        self.returned |= dict.fromkeys(chosen, id_)
+        with suppress(*REFUSED):
+            with self._transaction() as intent:
+                id_ = intent.add_return(chosen, created_wall=self.world.wall() + self.skew)
+            self.returns[id_] = None
+            self.judge.given_back(id_, chosen)
+            self.returned |= dict.fromkeys(chosen, id_)
 
     def list_hosts(self) -> None:
         """getReturnRequests with all hosts HF believes it has; what is reported lost is given back."""
@@ -601,6 +616,9 @@ class Story:
         for line in self.lines.values():
             line.mishaps.clear()
             line.lag = 0.0
+        self.list_hosts()
+        self.cycle()
+        self.recover()
         began = self.life.clock.now()
         patience = self.limits.request_deadline + self.limits.return_deadline + self.limits.orphan_grace + 3600.0
         self.poll_all()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -141,7 +140,7 @@ class Laws(Telling):
 
     @rule()
     def status_is_deleted(self) -> None:
-        Path(self.story.hf.status.path).unlink(missing_ok=True)
+        self.story.lose(["status"], restarted=False)
 
     @rule()
     def another_loop_takes_over(self) -> None:
@@ -244,7 +243,7 @@ class Laws(Telling):
 
     @rule()
     def person_releases_the_brake(self) -> None:
-        self.story.release_brake()
+        self.story.recover()
 
     @precondition(lambda self: not self.story.judge.foreigners)
     @rule()

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import __version__
+from provisioner import __version__, service
 from provisioner.cli import run
-from provisioner.model import Brake, BrakeReason, Memory, RequestRecord, Slot, Verdict
+from provisioner.model import Brake, BrakeReason, ErrorClass, Failure, Memory, RequestRecord, Slot, Unobserved, Verdict
 from provisioner.store import StateDir
 
 EXAMPLE = Path(__file__).parent.parent.parent / "config" / "demoinst"
@@ -141,6 +141,52 @@ def test_recover_asks_the_loop_to_release_the_brake(site: Path, capsys: pytest.C
     state.memory.write(Memory(provisioner="demoinst", brake=Brake(BrakeReason.MEMORY_LOST, 0.0, "Lost.")))
     assert run(["recover"]) == 0
     assert state.recovery_asked()
+
+
+def test_recover_shows_what_it_would_write_and_writes_it_when_told_to(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["init"])
+    state = StateDir(site / "work")
+    brake = Brake(BrakeReason.REQUEST_LOST, 0.0, "intent.json lacks 1 known requests.")
+    known = RequestRecord("aaaaaaaaaa", "GkePod", 3, read=0.0, deadline=1.0)
+    state.memory.write(Memory("demoinst", generation=1, requests={known.id: known}, brake=brake))
+    capsys.readouterr()
+    assert run(["recover"]) == 1
+    shown = capsys.readouterr().out
+    assert "writes back request aaaaaaaaaa: 3 of GkePod" in shown
+    assert "To write it: provisioner recover --apply" in shown
+    assert (state.intent.read().requests, state.recovery_asked()) == ({}, False)
+    assert run(["recover", "--apply", "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["writes"], document["applied"], document["brake"]["reason"]) == (["intent"], True, "request_lost")
+    assert state.intent.read().requests["aaaaaaaaaa"].count == 3
+    assert state.recovery_asked()
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        pytest.param(["intent"], id="memory tells all: what would be written is shown"),
+        pytest.param(["intent", "memory"], id="only the machines tell: refused"),
+    ],
+)
+def test_recover_where_a_pool_cannot_be_seen(
+    site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, lost: list[str]
+) -> None:
+    blind = Unobserved("gke-main", 0.0, Failure(ErrorClass.UNAVAILABLE, "no route"))
+    monkeypatch.setattr(service, "look_once", lambda _: {"gke-main": blind})
+    run(["init"])
+    StateDir(site / "work").memory.write(Memory("demoinst", generation=1))
+    for kind in lost:
+        (site / "work" / f"{kind}.json").unlink()
+    capsys.readouterr()
+    assert run(["recover"]) == 1
+    told = capsys.readouterr()
+    assert ("pool gke-main cannot be seen" in told.out) is (lost == ["intent"])
+    assert ("cannot be seen: gke-main. Nothing was written." in told.err) is (lost != ["intent"])
+    assert run(["recover", "--apply"]) == (0 if lost == ["intent"] else 1)
+    assert (site / "work" / "intent.json").exists() is (lost == ["intent"])
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,9 +59,14 @@ def intent(*returned: str, created: float = WALL - 60, count: int = 2) -> Intent
     return Intent("demo", 7, {REQUEST: Request(REQUEST, TEMPLATE, count, created, "acct")}, backs)
 
 
-def rebuilt(wanted: Intent, *machines: Machine, told: Mapping[str, Answer] | None = None) -> Memory:
+def rebuilt(
+    wanted: Intent,
+    *machines: Machine,
+    told: Mapping[str, Answer] | None = None,
+    heard: Mapping[str, bool] | None = None,
+) -> Memory:
     looks = {"a": snapshot(*machines), "b": snapshot(pool="b")}
-    return rebuild(wanted, told or {}, looks, LIMITS, NOW, WALL)
+    return rebuild(wanted, told or {}, heard or {}, looks, LIMITS, NOW, WALL)
 
 
 def what_was_told(*slots: object, **changes: object) -> dict[str, Answer]:
@@ -110,7 +115,7 @@ def test_a_requests_time_goes_by_intents_own_clock(age: float, left: float) -> N
 @pytest.mark.parametrize("reason", [BrakeReason.MEMORY_LOST, BrakeReason.MEMORY_OLDER])
 def test_the_brake_is_latched(reason: BrakeReason) -> None:
     looks: dict[str, Snapshot] = {"a": snapshot(machine()), "b": snapshot(pool="b")}
-    known = rebuild(intent(), {}, looks, LIMITS, NOW, WALL, reason)
+    known = rebuild(intent(), {}, {}, looks, LIMITS, NOW, WALL, reason)
     assert known.brake is not None
     assert (known.brake.reason, known.brake.since) == (reason, NOW)
     assert known.unseen_pools == ()
@@ -181,6 +186,47 @@ def test_a_cancelled_request_stays_cancelled() -> None:
     again = rebuilt(intent(), told=told).requests[REQUEST]
     assert again.message == CANCELLED_MESSAGE
     assert again.ended is RequestStatus.COMPLETE_WITH_ERROR
+
+
+# --- what HF has heard ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("heard", "told_at"),
+    [
+        pytest.param({REQUEST: True}, NOW, id="it read the terminal answer"),
+        pytest.param({REQUEST: False}, None, id="it polled and did not read it"),
+        pytest.param({}, NOW, id="nobody knows: it counts as heard, so that nothing of HF's is cancelled"),
+    ],
+)
+def test_whether_hf_heard_the_terminal_answer(heard: dict[str, bool], told_at: float | None) -> None:
+    told = what_was_told(running(0, Verdict.SUCCEEDED), ended=DONE)
+    assert rebuilt(intent(), machine(0), told=told, heard=heard).requests[REQUEST].told_at == told_at
+
+
+def test_a_machine_given_back_before_hf_heard_of_it_is_left_to_the_plan() -> None:
+    told = what_was_told(running(0, Verdict.SUCCEEDED), ended=DONE)
+    again = rebuilt(intent(name(0)), machine(0), told=told, heard={REQUEST: False}).requests[REQUEST]
+    assert again.slots[0].verdict is Verdict.SUCCEEDED
+
+
+def test_of_a_heard_answer_that_is_lost_every_machine_that_runs_is_hfs_and_nothing_is_made_for_it() -> None:
+    wanted = intent(count=3)
+    machines = (machine(0), machine(1, Phase.PENDING), machine(2))
+    known = rebuilt(wanted, *machines, heard={REQUEST: True})
+    again = known.requests[REQUEST]
+    assert (again.ended, again.told_at) == (RequestStatus.COMPLETE_WITH_ERROR, NOW)
+    assert [(one.number, one.verdict) for one in again.slots.values()] == [
+        (0, Verdict.SUCCEEDED),
+        (2, Verdict.SUCCEEDED),
+    ]
+    made = plan(known, snapshot(*machines), snapshot(pool="b"), limits=LIMITS, intent=wanted)
+    assert (made.creates, made.deletes) == ((), ())
+
+
+def test_a_whole_heard_answer_that_is_lost_is_complete() -> None:
+    known = rebuilt(intent(count=1), machine(0), heard={REQUEST: True})
+    assert known.requests[REQUEST].ended is DONE
 
 
 # --- returns ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,223 @@
+"""What `provisioner recover` does about lost state files: what is wrong, what it would write, and writing it.
+
+A lost intent.json is made again from memory.json; where that is lost too, from an older copy, from what HF was told and
+from the names that run. A file that is in the way is kept under another name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from provisioner.answers import Answer
+from provisioner.durable import StateMissing, StateUnreadable
+from provisioner.model import (
+    RETURN_ID_PREFIX,
+    Intent,
+    Memory,
+    Request,
+    ReturnRequest,
+    split_name,
+)
+from provisioner.store import IntentStore, MemoryStore, StateDir, StatusStore
+
+NO_TEMPLATE = "unknown"
+"""Template of a request of which only answer or machines are left. No pool serves it: nothing is ever made for it."""
+
+LONG_AGO = 0.0
+"""Wall time of a request of which nobody knows when it was made: its deadline is over, nothing is made for it."""
+
+
+class Condition(StrEnum):
+    """What is the matter with a state file."""
+
+    FINE = "fine"
+    MISSING = "missing"
+    UNREADABLE = "unreadable"
+    OLDER = "older"
+    """An old copy was put back: a later one had been written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The state files as they are."""
+
+    conditions: Mapping[str, Condition]
+    """By kind: intent, memory, status."""
+    intent: Intent | None
+    memory: Memory | None
+    answers: Mapping[str, Answer]
+    newest: int
+    """The newest generation of intent.json that anything knows of."""
+
+    def fine(self, kind: str) -> bool:
+        """That file can be relied on."""
+        return self.conditions[kind] is Condition.FINE
+
+    @property
+    def need_machines(self) -> bool:
+        """No file knows all requests: only the names that run tell what else there was."""
+        return not (self.fine("intent") or self.fine("memory"))
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What would be done."""
+
+    files: Files
+    intent: Intent | None
+    """What intent.json lacks; None when it need not be written."""
+    kept: tuple[str, ...]
+    """Requests of which only machines are left: HF counts as knowing them, so they stay until it returns them."""
+    unknown: tuple[str, ...]
+    """Machines that run and belong to no request, not even to one written back: orphans."""
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Kinds of files that have to make room. Intent's makes room when it is written."""
+        kinds = ("memory", "status")
+        return tuple(kind for kind in kinds if self.files.conditions[kind] is Condition.UNREADABLE)
+
+    @property
+    def writes(self) -> bool:
+        """Some file has to be written or moved."""
+        return self.intent is not None or bool(self.unreadable)
+
+    @property
+    def releases(self) -> bool:
+        """The brake is to be released. A memory that is made again latches its own, which nobody has seen yet."""
+        memory = self.files.memory if self.files.fine("memory") else None
+        return memory is not None and (memory.brake is not None or self.intent is not None)
+
+
+# --- what is there ----------------------------------------------------------------------------------------------------
+
+
+def read_files(state: StateDir) -> Files:
+    """All state files. Raises StateTooNew, and StateMissing where there never was anything to recover."""
+    if not (state.intent.existed() or state.memory.existed() or state.status.exists()):
+        state.intent.read()
+    conditions: dict[str, Condition] = {}
+    intent: Intent | None = _read(state.intent, conditions)
+    memory: Memory | None = _read(state.memory, conditions)
+    answers: Mapping[str, Answer] | None = _read(state.status, conditions)
+    newest = max(state.intent.known_generation(), memory.generation if memory else 0)
+    if intent is not None and intent.generation < newest:
+        conditions["intent"] = Condition.OLDER
+    return Files(conditions, intent, memory, answers or {}, newest)
+
+
+def _read(file: IntentStore | MemoryStore | StatusStore, conditions: dict[str, Condition]) -> Any:
+    try:
+        held = file.read_all() if isinstance(file, StatusStore) else file.read()
+        # status.json has no lock file; it is only a rendering, and binds even where it is old.
+        older = not isinstance(file, StatusStore) and file.is_older()
+    except StateMissing:
+        conditions[file.kind] = Condition.MISSING
+    except StateUnreadable:
+        conditions[file.kind] = Condition.UNREADABLE
+    else:
+        conditions[file.kind] = Condition.OLDER if older else Condition.FINE
+        return held
+    return None
+
+
+# --- what to write ----------------------------------------------------------------------------------------------------
+
+
+def recovery(files: Files, machines: Collection[str], prefix: str, instance: str) -> Recovery:
+    """What to write. ``machines``: the names that run, or that memory knows as orphans where nothing is lost.
+
+    ``instance``: whose intent it is when no file says so. Pure.
+    """
+    requests: dict[str, Request] = {}
+    returns: dict[str, ReturnRequest] = {}
+    sources: list[Intent | None] = []
+    if files.need_machines:
+        sources += [_of_machines(machines, prefix), _of_answers(files.answers), files.intent]
+    if files.memory is not None and (files.need_machines or files.fine("memory")):
+        sources.append(_of_memory(files.memory))
+    for source in filter(None, sources):  # the last one knows best
+        requests |= source.requests
+        returns |= source.returns
+    there = files.intent if files.intent is not None and files.fine("intent") else None
+    known = requests.keys() | (there.requests.keys() if there else set())
+    if there is not None:
+        requests = {id_: request for id_, request in requests.items() if id_ not in there.requests}
+        returns = {id_: back for id_, back in returns.items() if id_ not in there.returns}
+    owner = files.memory or files.intent
+    lost = Intent(owner.provisioner if owner else instance, files.newest, requests, returns)
+    return Recovery(
+        files=files,
+        intent=lost if there is None or requests or returns else None,
+        kept=tuple(sorted(id_ for id_, request in requests.items() if request.template == NO_TEMPLATE)),
+        unknown=tuple(sorted(name for name in machines if _request_of(name, prefix) not in known)),
+    )
+
+
+def _of_memory(memory: Memory) -> Intent:
+    """What intent held when this memory was written. What was leaving the files stays away."""
+
+    def wall(read: float) -> float:
+        return memory.time_wall - (memory.time - read)
+
+    requests = {
+        record.id: Request(record.id, record.template, record.count, wall(record.read), record.rc_account)
+        for record in memory.requests.values()
+        if not record.trimmed
+    }
+    returns = {
+        back.id: ReturnRequest(back.id, back.names, wall(back.read))
+        for back in memory.returns.values()
+        if not back.trimmed
+    }
+    return Intent(memory.provisioner, memory.generation, requests, returns)
+
+
+def _of_answers(answers: Mapping[str, Answer]) -> Intent:
+    """What HF was told of: the machines of each answer."""
+    names = {id_: tuple(entry["name"] for entry in json.loads(each.text)["machines"]) for id_, each in answers.items()}
+    requests = {id_: _remnant(id_, len(held)) for id_, held in names.items() if not id_.startswith(RETURN_ID_PREFIX)}
+    returns = {
+        id_: ReturnRequest(id_, held, LONG_AGO) for id_, held in names.items() if id_.startswith(RETURN_ID_PREFIX)
+    }
+    return Intent("", 0, requests, returns)
+
+
+def _of_machines(machines: Iterable[str], prefix: str) -> Intent:
+    """A name tells its request."""
+    counts = Counter(id_ for name in machines if (id_ := _request_of(name, prefix)))
+    return Intent("", 0, {id_: _remnant(id_, count) for id_, count in counts.items()}, {})
+
+
+def _remnant(id_: str, count: int) -> Request:
+    return Request(id_, NO_TEMPLATE, count, LONG_AGO)
+
+
+def _request_of(name: str, prefix: str) -> str:
+    parts = split_name(prefix, name)
+    return parts[0] if parts else ""
+
+
+# --- writing it -------------------------------------------------------------------------------------------------------
+
+
+def apply(state: StateDir, plan: Recovery) -> tuple[str, ...]:
+    """Write what is to be written, then let the loop release the brake; returns where the files went that made room.
+
+    Interrupted at any point, it can be run again. Raises StateError.
+    """
+    stores = {"memory": state.memory, "status": state.status}
+    moved = [stores[kind].set_aside() for kind in plan.unreadable]
+    if plan.intent is not None:
+        for id_ in plan.kept:  # HF may have had these machines for long, and will not ask for them again
+            state.seen.tell(id_)
+        kept = state.intent.restore(plan.intent)
+        moved += [kept] if kept else []
+    if plan.releases:
+        state.ask_recovery()
+    return tuple(moved)

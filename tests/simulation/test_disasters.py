@@ -1,0 +1,39 @@
+"""Stories in which state files are lost or go back in time, alone and together: what HF was told of is kept, nothing
+that ended is made again, and what cannot be known is shown to a person instead of being guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from tests.simulation.test_laws import STORIES, Laws
+
+pytestmark = pytest.mark.timeout(900)
+
+lost_files = st.sets(st.sampled_from(["intent", "memory", "status"]), min_size=1)
+old_files = st.sets(st.sampled_from(["intent", "memory"]), min_size=1)
+
+
+class Disasters(Laws):
+    """Everything that may happen, and what should not."""
+
+    @rule(kinds=lost_files, restarted=st.booleans())
+    def files_are_lost(self, kinds: Collection[str], restarted: bool) -> None:
+        self.story.lose(kinds, restarted=restarted)
+
+    @rule()
+    def files_are_copied(self) -> None:
+        self.story.keep_copies()
+
+    @rule(kinds=old_files, restarted=st.booleans())
+    def old_copies_are_put_back(self, kinds: Collection[str], restarted: bool) -> None:
+        self.story.lose(kinds, put_back=True, restarted=restarted)
+
+
+Disasters.TestCase.settings = settings(Laws.TestCase.settings, max_examples=max(1, STORIES // 2))
+TestDisasters = Disasters.TestCase

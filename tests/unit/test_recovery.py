@@ -1,0 +1,246 @@
+"""`provisioner recover`: what it would write of each loss, and that writing it can be interrupted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provisioner.answers import Answer
+from provisioner.durable import StateMissing, StateTooNew, StateUnwritable
+from provisioner.model import Brake, BrakeReason, Memory, RequestStatus, Verdict
+from provisioner.recovery import LONG_AGO, NO_TEMPLATE, Recovery, apply, read_files, recovery
+from provisioner.status import request_answer, return_answer
+from provisioner.store import IntentStore, StateDir, StateStale
+from tests.unit.core import NOW, OTHER, PREFIX, REQUEST, TEMPLATE, giving_back, memory, name, record, running
+
+RETURN = "ret-aaaaaaaaaa"
+THIRD = "cccccccccc"
+WALL = 1_800_000_000.0
+BRAKE = Brake(BrakeReason.INTENT_LOST, NOW, "intent.json is missing.")
+
+
+def known() -> Memory:
+    """Two requests, one of them leaving, and a return; written at loop time NOW."""
+    left = record(running(0, Verdict.RETURNED, request=OTHER), id_=OTHER, trimmed=True)
+    kept = record(
+        running(0, Verdict.SUCCEEDED), count=2, ended=RequestStatus.COMPLETE, read=NOW - 50, rc_account="acct"
+    )
+    return memory(kept, left, giving_back(name(0), read=NOW - 5), time=NOW, time_wall=WALL)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateDir:
+    """An intent that lost what memory knows, and what HF was told."""
+    made = StateDir(tmp_path)
+    with made.intent.transaction(create_for="demo") as intent:
+        intent.add_request(TEMPLATE, 9, created_wall=WALL)
+    remembered = known()
+    made.memory.write(remembered)
+    answers = {id_: request_answer(one) for id_, one in remembered.requests.items()}
+    answers[RETURN] = return_answer(remembered.returns[RETURN], remembered, PREFIX)
+    made.status.write(answers, {})
+    return made
+
+
+def lose(state: StateDir, *kinds: str) -> None:
+    for kind in kinds:
+        Path(state.path, f"{kind}.json").unlink()
+
+
+def break_off(state: StateDir, *kinds: str) -> None:
+    for kind in kinds:
+        path = Path(state.path, f"{kind}.json")
+        path.write_text(path.read_text()[:20])
+
+
+def plan(state: StateDir, *machines: str) -> Recovery:
+    return recovery(read_files(state), machines, PREFIX, "demo")
+
+
+def written(state: StateDir) -> tuple[dict[str, tuple[str, int]], dict[str, tuple[str, ...]]]:
+    intent = state.intent.read()
+    return (
+        {id_: (request.template, request.count) for id_, request in intent.requests.items()},
+        {id_: back.names for id_, back in intent.returns.items()},
+    )
+
+
+# --- one file -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [lose, break_off], ids=["lost", "unreadable"])
+def test_intent_is_made_again_from_memory_without_what_was_leaving(
+    state: StateDir, wrong: Callable[[StateDir, str], None]
+) -> None:
+    before = state.intent.known_generation()
+    wrong(state, "intent")
+    made = plan(state, name(0), name(1, OTHER))
+    assert not state.intent.exists() or wrong is break_off, "showing writes nothing"
+    moved = apply(state, made)
+    assert written(state) == ({REQUEST: (TEMPLATE, 2)}, {RETURN: (name(0),)})
+    request = state.intent.read().requests[REQUEST]
+    assert (request.created_wall, request.rc_account) == (WALL - 50, "acct")
+    assert state.intent.read().generation == before + 1
+    assert made.unknown == (name(1, OTHER),)
+    assert len(moved) == (wrong is break_off)
+    assert state.recovery_asked()
+    with state.intent.transaction() as intent:  # HF's scripts go on
+        intent.add_request(TEMPLATE, 1, created_wall=WALL)
+
+
+def test_an_older_intent_gives_way_and_is_kept(state: StateDir) -> None:
+    copy = Path(state.intent.path).read_bytes()
+    with state.intent.transaction() as intent:
+        intent.add_request(TEMPLATE, 1, created_wall=WALL)
+    Path(state.intent.path).write_bytes(copy)
+    with pytest.raises(StateStale), state.intent.transaction():
+        pass
+    (kept,) = apply(state, plan(state))
+    assert Path(kept).read_bytes() == copy
+    assert written(state)[0] == {REQUEST: (TEMPLATE, 2)}
+    assert not state.intent.is_older()
+
+
+def test_an_intent_older_than_memory_has_read_is_noticed_without_its_lock_file(state: StateDir) -> None:
+    state.memory.write(replace(known(), generation=9))
+    Path(state.intent.lock_path).unlink()
+    apply(state, plan(state))
+    assert state.intent.read().generation == 10
+
+
+def test_an_intent_that_lacks_known_requests_gets_them_back_and_keeps_its_own(state: StateDir) -> None:
+    own = set(state.intent.read().requests)
+    apply(state, plan(state))
+    assert set(state.intent.read().requests) == own | {REQUEST}
+
+
+def test_an_unreadable_memory_makes_room_and_its_brake_is_left_to_the_loop(state: StateDir) -> None:
+    break_off(state, "memory")
+    made = plan(state)
+    assert (made.intent, made.unreadable) == (None, ("memory",))
+    (moved,) = apply(state, made)
+    assert Path(moved).stat().st_size == 20
+    assert not state.memory.exists()
+    assert not state.recovery_asked(), "nobody has seen yet what the memory made again will not know"
+
+
+@pytest.mark.parametrize("wrong", [lose, break_off], ids=["lost", "unreadable"])
+def test_a_wrong_status_needs_nothing_but_room(state: StateDir, wrong: Callable[[StateDir, str], None]) -> None:
+    apply(state, plan(state))
+    wrong(state, "status")
+    assert plan(state).writes is (wrong is break_off)
+    apply(state, plan(state))
+    assert not state.status.exists()
+
+
+def test_where_nothing_is_wrong_only_a_latched_brake_is_released(state: StateDir) -> None:
+    state.intent.restore(plan(state).intent or state.intent.read())
+    apply(state, plan(state))
+    assert not state.recovery_asked()
+    state.memory.write(replace(known(), brake=BRAKE))
+    made = plan(state)
+    assert (made.writes, made.releases) == (False, True)
+    apply(state, made)
+    assert state.recovery_asked()
+
+
+# --- several files ----------------------------------------------------------------------------------------------------
+
+
+def test_without_memory_an_old_intent_what_hf_was_told_and_the_names_that_run_tell_of_requests(state: StateDir) -> None:
+    (old,) = state.intent.read().requests
+    copy = Path(state.intent.path).read_bytes()
+    with state.intent.transaction() as intent:
+        intent.add_request(TEMPLATE, 1, created_wall=WALL)
+    Path(state.intent.path).write_bytes(copy)
+    lose(state, "memory")
+    made = plan(state, name(0, THIRD), name(1, THIRD), "hf-no-name-of-ours")
+    apply(state, made)
+    requests, returns = written(state)
+    assert requests == {old: (TEMPLATE, 9), REQUEST: (NO_TEMPLATE, 1), OTHER: (NO_TEMPLATE, 1), THIRD: (NO_TEMPLATE, 2)}
+    assert returns == {RETURN: (name(0),)}
+    assert state.intent.read().requests[THIRD].created_wall == LONG_AGO, "nothing is ever made for it"
+    assert THIRD in state.seen.told(), "HF counts as having its machines: they are not cancelled"
+    assert not state.recovery_asked()
+
+
+def test_where_all_is_lost_the_machines_that_run_are_kept(state: StateDir) -> None:
+    lose(state, "intent", "memory", "status")
+    apply(state, plan(state, name(4), name(5)))
+    assert written(state) == ({REQUEST: (NO_TEMPLATE, 2)}, {})
+
+
+def test_where_there_never_was_anything_nothing_is_made(tmp_path: Path) -> None:
+    with pytest.raises(StateMissing):
+        plan(StateDir(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_newer_versions_file_is_left_to_that_version(state: StateDir) -> None:
+    path = Path(state.memory.path)
+    tables = json.loads(path.read_text())
+    tables["meta"]["state"]["schema"] += 1
+    path.write_text(json.dumps(tables))
+    with pytest.raises(StateTooNew):
+        plan(state)
+
+
+# --- interrupted ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["seen.tell", "memory.set_aside", "intent.keep_aside", "intent._save", "ask_recovery"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_interrupted_recovery_is_run_again(
+    state: StateDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: str
+) -> None:
+    break_off(state, "memory", "intent")
+    twin = StateDir(shutil.copytree(state.path, tmp_path / "twin"))
+    machines = (name(0, THIRD), name(3))
+    apply(twin, plan(twin, *machines))
+    *owner, method = step.split(".")
+    target: object = state
+    for part in owner:
+        target = getattr(target, part)
+    whole = getattr(target, method)
+
+    def broken(*arguments: object) -> None:
+        if when == "after":
+            whole(*arguments)
+        raise StateUnwritable("power cut")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(target, method, broken)
+        if step != "ask_recovery":  # memory is made again: its brake is not released
+            with pytest.raises(StateUnwritable, match="power cut"):
+                apply(state, plan(state, *machines))
+    apply(state, plan(state, *machines))
+    assert written(state) == written(twin)
+    assert not state.memory.exists()
+
+
+def test_a_request_recorded_meanwhile_is_not_overwritten(state: StateDir) -> None:
+    """Recover looks first and writes later; HF's scripts do not wait for it."""
+    made = plan(state)
+    with state.intent.transaction() as intent:
+        late = intent.add_request(TEMPLATE, 1, created_wall=WALL)
+    apply(state, made)
+    assert {late, REQUEST} <= set(state.intent.read().requests)
+
+
+def test_restore_leaves_what_is_there_alone(state: StateDir) -> None:
+    store = IntentStore(state.path)
+    before = store.read()
+    store.restore(replace(before, requests={id_: replace(r, count=1) for id_, r in before.requests.items()}))
+    assert store.read().requests == before.requests
+
+
+def test_an_answer_tells_its_machines(state: StateDir) -> None:
+    lose(state, "intent", "memory")
+    state.status.write({THIRD: Answer('{"status":"complete","machines":[{"name":"x"},{"name":"y"}]}', True)}, {})
+    apply(state, plan(state))
+    assert written(state)[0] == {THIRD: (NO_TEMPLATE, 2)}
