@@ -5,7 +5,8 @@ Pure: no I/O, no clock, no logger.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections import Counter
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from provisioner.draft import OWNED, SOON, Draft
@@ -14,6 +15,8 @@ from provisioner.model import (
     Contact,
     Delete,
     DeleteReason,
+    ErrorClass,
+    Failure,
     Intent,
     RequestRecord,
     RequestStatus,
@@ -29,6 +32,14 @@ FEW_ORPHANS = 5
 
 ORPHAN_SHARE = 0.1
 """Above this share of a pool's machines, orphans mean that our files are wrong, not the machines."""
+
+LISTS_GATHER = 3600.0
+"""Seconds of HF's lists without a machine's name before that is noted: they come in parts, and a note is a write."""
+
+NEVER = float("-inf")
+"""Loop time of what has not happened."""
+
+UNLISTED = Failure(ErrorClass.OTHER, "No list of HostFactory named the machine any more.")
 
 CANCELLED_MESSAGE = "Cancelled: HostFactory did not ask for this request."
 
@@ -66,7 +77,9 @@ def find_orphans(draft: Draft, contact: Contact, busy: Set[str]) -> None:
     """Note machines of ours without a request; delete them slowly, unless the brake holds (law 6)."""
     returned = {name for record in draft.returns.values() for name in record.names}
     pursued = {name for record in draft.returns.values() if record.ended is None for name in record.names}
-    strange = {name: pool for pool, names in draft.unknown.items() for name in names if name not in pursued}
+    # What HF lists is HF's, whatever our files have lost.
+    used = pursued | contact.listed.keys()
+    strange = {name: pool for pool, names in draft.unknown.items() for name in names if name not in used}
     _check_brake(draft, strange)
     kept = {name: since for name, since in draft.orphans.items() if name in strange or not _all_seen(draft)}
     draft.orphans = kept | {name: draft.now for name in strange if name not in kept}
@@ -75,18 +88,24 @@ def find_orphans(draft: Draft, contact: Contact, busy: Set[str]) -> None:
     _note_lost_strangers(draft, contact, returned)
 
 
-def _check_brake(draft: Draft, strange: dict[str, str]) -> None:
-    for pool, snapshot in draft.snapshots.items():
-        count = sum(place == pool for place in strange.values())
-        if count and pool in draft.before.unseen_pools:
-            draft.latch(BrakeReason.MEMORY_LOST, f"memory.json is new, but {count} machines of ours run.", pool)
-        if count > max(FEW_ORPHANS, ORPHAN_SHARE * len(snapshot.machines)):
-            draft.latch(
-                BrakeReason.TOO_MANY_ORPHANS, f"{count} of {len(snapshot.machines)} machines have no request.", pool
-            )
+def _check_brake(draft: Draft, strange: Mapping[str, str]) -> None:
+    places = Counter(strange.values())
+    for pool in draft.snapshots:
+        if places[pool] and pool in draft.before.unseen_pools:
+            draft.latch(BrakeReason.MEMORY_LOST, f"memory.json is new, but {places[pool]} machines of ours run.", pool)
+    _check_number(draft, strange, "have no request")
     unseen = tuple(pool for pool in draft.before.unseen_pools if pool not in draft.snapshots)
     if unseen != draft.before.unseen_pools:
         draft.changes["unseen_pools"] = unseen
+
+
+def _check_number(draft: Draft, doomed: Mapping[str, str], what: str) -> None:
+    """So many at once mean that our files are wrong, unless a person saw these very names."""
+    places = Counter(pool for name, pool in doomed.items() if name not in draft.before.accepted)
+    for pool, count in places.items():
+        machines = len(draft.snapshots[pool].machines)
+        if count > max(FEW_ORPHANS, ORPHAN_SHARE * machines):
+            draft.latch(BrakeReason.TOO_MANY_ORPHANS, f"{count} of {machines} machines {what}.", pool)
 
 
 def _delete_orphan(draft: Draft, name: str, pool: str, busy: Set[str]) -> None:
@@ -97,16 +116,25 @@ def _delete_orphan(draft: Draft, name: str, pool: str, busy: Set[str]) -> None:
     if now < ripe or draft.snapshots[pool].began <= since:
         draft.wake_at(ripe)
         return
-    recent = tuple(at for at in draft.changes.get("orphan_deletes", draft.before.orphan_deletes) if at > now - 3600)
-    if len(recent) >= limits.orphan_cap_per_hour:
-        draft.wake_at(min(recent) + 3600)
+    if not _spend_orphan_delete(draft):
         return
-    draft.changes["orphan_deletes"] = (*recent, now)
     # If it is still there after a while, it is deleted again, and counts again.
     draft.orphans[name] = now - limits.orphan_grace + DELETE_AGAIN
     draft.deletes.append(
         Delete(name, pool, DeleteReason.ORPHANED, draft.snapshots[pool].machines[name].fingerprint.uid)
     )
+
+
+def _spend_orphan_delete(draft: Draft) -> bool:
+    """Count one more against the cap per hour; False when it is reached."""
+    now = draft.now
+    recent = tuple(at for at in draft.changes.get("orphan_deletes", draft.before.orphan_deletes) if at > now - 3600)
+    if len(recent) >= draft.limits.orphan_cap_per_hour:
+        if recent:
+            draft.wake_at(min(recent) + 3600)
+        return False
+    draft.changes["orphan_deletes"] = (*recent, now)
+    return True
 
 
 def _all_seen(draft: Draft) -> bool:
@@ -132,6 +160,58 @@ def _note_lost_strangers(draft: Draft, contact: Contact, returned: Set[str]) -> 
         draft.changes["strangers"] = absent
     if tuple(lost) != draft.before.lost_strangers:
         draft.changes["lost_strangers"] = tuple(lost)
+
+
+# --- machines HF forgot -----------------------------------------------------------------------------------------------
+
+
+def find_unlisted(draft: Draft, contact: Contact) -> None:
+    """Note machines that HF was told of and that its lists no longer name; delete them as orphans only if configured.
+
+    Time counts while lists come: when HF was away, each machine gets its time anew.
+    """
+    before, fresh = draft.before.unlisted, contact.lists - LISTS_GATHER
+    unlisted: dict[str, float] = {}
+    places: dict[str, str] = {}
+    for record in draft.records():
+        if record.told_at is None:
+            continue
+        for slot in record.slots.values():
+            if slot.verdict is Verdict.SUCCEEDED and contact.listed.get(slot.name, NEVER) <= fresh:
+                since = _unlisted_since(slot, contact, before.get(slot.name))
+                if since is not None:
+                    unlisted[slot.name], places[slot.name] = since, slot.pool
+    if draft.limits.delete_unlisted_after is not None:
+        _delete_unlisted(draft, contact, unlisted, places)
+    if unlisted != before:
+        draft.changes["unlisted"] = unlisted
+
+
+def _unlisted_since(slot: Slot, contact: Contact, known: float | None) -> float | None:
+    """Since when no list has named it; None while that may be chance."""
+    named = contact.listed.get(slot.name, NEVER)
+    away_until = contact.since if contact.since > contact.started else NEVER
+    if known is not None and known >= max(named, away_until):
+        return known
+    since = max(named, contact.since, slot.opened if slot.ran is None else slot.ran)
+    return since if contact.lists - since >= LISTS_GATHER else None
+
+
+def _delete_unlisted(draft: Draft, contact: Contact, unlisted: Mapping[str, float], places: Mapping[str, str]) -> None:
+    """Close those that have been unlisted for long enough, as slowly and as carefully as orphans go (law 6)."""
+    # A restart forgets what the lists said: an hour of lists has to confirm it.
+    confirmed = contact.lists - contact.since >= LISTS_GATHER
+    limit = contact.lists - (draft.limits.delete_unlisted_after or 0.0)
+    due = [name for name, since in unlisted.items() if since <= limit and places[name] in draft.snapshots]
+    if not confirmed or not due:
+        return
+    _check_number(draft, {name: places[name] for name in due}, "are in no list of HostFactory")
+    for name in due:
+        slot = find_slot(draft, name)
+        parts = split_name(draft.limits.prefix, name)
+        if draft.brake is not None or slot is None or parts is None or not _spend_orphan_delete(draft):
+            return
+        draft.close(draft.record(parts[0]), slot, Verdict.LOST, reason=DeleteReason.ORPHANED, failure=UNLISTED)
 
 
 # --- requests HF forgot -----------------------------------------------------------------------------------------------

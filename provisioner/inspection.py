@@ -14,6 +14,7 @@ from provisioner.loop import LoopClock
 from provisioner.model import Look, Memory, Plan, RequestStatus, Snapshot, Unobserved, Verdict
 from provisioner.recovery import Recovery
 from provisioner.settings import AnyPool, GkePool, Settings
+from provisioner.status import UNLISTED_AFTER
 from provisioner.store import StateDir
 
 LOOK_SECONDS = 30.0
@@ -42,6 +43,7 @@ def status(state: StateDir) -> dict[str, Any]:
         "stuck": [],
         "brake": None,
         "problems": state.notes.read(),
+        "unlisted": [],
     }
     if memory is not None:
         document["requests"] = [_request(memory, id_) for id_ in memory.requests]
@@ -71,6 +73,8 @@ def status(state: StateDir) -> dict[str, Any]:
             for (pool, template), known in sorted(memory.pressures.items())
         ]
         document["brake"] = _brake(memory)
+        now = memory.time + max(0.0, time.time() - memory.time_wall)
+        document["unlisted"] = sorted(name for name, since in memory.unlisted.items() if now - since >= UNLISTED_AFTER)
     known_ids = set(memory.requests) | set(memory.returns) if memory else set()
     document["unread"] = sorted((set(intent.requests) | set(intent.returns)) - known_ids)
     return document
@@ -131,6 +135,7 @@ def status_text(document: Document) -> str:
         for known in document.get("pressure", ())
     ]
     lines += [f"  pool {pool}: {note}" for pool, notes in document["problems"].items() for note in notes]
+    lines += [f"  machine {name}: no list of HostFactory has named it for a day" for name in document["unlisted"]]
     if document["unread"]:
         lines.append(f"  not read by a loop yet: {', '.join(document['unread'])}")
     return "\n".join(lines)

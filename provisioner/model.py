@@ -20,7 +20,7 @@ SLOT_DIGITS = 6
 """Fixed width, so that no machine name is a prefix of another: Symphony looks names up as substrings."""
 
 SLOT_BLOCK = 100_000
-"""After memory was lost, slot numbers go on in the next block of this size, which no earlier slot can have used."""
+"""After memory was lost, slot numbers go on in another block of this size, which no earlier slot can have used."""
 
 MAX_PREFIX_LENGTH = 63 - REQUEST_ID_LENGTH - SLOT_DIGITS - 2
 """Longest name prefix that keeps ``<prefix>-<request>-<slot>`` within a DNS label."""
@@ -278,7 +278,13 @@ class Contact:
     told: frozenset[str] = frozenset()
     """Ids whose terminal answer a script has read."""
     inventory: frozenset[str] = frozenset()
-    """The hosts HF listed last, by short name."""
+    """The hosts that HF's latest lists name, by short name: one list may be a part of the whole."""
+    listed: Mapping[str, float] = field(default_factory=dict)
+    """When a list was last noticed to name a host; for a day."""
+    lists: float = 0.0
+    """When any list was last noticed."""
+    started: float = 0.0
+    """When this process began to notice; before ``since`` when HF was away in the meantime."""
 
 
 # --- what is remembered (memory.json) ---------------------------------------------------------------------------------
@@ -453,6 +459,11 @@ class Memory:
     """Names that look like orphans, and since when."""
     orphan_deletes: tuple[float, ...] = ()
     """When orphans were deleted, for the cap per hour."""
+    accepted: tuple[str, ...] = ()
+    """Orphans that were known when a person released the brake: their number latches it no more."""
+    unlisted: Mapping[str, float] = field(default_factory=dict)
+    """Machines that HF was told of and that no list of HF names any more, and since when. Only what has been missing
+    for an hour of lists is noted, so that lists that come in parts write nothing here."""
     brake: Brake | None = None
     strangers: Mapping[str, float] = field(default_factory=dict)
     """Hosts that HF lists, with our shape, that we do not know and no pool holds; since which set of snapshots."""
@@ -514,6 +525,8 @@ class Limits:
     backoff_first: float = 5.0
     backoff_last: float = 1800.0
     adopt_prefixes: tuple[str, ...] = ()
+    delete_unlisted_after: float | None = None
+    """None: a machine that no list of HF names is only shown."""
 
 
 # --- what is decided --------------------------------------------------------------------------------------------------

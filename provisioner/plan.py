@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from provisioner import pressure
 from provisioner.demand import Places, ask, missing
 from provisioner.draft import SOON, Draft
-from provisioner.housekeeping import adopt, cancel_unpolled, find_orphans, note_told, trim
+from provisioner.housekeeping import adopt, cancel_unpolled, find_orphans, find_unlisted, note_told, trim
 from provisioner.model import (
     BrakeReason,
     Contact,
@@ -74,6 +74,7 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
     if draft.deferred and draft.closes:  # what one request set free, another that was asked before it may take
         draft.wake_at(now + SOON)
     find_orphans(draft, world.contact, world.busy)
+    find_unlisted(draft, world.contact)
     delete_closed(draft, world.busy)
     trim(draft, world.intent, world.contact)
     return Plan(

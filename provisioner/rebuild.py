@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from provisioner.answers import Answer
 from provisioner.housekeeping import CANCELLED_MESSAGE
 from provisioner.model import (
     SLOT_BLOCK,
+    SLOT_DIGITS,
     Brake,
     BrakeReason,
     DeleteReason,
@@ -37,27 +38,37 @@ from provisioner.model import (
 )
 from provisioner.status import NOT_OURS, RETURNED_EARLY
 
+LIVES = 10**SLOT_DIGITS // SLOT_BLOCK - 1
+"""So many memories in a row have slot numbers of their own; more than are lost while one request is still open."""
+
 
 def fresh(intent: Intent, limits: Limits, now: float, wall: float) -> Memory:
     """The first memory of a state directory that never had one."""
     return Memory(provisioner=intent.provisioner, time=now, time_wall=wall, unseen_pools=tuple(sorted(limits.pools)))
 
 
-def rebuild(
-    intent: Intent,
-    told: Mapping[str, Answer],
-    heard: Mapping[str, bool],
-    snapshots: Mapping[str, Snapshot],
-    limits: Limits,
-    now: float,
-    wall: float,
-    reason: BrakeReason = BrakeReason.MEMORY_LOST,
-) -> Memory:
-    """What can be known again. ``told`` is what status.json last said; it binds, where it is there (law 8).
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What is left when memory.json is not."""
 
-    ``heard``: of each request that HF polled, whether it has read the terminal answer. A request that ended and of
-    which nothing says so counts as heard: what HF may have is kept.
-    """
+    intent: Intent
+    told: Mapping[str, Answer]
+    """What status.json last said: it binds, where it is there (law 8)."""
+    heard: Mapping[str, bool]
+    """Of each id that HF polled, whether it has read the terminal answer. Of what ended and is not named here it
+    counts as read: what HF may have is kept."""
+    snapshots: Mapping[str, Snapshot]
+    """Every pool, as it was after the last action of the loop before."""
+    life: int = 1
+    """How often a memory was made again, this time included: each has slot numbers of its own."""
+
+
+def rebuild(
+    remains: Remains, limits: Limits, now: float, wall: float, reason: BrakeReason = BrakeReason.MEMORY_LOST
+) -> Memory:
+    """What can be known again."""
+    intent, told, heard, snapshots = remains.intent, remains.told, remains.heard, remains.snapshots
+    first = SLOT_BLOCK * ((remains.life - 1) % LIVES + 1)
     returned = {name for back in intent.returns.values() for name in back.names}
     seen = {
         name: (pool, machine) for pool, snapshot in snapshots.items() for name, machine in snapshot.machines.items()
@@ -67,7 +78,8 @@ def rebuild(
         answer = json.loads(told[request.id].text) if request.id in told else None
         if answer is None and heard.get(request.id):
             answer = _heard_answer(request, seen, limits)
-        requests[request.id] = _request(request, answer, heard.get(request.id, True), seen, returned, limits, now, wall)
+        record = _request(request, answer, heard.get(request.id, True), seen, returned, limits, now, wall)
+        requests[request.id] = replace(record, next_slot=max(first, record.next_slot))
     word = "older than one written before" if reason is BrakeReason.MEMORY_OLDER else "lost"
     return replace(
         fresh(intent, limits, now, wall),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -34,7 +34,7 @@ from provisioner.model import (
     split_name,
 )
 from provisioner.plan import World, make_plan
-from provisioner.rebuild import fresh, rebuild
+from provisioner.rebuild import Remains, fresh, rebuild
 from provisioner.remember import remember
 from provisioner.store import StateDir
 
@@ -42,6 +42,13 @@ log = logging.getLogger(__name__)
 
 HF_AWAY = 300.0
 """Seconds without any call of HF after which it counts as having been away: it calls at least every 30 s."""
+
+
+ONE_LIST = 300.0
+"""Seconds within which HF lists all its hosts, though a single list may name only some: it calls every 30 s."""
+
+LISTED_FOR = 86400.0
+"""Seconds for which it is remembered that a list named a host."""
 
 
 class Clock(Protocol):
@@ -225,7 +232,8 @@ class Reconciler:
             self._latch_lost_intent(now)
             raise
         if self.memory is not None and self._state.recovery_asked():
-            self._record(replace(self.memory, brake=None), now)
+            seen = (*self.memory.orphans, *self.memory.unlisted)
+            self._record(replace(self.memory, brake=None, accepted=seen), now)
             self._state.recovery_done()
 
     def _load(self, looks: Mapping[str, Look], now: float) -> None:
@@ -310,7 +318,8 @@ class Reconciler:
         heard = {id_: id_ in told for id_ in self._state.seen.marks()}
         # Whoever asked before to release the brake has not seen what this memory could not know.
         self._state.recovery_done()
-        return rebuild(intent, self._told(), heard, snapshots, self.limits, now, self._clock.wall(), reason)
+        remains = Remains(intent, self._told(), heard, snapshots, self._state.memory.begin_life())
+        return rebuild(remains, self.limits, now, self._clock.wall(), reason)
 
     def _told(self) -> Mapping[str, Answer]:
         try:
@@ -451,6 +460,13 @@ def _close_line(close: Close) -> dict[str, object]:
     return line
 
 
+def _with_list(known: Contact, names: Collection[str], now: float) -> Contact:
+    """After a list of HF. What it does not name may stand in the next one."""
+    listed = {name: at for name, at in known.listed.items() if now - at < LISTED_FOR} | dict.fromkeys(names, now)
+    inventory = frozenset(name for name, at in listed.items() if now - at < ONE_LIST)
+    return replace(known, listed=listed, lists=now, inventory=inventory)
+
+
 class _Contacts:
     """Notices HF's calls by the marks that scripts leave; loop time is ours, marks are only compared for change."""
 
@@ -467,16 +483,19 @@ class _Contacts:
         told = self._state.seen.told()
         names, listed = self._read_inventory()
         if self._marks is None:
-            self.known = Contact({}, now, now, told, frozenset(names))
+            started = Contact(since=now, active=now, told=told, started=now)
+            self.known = _with_list(started, names, now) if listed else started
         else:
             polled = {id_ for id_, mark in marks.items() if self._marks.get(id_) != mark}
-            called = polled or listed != self._inventory[1] or self._asks(intent)
+            new_list = listed != self._inventory[1]
+            called = polled or new_list or self._asks(intent)
             if called or told != self.known.told:
                 times = {id_: at for id_, at in self.known.polled.items() if id_ in marks} | dict.fromkeys(polled, now)
                 active = now if called else self.known.active
                 # After a silence it was HF that was away: it gets its time to ask for each request anew.
                 since = now if active - self.known.active > HF_AWAY else self.known.since
-                self.known = Contact(times, since, active, told, frozenset(names))
+                known = replace(self.known, polled=times, since=since, active=active, told=told)
+                self.known = _with_list(known, names, now) if new_list else known
         self._marks, self._inventory, self._intent = marks, (names, listed), intent
         return self.known
 

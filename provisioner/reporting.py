@@ -26,6 +26,7 @@ from provisioner.model import (
 )
 from provisioner.reconcile import CycleReport
 from provisioner.server import Health
+from provisioner.status import unlisted
 from provisioner.store import StateDir
 
 log = logging.getLogger(__name__)
@@ -123,6 +124,7 @@ class Reporter:
         if report.lock_wait is not None:
             metrics.lock_wait(report.lock_wait)
         if report.memory is not None:
+            metrics.unlisted(Counter(slot.pool for slot in unlisted(report.memory, self.limits.prefix, report.now)))
             self._measure_memory(report, report.memory, wall)
 
     def _measure_memory(self, report: CycleReport, memory: Memory, wall: float) -> None:

@@ -28,6 +28,7 @@ CountOrZero = Annotated[int, Field(ge=0), Expects("a whole number ≥ 0")]
 Duration = Annotated[float, Field(gt=0), Expects("a number > 0")]
 DurationOrZero = Annotated[float, Field(ge=0), Expects("a number ≥ 0")]
 OptionalDuration = Annotated[float | None, Field(ge=0), Expects("a number ≥ 0")]
+UnlistedHours = Annotated[float | None, Field(ge=1), Expects("a number ≥ 1")]
 Switch = Annotated[bool, Expects("true or false")]
 Text = Annotated[str, StringConstraints(min_length=1), Expects("a text")]
 OptionalText = Annotated[str | None, StringConstraints(min_length=1), Expects("a text")]
@@ -266,6 +267,10 @@ class Settings(Section):
     """Minutes without HF asking for a request, while it asks for others, until it is cancelled; default 30."""
     retention_hours: DurationOrZero = 24.0
     """Hours a request stays in the files after HF has seen its end; default 24. HF may ask again."""
+    delete_unlisted_after_hours: UnlistedHours = None
+    """Hours after which a machine that HF was told of, and that none of its lists names any more, is deleted as an
+    orphan, with the orphans' cap and brake; default none: it is only shown. At least 1: lists may come in parts. Only
+    for grids that call getReturnRequests with all their hosts."""
     adopt_prefixes: AdoptPrefixes = ()
     """Name prefixes of another provider's machines that a return may delete; default none. For a cut-over.
     Google's connector names instances ``sym-…`` and pods ``g<uuid>-…-pod-<n>``. Its operator makes no pod anew, but
@@ -304,4 +309,7 @@ class Settings(Section):
             backoff_first=self.backoff.first_seconds,
             backoff_last=self.backoff.last_seconds,
             adopt_prefixes=self.adopt_prefixes,
+            delete_unlisted_after=None
+            if self.delete_unlisted_after_hours is None
+            else 3600 * self.delete_unlisted_after_hours,
         )

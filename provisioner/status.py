@@ -42,6 +42,9 @@ CAPACITY_CODES = {
 """LSF's resource connector reads ``Error Code: X`` in a message and pauses the template for these. For other codes it
 may disable the template, so other errors have none (interface §6)."""
 
+UNLISTED_AFTER = 86400.0
+"""Seconds without being named by any list of HF after which a machine is shown to people."""
+
 Rendered = dict[str, tuple[object, Answer]]
 """Answers by id, each with the record it was made of: an unchanged record is not rendered again."""
 
@@ -123,6 +126,12 @@ def available(memory: Memory, limits: Limits) -> dict[str, int]:
         if caps:
             found[template.id] = max(0, min(caps))
     return found
+
+
+def unlisted(memory: Memory, prefix: str, now: float) -> list[Slot]:
+    """Machines that HF was told of and that no list of HF has named for a day."""
+    names = [name for name, since in memory.unlisted.items() if now - since >= UNLISTED_AFTER]
+    return [slot for name in names if (slot := _slot(memory, prefix, name)) is not None]
 
 
 def _answer(id_: str, status: RequestStatus, message: str, machines: list[dict[str, Any]]) -> Answer:

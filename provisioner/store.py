@@ -69,6 +69,10 @@ ID_LENGTH = 10
 RETURN_ID_PREFIX = "ret-"
 """As in the model, which the scripts cannot afford to import; a test compares them."""
 
+LIFE = 10**12
+"""Generations of memory.json between two losses of it: more than any loop writes. So the number of losses is known for
+as long as the file or its lock file is there."""
+
 Documents = Mapping[str, Mapping[str, Any]]
 
 
@@ -307,6 +311,16 @@ class MemoryStore(StateFile):
             generation = max(self._generation, lock.generation) + 1
             self._save(database, lock, generation)
             self._generation = generation
+
+    def begin_life(self) -> int:
+        """A memory is made again: its generations go on in a range of their own. Returns how often that has been.
+
+        Raises StateUnreadable or StateTooNew when such a file stands there.
+        """
+        written = max(self.known_generation(), generation_of(self._load()) if self.exists() else 0)
+        life = written // LIFE + 1
+        self._generation = life * LIFE
+        return life
 
     def _codec_now(self) -> MemoryCodec:
         from provisioner.records import MemoryCodec

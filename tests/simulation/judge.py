@@ -86,6 +86,8 @@ class Judge:
         self.disturbed: set[str] = set()
         """Machines that the driver took away."""
         self.orphans: dict[str, float] = {}
+        self.accepted: set[str] = set()
+        """Orphans that a person saw and let go."""
         self.foreigners: set[str] = set()
         self._asked: dict[str, tuple[str, float]] = {}
         """Names that were asked for: in which pool, and when first."""
@@ -278,7 +280,7 @@ class Judge:
             self._in_sight.add(look.pool)
             running = {name for name, machine in look.machines.items() if machine.phase is Phase.RUNNING}
             self._shown |= {name for name in running if self._slots.get(name, (Verdict.OPEN,))[0] in OWNED}
-            strange = sum(name in self.orphans for name in look.machines)
+            strange = sum(name in self.orphans and name not in self.accepted for name in look.machines)
             self.too_many |= self._story.life.reconciler.memory is not None and strange > max(
                 FEW_ORPHANS, ORPHAN_SHARE * len(look.machines)
             )

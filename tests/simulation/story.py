@@ -488,6 +488,7 @@ class Story:
             names = [name for look in looks.values() if isinstance(look, Snapshot) for name in look.machines]
             recovery.apply(self.hf, recovery.recovery(files, names, PREFIX, PROVISIONER))
             self.judge.too_many = False
+            self.judge.accepted = set(self.judge.orphans)
 
     def keep_copies(self) -> None:
         """Somebody makes a backup."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import textwrap
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,6 +132,18 @@ def test_check_warns_of_what_our_own_labels_replace(site: Path, capsys: pytest.C
     assert f"warning: {text}" in capsys.readouterr().out
     assert run(["check", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["warnings"] == [text]
+
+
+def test_status_shows_machines_that_no_list_has_named_for_a_day(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["init"])
+    wall = time.time()
+    known = Memory("demoinst", time=90_000.0, time_wall=wall - 10, unlisted={"hf-old": 3_600.0, "hf-new": 3_700.0})
+    StateDir(site / "work").memory.write(known)
+    capsys.readouterr()
+    assert run(["status"]) == 0
+    shown = capsys.readouterr().out
+    assert "machine hf-old: no list of HostFactory has named it for a day" in shown
+    assert "hf-new" not in shown
 
 
 def test_recover_asks_the_loop_to_release_the_brake(site: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,10 +43,12 @@ def test_minutes_and_hours_become_seconds(site: Site) -> None:
         "orphan_cap_per_hour": 7,
         "backoff": {"first_seconds": 1, "last_seconds": 9},
         "adopt_prefixes": ["sym-"],
+        "delete_unlisted_after_hours": 48,
     }
 
     limits = site.load().limits()
 
+    assert limits.delete_unlisted_after == 48 * 3600
     assert (limits.request_deadline, limits.return_deadline, limits.orphan_grace) == (120, 180, 30)
     assert (limits.cancel_after, limits.retention, limits.orphan_cap_per_hour) == (240, 7200, 7)
     assert (limits.backoff_first, limits.backoff_last, limits.adopt_prefixes) == (1, 9, ("sym-",))

@@ -12,6 +12,7 @@ from provisioner.housekeeping import (
     adopt,
     cancel_unpolled,
     find_orphans,
+    find_unlisted,
     note_told,
     trim,
 )
@@ -438,3 +439,119 @@ def test_a_request_stays_as_long_as_a_return_request_names_its_machine() -> None
     trim(draft, intent_of(known), Contact())
     assert draft.forget == []
     assert draft.due == NOW + LIMITS.retention
+
+
+# --- machines HF forgot -----------------------------------------------------------------------------------------------
+
+HOUR = 3600.0
+GIVEN = running(0, Verdict.SUCCEEDED, ran=NOW - 100 * HOUR)
+"""A machine that HF has had for long."""
+
+
+def used(*slots: Slot, **changes: object) -> Memory:
+    """A request that HF heard the end of."""
+    return memory(record(*slots, ended=DONE, told_at=NOW - 99 * HOUR), **changes)
+
+
+def listing(last: float = NOW, **changes: object) -> Contact:
+    """HF has listed hosts for days, last at ``last``, and none of ours among them."""
+    return Contact(**({"since": NOW - 90 * HOUR, "started": NOW - 90 * HOUR, "active": NOW, "lists": last} | changes))  # type: ignore[arg-type]
+
+
+def forgotten(known: Memory, contact: Contact, *looks: Snapshot, after: float | None = None) -> Draft:
+    draft = draft_of(known, *(looks or (snapshot(machine()), snapshot(pool="b"))), limits=limits(
+        pool("a"), pool("b"), orphan_cap_per_hour=3, delete_unlisted_after=after
+    ))  # fmt: skip
+    find_unlisted(draft, contact)
+    return draft
+
+
+NAMED = {name(0): NOW - 30 * HOUR}
+
+
+@pytest.mark.parametrize(
+    ("known", "contact", "since"),
+    [
+        pytest.param({}, listing(listed={name(0): NOW - 60}), None, id="listed a minute ago: no"),
+        pytest.param({}, listing(listed={name(0): NOW - HOUR + 1}), None, id="within the hour: lists come in parts"),
+        pytest.param({}, listing(listed={name(0): NOW - HOUR}), NOW - HOUR, id="not for an hour: noted since then"),
+        pytest.param({}, listing(listed={name(0): NOW - 2 * HOUR}, last=NOW - 1.5 * HOUR), None,
+                     id="no list came either: no"),
+        pytest.param({}, listing(started=NOW - 60, since=NOW - 60), None, id="after a restart nobody can say yet"),
+        pytest.param(NAMED, listing(started=NOW - 60, since=NOW - 60), NOW - 30 * HOUR, id="a note survives a restart"),
+        pytest.param(NAMED, listing(listed={name(0): NOW}), None, id="named again: taken back"),
+        pytest.param(NAMED, listing(since=NOW - 60), None, id="HF was away: it has its time anew"),
+        pytest.param(NAMED, Contact(), NOW - 30 * HOUR, id="HF does not call: the note stays"),
+    ],
+)  # fmt: skip
+def test_a_machine_that_no_list_names_is_noted(known: dict[str, float], contact: Contact, since: float | None) -> None:
+    draft = forgotten(used(GIVEN, unlisted=known), contact)
+    assert draft.memory().unlisted == ({} if since is None else {name(0): since})
+    assert draft.closes == []
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        pytest.param(memory(record(GIVEN, ended=DONE)), id="HF has not heard of it"),
+        pytest.param(used(running(0, Verdict.RETURNED)), id="it was returned"),
+        pytest.param(used(running(0, Verdict.SUCCEEDED, ran=NOW - 60)), id="it is new"),
+    ],
+)
+def test_what_hf_need_not_list_is_not_noted(known: Memory) -> None:
+    assert forgotten(known, listing()).memory().unlisted == {}
+
+
+@pytest.mark.parametrize(
+    ("after", "since", "contact", "brake", "deleted"),
+    [
+        pytest.param(None, NOW - 500 * HOUR, listing(), None, False, id="not configured: shown only"),
+        pytest.param(48 * HOUR, NOW - 47 * HOUR, listing(), None, False, id="not for so long"),
+        pytest.param(48 * HOUR, NOW - 48 * HOUR, listing(), None, True, id="for so long"),
+        pytest.param(48 * HOUR, NOW - 48 * HOUR, listing(last=NOW - 60), None, False, id="by HF's own lists not"),
+        pytest.param(48 * HOUR, NOW - 48 * HOUR, listing(since=NOW - HOUR + 1, started=NOW - HOUR + 1), None, False,
+                     id="not confirmed since a restart"),
+        pytest.param(48 * HOUR, NOW - 48 * HOUR, listing(), Brake(BrakeReason.MEMORY_LOST, NOW, ""), False,
+                     id="the brake holds"),
+    ],
+)  # fmt: skip
+def test_an_unlisted_machine_is_deleted_only_if_configured(
+    after: float | None, since: float, contact: Contact, brake: Brake | None, deleted: bool
+) -> None:
+    draft = forgotten(used(GIVEN, unlisted={name(0): since}, brake=brake), contact, after=after)
+    slots = draft.memory().requests[REQUEST].slots
+    assert (slots[0].verdict, slots[0].delete) == (
+        (Verdict.LOST, DeleteReason.ORPHANED) if deleted else (Verdict.SUCCEEDED, None)
+    )
+
+
+def test_unlisted_machines_are_deleted_as_slowly_as_orphans_and_in_numbers_only_when_a_person_saw_them() -> None:
+    many = [running(number, Verdict.SUCCEEDED, ran=NOW - 100 * HOUR) for number in range(8)]
+    notes = {one.name: NOW - 50 * HOUR for one in many}
+    look = snapshot(*(machine(number) for number in range(8)))
+    held = forgotten(used(*many, unlisted=notes), listing(), look, after=48 * HOUR)
+    assert held.brake is not None
+    assert held.brake.reason is BrakeReason.TOO_MANY_ORPHANS
+    assert held.closes == []
+    seen = forgotten(used(*many, unlisted=notes, accepted=tuple(notes)), listing(), look, after=48 * HOUR)
+    assert seen.brake is None
+    assert len(seen.closes) == 3, "the cap of an hour"
+
+
+# --- orphans that are none --------------------------------------------------------------------------------------------
+
+
+def test_a_machine_that_hf_lists_is_no_orphan_whatever_our_files_say() -> None:
+    known = memory(orphans=noted(1, BEFORE))
+    draft = kept(known, snapshot(*orphans()), snapshot(pool="b"), contact=Contact(listed={ORPHAN: NOW - HOUR}))
+    assert (draft.deletes, draft.orphans, draft.brake) == ([], {}, None)
+
+
+def test_orphans_that_a_person_saw_latch_the_brake_no_more() -> None:
+    looks = (snapshot(*orphans(7)), snapshot(pool="b"))
+    held = kept(memory(orphans=noted(7)), *looks)
+    assert held.brake is not None
+    assert held.deletes == []
+    released = kept(memory(orphans=noted(7), accepted=tuple(noted(7))), *looks)
+    assert released.brake is None
+    assert len(released.deletes) == 3

@@ -24,7 +24,7 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
-from provisioner.rebuild import fresh, rebuild
+from provisioner.rebuild import Remains, fresh, rebuild
 from provisioner.status import NOT_OURS, STUCK, request_answer, return_answer
 from tests.unit.core import (
     BROKEN,
@@ -66,7 +66,7 @@ def rebuilt(
     heard: Mapping[str, bool] | None = None,
 ) -> Memory:
     looks = {"a": snapshot(*machines), "b": snapshot(pool="b")}
-    return rebuild(wanted, told or {}, heard or {}, looks, LIMITS, NOW, WALL)
+    return rebuild(Remains(wanted, told or {}, heard or {}, looks), LIMITS, NOW, WALL)
 
 
 def what_was_told(*slots: object, **changes: object) -> dict[str, Answer]:
@@ -94,9 +94,16 @@ def test_machines_that_run_are_their_requests_open_slots_again() -> None:
 
 
 def test_no_slot_number_is_used_again() -> None:
-    assert rebuilt(intent()).requests[REQUEST].next_slot == 0
+    assert rebuilt(intent()).requests[REQUEST].next_slot == SLOT_BLOCK
     assert rebuilt(intent(), machine(4)).requests[REQUEST].next_slot == SLOT_BLOCK
     assert rebuilt(intent(), machine(SLOT_BLOCK + 4)).requests[REQUEST].next_slot == 2 * SLOT_BLOCK
+
+
+@pytest.mark.parametrize(("life", "block"), [(1, 1), (2, 2), (9, 9), (10, 1)])
+def test_a_memory_that_is_lost_again_leaves_the_numbers_of_the_one_before_alone(life: int, block: int) -> None:
+    looks = {"a": snapshot(), "b": snapshot(pool="b")}
+    known = rebuild(Remains(intent(), {}, {}, looks, life), LIMITS, NOW, WALL)
+    assert known.requests[REQUEST].next_slot == block * SLOT_BLOCK
 
 
 @pytest.mark.parametrize(
@@ -115,7 +122,7 @@ def test_a_requests_time_goes_by_intents_own_clock(age: float, left: float) -> N
 @pytest.mark.parametrize("reason", [BrakeReason.MEMORY_LOST, BrakeReason.MEMORY_OLDER])
 def test_the_brake_is_latched(reason: BrakeReason) -> None:
     looks: dict[str, Snapshot] = {"a": snapshot(machine()), "b": snapshot(pool="b")}
-    known = rebuild(intent(), {}, {}, looks, LIMITS, NOW, WALL, reason)
+    known = rebuild(Remains(intent(), {}, {}, looks), LIMITS, NOW, WALL, reason)
     assert known.brake is not None
     assert (known.brake.reason, known.brake.since) == (reason, NOW)
     assert known.unseen_pools == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -283,6 +284,45 @@ def test_the_brake_is_released_only_by_a_person(bench: Bench) -> None:
     bench.cycle()
     assert bench.state.memory.read().brake is None
     assert not bench.state.recovery_asked()
+
+
+def list_in_parts(bench: Bench, names: Sequence[str], seconds: float) -> int:
+    """HF lists its hosts every 150 s, half of them at a time; how often memory.json was written meanwhile."""
+    writes = 0
+    for turn in range(round(seconds / 150)):
+        bench.clock.time += 145.0
+        before = bench.state.memory.signature()
+        bench.state.inventory.write(names[turn % 2 :: 2])
+        mark = round(bench.clock.time * 1e9)
+        os.utime(bench.state.inventory.path, ns=(mark, mark))
+        bench.cycle()
+        writes += bench.state.memory.signature() != before
+    return writes
+
+
+def test_a_machine_that_lists_in_parts_never_name_is_noted_once_and_the_note_survives_a_restart(bench: Bench) -> None:
+    bench.succeed(5)
+    *listed, missing = sorted(bench.place.machines)
+    assert list_in_parts(bench, listed, 3300) == 0
+    assert list_in_parts(bench, listed, 3600) == 1
+    noted = bench.state.memory.read().unlisted
+    assert list(noted) == [missing]
+    bench.restarted()
+    assert list_in_parts(bench, listed, 82_000) == 0
+    assert bench.state.memory.read().unlisted == noted
+    assert bench.place.deleted == [], "it is only shown"
+    list_in_parts(bench, [*listed, missing], 300)
+    assert bench.state.memory.read().unlisted == {}
+
+
+def test_an_unlisted_machine_goes_when_that_is_configured(bench: Bench) -> None:
+    bench.succeed(5)
+    *listed, missing = sorted(bench.place.machines)
+    bench.reconciler.limits = replace(LIMITS, delete_unlisted_after=7200.0)
+    list_in_parts(bench, listed, 6900)
+    assert bench.place.deleted == []
+    list_in_parts(bench, listed, 600)
+    assert [(delete.name, delete.reason) for delete in bench.place.deleted] == [(missing, DeleteReason.ORPHANED)]
 
 
 def test_a_superseded_loop_neither_writes_nor_acts(bench: Bench) -> None:

@@ -203,6 +203,19 @@ def test_a_latched_brake_shows_with_its_reason(metrics: Metrics, reporter: Repor
     assert value(metrics, "hf_provisioner_brake_engaged", pool="", reason="intent_lost") == 0
 
 
+def test_machines_that_hf_no_longer_lists_are_counted_after_a_day(metrics: Metrics, reporter: Reporter) -> None:
+    names = [machine_name("hf", REQUEST, number) for number in range(2)]
+    held = replace(
+        memory(record(slot(0, Verdict.SUCCEEDED), slot(1, Verdict.SUCCEEDED))),
+        unlisted={names[0]: NOW - 86400, names[1]: NOW - 86399},
+    )
+    reporter(report(held))
+    assert value(metrics, "hf_provisioner_machines_unlisted", pool="pool") == 1
+    reporter(report(held, now=NOW + 1))
+    assert value(metrics, "hf_provisioner_machines_unlisted", pool="pool") == 2
+    assert value(metrics, "hf_provisioner_machines_unlisted", pool="spare") == 0
+
+
 def test_slots_set_aside_wait_in_a_gauge(metrics: Metrics, reporter: Reporter) -> None:
     reporter(report(memory(record(slot(1), replace(slot(2), set_aside=True)))))
 
