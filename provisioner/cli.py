@@ -115,6 +115,11 @@ def parser() -> argparse.ArgumentParser:
     replay.add_argument("trace", type=Path, metavar="TRACE", help="Morgan Stanley's sqlite file, or JSON lines")
     replay.add_argument("--speed", type=float, default=1.0, help="times faster than recorded; default 1")
     replay.add_argument("--longest-gap", type=float, default=float("inf"), metavar="SECONDS", help="default: any")
+    trim = add("trim", _trim, "Let ended requests leave the state files, as a running loop does by itself.")
+    _add_config(trim)
+    _add_state(trim)
+    trim.add_argument("--dry-run", action="store_true", help="only show what would leave")
+    _add_output(trim)
     recover = add(
         "recover",
         _recover,
@@ -293,6 +298,15 @@ def _replay(options: argparse.Namespace) -> int:
     replay.play(events)
     print(json.dumps(replay.report(), indent=2))
     return PROBLEM if any(replay.refused.values()) else FINE
+
+
+def _trim(options: argparse.Namespace) -> int:
+    from provisioner import inspection
+    from provisioner.service import trim
+
+    left = trim(_settings(options.config), _state(options.state_dir), dry_run=options.dry_run)
+    _print(options, inspection.trim_document(left, dry_run=options.dry_run), inspection.trim_text)
+    return FINE
 
 
 def _recover(options: argparse.Namespace) -> int:

@@ -279,6 +279,7 @@ def trim(draft: Draft, intent: Intent, contact: Contact) -> None:
     for back in list(draft.returns.values()):
         if back.trimmed and back.id not in intent.returns:
             del draft.returns[back.id]
+            draft.wake_at(draft.now + SOON)  # its machines' requests may go now
         elif back.trimmed or _old(draft, back):
             if not back.trimmed:
                 draft.update_return(replace(back, trimmed=True))

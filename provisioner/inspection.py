@@ -11,7 +11,7 @@ from provisioner.backends import Backend, BackendError, Finding, Severity
 from provisioner.backends.pod_spec import read_pod_spec
 from provisioner.durable import StateMissing
 from provisioner.loop import LoopClock
-from provisioner.model import Look, Memory, Plan, RequestStatus, Snapshot, Unobserved, Verdict
+from provisioner.model import RETURN_ID_PREFIX, Look, Memory, Plan, RequestStatus, Snapshot, Unobserved, Verdict
 from provisioner.recovery import Recovery
 from provisioner.settings import AnyPool, GkePool, Settings
 from provisioner.status import UNLISTED_AFTER
@@ -217,6 +217,30 @@ def plan_text(document: Document) -> str:
     ]
     acts = sum(len(document[key]) for key in ("creates", "deletes", "closes", "deferred"))
     return "\n".join(["The next cycle would:" if acts else "The next cycle has nothing to do.", *lines])
+
+
+# --- trim -------------------------------------------------------------------------------------------------------------
+
+
+def trim_document(left: Sequence[str] | None, *, dry_run: bool) -> dict[str, Any]:
+    """Which ids leave, or left, the files; ``left`` is None where a running loop does it."""
+    ids = left or ()
+    return {
+        "requests": [id_ for id_ in ids if not id_.startswith(RETURN_ID_PREFIX)],
+        "returns": [id_ for id_ in ids if id_.startswith(RETURN_ID_PREFIX)],
+        "dry_run": dry_run,
+        "loop_runs": left is None,
+    }
+
+
+def trim_text(document: Document) -> str:
+    """For a terminal."""
+    if document["loop_runs"]:
+        return "A loop runs: it trims the files by itself. To see what is due: provisioner trim --dry-run"
+    word = "would leave" if document["dry_run"] else "left"
+    lines = [f"  request {id_} {word} the files" for id_ in document["requests"]]
+    lines += [f"  return  {id_} {word} the files" for id_ in document["returns"]]
+    return "\n".join(lines or ["  nothing is due"])
 
 
 # --- recover ----------------------------------------------------------------------------------------------------------

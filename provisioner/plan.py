@@ -88,6 +88,14 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
     )
 
 
+def make_trim(intent: Intent, contact: Contact, memory: Memory, limits: Limits, now: float) -> Plan:
+    """What may leave the files, and nothing else: no pool is seen, nothing is asked of any."""
+    draft = Draft(memory, {}, limits, now)
+    note_told(draft, contact)
+    trim(draft, intent, contact)
+    return Plan(memory=draft.memory(), forget=tuple(draft.forget))
+
+
 def _fresh(look: Snapshot, limits: Limits, now: float) -> bool:
     """Of a pool that is configured, and young enough to act upon (law 4)."""
     pool = limits.pools.get(look.pool)

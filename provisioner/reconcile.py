@@ -33,7 +33,7 @@ from provisioner.model import (
     Snapshot,
     split_name,
 )
-from provisioner.plan import World, make_plan
+from provisioner.plan import World, make_plan, make_trim
 from provisioner.rebuild import Remains, fresh, rebuild
 from provisioner.remember import remember
 from provisioner.store import StateDir
@@ -222,6 +222,32 @@ class Reconciler:
         contact = self._contacts.read(now, self._last.intent)
         return make_plan(World(self._last.intent, looks, contact), self.memory, self.limits, now)
 
+    def trim(self, *, dry_run: bool) -> tuple[str, ...]:
+        """Let what may leave the files leave them, without a look at any pool; the ids. Raises StateError.
+
+        ``dry_run``: only say which.
+        """
+        now = self._clock.now()
+        left: tuple[str, ...] = ()
+        while plan := self._trim_plan(now):
+            left = tuple(dict.fromkeys((*left, *plan.forget)))
+            if dry_run:
+                break
+            # In the cycle's order. First marks and intent, then, as intent lacks them, memory and status.
+            self._record(plan.memory, now)
+            self._publish(now)
+            self._forget(plan)
+        return left
+
+    def _trim_plan(self, now: float) -> Plan | None:
+        """The next step; None when there is none (any more)."""
+        self._load({}, now)
+        if self.memory is None or self._last.intent is None:
+            return None
+        contact = self._contacts.read(now, self._last.intent)
+        plan = make_trim(self._last.intent, contact, self.memory, self.limits, now)
+        return plan if plan.forget or plan.memory is not self.memory else None
+
     # --- read -----------------------------------------------------------------------------------------------------
 
     def _take_in(self, looks: Mapping[str, Look], now: float) -> None:
@@ -393,11 +419,12 @@ class Reconciler:
         """Trim intent of what memory has marked; memory forgets it when intent no longer has it."""
         if plan.forget:
             self._check()
+            # First: what intent lacks is not asked for again, so a mark left behind would stay for ever.
+            self._state.seen.forget(plan.forget)
             asked = time.monotonic()
             with self._state.intent.transaction() as intent:
                 self._lock_wait = time.monotonic() - asked
                 intent.remove(plan.forget)
-            self._state.seen.forget(plan.forget)
 
     # --- act ------------------------------------------------------------------------------------------------------
 

@@ -105,6 +105,30 @@ def preview(settings: Settings, state: StateDir) -> tuple[Mapping[str, Look], Pl
             backend.close()
 
 
+def trim(settings: Settings, state: StateDir, *, dry_run: bool) -> tuple[str, ...] | None:
+    """The ids that leave the files, or would; None when a loop runs, which does it itself. Raises StateError."""
+    lock = state.loop_lock
+    if not dry_run and not lock.acquire(0):
+        return None
+    try:
+        memory = state.memory.read()
+        epoch = memory.epoch if dry_run else lock.raise_epoch(memory.epoch + 1)
+        reconciler = Reconciler(
+            clock=clock_of(state),
+            state=state,
+            actors=InlineActors({}),
+            limits=settings.limits(),
+            provisioner=settings.instance,
+            epoch=epoch,
+        )
+        left = reconciler.trim(dry_run=dry_run)
+        if not dry_run:
+            lock.sign_off()
+        return left
+    finally:
+        lock.release()
+
+
 def look_once(settings: Settings) -> Mapping[str, Look]:
     """What the pools hold. Raises BackendError when a pool's place cannot be reached by its configuration."""
     backends = make_backends(settings)

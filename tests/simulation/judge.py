@@ -117,7 +117,7 @@ class Judge:
         self._returned_late: set[str] = set()
         """Given back after HF had read their request's terminal answer."""
         self._dead: set[str] = set()
-        """Names whose slot was ever closed."""
+        """Names whose slot was closed in a memory that was lost."""
         self._given_back: set[str] = set()
         """Names that HF ever gave back."""
         self._orphan_deletes: list[float] = []
@@ -279,6 +279,7 @@ class Judge:
                 continue
             self._in_sight.add(look.pool)
             running = {name for name, machine in look.machines.items() if machine.phase is Phase.RUNNING}
+            running -= self._dead
             self._shown |= {name for name in running if self._slots.get(name, (Verdict.OPEN,))[0] in OWNED}
             strange = sum(name in self.orphans and name not in self.accepted for name in look.machines)
             self.too_many |= self._story.life.reconciler.memory is not None and strange > max(
@@ -478,7 +479,7 @@ class Judge:
         latched = memory is not None and memory.brake is not None
         machines, hosts = story.machines(), self.hosts()
         for name in machines.keys() - hosts:
-            held = latched and name in self.orphans
+            held = name in self.orphans and (latched or self._orphans_go_slowly())
             if not held and not (self._memory_was_lost and _is_shown(memory, name)):
                 problems.append(f"law 12: {name} exists and nobody wants it")
         if not latched:
@@ -486,6 +487,11 @@ class Judge:
                 f"{name} is gone and HF is not told" for name in hosts - machines.keys() - self._reported().keys()
             ]
         return problems
+
+    def _orphans_go_slowly(self) -> bool:
+        """As many as may be were deleted within the last hour."""
+        recent = sum(at > self._story.world.now - 3600 for at in self._orphan_deletes)
+        return recent >= self._story.limits.orphan_cap_per_hour
 
     def in_time(self) -> None:
         """While the loop runs, sees and may act, nothing is older than its deadline (law 7)."""
