@@ -13,7 +13,18 @@ import pytest
 
 from provisioner import __version__, service
 from provisioner.cli import run
-from provisioner.model import Brake, BrakeReason, ErrorClass, Failure, Memory, RequestRecord, Slot, Unobserved, Verdict
+from provisioner.model import (
+    Brake,
+    BrakeReason,
+    ErrorClass,
+    Failure,
+    Memory,
+    RequestRecord,
+    RequestStatus,
+    Slot,
+    Unobserved,
+    Verdict,
+)
 from provisioner.store import StateDir
 
 EXAMPLE = Path(__file__).parent.parent.parent / "config" / "demoinst"
@@ -144,6 +155,34 @@ def test_status_shows_machines_that_no_list_has_named_for_a_day(site: Path, caps
     shown = capsys.readouterr().out
     assert "machine hf-old: no list of HostFactory has named it for a day" in shown
     assert "hf-new" not in shown
+
+
+def test_trim_shows_what_is_due_and_removes_it_unless_a_loop_does_that(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["init"])
+    state = StateDir(site / "work")
+    with state.intent.transaction() as intent:
+        id_ = intent.add_request("GkePod", 1, created_wall=0.0)
+    done = RequestRecord(
+        id_, "GkePod", 0, read=0.0, deadline=1.0, ended=RequestStatus.COMPLETE, ended_at=2.0, told_at=3.0
+    )
+    state.memory.write(Memory("demoinst", generation=2, time=90_000.0, requests={id_: done}))
+    capsys.readouterr()
+    assert run(["trim", "--dry-run"]) == 0
+    assert f"request {id_} would leave the files" in capsys.readouterr().out
+    assert state.loop_lock.acquire(0)
+    assert run(["trim"]) == 0
+    assert "A loop runs" in capsys.readouterr().out
+    assert id_ in state.intent.read().requests
+    state.loop_lock.release()
+    assert run(["trim", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "requests": [id_], "returns": [], "dry_run": False, "loop_runs": False
+    }  # fmt: skip
+    assert (state.intent.read().requests, state.memory.read().requests) == ({}, {})
+    assert run(["trim"]) == 0
+    assert "nothing is due" in capsys.readouterr().out
 
 
 def test_recover_asks_the_loop_to_release_the_brake(site: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -325,6 +325,26 @@ def test_an_unlisted_machine_goes_when_that_is_configured(bench: Bench) -> None:
     assert [(delete.name, delete.reason) for delete in bench.place.deleted] == [(missing, DeleteReason.ORPHANED)]
 
 
+def test_what_is_due_leaves_the_files_on_demand_and_nothing_else_is_done(bench: Bench) -> None:
+    id_ = bench.succeed(2)
+    back = bench.give_back(*bench.place.machines)
+    bench.cycle(5)
+    bench.state.seen.tell(back)
+    bench.cycle()
+    bench.request(3)
+    bench.clock.time += LIMITS.retention + 10
+    before = bench.state.memory.signature()
+    assert bench.restarted().trim(dry_run=True) == (back,)
+    assert bench.state.memory.signature() == before
+    assert set(bench.restarted().trim(dry_run=False)) == {back, id_}
+    intent = bench.state.intent.read()
+    assert (len(intent.requests), intent.returns) == (1, {})
+    assert bench.state.memory.read().requests == {}, "the new request is left to the loop"
+    assert bench.state.status.read_all() == {}
+    assert bench.state.seen.marks() == {}
+    assert bench.restarted().trim(dry_run=False) == ()
+
+
 def test_a_superseded_loop_neither_writes_nor_acts(bench: Bench) -> None:
     bench.succeed(1)
     bench.request(5)
