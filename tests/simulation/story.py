@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -482,7 +484,11 @@ class Story:
 
     def recover(self) -> None:
         """A person has looked and runs `provisioner recover --apply`."""
-        files = recovery.read_files(self.hf)
+        try:
+            files = recovery.read_files(self.hf)
+        except StateMissing:  # nothing is left of anything: `provisioner init`
+            self.hf.intent.create(PROVISIONER)
+            return
         looks = self._look(self.life)
         if all(isinstance(look, Snapshot) for look in looks.values()):
             names = [name for look in looks.values() if isinstance(look, Snapshot) for name in look.machines]
@@ -508,6 +514,16 @@ class Story:
                     file.write(self.copies[kind])
         if restarted:
             self.restart()
+
+    def wipe(self) -> None:
+        """While no loop runs, all that the state directory holds is lost, and no backup is put back afterwards: without
+        the lock files beside it nothing would tell that it is old."""
+        self.copies.clear()
+        self.judge.loses(["intent", "memory", "status"])
+        self.ghosts = []  # of two loops whose epochs were counted anew nobody can say which is the older
+        for path in Path(self.directory.name).iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self.restart()
 
     def add_orphans(self, request: str, count: int) -> None:
         """Machines appear that carry our identity and belong to no request."""
@@ -592,7 +608,7 @@ class Story:
         """One script's write; ids count up, so that a story can be told again."""
         with (
             patch.object(store, "new_id", lambda: f"r{next(self._numbers):09d}"),
-            self.hf.intent.transaction() as intent,
+            self.hf.intent.transaction(create_for=PROVISIONER) as intent,
         ):
             yield intent
 

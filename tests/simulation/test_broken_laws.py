@@ -18,6 +18,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from provisioner import demand, housekeeping, plan, reconcile, reflect, returns, status
 from provisioner.draft import Draft
 from provisioner.model import (
+    Contact,
     Delete,
     DeleteReason,
     Memory,
@@ -32,6 +33,7 @@ from provisioner.model import (
 )
 from provisioner.reconcile import Reconciler
 from tests.simulation.story import VirtualClock
+from tests.simulation.test_disasters import Disasters
 from tests.simulation.test_laws import Laws, Telling
 
 Break = AbstractContextManager[Any]
@@ -50,7 +52,8 @@ BOUNDED = settings(
 
 def told_with(happenings: Collection[str]) -> type[Telling]:
     """Stories in which only these things happen, after a first request."""
-    return type("Focused", (Telling,), {name: vars(Laws)[name] for name in ("first_request", *happenings)})
+    known = {**vars(Laws), **vars(Disasters)}
+    return type("Focused", (Telling,), {name: known[name] for name in ("first_request", *happenings)})
 
 
 # --- the breaks -------------------------------------------------------------------------------------------------------
@@ -203,6 +206,28 @@ def a_failed_machine_is_not_replaced_but_the_request_completes() -> Break:
     return patch.object(plan, "_conclude", rash)
 
 
+def a_memory_made_again_counts_slots_from_the_beginning() -> Break:
+    rebuild = reconcile.rebuild
+
+    def forgetful(*arguments: Any) -> Memory:
+        memory = rebuild(*arguments)
+        records = {
+            id_: replace(record, next_slot=max(record.slots, default=-1) + 1) for id_, record in memory.requests.items()
+        }
+        return replace(memory, requests=records)
+
+    return patch.object(reconcile, "rebuild", forgetful)
+
+
+def what_hf_lists_may_be_an_orphan() -> Break:
+    find_orphans = housekeeping.find_orphans
+
+    def deaf(draft: Draft, contact: Contact, busy: Collection[str]) -> None:
+        find_orphans(draft, replace(contact, listed={}), frozenset(busy))
+
+    return patch.object(plan, "find_orphans", deaf)
+
+
 TIME = ("cycle", "time_passes", "loop_works_for_a_while")
 HF = ("hf_requests", "hf_polls_all", "hf_lists_hosts")
 LOSSES = ("machines_are_preempted", "machine_vanishes")
@@ -226,6 +251,11 @@ BREAKS: Mapping[Callable[[], Break], tuple[str, tuple[str, ...]]] = {
     a_return_is_done_when_it_is_read: ("law 12", ("hf_returns", *HF, *TIME)),
     a_returned_machine_stays_in_a_running_answer: ("law (7|12)", ("hf_returns", *HF, *LOSSES, *TIME)),
     a_request_is_cancelled_unannounced: ("law 8", ("hf_forgets_its_requests", "time_passes")),
+    a_memory_made_again_counts_slots_from_the_beginning: ("law (2|12)", ("files_are_lost", *LOSSES, *TIME)),
+    what_hf_lists_may_be_an_orphan: (
+        "law 12",
+        ("directory_is_wiped", "person_releases_the_brake", "hf_polls_all", "loop_works_for_a_while"),
+    ),
     a_failed_machine_is_not_replaced_but_the_request_completes: ("complete with", (*HF, *LOSSES, *TIME)),
 }
 

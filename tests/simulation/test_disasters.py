@@ -27,6 +27,16 @@ class Disasters(Laws):
         self.story.lose(kinds, restarted=restarted)
 
     @rule()
+    def directory_is_wiped(self) -> None:
+        self.story.wipe()
+
+    @rule()
+    def person_releases_the_brake(self) -> None:
+        self.story.list_hosts()  # as HF does every 30 s: what it lists is no orphan
+        self.story.cycle()
+        self.story.recover()
+
+    @rule()
     def files_are_copied(self) -> None:
         self.story.keep_copies()
 
