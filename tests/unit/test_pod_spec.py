@@ -204,8 +204,10 @@ VALUES = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
     max_leaves=6,
 )
-VARIABLES = st.lists(st.fixed_dictionaries({"name": TEXTS}, optional={"value": st.one_of(TEXTS, st.integers())}))
-CONTAINERS = st.lists(st.fixed_dictionaries({"name": TEXTS, "env": st.one_of(st.none(), VARIABLES)}), min_size=1)
+VARIABLES = st.lists(st.fixed_dictionaries({"name": TEXTS}, optional={"value": TEXTS, "valueFrom": VALUES}))
+CONTAINERS = st.lists(
+    st.fixed_dictionaries({"name": TEXTS, "image": TEXTS, "env": st.one_of(st.none(), VARIABLES)}), min_size=1
+)
 
 
 def by_hand(document: dict[str, Any], create: Create, labels: dict[str, str]) -> dict[str, Any]:
