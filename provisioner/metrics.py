@@ -49,7 +49,7 @@ CAPACITY = (ErrorClass.STOCKOUT, ErrorClass.QUOTA)
 """Classes that an alert counts: they are there as zero, or their first increase would go unseen."""
 
 CYCLE_BUCKETS = (0.01, 0.05, 0.25, 1, 3, 10)
-CALL_BUCKETS = (0.1, 0.5, 2, 10)
+CALL_BUCKETS = (0.1, 1, 10)
 START_BUCKETS = (5, 30, 60, 180, 600, 3600)
 STOP_BUCKETS = (10, 60, 300, 3600)
 LOCK_BUCKETS = (0.001, 0.01, 0.1, 1, 10)
