@@ -129,11 +129,20 @@ def _memory(pid: int, key: str) -> float:
 
 
 def _lists(cluster: Cluster) -> float:
-    """How often pods of one namespace were listed, by the server's own count; nobody but a provisioner does that."""
+    """How often pods of one namespace were listed, in pages or as the begin of a watch, by the server's own count.
+
+    Nobody but a provisioner lists them.
+    """
     text = cluster.admin.text("/metrics")
-    lines = re.findall(r"^apiserver_request_total\{([^}]*)\} (\S+)$", text, re.MULTILINE)
-    asked = ('resource="pods"', 'scope="namespace"', 'verb="LIST"')
-    return sum(float(count) for labels, count in lines if all(label in labels for label in asked))
+    pages = _count(text, "apiserver_request_total", 'verb="LIST"')
+    return pages + _count(text, "apiserver_watch_list_duration_seconds_count")
+
+
+def _count(text: str, metric: str, *labels: str) -> float:
+    """The sum of a metric over all series of pods of one namespace that have these labels."""
+    series = re.findall(rf"^{metric}\{{([^}}]*)\}} (\S+)$", text, re.MULTILINE)
+    asked = ('resource="pods"', 'scope="namespace"', *labels)
+    return sum(float(count) for found, count in series if all(label in found for label in asked))
 
 
 # --- reacting ---------------------------------------------------------------------------------------------------------
