@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from provisioner.backends import pod_events
-from provisioner.backends.gke import connect
 from provisioner.backends.kube_api import KubeTimes
+from provisioner.backends.kube_login import connect
+from provisioner.backends.namespace import Namespaces
 from provisioner.backends.pod_cache import PodCache
 from provisioner.backends.pod_events import REASONS, PodEvents
-from provisioner.backends.pod_watch import list_pods
 from provisioner.backends.pods import Identity
 from provisioner.model import Create, ErrorClass
 from provisioner.settings import GkePool
@@ -38,12 +38,12 @@ class Bench:
         self.simulator = simulator
         self.impose(NO_NODE, *faults)
         pool = GkePool(name="gke-main", namespace=SPACE, pod_spec=spec, kubeconfig=Path(simulator.kubeconfig))
-        self._api = connect(pool, KubeTimes(**({"unplaced": 0.0} | times)))
+        api = connect(pool, KubeTimes(**({"unplaced": 0.0} | times)))
         self.cache = PodCache(IDENTITY)
+        self._namespace = Namespaces().join(pool, self.cache, lambda: api)
         self.woken: list[None] = []
-        path = f"/api/v1/namespaces/{SPACE}"
-        self.events = PodEvents(self._api, f"{path}/events", self.cache, wake=lambda: self.woken.append(None))
-        self._pods = f"{path}/pods"
+        path = f"/api/v1/namespaces/{SPACE}/events"
+        self.events = PodEvents(api, path, self.cache, wake=lambda: self.woken.append(None))
         simulator.call(lambda cloud: [cloud.cluster.create(SPACE, manifest(number)) for number in range(pods)])
         until(lambda: self.look() and len(self.cache.unplaced(0.0)) == pods, 10, what="no node takes the pods")
 
@@ -52,7 +52,7 @@ class Bench:
 
     def look(self) -> bool:
         """As the backend looks: the pods, then what is said of them."""
-        self.cache.replace(*list_pods(self._api, self._pods, IDENTITY))
+        self._namespace.refresh(self.cache)
         self.events.look()
         return True
 

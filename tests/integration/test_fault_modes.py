@@ -3,7 +3,7 @@ exists in the end, what HF is told, and how often the cloud was asked to change 
 
 The world's time is virtual; the state files, the cycles, the backend and the API's face are the real ones. The numbers
 F1 to F24 are those of the list of faults that a MIG provisioner has to bear; F20, faults of events, has its story in
-``tests/simulation/test_events.py``.
+``tests/simulation/test_event_modes.py``.
 """
 
 from __future__ import annotations

@@ -204,7 +204,7 @@ def test_contexts_of_the_configuration_are_there_each_with_its_namespace(tmp_pat
     again = SimpleNamespace(kind="gke", namespace="two", context="second-cluster")
     place = ("mig", "p", "us-central1-a", "g")
     mig = SimpleNamespace(kind="mig", project="p", group="g", zone="us-central1-a", region=None, place=place)
-    settings = SimpleNamespace(pools={"a": gke, "b": again, "c": mig})
+    settings = SimpleNamespace(pools={"a": gke, "b": again, "c": mig}, events=None)
     file = tmp_path / "kubeconfig"
     with Simulator(settings, kubeconfig=file) as simulator:  # type: ignore[arg-type]
         kubectl = Kubectl(file, tmp_path)
