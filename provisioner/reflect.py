@@ -162,7 +162,8 @@ def _absent(draft: Draft, record: RequestRecord, slot: Slot, snapshot: Snapshot)
         return
     lag = draft.pool(slot.pool).lag
     if slot.absent is None:
-        draft.put(record.id, evolve(slot, absent=snapshot.began))
+        cause = snapshot.causes.get(slot.name, slot.cause) if slot.verdict in OWNED else slot.cause
+        draft.put(record.id, evolve(slot, absent=snapshot.began, cause=cause))
         draft.wake_at(draft.now + max(lag, SOON))
     elif snapshot.began <= slot.absent or snapshot.began - slot.absent < lag:
         draft.wake_at(draft.now + max(slot.absent + lag - snapshot.began, SOON))

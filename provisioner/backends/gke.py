@@ -75,6 +75,7 @@ class GkeBackend:
             foreign=foreign,
             spec=self._spec.current().digest,
             asked=frozenset(strangers),
+            causes=self._cache.causes(),
         )
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:

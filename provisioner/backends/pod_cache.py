@@ -13,7 +13,10 @@ from dataclasses import replace
 from provisioner.backends.kube_api import words
 from provisioner.backends.pods import Ending, Identity, Pod, Reading, is_unplaced
 from provisioner.backends.resolver import Resolver
-from provisioner.model import ErrorClass, Failure, Machine, Notice, Phase
+from provisioner.model import ErrorClass, Failure, LossCause, Machine, Notice, Phase
+
+CAUSE_SECONDS = 300.0
+"""How long it is remembered why a pod went: longer than a plan can be late."""
 
 UNRESOLVED = Failure(ErrorClass.OTHER, "its name does not resolve yet")
 
@@ -39,6 +42,8 @@ class PodCache:
         """How pods will end, and the monotonic time at which that was first heard."""
         self._created: dict[str, int] = {}
         """Names that only our own create has shown so far, and the version it gave them."""
+        self._causes: dict[str, tuple[LossCause, float]] = {}
+        """Why pods went, and the monotonic time at which they did, in that order."""
         self._unplaced: dict[str, float] = {}
         """Names of the pods that no node takes; since when, in monotonic time."""
         self._told: Mapping[str, Failure] = {}
@@ -65,6 +70,9 @@ class PodCache:
                 self._put(reading)
             elif name in self._pods and self._pods[name].fingerprint.uid == pod["metadata"].get("uid"):
                 self._drop(name)
+                # Its last words may come together with its end. One that has none was deleted without any grace.
+                cause = reading[0].cause if reading is not None else None
+                self._causes[name] = cause or LossCause.DELETED, self._clock()
             return bool(self._dirty)
 
     def advance(self, version: str) -> None:
@@ -107,6 +115,14 @@ class PodCache:
             if any(machine != self._machines.get(name) for name, machine in changes.items()):
                 self._machines = _changed(self._machines, changes)
             return self._machines
+
+    def causes(self) -> Mapping[str, LossCause]:
+        """Why the pods went that went lately, as far as a watch has told."""
+        with self._lock:
+            before = self._clock() - CAUSE_SECONDS
+            while self._causes and self._causes[oldest := next(iter(self._causes))][1] < before:
+                del self._causes[oldest]
+            return {name: cause for name, (cause, _) in self._causes.items()}
 
     def _put(self, reading: Reading) -> str:
         """Remember what was read of a pod; its name."""

@@ -244,6 +244,12 @@ def is_deleted(cloud: Cloud) -> None:
     cloud.pods.delete(ONE)
 
 
+def is_collected(cloud: Cloud) -> None:
+    """As the garbage collector does with pods whose node is gone."""
+    is_disrupted("DeletionByPodGC", "PodGC: node no longer exists")(cloud)
+    cloud.pods.delete(ONE, grace=0)
+
+
 def ends(reason: str, message: str) -> Callable[[Cloud], None]:
     """A kubelet ended it, and says why."""
     return lambda cloud: cloud.pods.set_status(ONE, phase="Failed", reason=reason, message=message)
@@ -312,6 +318,25 @@ def test_why_a_pod_ended(
     machine = cloud.until(lambda machine: machine.phase is phase and machine.cause is cause, f"{phase}, {cause}")
     assert words in (machine.failure.text if machine.failure else "")
     assert (machine.notice is not None) is (phase is Phase.STOPPING)
+
+
+@pytest.mark.parametrize(
+    ("happens", "cause"),
+    [
+        pytest.param(is_evicted, LossCause.EVICTED, id="evicted"),
+        pytest.param(is_deleted, LossCause.DELETED, id="deleted"),
+        pytest.param(lambda cloud: cloud.pods.remove(ONE), LossCause.DELETED, id="deleted without any grace"),
+        pytest.param(is_collected, LossCause.NODE, id="failed and collected, because its node is gone"),
+    ],
+)
+def test_why_a_pod_went_is_known_although_no_look_saw_it_end(
+    cloud: Cloud, happens: Callable[[Cloud], None], cause: LossCause
+) -> None:
+    cloud.run(terminationGracePeriodSeconds=1)
+    happens(cloud)
+    until(lambda: not cloud.pods.names(), cloud.place.patience, what="the pod is gone")
+    cloud.place.until_gone(ONE)
+    assert cloud.place.look().causes == {ONE: cause}
 
 
 def test_a_pod_that_is_unready_for_a_while_is_the_same_machine(cloud: Cloud) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.backends.pod_cache import UNRESOLVED, PodCache
+from provisioner.backends.pod_cache import CAUSE_SECONDS, UNRESOLVED, PodCache
 from provisioner.backends.pods import Identity, Pod, Reading
 from provisioner.backends.resolver import Resolver
 from provisioner.model import Create, ErrorClass, Failure, LossCause, Notice, Phase
@@ -218,6 +218,32 @@ def test_a_server_whose_versions_are_no_numbers_is_followed_by_its_events_alone(
     assert cache.machines(0.0) == {}
     cache.apply("ADDED", pod(1, 1, resourceVersion="abd"))
     assert name(1) in cache.machines(0.0)
+
+
+# --- pods that went -------------------------------------------------------------------------------------------------
+
+GARBAGE = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
+
+
+def test_why_a_pod_went_is_known_although_no_look_saw_it_end(cache: PodCache, clock: Watch) -> None:
+    cache.replace(readings(pod(1, 5, "Running"), pod(2, 6, "Running"), pod(3, 7, "Running")), "9")
+    assert cache.causes() == {}
+    dead = {**pod(1, 10), "status": {"phase": "Failed", "conditions": [GARBAGE]}}
+    cache.apply("MODIFIED", dead)
+    cache.apply("DELETED", dead)
+    cache.apply("DELETED", pod(2, 11, "Running"))
+    assert cache.causes() == {name(1): LossCause.NODE, name(2): LossCause.DELETED}
+    clock.now += CAUSE_SECONDS
+    cache.apply("DELETED", pod(3, 12, "Running"))
+    assert len(cache.causes()) == 3
+    clock.now += 1
+    assert cache.causes() == {name(3): LossCause.DELETED}, "not for ever"
+
+
+def test_a_namesakes_end_says_nothing(cache: PodCache) -> None:
+    cache.replace(readings(pod(1, 5, uid="new")), "9")
+    cache.apply("DELETED", pod(1, 4, uid="old"))
+    assert cache.causes() == {}
 
 
 # --- pods that no node takes ------------------------------------------------------------------------------------------

@@ -253,6 +253,20 @@ def test_only_looks_begun_after_the_fact_count(before: Slot, counts_from: float)
     assert reflected(before, *early, *late).gone
 
 
+@pytest.mark.parametrize(
+    ("before", "cause"),
+    [
+        pytest.param(SUCCEEDED, LossCause.NODE, id="lost: by the place's last words"),
+        pytest.param(replace(SUCCEEDED, cause=LossCause.UNKNOWN), LossCause.NODE, id="better than what was seen"),
+        pytest.param(running(), LossCause.NODE, id="failed before it was told: the same"),
+        pytest.param(running(0, Verdict.RETURNED), None, id="we deleted it ourselves: no loss"),
+    ],
+)
+def test_why_a_machine_ended_that_no_look_saw_ending(before: Slot, cause: LossCause | None) -> None:
+    said = replace(snapshot(), causes={name(0): LossCause.NODE})
+    assert reflected(before, said, snapshot(began=SEEN + 1)).cause is cause
+
+
 def test_a_machine_that_reappears_was_never_absent() -> None:
     looks = [snapshot(), snapshot(machine(), began=SEEN + 1), snapshot(began=SEEN + 2)]
     after = reflected(SUCCEEDED, *looks)
