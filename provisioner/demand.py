@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from provisioner import pressure
 from provisioner.draft import OWNED, Draft
 from provisioner.model import (
+    NO_TEMPLATE,
     Create,
     DeferReason,
     DeleteReason,
@@ -144,7 +145,8 @@ class Places:
         if pool in self.busy:
             return Room(0, DeferReason.WINDOW, waits=True)
         cap = self._cap_room(pool, key, limits.max_machines)
-        window = min(pressure.room(known, self.pending[key], self.probes[key]), limits.max_pending - self.starting[key])
+        starting = self.starting[key] + self.starting[pool, NO_TEMPLATE]
+        window = min(pressure.room(known, self.pending[key], self.probes[key]), limits.max_pending - starting)
         if cap <= window:
             return Room(max(0, cap), DeferReason.CAP)
         return Room(max(0, window), DeferReason.WINDOW, waits=self._may_wait(key))
@@ -152,7 +154,9 @@ class Places:
     def _cap_room(self, pool: str, key: tuple[str, str], cap: int | None) -> int:
         if cap is None:
             return HF_MAXIMUM
-        return cap - self.occupied[key] - len(self._draft.unknown.get(pool, ()))
+        # A machine of which nobody knows the template may be of this one.
+        nameless = self.occupied[pool, NO_TEMPLATE] + len(self._draft.unknown.get(pool, ()))
+        return cap - self.occupied[key] - nameless
 
     def _may_wait(self, key: tuple[str, str]) -> bool:
         """A closed window is waited for, but not longer than ``spill_after``."""

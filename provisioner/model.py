@@ -25,6 +25,10 @@ SLOT_BLOCK = 100_000
 MAX_PREFIX_LENGTH = 63 - REQUEST_ID_LENGTH - SLOT_DIGITS - 2
 """Longest name prefix that keeps ``<prefix>-<request>-<slot>`` within a DNS label."""
 
+NO_TEMPLATE = "unknown"
+"""Template of machines whose request nobody knows: a word in metrics, and in an intent made again of nothing but names.
+No pool serves it, so nothing is ever made for it."""
+
 RETURN_ID_PREFIX = "ret-"
 """Tells a return request's id from a request's: getRequestStatus is given the id alone."""
 

@@ -16,6 +16,7 @@ from typing import Any
 from provisioner.answers import Answer
 from provisioner.durable import StateMissing, StateUnreadable
 from provisioner.model import (
+    NO_TEMPLATE,
     RETURN_ID_PREFIX,
     Intent,
     Memory,
@@ -24,9 +25,6 @@ from provisioner.model import (
     split_name,
 )
 from provisioner.store import IntentStore, MemoryStore, StateDir, StatusStore
-
-NO_TEMPLATE = "unknown"
-"""Template of a request of which only answer or machines are left. No pool serves it: nothing is ever made for it."""
 
 LONG_AGO = 0.0
 """Wall time of a request of which nobody knows when it was made: its deadline is over, nothing is made for it."""

@@ -12,6 +12,7 @@ from typing import Any
 from provisioner.durable import StateError
 from provisioner.metrics import Metrics
 from provisioner.model import (
+    NO_TEMPLATE,
     Limits,
     Look,
     LossCause,
@@ -33,9 +34,6 @@ log = logging.getLogger(__name__)
 
 QUIET_SECONDS = 60.0
 """A cycle that changed nothing is logged at most this often."""
-
-NO_TEMPLATE = "unknown"
-"""Label of machines whose request nobody knows."""
 
 DESIRED = frozenset({Verdict.OPEN, Verdict.SUCCEEDED})
 

@@ -520,6 +520,7 @@ class Story:
         the lock files beside it nothing would tell that it is old."""
         self.copies.clear()
         self.judge.loses(["intent", "memory", "status"])
+        self.judge.wiped = True
         self.ghosts = []  # of two loops whose epochs were counted anew nobody can say which is the older
         for path in Path(self.directory.name).iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -11,6 +11,7 @@ import pytest
 from provisioner.demand import HF_MAXIMUM, SLOW, ask, missing
 from provisioner.draft import Draft
 from provisioner.model import (
+    NO_TEMPLATE,
     Create,
     DeferReason,
     DeleteReason,
@@ -493,3 +494,11 @@ def test_an_open_machine_elsewhere_does_not_explain_a_full_window() -> None:
     pending = record(slot(0, request=OTHER), slot(1, request=OTHER), id_=OTHER, template="U")
     draft = asked(memory(pending, record(count=2)), snapshot(machine(0, request=OTHER)), limits=two)
     assert Counter(create.template for create in draft.creates) == {TEMPLATE: 2}
+
+
+@pytest.mark.parametrize("cap", ["max_machines", "max_pending"])
+def test_a_machine_of_which_nobody_knows_the_template_may_be_of_any(cap: str) -> None:
+    """Intent was made again of names that run: they take their place under every template's cap."""
+    nameless = record(slot(0, request=OTHER), slot(1, request=OTHER), id_=OTHER, template=NO_TEMPLATE, count=0)
+    draft = asked(memory(nameless, record(count=9)), limits=limits(pool("a", **{cap: 4})))
+    assert len(draft.creates) == 2

@@ -12,8 +12,8 @@ import pytest
 
 from provisioner.answers import Answer
 from provisioner.durable import StateMissing, StateTooNew, StateUnwritable
-from provisioner.model import Brake, BrakeReason, Memory, RequestStatus, Verdict
-from provisioner.recovery import LONG_AGO, NO_TEMPLATE, Recovery, apply, read_files, recovery
+from provisioner.model import NO_TEMPLATE, Brake, BrakeReason, Memory, RequestStatus, Verdict
+from provisioner.recovery import LONG_AGO, Recovery, apply, read_files, recovery
 from provisioner.status import request_answer, return_answer
 from provisioner.store import IntentStore, StateDir, StateStale
 from tests.unit.core import NOW, OTHER, PREFIX, REQUEST, TEMPLATE, giving_back, memory, name, record, running
