@@ -23,6 +23,7 @@ from provisioner.model import (
     ReturnRecord,
     Slot,
     Verdict,
+    evolve,
     split_name,
 )
 from provisioner.returns import DELETE_AGAIN, find_slot, proven_absent
@@ -60,7 +61,7 @@ def adopt(draft: Draft) -> None:
                 continue
             slot = draft.slot(*parts)
             if slot is not None and not slot.pool and slot.verdict not in OWNED:
-                draft.put(record.id, replace(slot, pool=pool, gone=False, delete=slot.delete or DeleteReason.FAILED))
+                draft.put(record.id, evolve(slot, pool=pool, gone=False, delete=slot.delete or DeleteReason.FAILED))
                 names.remove(name)
             if slot is not None or record.ended is not None:
                 continue

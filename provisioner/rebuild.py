@@ -34,6 +34,7 @@ from provisioner.model import (
     Slot,
     Snapshot,
     Verdict,
+    evolve,
     split_name,
 )
 from provisioner.status import NOT_OURS, RETURNED_EARLY
@@ -188,18 +189,18 @@ def _slot(
         launched=entry["launchtime"] if entry else (machine.launched if machine else 0),
     )
     if entry is not None and told == "fail":
-        closed = replace(slot, closed=now, delete=DeleteReason.FAILED, gone=machine is None)
+        closed = evolve(slot, closed=now, delete=DeleteReason.FAILED, gone=machine is None)
         if entry["message"] in (CANCELLED_MESSAGE, RETURNED_EARLY):
-            return replace(closed, verdict=Verdict.CANCELLED, delete=DeleteReason.CANCELLED)
-        return replace(closed, submitted=None, verdict=Verdict.FAILED, failure=_failure(entry["message"]))
+            return evolve(closed, verdict=Verdict.CANCELLED, delete=DeleteReason.CANCELLED)
+        return evolve(closed, submitted=None, verdict=Verdict.FAILED, failure=_failure(entry["message"]))
     if returned:
         verdict = Verdict.RETURNED if ended else Verdict.CANCELLED
         reason = DeleteReason.RETURNED if ended else DeleteReason.CANCELLED
-        return replace(slot, verdict=verdict, closed=now, delete=reason, gone=machine is None)
+        return evolve(slot, verdict=verdict, closed=now, delete=reason, gone=machine is None)
     if machine is None:
         verdict = Verdict.LOST if ended else Verdict.FAILED
-        return replace(slot, verdict=verdict, closed=now, delete=DeleteReason.LOST, gone=True)
-    return replace(slot, verdict=Verdict.SUCCEEDED) if ended else slot
+        return evolve(slot, verdict=verdict, closed=now, delete=DeleteReason.LOST, gone=True)
+    return evolve(slot, verdict=Verdict.SUCCEEDED) if ended else slot
 
 
 def _failure(message: str) -> Failure | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import Enum
 from types import NoneType
 from typing import Any, NamedTuple, cast, get_args, get_origin, get_type_hints
@@ -54,19 +54,19 @@ def as_is(value: Any) -> Any:
 
 
 class Shape:
-    """How one dataclass is stored: its columns, their rules and their defaults."""
+    """How one record (a dataclass or a named tuple) is stored: its columns, their rules and their defaults."""
 
     def __init__(self, kind: type, columns: Sequence[str], rules: Rules) -> None:
         self._kind = kind
         hints = get_type_hints(kind)
-        known = {field.name: field for field in fields(kind)}
+        known = _defaults(kind)
         if unknown := [name for name in columns if name not in known]:
             raise RecordError(f"{kind.__name__} has unknown fields: {', '.join(unknown)}")
         self.columns = tuple(columns)
         self._rules = {name: rules.rule(hints[name]) for name in columns}
         self._encoders = [self._rules[name].encode for name in columns]
         self._decoders = [self._rules[name].decode for name in columns]
-        self._defaults = [_default(known[name]) for name in columns]
+        self._defaults = [known[name] for name in columns]
 
     def row(self, value: Any) -> list[Any]:
         """The values in the order of the columns; trailing defaults left out."""
@@ -109,8 +109,19 @@ class Shape:
             raise RecordError(str(error)) from error
 
 
-def _default(field: Field[Any]) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
+def _is_record(hint: Any) -> bool:
+    return is_dataclass(hint) or hasattr(hint, "_field_defaults")
+
+
+def _defaults(kind: type) -> dict[str, Any]:
+    """The fields of a dataclass or a named tuple with their defaults; MISSING for one that has none."""
+    if not is_dataclass(kind):
+        own: type[Any] = kind
+        return {name: own._field_defaults.get(name, MISSING) for name in own._fields}
+    return {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(kind)
+    }
 
 
 class Rules:
@@ -121,9 +132,9 @@ class Rules:
         self._shapes: dict[type, Shape] = {}
 
     def shape(self, kind: type) -> Shape:
-        """How a dataclass is stored."""
+        """How a record is stored."""
         if kind not in self._shapes:
-            columns = self._columns.get(kind.__name__, [field.name for field in fields(kind)])
+            columns = self._columns.get(kind.__name__, [*_defaults(kind)])
             self._shapes[kind] = Shape(kind, columns, self)
         return self._shapes[kind]
 
@@ -142,7 +153,7 @@ class Rules:
         if origin is Mapping:
             key = self.rule(parts[0])
             return _mapping(key if _is_text(parts[0]) else _text_key(key), self.rule(parts[1]))
-        if is_dataclass(hint):
+        if _is_record(hint):
             shape = self.shape(cast(type, hint))
             return Rule(shape.row, shape.from_row) if hint in ROWS else Rule(shape.document, shape.from_document)
         if isinstance(hint, type) and issubclass(hint, Enum):

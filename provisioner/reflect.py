@@ -6,6 +6,7 @@ Pure: no I/O, no clock, no logger.
 from __future__ import annotations
 
 from collections.abc import Set
+from typing import Any
 
 from provisioner import pressure
 from provisioner.draft import OWNED, SOON, Draft
@@ -86,27 +87,27 @@ def _unchanged(slot: Slot, machine: Machine) -> bool:
 def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, began: Began) -> None:
     if slot.verdict not in OWNED:
         _remains(draft, record, slot, machine)
-        return
-    known = slot.seen
-    if not known:  # whatever became of its create call, it was applied
-        submitted = slot.opened if slot.submitted is None else slot.submitted
-        slot = evolve(slot, seen=True, accepted=True, submitted=submitted)
-        draft.put(record.id, slot)
-    if known and slot.fingerprint.differs(machine.fingerprint):
+    elif slot.seen and slot.fingerprint.differs(machine.fingerprint):
         _end(draft, record, slot, REPLACED, machine.cause or LossCause.UNKNOWN)
     elif machine.phase is Phase.GONE:
-        _end(draft, record, slot, machine.failure or ENDED, machine.cause or LossCause.UNKNOWN)
+        _end(draft, record, _applied(slot), machine.failure or ENDED, machine.cause or LossCause.UNKNOWN)
     elif machine.phase is Phase.STOPPING and slot.verdict is Verdict.OPEN:
-        _end(draft, record, slot, machine.failure or ENDED, machine.cause or LossCause.DELETED)
+        _end(draft, record, _applied(slot), machine.failure or ENDED, machine.cause or LossCause.DELETED)
     else:
         _follow(draft, record, slot, machine, began)
+
+
+def _applied(slot: Slot, **changes: Any) -> Slot:
+    """A slot whose machine is there, with some fields changed: whatever became of its create call, it was applied."""
+    submitted = slot.opened if slot.submitted is None else slot.submitted
+    return evolve(slot, seen=True, accepted=True, submitted=submitted, **changes)
 
 
 def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, began: Began) -> None:
     """A machine that is there and may stay: remember what HF and later comparisons need."""
     runs = slot.ran is None and machine.phase is Phase.RUNNING
     known = slot.ran is not None or runs
-    changed = evolve(
+    changed = _applied(
         slot,
         absent=None,
         ran=draft.now if runs else slot.ran,
@@ -121,7 +122,7 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, b
         gated=machine.gated,
         lifted=draft.now if slot.gated and not machine.gated else slot.lifted,
     )
-    if runs or changed != slot:
+    if changed != slot:
         draft.put(record.id, changed)
     if runs:
         began.setdefault((slot.pool, record.template), []).append(changed.submitted or slot.opened)

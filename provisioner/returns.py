@@ -18,6 +18,7 @@ from provisioner.model import (
     ReturnResult,
     Slot,
     Verdict,
+    evolve,
     split_name,
 )
 
@@ -80,7 +81,7 @@ def _take_back(draft: Draft, record: RequestRecord, slot: Slot) -> Slot:
     draft.update(record.id, ended=RequestStatus.COMPLETE_WITH_ERROR)
     if slot.verdict is Verdict.SUCCEEDED:
         return draft.close(draft.record(record.id), slot, Verdict.RETURNED, reason=DeleteReason.CANCELLED)
-    marked = replace(slot, delete=DeleteReason.CANCELLED)
+    marked = evolve(slot, delete=DeleteReason.CANCELLED)
     draft.put(record.id, marked)
     return marked
 

@@ -6,7 +6,6 @@ import json
 import shutil
 import textwrap
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from provisioner.model import (
     Slot,
     Unobserved,
     Verdict,
+    evolve,
 )
 from provisioner.store import StateDir
 
@@ -124,7 +124,7 @@ def test_status_names_a_stuck_machine_until_it_is_gone(site: Path, capsys: pytes
     capsys.readouterr()
     for slot, code, named in (
         (stuck, 1, [{"machine": stuck.name, "pool": "gke-main"}]),
-        (replace(stuck, gone=True), 0, []),
+        (evolve(stuck, gone=True), 0, []),
     ):
         record = RequestRecord("abcdefghij", "GkePod", 1, 0.0, 60.0, {1: slot})
         state.memory.write(Memory(provisioner="demoinst", requests={record.id: record}))

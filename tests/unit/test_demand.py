@@ -25,6 +25,7 @@ from provisioner.model import (
     Slot,
     Snapshot,
     Verdict,
+    evolve,
 )
 from tests.unit.core import (
     BEFORE,
@@ -330,8 +331,8 @@ UNKNOWN = slot(accepted=False, submitted=NOW - 30)
         pytest.param(UNKNOWN, None, NOW - 30, False, id="no look since: not yet"),
         pytest.param(UNKNOWN, BACKING_OFF, NOW - 1, False, id="the pool backs off: not yet"),
         pytest.param(UNKNOWN, PROBING, NOW - 1, True, id="the pool is probed: it is the probe"),
-        pytest.param(replace(UNKNOWN, accepted=True), None, NOW - 1, False, id="accepted: pending, never repeated"),
-        pytest.param(replace(UNKNOWN, seen=True), None, NOW - 1, False, id="seen: never repeated"),
+        pytest.param(evolve(UNKNOWN, accepted=True), None, NOW - 1, False, id="accepted: pending, never repeated"),
+        pytest.param(evolve(UNKNOWN, seen=True), None, NOW - 1, False, id="seen: never repeated"),
     ],
 )
 def test_a_create_of_unknown_outcome(one: Slot, learned: Pressure | None, began: float, repeated: bool) -> None:

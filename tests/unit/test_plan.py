@@ -32,6 +32,7 @@ from provisioner.model import (
     Snapshot,
     Unobserved,
     Verdict,
+    evolve,
 )
 from provisioner.returns import DELETE_AGAIN
 from tests.unit.core import (
@@ -146,7 +147,7 @@ GATES = limits(pool("a", boot_deadline=600.0, gated_deadline=1000.0, spill_after
     ],
 )
 def test_gates_have_a_deadline_of_their_own(one: Slot, seen: Machine, timed_out: bool, due: float | None) -> None:
-    made = plan(memory(record(replace(one, seen=True, failure=seen.failure))), snapshot(seen), limits=GATES)
+    made = plan(memory(record(evolve(one, seen=True, failure=seen.failure))), snapshot(seen), limits=GATES)
     ended = after(made).slots[0]
     assert (ended.verdict is Verdict.FAILED) is timed_out
     if timed_out:

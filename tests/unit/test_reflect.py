@@ -20,6 +20,7 @@ from provisioner.model import (
     Slot,
     Snapshot,
     Verdict,
+    evolve,
 )
 from provisioner.reflect import ENDED, LATE_CREATE, REPLACED, VANISHED, reflect
 from tests.unit.core import (
@@ -257,7 +258,7 @@ def test_only_looks_begun_after_the_fact_count(before: Slot, counts_from: float)
     ("before", "cause"),
     [
         pytest.param(SUCCEEDED, LossCause.NODE, id="lost: by the place's last words"),
-        pytest.param(replace(SUCCEEDED, cause=LossCause.UNKNOWN), LossCause.NODE, id="better than what was seen"),
+        pytest.param(evolve(SUCCEEDED, cause=LossCause.UNKNOWN), LossCause.NODE, id="better than what was seen"),
         pytest.param(running(), LossCause.NODE, id="failed before it was told: the same"),
         pytest.param(running(0, Verdict.RETURNED), None, id="we deleted it ourselves: no loss"),
     ],

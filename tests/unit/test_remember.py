@@ -19,6 +19,7 @@ from provisioner.model import (
     Pressure,
     Slot,
     Verdict,
+    evolve,
 )
 from provisioner.remember import RETRY_DELETE, remember
 from provisioner.returns import DELETE_AGAIN
@@ -56,7 +57,7 @@ def kept(known: Memory) -> Slot:
 
 def test_an_accepted_create_is_remembered_and_its_slot_stays_open() -> None:
     known = after(ASKED, Outcome(CREATE))
-    assert kept(known) == replace(ASKED, accepted=True)
+    assert kept(known) == evolve(ASKED, accepted=True)
 
 
 @pytest.mark.parametrize(
@@ -144,9 +145,9 @@ def test_a_throttled_create_waits_as_long_as_the_place_said_and_the_window_stays
 @pytest.mark.parametrize(
     ("one", "create", "expected"),
     [
-        pytest.param(ASKED, CREATE, replace(ASKED, submitted=None), id="its only create: it was never sent"),
+        pytest.param(ASKED, CREATE, evolve(ASKED, submitted=None), id="its only create: it was never sent"),
         pytest.param(ASKED, replace(CREATE, again=True), ASKED, id="repeated: the first may have been applied"),
-        pytest.param(replace(ASKED, seen=True), CREATE, replace(ASKED, seen=True), id="it is there: nothing"),
+        pytest.param(evolve(ASKED, seen=True), CREATE, evolve(ASKED, seen=True), id="it is there: nothing"),
         pytest.param(slot(), CREATE, slot(), id="it was accepted: nothing"),
         pytest.param(
             slot(0, Verdict.CANCELLED, accepted=False), CREATE,

@@ -40,6 +40,7 @@ from provisioner.model import (
     TemplateLimits,
     Unobserved,
     Verdict,
+    evolve,
     machine_name,
 )
 from provisioner.reconcile import CycleReport
@@ -120,7 +121,7 @@ def test_machines_are_counted_by_the_template_of_their_request(metrics: Metrics,
 
 
 def test_machines_that_were_asked_for_and_not_yet_seen_are_submitted(metrics: Metrics, reporter: Reporter) -> None:
-    slots = (slot(1), replace(slot(2), submitted=110.0), replace(slot(3), submitted=110.0, seen=True))
+    slots = (slot(1), evolve(slot(2), submitted=110.0), evolve(slot(3), submitted=110.0, seen=True))
 
     reporter(report(memory(record(*slots))))
 
@@ -217,14 +218,14 @@ def test_machines_that_hf_no_longer_lists_are_counted_after_a_day(metrics: Metri
 
 
 def test_slots_set_aside_wait_in_a_gauge(metrics: Metrics, reporter: Reporter) -> None:
-    reporter(report(memory(record(slot(1), replace(slot(2), set_aside=True)))))
+    reporter(report(memory(record(slot(1), evolve(slot(2), set_aside=True)))))
 
     assert value(metrics, "hf_provisioner_slots_set_aside") == 1
 
 
 def test_a_start_counts_once_from_request_to_running(metrics: Metrics, reporter: Reporter) -> None:
     name = "hf_provisioner_machine_startup_seconds"
-    running = memory(record(replace(slot(1), ran=142.0)))
+    running = memory(record(evolve(slot(1), ran=142.0)))
     reporter(report(memory(record(slot(1)))))
     reporter(report(running))
     reporter(report(replace(running, generation=2)))
@@ -234,17 +235,17 @@ def test_a_start_counts_once_from_request_to_running(metrics: Metrics, reporter:
 
 
 def test_machines_that_ran_before_this_process_are_no_starts(metrics: Metrics, reporter: Reporter) -> None:
-    reporter(report(memory(record(replace(slot(1), ran=142.0)))))
+    reporter(report(memory(record(evolve(slot(1), ran=142.0)))))
 
     assert value(metrics, "hf_provisioner_machine_startup_seconds_count", pool="pool", template="T") is None
 
 
 def test_a_shutdown_counts_from_return_to_gone(metrics: Metrics, reporter: Reporter) -> None:
     name = "hf_provisioner_machine_shutdown_seconds"
-    returned = replace(slot(1, Verdict.RETURNED), closed=150.0, delete=DeleteReason.RETURNED)
-    failed = replace(slot(2, Verdict.FAILED), closed=150.0, delete=DeleteReason.FAILED)
+    returned = evolve(slot(1, Verdict.RETURNED), closed=150.0, delete=DeleteReason.RETURNED)
+    failed = evolve(slot(2, Verdict.FAILED), closed=150.0, delete=DeleteReason.FAILED)
     reporter(report(memory(record(returned, failed))))
-    reporter(report(memory(record(replace(returned, gone=True), replace(failed, gone=True)))))
+    reporter(report(memory(record(evolve(returned, gone=True), evolve(failed, gone=True)))))
 
     assert value(metrics, f"{name}_count", pool="pool") == 1
     assert value(metrics, f"{name}_sum", pool="pool") == 50
@@ -353,10 +354,10 @@ def test_a_stuck_machine_is_counted_until_it_is_gone_and_logged_once(
     metrics: Metrics, reporter: Reporter, caplog: pytest.LogCaptureFixture
 ) -> None:
     closed = slot(0, Verdict.RETURNED)
-    stuck = replace(closed, stuck=True)
+    stuck = evolve(closed, stuck=True)
     name, counts, warnings = "hf_provisioner_machines_stuck", [], []
     with caplog.at_level("WARNING"):
-        for one in (closed, stuck, replace(stuck, delete_sent=1.0), replace(stuck, gone=True)):
+        for one in (closed, stuck, evolve(stuck, delete_sent=1.0), evolve(stuck, gone=True)):
             reporter(report(memory(record(one))))
             counts.append(value(metrics, name, pool="pool"))
             warnings.append(len(caplog.records))

@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -48,7 +48,7 @@ def small_values() -> Iterator[None]:
 
 def filled(kind: type, **chosen: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Values of a dataclass in which every field is drawn, also those that have a default."""
-    return st.builds(kind, **{field.name: chosen.get(field.name, ...) for field in dataclasses.fields(kind)})
+    return st.builds(kind, **{name: chosen.get(name, ...) for name in get_type_hints(kind)})
 
 
 def mappings(keys: st.SearchStrategy[Any], values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
