@@ -14,7 +14,6 @@ from provisioner.backends.kube_api import USUAL_TIMES, Document, KubeError, Kube
 from provisioner.backends.kube_login import connect
 from provisioner.backends.namespace import Namespaces
 from provisioner.backends.pod_cache import PodCache
-from provisioner.backends.pod_events import PodEvents
 from provisioner.backends.pod_spec import PodSpec, PodSpecFile
 from provisioner.backends.pod_watch import pods_path
 from provisioner.backends.pods import Identity, is_terminating
@@ -45,18 +44,15 @@ class GkeBackend:
         self.pace = pool.observe_seconds
         self._identity = Identity(provisioner, pool.name)
         self._path = pods_path(pool.namespace)
-        self._events_path = f"/api/v1/namespaces/{pool.namespace}/events"
         self._spec = PodSpecFile(pool.pod_spec, pool.namespace)
         self._resolver = Resolver() if pool.require_dns else None
         self._cache = PodCache(self._identity, resolver=self._resolver)
         self._namespace = (namespaces or Namespaces()).join(pool, self._cache, partial(connect, pool, times))
         self._api = self._namespace.api
-        self._events: PodEvents | None = None
 
     def start(self, wake: Callable[[], None]) -> None:
         """Watch from now on; without it every look lists the pods."""
         self._namespace.watch(self._cache, wake)
-        self._events = PodEvents(self._api, self._events_path, self._cache, wake=wake)
 
     def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
         """Everything of ours in the namespace.
@@ -65,8 +61,6 @@ class GkeBackend:
         that a silent stream takes to be noticed.
         """
         self._namespace.refresh(self._cache)
-        if self._events is not None:
-            self._events.look()
         foreign = self._foreign(strangers)
         return Snapshot(
             pool=self.pool,
@@ -92,8 +86,6 @@ class GkeBackend:
     def close(self) -> None:
         """End the watch, if no other pool needs it, and the connections: those in use stay, new ones are made."""
         self._namespace.leave(self._cache)
-        if self._events is not None:
-            self._events.close()
         if self._resolver is not None:
             self._resolver.close()
         self._api.connections.clear()

@@ -1,4 +1,4 @@
-"""What pools have in common: those of one cluster its connections, those of one namespace a watch."""
+"""What pools share: those of one cluster its connections, those of one namespace a watch and the reading of events."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from provisioner.backends.kube_api import KubeApi
 from provisioner.backends.pod_cache import Listing, PodCache, PodCaches
+from provisioner.backends.pod_events import PodEvents
 from provisioner.backends.pod_watch import PodWatch, list_pods
 from provisioner.backends.pods import ID_LABEL
 from provisioner.settings import GkePool
@@ -20,6 +21,7 @@ class Namespace:
         """True once the watch has begun; also after its end."""
         self._caches = PodCaches()
         self._watch = PodWatch(api, name, f"{ID_LABEL}={provisioner}", self._caches)
+        self._events = PodEvents(api, name, self._caches)
 
     def join(self, cache: PodCache) -> None:
         """A pool's cache is kept by this namespace from now on."""
@@ -33,9 +35,13 @@ class Namespace:
             self._watch.start()
 
     def refresh(self, cache: PodCache) -> None:
-        """Make sure that the cache is complete and current: by the watch, else by a list; BackendError if it is not."""
+        """Make sure that the cache is complete and current: by the watch, else by a list; BackendError if it is not.
+
+        Beside a watch, what is said of pods that no node takes is read in the background.
+        """
         if self.watched:
             self._watch.check()
+            self._events.look()
             return
         listing = Listing([cache.identity])
         version = list_pods(self.api, self._name, cache.identity.selector, listing)
@@ -46,6 +52,7 @@ class Namespace:
         self._caches.remove(cache)
         if self.watched and not self._caches:
             self._watch.close()
+            self._events.close()
 
 
 class Namespaces:

@@ -250,6 +250,16 @@ class PodCaches:
             if cache.apply(kind, pod):
                 wake()
 
+    def unplaced(self, seconds: float) -> frozenset[str]:
+        """Uids of the pods of all pools that no node has taken for so long."""
+        return frozenset().union(*(cache.unplaced(seconds) for cache in self._wakes))
+
+    def explain(self, told: Mapping[str, Failure]) -> None:
+        """Take what was said of them, by uid."""
+        for cache, wake in self._wakes.items():
+            if cache.explain(told):
+                wake()
+
     def advance(self, version: str) -> None:
         """Take a bookmark of the watch."""
         for cache in self._wakes:

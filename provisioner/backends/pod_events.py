@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from provisioner.backends import BackendError
 from provisioner.backends.kube_api import KubeApi, words
-from provisioner.backends.pod_cache import PodCache
+from provisioner.backends.pod_cache import PodCaches
 from provisioner.model import ErrorClass, Failure
 
 log = logging.getLogger(__name__)
@@ -36,23 +36,29 @@ CLOSE_SECONDS = 2.0
 
 
 class PodEvents:
-    """Reads in the background what the autoscaler says of the pods in a cache that no node takes."""
+    """Reads in the background what the autoscaler says of the pods in these caches that no node takes."""
 
-    def __init__(self, api: KubeApi, path: str, cache: PodCache, *, wake: Callable[[], None]) -> None:
-        self._api, self._path, self._cache, self._wake = api, path, cache, wake
+    def __init__(self, api: KubeApi, namespace: str, caches: PodCaches) -> None:
+        self._api, self._caches = api, caches
+        self._path = f"/api/v1/namespaces/{namespace}/events"
+        self._lock = threading.Lock()
+        """Each pool looks in a thread of its own."""
         self._due = 0.0
         """Monotonic time before which nothing is read."""
         self._reading: threading.Thread | None = None
 
     def look(self) -> None:
         """Begin to read if pods have waited long enough, and the last reading is past; returns at once."""
-        if time.monotonic() < self._due or (self._reading is not None and self._reading.is_alive()):
-            return
-        uids = self._cache.unplaced(self._api.times.unplaced)
-        if uids:
-            self._due = time.monotonic() + self._api.times.events
-            self._reading = threading.Thread(target=self._read, args=(uids,), name=f"events {self._path}", daemon=True)
-            self._reading.start()
+        with self._lock:
+            if time.monotonic() < self._due or (self._reading is not None and self._reading.is_alive()):
+                return
+            uids = self._caches.unplaced(self._api.times.unplaced)
+            if uids:
+                self._due = time.monotonic() + self._api.times.events
+                self._reading = threading.Thread(
+                    target=self._read, args=(uids,), name=f"events {self._path}", daemon=True
+                )
+                self._reading.start()
 
     def close(self) -> None:
         """Wait a moment for a reading that is under way."""
@@ -60,7 +66,7 @@ class PodEvents:
             self._reading.join(CLOSE_SECONDS)
 
     def _read(self, uids: Collection[str]) -> None:
-        """Tell the cache what is said of these pods."""
+        """Tell the caches what is said of these pods."""
         try:
             told = explanations(self._list(), uids)
         except BackendError as error:
@@ -68,8 +74,7 @@ class PodEvents:
             facts = {"path": self._path, "error": str(failure.error), "text": failure.text}
             log.warning("Events of waiting pods could not be read", extra=facts)
             return
-        if self._cache.explain(told):
-            self._wake()
+        self._caches.explain(told)
 
     def _list(self) -> Iterator[Event]:
         """The autoscaler's Events on pods, page by page: a selector cannot name more than one reason."""

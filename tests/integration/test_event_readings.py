@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,17 @@ from provisioner.backends import pod_events
 from provisioner.backends.kube_api import KubeTimes
 from provisioner.backends.kube_login import connect
 from provisioner.backends.namespace import Namespaces
-from provisioner.backends.pod_cache import PodCache
+from provisioner.backends.pod_cache import PodCache, PodCaches
 from provisioner.backends.pod_events import REASONS, PodEvents
 from provisioner.backends.pods import Identity
-from provisioner.model import Create, ErrorClass
+from provisioner.model import Create, ErrorClass, Failure
 from provisioner.settings import GkePool
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
 from tests.kube_cloud import QUICK, SPACE
 from tests.waiting import until
 
-IDENTITY = Identity("demo", "gke-main")
+POOLS = Identity("demo", "gke-main"), Identity("demo", "gke-spare")
 NO_NODE = Fault("stockout", params={"words": "GCE quota exceeded"})
 
 
@@ -39,33 +40,47 @@ class Bench:
         self.impose(NO_NODE, *faults)
         pool = GkePool(name="gke-main", namespace=SPACE, pod_spec=spec, kubeconfig=Path(simulator.kubeconfig))
         api = connect(pool, KubeTimes(**({"unplaced": 0.0} | times)))
-        self.cache = PodCache(IDENTITY)
-        self._namespace = Namespaces().join(pool, self.cache, lambda: api)
-        self.woken: list[None] = []
-        path = f"/api/v1/namespaces/{SPACE}/events"
-        self.events = PodEvents(api, path, self.cache, wake=lambda: self.woken.append(None))
+        namespaces = Namespaces()
+        self.woken: set[str] = set()
+        self.caches = PodCaches()
+        self._pools = [PodCache(identity) for identity in POOLS]
+        for cache in self._pools:
+            self._namespace = namespaces.join(pool, cache, lambda: api)
+            self.caches.add(cache, partial(self.woken.add, cache.identity.pool))
+        self.events = PodEvents(api, SPACE, self.caches)
         simulator.call(lambda cloud: [cloud.cluster.create(SPACE, manifest(number)) for number in range(pods)])
-        until(lambda: self.look() and len(self.cache.unplaced(0.0)) == pods, 10, what="no node takes the pods")
+        until(lambda: len(self.unplaced()) == pods, 10, what="no node takes the pods")
 
     def impose(self, *faults: Fault) -> None:
         self.simulator.impose(faults, {"gke": QUICK})
 
+    def unplaced(self) -> frozenset[str]:
+        """The pods are looked at; those that no node takes."""
+        for cache in self._pools:
+            self._namespace.refresh(cache)
+        return self.caches.unplaced(0.0)
+
     def look(self) -> bool:
         """As the backend looks: the pods, then what is said of them."""
-        self._namespace.refresh(self.cache)
+        self.unplaced()
         self.events.look()
         return True
 
     def texts(self) -> list[str]:
         self.look()
-        return [machine.failure.text if machine.failure else "" for machine in self.cache.machines(0.0).values()]
+        return [failure.text if failure else "" for failure in self.failures()]
+
+    def failures(self) -> list[Failure | None]:
+        return [machine.failure for pool in self._pools for machine in pool.machines(0.0).values()]
 
     def calls(self) -> int:
         return self.simulator.call(lambda cloud: cloud.world.calls["events.list"])
 
 
 def manifest(number: int) -> dict[str, Any]:
-    labels = IDENTITY.labels(Create(name(number), "gke-main", "small", "abcdefghij"))
+    """Of a pod of one pool or the other."""
+    identity = POOLS[number % 2]
+    labels = identity.labels(Create(name(number), identity.pool, "small", "abcdefghij"))
     containers = [{"name": "main", "image": "busybox"}]
     return {"metadata": {"name": name(number), "labels": labels}, "spec": {"containers": containers}}
 
@@ -76,14 +91,15 @@ def simulator() -> Iterator[Simulator]:
         yield running
 
 
-def test_once_in_a_while_events_are_read_one_list_for_each_reason(simulator: Simulator, tmp_path: Path) -> None:
-    bench = Bench(simulator, tmp_path)
+def test_once_in_a_while_events_are_read_for_all_pools_one_list_for_each_reason(
+    simulator: Simulator, tmp_path: Path
+) -> None:
+    bench = Bench(simulator, tmp_path, pods=2)
     until(lambda: all("GCE quota exceeded" in text for text in bench.texts()), 10, what="the words are told")
     for _ in range(50):
         bench.look()
     assert bench.calls() == len(REASONS)
-    assert bench.woken
-    assert bench.cache.machines(0.0)[name(0)].failure == bench.cache.machines(1.0)[name(0)].failure
+    assert bench.woken == {identity.pool for identity in POOLS}
 
 
 def test_they_are_read_again_when_their_time_has_come_and_no_more_once_there_is_a_node(
@@ -92,7 +108,7 @@ def test_they_are_read_again_when_their_time_has_come_and_no_more_once_there_is_
     bench = Bench(simulator, tmp_path, events=0.05)
     until(lambda: bench.look() and bench.calls() >= 3 * len(REASONS), 10, what="a third reading")
     bench.impose()
-    until(lambda: bench.look() and not bench.cache.unplaced(0.0), 10, what="there is a node")
+    until(lambda: not bench.unplaced(), 10, what="there is a node")
     bench.events.close()
     before = bench.calls()
     for _ in range(50):
@@ -124,7 +140,7 @@ def test_a_refused_reading_is_a_line_in_the_log_and_nothing_else(
         until(lambda: bench.look() and bench.calls() >= 2, 10, what="events are asked for again")
         bench.events.close()
     assert {record.message for record in caplog.records} == {"Events of waiting pods could not be read"}
-    (machine,) = bench.cache.machines(0.0).values()
-    assert machine.failure is not None
-    assert machine.failure.error is ErrorClass.STOCKOUT
-    assert machine.failure.text.startswith("Unschedulable: 0/")
+    (failure,) = bench.failures()
+    assert failure is not None
+    assert failure.error is ErrorClass.STOCKOUT
+    assert failure.text.startswith("Unschedulable: 0/")
