@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tests import pubsub_emulator
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from tests.kube.cluster import Cluster, GivenCluster
     from tests.kube.proxy import Proxy
     from tests.kube.space import Space
+
+settings.register_profile("steady", derandomize=True, deadline=None)
+settings.load_profile("steady")
+"""The same examples in each run, however busy the machine is: a change fails a test, chance does not."""
 
 NO_CLUSTER = "needs a real Kubernetes API server: run 'make test-kube'"
 
