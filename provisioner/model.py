@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 REQUEST_ID_LENGTH = 10
 """Characters of [a-z0-9] in a request id: 50 random bits, so an id never returns even when every state file is lost."""
@@ -341,9 +341,8 @@ class Slot(NamedTuple):
     """When its machine was first seen held back no more: its boot counts from then."""
 
 
-def evolve(slot: Slot, **changes: Any) -> Slot:
-    """The slot with some fields changed."""
-    return slot._replace(**changes)
+evolve = Slot._replace
+"""``evolve(slot, field=value, …)``: the slot with some fields changed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,8 @@ class _Last:
     rendered: status.Rendered = field(default_factory=dict)
     lost: Mapping[str, object] = field(default_factory=dict)
     available: Mapping[str, int] = field(default_factory=dict)
+    counted: tuple[Memory, Limits] | None = None
+    """What ``available`` was counted from."""
     published: bool = False
     unpublished: bool = False
     """A memory was recorded whose answers could not be published."""
@@ -403,16 +405,20 @@ class Reconciler:
         before = self._last.rendered
         rendered = status.render(self.memory, before, self.limits.prefix)
         lost = status.losses(self.memory, self._contacts.known, self.limits.prefix, now)
-        available = status.available(self.memory, self.limits)
+        counted, available = (self.memory, self.limits), self._last.available
+        before_counted = self._last.counted or (None, None)
+        if any(one is not other for one, other in zip(counted, before_counted, strict=True)):
+            available = status.available(*counted)
         same = len(rendered) == len(before) and all(before.get(id_) is entry for id_, entry in rendered.items())
         same = same and lost == self._last.lost and available == self._last.available
         if self._last.published and same and self._state.status.exists():
+            self._last.counted = counted
             return
         self._check()
         self._last.unpublished = True
         self._state.status.write({id_: answer for id_, (_, answer) in rendered.items()}, lost, available)
         self._last.rendered, self._last.lost, self._last.available = rendered, dict(lost), available
-        self._last.published = True
+        self._last.published, self._last.counted = True, counted
         self._last.unpublished = False
 
     def _forget(self, plan: Plan) -> None:

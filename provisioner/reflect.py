@@ -6,7 +6,6 @@ Pure: no I/O, no clock, no logger.
 from __future__ import annotations
 
 from collections.abc import Set
-from typing import Any
 
 from provisioner import pressure
 from provisioner.draft import OWNED, SOON, Draft
@@ -97,18 +96,25 @@ def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, 
         _follow(draft, record, slot, machine, began)
 
 
-def _applied(slot: Slot, **changes: Any) -> Slot:
-    """A slot whose machine is there, with some fields changed: whatever became of its create call, it was applied."""
-    submitted = slot.opened if slot.submitted is None else slot.submitted
-    return evolve(slot, seen=True, accepted=True, submitted=submitted, **changes)
+def _applied(slot: Slot) -> Slot:
+    """A slot whose machine is there: whatever became of its create call, it was applied."""
+    return evolve(slot, seen=True, accepted=True, submitted=_submitted(slot))
+
+
+def _submitted(slot: Slot) -> float:
+    """When the create of a machine that is there was sent, as far as is known."""
+    return slot.opened if slot.submitted is None else slot.submitted
 
 
 def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, began: Began) -> None:
     """A machine that is there and may stay: remember what HF and later comparisons need."""
     runs = slot.ran is None and machine.phase is Phase.RUNNING
     known = slot.ran is not None or runs
-    changed = _applied(
+    changed = evolve(
         slot,
+        seen=True,
+        accepted=True,
+        submitted=_submitted(slot),
         absent=None,
         ran=draft.now if runs else slot.ran,
         fingerprint=_merged(slot.fingerprint, machine.fingerprint),
