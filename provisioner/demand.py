@@ -84,9 +84,11 @@ class Places:
             self.starting[key] += 1
             if slot.verdict is Verdict.OPEN:
                 self.pending[key] += 1
-                known = self._draft.pressures.get(key)
-                if known and known.probing and slot.submitted is not None and slot.submitted >= known.blocked_at:
-                    self.probes[key] += 1
+                self.probes[key] += self._is_probe(slot, key)
+
+    def _is_probe(self, slot: Slot, key: tuple[str, str]) -> bool:
+        known = self._draft.pressures.get(key)
+        return bool(known and known.probing and slot.submitted is not None and slot.submitted >= known.blocked_at)
 
     def opened(self, slot: Slot, template: str) -> None:
         """A new slot takes its place."""
@@ -112,11 +114,18 @@ class Places:
             and not pressure.blocked(known, self._draft.now)
         )
 
-    def takes(self, pool: str, template: str) -> bool:
-        """The pool may be sent the create of a slot that is open already. While it is probed, one at a time."""
-        key = (pool, template)
+    def takes(self, slot: Slot, template: str) -> bool:
+        """The pool may be sent the create of a slot that is open already. While it is probed, one at a time.
+
+        A probe whose answer is not known counts already, and may be sent again.
+        """
+        key = (slot.pool, template)
+        if not self.usable(*key):
+            return False
+        if self._is_probe(slot, key):
+            return True
         probing = self._draft.pressure(*key).probing
-        if not self.usable(*key) or (probing and self.probes[key]):
+        if probing and self.probes[key]:
             return False
         self.probes[key] += probing
         return True
@@ -207,7 +216,7 @@ def ask(draft: Draft, record: RequestRecord, places: Places) -> None:
 def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateLimits, places: Places) -> None:
     """An open slot that does not run: send its create, send it again, or withdraw it for another pool."""
     if slot.submitted is None:
-        if places.takes(slot.pool, template.id):
+        if places.takes(slot, template.id):
             _submit(draft, record, slot)
         elif not places.pausing(slot, template.id):
             places.released(slot, template.id)
@@ -247,7 +256,7 @@ def _repeat(draft: Draft, record: RequestRecord, slot: Slot, places: Places) -> 
         draft.wake_at(known.retry_at)
     elif slot.submitted is not None and draft.snapshots[slot.pool].began <= slot.submitted:
         return
-    elif places.takes(*key):
+    elif places.takes(slot, record.template):
         _submit(draft, record, slot, again=True)
 
 

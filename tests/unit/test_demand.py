@@ -331,6 +331,7 @@ UNKNOWN = slot(accepted=False, submitted=NOW - 30)
         pytest.param(UNKNOWN, None, NOW - 30, False, id="no look since: not yet"),
         pytest.param(UNKNOWN, BACKING_OFF, NOW - 1, False, id="the pool backs off: not yet"),
         pytest.param(UNKNOWN, PROBING, NOW - 1, True, id="the pool is probed: it is the probe"),
+        pytest.param(UNKNOWN, replace(PROBING, blocked_at=NOW - 30), NOW - 1, True, id="it was the probe already"),
         pytest.param(evolve(UNKNOWN, accepted=True), None, NOW - 1, False, id="accepted: pending, never repeated"),
         pytest.param(evolve(UNKNOWN, seen=True), None, NOW - 1, False, id="seen: never repeated"),
     ],
@@ -341,6 +342,13 @@ def test_a_create_of_unknown_outcome(one: Slot, learned: Pressure | None, began:
     assert draft.creates == ([Create(name(0), "a", TEMPLATE, REQUEST, again=True)] if repeated else [])
     assert slots(draft)[0].submitted == (NOW if repeated else NOW - 30)
     assert len(slots(draft)) == 1
+
+
+def test_a_probe_of_unknown_outcome_that_is_repeated_is_still_the_only_one() -> None:
+    probed = replace(PROBING, blocked_at=NOW - 30)
+    known = memory(record(UNKNOWN, unsent(1), count=3), pressures={("a", TEMPLATE): probed})
+    draft = asked(known, limits=limits(pool("a")))
+    assert draft.creates == [Create(name(0), "a", TEMPLATE, REQUEST, again=True)]
 
 
 @pytest.mark.parametrize(
