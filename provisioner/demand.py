@@ -242,7 +242,7 @@ def _withdraw(
 ) -> None:
     failure = slot.failure or SLOW
     known = draft.pressure(slot.pool, template.id)
-    learned = pressure.failed(known, failure, submitted, draft.now, draft.limits)
+    learned = pressure.failed(known, failure, submitted, draft.now, draft.limits, boot=True)
     draft.set_pressure(slot.pool, template.id, learned)
     places.released(slot, template.id)
     draft.close(record, slot, Verdict.WITHDRAWN, reason=DeleteReason.WITHDRAWN, failure=failure)

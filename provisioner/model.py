@@ -420,6 +420,8 @@ class Pressure:
     """One machine at a time, until one succeeds."""
     failure: Failure | None = None
     """The reason of the back-off."""
+    boot: bool = False
+    """That is why a machine did not run whose create was taken: only one that runs shows that it is over."""
     closed_since: float | None = None
     """Since when a slot has waited for the window."""
 

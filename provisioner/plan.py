@@ -151,7 +151,7 @@ def _close_overdue(draft: Draft, record: RequestRecord, places: Places) -> None:
                 text = slot.failure or Failure(ErrorClass.TIMEOUT, "The machine did not run within its boot deadline.")
                 _time_out(draft, record, slot, text, places)
                 known = draft.pressure(slot.pool, record.template)
-                learned = pressure.failed(known, text, slot.submitted, now, draft.limits)
+                learned = pressure.failed(known, text, slot.submitted, now, draft.limits, boot=True)
                 draft.set_pressure(slot.pool, record.template, learned)
             else:
                 draft.wake_at(boot_deadline)

@@ -50,7 +50,7 @@ def room(pressure: Pressure, pending: int, probes: int) -> int:
 
 def accepted(pressure: Pressure, submitted: float) -> Pressure:
     """A create call was answered with success."""
-    if pressure.level == 0 or submitted < pressure.blocked_at or pressure.failure is None:
+    if pressure.level == 0 or submitted < pressure.blocked_at or pressure.failure is None or pressure.boot:
         return pressure
     return _recovered(pressure) if pressure.failure.error in CALL_ERRORS else pressure
 
@@ -65,19 +65,22 @@ def ran(
     return _judged(grown, now, limits)
 
 
-def failed(pressure: Pressure, failure: Failure, submitted: float, now: float, limits: Limits) -> Pressure:
-    """A create or a boot failed: of a class that the next create would meet again, or as a probe, it blocks at once.
+def failed(
+    pressure: Pressure, failure: Failure, submitted: float, now: float, limits: Limits, *, boot: bool = False
+) -> Pressure:
+    """A create failed, or (``boot``) a machine whose create was taken.
 
-    What was asked for before a series of back-offs began says nothing new about the pool.
+    Of a class that the next create would meet again, or as a probe, it blocks at once. What was asked for before a
+    series of back-offs began says nothing new about the pool.
     """
-    counted = replace(pressure, failed=pressure.failed + 1, failure=failure)
+    counted = replace(pressure, failed=pressure.failed + 1, failure=failure, boot=boot)
     old = pressure.level > 0 and submitted < pressure.blocked_at
     if not old and (pressure.probing or failure.error not in ROUND_ERRORS):
-        counted = refused(counted, failure, now, limits)
+        counted = refused(counted, failure, now, limits, boot=boot)
     return _judged(counted, now, limits)
 
 
-def refused(pressure: Pressure, failure: Failure, now: float, limits: Limits) -> Pressure:
+def refused(pressure: Pressure, failure: Failure, now: float, limits: Limits, *, boot: bool = False) -> Pressure:
     """The pool does not take creates now: back off, once for all failures of one instant."""
     if blocked(pressure, now):
         return pressure
@@ -85,6 +88,7 @@ def refused(pressure: Pressure, failure: Failure, now: float, limits: Limits) ->
     return replace(
         pressure,
         failure=failure,
+        boot=boot,
         level=level,
         probing=pressure.probing or failure.error is not ErrorClass.THROTTLED,
         blocked_at=now,
@@ -106,7 +110,7 @@ def throttled(pressure: Pressure, failure: Failure, wait: float, now: float) -> 
 def pausing(pressure: Pressure) -> bool:
     """Backing off only because calls came too often or were not answered: it may take them all again soon."""
     error = pressure.failure.error if pressure.failure else None
-    return pressure.level > 0 and (error is ErrorClass.THROTTLED or error in AMBIGUOUS_ERRORS)
+    return pressure.level > 0 and not pressure.boot and (error is ErrorClass.THROTTLED or error in AMBIGUOUS_ERRORS)
 
 
 def backoff_seconds(level: int, limits: Limits, seed: str) -> float:
@@ -116,7 +120,7 @@ def backoff_seconds(level: int, limits: Limits, seed: str) -> float:
 
 
 def _recovered(pressure: Pressure) -> Pressure:
-    return replace(pressure, level=0, probing=False, retry_at=0.0, failure=None)
+    return replace(pressure, level=0, probing=False, retry_at=0.0, failure=None, boot=False)
 
 
 def _judged(pressure: Pressure, now: float, limits: Limits) -> Pressure:
@@ -127,4 +131,4 @@ def _judged(pressure: Pressure, now: float, limits: Limits) -> Pressure:
     if pressure.failed <= pressure.ran or pressure.failure is None:
         return over
     halved = replace(over, window=max(1, pressure.window // 2))
-    return halved if halved.probing else refused(halved, pressure.failure, now, limits)
+    return halved if halved.probing else refused(halved, pressure.failure, now, limits, boot=pressure.boot)

@@ -190,7 +190,7 @@ def _end(
     draft.close(record, slot, Verdict.FAILED, reason=DeleteReason.FAILED, failure=failure, cause=cause, gone=gone)
     if slot.ran is None:
         known = draft.pressure(slot.pool, record.template)
-        learned = pressure.failed(known, failure, slot.submitted or slot.opened, draft.now, draft.limits)
+        learned = pressure.failed(known, failure, slot.submitted or slot.opened, draft.now, draft.limits, boot=True)
         draft.set_pressure(slot.pool, record.template, learned)
 
 

@@ -231,6 +231,24 @@ def test_an_accepted_create_ends_the_back_off_of_an_error_of_the_call_alone(erro
     assert (pressure.accepted(known, NOW).level == 0) is ended
 
 
+@pytest.mark.parametrize("error", [ErrorClass.INVALID, ErrorClass.TIMEOUT])
+@pytest.mark.parametrize("window", [1, 8])
+def test_only_a_machine_that_runs_ends_the_back_off_of_machines_that_did_not(error: ErrorClass, window: int) -> None:
+    known = Pressure(window=window)
+    for _ in range(window):
+        known = pressure.failed(known, Failure(error, "text"), NOW - 10, NOW, LIMITS, boot=True)
+    assert (known.level, known.probing) == (1, True)
+    assert not pressure.pausing(known)
+    assert pressure.accepted(known, NOW) is known
+    assert pressure.ran(known, POOL, NOW, NOW, LIMITS).level == 0
+
+
+def test_of_what_a_pool_refused_and_what_did_not_run_there_the_later_says_what_ends_the_back_off() -> None:
+    boot = pressure.failed(Pressure(window=8), Failure(ErrorClass.INVALID, "image"), NOW - 10, NOW, LIMITS, boot=True)
+    call = pressure.refused(boot, Failure(ErrorClass.UNAVAILABLE, "refused"), boot.retry_at, LIMITS)
+    assert pressure.accepted(call, call.blocked_at).level == 0
+
+
 def test_an_accepted_create_from_before_the_back_off_does_not_end_it() -> None:
     known = replace(PROBING, failure=Failure(ErrorClass.DENIED, "text"))
     assert pressure.accepted(known, PROBING.blocked_at - 1) is known
@@ -253,7 +271,9 @@ def test_a_spec_and_what_was_learned(known: Pressure, spec: str, expected: Press
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["ran", "failed", "refused", "accepted"]), st.sampled_from(list(ErrorClass))))
+    st.lists(
+        st.tuples(st.sampled_from(["ran", "failed", "boot", "refused", "accepted"]), st.sampled_from(list(ErrorClass)))
+    )
 )
 def test_whatever_happens_a_window_stays_between_one_and_max_pending(
     events: list[tuple[str, ErrorClass]],
@@ -267,6 +287,8 @@ def test_whatever_happens_a_window_stays_between_one_and_max_pending(
                 known = pressure.ran(known, small, now - 1, now, LIMITS)
             case "failed":
                 known = pressure.failed(known, failure, now - 1, now, LIMITS)
+            case "boot":
+                known = pressure.failed(known, failure, now - 1, now, LIMITS, boot=True)
             case "refused":
                 known = pressure.refused(known, failure, now, LIMITS)
             case _:
