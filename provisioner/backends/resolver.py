@@ -59,7 +59,8 @@ class Resolver:
     def _ask(self, name: str) -> None:
         found = self._lookup(name)
         with self._lock:
+            if name not in self._next:  # Forgotten meanwhile.
+                return
             if found:
                 self._known.add(name)
-            if name in self._next:
-                self._next[name] = self._clock() + RETRY_SECONDS
+            self._next[name] = self._clock() + RETRY_SECONDS

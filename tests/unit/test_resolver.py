@@ -71,6 +71,17 @@ def test_a_name_that_resolved_once_is_not_asked_about_again(names: Names, resolv
     assert names.asked == ["a"]
 
 
+def test_an_answer_about_a_name_that_was_forgotten_meanwhile_is_not_kept(names: Names, resolver: Resolver) -> None:
+    names.known.add("a")
+    names.answering.clear()
+    resolver.resolves("a")
+    resolver.forget("a")
+    names.answering.set()
+    resolver._workers.shutdown()
+    assert names.asked == ["a"]
+    assert not resolver._known
+
+
 def test_a_forgotten_name_is_asked_about_anew(names: Names, resolver: Resolver) -> None:
     names.known.add("a")
     until(lambda: resolver.resolves("a"), 5)
