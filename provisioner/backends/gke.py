@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -20,6 +21,9 @@ from provisioner.backends.pods import Identity, is_terminating
 from provisioner.backends.resolver import Resolver
 from provisioner.model import STOPPING_ERRORS, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
 from provisioner.settings import GkePool
+
+POD_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{,251}[a-z0-9])?")
+"""No pod has another name. HF may name any host: one that is no name would ask for something else than a pod."""
 
 
 class GkeBackend:
@@ -143,6 +147,7 @@ class GkeBackend:
 
     def _foreign(self, names: Collection[str]) -> frozenset[str]:
         """Those of the names that exist here and are not this provisioner's."""
+        names = [name for name in names if POD_NAME.fullmatch(name)]
         if not names:
             return frozenset()
         with ThreadPoolExecutor(min(MOST, len(names)), thread_name_prefix="stranger") as workers:

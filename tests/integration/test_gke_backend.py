@@ -608,6 +608,15 @@ def test_a_pod_of_this_slot_that_is_being_deleted_is_no_success(bench: Bench) ->
     assert seen(backend, 1, Phase.STOPPING).cause is LossCause.DELETED
 
 
+@pytest.mark.parametrize("host", ["..", "web/log", "web?watch=1", "web%2f", "-", "WEB", ""])
+def test_a_host_whose_name_no_pod_can_have_is_not_asked_for(bench: Bench, host: str) -> None:
+    backend = bench.backend()
+    look(backend)
+    before = bench.calls("pods.get") + bench.lists()
+    assert backend.observe(0.0, [host]).foreign == frozenset()
+    assert bench.calls("pods.get") + bench.lists() == before
+
+
 def test_a_copy_of_our_labels_under_another_name_is_not_ours(bench: Bench) -> None:
     backend = running_pod(bench)
     foreign(bench, 2, dict(bench.pods()[name(1)]["metadata"]["labels"]))
