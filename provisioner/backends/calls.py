@@ -131,7 +131,7 @@ class _Batch:
         if self._flow is not None and ErrorClass.THROTTLED in errors:
             self._flow.refused(began, ended, wait)
         elif self._flow is not None and ErrorClass.UNAVAILABLE not in errors:  # Not answered: not how fast, either.
-            self._flow.answered(began, ended)
+            self._flow.answered(type(call.actions[0]).__name__, began, ended)
         if not self._stops.isdisjoint(errors):
             stopped = [action for action in call.actions if _error(failures, action) in self._stops]
             with self._lock:

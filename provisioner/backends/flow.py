@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 LEAST = 1
 FIRST = 16
@@ -37,22 +38,22 @@ class Flow:
     """Calls that may be under way."""
     not_before: float = -math.inf
     """No call may begin before this: the server asked for it."""
-    unloaded: float = math.inf
-    """Seconds that the quickest answers took of late."""
+    unloaded: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that the quickest answers took of late, by kind of call: a webhook may hold up creates alone."""
     began: float = -math.inf
     """When this round began."""
-    taken: tuple[float, ...] = ()
-    """Seconds of each answer of this round."""
+    taken: tuple[tuple[str, float], ...] = ()
+    """Kind and seconds of each answer of this round."""
 
     def open(self, now: float) -> bool:
         """A call may begin now, as far as the server has said."""
         return now >= self.not_before
 
-    def answered(self, began: float, now: float) -> Flow:
+    def answered(self, kind: str, began: float, now: float) -> Flow:
         """A call was answered, or not within its time-out."""
         if began < self.began:
             return self
-        later = replace(self, taken=(*self.taken, now - began))
+        later = replace(self, taken=(*self.taken, (kind, now - began)))
         return later._judged(now) if len(later.taken) >= self.limit else later
 
     def refused(self, began: float, now: float, wait: float | None) -> Flow:
@@ -61,10 +62,13 @@ class Flow:
         return closed if began < self.began else closed._halved(now)
 
     def _judged(self, now: float) -> Flow:
-        """At the end of a round: a quarter more, or half when the usual answer was slow."""
-        unloaded = min(min(self.taken), self.unloaded * FADING)
+        """At the end of a round: a quarter more, or half when as many answers were slow."""
+        unloaded = {kind: seconds * FADING for kind, seconds in self.unloaded.items()}
+        for kind, seconds in self.taken:
+            unloaded[kind] = min(seconds, unloaded.get(kind, math.inf))
         known = replace(self, unloaded=unloaded)
-        if sorted(self.taken)[len(self.taken) // 2] > max(QUICK_SECONDS, SLOW_TIMES * unloaded):
+        slow = sum(seconds > max(QUICK_SECONDS, SLOW_TIMES * unloaded[kind]) for kind, seconds in self.taken)
+        if 2 * slow >= len(self.taken):
             return known._halved(now)
         return replace(known, limit=min(MOST, self.limit + max(1, self.limit // 4)), began=now, taken=())
 
@@ -103,10 +107,10 @@ class SharedFlow:
         """A call may begin now, as far as the server has said."""
         return self._flow.open(now)
 
-    def answered(self, began: float, now: float) -> None:
+    def answered(self, kind: str, began: float, now: float) -> None:
         """A call was answered, or not within its time-out."""
         with self._lock:
-            self._flow = self._flow.answered(began, now)
+            self._flow = self._flow.answered(kind, began, now)
 
     def refused(self, began: float, now: float, wait: float | None) -> None:
         """The server is too busy, and asks not to be called for ``wait`` seconds."""

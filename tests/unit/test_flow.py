@@ -13,10 +13,10 @@ from provisioner.backends.flow import FIRST, LEAST, MOST, QUICK_SECONDS, SLOW_TI
 NOW = 1000.0
 
 
-def round_of(flow: Flow, seconds: float, began: float = NOW) -> Flow:
-    """One whole round of calls that began together and took so long."""
+def round_of(flow: Flow, seconds: float, began: float = NOW, kind: str = "create") -> Flow:
+    """One whole round of calls of one kind that began together and took so long."""
     for _ in range(flow.limit):
-        flow = flow.answered(began, began + seconds)
+        flow = flow.answered(kind, began, began + seconds)
     return flow
 
 
@@ -31,9 +31,9 @@ def test_it_begins_in_the_middle_and_grows_with_each_round_of_quick_answers_up_t
 def test_before_a_round_is_over_nothing_changes() -> None:
     flow = Flow()
     for _ in range(flow.limit - 1):
-        flow = flow.answered(NOW, NOW + 0.01)
+        flow = flow.answered("create", NOW, NOW + 0.01)
     assert flow.limit == FIRST
-    assert flow.answered(NOW, NOW + 0.01).limit > FIRST
+    assert flow.answered("create", NOW, NOW + 0.01).limit > FIRST
 
 
 @pytest.mark.parametrize(
@@ -46,24 +46,39 @@ def test_before_a_round_is_over_nothing_changes() -> None:
     ],
 )
 def test_slow_answers_halve_it(unloaded: float, seconds: float, slow: bool) -> None:
-    flow = round_of(replace(Flow(), unloaded=unloaded), seconds)
+    flow = round_of(replace(Flow(), unloaded={"create": unloaded}), seconds)
     assert (flow.limit < FIRST) is slow
 
 
 def test_a_few_slow_answers_in_a_round_are_no_slow_server() -> None:
     flow = Flow()
     for number in range(flow.limit):
-        flow = flow.answered(NOW, NOW + (30.0 if number < 7 else 0.01))
+        flow = flow.answered("create", NOW, NOW + (30.0 if number < 7 else 0.01))
     assert flow.limit > FIRST
 
 
 def test_a_server_that_became_slower_for_good_is_no_overloaded_one_for_ever() -> None:
-    flow, limits = replace(Flow(), unloaded=0.01), []
+    flow, limits = replace(Flow(), unloaded={"create": 0.01}), []
     for number in range(100):
         flow = round_of(flow, 1.0, NOW + 2 * number)
         limits.append(flow.limit)
     assert min(limits) == LEAST
     assert limits[-1] == MOST
+
+
+def test_calls_that_are_quick_by_nature_make_no_others_slow() -> None:
+    flow = Flow()
+    for number in range(40):
+        flow = round_of(flow, 0.005, NOW + 2 * number, "delete")
+        flow = round_of(flow, 0.4, NOW + 2 * number + 1, "create")
+    assert flow.limit == MOST
+
+
+def test_of_calls_of_several_kinds_most_are_slow_when_each_is_by_its_own_kind() -> None:
+    flow = replace(Flow(), unloaded={"create": 0.4, "delete": 0.005})
+    for number in range(flow.limit):
+        flow = flow.answered(*(("create", NOW, NOW + 0.4) if number % 2 else ("delete", NOW, NOW + 0.3)))
+    assert flow.limit < FIRST
 
 
 def test_it_never_falls_below_one() -> None:
@@ -84,7 +99,7 @@ def test_it_halves_once_for_all_refusals_of_one_round_of_calls() -> None:
 def test_answers_to_calls_of_the_round_before_say_nothing_of_this_one() -> None:
     flow = Flow().refused(NOW, NOW + 1, 1.0)
     for _ in range(100):
-        flow = flow.answered(NOW, NOW + 1.5)
+        flow = flow.answered("create", NOW, NOW + 1.5)
     assert (flow.limit, flow.taken) == (FIRST // 2, ())
 
 
@@ -114,7 +129,7 @@ def test_whatever_a_server_does_the_limit_stays_within_its_bounds(
     for kind, seconds, wait in events:
         now += 1.0
         if kind == "answered":
-            shared.answered(now - seconds, now)
+            shared.answered("create", now - seconds, now)
         else:
             shared.refused(now - seconds, now, wait)
             assert shared.open(now + 300.0)
