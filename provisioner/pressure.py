@@ -73,8 +73,10 @@ def failed(
     Of a class that the next create would meet again, or as a probe, it blocks at once. What was asked for before a
     series of back-offs began says nothing new about the pool.
     """
-    counted = replace(pressure, failed=pressure.failed + 1, failure=failure, boot=boot)
+    counted = replace(pressure, failed=pressure.failed + 1)
     old = pressure.level > 0 and submitted < pressure.blocked_at
+    if not (old and pressure.probing):
+        counted = replace(counted, failure=failure, boot=boot)
     if not old and (pressure.probing or failure.error not in ROUND_ERRORS):
         counted = refused(counted, failure, now, limits, boot=boot)
     return _judged(counted, now, limits)

@@ -130,6 +130,15 @@ def test_what_was_asked_for_before_the_back_off_says_nothing_new() -> None:
     assert (known.level, known.retry_at, known.blocked_at) == (2, PROBING.retry_at, PROBING.blocked_at)
 
 
+@pytest.mark.parametrize("boot", [True, False])
+def test_what_was_asked_for_before_the_back_off_does_not_change_what_ends_it(boot: bool) -> None:
+    silent = Failure(ErrorClass.UNAVAILABLE, "connection refused")
+    known = replace(PROBING, failure=silent)
+    known = pressure.failed(known, BROKEN, PROBING.blocked_at - 1, NOW, LIMITS, boot=boot)
+    assert known.failure == silent
+    assert pressure.accepted(known, NOW).level == 0
+
+
 def test_a_round_of_old_failures_that_ends_while_a_probe_is_under_way_starts_no_other_probe() -> None:
     known = replace(PROBING, window=2, retry_at=NOW - 1)
     for _ in range(2):
