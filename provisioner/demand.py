@@ -231,8 +231,8 @@ def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateL
 
 
 def _spill_to(draft: Draft, slot: Slot, submitted: float, template: TemplateLimits, places: Places) -> str | None:
-    """Another pool that takes the machine, if this one has had its time."""
-    spill_at = submitted + draft.pool(slot.pool).spill_after
+    """Another pool that takes the machine, if this one has had its time: of one that was held back, since it is not."""
+    spill_at = (submitted if slot.lifted is None else slot.lifted) + draft.pool(slot.pool).spill_after
     draft.wake_at(spill_at)
     return _next_pool(slot, template, places) if draft.now >= spill_at else None
 

@@ -292,6 +292,20 @@ def test_a_slot_that_was_never_sent(
         assert created(draft) == {"b": 1}
 
 
+@pytest.mark.parametrize(
+    ("lifted", "spills"),
+    [
+        pytest.param(NOW - SPILL + 1, False, id="just lifted: this pool has its time to make it run"),
+        pytest.param(NOW - SPILL, True, id="lifted for spill_after: the next pool takes it"),
+    ],
+)
+def test_a_machine_that_was_held_back_spills_over_from_when_it_was_lifted(lifted: float, spills: bool) -> None:
+    freed = slot(submitted=NOW - 10 * SPILL, seen=True, lifted=lifted)
+    draft = asked(memory(record(freed)), limits=limits(pool("a", spill_after=SPILL), pool("b")))
+    assert created(draft) == ({"b": 1} if spills else {})
+    assert draft.due > NOW
+
+
 def test_a_slot_waits_for_a_pool_that_is_too_busy_no_longer_than_spill_after() -> None:
     known = memory(record(unsent(opened=NOW - 180)), pressures={("a", TEMPLATE): THROTTLED})
     draft = asked(known, *BOTH, limits=limits(pool("a", spill_after=180.0), pool("b")))
