@@ -156,6 +156,25 @@ def test_gates_have_a_deadline_of_their_own(one: Slot, seen: Machine, timed_out:
         assert made.due == due
 
 
+NO_IMAGE = Failure(ErrorClass.INVALID, "main: ImagePullBackOff")
+
+
+@pytest.mark.parametrize(
+    ("submitted", "phase"),
+    [
+        pytest.param(NOW - 10, Phase.GONE, id="it ended"),
+        pytest.param(NOW - 180, Phase.PENDING, id="another pool takes it"),
+        pytest.param(NOW - 600, Phase.PENDING, id="its boot deadline is over"),
+    ],
+)
+def test_where_machines_do_not_run_a_create_that_is_taken_proves_nothing(submitted: float, phase: Phase) -> None:
+    one, seen = slot(submitted=submitted, seen=True, failure=NO_IMAGE), machine(0, phase, failure=NO_IMAGE)
+    made = plan(memory(record(one)), snapshot(seen), snapshot(pool="b"), limits=limits())
+    learned = made.memory.pressures["a", TEMPLATE]
+    assert (learned.level, learned.failure) == (1, NO_IMAGE)
+    assert pressure.accepted(learned, NOW) is learned
+
+
 def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> None:
     late = slot(submitted=NOW - 600, seen=True, failure=STOCKOUT)
     looks = (snapshot(machine(0, Phase.PENDING, failure=STOCKOUT)), snapshot(pool="b"))
