@@ -1,0 +1,124 @@
+"""How many writers the state directory bears: ``requestMachines.sh`` beside a script that waits for nobody.
+
+    python tests/bench/bench_writers.py [--rounds N]
+
+The other script only imports tinydb and fsyncs a file of its own: what any script costs that keeps what it is told.
+Goals: eight at a time, again and again, reach 70 % of its rate; of fifty at once 95 % are answered within 1.5 times
+what it takes. Both are measured in turn, in the same run. Exit 1 if one is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.hostfactory import HostFactory
+
+STEADY, CALLS = 8, 80
+"""Writers at a time, and their calls in one round."""
+BURST = 50
+"""Writers that are started at once."""
+GOAL_RATE = 0.70
+GOAL_P95 = 1.5
+MACHINES = 100
+"""Of each request: HF's own batch limit."""
+
+LOCK_FREE = """#!/bin/sh
+exec {python} -I -c '
+import os, tinydb
+file = os.open("{directory}/" + str(os.getpid()), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o660)
+os.write(file, b"1")
+os.fsync(file)'
+"""
+
+
+class Script(NamedTuple):
+    """One of the two, ready to be called."""
+
+    command: list[str]
+    environment: Mapping[str, str]
+
+    def call(self) -> float:
+        """Seconds from the start to the end of one call."""
+        began = time.perf_counter()
+        quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
+        process = os.posix_spawn(self.command[0], self.command, self.environment, file_actions=quiet)
+        _, status = os.waitpid(process, 0)
+        if status:
+            raise SystemExit(f"{self.command[0]}: ended with {os.waitstatus_to_exitcode(status)}")
+        return time.perf_counter() - began
+
+
+def together(script: Script, writers: int, calls: int) -> tuple[float, list[float]]:
+    """Seconds for so many calls, so many at a time, and the seconds of each."""
+    began = time.perf_counter()
+    with ThreadPoolExecutor(writers) as pool:
+        taken = list(pool.map(Script.call, repeat(script, calls)))
+    return time.perf_counter() - began, taken
+
+
+def p95(taken: list[float]) -> float:
+    """The time within which 95 % of the calls ended."""
+    return sorted(taken)[math.ceil(0.95 * len(taken)) - 1]
+
+
+def scripts(directory: Path) -> tuple[Script, Script]:
+    """Ours, and the one without a lock."""
+    hf = HostFactory(directory)
+    hf.state.intent.create(hf.instance)
+    hf.state.heartbeat.touch()
+    wish = {"template": {"templateId": "T2", "machineCount": MACHINES}}
+    free = directory / "lock_free.sh"
+    free.write_text(LOCK_FREE.format(python=sys.executable, directory=hf.logs))
+    free.chmod(0o755)
+    return Script(hf.command("requestMachines", wish), hf.environment), Script([str(free)], hf.environment)
+
+
+def verdict(what: str, missed: bool) -> bool:
+    """Prints one line of the result."""
+    print(what + ("  MISSED" if missed else ""), flush=True)
+    return missed
+
+
+def steady(ours: Script, free: Script, rounds: int) -> bool:
+    """Eight writers at a time; whether the goal is missed."""
+    rates = [[CALLS / together(script, STEADY, CALLS)[0] for script in (ours, free)] for _ in range(rounds)]
+    mine, other = (statistics.median(each) for each in zip(*rates, strict=True))
+    text = f"{STEADY} at a time: {mine:.1f} a second, lock-free {other:.1f}: {mine / other:.0%} (goal {GOAL_RATE:.0%})"
+    return verdict(text, mine / other < GOAL_RATE)
+
+
+def burst(ours: Script, free: Script, rounds: int) -> bool:
+    """Fifty at once; whether the goal is missed."""
+    taken = [[p95(together(script, BURST, BURST)[1]) for script in (ours, free)] for _ in range(rounds)]
+    mine, other = (statistics.median(each) for each in zip(*taken, strict=True))
+    text = f"{BURST} at once: p95 {mine:.2f} s, lock-free {other:.2f} s: {mine / other:.2f} x (goal {GOAL_P95} x)"
+    return verdict(text, mine / other > GOAL_P95)
+
+
+def main() -> int:
+    """Prints two lines; 1 when a goal is missed."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--rounds", type=int, default=5, help="rounds of each measurement, default 5")
+    rounds = arguments.parse_args().rounds
+    with tempfile.TemporaryDirectory() as directory:
+        ours, free = scripts(Path(directory))
+        results = [steady(ours, free, rounds), burst(ours, free, rounds)]
+    print(f"medians of {rounds} rounds in turn")
+    return int(any(results))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
