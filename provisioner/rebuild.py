@@ -60,6 +60,8 @@ class Remains:
     counts as read: what HF may have is kept."""
     snapshots: Mapping[str, Snapshot]
     """Every pool, as it was after the last action of the loop before."""
+    asked: float
+    """What the clock that intent's times are by shows now; this host's own may differ (law 11)."""
     life: int = 1
     """How often a memory was made again, this time included: each has slot numbers of its own."""
 
@@ -79,7 +81,7 @@ def rebuild(
         answer = json.loads(told[request.id].text) if request.id in told else None
         if answer is None and heard.get(request.id):
             answer = _heard_answer(request, seen, limits)
-        record = _request(request, answer, heard.get(request.id, True), seen, returned, limits, now, wall)
+        record = _request(request, answer, heard.get(request.id, True), seen, returned, limits, now, remains.asked)
         requests[request.id] = replace(record, next_slot=max(first, record.next_slot))
     word = "older than one written before" if reason is BrakeReason.MEMORY_OLDER else "lost"
     return replace(
@@ -99,10 +101,10 @@ def _request(
     returned: Set[str],
     limits: Limits,
     now: float,
-    wall: float,
+    asked: float,
 ) -> RequestRecord:
     ended = RequestStatus(answer["status"]) if answer and answer["status"] != RequestStatus.RUNNING else None
-    left = request.created_wall + limits.request_deadline - wall
+    left = request.created_wall + limits.request_deadline - asked
     entries = {entry["name"]: entry for entry in answer["machines"]} if answer else {}
     slots: dict[int, Slot] = {}
     # Of an ended request HF knows the listed machines alone; any other is for the orphan rule to judge.

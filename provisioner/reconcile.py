@@ -320,9 +320,16 @@ class Reconciler:
             self.memory = self._last.written = memory
 
     def _never_had_memory(self, intent: Intent) -> bool:
-        wall = self._clock.wall()
-        young = all(wall - request.created_wall < self.limits.request_deadline for request in intent.requests.values())
-        return young and not (intent.returns or self._state.memory.existed() or self._state.status.exists())
+        """Nothing is there that only a memory leads to, and no request is so old that it must have had an answer."""
+        if intent.returns or self._state.memory.existed() or self._state.status.exists() or self._state.seen.told():
+            return False
+        asked = self._scripts_clock(intent)
+        return all(asked - request.created_wall < self.limits.request_deadline for request in intent.requests.values())
+
+    def _scripts_clock(self, intent: Intent) -> float:
+        """What the clock that intent's times are by shows now, or less: no other is asked (law 11)."""
+        recorded = [entry.created_wall for entry in (*intent.requests.values(), *intent.returns.values())]
+        return max(recorded, default=0.0) + self._state.since_intent()
 
     def _rebuilt(self, intent: Intent, looks: Mapping[str, Look], now: float, reason: BrakeReason) -> Memory:
         """A memory made again. Raises StateError until looks at all pools show what was there when it was missed."""
@@ -346,7 +353,9 @@ class Reconciler:
         heard = {id_: id_ in told for id_ in self._state.seen.marks()}
         # Whoever asked before to release the brake has not seen what this memory could not know.
         self._state.recovery_done()
-        remains = Remains(intent, self._told(), heard, snapshots, self._state.memory.begin_life())
+        remains = Remains(
+            intent, self._told(), heard, snapshots, self._scripts_clock(intent), self._state.memory.begin_life()
+        )
         return rebuild(remains, self.limits, now, self._clock.wall(), reason)
 
     def _told(self) -> Mapping[str, Answer]:

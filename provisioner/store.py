@@ -426,6 +426,14 @@ class StateDir:
 
         return Journal(os.path.join(self.path, "journal.jsonl"))
 
+    def since_intent(self) -> float:
+        """Seconds from the last write of intent.json to the loop's last sign of life, both by the file system's clock
+        (DESIGN law 11); 0 when intent is newer, or when there is nothing to tell by."""
+        written = durable.modified_at(self.intent.path)
+        signs = [durable.modified_at(path) for path in (self.heartbeat.path, self.loop_lock.path)]
+        last = max((at for at in signs if at is not None), default=None)
+        return 0.0 if written is None or last is None else max(last - written, 0.0)
+
     def ask_recovery(self) -> None:
         """A person has looked: the loop may release the brake. Raises StateUnwritable."""
         durable.replace(self._recovery, b"", durable=False)

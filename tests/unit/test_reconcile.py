@@ -44,8 +44,12 @@ LIMITS = Limits(
 BLIND = Failure(ErrorClass.UNAVAILABLE, "no route")
 
 
+DAY = 86400.0
+SKEWS = {"HF's clock is right": 0.0, "a day behind": -DAY, "a day ahead": DAY}
+
+
 class Clock:
-    time = 1000.0
+    time = 1_000_000.0
 
     def now(self) -> float:
         return self.time
@@ -136,9 +140,10 @@ class Bench:
         if self.superseded:
             raise SupersededError("a newer loop")
 
-    def request(self, count: int, template: str = "T") -> str:
+    def request(self, count: int, template: str = "T", *, skew: float = 0.0) -> str:
+        """``skew``: seconds by which the clock of HF's host is ahead of the loop's."""
         with self.state.intent.transaction(create_for="demo") as intent:
-            return intent.add_request(template, count, created_wall=self.clock.time)
+            return intent.add_request(template, count, created_wall=self.clock.time + skew)
 
     def give_back(self, *names: str) -> str:
         with self.state.intent.transaction() as intent:
@@ -270,6 +275,55 @@ def test_no_file_that_is_lost_costs_a_machine(bench: Bench, lost: str, restart: 
     if restart and lost != "status":
         assert bench.reconciler.memory is not None
         assert bench.reconciler.memory.brake is not None, "the brake says that a person has to look"
+
+
+@pytest.mark.parametrize("skew", SKEWS.values(), ids=SKEWS)
+def test_a_first_start_asks_no_other_hosts_clock(bench: Bench, skew: float) -> None:
+    bench.request(2, skew=skew)
+    bench.state.heartbeat.touch()
+    bench.cycle(2)
+    assert len(bench.place.created) == 2
+    assert bench.reconciler.memory is not None
+    assert bench.reconciler.memory.brake is None
+
+
+@pytest.mark.parametrize("skew", SKEWS.values(), ids=SKEWS)
+@pytest.mark.parametrize("traces", [True, False], ids=["its lock file is left", "intent alone is left"])
+def test_without_memory_nothing_is_made_for_a_request_that_is_over(bench: Bench, skew: float, traces: bool) -> None:
+    id_ = bench.request(2, skew=skew)
+    bench.cycle(2)
+    for path in Path(bench.state.path).iterdir():
+        if path.is_file() and path.name != "intent.json" and not (traces and path.name == "memory.json.lock"):
+            path.unlink()
+    bench.place.machines.clear()
+    bench.state.heartbeat.touch()
+    over = os.stat(bench.state.heartbeat.path).st_mtime - LIMITS.request_deadline - 1
+    os.utime(bench.state.intent.path, (over, over))
+    bench.restarted()
+    bench.cycle(10)
+    assert len(bench.place.created) == 2, "those from before"
+    assert json.loads(bench.answer(id_))["status"] == "complete_with_error"
+    assert bench.state.memory.read().brake is not None
+
+
+def test_a_request_that_is_older_than_its_time_beside_the_newest_is_over(bench: Bench) -> None:
+    old = bench.request(2)
+    bench.clock.time += LIMITS.request_deadline
+    bench.request(3)
+    bench.cycle(3)
+    assert len(bench.place.created) == 3
+    assert json.loads(bench.answer(old))["status"] == "complete_with_error"
+
+
+def test_what_hf_was_told_shows_that_there_was_a_memory(bench: Bench) -> None:
+    bench.succeed(2)
+    for name in ("memory.json", "memory.json.lock", "status.json"):
+        Path(bench.state.path, name).unlink()
+    bench.place.machines.clear()
+    bench.restarted()
+    bench.cycle(5)
+    assert len(bench.place.created) == 2
+    assert bench.state.memory.read().brake is not None
 
 
 def test_the_brake_is_released_only_by_a_person(bench: Bench) -> None:
