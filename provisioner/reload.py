@@ -11,6 +11,7 @@ from provisioner.config import load
 from provisioner.model import Limits, Memory
 from provisioner.problems import ConfigError
 from provisioner.settings import Settings
+from provisioner.store import STATE_FILES
 
 log = logging.getLogger(__name__)
 
@@ -73,10 +74,10 @@ class Configuration:
                 raise ValueError(f"templates.{record.template}: still has machines; it cannot be removed")
 
     def _sign(self) -> Signature:
-        """Changes whenever one of the directory's JSON or YAML files does."""
+        """Changes whenever one of the directory's JSON or YAML files does, but for the state's, which always change."""
         found = []
         for entry in sorted(os.scandir(self._path.parent), key=lambda entry: entry.name):
-            if entry.is_file() and entry.name.endswith((".json", ".yaml", ".yml")):
+            if entry.name.endswith((".json", ".yaml", ".yml")) and entry.name not in STATE_FILES and entry.is_file():
                 facts = entry.stat()
                 found.append((entry.name, facts.st_ino, facts.st_mtime_ns, facts.st_size))
         return tuple(found)

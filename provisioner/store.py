@@ -403,6 +403,19 @@ class StatusStore(StateFile):
             return 0
 
 
+INVENTORY_FILE, ANNOUNCED_FILE, NOTES_FILE = "hf-inventory.json", "announced.json", "pools.json"
+
+STATE_FILES = frozenset(
+    {
+        *(f"{one.kind}.json" for one in (IntentStore, MemoryStore, StatusStore)),
+        INVENTORY_FILE,
+        ANNOUNCED_FILE,
+        NOTES_FILE,
+    }
+)
+"""The JSON files of a state directory, which may also be that of the configuration."""
+
+
 class StateDir:
     """The state directory and everything in it. Opening it touches nothing."""
 
@@ -412,10 +425,10 @@ class StateDir:
         self.memory = MemoryStore(self.path)
         self.status = StatusStore(self.path)
         self.seen = Seen(os.path.join(self.path, "seen"))
-        self.inventory = Inventory(os.path.join(self.path, "hf-inventory.json"))
-        self.announced = Announced(os.path.join(self.path, "announced.json"))
+        self.inventory = Inventory(os.path.join(self.path, INVENTORY_FILE))
+        self.announced = Announced(os.path.join(self.path, ANNOUNCED_FILE))
         self.heartbeat = Heartbeat(os.path.join(self.path, "heartbeat"))
-        self.notes = PoolNotes(os.path.join(self.path, "pools.json"))
+        self.notes = PoolNotes(os.path.join(self.path, NOTES_FILE))
         self._recovery = os.path.join(self.path, "recover")
         self.loop_lock = LoopLock(os.path.join(self.path, "loop.lock"))
 

@@ -12,6 +12,7 @@ import pytest
 from provisioner.model import Memory, RequestRecord, Slot, Verdict
 from provisioner.problems import ConfigError
 from provisioner.reload import Configuration
+from provisioner.store import STATE_FILES, StateDir
 
 EXAMPLE = Path(__file__).parent.parent.parent / "config" / "demoinst"
 ENVIRONMENT = {"HF_PROVIDER_NAME": "demoinst", "PROVISIONER_COMPUTE_ENDPOINT": "http://127.0.0.1:1"}
@@ -51,6 +52,23 @@ def memory(template: str, *, gone: bool) -> Memory:
 def test_unchanged_files_leave_the_very_same_limits(site: Site) -> None:
     assert site.configuration.refresh(site.limits, None) is site.limits
     assert site.judged == []
+
+
+def test_what_the_loop_writes_beside_the_configuration_is_no_new_one(site: Site) -> None:
+    """Configuration and state may share a directory."""
+    conf = site.file.parent
+    before = set(conf.iterdir())
+    state = StateDir(conf)
+    state.intent.create("demoinst")
+    for _ in range(2):
+        state.memory.write(memory("GceVm", gone=True))
+        state.status.write({}, {})
+        state.inventory.write(["h"])
+        state.announced.write({"GceVm": 1})
+        state.notes.write({"gke-main": []})
+        assert site.configuration.refresh(site.limits, None) is site.limits
+    assert site.judged == []
+    assert {path.name for path in set(conf.iterdir()) - before if path.suffix == ".json"} == STATE_FILES
 
 
 def test_a_new_limit_is_applied(site: Site) -> None:
