@@ -12,7 +12,7 @@ help:
 	@echo 'make demo   the main job on the embedded cloud, judged step by step (about a minute)'
 	@echo 'make run    the same cloud and loop, kept running for you to play with'
 	@echo 'make test   all tests but those below (under five minutes)'
-	@echo 'make test-slow   the tests of thousands of machines and of many writers (a minute)'
+	@echo 'make test-slow   thousands of machines, many writers, and every fault with each undocumented behaviour flipped (four minutes)'
 	@echo "make test-pubsub the tests on Google's Pub/Sub emulator (half a minute; needs a Cloud SDK that has it, and Java)"
 	@echo 'make test-kube   the tests on a real Kubernetes API server: builds it first, once per machine (ten minutes; needs Go and openssl)'
 	@echo 'make lint   ruff and mypy'
