@@ -48,11 +48,13 @@ class SharedList:
     def newer(self, pool: str, now: float, *, pace: float, deadline: float) -> Listing:
         """A reading that ``pool`` has not had yet, complete; BackendError otherwise.
 
-        It begins at ``now``, unless another pool began one less than half a ``pace`` ago.
+        It begins at ``now``, unless another pool began one less than half a ``pace`` before this call: then that one
+        serves, however long it takes.
         """
+        asked = time.monotonic()
         with self._lock:
             newest = self._newest
-            if newest is None or self._had.get(pool) is newest or time.monotonic() > self._began + FRESH * pace:
+            if newest is None or self._had.get(pool) is newest or asked > self._began + FRESH * pace:
                 self._began = time.monotonic()
                 newest = self._newest = self._look(now, deadline)
             self._had[pool] = newest

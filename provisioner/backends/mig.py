@@ -124,7 +124,8 @@ class MigBackend:
         self._ending.wait(max(0.0, self._next_look - time.monotonic()))
         self._next_look = time.monotonic() + HASTE * self.pace
         reads, location = self._project.reads, self._place.location
-        self._admissions.ask(lambda name: reads.operation(location, name, time.monotonic() + reads.times.call))
+        deadline = time.monotonic() + reads.times.call  # for all of them: they must not hold up the look
+        self._admissions.ask(lambda name: reads.operation(location, name, deadline))
         return self._observer.look(now, strangers, self._admissions.refused(self._observer.members))
 
     def check(self, seconds: float) -> list[Finding]:

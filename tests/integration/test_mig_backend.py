@@ -225,6 +225,17 @@ def test_a_result_that_does_not_come_is_left_to_the_looks(zonal: Bench, mode: st
     zonal.running(2)
 
 
+def test_operations_that_cannot_be_read_hold_up_a_look_once_and_not_each(zonal: Bench) -> None:
+    zonal.restarted(ComputeTimes(admission=0.1, call=1.0))
+    zonal.cloud.set_faults(Fault("op_stuck"))
+    for number in (1, 2, 3):
+        assert failures(zonal.create(number)) == []
+    zonal.cloud.set_faults(Fault("hang", ".*Operations.get", params={"seconds": 30}))
+    before = len(zonal.cloud.requests)
+    zonal.look()
+    assert sum("/operations/" in path for _, path in zonal.cloud.requests[before:]) == 1
+
+
 def test_a_create_that_is_refused_late_shows_machines_that_are_gone(zonal: Bench) -> None:
     zonal.restarted(ComputeTimes(admission=0.1))
     zonal.cloud.do(lambda: setattr(zonal.cloud.groups.operations, "timings", replace(TIMINGS, operation=(4.0, 4.0))))

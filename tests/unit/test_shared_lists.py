@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
-from provisioner.backends import BackendError
+from provisioner.backends import BackendError, compute_project
 from provisioner.backends.compute_project import Projects, SharedList
 from provisioner.backends.compute_reads import Json
 from provisioner.model import ErrorClass
@@ -98,3 +100,29 @@ def test_pools_of_one_project_share_and_others_do_not() -> None:
     other = MigPool(name="c", project="q", zone="us-central1-a", group="g")
     assert projects.of(pool) is projects.of(same)
     assert projects.of(pool) is not projects.of(other)
+
+
+def test_a_reading_that_takes_longer_than_the_pace_serves_all_who_waited_for_it(
+    server: Server, shared: SharedList, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other they would come too late for their own looks."""
+    times = [0.0]
+
+    def clock() -> float:
+        times.append(times[0])
+        return times[0]
+
+    monkeypatch.setattr(compute_project, "time", SimpleNamespace(monotonic=clock))
+    server.free.clear()
+    with ThreadPoolExecutor(4) as pools:
+        waiting = [pools.submit(began, shared, "a", 1.0, 10.0)]
+        until(lambda: server.readings == 1, 5)
+        before = len(times)
+        waiting += [pools.submit(began, shared, pool, 2.0, 10.0) for pool in "bcd"]
+        try:
+            until(lambda: len(times) == before + 3, 5, what="three pools that ask")
+            times[0] = 20.0
+        finally:
+            server.free.set()
+        assert [one.result() for one in waiting] == [1.0] * 4
+    assert server.readings == 1
