@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,17 +39,47 @@ def whole_life(hf: Grid) -> None:
     assert hf.reclaimed(*machines) == {}
 
 
-@case(97, "HF restarted with an empty database while machines run → none is removed, and HF may learn of them again")
+@case(
+    97,
+    "HF restarted with an empty database while machines run → none is removed; after a day without a list that names "
+    "them they are shown, until HF learns of them again",
+)
 def forgotten(hf: Grid) -> None:
-    request = hf.request("T2", 2)
+    request = hf.request("T2", 3)
     machines = names(hf.ended(request))
     hf.reclaimed(*machines)
     for _ in range(3):
         assert hf.reclaimed() == {}
         hf.cycles()
+    assert unlisted(hf) == [], "a list may name only some"
+    learnt, *others = machines
+    a_day_passes(hf, machines)
+    assert hf.reclaimed() == {}
+    hf.cycles()
+    assert unlisted(hf) == sorted(machines)
+    assert hf.reclaimed(learnt) == {}
+    until(lambda: unlisted(hf) == sorted(others), SECONDS, every=0.2, what="HF's list is noted")
     assert hf.cloud("running") == sorted(machines)
     assert names(hf.status(request)[0], "succeed") == machines
     assert hf.reclaimed(*machines) == {}
+
+
+def a_day_passes(hf: Grid, machines: list[str]) -> None:
+    """Memory as a loop leaves it that ended a day after the last list that named these machines."""
+    hf.stop_loop()
+    memory = hf.state.memory.read()
+    hf.state.memory.write(replace(memory, unlisted=dict.fromkeys(machines, memory.time - 86_400)))
+    hf.start_loop()
+
+
+def unlisted(hf: Grid) -> list[str]:
+    """What `provisioner status` shows of machines that HF seems to have forgotten."""
+    command = [sys.executable, "-m", "provisioner", "status", "-o", "json"]
+    done = subprocess.run(
+        command, env={**os.environ, **hf.environment}, capture_output=True, text=True, timeout=60, check=False
+    )
+    shown: list[str] = json.loads(done.stdout)["unlisted"]
+    return shown
 
 
 @case(98, "the provider is upgraded between request and status → old ids are still answered", loop=False)

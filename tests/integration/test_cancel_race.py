@@ -1,7 +1,7 @@
 """A poll against the cancel of a request that HF seemed to have forgotten: one of the two always notices the other.
 
-The poll is a process that is stopped where it matters; the loop's two halves (it says that it cancels; it looks again and
-cancels) are cycles in virtual time, on the same files.
+The poll is a process that is stopped where it matters; the loop's two halves (it says that it cancels; it looks again
+and cancels) are cycles in virtual time, on the same files.
 """
 
 from __future__ import annotations
