@@ -211,8 +211,12 @@ class Heartbeat:
             raise unwritable(self.path, error) from error
 
     def loop_silent_for(self, reference_ns: int) -> float | None:
-        """Seconds from the last heartbeat to a time stamp of another file just touched; None: no heartbeat ever."""
-        last = modified_at(self.path)
+        """Seconds from the last heartbeat to a time stamp of another file just touched; None: no heartbeat ever, or it
+        cannot be looked at (ESTALE on NFS): it is only a hint, and a script may have recorded something already."""
+        try:
+            last = modified_at(self.path)
+        except OSError:
+            return None
         return None if last is None else max(reference_ns / 1e9 - last, 0.0)
 
     def silent_now(self) -> float | None:
@@ -226,9 +230,9 @@ class Heartbeat:
             discard(probe)
 
     def age_against(self, path: str) -> float | None:
-        """Seconds from the last heartbeat to the other file's modification; None when either is missing."""
+        """Seconds from the last heartbeat to the other file's modification; None when either cannot be looked at."""
         try:
             reference = os.stat(path).st_mtime_ns
-        except FileNotFoundError:
+        except OSError:
             return None
         return self.loop_silent_for(reference)

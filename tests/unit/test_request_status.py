@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -183,6 +185,27 @@ def test_requests_and_returns_tell_of_a_silent_loop_too(hf: Here) -> None:
     heartbeat_before(hf, 120)
     for name, document in (("requestMachines", wish()), ("requestReturnMachines", {"machines": {"name": "a"}})):
         assert hf.answer(name, document)["message"].startswith("The provisioner has not run for 12")
+
+
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO, errno.EACCES], ids=errno.errorcode.get)
+def test_a_heartbeat_that_cannot_be_looked_at_turns_no_record_into_a_failure(
+    hf: Here, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    hf.state.heartbeat.touch()
+    stat = os.stat
+
+    def refused(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if path == hf.state.heartbeat.path:
+            raise OSError(code, os.strerror(code), path)
+        return stat(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", refused)
+    request = hf.answer("requestMachines", wish())["requestId"]
+    back = hf.answer("requestReturnMachines", {"machines": {"name": "a"}})["requestId"]
+    assert [entry["status"] for entry in hf.answer("getRequestStatus", asking(request, back))["requests"]] == [
+        "running",
+        "running",
+    ]
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, b"{", b"[]", b"{}", b'{"meta": {"state": {"schema": 99}}}'])
