@@ -328,7 +328,8 @@ class Reconciler:
 
     def _scripts_clock(self, intent: Intent) -> float:
         """What the clock that intent's times are by shows now, or less: no other is asked (law 11)."""
-        recorded = [entry.created_wall for entry in (*intent.requests.values(), *intent.returns.values())]
+        recorded = [request.created_wall for request in intent.requests.values()]
+        recorded += [back.created_wall for back in intent.returns.values()]
         return max(recorded, default=0.0) + self._state.since_intent()
 
     def _rebuilt(self, intent: Intent, looks: Mapping[str, Look], now: float, reason: BrakeReason) -> Memory:
