@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from provisioner.backends import Finding, MachineSize, Severity
 from provisioner.backends.pod_spec import parse_pod_spec
 from provisioner.model import Create
 from provisioner.settings import GkePool, Settings
@@ -27,6 +28,18 @@ AMOUNT = re.compile(
 def advice(settings: Settings, templates: Sequence[Template]) -> list[str]:
     """One line for each thing to look at; none when all fits."""
     return [line for template in templates for line in (*_slots(template), *_pods(settings, template))]
+
+
+def size_advice(settings: Settings, templates: Sequence[Template], sizes: Mapping[str, MachineSize]) -> list[Finding]:
+    """The templates that promise more than the machines have which the places of their pools make."""
+    return [
+        Finding(name, Severity.WARNING, line)
+        for template in templates
+        if (limits := settings.template_limits.get(template.id))
+        for name in limits.pools
+        if name in sizes
+        for line in _promises(template, name, sizes[name])
+    ]
 
 
 def _slots(template: Template) -> Iterator[str]:
@@ -50,17 +63,22 @@ def _pods(settings: Settings, template: Template) -> Iterator[str]:
 
 def _pod(template: Template, pool: GkePool) -> Iterator[str]:
     spec = parse_pod_spec(pool.pod_spec.read_text(encoding="utf-8-sig"), pool.namespace)
-    manifest = json.loads(spec.body(Create(template.id, pool.name, template.id, template.id), {}))
-    promised = {
-        "cpu": ("ncores x ncpus", _number(template, "ncores") * _number(template, "ncpus"), "cores"),
-        "memory": ("nram", _number(template, "nram"), "MB"),
-    }
-    for resource, (attribute, value, unit) in promised.items():
-        has = requested(manifest["spec"], resource) / (MEBIBYTE if resource == "memory" else 1)
+    pod = json.loads(spec.body(Create(template.id, pool.name, template.id, template.id), {}))["spec"]
+    cores, memory = requested(pod, "cpu"), requested(pod, "memory") / MEBIBYTE
+    yield from _promises(template, pool.name, MachineSize(f"the request of {pool.pod_spec}", cores, memory))
+
+
+def _promises(template: Template, pool: str, size: MachineSize) -> Iterator[str]:
+    """What HF is told of a template against what its machines in a pool have."""
+    cores = _number(template, "ncores") * _number(template, "ncpus")
+    for attribute, value, has, unit in (
+        ("ncores x ncpus", cores, size.cores, "cores"),
+        ("nram", _number(template, "nram"), size.megabytes, "MB"),
+    ):
         if value > has:
             yield (
-                f"template {template.id}: {attribute} promises {value:g} {unit}, but {pool.pod_spec} requests "
-                f"{has:g} {unit} of {resource} (pool {pool.name})"
+                f"template {template.id}: {attribute} promises {value:g} {unit}, but {size.name} has {has:g} {unit} "
+                f"(pool {pool})"
             )
 
 

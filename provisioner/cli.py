@@ -266,7 +266,7 @@ def _check(options: argparse.Namespace) -> int:
         from provisioner.service import check_live
 
         try:
-            document["findings"] = inspection.findings_document(check_live(settings))
+            document["findings"] = inspection.findings_document(check_live(settings, provider.templates))
         except BackendError as error:
             raise UsageError(str(error)) from error
     _print(options, document, inspection.check_text)

@@ -7,14 +7,15 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
 from provisioner.acting import InlineActors
-from provisioner.backends import Backend, BackendError, Checkable, Finding, Severity
+from provisioner.advice import size_advice
+from provisioner.backends import Backend, BackendError, Checkable, Finding, MachineSize, Severity, Sized
 from provisioner.backends.namespace import Namespaces
 from provisioner.inspection import clock_of, look, plan_document
 from provisioner.loop import Hints, Loop, LoopClock, Pace, Wake, calm_collector
@@ -26,6 +27,7 @@ from provisioner.reporting import Reporter
 from provisioner.server import Server
 from provisioner.settings import MigPool, Settings
 from provisioner.store import StateDir
+from provisioner.templates import Template
 
 if TYPE_CHECKING:
     from provisioner.events import Judged
@@ -72,11 +74,33 @@ def live_findings(backends: Mapping[str, Backend], seconds: float) -> list[Findi
         return [finding for findings in pool.map(of, checkable) for finding in findings]
 
 
-def check_live(settings: Settings) -> list[Finding]:
-    """Whether machines can be made in each pool's place as it is now; touches nothing. Raises BackendError."""
+def size_findings(
+    backends: Mapping[str, Backend], settings: Settings, templates: Sequence[Template], seconds: float
+) -> list[Finding]:
+    """Templates that promise more than the machines have that these places make."""
+    sizes: dict[str, MachineSize] = {}
+    unknown = []
+    for name, backend in backends.items():
+        try:
+            if isinstance(backend, Sized) and (size := backend.size(seconds)):
+                sizes[name] = size
+        except BackendError as error:
+            text = f"how big its machines are cannot be read, so it was not checked: {error.failure.text}"
+            unknown.append(Finding(name, Severity.WARNING, text))
+    return unknown + size_advice(settings, templates, sizes)
+
+
+def check_live(settings: Settings, templates: Sequence[Template]) -> list[Finding]:
+    """Whether machines can be made in each pool's place as it is now, as big as promised; touches nothing.
+
+    Raises BackendError.
+    """
     backends = make_backends(settings)
     try:
         findings = live_findings(backends, CHECK_SECONDS)
+        wrong = {finding.pool for finding in findings if finding.severity is not Severity.WARNING}
+        right = {name: backend for name, backend in backends.items() if name not in wrong}
+        findings += size_findings(right, settings, templates, CHECK_SECONDS)
         looked_at = {name: backend for name, backend in backends.items() if not isinstance(backend, Checkable)}
         looks = look(looked_at, 0.0, seconds=0.0)
     finally:

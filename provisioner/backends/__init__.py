@@ -85,6 +85,27 @@ class Backend(Protocol):
         """End watches and connections."""
 
 
+@dataclass(frozen=True, slots=True)
+class MachineSize:
+    """How big the machines of a pool are."""
+
+    name: str
+    """What says so, e.g. ``machine type n2-standard-4``."""
+    cores: float
+    megabytes: float
+    """In units of 2^20 bytes, as HF's nram and Compute's memoryMb."""
+
+
+@runtime_checkable
+class Sized(Protocol):
+    """A backend that has to ask its place how big its machines are."""
+
+    pool: str
+
+    def size(self, seconds: float) -> MachineSize | None:
+        """Ask the place, for so long at most; None when it does not say, BackendError when it does not answer."""
+
+
 @runtime_checkable
 class Checkable(Protocol):
     """A backend that can say what of its place's settings will go wrong."""

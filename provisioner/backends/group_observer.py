@@ -90,7 +90,7 @@ class GroupObserver:
 
         ``refused`` are machines that no list will ever show.
         """
-        with _understood():
+        with understood():
             return self._look(now, strangers, refused, time.monotonic() + self._project.times.look)
 
     def _look(
@@ -245,7 +245,8 @@ def _runs(entry: Json | None) -> bool:
 
 
 @contextmanager
-def _understood() -> Iterator[None]:
+def understood() -> Iterator[None]:
+    """An answer of another shape than the documented one is a BackendError."""
     try:
         yield
     except ODD_ANSWERS as error:
@@ -254,6 +255,6 @@ def _understood() -> Iterator[None]:
 
 def read_members(reads: ComputeReads, place: Place, deadline: float) -> dict[str, Member]:
     """The members of the group by name, or BackendError. ``deadline`` is monotonic time."""
-    with _understood():
+    with understood():
         items = reads.members(place, deadline)
         return {member.name: member for member in (read_member(item, place.zone) for item in items)}

@@ -7,6 +7,7 @@ so a machine runs only when both say so, and ends when either does. Pure: no I/O
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,6 +26,9 @@ WAITING_ACTIONS = frozenset({"CREATING", "CREATING_WITHOUT_RETRIES", "VERIFYING"
 
 LEAVING_ACTIONS = frozenset({"DELETING", "ABANDONING", "STOPPING", "SUSPENDING", "RESTARTING"})
 """The group ends what the instance does now. After RESTARTING it is another machine: its memory is lost."""
+
+CUSTOM_TYPE = re.compile(r"(?:[a-z0-9]+-)?custom-([0-9]+)-([0-9]+)(?:-ext)?")
+"""``custom-4-8192``, ``n2-custom-4-8192-ext``: the name says it all (the E2 types with shared cores are looked up)."""
 
 WAITING_STATUSES = frozenset({"PENDING", "PROVISIONING", "STAGING", "RUNNING"})
 ENDING_STATUSES = frozenset({"STOPPING", "SUSPENDING", "PENDING_STOP", "DEPROVISIONING"})
@@ -225,6 +229,12 @@ def settled(group: Json, members: int) -> bool:
     """The group does nothing with any of its members, and has and wants exactly so many."""
     actions = group.get("currentActions") or {}
     return (actions.get("none", 0), counted(group), group.get("targetSize", 0)) == (members, members, members)
+
+
+def custom_size(machine_type: str) -> tuple[int, int] | None:
+    """Processors and memory (in 2^20 bytes) that a custom machine type names; None for one of Google's own."""
+    found = CUSTOM_TYPE.fullmatch(machine_type)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def zones(group: Json, zone: str) -> frozenset[str]:

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 from google.api_core.client_options import ClientOptions
 from google.cloud import compute_v1
 
-from provisioner.backends import BackendError, Finding, MayStart, Severity
+from provisioner.backends import BackendError, Finding, MachineSize, MayStart, Severity
 from provisioner.backends.admissions import Admissions
 from provisioner.backends.calls import Call, run_calls
 from provisioner.backends.compute_errors import CALL_ERRORS, AlreadyExists, of_exception, operation_error, raised
@@ -43,8 +43,8 @@ from provisioner.backends.group_check import (
     name_findings,
     template_findings,
 )
-from provisioner.backends.group_observer import GroupObserver, read_members
-from provisioner.backends.instances import Member
+from provisioner.backends.group_observer import GroupObserver, read_members, understood
+from provisioner.backends.instances import Member, custom_size, zones
 from provisioner.backends.resolver import Resolver
 from provisioner.model import (
     STOPPING_ERRORS,
@@ -73,6 +73,8 @@ REQUEST_IDS = uuid.UUID("5d3f1f3e-6f43-4c7e-9d2a-0f2f1c1b7a10")
 
 CHECK_FIELDS = "name,autoscalingPolicy/mode,properties/labels"
 """Of an autoscaler and of an instance template."""
+
+TYPE_FIELDS = "properties/machineType"
 
 REMEMBERED_IDS = 10_000
 """Request ids of failed operations. Compute forgets them, too (when, is not documented)."""
@@ -145,6 +147,25 @@ class MigBackend:
             *name_findings(self._settings, self._prefix, members),
             *foreign_findings(self._settings, [name for name in members if not self._expected(name)]),
         ]
+
+    def size(self, seconds: float) -> MachineSize | None:
+        """What the machine type in the group's instance template has. Of a regional group, as one of its zones says."""
+        deadline = time.monotonic() + seconds
+        with understood():
+            group = self._project.reads.group(self._place, deadline)
+            template = group.get("instanceTemplate", "").partition("/projects/")[2]
+            if not template:
+                return None
+            properties = self._project.reads.resource(f"projects/{template}", TYPE_FIELDS, deadline)["properties"]
+            kind = properties["machineType"].rpartition("/")[2]
+            size = custom_size(kind) or self._type_size(kind, min(zones(group, self._place.zone)), deadline)
+            return MachineSize(f"machine type {kind}", *size)
+
+    def _type_size(self, kind: str, zone: str, deadline: float) -> tuple[int, int]:
+        """Processors and memory of one of Google's machine types."""
+        path = f"projects/{self._place.project}/zones/{zone}/machineTypes/{kind}"
+        found = self._project.reads.resource(path, "guestCpus,memoryMb", deadline)
+        return int(found["guestCpus"]), int(found["memoryMb"])
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """Ask the group for the names, by template and thousand. Names it already has are a success without a call."""

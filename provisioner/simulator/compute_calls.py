@@ -11,6 +11,7 @@ from typing import Any
 from provisioner.simulator.compute_documents import (
     autoscaler_document,
     instance_group_document,
+    machine_type_document,
     mig_document,
     project_document,
     region_document,
@@ -253,6 +254,11 @@ def _zone_list(call: Call) -> Document:
     return page_of(call.listing(), "zoneList", fixed({zone: zone_document(call.project, zone) for zone in zones}))
 
 
+def _machine_type_get(call: Call) -> Document:
+    call.check_place()
+    return machine_type_document(call.project, call.place, call.parts["name"])
+
+
 def _region_get(call: Call) -> Document:
     call.check_place()
     return region_document(call.project, call.place, call.groups.zones(call.project))
@@ -392,6 +398,7 @@ METHODS: tuple[Method, ...] = (
     Method("instances.stop", "POST", _INSTANCES + "/{name}/stop", _instance_stop, mutates=True),
     Method("zones.list", "GET", _PROJECT + "/zones", _zone_list),
     Method("zones.get", "GET", _PROJECT + "/zones/{zone}", _zone_get),
+    Method("machineTypes.get", "GET", _PROJECT + "/zones/{zone}/machineTypes/{name}", _machine_type_get),
     Method("regions.list", "GET", _PROJECT + "/regions", _region_list),
     Method("regions.get", "GET", _PROJECT + "/regions/{region}", _region_get),
     Method("instanceTemplates.list", "GET", _PROJECT + "/global/instanceTemplates", _template_list),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 
@@ -24,6 +25,11 @@ ACTION_FIELDS = {
     "SUSPENDING": "suspending",
     "RESUMING": "resuming",
 }
+
+CUSTOM_TYPE = re.compile(r"(?:[a-z0-9]+-)?custom-([0-9]+)-([0-9]+)(?:-ext)?")
+USUAL_TYPE = re.compile(r"[a-z][a-z0-9]+-(standard|highmem|highcpu)-([0-9]+)")
+GIGABYTES_PER_CPU = {"standard": 4, "highmem": 8, "highcpu": 1}
+"""Of N2 and its like; some families differ by a little."""
 
 _PROJECT_MADE = 1_400_000_000.0
 """When projects, zones and regions say they were created; nobody looks."""
@@ -161,6 +167,31 @@ def zone_document(project: str, zone: str) -> Document:
         "availableCpuPlatforms": ["Intel Cascade Lake", "Intel Ice Lake"],
         "supportsPzs": False,
         "selfLink": f"{BASE}projects/{project}/zones/{zone}",
+    }
+
+
+def machine_type_document(project: str, zone: str, name: str) -> Document:
+    """A machine type of the usual ratios, or a custom one; 404 for another."""
+    path = f"projects/{project}/zones/{zone}/machineTypes/{name}"
+    custom, usual = CUSTOM_TYPE.fullmatch(name), USUAL_TYPE.fullmatch(name)
+    if custom:
+        cpus, memory = int(custom[1]), int(custom[2])
+    elif usual:
+        cpus = int(usual[2])
+        memory = cpus * GIGABYTES_PER_CPU[usual[1]] * 1024
+    else:
+        raise ApiError(404, "notFound", f"The resource '{path}' was not found")
+    return {
+        "kind": "compute#machineType",
+        "id": numeric_id(name),
+        "name": name,
+        "description": f"{cpus} vCPUs, {memory / 1024:g} GB RAM",
+        "guestCpus": cpus,
+        "memoryMb": memory,
+        "isSharedCpu": False,
+        "zone": zone,
+        "creationTimestamp": timestamp(_PROJECT_MADE),
+        "selfLink": BASE + path,
     }
 
 

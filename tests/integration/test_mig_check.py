@@ -81,6 +81,50 @@ def test_everything_wrong_with_a_group_is_said_at_once(
         assert [word in finding["text"] for finding in found].count(True) == 1
 
 
+@pytest.mark.parametrize(
+    ("attributes", "machine_type", "words"),
+    [
+        pytest.param({"ncpus": 4, "nram": 16384}, "n2-standard-4", [], id="as big as promised"),
+        pytest.param(
+            {"ncpus": 8, "nram": 16385},
+            "n2-standard-4",
+            [
+                "ncores x ncpus promises 8 cores, but machine type n2-standard-4 has 4 cores",
+                "nram promises 16385 MB, but machine type n2-standard-4 has 16384 MB",
+            ],
+            id="smaller",
+        ),
+        pytest.param(
+            {"ncpus": 6, "nram": 8193}, "n2-custom-6-8192", ["machine type n2-custom-6-8192 has 8192 MB"], id="custom"
+        ),
+        pytest.param(
+            {"ncpus": 64, "nram": 1},
+            "x9-unknown",
+            ["machineTypes/x9-unknown' was not found"],
+            id="a type that nobody knows",
+        ),
+    ],
+)
+@pytest.mark.parametrize("place", [{"zone": "us-central1-a"}, {"region": "us-central1"}], ids=["zonal", "regional"])
+def test_a_template_that_promises_more_than_the_machine_type_has_is_named(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    attributes: dict[str, int],
+    machine_type: str,
+    words: list[str],
+    place: dict[str, str],
+) -> None:
+    spec = MigSpec(project=PROJECT, name="hf-a", labels=LABELS, machine_type=machine_type, **place)
+    with ComputeCloud([spec]) as cloud:
+        made = site(tmp_path, cloud.url, a={**place, "group": "hf-a"})
+        made.templates = [template("T", pools=["a"], attributes={"type": "X86_64", **attributes})]
+        made.write()
+        found = findings(made.path, capsys, 0)
+    assert [finding["severity"] for finding in found] == ["warning"] * len(words)
+    for finding, part in zip(found, words, strict=True):
+        assert part in finding["text"]
+
+
 def test_what_cannot_be_read_and_members_that_are_not_ours_are_warnings(
     tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str]
 ) -> None:

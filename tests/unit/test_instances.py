@@ -11,6 +11,7 @@ from provisioner.backends.instances import (
     Instance,
     Member,
     counted,
+    custom_size,
     machine,
     read_instance,
     read_member,
@@ -332,3 +333,16 @@ def test_a_group_counts_members_whatever_they_do() -> None:
 )
 def test_the_spec_changes_with_the_template(group: dict[str, Any], expected: str) -> None:
     assert spec(group) == expected
+
+
+@pytest.mark.parametrize(
+    ("machine_type", "size"),
+    [
+        ("custom-4-8192", (4, 8192)),
+        ("n2-custom-6-65536-ext", (6, 65536)),
+        ("e2-custom-micro-2048", None),
+        ("n2-standard-4", None),
+    ],
+)
+def test_a_custom_machine_type_says_how_big_it_is(machine_type: str, size: tuple[int, int] | None) -> None:
+    assert custom_size(machine_type) == size
