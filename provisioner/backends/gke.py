@@ -92,7 +92,7 @@ class GkeBackend:
         self._namespace.leave(self._cache)
         if self._resolver is not None:
             self._resolver.close()
-        self._api.connections.clear()
+        self._api.close()
 
     def _create(self, spec: PodSpec, create: Create) -> Mapping[str, Failure]:
         """Create one pod. What is accepted is in the next look, whatever the watch has heard by then."""

@@ -121,7 +121,7 @@ class Scripted:
 
     def close(self) -> None:
         self.closing.set()
-        self.api.connections.clear()
+        self.api.close()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

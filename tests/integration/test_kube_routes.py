@@ -1,0 +1,67 @@
+"""Which way a request to an API server goes: by which address, through which proxy, and again after a close."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import urllib3
+
+from provisioner.backends.kube_api import KubeApi
+
+
+class Server(ThreadingHTTPServer):
+    """Answers each request with an empty object, and remembers what was asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                server.asked.append(self.path)
+                self.send_response(200)
+                self.send_header("Content-Length", "2")
+                self.end_headers()
+                self.wfile.write(b"{}")
+
+            def log_message(self, *_: object) -> None:
+                """Nothing."""
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        threading.Thread(target=running.serve_forever).start()
+        yield running
+        running.shutdown()
+
+
+def test_a_server_below_a_path_is_asked_there(server: Server) -> None:
+    api = KubeApi(f"{server.address}/k8s/clusters/c-1", urllib3.PoolManager(), dict)
+    assert api.get("/api/v1/pods", {"limit": 5}) == {}
+    assert server.asked == ["/k8s/clusters/c-1/api/v1/pods?limit=5"]
+
+
+def test_a_proxy_is_told_the_whole_address_of_a_plain_server(server: Server) -> None:
+    api = KubeApi("http://cluster.example/k8s", urllib3.ProxyManager(server.address), dict)
+    assert api.get("/api/v1/pods") == {}
+    assert server.asked == ["http://cluster.example/k8s/api/v1/pods"]
+
+
+def test_a_closed_api_opens_connections_again(server: Server) -> None:
+    api = KubeApi(server.address, urllib3.PoolManager(), dict)
+    api.get("/a")
+    api.close()
+    assert api.get("/b") == {}
+    assert server.asked == ["/a", "/b"]
