@@ -39,7 +39,7 @@ def spec(request: pytest.FixtureRequest) -> MigSpec:
     params=[
         pytest.param(CloudLibrary, id="google-cloud-compute"),
         pytest.param(ApiLibrary, id="google-api-python-client"),
-        pytest.param(Gcloud, id="gcloud", marks=needs_gcloud),
+        pytest.param(Gcloud, id="gcloud", marks=[needs_gcloud, pytest.mark.slow]),
     ]
 )
 def client(request: pytest.FixtureRequest, simulator: Simulator, spec: MigSpec, tmp_path: Path) -> Client:

@@ -63,6 +63,7 @@ def test_a_loop_killed_in_the_middle_of_100_creates_and_restarted_ends_with_exac
     assert made < 100, "the kill came too late to prove anything"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["status.json", "memory.json", "intent.json"])
 @pytest.mark.parametrize("restart", [False, True], ids=["while the loop runs", "across a restart"])
 def test_no_machine_is_deleted_when_a_state_file_is_deleted(grid: Playground, file: str, restart: bool) -> None:

@@ -49,6 +49,7 @@ def brake(grid: Playground) -> str | None:
     return held.reason if held else None
 
 
+@pytest.mark.slow
 def test_lost_files_cost_no_machine_and_the_grid_goes_on() -> None:
     with Playground() as grid:
         first = grid.hf.request("GkePod", 5)
