@@ -75,6 +75,19 @@ def parser() -> argparse.ArgumentParser:
         made.set_defaults(command=command)
         return made
 
+    _add_running(add)
+    _add_looking(add)
+    _add_site(add)
+    _add_mending(add)
+    return top
+
+
+Add = Callable[..., argparse.ArgumentParser]
+"""Adds a command: its name, its function, its text, and perhaps ``aliases``."""
+
+
+def _add_running(add: Add) -> None:
+    """What runs until it is ended."""
     loop = add("run", _run, "Run the loop: hold pressure until SIGTERM.")
     _add_config(loop)
     _add_state(loop)
@@ -90,6 +103,10 @@ def parser() -> argparse.ArgumentParser:
     simulator.add_argument("--kubeconfig", type=Path, metavar="FILE", help="where to write it; default a new file")
     simulator.add_argument("--faults", type=Path, metavar="FILE", help="faults and timings, JSON or YAML")
     simulator.add_argument("--seed", type=int, default=0, help="default 0")
+
+
+def _add_looking(add: Add) -> None:
+    """A state directory: its beginning, and what is in it."""
     init = add("init", _init, "Create intent.json in a new state directory.", aliases=["initializeDB"])
     _add_config(init)
     _add_state(init)
@@ -100,6 +117,10 @@ def parser() -> argparse.ArgumentParser:
     _add_config(plan)
     _add_state(plan)
     _add_output(plan)
+
+
+def _add_site(add: Add) -> None:
+    """What surrounds the loop: messages, configuration, HostFactory's files and calls."""
     events = add("events", _events, EVENTS)
     _add_config(events)
     events.add_argument("--seconds", type=float, metavar="N", help="end after so long; default: when interrupted")
@@ -115,6 +136,10 @@ def parser() -> argparse.ArgumentParser:
     replay.add_argument("trace", type=Path, metavar="TRACE", help="Morgan Stanley's sqlite file, or JSON lines")
     replay.add_argument("--speed", type=float, default=1.0, help="times faster than recorded; default 1")
     replay.add_argument("--longest-gap", type=float, default=float("inf"), metavar="SECONDS", help="default: any")
+
+
+def _add_mending(add: Add) -> None:
+    """What changes state files beside the loop."""
     trim = add("trim", _trim, "Let ended requests leave the state files, as a running loop does by itself.")
     _add_config(trim)
     _add_state(trim)
@@ -130,7 +155,6 @@ def parser() -> argparse.ArgumentParser:
     _add_state(recover)
     recover.add_argument("--apply", action="store_true", help="write what is shown")
     _add_output(recover)
-    return top
 
 
 def _add_config(command: argparse.ArgumentParser) -> None:

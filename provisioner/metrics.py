@@ -128,6 +128,7 @@ class Metrics:
         ProcessCollector(registry=registry)
         self._loop_metrics(registry)
         self._machine_metrics(registry)
+        self._slot_metrics(registry)
         self._backend_metrics(registry)
         self._store_metrics(registry)
 
@@ -199,6 +200,9 @@ class Metrics:
             "Machines of ours that go on terminating long after the end of their grace period.",
             ["pool"],
         )
+
+    def _slot_metrics(self, registry: CollectorRegistry) -> None:
+        pair = ["pool", "template"]
         self._set_aside = Gauge(
             "hf_provisioner_slots_set_aside", "Slots of which a forbidden transition was asked.", registry=registry
         )

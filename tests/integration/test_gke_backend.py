@@ -493,6 +493,7 @@ def test_the_pod_of_a_node_that_is_gone_is_lost_with_its_node(bench: Bench) -> N
 
     bench.cluster(lose)
     until(lambda: not look(backend), 10)
+    assert backend.observe(0.0, ()).causes == {name(1): LossCause.NODE}
 
 
 def test_a_notice_in_loop_time_counts_from_when_it_came(bench: Bench) -> None:

@@ -167,7 +167,12 @@ def test_a_start_beside_a_provisioner_whose_prefix_covers_ours_is_refused(tmp_pa
     assert not (tmp_path / "memory.json").exists()
 
 
-def test_a_start_where_a_place_does_not_answer_is_not_refused(tmp_path: Path) -> None:
+def test_a_start_where_a_place_does_not_answer_is_not_refused_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     made = site(tmp_path, "http://127.0.0.1:9", a=ZONAL)
     service = Service(Configuration(made.path, {}), StateDir(str(tmp_path)))
-    service._check_places()
+    with caplog.at_level("WARNING", "provisioner"):
+        service._check_places()
+    problems = [str(getattr(record, "problem", "")) for record in caplog.records]
+    assert any(problem.startswith("cannot be checked: ConnectionError") for problem in problems)
