@@ -131,6 +131,10 @@ def test_why_a_machine_does_not_run_is_remembered_until_it_runs() -> None:
     assert reflected(slot(), waits, snapshot(machine(), began=SEEN + 5)).failure is None
 
 
+def test_a_machine_that_runs_has_no_failure_whatever_its_place_still_says() -> None:
+    assert reflected(slot(), snapshot(replace(machine(), failure=BROKEN))).failure is None
+
+
 def test_a_machine_of_a_slot_thought_unsent_counts_as_submitted() -> None:
     after = reflected(unsent(), snapshot(machine(phase=Phase.PENDING)))
     assert (after.submitted, after.seen, after.accepted) == (BEFORE, True, True)
