@@ -38,8 +38,11 @@ SILENT_SECONDS = 60.0
 MAX_NAMED = 20
 """Lost hosts that a message names with their causes; all are in the list."""
 
-OUR_ID = re.compile(rf"({RETURN_ID_PREFIX})?[a-z0-9]{{{ID_LENGTH}}}")
-"""The shape of the ids we print. Any other is unknown without a look, and never becomes a file's name."""
+OUR_ID = rf"({RETURN_ID_PREFIX})?[a-z0-9]{{{ID_LENGTH}}}"
+"""The shape of the ids we print. Any other is unknown without a look, and never becomes a file's name.
+
+Not compiled here: that costs a call as much as reading its input, and not every call has ids.
+"""
 
 LOWERED = "maxNumber is lower than HostFactory was shown: stop it, remove the remembered file, start it"
 WAITING = "Waiting for the provisioner."
@@ -159,7 +162,7 @@ def get_request_status(call: Call) -> str:
     """What the loop published of each request, as it stands in the file."""
     ids = documents.request_ids(call.document)
     state = call.state()
-    found, touched = _polled(state, [name for name in ids if OUR_ID.fullmatch(name)])
+    found, touched = _polled(state, [name for name in ids if re.fullmatch(OUR_ID, name)])
     for name, answer in found.items():
         if answer is not None and answer.ended:
             state.seen.tell(name)  # before it is printed: what HF may have heard binds the loop (DESIGN law 8)
@@ -346,4 +349,4 @@ def main() -> None:
 
         sys.exit(installation.main(sys.argv[2:], os.environ))
     gc.disable()  # a call lives for milliseconds; looking for cycles among ten thousand hosts would cost some
-    sys.exit(run(sys.argv[1], sys.argv[2:], os.environ))
+    os._exit(run(sys.argv[1], sys.argv[2:], os.environ))  # all is written: taking Python apart would cost as much again

@@ -1,3 +1,3 @@
 #!/bin/sh
-script=$(readlink -f -- "$0")
-exec "${script%/*}/python" getAvailableTemplates "$@"
+case $0 in */*) [ -L "$0" ] || exec "${0%/*}/python" getAvailableTemplates "$@" ;; esac
+exec "$(dirname -- "$(readlink -f -- "$0")")/python" getAvailableTemplates "$@"

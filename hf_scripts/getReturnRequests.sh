@@ -1,3 +1,3 @@
 #!/bin/sh
-script=$(readlink -f -- "$0")
-exec "${script%/*}/python" getReturnRequests "$@"
+case $0 in */*) [ -L "$0" ] || exec "${0%/*}/python" getReturnRequests "$@" ;; esac
+exec "$(dirname -- "$(readlink -f -- "$0")")/python" getReturnRequests "$@"

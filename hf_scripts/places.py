@@ -6,6 +6,7 @@ Looks at the environment and at which directories exist; reads and writes nothin
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ class Places(NamedTuple):
     def name(self) -> str:
         """The provider instance: HF_PROVIDER_NAME, for LSF PROVIDER_NAME."""
         name = self._first("HF_PROVIDER_NAME", "PROVIDER_NAME")
-        if not TEMPLATE_ID.fullmatch(name):
+        if not re.fullmatch(TEMPLATE_ID, name):
             words = "is not set" if not name else f"expected 1 to 64 letters, digits, '_' or '-', got {shown(name)}"
             raise PlaceError(f"HF_PROVIDER_NAME: {words}")
         return name

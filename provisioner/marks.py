@@ -25,13 +25,17 @@ from provisioner.durable import (
     unwritable,
 )
 
-ID_PATTERN = re.compile(r"[A-Za-z0-9-]{1,64}")
+ID_PATTERN = r"[A-Za-z0-9-]{1,64}"
 """What may be the name of a file in ``seen/``: nothing that leads out of it."""
 
 TOLD = b"told\n"
 """Content of a mark whose terminal answer a script has read; the mark of any other is empty."""
 
 DIRECTORY_MODE = 0o770
+
+
+def _is_id(name: str) -> bool:
+    return re.fullmatch(ID_PATTERN, name) is not None  # compiled at the first use: not every script has one
 
 
 def touch(path: str) -> int:
@@ -55,7 +59,7 @@ class Seen:
 
     def touch(self, request: str) -> int:
         """Note a poll; returns its time in ns. Raises StateError for an id that cannot be one, and StateUnwritable."""
-        if not ID_PATTERN.fullmatch(request):
+        if not _is_id(request):
             raise StateError(f"{request[:80]!r} is no request id: expected 1 to 64 of A-Z, a-z, 0-9 and '-'.")
         path = os.path.join(self.path, request)
         try:
@@ -108,14 +112,14 @@ class Seen:
             return {}
         except OSError as error:
             raise StateUnreadable(f"{self.path}: cannot be listed: {error.strerror}. Check owner and mode.") from error
-        for name in filter(ID_PATTERN.fullmatch, names):
+        for name in filter(_is_id, names):
             with suppress(FileNotFoundError):
                 facts[name] = os.stat(os.path.join(self.path, name))
         return facts
 
     def forget(self, requests: Iterable[str]) -> None:
         """Remove the marks of requests that left the files. Raises StateUnwritable."""
-        for request in filter(ID_PATTERN.fullmatch, requests):
+        for request in filter(_is_id, requests):
             path = os.path.join(self.path, request)
             try:
                 discard(path)

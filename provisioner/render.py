@@ -22,7 +22,7 @@ from provisioner.settings import AnyPool
 
 HfName = Annotated[
     str,
-    StringConstraints(pattern=rf"^{templates.TEMPLATE_ID.pattern}$"),
+    StringConstraints(pattern=rf"^{templates.TEMPLATE_ID}$"),
     Expects("1 to 64 letters, digits, '_' or '-'"),
 ]
 Mode = Annotated[Literal["POLL", "REST", "REST_MANUAL"], Expects("POLL, REST or REST_MANUAL")]

@@ -18,7 +18,7 @@ MAX_NUMBER = 10_000
 UNLIMITED = -1
 """The ``maxNumber`` that sets no limit."""
 
-TEMPLATE_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
+TEMPLATE_ID = r"[0-9A-Za-z_-]{1,64}"
 """What HF allows as a templateId."""
 
 NUMERIC_ATTRIBUTES = frozenset({"ncpus", "ncores", "nram", "mem", "nthreads", "rank", "priority"})
@@ -295,7 +295,7 @@ def _template(entry: object) -> Template:
     if not isinstance(entry, dict):
         raise Invalid("", expected("an object", entry))
     name = entry.get("templateId")
-    if not isinstance(name, str) or not TEMPLATE_ID.fullmatch(name):
+    if not isinstance(name, str) or not re.fullmatch(TEMPLATE_ID, name):
         raise Invalid(".templateId", expected("1 to 64 letters, digits, '_' or '-'", name))
     fields = {key: value for key, value in entry.items() if key not in ("templateId", "maxNumber", "attributes")}
     return Template(
