@@ -134,7 +134,7 @@ def request_machines(call: Call) -> str:
     wish = documents.wish(call.document)
     _check_template(call, wish.template)
     state = call.state()
-    with state.intent.transaction(create_for=call.places.name) as intent:
+    with state.intent.additions(create_for=call.places.name) as intent:
         request = intent.add_request(wish.template, wish.machines, created_wall=time.time(), rc_account=wish.rc_account)
     call.facts.update(request=request, template=wish.template, count=wish.machines)
     return _accepted(state, request, f"Request recorded: {wish.machines} of {wish.template}.")
@@ -238,7 +238,7 @@ def request_return_machines(call: Call) -> str:
         raise call.document.refused("machines", "the list is empty")
     names = list(dict.fromkeys(host.machine for host in hosts))
     state = call.state()
-    with state.intent.transaction(create_for=call.places.name) as intent:
+    with state.intent.additions(create_for=call.places.name) as intent:
         request = intent.add_return(names, created_wall=time.time())
     call.facts.update(request=request, machines=len(names))
     disagreeing = [host.name for host in hosts if host.name and documents.short_name(host.name) != host.machine]

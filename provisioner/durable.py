@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -56,6 +57,10 @@ class StateUnwritable(StateError):
     """The operating system refused to write. The old content stands, or the new one if only the last sync failed."""
 
 
+class Disturbed(StateUnwritable):
+    """Another process asked, in time, not to write this content. The old one stands."""
+
+
 class LockTimeout(StateError):
     """Another process held the lock all the time."""
 
@@ -96,12 +101,17 @@ def missing(path: str, advice: str) -> StateMissing:
 def _read_once(path: str) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        blocks = []
-        while block := os.read(descriptor, max(os.fstat(descriptor).st_size + 1, 4096)):
-            blocks.append(block)
-        return b"".join(blocks) if len(blocks) != 1 else blocks[0]
+        return read_descriptor(descriptor)
     finally:
         os.close(descriptor)
+
+
+def read_descriptor(descriptor: int) -> bytes:
+    """All that is left to read. Raises OSError."""
+    blocks = []
+    while block := os.read(descriptor, max(os.fstat(descriptor).st_size + 1, 4096)):
+        blocks.append(block)
+    return b"".join(blocks) if len(blocks) != 1 else blocks[0]
 
 
 def parse(path: str, content: bytes, advice: str) -> Any:
@@ -120,17 +130,19 @@ def parse(path: str, content: bytes, advice: str) -> Any:
     raise StateUnreadable(f"{path}: not valid JSON: {place}. The file was left as it is. {advice}")
 
 
-def replace(path: str, content: bytes, *, durable: bool = True) -> None:
+def replace(path: str, content: bytes, *, durable: bool = True, check: Callable[[], None] = lambda: None) -> None:
     """Put ``content`` in place of the file: written aside, fsynced, renamed, directory fsynced; mode 0660, group kept.
 
-    ``durable=False`` leaves out both fsyncs, for files that are made again soon. Raises StateUnwritable; before the
-    rename the old content stands and what was written aside is removed.
+    ``durable=False`` leaves out both fsyncs, for files that are made again soon. ``check`` is called when all is ready
+    but the rename, and may raise. Raises StateUnwritable, and Disturbed after ``stop_replacing``; before the rename the
+    old content stands and what was written aside is removed.
     """
     aside = f"{path}.{os.getpid()}-{os.urandom(4).hex()}{ASIDE_SUFFIX}"
     try:
         try:
             written = _write_aside(aside, content, path, durable=durable)
-            os.rename(aside, path)
+            check()
+            _rename(aside, path)
         except BaseException:
             discard(aside)
             raise
@@ -140,6 +152,23 @@ def replace(path: str, content: bytes, *, durable: bool = True) -> None:
         raise unwritable(path, error) from error
     with suppress(OSError):  # the content is in place; what cannot be removed now is tried again at the next write
         _remove_leftovers(path, before=written - LEFTOVER_AGE)
+
+
+def _rename(aside: str, path: str) -> None:
+    try:
+        os.rename(aside, path)
+    except FileNotFoundError as error:
+        raise Disturbed(
+            f"{path}: {aside} was removed before it took its place; nothing was written. Try again."
+        ) from error
+
+
+def stop_replacing(path: str) -> None:
+    """Once this returns, nothing that was written aside before takes the file's place any more. Raises OSError."""
+    directory, name = os.path.split(path)
+    for entry in os.listdir(directory):
+        if _is_aside(entry, name):
+            discard(os.path.join(directory, entry))
 
 
 def unwritable(path: str, error: OSError) -> StateUnwritable:
@@ -195,6 +224,14 @@ def write_all(descriptor: int, content: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
+def settle(path: str) -> None:
+    """What another process put in place of the file survives a power cut from now on. Raises StateUnwritable."""
+    try:
+        sync_directory(os.path.dirname(path))
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
 def sync_directory(directory: str) -> None:
     """Make the names in the directory durable. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -217,10 +254,14 @@ def _remove_leftovers(path: str, *, before: float) -> None:
     """Remove what killed writers left aside. Ages are by the file system's own clock (DESIGN law 11)."""
     directory, name = os.path.split(path)
     for entry in os.listdir(directory):
-        if entry.startswith(name + ".") and entry.endswith(ASIDE_SUFFIX):
+        if _is_aside(entry, name):
             leftover = os.path.join(directory, entry)
             if (modified := modified_at(leftover)) is not None and modified < before:
                 discard(leftover)
+
+
+def _is_aside(entry: str, name: str) -> bool:
+    return entry.startswith(name + ".") and entry.endswith(ASIDE_SUFFIX)
 
 
 def modified_at(path: str) -> float | None:

@@ -11,8 +11,8 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from provisioner.durable import (
@@ -167,30 +167,60 @@ class DataLock:
         self._file = LockFile(path)
         self._turn = LockFile(f"{path}.turn")
         self._wait = wait
+        self._deadline = time.monotonic() + wait
         self.generation = 0
         """Last generation known to be durable; 0 when unknown."""
 
     def __enter__(self) -> DataLock:
-        if not self._acquire():
-            raise LockTimeout(describe_holder(self._file.path, self._wait))
+        if not self.acquire():
+            raise self.timeout()
+        return self
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """For one who has acquired it: lets go at the end."""
+        try:
+            yield
+        finally:
+            self.release()
+
+    def try_acquire(self) -> bool:
+        """Take the lock if nobody holds it or waits for it."""
+        try:
+            taken = self._turn.try_acquire() and self._file.try_acquire()
+        finally:
+            self._turn.release()
+        return taken and self._signed()
+
+    def acquire(self, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Take the lock before the time is up, which began with this object; False when it is, or when ``stop()``."""
+        try:
+            taken = self._turn.acquire(self._left(), stop) and self._file.acquire(self._left(), stop, TURN_POLL)
+        finally:
+            self._turn.release()
+        return taken and self._signed()
+
+    def timeout(self) -> LockTimeout:
+        """The error that names the holder and says what to do."""
+        return LockTimeout(describe_holder(self._file.path, self._wait))
+
+    def _left(self) -> float:
+        return max(self._deadline - time.monotonic(), 0.0)
+
+    def _signed(self) -> bool:
         try:
             self.generation = whole_number(self._file.record(), "generation")
             self._file.sign({**identity(), "since": now_text(), "generation": self.generation})
         except StateError:
             self._file.release()
             raise
-        return self
-
-    def _acquire(self) -> bool:
-        deadline = time.monotonic() + self._wait
-        try:
-            return self._turn.acquire(self._wait) and self._file.acquire(
-                max(deadline - time.monotonic(), 0.0), longest_poll=TURN_POLL
-            )
-        finally:
-            self._turn.release()
+        return True
 
     def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Note the generation and let go of the lock."""
         try:
             # The data is durable already, and a lock file may be behind it: this must not turn success into failure.
             with suppress(StateUnwritable):

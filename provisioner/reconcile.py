@@ -437,10 +437,7 @@ class Reconciler:
             self._check()
             # First: what intent lacks is not asked for again, so a mark left behind would stay for ever.
             self._state.seen.forget(plan.forget)
-            asked = time.monotonic()
-            with self._state.intent.transaction() as intent:
-                self._lock_wait = time.monotonic() - asked
-                intent.remove(plan.forget)
+            self._lock_wait = self._state.intent.remove(plan.forget)
 
     # --- act ------------------------------------------------------------------------------------------------------
 

@@ -88,17 +88,20 @@ class StateStorage(Storage):
     def write(self, data: Tables) -> None:
         """Replace all tables; inside a transaction, those that ``commit`` will write."""
         if self._held is None:
-            replace(self._path, json.dumps(data, separators=(",", ":"), allow_nan=False).encode())
+            replace(self._path, _encoded(data))
         else:
             self._held = data
             self.changed = True
 
-    def commit(self, generation: int) -> None:
-        """Write what the transaction holds, as the given generation. Raises StateUnwritable."""
+    def commit(self, generation: int, check: Callable[[], None] = lambda: None) -> None:
+        """Write what the transaction holds, as the given generation; may be tried again. Raises as ``replace``."""
         tables = self.read()
         tables["meta"]["state"]["generation"] = generation
-        self._held = None
-        self.write(tables)
+        replace(self._path, _encoded(tables), check=check)
+
+
+def _encoded(tables: Tables) -> bytes:
+    return json.dumps(tables, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _shape_problem(tables: Any, kind: str) -> str:
@@ -225,8 +228,10 @@ class StateFile:
         meta = {"schema": SCHEMA, "kind": self.kind, "generation": 0, "provisioner": provisioner}
         return {"meta": {"state": meta}, **{name: {} for name in self.tables}}
 
-    def _save(self, database: Database, lock: DataLock, generation: int) -> None:
+    def _save(
+        self, database: Database, lock: DataLock, generation: int, check: Callable[[], None] = lambda: None
+    ) -> None:
         """Write the transaction durably, then note its generation in the lock file: never the other way round."""
         lock.check()
-        database.state.commit(generation)
+        database.state.commit(generation, check)
         lock.generation = generation

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from provisioner import durable
 from provisioner.answers import Answer, Loss
 from provisioner.durable import (
+    Disturbed,
     LockTimeout,
     StateError,
     StateExists,
@@ -30,6 +31,7 @@ from provisioner.durable import (
 from provisioner.locks import LOCK_WAIT, DataLock, LoopLock
 from provisioner.marks import Announced, Heartbeat, Inventory, PoolNotes, Seen
 from provisioner.storage import RECOVER, SCHEMA, Database, StateFile, StateStorage, Tables, generation_of
+from provisioner.wishes import Wish, waiting
 
 if TYPE_CHECKING:
     from provisioner.journal import Journal
@@ -41,10 +43,10 @@ __all__ = [
     "LOCK_WAIT",
     "RETURN_ID_PREFIX",
     "SCHEMA",
+    "Additions",
     "Answer",
     "Heartbeat",
     "IntentStore",
-    "IntentTransaction",
     "Inventory",
     "LockTimeout",
     "LoopLock",
@@ -69,6 +71,9 @@ ID_LENGTH = 10
 RETURN_ID_PREFIX = "ret-"
 """As in the model, which the scripts cannot afford to import; a test compares them."""
 
+WITHDRAWALS = 100
+"""How often a write is made ready again because one of those who wait gives up: each does so once, after LOCK_WAIT."""
+
 LIFE = 10**12
 """Generations of memory.json between two losses of it: more than any loop writes. So the number of losses is known for
 as long as the file or its lock file is there."""
@@ -92,46 +97,27 @@ def _unused(taken: Mapping[str, object], make: Callable[[], str]) -> str:
     return identifier
 
 
-class IntentTransaction:
-    """Intent as it is under the lock, and the changes that will be written together."""
+class Additions:
+    """New requests and return requests, which will be written together."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    @property
-    def requests(self) -> Documents:
-        """All requests by id: ``template``, ``count``, ``created_wall`` and, if given, ``rc_account``."""
-        return self._database.state_table("requests").by_id()
-
-    @property
-    def returns(self) -> Documents:
-        """All return requests by id: ``names``, ``created_wall``."""
-        return self._database.state_table("returns").by_id()
-
-    def new_request_id(self) -> str:
-        """An id that no request has."""
-        return _unused(self.requests, new_id)
+    def __init__(self) -> None:
+        self.tables: Tables = {"requests": {}, "returns": {}}
 
     def add_request(self, template: str, count: int, *, created_wall: float, rc_account: str = "") -> str:
-        """Record HF's wish for ``count`` machines; returns its new id, which counts once the transaction is over."""
+        """Record HF's wish for ``count`` machines; returns its new id, which counts once all is written."""
         document: dict[str, Any] = {"template": template, "count": count, "created_wall": created_wall}
         if rc_account:
             document["rc_account"] = rc_account
-        return self._insert("requests", self.new_request_id(), document)
+        return self._insert("requests", new_id, document)
 
     def add_return(self, names: Iterable[str], *, created_wall: float) -> str:
         """Record that HF gives the named machines back (short names); returns its new id."""
-        identifier = _unused(self.returns, lambda: RETURN_ID_PREFIX + new_id())
-        return self._insert("returns", identifier, {"names": list(names), "created_wall": created_wall})
+        document = {"names": list(names), "created_wall": created_wall}
+        return self._insert("returns", lambda: RETURN_ID_PREFIX + new_id(), document)
 
-    def remove(self, identifiers: Iterable[str]) -> None:
-        """Trim requests and return requests; ids that are not there (any more) are skipped."""
-        doomed = list(identifiers)
-        self._database.state_table("requests").drop(doomed)
-        self._database.state_table("returns").drop(doomed)
-
-    def _insert(self, table: str, identifier: str, document: dict[str, Any]) -> str:
-        self._database.state_table(table).put({identifier: document})
+    def _insert(self, table: str, make_id: Callable[[], str], document: dict[str, Any]) -> str:
+        identifier = _unused(self.tables[table], make_id)
+        self.tables[table][identifier] = document
         return identifier
 
 
@@ -218,21 +204,110 @@ class IntentStore(StateFile):
             self._save(self._open(self._new_tables(provisioner)), lock, lock.generation + 1)
 
     @contextmanager
-    def transaction(self, *, wait: float = LOCK_WAIT, create_for: str | None = None) -> Iterator[IntentTransaction]:
-        """Lock, read, change, and write once at the end if something changed. An exception inside writes nothing.
+    def additions(self, *, wait: float = LOCK_WAIT, create_for: str | None = None) -> Iterator[Additions]:
+        """Gather what to add, then lock, read, and write it durably, with what others add at the same time.
 
-        ``create_for``: the provisioner id; the first transaction of a new state directory then creates the file.
-        Raises StateMissing, StateUnreadable, StateTooNew, StateStale, StateUnwritable or LockTimeout.
+        ``create_for``: the provisioner id; the first additions to a new state directory then create the file. An
+        exception inside writes nothing. Raises StateMissing, StateUnreadable, StateTooNew, StateStale, StateUnwritable
+        or LockTimeout.
         """
-        self._check_directory()
-        if create_for is None and not self.exists():
-            raise missing(self.path, RECOVER)
-        with DataLock(self.lock_path, wait) as lock:
-            tables = self._current(lock, create_for)
-            database = self._open(tables)
-            yield IntentTransaction(database)
+        additions = Additions()
+        yield additions
+        self._check_ready(create_for)
+        wish, lock = Wish(self.path, additions.tables), DataLock(self.lock_path, wait)
+        if lock.try_acquire() or self._our_turn(lock, wish):
+            with lock.held():
+                self._add(wish, lock, create_for)
+
+    def _our_turn(self, lock: DataLock, wish: Wish) -> bool:
+        """Wait: True when the lock is ours, False when another writer has written the wish. Raises LockTimeout."""
+        with wish.posted(SCHEMA):
+            if lock.acquire(stop=wish.gone):
+                return True
+            if self._has_written(wish):
+                return False
+            if lock.acquire():  # the wish is gone although nobody wrote it
+                return True
+            wish.withdraw()
+            if self._has_written(wish):
+                return False
+        raise lock.timeout()
+
+    def _has_written(self, wish: Wish) -> bool:
+        """Whether the wish stands in the file, whoever wrote it; then it does so durably."""
+        try:
+            database = self._open(self._load())
+        except StateMissing:
+            return False
+        return self._stands(wish, database)
+
+    def _stands(self, wish: Wish, database: Database) -> bool:
+        for name, documents in wish.tables.items():
+            if database.state_table(name).pick(documents) != documents:
+                return False
+        durable.settle(self.path)
+        return True
+
+    def _add(self, wish: Wish, lock: DataLock, create_for: str | None) -> None:
+        database = self._open(self._current(lock, create_for))
+        if self._stands(wish, database):  # its writer died before he could say so
+            return
+        if not self._join([wish], database):
+            raise StateError(f"{self.path}: an id drawn at random is taken already; nothing was written. Try again.")
+        self._write(database, lock)
+
+    def _join(self, wishes: Iterable[Wish], database: Database) -> list[Wish]:
+        """Add the documents of the wishes; returns those whose ids were all free."""
+        new: Tables = {name: {} for name in self.tables}
+        joined = []
+        for wish in wishes:
+            ours = [(name, wish.tables[name]) for name in self.tables if name in wish.tables]
+            if not any(database.state_table(name).pick(ids) or ids.keys() & new[name].keys() for name, ids in ours):
+                joined.append(wish)
+                for name, documents in ours:
+                    new[name].update(documents)
+        for name, documents in new.items():
+            database.state_table(name).put(documents)
+        return joined
+
+    def _write(self, database: Database, lock: DataLock) -> None:
+        """Write the tables with their changes, and with what those wish who wait."""
+        generation = generation_of(database.state.read()) + 1
+        joined = self._join(waiting(self.path, SCHEMA), database)
+        for last in [False] * WITHDRAWALS + [True]:
+            try:
+                self._save(database, lock, generation, lambda: self._check_wanted(joined))
+                break
+            except Disturbed:
+                if last:
+                    raise
+            for wish in [wish for wish in joined if wish.gone()]:
+                joined.remove(wish)
+                for name, documents in wish.tables.items():
+                    database.state_table(name).drop(documents)
+        for wish in joined:
+            wish.granted()
+
+    def _check_wanted(self, joined: Iterable[Wish]) -> None:
+        if any(wish.gone() for wish in joined):
+            raise Disturbed(f"{self.path}: one of those who waited has given up; nothing was written. Try again.")
+
+    def remove(self, identifiers: Iterable[str]) -> float:
+        """Trim requests and return requests; ids that are not there (any more) are skipped.
+
+        Returns the seconds it waited for the lock; raises as ``additions``.
+        """
+        doomed = list(identifiers)
+        self._check_ready(None)
+        asked = time.monotonic()
+        with DataLock(self.lock_path) as lock:
+            waited = time.monotonic() - asked
+            database = self._open(self._current(lock, None))
+            for name in self.tables:
+                database.state_table(name).drop(doomed)
             if database.state.changed:
-                self._save(database, lock, generation_of(tables) + 1)
+                self._write(database, lock)
+        return waited
 
     def _current(self, lock: DataLock, create_for: str | None) -> Tables:
         """What is on disk, not older than what was written before; caches are given a moment to catch up."""
@@ -271,6 +346,11 @@ class IntentStore(StateFile):
                 f"{self.path}: the file is missing although {self._memory_path} exists, so it was lost; "
                 f"nothing was created. {RECOVER}"
             )
+
+    def _check_ready(self, create_for: str | None) -> None:
+        self._check_directory()
+        if create_for is None and not self.exists():
+            raise missing(self.path, RECOVER)
 
     def _check_directory(self) -> None:
         if not os.path.isdir(os.path.dirname(self.path)):

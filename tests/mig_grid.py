@@ -122,11 +122,11 @@ class Grid:
     # --- HostFactory --------------------------------------------------------------------------------------------------
 
     def request(self, count: int) -> str:
-        with self.state.intent.transaction() as intent:
+        with self.state.intent.additions() as intent:
             return intent.add_request("T", count, created_wall=self.wall())
 
     def give_back(self, names: Collection[str]) -> str:
-        with self.state.intent.transaction() as intent:
+        with self.state.intent.additions() as intent:
             return intent.add_return(sorted(names), created_wall=self.wall())
 
     def answer(self, id_: str) -> dict[str, Any]:

@@ -171,13 +171,13 @@ class VirtualSite:
         """requestMachines."""
         with (
             patch.object(store, "new_id", lambda: f"r{next(self._numbers):09d}"),
-            self.hf.intent.transaction() as intent,
+            self.hf.intent.additions() as intent,
         ):
             return intent.add_request("T", count, created_wall=self.wall())
 
     def give_back(self, names: Sequence[str]) -> str:
         """requestReturnMachines."""
-        with self.hf.intent.transaction() as intent:
+        with self.hf.intent.additions() as intent:
             return intent.add_return(list(names), created_wall=self.wall())
 
     def answer(self, id_: str) -> dict[str, Any]:

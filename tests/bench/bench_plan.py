@@ -115,8 +115,8 @@ def quiet(intent: Intent, limits: Limits, full: Snapshot, settled: Memory) -> fl
     """A whole cycle in which nothing changed: files looked at, nothing planned, nothing written."""
     with tempfile.TemporaryDirectory() as directory:
         state = StateDir(directory)
-        with state.intent.transaction(create_for="demo") as transaction:
-            transaction.add_return(["hf-none"], created_wall=0.0)
+        with state.intent.additions(create_for="demo") as intended:
+            intended.add_return(["hf-none"], created_wall=0.0)
         known = state.intent.read()
         held = replace(settled, provisioner="demo", generation=known.generation)
         state.memory.write(held)

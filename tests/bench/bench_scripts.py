@@ -70,7 +70,7 @@ def prepare(hf: HostFactory, machines: int) -> dict[str, list[str]]:
     names = []
     answers = {}
     hf.state.intent.create("demo")
-    with hf.state.intent.transaction() as intent:
+    with hf.state.intent.additions() as intent:
         for _ in range(max(machines // BATCH, 1)):
             request = intent.add_request("T2", min(machines, BATCH), created_wall=0.0)
             entries = [entry(machine_name("hf", request, number)) for number in range(min(machines, BATCH))]

@@ -250,7 +250,7 @@ def a_thousand(hf: Grid) -> None:
 
 @case(68, "every internal state → only the three words for requests and for results", loop=False)
 def every_state(hf: Grid) -> None:
-    with hf.state.intent.transaction(create_for=hf.instance) as intent:
+    with hf.state.intent.additions(create_for=hf.instance) as intent:
         ids = [intent.add_request("T2", 1, created_wall=time.time()) for _ in range(4)]
         backs = [intent.add_return([f"m{number}"], created_wall=time.time()) for number in range(2)]
     ends = (None, RequestStatus.COMPLETE, RequestStatus.COMPLETE_WITH_ERROR, None)

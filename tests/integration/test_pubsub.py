@@ -183,7 +183,7 @@ def test_hf_is_told_of_a_preemption_that_no_look_can_tell(pubsub: str, place: Pl
     with Simulator(site.load(), timings={"mig": QUICK}, pubsub=pubsub) as simulator:
         mig["endpoint"] = simulator.compute
         site.write()
-        with state.intent.transaction(create_for="t") as intent:
+        with state.intent.additions(create_for="t") as intent:
             id_ = intent.add_request("T", 2, created_wall=time.time())
         with running_loop(site.path, tmp_path) as metrics:
             until(lambda: state.status.exists() and state.status.read_all()[id_].ended, 30, what="two machines")

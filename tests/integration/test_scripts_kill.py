@@ -9,12 +9,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from provisioner.locks import DataLock
 from provisioner.store import Answer, Loss
 from tests.hostfactory import HostFactory
 
@@ -89,22 +94,48 @@ def stop_at(hf: HostFactory, step: Step, how: str, command: list[str]) -> subpro
     )
 
 
+@contextmanager
+def another_writing(hf: HostFactory) -> Iterator[None]:
+    """The lock is held until somebody waits for it, or until the end."""
+    ended = threading.Event()
+    lock = DataLock(hf.state.intent.lock_path)
+    assert lock.acquire()
+
+    def let_go() -> None:
+        while not ended.wait(0.01) and not list(hf.work.glob("intent.wish-*[0-9a-f]")):
+            pass
+        lock.release()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(let_go)
+        try:
+            yield
+        finally:
+            ended.set()
+
+
 @pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.parametrize("first", [True, False], ids=["making the state", "in a state that is there"])
-def test_killed_at_any_step_a_script_leaves_the_old_or_the_new_state(tmp_path: Path, name: str, first: bool) -> None:
+@pytest.mark.parametrize("where", ["making the state", "in a state that is there", "waiting for another writer"])
+def test_killed_at_any_step_a_script_leaves_the_old_or_the_new_state(tmp_path: Path, name: str, where: str) -> None:
     def fresh(number: int) -> HostFactory:
         hf = HostFactory(tmp_path / str(number))
-        if not first:
+        if where != "making the state":
             hf.state.intent.create("demo")
         return hf
 
+    beside = another_writing if where == "waiting for another writer" else nullcontext
     hf = fresh(0)
-    found = steps(hf, hf.command(name, COMMANDS[name]), tmp_path / "trace")
+    with beside(hf):
+        found = steps(hf, hf.command(name, COMMANDS[name]), tmp_path / "trace")
     assert {step.call for step in found} >= {"flock", "write", "fsync", "rename"}
+    if beside is another_writing:
+        assert len([step for step in found if step.call == "rename"]) == 2, "that of the wish, and that of the data"
+        found = [step for step in found if step.call != "flock"]  # asked for again and again: their number varies
     ends = []
     for number, step in enumerate(found, 1):
         hf = fresh(number)
-        done = stop_at(hf, step, "signal=SIGKILL", hf.command(name, COMMANDS[name]))
+        with beside(hf):
+            done = stop_at(hf, step, "signal=SIGKILL", hf.command(name, COMMANDS[name]))
         assert done.returncode == -signal.SIGKILL, step
         ends.append(len(recorded(hf)))
         if done.stdout:
@@ -149,7 +180,7 @@ NOTES = {
 def with_answers(directory: Path) -> tuple[HostFactory, dict[str, object]]:
     """A state directory as the loop leaves it, and what HF asks of it."""
     hf = HostFactory(directory)
-    with hf.state.intent.transaction(create_for="demo") as intent:
+    with hf.state.intent.additions(create_for="demo") as intent:
         request = intent.add_request("T1", 1, created_wall=1.0)
     entry = {"requestId": request, "status": "complete", "message": "", "machines": []}
     hf.state.status.write({request: Answer(json.dumps(entry), ended=True)}, {"a": Loss(0)})

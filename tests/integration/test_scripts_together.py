@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from provisioner.locks import DataLock
 from provisioner.store import LOCK_WAIT, Answer
 from tests.hostfactory import COMMANDS, ROOT, SCRIPTS, HostFactory
 from tests.schemas import check_output
@@ -26,8 +27,9 @@ LONGEST_CALL = LOCK_WAIT + 20
 
 HOLDER = """
 import sys, time
+from provisioner.locks import DataLock
 from provisioner.store import StateDir
-with StateDir(sys.argv[1]).intent.transaction():
+with DataLock(StateDir(sys.argv[1]).intent.lock_path):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -40,7 +42,7 @@ def hf(tmp_path: Path) -> HostFactory:
 
 def test_no_read_waits_for_a_writer(hf: HostFactory) -> None:
     request = hf.request()
-    with hf.state.intent.transaction():
+    with DataLock(hf.state.intent.lock_path):
         for name, document in (
             ("getAvailableTemplates", {}),
             ("getRequestStatus", {"requests": [{"requestId": request}]}),
@@ -108,8 +110,7 @@ def test_fifty_mixed_calls_at_once_for_a_minute(hf: HostFactory) -> None:
             requests = list(hf.state.intent.read().requests)
             hf.state.status.write({id_: Answer(json.dumps(_entry(id_)), False) for id_ in requests}, {})
             if len(requests) > 20:
-                with hf.state.intent.transaction() as intent:
-                    intent.remove(requests[1:5])
+                hf.state.intent.remove(requests[1:5])
                 trimmed.extend(requests[1:5])
 
     with ThreadPoolExecutor(CALLERS + 1) as pool:

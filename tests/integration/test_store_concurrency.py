@@ -27,12 +27,12 @@ def write_until(directory: str, writer: str, deadline: float, report: Any) -> No
     problem = ""
     while time.monotonic() < deadline and not problem:
         try:
-            with state.intent.transaction() as intent:
-                there = {key for key, document in intent.requests.items() if document["template"] == writer}
-                if there != set(own[-KEPT:]):
-                    problem = f"{writer} lost {len(set(own[-KEPT:]) - there)} writes"
+            with state.intent.additions() as intent:
                 own.append(intent.add_request(writer, len(own) + 1, created_wall=0.0))
-                intent.remove(own[:-KEPT][-1:])
+            state.intent.remove(own[:-KEPT][-1:])
+            there = {key for key, request in state.intent.read().requests.items() if request.template == writer}
+            if there != set(own[-KEPT:]):
+                problem = f"{writer} lost {len(set(own[-KEPT:]) - there)} writes"
         except StateError as error:
             problem = str(error)
     report.put((writer, len(own), problem))
@@ -54,12 +54,13 @@ def read_until(directory: str, reader: str, deadline: float, report: Any) -> Non
 
 
 def contradiction(intent: Intent, generation: int) -> str:
-    """Why this cannot be what the writers wrote: they number their requests and keep the last ones."""
+    """Why this cannot be what the writers wrote: they number their requests and keep the last, or one more."""
     if intent.generation < generation:
         return f"generation {intent.generation} after {generation}"
     for writer in {request.template for request in intent.requests.values()}:
         counts = sorted(request.count for request in intent.requests.values() if request.template == writer)
-        if counts != list(range(max(1, counts[-1] - KEPT + 1), counts[-1] + 1)):
+        oldest = max(1, counts[-1] - KEPT + 1)
+        if counts not in (list(range(start, counts[-1] + 1)) for start in (oldest, max(1, oldest - 1))):
             return f"{writer} has requests {counts}"
     return ""
 
@@ -90,13 +91,13 @@ def test_two_writers_and_ten_readers_for_ten_seconds(tmp_path: Path) -> None:
     done = hammer(tmp_path, 10)
     intent = StateDir(tmp_path).intent.read()
     written = {name: count for name, count in done.items() if name.startswith("writer")}
-    assert intent.generation == 1 + sum(written.values())
+    assert 1 < intent.generation <= 1 + 2 * sum(written.values()), "each adds and removes; one write may serve both"
     for writer, count in written.items():
         assert max(request.count for request in intent.requests.values() if request.template == writer) == count
     assert min(done.values()) >= 20, done
 
 
-def truncate_in_place(path: str, content: bytes) -> None:
+def truncate_in_place(path: str, content: bytes, **_: object) -> None:
     """What TinyDB's own JSONStorage does."""
     with open(path, "w") as file:
         file.write(content.decode())
@@ -115,6 +116,12 @@ class NoLock:
 
     def __exit__(self, *_: object) -> None:
         pass
+
+    def try_acquire(self) -> bool:
+        return True
+
+    def held(self) -> NoLock:
+        return self
 
     def check(self) -> None:
         pass
@@ -135,8 +142,9 @@ def one_request(directory: str, start: Any, report: Any) -> None:
     """What a script does, when all start at once."""
     start.wait()
     try:
-        with StateDir(directory).intent.transaction(create_for="demo") as intent:
-            report.put((intent.add_request("T", 1, created_wall=0.0), ""))
+        with StateDir(directory).intent.additions(create_for="demo") as intent:
+            request = intent.add_request("T", 1, created_wall=0.0)
+        report.put((request, ""))
     except StateError as error:
         report.put(("", str(error)))
 
@@ -153,4 +161,4 @@ def test_fifty_scripts_at_once_all_record_their_request(tmp_path: Path) -> None:
     assert [problem for _, problem in answers if problem] == []
     intent = StateDir(tmp_path).intent.read()
     assert set(intent.requests) == {request for request, _ in answers}
-    assert intent.generation == 50
+    assert intent.generation <= 50

@@ -31,7 +31,7 @@ if sys.argv[2] == "memory":
     from provisioner.model import Memory
     state.memory.write(Memory("demo", epoch=2))
 else:
-    with state.intent.transaction(create_for="demo") as intent:
+    with state.intent.additions(create_for="demo") as intent:
         request = intent.add_request("T", 1, created_wall=1.0)
     print(json.dumps(request), flush=True)
 """
@@ -94,7 +94,7 @@ def prepare(directory: Path, *, filled: bool) -> None:
     (directory / "state").mkdir()
     if filled:
         state = StateDir(directory / "state")
-        with state.intent.transaction(create_for="demo") as intent:
+        with state.intent.additions(create_for="demo") as intent:
             intent.add_request("T", 1, created_wall=1.0)
         state.memory.write(Memory("demo", epoch=1))
 
@@ -122,7 +122,7 @@ def check(directory: Path, requests: set[str] | None, epoch: int | None, printed
     for line in printed.splitlines():
         assert {json.loads(line)} == fresh, "an id was printed that is not recorded"
     state = StateDir(directory / "state")
-    with state.intent.transaction(wait=0, create_for="demo") as intent:
+    with state.intent.additions(wait=0, create_for="demo") as intent:
         intent.add_request("T", 1, created_wall=1.0)
     state.memory.write(Memory("demo", epoch=3))
     assert not state.intent.is_older()

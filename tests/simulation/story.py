@@ -41,7 +41,7 @@ from provisioner.simulator.groups import Groups
 from provisioner.simulator.kube_errors import ApiError
 from provisioner.simulator.pods import Cluster
 from provisioner.simulator.world import World
-from provisioner.store import IntentTransaction, StateDir
+from provisioner.store import Additions, StateDir
 from tests.simulation.judge import Judge, TrueMachine, machines_of
 
 PROVISIONER = "demo"
@@ -101,7 +101,7 @@ EXPECTED = ("no space left", "made again as soon as every pool was seen", "`prov
 REFUSED = (StateMissing, StateStale)
 """Why a script exits 1 while intent.json is lost or an old copy: HF calls again."""
 
-WRITES = ("memory.write", "status.write", "intent.transaction", "seen.forget")
+WRITES = ("memory.write", "status.write", "intent.remove", "seen.forget")
 
 
 def disk_is_full(where: str) -> None:
@@ -336,16 +336,7 @@ class Story:
         state.memory.write = fuse.around(state.memory.write, "memory.write")  # type: ignore[method-assign]
         state.status.write = fuse.around(state.status.write, "status.write")  # type: ignore[method-assign]
         state.seen.forget = fuse.around(state.seen.forget, "seen.forget")  # type: ignore[method-assign]
-        transaction = state.intent.transaction
-
-        @contextmanager
-        def guarded(**options: Any) -> Any:
-            fuse.burn("before intent.transaction")
-            with transaction(**options) as intent:
-                yield intent
-            fuse.burn("after intent.transaction")
-
-        state.intent.transaction = guarded  # type: ignore[method-assign]
+        state.intent.remove = fuse.around(state.intent.remove, "intent.remove")  # type: ignore[method-assign]
 
     def memory(self) -> Memory | None:
         """What memory.json holds."""
@@ -546,7 +537,7 @@ class Story:
     def request(self, template: str, count: int) -> None:
         """requestMachines."""
         with suppress(*REFUSED):
-            with self._transaction() as intent:
+            with self._additions() as intent:
                 id_ = intent.add_request(template, count, created_wall=self.world.wall() + self.skew)
             self.requests[id_] = Wanted(template, count, self.world.now, self.world.now)
 
@@ -584,7 +575,7 @@ class Story:
         """requestReturnMachines."""
         chosen = list(dict.fromkeys(names))
         with suppress(*REFUSED):
-            with self._transaction() as intent:
+            with self._additions() as intent:
                 id_ = intent.add_return(chosen, created_wall=self.world.wall() + self.skew)
             self.returns[id_] = None
             self.judge.given_back(id_, chosen)
@@ -605,11 +596,11 @@ class Story:
             self.give_back(reported)
 
     @contextmanager
-    def _transaction(self) -> Iterator[IntentTransaction]:
+    def _additions(self) -> Iterator[Additions]:
         """One script's write; ids count up, so that a story can be told again."""
         with (
             patch.object(store, "new_id", lambda: f"r{next(self._numbers):09d}"),
-            self.hf.intent.transaction(create_for=PROVISIONER) as intent,
+            self.hf.intent.additions(create_for=PROVISIONER) as intent,
         ):
             yield intent
 

@@ -74,7 +74,7 @@ def test_trimming_is_taken_up_again_wherever_it_ended(end: Callable[[str], None]
             if not (ended := trimmed_but_for(before, at, end)):
                 break
             places |= ended
-    writes = ["memory.write", "status.write", "intent.transaction", "seen.forget"]
+    writes = ["memory.write", "status.write", "intent.remove", "seen.forget"]
     assert places >= {f"{when} {write}" for when in ("before", "after") for write in writes}
 
 
@@ -121,7 +121,7 @@ def test_a_week_of_hf_s_calls_keeps_intent_small(tmp_path: Path) -> None:
     memory, sizes = Memory("demo"), []
     for day in range(round(WEEK / DAY)):
         calls = a_day(day * DAY, chance)
-        before = state.intent.restore(calls)  # all by one write: a transaction would take each call for itself
+        before = state.intent.restore(calls)  # all by one write
         assert before is not None
         Path(before).unlink()
         sizes.append(Path(state.intent.path).stat().st_size)
@@ -129,8 +129,7 @@ def test_a_week_of_hf_s_calls_keeps_intent_small(tmp_path: Path) -> None:
         for _ in range(2):  # marked and removed from intent; then, as intent lacks it, forgotten
             plan = make_trim(state.intent.read(), Contact(), memory, limits, (day + 1) * DAY)
             memory = plan.memory
-            with state.intent.transaction() as intent:
-                intent.remove(plan.forget)
+            state.intent.remove(plan.forget)
     assert len(memory.requests) == len(memory.returns) == DAY / INTERVAL, "yesterday's have left memory too"
     assert 1_000_000 < max(sizes) < 5_000_000
     assert max(sizes[2:]) < 1.1 * sizes[1], "it grows no more after the second day"

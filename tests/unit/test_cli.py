@@ -99,7 +99,7 @@ def test_status_of_a_new_directory_says_that_intent_is_missing(site: Path, capsy
 def test_status_shows_requests_and_a_latched_brake_is_a_problem(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(["init"])
     state = StateDir(site / "work")
-    with state.intent.transaction() as intent:
+    with state.intent.additions() as intent:
         id_ = intent.add_request("GkePod", 3, created_wall=0.0)
     capsys.readouterr()
     assert run(["status", "-o", "json"]) == 0
@@ -162,7 +162,7 @@ def test_trim_shows_what_is_due_and_removes_it_unless_a_loop_does_that(
 ) -> None:
     run(["init"])
     state = StateDir(site / "work")
-    with state.intent.transaction() as intent:
+    with state.intent.additions() as intent:
         id_ = intent.add_request("GkePod", 1, created_wall=0.0)
     done = RequestRecord(
         id_, "GkePod", 0, read=0.0, deadline=1.0, ended=RequestStatus.COMPLETE, ended_at=2.0, told_at=3.0

@@ -211,7 +211,7 @@ def test_a_request_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
     running = Running(tmp_path, place)
     try:
         until(lambda: len(running.reports) >= 2, 5)
-        with running.state.intent.transaction(create_for="demo") as intent:
+        with running.state.intent.additions(create_for="demo") as intent:
             intent.add_request("T", 2, created_wall=time.time())
         until(lambda: len(place.machines) == 2, 5)
         assert Wake.INTENT in running.wakes
@@ -258,7 +258,7 @@ def test_a_loop_that_finds_a_newer_epoch_ends_without_writing(tmp_path: Path) ->
     until(lambda: running.reports, 5)
     file = Path(running.state.loop_lock.path)
     file.write_text(file.read_text().replace('"epoch": 1', '"epoch": 9').replace('"epoch":1', '"epoch":9'))
-    with running.state.intent.transaction(create_for="demo") as intent:
+    with running.state.intent.additions(create_for="demo") as intent:
         intent.add_request("T", 2, created_wall=time.time())
     running.thread.join(10)
     assert isinstance(running.error, SupersededError)
@@ -269,7 +269,7 @@ def test_a_loop_that_finds_a_newer_epoch_ends_without_writing(tmp_path: Path) ->
 def test_once_is_one_cycle_on_complete_looks_with_its_actions_done(tmp_path: Path) -> None:
     place = Place()
     state = StateDir(tmp_path)
-    with state.intent.transaction(create_for="demo") as intent:
+    with state.intent.additions(create_for="demo") as intent:
         intent.add_request("T", 3, created_wall=time.time())
     running = Running(tmp_path, place, once=True)
     running.thread.join(10)
@@ -315,7 +315,7 @@ def test_hints_are_read_by_the_loop_that_runs_and_not_by_one_that_stands_by(tmp_
 def test_an_announced_end_is_told_before_any_look_shows_it(tmp_path: Path) -> None:
     place = Place()
     state = StateDir(tmp_path)
-    with state.intent.transaction(create_for="demo") as intent:
+    with state.intent.additions(create_for="demo") as intent:
         intent.add_request("T", 2, created_wall=time.time())
     running = Running(tmp_path, place)
     try:

@@ -142,11 +142,11 @@ class Bench:
 
     def request(self, count: int, template: str = "T", *, skew: float = 0.0) -> str:
         """``skew``: seconds by which the clock of HF's host is ahead of the loop's."""
-        with self.state.intent.transaction(create_for="demo") as intent:
+        with self.state.intent.additions(create_for="demo") as intent:
             return intent.add_request(template, count, created_wall=self.clock.time + skew)
 
     def give_back(self, *names: str) -> str:
-        with self.state.intent.transaction() as intent:
+        with self.state.intent.additions() as intent:
             return intent.add_return(names, created_wall=self.clock.time)
 
     def cycle(self, times: int = 1, blind: Collection[str] = ()) -> CycleReport:
@@ -411,7 +411,7 @@ def test_a_superseded_loop_neither_writes_nor_acts(bench: Bench) -> None:
 
 
 def test_the_state_directory_of_another_instance_is_refused(bench: Bench) -> None:
-    with bench.state.intent.transaction(create_for="somebody") as intent:
+    with bench.state.intent.additions(create_for="somebody") as intent:
         intent.add_request("T", 1, created_wall=0.0)
     report = bench.cycle()
     assert "belongs to HF's provider instance 'somebody'" in report.problem

@@ -37,7 +37,7 @@ def known() -> Memory:
 def state(tmp_path: Path) -> StateDir:
     """An intent that lost what memory knows, and what HF was told."""
     made = StateDir(tmp_path)
-    with made.intent.transaction(create_for="demo") as intent:
+    with made.intent.additions(create_for="demo") as intent:
         intent.add_request(TEMPLATE, 9, created_wall=WALL)
     remembered = known()
     made.memory.write(remembered)
@@ -89,16 +89,16 @@ def test_intent_is_made_again_from_memory_without_what_was_leaving(
     assert made.unknown == (name(1, OTHER),)
     assert len(moved) == (wrong is break_off)
     assert state.recovery_asked()
-    with state.intent.transaction() as intent:  # HF's scripts go on
+    with state.intent.additions() as intent:  # HF's scripts go on
         intent.add_request(TEMPLATE, 1, created_wall=WALL)
 
 
 def test_an_older_intent_gives_way_and_is_kept(state: StateDir) -> None:
     copy = Path(state.intent.path).read_bytes()
-    with state.intent.transaction() as intent:
+    with state.intent.additions() as intent:
         intent.add_request(TEMPLATE, 1, created_wall=WALL)
     Path(state.intent.path).write_bytes(copy)
-    with pytest.raises(StateStale), state.intent.transaction():
+    with pytest.raises(StateStale), state.intent.additions():
         pass
     (kept,) = apply(state, plan(state))
     assert Path(kept).read_bytes() == copy
@@ -155,7 +155,7 @@ def test_where_nothing_is_wrong_only_a_latched_brake_is_released(state: StateDir
 def test_without_memory_an_old_intent_what_hf_was_told_and_the_names_that_run_tell_of_requests(state: StateDir) -> None:
     (old,) = state.intent.read().requests
     copy = Path(state.intent.path).read_bytes()
-    with state.intent.transaction() as intent:
+    with state.intent.additions() as intent:
         intent.add_request(TEMPLATE, 1, created_wall=WALL)
     Path(state.intent.path).write_bytes(copy)
     lose(state, "memory")
@@ -226,7 +226,7 @@ def test_an_interrupted_recovery_is_run_again(
 def test_a_request_recorded_meanwhile_is_not_overwritten(state: StateDir) -> None:
     """Recover looks first and writes later; HF's scripts do not wait for it."""
     made = plan(state)
-    with state.intent.transaction() as intent:
+    with state.intent.additions() as intent:
         late = intent.add_request(TEMPLATE, 1, created_wall=WALL)
     apply(state, made)
     assert {late, REQUEST} <= set(state.intent.read().requests)

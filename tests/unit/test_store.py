@@ -20,6 +20,7 @@ from provisioner.store import (
     SCHEMA,
     LockTimeout,
     StateDir,
+    StateError,
     StateExists,
     StateMissing,
     StateStale,
@@ -49,7 +50,7 @@ def umask_077() -> Iterator[None]:
 
 
 def add(state: StateDir, template: str = "T1") -> str:
-    with state.intent.transaction(create_for="demo") as intent:
+    with state.intent.additions(create_for="demo") as intent:
         return intent.add_request(template, 2, created_wall=5.0)
 
 
@@ -70,7 +71,7 @@ READS = {
     "intent": lambda state: state.intent.read(),
     "intent.find": lambda state: state.intent.find(["r1"]),
     "intent.returned_names": lambda state: state.intent.returned_names(),
-    "intent.transaction": lambda state: state.intent.transaction().__enter__(),
+    "intent.remove": lambda state: state.intent.remove(["r1"]),
     "memory": lambda state: state.memory.read(),
     "memory.is_older": lambda state: state.memory.is_older(),
     "status.read_answer": lambda state: state.status.read_answer("r1"),
@@ -145,79 +146,75 @@ def test_intent_is_not_created_again_when_only_its_lock_file_remembers_it(state:
     assert state.intent.read().generation == 2, "a loop that saw generation 1 must not take the new file for an old one"
 
 
-# --- transactions -----------------------------------------------------------------------------------------------------
+# --- changes of intent ------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_writes_once_however_much_it_changes(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_additions_are_written_once_however_many_they_are(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
     add(state)
     renames = []
     real = os.rename
     monkeypatch.setattr(durable.os, "rename", lambda old, new: (renames.append(new), real(old, new)))
-    with state.intent.transaction() as intent:
+    with state.intent.additions() as intent:
         requests = [intent.add_request("T", 1, created_wall=1.0) for _ in range(3)]
         back = intent.add_return(["a", "b"], created_wall=2.0)
-        intent.remove(requests[:1])
-        assert set(requests[1:]) <= set(intent.requests), "a transaction sees its own changes"
-        assert set(intent.returns) == {back}
         assert renames == []
     assert renames == [state.intent.path]
     now = state.intent.read()
     assert now.generation == 2
-    assert set(requests[1:]) < set(now.requests)
-    assert requests[0] not in now.requests
+    assert set(requests) < set(now.requests)
     assert now.returns == {back: model.ReturnRequest(back, ("a", "b"), 2.0)}
 
 
-def test_a_transaction_that_changes_nothing_writes_nothing(state: StateDir) -> None:
+def test_a_change_that_changes_nothing_writes_nothing(state: StateDir) -> None:
     add(state)
     before = state.intent.signature()
-    with state.intent.transaction() as intent:
-        intent.remove(["unknown", "ret-unknown"])
+    state.intent.remove(["unknown", "ret-unknown"])
+    with state.intent.additions():
+        pass
     assert state.intent.signature() == before
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
-def test_an_exception_inside_writes_nothing_and_frees_the_lock(state: StateDir, error: type[BaseException]) -> None:
+def test_an_exception_inside_writes_nothing_and_leaves_no_lock(state: StateDir, error: type[BaseException]) -> None:
     add(state)
     before = state.intent.signature()
-    with pytest.raises(error), state.intent.transaction() as intent:
+    with pytest.raises(error), state.intent.additions() as intent:
         raise error(intent.add_request("T", 1, created_wall=1.0))
     assert state.intent.signature() == before
-    with state.intent.transaction(wait=0) as intent:
-        assert len(intent.requests) == 1
+    with state.intent.additions(wait=0) as intent:
+        kept = intent.add_request("T", 1, created_wall=1.0)
+    assert len(state.intent.read().requests) == 2
+    assert kept in state.intent.read().requests
 
 
-def test_a_writer_whose_lock_file_is_removed_meanwhile_changes_nothing(state: StateDir) -> None:
+def test_a_writer_whose_lock_file_is_removed_meanwhile_changes_nothing(state: StateDir, monkeypatch) -> None:
     add(state)
     before = state.intent.signature()
-    unlocked = state.intent.transaction()
-    unlocked.__enter__().add_request("T", 1, created_wall=1.0)
-    os.unlink(state.intent.lock_path)
+    monkeypatch.setattr(store, "waiting", lambda *_: os.unlink(state.intent.lock_path) or [])
     with pytest.raises(StateUnwritable, match="Never remove lock files"):
-        unlocked.__exit__(None, None, None)
+        add(state)
     assert state.intent.signature() == before
 
 
 def test_text_that_is_no_unicode_comes_back_as_it_was(state: StateDir) -> None:
-    with state.intent.transaction(create_for="demo") as intent:
+    with state.intent.additions(create_for="demo") as intent:
         request = intent.add_request("T", 1, created_wall=1.0, rc_account="\ud800ä")
     assert state.intent.read().requests[request].rc_account == "\ud800ä"
 
 
 def test_trimming_takes_requests_and_returns_and_skips_what_is_gone(state: StateDir) -> None:
     request = add(state)
-    with state.intent.transaction() as intent:
+    with state.intent.additions() as intent:
         back = intent.add_return(["a"], created_wall=1.0)
         kept = intent.add_request("T2", 1, created_wall=1.0, rc_account="desk")
-    with state.intent.transaction() as intent:
-        intent.remove([request, back, "nobody"])
+    assert state.intent.remove([request, back, "nobody"]) >= 0.0
     assert state.intent.read().requests == {kept: model.Request(kept, "T2", 1, 1.0, "desk")}
     assert state.intent.read().returns == {}
 
 
 def test_find_knows_requests_and_returns_by_id(state: StateDir) -> None:
     request = add(state)
-    with state.intent.transaction() as intent:
+    with state.intent.additions() as intent:
         back = intent.add_return(["a", "b"], created_wall=1.0)
     found = state.intent.find([request, back, "unknown"])
     assert {key: dict(value) for key, value in found.items()} == {
@@ -236,9 +233,14 @@ def test_ids_have_the_models_shape_and_none_is_given_twice(state: StateDir, monk
     assert set("".join(many)) == set(store.ID_ALPHABET)
     draws = iter(["same", "same", "other", "same", "same", "third"])
     monkeypatch.setattr(store, "new_id", lambda: next(draws))
-    assert [add(state), add(state)] == ["same", "other"]
-    with state.intent.transaction() as intent:
-        assert [intent.add_return([], created_wall=0.0) for _ in range(2)] == ["ret-same", "ret-third"]
+    assert add(state) == "same"
+    before = state.intent.signature()
+    with pytest.raises(StateError, match="is taken already; nothing was written"):
+        add(state, "T2")
+    assert state.intent.signature() == before
+    with state.intent.additions() as intent:
+        assert [intent.add_return([], created_wall=0.0) for _ in range(2)] == ["ret-other", "ret-same"]
+        assert intent.add_return([], created_wall=0.0) == "ret-third"
 
 
 def test_a_random_byte_that_would_favour_some_letters_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -478,8 +480,7 @@ def test_what_is_written_is_a_tinydb_database_with_our_ids(state: StateDir) -> N
     request = add(state)
     with TinyDB(state.intent.path, access_mode="r") as database:
         assert database.tables() == {"meta", "requests", "returns"}
-    with state.intent.transaction() as intent:
-        assert list(intent.requests) == [request]
+        assert database.storage.read()["requests"].keys() == {request}
 
 
 def test_the_signature_changes_with_each_write(state: StateDir) -> None:
@@ -516,9 +517,9 @@ def test_a_writer_that_waits_too_long_names_the_holder(state: StateDir) -> None:
     with (
         DataLock(state.intent.lock_path),
         pytest.raises(LockTimeout) as caught,
-        StateDir(state.path).intent.transaction(wait=0.05),
+        StateDir(state.path).intent.additions(wait=0.05) as intent,
     ):
-        pytest.fail("two writers held the lock")
+        intent.add_request("T", 1, created_wall=0.0)
     host = os.uname().nodename
     assert f"held this lock for 0.05 s; nothing was written. Signed by process {os.getpid()} on host {host}" in str(
         caught.value

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from provisioner import durable, locks, marks, storage, store
+from provisioner import durable, locks, marks, storage, store, wishes
 from provisioner.answers import Answer
+from provisioner.locks import DataLock
 from provisioner.model import Memory
-from provisioner.store import StateDir, StateError, StateMissing
+from provisioner.store import SCHEMA, StateDir, StateError, StateMissing
+from provisioner.wishes import Wish
 
 CALLS = ("open", "close", "read", "pread", "write", "pwrite", "fsync", "fstat", "stat", "fchmod", "rename", "listdir")
 """Calls on ``os`` that a write makes; ``flock`` comes from fcntl."""
@@ -98,7 +103,7 @@ class System:
                 path.write_bytes(b"")
         for name, old in self._replaced.items() if names_too else ():
             if old is None:
-                os.unlink(name)
+                Path(name).unlink(missing_ok=True)
             else:
                 Path(name).write_bytes(old)
 
@@ -107,18 +112,36 @@ class System:
 
 
 def add(state: StateDir) -> None:
-    with state.intent.transaction(wait=0, create_for="demo") as intent:
+    """One more request, under the same id in each run, so that states can be compared."""
+    file = Path(state.intent.path)
+    number = len(json.loads(file.read_text())["requests"]) if file.exists() else 0
+    with (
+        patch.object(store, "new_id", lambda: f"request{number:03d}"),
+        state.intent.additions(wait=0, create_for="demo") as intent,
+    ):
         intent.add_request("T", 1, created_wall=1.0)
+
+
+def add_after_waiting(state: StateDir) -> None:
+    """The same where the lock is held when it is asked for, and free a moment later."""
+    with patch.object(DataLock, "try_acquire", lambda _: False):
+        add(state)
 
 
 WRITES: dict[str, tuple[bool, Callable[[StateDir], None]]] = {
     "first request": (False, add),
     "init": (False, lambda state: state.intent.create("demo")),
     "another request": (True, add),
+    "a request that waits": (True, add_after_waiting),
+    "another request, and that of one who waits": (True, add),
+    "a trim, and the request of one who waits": (True, lambda state: state.intent.remove(["request000"]) and None),
     "memory": (True, lambda state: state.memory.write(Memory("demo", epoch=2))),
     "status": (True, lambda state: state.status.write({"r": Answer("new", True)}, {})),
 }
 """Whether there is a state before, and the write."""
+
+WAITING = {"requests": {"waiting000": {"template": "T", "count": 1, "created_wall": 1.0}}}
+"""What one who waits wishes."""
 
 
 def read_all(directory: Path) -> tuple[Any, ...]:
@@ -135,9 +158,8 @@ def _or_none(read: Callable[[], Any]) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def counted_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same ids in each run, so that states can be compared."""
-    monkeypatch.setattr(store, "_unused", lambda taken, make: f"request{len(taken):03d}")
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Caches catch up at once."""
     monkeypatch.setattr(durable, "FIRST_PAUSE", 0.0)
 
 
@@ -152,6 +174,7 @@ class Stage:
 
     def __init__(self, directory: Path, write: str) -> None:
         self._directory = directory
+        self._name = write
         self._filled, self._write = WRITES[write]
         self._start = directory / "start"
         self._start.mkdir()
@@ -161,26 +184,35 @@ class Stage:
             state.memory.write(Memory("demo", epoch=1))
             state.status.write({"r": Answer("old", False)}, {})
         self.before = read_all(self._start)
+        self.alone = read_all(self._undisturbed(alone=True)[0])
         self.place, self.calls = self._undisturbed()
         self.after = read_all(self.place)
-        assert self.after != self.before
+        assert self.before not in (self.alone, self.after)
+        assert (self.alone != self.after) is ("one who waits" in write)
 
-    def _undisturbed(self) -> tuple[Path, list[str]]:
+    def _undisturbed(self, *, alone: bool = False) -> tuple[Path, list[str]]:
         system = System()
-        place, finished = self.play(system)
+        place, finished = self.play(system, alone=alone)
         assert finished
         return place, system.calls
 
-    def play(self, system: System) -> tuple[Path, bool]:
-        """One run in a copy of the start; returns the copy and whether the write returned. Raises StateError."""
+    def play(self, system: System, *, alone: bool = False) -> tuple[Path, bool]:
+        """One run in a copy of the start; returns the copy and whether the write returned. Raises StateError.
+
+        ``alone``: nobody waits.
+        """
         place = self._directory / "run"
         if place.exists():
             shutil.rmtree(place)
         shutil.copytree(self._start, place)
-        with pytest.MonkeyPatch.context() as patch:
-            for module in (durable, locks, marks, storage, store):
-                patch.setattr(module, "os", system)
-            patch.setattr(locks, "fcntl", system)
+        with ExitStack() as stack:
+            if "one who waits" in self._name and not alone:
+                stack.enter_context(Wish(str(place / "intent.json"), WAITING).posted(SCHEMA))
+            owners = stack.enter_context(pytest.MonkeyPatch.context())
+            for module in (durable, locks, marks, storage, store, wishes):
+                owners.setattr(module, "os", system)
+            for module in (locks, wishes):
+                owners.setattr(module, "fcntl", system)
             try:
                 self._write(StateDir(place))
             except Killed:
@@ -190,10 +222,13 @@ class Stage:
         return place, True
 
     def check(self, place: Path, *, finished: bool) -> None:
-        """Old or new, new if it was said to be done, never behind what is durable, and the next writer goes on."""
+        """Old or new, new if it was said to be done, never behind what is durable, and the next writer goes on.
+
+        A wish that cannot be read is left to the one who waits.
+        """
         now = read_all(place)
-        assert now in (self.before, self.after)
-        assert now == self.after or not finished
+        assert now in (self.before, self.alone, self.after)
+        assert now != self.before or not finished
         state = StateDir(place)
         for file in (state.intent, state.memory):
             assert not (file.exists() and file.is_older()), f"{file.lock_path} is ahead of what is durable"
@@ -251,7 +286,7 @@ def test_a_refused_call_is_reported_and_leaves_the_old_or_the_new_state(stage: S
 
 
 def test_the_order_of_a_write(tmp_path: Path) -> None:
-    """Turn and lock taken, signed, written aside, synced, renamed, directory synced, generation noted."""
+    """Turn and lock taken, signed, wishes looked for, written aside, synced, renamed, synced, generation noted."""
     order = [
         name for name in Stage(tmp_path, "another request").calls if name not in ("open", "close", "stat", "fstat")
     ]
@@ -262,6 +297,7 @@ def test_the_order_of_a_write(tmp_path: Path) -> None:
         "pwrite",
         "read",
         "read",
+        "listdir",
         "fchmod",
         "write",
         "fsync",
@@ -275,7 +311,7 @@ def test_the_order_of_a_write(tmp_path: Path) -> None:
 # --- the rules can fail -----------------------------------------------------------------------------------------------
 
 
-def truncate_in_place(path: str, content: bytes, *, durable: bool = True) -> None:
+def truncate_in_place(path: str, content: bytes, *, durable: bool = True, **_: object) -> None:
     """What TinyDB's own JSONStorage does."""
     descriptor = storage.os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o660)
     storage.os.write(descriptor, content)
@@ -284,7 +320,7 @@ def truncate_in_place(path: str, content: bytes, *, durable: bool = True) -> Non
     storage.os.close(descriptor)
 
 
-def note_before_writing(self: Any, database: Any, lock: Any, generation: int) -> None:
+def note_before_writing(self: Any, database: Any, lock: Any, generation: int, *_: object) -> None:
     lock._file.sign({"generation": generation})
     database.state.commit(generation)
 
@@ -293,7 +329,7 @@ def sync_nothing(directory: str) -> None:
     """As if the directory needed no fsync."""
 
 
-def keep_unsynced(path: str, content: bytes, *, durable: bool = True) -> None:
+def keep_unsynced(path: str, content: bytes, *, durable: bool = True, **_: object) -> None:
     """Written aside and renamed, but never synced."""
     real_replace(path, content, durable=False)
 

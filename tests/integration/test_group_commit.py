@@ -1,0 +1,117 @@
+"""Writers that wait for the lock, as processes: served together, killed, stopped, out of time."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from provisioner.locks import DataLock
+from provisioner.store import StateDir
+from tests.hostfactory import ROOT, HostFactory
+from tests.waiting import until
+
+WISH = {"template": {"templateId": "T2", "machineCount": 1}}
+
+
+@pytest.fixture
+def hf(tmp_path: Path) -> HostFactory:
+    hf = HostFactory(tmp_path)
+    hf.state.intent.create(hf.instance)
+    return hf
+
+
+def waiting(hf: HostFactory) -> list[Path]:
+    return [path for path in hf.work.glob("intent.wish-*") if not path.name.endswith(".new")]
+
+
+def test_all_scripts_that_wait_are_served_by_one_write(hf: HostFactory) -> None:
+    callers, before = 12, hf.state.intent.read().generation
+    command = hf.command("requestMachines", WISH)
+    with ThreadPoolExecutor(callers) as pool:
+        with DataLock(hf.state.intent.lock_path):
+            calls = [pool.submit(hf.run, command) for _ in range(callers)]
+            until(lambda: len(waiting(hf)) == callers, 60, what="all of them wait")
+        printed = {call.result().document["requestId"] for call in calls}
+    intent = hf.state.intent.read()
+    assert intent.requests.keys() == printed
+    assert len(printed) == callers
+    assert intent.generation == before + 1
+    assert list(hf.work.glob("*wish*")) == []
+
+
+def test_a_script_killed_while_it_waits_has_asked_for_nothing(hf: HostFactory) -> None:
+    with DataLock(hf.state.intent.lock_path):
+        killed = subprocess.Popen(hf.command("requestMachines", WISH), env=hf.environment, stdout=subprocess.PIPE)
+        until(lambda: waiting(hf) != [], 60, what="it waits")
+        killed.kill()
+        assert killed.communicate()[0] == b""
+    assert hf.request() in hf.state.intent.read().requests
+    assert len(hf.state.intent.read().requests) == 1
+    assert list(hf.work.glob("*wish*")) == []
+
+
+# --- everything at once -----------------------------------------------------------------------------------------------
+
+WRITERS = 12
+SECONDS = 12.0
+
+WRITER = """
+import json, random, sys, time
+from provisioner.store import LockTimeout, StateDir, StateUnwritable
+state, chance, deadline = StateDir(sys.argv[1]), random.Random(int(sys.argv[2])), time.monotonic() + float(sys.argv[3])
+while time.monotonic() < deadline:
+    try:
+        with state.intent.additions(wait=chance.choice([0.0, 0.01, 0.05, 0.3])) as intent:
+            made = intent.add_request("T", 1, created_wall=0.0)
+        print(json.dumps([made, True]), flush=True)
+    except (LockTimeout, StateUnwritable):
+        print(json.dumps([made, False]), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_whoever_is_told_yes_is_recorded_and_whoever_is_told_no_is_not(tmp_path: Path) -> None:
+    """Writers with short patience, some of them stopped for a while and some killed at any moment."""
+    chance, state = random.Random(4), StateDir(tmp_path)
+    state.intent.create("demo")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    files = [tmp_path / f"{number}.out" for number in range(WRITERS)]
+
+    def start(number: int) -> subprocess.Popen[bytes]:
+        with files[number].open("ab") as file:
+            command = [sys.executable, "-c", WRITER, str(tmp_path), str(chance.random())[2:10], str(SECONDS)]
+            return subprocess.Popen(command, env=environment, stdout=file)
+
+    crew = [start(number) for number in range(WRITERS)]
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        number = chance.randrange(WRITERS)
+        if chance.random() < 0.2:
+            crew[number].kill()
+            crew[number].wait()
+            crew[number] = start(number)
+        else:
+            crew[number].send_signal(signal.SIGSTOP)
+            time.sleep(chance.choice([0.01, 0.1, 0.5]))
+            crew[number].send_signal(signal.SIGCONT)
+    for process in crew:
+        process.terminate()
+        process.wait()
+    told = [json.loads(line) for file in files for line in file.read_text().splitlines() if line.endswith("]")]
+    there = state.intent.read().requests.keys()
+    assert {made for made, yes in told if yes} - there == set(), "told yes, and not recorded"
+    assert {made for made, yes in told if not yes} & there == set(), "told no, and recorded all the same"
+    yes = sum(yes for _, yes in told)
+    assert yes > 50
+    assert len(told) - yes > 50
+    assert len(there) - yes < 10 * WRITERS, "only a killed writer may have recorded what it told nobody"

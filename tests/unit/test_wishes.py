@@ -1,0 +1,310 @@
+"""Group commit: what one who waits may rely on, whatever the writer does meanwhile and wherever either of them ends."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner import durable, store, wishes
+from provisioner.locks import DataLock
+from provisioner.store import SCHEMA, LockTimeout, StateDir
+from provisioner.wishes import Wish, waiting
+
+MINE = {"requests": {"mine000000": {"template": "M", "count": 1, "created_wall": 1.0}}}
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateDir:
+    state = StateDir(tmp_path)
+    state.intent.create("demo")
+    return state
+
+
+def add(state: StateDir, template: str = "T", wait: float = 5.0) -> str:
+    with state.intent.additions(wait=wait) as intent:
+        return intent.add_request(template, 1, created_wall=0.0)
+
+
+def recorded(state: StateDir) -> set[str]:
+    return set(state.intent.read().requests)
+
+
+def left(state: StateDir) -> list[str]:
+    return [path.name for path in Path(state.path).iterdir() if "wish" in path.name or path.name.endswith(".new")]
+
+
+def mine(state: StateDir) -> Wish:
+    return Wish(state.intent.path, MINE)
+
+
+# --- what the writer does ---------------------------------------------------------------------------------------------
+
+
+def test_a_writer_writes_all_who_wait_at_once(state: StateDir) -> None:
+    with ExitStack() as waiters:
+        posted = [
+            Wish(state.intent.path, {"requests": {f"r{number}": {"template": "T", "count": 1, "created_wall": 1.0}}})
+            for number in range(5)
+        ]
+        for wish in posted:
+            waiters.enter_context(wish.posted(SCHEMA))
+        own = add(state)
+        assert [wish.gone() for wish in posted] == [True] * 5
+    assert recorded(state) == {own, *(f"r{number}" for number in range(5))}
+    assert state.intent.read().generation == 2
+    assert left(state) == []
+
+
+def test_a_trim_serves_those_who_wait_too(state: StateDir) -> None:
+    old = add(state)
+    with mine(state).posted(SCHEMA):
+        state.intent.remove([old])
+    assert recorded(state) == {"mine000000"}
+
+
+def test_what_a_dead_process_wished_is_removed_and_never_written(state: StateDir) -> None:
+    names = ["intent.wish-0", f"intent.wish-1{wishes.UNFINISHED}"]
+    for name in names:
+        Path(state.path, name).write_text(json.dumps({"schema": SCHEMA, "tables": MINE}))
+    own = add(state)
+    assert recorded(state) == {own}
+    assert left(state) == []
+
+
+STRANGE = {
+    "another schema": {"schema": SCHEMA + 1, "tables": MINE},
+    "no documents": {"schema": SCHEMA, "tables": {"requests": {"r1": 5}}},
+    "no tables": {"schema": SCHEMA, "tables": [1]},
+    "no wish": [],
+}
+
+
+@pytest.mark.parametrize("content", STRANGE.values(), ids=STRANGE)
+def test_what_a_writer_does_not_understand_is_left_to_its_owner(state: StateDir, monkeypatch, content: object) -> None:
+    real = json.dumps
+    wish = mine(state)
+    with monkeypatch.context() as patch:
+        patch.setattr(wishes.json, "dumps", lambda *_, **__: real(content))
+        posted = wish.posted(SCHEMA)
+        posted.__enter__()
+    own = add(state)
+    assert recorded(state) == {own}
+    assert not wish.gone()
+    posted.__exit__(None, None, None)
+
+
+def test_an_id_that_is_taken_is_not_written_over(state: StateDir) -> None:
+    own = add(state)
+    other = Wish(state.intent.path, {"requests": {own: {"template": "other", "count": 9, "created_wall": 9.0}}})
+    with other.posted(SCHEMA), mine(state).posted(SCHEMA):
+        add(state)
+        assert not other.gone()
+    assert state.intent.read().requests[own].template == "T"
+    assert "mine000000" in recorded(state)
+
+
+def test_two_who_wish_the_same_id_do_not_overwrite_one_another(state: StateDir) -> None:
+    other = Wish(state.intent.path, {"requests": {"mine000000": {"template": "O", "count": 9, "created_wall": 9.0}}})
+    with other.posted(SCHEMA), mine(state).posted(SCHEMA):
+        add(state)
+        assert len(left(state)) == 1
+
+
+# --- what one who waits does ------------------------------------------------------------------------------------------
+
+
+def held_until(monkeypatch, event: Callable[[], None]) -> None:
+    """The lock is held when it is asked for; ``event`` happens while the caller waits, who looks once more then."""
+    real = DataLock.acquire
+
+    def acquire(self: DataLock, stop: Callable[[], bool] = lambda: False) -> bool:
+        events, pending[:] = list(pending), []
+        for happen in events:
+            happen()
+        return False if stop() else real(self, stop)
+
+    pending = [event]
+    monkeypatch.setattr(DataLock, "try_acquire", lambda self: False)
+    monkeypatch.setattr(DataLock, "acquire", acquire)
+
+
+def serve(state: StateDir) -> None:
+    """Another writer, who takes the lock at once."""
+    with DataLock(state.intent.lock_path) as lock:
+        tables = state.intent._current(lock, None)
+        state.intent._write(state.intent._open(tables), lock)
+
+
+def test_one_whose_wish_was_written_writes_nothing(state: StateDir, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        held_until(patch, lambda: serve(StateDir(state.path)))
+        request = add(state)
+    assert recorded(state) == {request}
+    assert state.intent.read().generation == 2, "one write"
+    assert left(state) == []
+
+
+def test_a_wish_that_vanishes_without_being_written_is_written_by_its_owner(state: StateDir, monkeypatch) -> None:
+    def vanish() -> None:
+        for name in left(state):
+            Path(state.path, name).unlink()
+
+    with monkeypatch.context() as patch:
+        held_until(patch, vanish)
+        request = add(state)
+    assert recorded(state) == {request}
+
+
+def test_a_wish_whose_writer_died_before_he_could_say_so_is_not_written_twice(state: StateDir, monkeypatch) -> None:
+    synced = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Wish, "granted", lambda self: None)
+        held_until(patch, lambda: serve(StateDir(state.path)))
+        patch.setattr(durable, "sync_directory", synced.append)
+        request = add(state)
+    assert recorded(state) == {request}
+    assert state.intent.read().generation == 2
+    assert len(synced) == 2, "the writer may not have come to it: his at the rename, ours before we answer"
+    assert left(state) == []
+
+
+def test_where_no_wish_can_be_left_the_wait_is_all_there_is(state: StateDir, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(wishes, "write_all", _refuse)
+        patch.setattr(DataLock, "try_acquire", lambda self: False)
+        request = add(state)
+    assert recorded(state) == {request}
+    assert left(state) == []
+
+
+def _refuse(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_one_who_gives_up_has_recorded_nothing_and_leaves_nothing(state: StateDir) -> None:
+    with DataLock(state.intent.lock_path), pytest.raises(LockTimeout, match="nothing was written"):
+        add(StateDir(state.path), wait=0.05)
+    assert left(state) == []
+    own = add(state)
+    assert recorded(state) == {own}
+
+
+# --- one who gives up, and the writer who has his wish in hand --------------------------------------------------------
+
+
+class Steps:
+    """Stands for ``os`` in the modules that write: before some of the calls another process does something."""
+
+    CALLS = ("listdir", "open", "write", "rename", "unlink")
+
+    def __init__(self, events: dict[int, list[Callable[[], None]]]) -> None:
+        self.calls = 0
+        self._events = events
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(os, name)
+        return (lambda *arguments: self._call(real, *arguments)) if name in self.CALLS else real
+
+    def _call(self, real: Callable[..., Any], *arguments: Any) -> Any:
+        events = self._events.pop(self.calls, [])
+        self.calls += 1
+        for event in events:
+            event()
+        return real(*arguments)
+
+
+def withdrawal_beside_a_write(directory: Path, at: tuple[int, int, int]) -> int:
+    """One gives up in three steps, each before one of the writer's calls; returns how many calls the writer made.
+
+    Raises AssertionError when what he then believes is not what the data says in the end.
+    """
+    for path in directory.iterdir():
+        path.unlink()
+    state = StateDir(directory)
+    state.intent.create("demo")
+    believed: list[bool] = []
+    wish = Wish(state.intent.path, {"requests": {store.new_id(): {"template": "M", "count": 1, "created_wall": 1.0}}})
+    (id_,) = wish.tables["requests"]
+    give_up = [
+        lambda: durable.discard(wish._path),
+        lambda: durable.stop_replacing(state.intent.path),
+        lambda: believed.append(id_ in recorded(state)),
+    ]
+    events: dict[int, list[Callable[[], None]]] = {}
+    for step, when in zip(give_up, at, strict=True):
+        events.setdefault(when, []).append(step)
+    with wish.posted(SCHEMA):
+        steps = Steps(events)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(durable, "os", steps)
+            patch.setattr(wishes, "os", steps)
+            own = add(StateDir(directory))
+        for step in [step for steps_left in events.values() for step in steps_left]:
+            step()
+    assert own in recorded(state)
+    assert believed == [id_ in recorded(state)], at
+    return steps.calls
+
+
+def all_withdrawals(directory: Path) -> Iterator[tuple[int, int, int]]:
+    calls = withdrawal_beside_a_write(directory, (1000, 1000, 1000))
+    return itertools.combinations_with_replacement(range(calls + 1), 3)
+
+
+@pytest.fixture
+def no_fsync(monkeypatch) -> None:
+    monkeypatch.setattr(os, "fsync", os.fstat)
+
+
+@pytest.mark.usefixtures("no_fsync")
+def test_whoever_gives_up_knows_whether_his_wish_was_written(tmp_path: Path) -> None:
+    """Every way in which the three steps of giving up fall between the calls of a writer who has seen the wish."""
+    outcomes = set()
+    for at in all_withdrawals(tmp_path):
+        withdrawal_beside_a_write(tmp_path, at)
+        outcomes.add(len(recorded(StateDir(tmp_path))))
+    assert outcomes == {1, 2}, "written in time, and withdrawn in time"
+
+
+BROKEN = {
+    "the writer does not look again": (store.IntentStore, "_check_wanted", lambda *_: None),
+    "what is written aside stays": (durable, "stop_replacing", lambda *_: None),
+}
+
+
+@pytest.mark.usefixtures("no_fsync")
+@pytest.mark.parametrize(("owner", "name", "broken"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_withdrawal_is_found(tmp_path: Path, monkeypatch, owner: Any, name: str, broken: Any) -> None:
+    ways = all_withdrawals(tmp_path)
+    monkeypatch.setattr(owner, name, broken)
+    with pytest.raises(AssertionError):
+        all(withdrawal_beside_a_write(tmp_path, at) for at in ways)
+
+
+def test_a_write_that_is_disturbed_without_end_is_refused(state: StateDir, monkeypatch) -> None:
+    def remove_first(aside: str, path: str) -> None:
+        os.unlink(aside)
+        real(aside, path)
+
+    real = durable._rename
+    monkeypatch.setattr(durable, "_rename", remove_first)
+    monkeypatch.setattr(os, "fsync", os.fstat)
+    with pytest.raises(durable.Disturbed, match="was removed before it took its place; nothing was written"):
+        add(state)
+    assert recorded(state) == set()
+
+
+def test_the_lock_is_not_awaited_where_the_file_system_refuses_to_tell(state: StateDir) -> None:
+    """A wish is a hint: without its file the owner looks at the data and waits on."""
+    wish = mine(state)
+    assert wish.gone()
+    with suppress(FileNotFoundError), wish.posted(SCHEMA):
+        assert not wish.gone()
+    assert waiting(state.intent.path, SCHEMA) == []
