@@ -17,7 +17,8 @@ MODULES = {
     for path in (ROOT / package).rglob("*.py")
 }
 
-STORE = {f"provisioner.{name}" for name in ("store", "storage", "durable", "locks", "marks", "journal", "records")}
+STORE_MODULES = ("store", "storage", "durable", "locks", "wishes", "marks", "journal", "records")
+STORE = {f"provisioner.{name}" for name in STORE_MODULES}
 PURE = {
     f"provisioner.{name}"
     for name in (
