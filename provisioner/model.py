@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 REQUEST_ID_LENGTH = 10
 """Characters of [a-z0-9] in a request id: 50 random bits, so an id never returns even when every state file is lost."""
@@ -341,8 +341,20 @@ class Slot(NamedTuple):
     """When its machine was first seen held back no more: its boot counts from then."""
 
 
-evolve = Slot._replace
-"""``evolve(slot, field=value, …)``: the slot with some fields changed."""
+if TYPE_CHECKING:
+    evolve = Slot._replace
+else:
+    _PLACES = {name: place for place, name in enumerate(Slot._fields)}
+
+    def evolve(slot, /, **changes):
+        """``evolve(slot, field=value, …)``: the slot with some fields changed.
+
+        As ``_replace``, which costs the planning of ten thousand machines half as much time again.
+        """
+        values = list(slot)
+        for name, value in changes.items():
+            values[_PLACES[name]] = value
+        return tuple.__new__(Slot, values)
 
 
 @dataclass(frozen=True, slots=True)

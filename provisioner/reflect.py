@@ -128,7 +128,7 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, b
         gated=machine.gated,
         lifted=draft.now if slot.gated and not machine.gated else slot.lifted,
     )
-    if changed != slot:
+    if runs or changed != slot:
         draft.put(record.id, changed)
     if runs:
         began.setdefault((slot.pool, record.template), []).append(changed.submitted or slot.opened)
