@@ -24,6 +24,7 @@ from provisioner.backends.instances import (
     machine,
     read_instance,
     read_member,
+    resting,
     settled,
     spec,
     zones,
@@ -122,7 +123,7 @@ class GroupObserver:
         elif self._quiet(group, entries):
             return
         else:
-            members = self._list_members(self._project.reads, deadline)
+            members = self._list_members(group, deadline)
             self._spec = spec(group)
         ours = {name: member for name, member in members.items() if self._shape.fullmatch(name)}
         self._compare(members, entries)
@@ -166,13 +167,24 @@ class GroupObserver:
     def _absent(self) -> BackendError:
         return BackendError(ErrorClass.NOT_FOUND, f"The resource '{self._place.path}' was not found.")
 
-    def _list_members(self, reads: ComputeReads, deadline: float) -> Mapping[str, Member]:
+    def _list_members(self, group: Json, deadline: float) -> Mapping[str, Member]:
+        """The members; BackendError when the list lacks some that the group counted before it and counts after it."""
+        reads = self._project.reads
         members = read_members(reads, self._place, deadline)
-        if not members and self.members and (count := counted(reads.group(self._place, deadline))):
-            raise BackendError(ErrorClass.OTHER, f"no members are listed, but the group counts {count}")
+        if self._lacking(members, group) and (count := self._lacking(members, reads.group(self._place, deadline))):
+            raise BackendError(ErrorClass.OTHER, f"{len(members)} members are listed, but the group counts {count}")
         self._listed, self._deleted = time.monotonic(), False
         self._zones |= {member.zone for member in members.values()} - {""}
         return members
+
+    def _lacking(self, members: Mapping[str, Member], group: Json) -> int:
+        """How many the group counts, if that is more than a complete list can have; else 0.
+
+        It has all that run; what is being made may be listed late. But where members were listed before, it is not
+        empty while the group counts any.
+        """
+        count = counted(group) if self.members and not members else resting(group)
+        return count if count > len(members) else 0
 
     def _judged(self, member: Member, entry: Json | None, now: float) -> _Seen:
         """What the two entries say; the very same as before when neither changed."""

@@ -218,6 +218,11 @@ def counted(group: Json) -> int:
     return sum(value for value in (group.get("currentActions") or {}).values() if isinstance(value, int))
 
 
+def resting(group: Json) -> int:
+    """How many members the group counts that it has made and does nothing with: those that run."""
+    return int((group.get("currentActions") or {}).get("none", 0))
+
+
 def spec(group: Json) -> str:
     """The instance templates in use; they cannot be changed, only replaced, so their names say all."""
     urls = [version.get("instanceTemplate", "") for version in group.get("versions") or []]
@@ -227,8 +232,7 @@ def spec(group: Json) -> str:
 
 def settled(group: Json, members: int) -> bool:
     """The group does nothing with any of its members, and has and wants exactly so many."""
-    actions = group.get("currentActions") or {}
-    return (actions.get("none", 0), counted(group), group.get("targetSize", 0)) == (members, members, members)
+    return (resting(group), counted(group), group.get("targetSize", 0)) == (members, members, members)
 
 
 def custom_size(machine_type: str) -> tuple[int, int] | None:

@@ -387,6 +387,19 @@ def test_what_is_not_seen_completely_is_not_acted_upon(site: VirtualSite, fault:
     assert (site.lost(), site.mutations()) == ({}, {CREATES: 1, DELETES: 1})
 
 
+def test_f14_a_lost_memory_is_not_made_again_from_a_list_that_lacks_what_runs(site: VirtualSite) -> None:
+    """One look then says which machines HF still has: those it lacks would be lost, and deleted when they are seen."""
+    names = succeeded(site.asked(3))
+    (Path(site.hf.path) / "memory.json").unlink()
+    site.restart()
+    site.faults(Fault("list_lag", ".*listManagedInstances", end=site.now() + 60, params={"seconds": 100}))
+    site.run(50)
+    assert not site.in_sight()
+    site.run(600)
+    assert site.phases() == dict.fromkeys(names, "running")
+    assert (site.lost(), site.mutations()) == ({}, {CREATES: 1})
+
+
 # --- F22: the process ends anywhere -----------------------------------------------------------------------------------
 
 
