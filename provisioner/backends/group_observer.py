@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -65,7 +65,8 @@ class GroupObserver:
         self._machines: Mapping[str, Machine] = {}
         self._zones: frozenset[str] = frozenset()
         self._spec = ""
-        self._deleted = False
+        self._had: Set[str] = frozenset()
+        """Names of ours that were members when they were listed last."""
         self._listed = float("-inf")
         self._restless_until = float("-inf")
         self._asked: set[str] = set()
@@ -117,19 +118,21 @@ class GroupObserver:
 
     def _follow(self, group: Json | None, entries: Mapping[str, Json], now: float, deadline: float) -> None:
         """Bring what is remembered in line with the lists."""
-        members: Mapping[str, Member] = {}
         if group is None:
-            self._listed = float("-inf")
+            members: Mapping[str, Member] = {}
         elif self._quiet(group, entries):
             return
         else:
             members = self._list_members(group, deadline)
-            self._spec = spec(group)
         ours = {name: member for name, member in members.items() if self._shape.fullmatch(name)}
         self._compare(members, entries)
         self._say([*self._settings(group), *self._doings_of_others(members, ours)])
         self._seen = {name: self._judged(member, entries.get(name), now) for name, member in ours.items()}
         self.members = members
+        if group is None:
+            self._listed = float("-inf")
+        else:
+            self._had, self._spec, self._listed = ours.keys(), spec(group), time.monotonic()
 
     def _quiet(self, group: Json, entries: Mapping[str, Json]) -> bool:
         """The shared lists prove that every machine is as it was: the group is done, the instances run unchanged."""
@@ -158,11 +161,9 @@ class GroupObserver:
             return list(pool.map(lambda shared: self._newer(shared, now, deadline), lists))
 
     def _must_be_deleted(self, entries: Mapping[str, Json]) -> None:
-        """A group that no list shows was deleted with all its instances, if they are gone; else the look has failed."""
-        if self._deleted or (self._seen and not self._seen.keys() & entries.keys()):
-            self._deleted = True
-            return
-        raise self._absent()
+        """A group that no list shows was deleted if all instances that it had are gone; else the look has failed."""
+        if not self._had or self._had & entries.keys():
+            raise self._absent()
 
     def _absent(self) -> BackendError:
         return BackendError(ErrorClass.NOT_FOUND, f"The resource '{self._place.path}' was not found.")
@@ -173,7 +174,6 @@ class GroupObserver:
         members = read_members(reads, self._place, deadline)
         if self._lacking(members, group) and (count := self._lacking(members, reads.group(self._place, deadline))):
             raise BackendError(ErrorClass.OTHER, f"{len(members)} members are listed, but the group counts {count}")
-        self._listed, self._deleted = time.monotonic(), False
         self._zones |= {member.zone for member in members.values()} - {""}
         return members
 

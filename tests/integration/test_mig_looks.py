@@ -292,6 +292,20 @@ def test_a_group_that_was_deleted_with_its_machines_is_empty(bench: Bench, caplo
     until(lambda: bench.look().problems == (), 5, what="the group again")
 
 
+def test_a_group_whose_instances_show_again_was_not_deleted(bench: Bench) -> None:
+    """Both lists were wrong at once; the next look must not go on believing them."""
+    bench.create(1, 2, 3)
+    before = bench.running(3)
+    bench.cloud.set_faults(Fault("mig_gone"), Fault("list_lag", ".*instances.list", params={"seconds": 100}))
+    assert bench.look().machines == {}
+    bench.cloud.set_faults(Fault("mig_gone"))
+    with pytest.raises(BackendError) as raised:
+        bench.look()
+    assert raised.value.failure.error is ErrorClass.NOT_FOUND
+    bench.cloud.set_faults()
+    assert bench.look().machines == before.machines
+
+
 def test_a_group_that_seems_to_have_lost_everything_fails_the_look(zonal: Bench) -> None:
     zonal.create(1, 2)
     zonal.running(2)
