@@ -11,6 +11,7 @@ from provisioner.backends import Backend, BackendError, Finding, Severity
 from provisioner.backends.pod_spec import read_pod_spec
 from provisioner.durable import StateMissing
 from provisioner.loop import LoopClock
+from provisioner.marks import UNSEEN
 from provisioner.model import RETURN_ID_PREFIX, Look, Memory, Plan, RequestStatus, Snapshot, Unobserved, Verdict
 from provisioner.recovery import Recovery
 from provisioner.settings import AnyPool, GkePool, Settings
@@ -102,7 +103,8 @@ def _request(memory: Memory, id_: str) -> dict[str, Any]:
 def status_is_fine(document: Document) -> bool:
     """Nothing here asks for a person."""
     aside = any(request["set_aside"] for request in document["requests"])
-    return not (document["brake"] or document["stuck"] or aside)
+    unseen = any(note.startswith(UNSEEN) for notes in document["problems"].values() for note in notes)
+    return not (document["brake"] or document["stuck"] or aside or unseen)
 
 
 def status_text(document: Document) -> str:

@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 LONGEST_CYCLE = 45.0
 """Seconds no batch outlives: the time that a cycle may start calls, and the longest time-out of one."""
 
+FOR_PEOPLE = frozenset({ErrorClass.DENIED, ErrorClass.NOT_FOUND})
+"""Why a pool cannot be seen until a person mends something: another look will not."""
+
 GATHER = 0.1
 """Seconds between a hint and the look it causes: a burst of events is one look."""
 
@@ -108,6 +111,8 @@ class Observer:
         self._look: Look = Unobserved(
             backend.pool, clock.now(), Failure(ErrorClass.UNAVAILABLE, "The pool has not been seen yet.")
         )
+        self._told: ErrorClass | None = None
+        """Why the looks fail now, as it was logged."""
         self._again = threading.Event()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name=f"observe-{backend.pool}", daemon=True)
@@ -152,14 +157,18 @@ class Observer:
         began = self._clock.now()
         try:
             strangers = self._strangers
-            return replace(self._backend.observe(began, strangers), asked=strangers)
+            seen = replace(self._backend.observe(began, strangers), asked=strangers)
+            self._told = None
+            return seen
         except BackendError as error:
             failure = error.failure
         except Exception as error:  # the edge: a bug in a backend blinds one pool, not the loop
             log.exception("Backend broke off a look", extra={"pool": self._backend.pool})
             failure = Failure(ErrorClass.OTHER, f"internal error: {error}")
-        if not isinstance(self._look, Unobserved) or self._look.failure.error is not failure.error:
-            log.warning(
+        if self._told is not failure.error:
+            self._told = failure.error
+            log.log(
+                logging.ERROR if failure.error in FOR_PEOPLE else logging.WARNING,
                 "Pool cannot be seen",
                 extra={"pool": self._backend.pool, "error": str(failure.error), "text": failure.text},
             )

@@ -25,6 +25,9 @@ from provisioner.durable import (
     unwritable,
 )
 
+UNSEEN = "cannot be seen: "
+"""So begins what is noted of a pool while no look at it is complete; then comes the reason."""
+
 ID_PATTERN = r"[A-Za-z0-9-]{1,64}"
 """What may be the name of a file in ``seen/``: nothing that leads out of it."""
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provisioner.durable import StateError
+from provisioner.marks import UNSEEN
 from provisioner.metrics import Metrics
 from provisioner.model import (
     NO_TEMPLATE,
@@ -224,7 +225,7 @@ class Reporter:
 
 
 def _notes_of(look: Look) -> Sequence[str]:
-    return look.problems if isinstance(look, Snapshot) else (f"cannot be seen: {look.failure.text}",)
+    return look.problems if isinstance(look, Snapshot) else (UNSEEN + look.failure.text,)
 
 
 def _windows(memory: Memory, limits: Limits) -> Mapping[str, int]:

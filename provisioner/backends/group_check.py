@@ -77,9 +77,11 @@ def foreign_text(names: Sequence[str]) -> str:
 
 
 def missing(pool: MigPool) -> Finding:
-    """There is no such group."""
+    """There is no such group: it was deleted, or its name in the configuration is wrong."""
     line = _gcloud(pool, "create", "--template=TEMPLATE", "--size=0", "--default-action-on-vm-failure=do-nothing")
-    return Finding(pool.name, Severity.ERROR, f"there is no such group: {line}")
+    where = f"zone {pool.zone}" if pool.zone else f"region {pool.region}"
+    group = f"there is no group {pool.group} in {where} of project {pool.project}"
+    return Finding(pool.name, Severity.ERROR, f"{group}: correct pools.{pool.name}, or make the group: {line}")
 
 
 def covers(prefix: str, other: str) -> bool:

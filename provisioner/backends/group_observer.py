@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from provisioner.backends import BackendError
 from provisioner.backends.compute_project import Listing, Project, SharedList
 from provisioner.backends.compute_reads import ComputeReads, Json, Place
-from provisioner.backends.group_check import foreign_text, group_findings
+from provisioner.backends.group_check import foreign_text, group_findings, missing
 from provisioner.backends.instances import (
     LEAVING_ACTIONS,
     Member,
@@ -166,7 +166,8 @@ class GroupObserver:
             raise self._absent()
 
     def _absent(self) -> BackendError:
-        return BackendError(ErrorClass.NOT_FOUND, f"The resource '{self._place.path}' was not found.")
+        text = f"{missing(self._pool).text}. Until it is seen, none of its machines counts as lost."
+        return BackendError(ErrorClass.NOT_FOUND, text)
 
     def _list_members(self, group: Json, deadline: float) -> Mapping[str, Member]:
         """The members; BackendError when the list lacks some that the group counted before it and counts after it."""

@@ -387,6 +387,26 @@ def test_what_is_not_seen_completely_is_not_acted_upon(site: VirtualSite, fault:
     assert (site.lost(), site.mutations()) == ({}, {CREATES: 1, DELETES: 1})
 
 
+@pytest.mark.parametrize("deleted", [True, False], ids=["it was deleted", "its name in the configuration is wrong"])
+def test_f16_a_mig_that_is_not_there_at_a_start_loses_nobody_until_it_is_there(
+    site: VirtualSite, deleted: bool
+) -> None:
+    """Whether its machines are gone or elsewhere, a loop that never saw them cannot tell."""
+    names = succeeded(site.asked(3))
+    if deleted:
+        site.cloud.groups.reset()
+    site.faults(Fault("mig_gone"))
+    site.restart()
+    answer = site.asked(1)
+    assert (answer["status"], BLIND in messages(answer)) == (ERROR, True)
+    assert not site.in_sight()
+    assert (site.lost(), site.mutations()) == ({}, {CREATES: 1})
+    site.faults()
+    site.run(60)
+    assert site.lost().keys() == (set(names) if deleted else set())
+    assert site.phases() == ({} if deleted else dict.fromkeys(names, "running"))
+
+
 def test_f14_a_lost_memory_is_not_made_again_from_a_list_that_lacks_what_runs(site: VirtualSite) -> None:
     """One look then says which machines HF still has: those it lacks would be lost, and deleted when they are seen."""
     names = succeeded(site.asked(3))

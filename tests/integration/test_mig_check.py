@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from provisioner.backends import BackendError
 from provisioner.cli import run
@@ -145,8 +148,38 @@ def test_a_group_that_is_missing_and_a_place_that_does_not_answer(
     silent = {"zone": "us-central1-a", "group": "hf-a", "endpoint": "http://127.0.0.1:9"}
     found = findings(site(tmp_path, cloud.url, missing=missing, silent=silent).path, capsys, 1)
     texts = {finding["pool"]: finding["text"] for finding in found}
-    assert texts["missing"].startswith("there is no such group: gcloud compute instance-groups managed create hf-x")
+    words = (
+        "there is no group hf-x in zone us-central1-a of project demo-project: correct pools.missing, or make the group"
+    )
+    assert texts["missing"].startswith(f"{words}: gcloud compute instance-groups managed create hf-x --zone")
     assert texts["silent"].startswith("cannot be checked: ConnectionError")
+
+
+def test_a_loop_whose_group_is_missing_says_so_wherever_people_look(tmp_path: Path, cloud: ComputeCloud) -> None:
+    """It may have been deleted, or never have had this name: a start cannot tell, so a person has to."""
+    made = site(tmp_path, cloud.url, a={**ZONAL, "group": "hf-x"})
+    words = "there is no group hf-x in zone us-central1-a of project demo-project: correct pools.a"
+    state = tmp_path / "state"
+    state.mkdir()
+    provisioner = [sys.executable, "-m", "provisioner"]
+    place = ["--config", str(made.path), "--state-dir", str(state)]
+    subprocess.run([*provisioner, "init", *place], check=True, capture_output=True)
+    with (tmp_path / "log").open("w") as log:
+        loop = subprocess.Popen([*provisioner, "run", *place], stderr=log)
+    try:
+        until(lambda: words in "".join(StateDir(state).notes.read().get("a", ())), 20, what="a note on the pool")
+        logged = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+        (url,) = (entry["metrics"] for entry in logged if "metrics" in entry)
+        metrics = requests.get(url, timeout=10).text
+    finally:
+        loop.terminate()
+        assert loop.wait(20) == 0
+    (unseen,) = (entry for entry in logged if entry["message"] == "Pool cannot be seen")
+    assert (unseen["level"], unseen["pool"], unseen["text"][: len(words)]) == ("ERROR", "a", words)
+    failed = 'hf_provisioner_backend_errors_total{error="not_found",operation="observe",pool="a"}'
+    assert any(line.startswith(failed) and float(line.split()[-1]) > 0 for line in metrics.splitlines())
+    shown = subprocess.run([*provisioner, "status", *place[2:]], capture_output=True, text=True, check=False)
+    assert (shown.returncode, f"pool a: cannot be seen: {words}" in shown.stdout) == (1, True)
 
 
 def test_without_live_no_cloud_is_asked(

@@ -46,7 +46,6 @@ from tests.mig_bench import (
 )
 from tests.waiting import until
 
-
 PAGED = MigSpec(project=PROJECT, name="hf-p", zone="us-central1-a", list_results="PAGINATED")
 
 
@@ -286,10 +285,25 @@ def test_a_group_that_was_deleted_with_its_machines_is_empty(bench: Bench, caplo
     assert any("the group was deleted" in getattr(record, "problem", "") for record in caplog.records)
     assert set(classes(bench.create(3)).values()) == {ErrorClass.NOT_FOUND}
     bench.restarted()
-    with pytest.raises(BackendError, match="was not found"):
+    with pytest.raises(
+        BackendError, match=r"correct pools\.m, or make the group: gcloud .* none of its machines"
+    ):
         bench.look()
     bench.cloud.set_faults()
     until(lambda: bench.look().problems == (), 5, what="the group again")
+
+
+def test_a_group_that_was_made_again_is_no_longer_said_to_be_deleted(zonal: Bench) -> None:
+    zonal.create(1)
+    zonal.restarted()
+    zonal.running(1)
+    group = zonal.cloud.groups.mig(PROJECT, ZONAL.scope, "hf-a")
+    zonal.cloud.do(lambda: group.delete([f"zones/us-central1-a/instances/{name(1)}"], skip_invalid=False))
+    until(lambda: not zonal.cloud.state(), 10, what="an empty group")
+    zonal.cloud.set_faults(Fault("mig_gone"))
+    assert "the group was deleted" in zonal.look().problems[0]
+    zonal.cloud.set_faults()
+    assert zonal.look().problems == ()
 
 
 def test_a_group_whose_instances_show_again_was_not_deleted(bench: Bench) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from provisioner import __version__, service
 from provisioner.cli import run
+from provisioner.marks import UNSEEN
 from provisioner.model import (
     Brake,
     BrakeReason,
@@ -115,6 +116,14 @@ def test_status_shows_what_is_wrong_with_a_pool(site: Path, capsys: pytest.Captu
     StateDir(site / "work").notes.write({"mig-a": ["someone else shrinks the group"]})
     assert run(["status"]) == 0
     assert "  pool mig-a: someone else shrinks the group" in capsys.readouterr().out
+
+
+def test_status_of_a_pool_that_cannot_be_seen_is_a_problem(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["init"])
+    StateDir(site / "work").notes.write({"mig-a": [f"{UNSEEN}there is no such group"]})
+    capsys.readouterr()
+    assert run(["status"]) == 1
+    assert "  pool mig-a: cannot be seen: there is no such group" in capsys.readouterr().out
 
 
 def test_status_names_a_stuck_machine_until_it_is_gone(site: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -178,6 +178,36 @@ def test_a_look_that_fails_is_no_snapshot_and_one_that_works_again_is() -> None:
         observer.stop()
 
 
+@pytest.mark.parametrize(
+    ("error", "level"),
+    [
+        (ErrorClass.UNAVAILABLE, "WARNING"),
+        (ErrorClass.THROTTLED, "WARNING"),
+        (ErrorClass.DENIED, "ERROR"),
+        (ErrorClass.NOT_FOUND, "ERROR"),
+    ],
+)
+def test_why_a_pool_cannot_be_seen_is_logged_once(
+    error: ErrorClass, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From the first look on; as an error where no other look will mend it."""
+    place = Place()
+    place.error = BackendError(error, "why")
+    observer = Observer(place, LoopClock(), lambda: None)
+    with caplog.at_level("WARNING", "provisioner"):
+        observer.start()
+        try:
+            until(lambda: place.looks >= 3, 5)
+            place.error = None
+            until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 5)
+            place.error = BackendError(error, "again")
+            until(lambda: isinstance(observer.latest(frozenset()), Unobserved), 5)
+        finally:
+            observer.stop()
+    told = [(record.levelname, getattr(record, "text", "")) for record in caplog.records]
+    assert told == [(level, "why"), (level, "again")]
+
+
 def test_a_backend_that_breaks_blinds_its_pool_only() -> None:
     place = Place()
     place.error = ZeroDivisionError("a bug")
