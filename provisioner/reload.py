@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from provisioner.config import load
@@ -74,10 +75,17 @@ class Configuration:
                 raise ValueError(f"templates.{record.template}: still has machines; it cannot be removed")
 
     def _sign(self) -> Signature:
-        """Changes whenever one of the directory's JSON or YAML files does, but for the state's, which always change."""
+        """Changes whenever one of the directory's JSON or YAML files does, but for the state's, which always change.
+
+        Of a directory that cannot be read there is nothing to sign: what is wrong with it, reading the files says.
+        """
         found = []
-        for entry in sorted(os.scandir(self._path.parent), key=lambda entry: entry.name):
-            if entry.name.endswith((".json", ".yaml", ".yml")) and entry.name not in STATE_FILES and entry.is_file():
-                facts = entry.stat()
-                found.append((entry.name, facts.st_ino, facts.st_mtime_ns, facts.st_size))
+        with suppress(OSError):
+            for entry in sorted(os.scandir(self._path.parent), key=lambda entry: entry.name):
+                if not entry.name.endswith((".json", ".yaml", ".yml")) or entry.name in STATE_FILES:
+                    continue
+                with suppress(OSError):  # it has gone since the directory was read
+                    if entry.is_file():
+                        facts = entry.stat()
+                        found.append((entry.name, facts.st_ino, facts.st_mtime_ns, facts.st_size))
         return tuple(found)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,36 @@ def test_a_configuration_that_is_wrong_at_the_start_is_an_error(tmp_path: Path) 
     (tmp_path / "conf" / "provisioner.yaml").write_text("pools: 3\n")
     with pytest.raises(ConfigError):
         Configuration(tmp_path / "conf" / "provisioner.yaml", ENVIRONMENT)
+
+
+def test_a_file_that_goes_while_the_directory_is_read_is_no_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An editor's or HF's own temporary file, renamed between listing and looking."""
+    passing = site.file.with_name("passing.json")
+    listing = os.scandir
+
+    def listed(path: Path) -> Iterator[os.DirEntry[str]]:
+        passing.touch()
+        entries = list(listing(path))
+        passing.unlink()
+        return iter(entries)
+
+    monkeypatch.setattr(os, "scandir", listed)
+    assert site.configuration.refresh(site.limits, None) is site.limits
+    assert site.judged == []
+
+
+def test_a_directory_that_is_away_leaves_what_is_in_force(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    away = site.file.parent.with_name("away")
+    site.file.parent.rename(away)
+    for _ in range(3):
+        assert site.configuration.refresh(site.limits, None) is site.limits
+    assert site.judged == [False]
+    assert [record.levelname for record in caplog.records] == ["ERROR"], "it is said once"
+    away.rename(site.file.parent)
+    site.configuration.refresh(site.limits, None)
+    assert site.judged == [False, True]
+
+
+def test_a_directory_that_is_not_there_at_the_start_is_a_mistake_in_the_configuration(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere"):
+        Configuration(tmp_path / "nowhere" / "provisioner.yaml", ENVIRONMENT)
