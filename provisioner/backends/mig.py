@@ -149,7 +149,7 @@ class MigBackend:
         ]
 
     def size(self, seconds: float) -> MachineSize | None:
-        """What the machine type in the group's instance template has. Of a regional group, as one of its zones says."""
+        """What the machine type in the group's instance template has."""
         deadline = time.monotonic() + seconds
         with understood():
             group = self._project.reads.group(self._place, deadline)
@@ -158,14 +158,21 @@ class MigBackend:
                 return None
             properties = self._project.reads.resource(f"projects/{template}", TYPE_FIELDS, deadline)["properties"]
             kind = properties["machineType"].rpartition("/")[2]
-            size = custom_size(kind) or self._type_size(kind, min(zones(group, self._place.zone)), deadline)
+            size = custom_size(kind) or self._type_size(kind, zones(group, self._place.zone), deadline)
             return MachineSize(f"machine type {kind}", *size)
 
-    def _type_size(self, kind: str, zone: str, deadline: float) -> tuple[int, int]:
-        """Processors and memory of one of Google's machine types."""
-        path = f"projects/{self._place.project}/zones/{zone}/machineTypes/{kind}"
-        found = self._project.reads.resource(path, "guestCpus,memoryMb", deadline)
-        return int(found["guestCpus"]), int(found["memoryMb"])
+    def _type_size(self, kind: str, zones: Collection[str], deadline: float) -> tuple[int, int]:
+        """Processors and memory of one of Google's machine types, as the first zone says that has it."""
+        unknown = BackendError(ErrorClass.NOT_FOUND, "the group names no zone")
+        for zone in sorted(zones):
+            path = f"projects/{self._place.project}/zones/{zone}/machineTypes/{kind}"
+            try:
+                found = self._project.reads.resource(path, "guestCpus,memoryMb", deadline)
+            except BackendError as error:
+                unknown = error
+            else:
+                return int(found["guestCpus"]), int(found["memoryMb"])
+        raise unknown
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """Ask the group for the names, by template and thousand. Names it already has are a success without a call."""

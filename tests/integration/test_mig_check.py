@@ -128,6 +128,23 @@ def test_a_template_that_promises_more_than_the_machine_type_has_is_named(
         assert part in finding["text"]
 
 
+@pytest.mark.parametrize("lacking", [1, 2, 3])
+def test_a_machine_type_that_some_zones_of_a_region_lack_is_looked_up_in_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lacking: int
+) -> None:
+    place = {"region": "us-central1"}
+    with ComputeCloud([MigSpec(project=PROJECT, name="hf-a", labels=LABELS, **place)]) as cloud:
+        cloud.set_faults(
+            Fault("http_error", "machineTypes.get", limit=lacking, params={"status": 404, "reason": "notFound"})
+        )
+        made = site(tmp_path, cloud.url, a={**place, "group": "hf-a"})
+        made.templates = [template("T", pools=["a"], attributes={"type": "X86_64", "ncpus": 8, "nram": 1})]
+        made.write()
+        (found,) = findings(made.path, capsys, 0)
+    words = "machine type n2-standard-4 has 4 cores" if lacking < 3 else "so it was not checked"
+    assert words in found["text"]
+
+
 def test_what_cannot_be_read_and_members_that_are_not_ours_are_warnings(
     tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
