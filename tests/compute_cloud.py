@@ -54,10 +54,11 @@ class ComputeCloud:
         self.requests: list[tuple[str, str]] = []
         """Verb and path of every request, in order."""
         self._speed = speed
-        self._loop = asyncio.new_event_loop()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
         self._ready = threading.Event()
         self._ended = asyncio.Event()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True)
+        self._thread = threading.Thread(target=self._runner.run, args=(self._serve(),), daemon=True)
         self.port = 0
 
     @property
@@ -96,7 +97,7 @@ class ComputeCloud:
     ) -> None:
         self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join(10)
-        self._loop.close()
+        self._runner.close()  # with it what still waits for a caller that has gone
 
     async def _serve(self) -> None:
         app = web.Application(middlewares=[self._noted])
