@@ -158,6 +158,10 @@ class VirtualSite:
                 self.hf.seen.touch(id_)
             self.cycle()
 
+    def unseen(self, seconds: float) -> None:
+        """Time passes without a look."""
+        self._wire.advance(seconds)
+
     def until(self, condition: Callable[[], object], seconds: float = 3600.0, what: str = "it") -> None:
         """Run until the condition holds; AssertionError when it does not within so many world seconds."""
         end = self.now() + seconds

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.backends import compute_reads
+from provisioner.model import Phase, Snapshot
 from provisioner.simulator.compute_settings import Duplicate, Switches
 from provisioner.simulator.world import Fault
 from tests.switches import EACH, FLIPPED, PESSIMISTIC
@@ -272,6 +273,46 @@ def test_f13_f19_what_others_do_to_a_machine_is_a_loss(
     kept = set(succeeded(answer)) - ({lost} if not stays else set())
     assert site.phases() == dict.fromkeys(kept, "running"), "an instance that left the group is no longer ours"
     assert site.mutations() == {CREATES: 1} | ({DELETES: deletes} if deletes else {})
+
+
+def made_again(site: VirtualSite, name: str, how: str) -> None:
+    """All of it between two looks: each shows a machine of this name that runs."""
+    group, url = site.cloud.groups.mig("p", f"zones/{ZONE}", "hf-a"), f"zones/{ZONE}/instances/{name}"
+    if how == "by the group":
+        group.recreate([url])
+    else:
+        group.delete([url], skip_invalid=False)
+        site.unseen(20)
+        group.create([name])
+    site.unseen(40)
+    assert site.phases()[name] == "running"
+
+
+@pytest.mark.parametrize(
+    ("how", "keeps_id"),
+    [("by the group", True), ("by the group", False), ("by hand", False)],
+    ids=["with its id", "with another id", "by hand"],
+)
+def test_f19_a_machine_made_again_between_two_looks_is_lost(tmp_path: Path, how: str, keeps_id: bool) -> None:
+    with VirtualSite(tmp_path, switches=Switches(recreate_keeps_id=keeps_id)) as site:
+        names = succeeded(site.asked(3))
+        made_again(site, names[0], how)
+        site.cycle()
+        assert site.lost() == {names[0]: 0}
+        site.run(120)
+        assert site.phases() == dict.fromkeys(names[1:], "running"), "HF knows another one by this name"
+        assert site.mutations() == {CREATES: 1, DELETES: 1}
+
+
+def test_f19_what_a_late_list_says_of_the_machine_before_is_not_said_of_the_next(site: VirtualSite) -> None:
+    (name,) = succeeded(site.asked(1))
+    site.unseen(60)
+    made_again(site, name, "by hand")
+    site.faults(Fault("list_lag", ".*instances.list", params={"seconds": 80}))
+    look = site.look("hf-a")
+    assert isinstance(look, Snapshot)
+    machine = look.machines[name]
+    assert (machine.phase, machine.ip, machine.launched) == (Phase.PENDING, "", 0)
 
 
 @pytest.mark.parametrize("mode", ["deleted", "stopped", "recreated", "preemption", "abandoned"])
