@@ -65,9 +65,9 @@ class Admissions:
                 self._refused.pop(name, None)
 
     def _decided(self, name: str, waiting: _Undecided, operation: Mapping[str, Any]) -> None:
-        error = operation_error(operation)
         with self._lock:
-            self._undecided.pop(name, None)
+            self._undecided.pop(name, None)  # also when what it says is not understood: it would fail each look
+            error = operation_error(operation)
             if error is not None:
                 refusal = raised(error)
                 # Some of the names are taken; which, the lists will show.

@@ -14,6 +14,7 @@ from functools import partial
 
 from provisioner.backends import BackendError
 from provisioner.backends.call_budget import CallBudget
+from provisioner.backends.compute_errors import understood
 from provisioner.backends.compute_reads import USUAL_TIMES, ComputeReads, ComputeTimes, Json, Place, credentials_for
 from provisioner.model import Failure
 from provisioner.settings import Compute, MigPool
@@ -65,7 +66,8 @@ class SharedList:
     def _look(self, now: float, deadline: float) -> Listing:
         """A failure is shared, too: one pool after the other would wait for a server that does not answer."""
         try:
-            return Listing(now, self._read(deadline))
+            with understood():
+                return Listing(now, self._read(deadline))
         except BackendError as error:
             return Listing(now, {}, error.failure)
 

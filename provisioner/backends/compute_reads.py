@@ -54,10 +54,10 @@ HARMLESS_WARNINGS = frozenset(
         "DEPRECATED_RESOURCE_USED",
         "DEPRECATED_TYPE_USED",
         "EXPERIMENTAL_TYPE_USED",
-        "LIST_OVERHEAD_QUOTA_EXCEED",
     }
 )
-"""Warnings under which a list is complete all the same. Any other (UNREACHABLE, PARTIAL_SUCCESS, a new one) is not."""
+"""Warnings under which a list is complete all the same. Any other (UNREACHABLE, PARTIAL_SUCCESS,
+LIST_OVERHEAD_QUOTA_EXCEED: what the filter let through "can't be retrieved"; a new one) says that it may not be."""
 
 FIRST_PAUSE = 0.1
 LAST_PAUSE = 2.0

@@ -10,10 +10,10 @@ import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from provisioner.backends import BackendError
+from provisioner.backends.compute_errors import understood
 from provisioner.backends.compute_project import Listing, Project, SharedList
 from provisioner.backends.compute_reads import ComputeReads, Json, Place
 from provisioner.backends.group_check import foreign_text, group_findings, missing
@@ -39,9 +39,6 @@ UNRESOLVED = Failure(ErrorClass.OTHER, "The instance's name does not resolve yet
 
 MEMBERS_SECONDS = 300.0
 """A quiet group's members are listed so often all the same: one may leave just as another comes."""
-
-ODD_ANSWERS = (KeyError, IndexError, TypeError, ValueError, AttributeError)
-"""What reading an answer of another shape than the documented one raises: a failed look, not a crash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,15 +252,6 @@ class GroupObserver:
 
 def _runs(entry: Json | None) -> bool:
     return entry is not None and entry.get("status") == "RUNNING"
-
-
-@contextmanager
-def understood() -> Iterator[None]:
-    """An answer of another shape than the documented one is a BackendError."""
-    try:
-        yield
-    except ODD_ANSWERS as error:
-        raise BackendError(ErrorClass.OTHER, f"answer not understood: {type(error).__name__}: {error}") from error
 
 
 def read_members(reads: ComputeReads, place: Place, deadline: float) -> dict[str, Member]:

@@ -32,7 +32,14 @@ from google.cloud import compute_v1
 from provisioner.backends import BackendError, Finding, MachineSize, MayStart, Severity
 from provisioner.backends.admissions import Admissions
 from provisioner.backends.calls import Call, run_calls
-from provisioner.backends.compute_errors import CALL_ERRORS, AlreadyExists, of_exception, operation_error, raised
+from provisioner.backends.compute_errors import (
+    CALL_ERRORS,
+    AlreadyExists,
+    of_exception,
+    operation_error,
+    raised,
+    understood,
+)
 from provisioner.backends.compute_project import Project, Projects
 from provisioner.backends.compute_reads import USUAL_TIMES, ComputeTimes, Json, Place, credentials_for
 from provisioner.backends.group_check import (
@@ -43,7 +50,7 @@ from provisioner.backends.group_check import (
     name_findings,
     template_findings,
 )
-from provisioner.backends.group_observer import GroupObserver, read_members, understood
+from provisioner.backends.group_observer import GroupObserver, read_members
 from provisioner.backends.instances import Member, custom_size, zones
 from provisioner.backends.resolver import Resolver
 from provisioner.model import (
@@ -132,7 +139,10 @@ class MigBackend:
 
     def check(self, seconds: float) -> list[Finding]:
         """What of the group's settings will go wrong; BackendError when it cannot be read within ``seconds``."""
-        deadline = time.monotonic() + seconds
+        with understood():
+            return self._check(time.monotonic() + seconds)
+
+    def _check(self, deadline: float) -> list[Finding]:
         try:
             group = self._project.reads.group(self._place, deadline)
         except BackendError as error:

@@ -249,9 +249,9 @@ def warning(code: str, message: str, data: Mapping[str, str]) -> Document:
     return {"code": code, "message": message, "data": [{"key": key, "value": value} for key, value in data.items()]}
 
 
-def unreachable(scope: str) -> Document:
+def unreachable(scope: str, code: str = "UNREACHABLE") -> Document:
     """The warning of a list that lacks what this zone or region holds."""
-    return warning("UNREACHABLE", f"The following location is unreachable: {scope}.", {"scope": scope})
+    return warning(code, f"The following location is unreachable: {scope}.", {"scope": scope})
 
 
 def nothing_in(scope: str) -> Document:

@@ -5,8 +5,8 @@ listManagedInstances the MIG is the place; in an aggregated list each zone and r
 
 ============= ==========================================================================================
 list_lag      the list shows what was ``seconds`` (10) ago, at most 120
-partial_list  a part is missing and the warning UNREACHABLE stands beside it; ``kept`` (0.5) of a page
-              remains, of a zone in an aggregated list nothing
+partial_list  a part is missing and a warning stands beside it, of ``code`` (UNREACHABLE); ``kept`` (0.5) of a
+              page remains, of a zone in an aggregated list nothing
 empty_page    a page without items, whose nextPageToken goes on where it began
 moved_page    the list changed between two pages: a page but the first lacks its ``items`` (1) first entries, or,
               when that is negative, repeats so many of the page before
@@ -112,7 +112,7 @@ def page_of(call: ListCall, kind: str, source: Source) -> Document:
         return document | {"nextPageToken": token_of(call.begin() or "\0")}
     if fault := call.world.strikes("partial_list", *call.targets):
         items = items[: int(len(items) * float(fault.params.get("kept", 0.5)))]
-        document["warning"] = unreachable(call.place)
+        document["warning"] = unreachable(call.place, str(fault.params.get("code", "UNREACHABLE")))
     if items:
         document["items"] = items
     if last:

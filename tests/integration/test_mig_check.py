@@ -20,6 +20,7 @@ from provisioner.simulator.compute_settings import MigSpec
 from provisioner.simulator.world import Fault
 from provisioner.store import StateDir
 from tests.compute_cloud import ComputeCloud
+from tests.mig_bench import OddServer
 from tests.sites import Site, template
 from tests.waiting import until
 
@@ -197,6 +198,16 @@ def test_a_loop_whose_group_is_missing_says_so_wherever_people_look(tmp_path: Pa
     assert any(line.startswith(failed) and float(line.split()[-1]) > 0 for line in metrics.splitlines())
     shown = subprocess.run([*provisioner, "status", *place[2:]], capture_output=True, text=True, check=False)
     assert (shown.returncode, f"pool a: cannot be seen: {words}" in shown.stdout) == (1, True)
+
+
+def test_a_place_that_answers_oddly_keeps_no_other_from_being_checked(
+    tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with OddServer(b'{"kind": "compute#instanceGroupManager", "updatePolicy": 3}') as address:
+        made = site(tmp_path, cloud.url, odd={**ZONAL, "endpoint": address}, missing={**ZONAL, "group": "hf-x"})
+        texts = {finding["pool"]: finding["text"] for finding in findings(made.path, capsys, 1)}
+    assert texts["odd"].startswith("cannot be checked: answer not understood: AttributeError")
+    assert texts["missing"].startswith("there is no group hf-x")
 
 
 def test_without_live_no_cloud_is_asked(

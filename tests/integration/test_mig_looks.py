@@ -215,6 +215,10 @@ def test_an_instance_deleted_by_others_is_gone_until_it_leaves_the_group(zonal: 
 LOST_LOOKS = [
     (Fault("partial_list", ".*instances.list"), ErrorClass.UNAVAILABLE),
     (Fault("partial_list", ".*instances.list", params={"kept": 0}), ErrorClass.UNAVAILABLE),
+    (
+        Fault("partial_list", ".*instances.list", params={"code": "LIST_OVERHEAD_QUOTA_EXCEED"}),
+        ErrorClass.UNAVAILABLE,
+    ),
     (Fault("throttled"), ErrorClass.THROTTLED),
     (Fault("throttled", ".*instances.list"), ErrorClass.THROTTLED),
     (Fault("unavailable", ".*instanceGroupManagers.list"), ErrorClass.UNAVAILABLE),
@@ -229,7 +233,9 @@ LOST_LOOKS = [
 
 
 @pytest.mark.parametrize(
-    ("fault", "error"), LOST_LOOKS, ids=[f"{fault.mode} {fault.target}" for fault, _ in LOST_LOOKS]
+    ("fault", "error"),
+    LOST_LOOKS,
+    ids=[" ".join([fault.mode, fault.target, *map(str, fault.params.values())]) for fault, _ in LOST_LOOKS],
 )
 def test_a_look_that_is_not_complete_fails(zonal: Bench, fault: Fault, error: ErrorClass) -> None:
     zonal.restarted(ComputeTimes(window=0.5))

@@ -69,3 +69,10 @@ def test_one_that_is_never_decided_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     assert asked(waiting, RUNNING) == ["op"]
     assert asked(waiting, RUNNING) == []
     assert waiting.refused(()) == {}
+
+
+def test_an_answer_that_is_not_understood_is_not_asked_for_again(waiting: Admissions) -> None:
+    """It would fail each look from then on; what became of the names, the lists show."""
+    with pytest.raises(AttributeError):
+        asked(waiting, {**DONE, "error": "No."})
+    assert asked(waiting, DONE) == []

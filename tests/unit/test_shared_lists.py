@@ -25,6 +25,8 @@ class Server:
     def __init__(self) -> None:
         self.readings = 0
         self.error: ErrorClass | None = None
+        self.odd = False
+        """Answers with something else than the documented shape."""
         self.free = threading.Event()
         self.free.set()
 
@@ -33,6 +35,8 @@ class Server:
         self.free.wait(10)
         if self.error:
             raise BackendError(self.error, "no")
+        if self.odd:
+            raise KeyError("name")
         return {"a": {"reading": self.readings}}
 
 
@@ -53,6 +57,16 @@ def began(shared: SharedList, pool: str, now: float, pace: float = SLOW) -> floa
 def test_pools_that_look_in_step_share_a_reading(server: Server, shared: SharedList) -> None:
     assert [began(shared, pool, 1.0 + n) for n, pool in enumerate("abc")] == [1.0, 1.0, 1.0]
     assert [began(shared, pool, 11.0 + n) for n, pool in enumerate("cba")] == [11.0, 11.0, 11.0]
+    assert server.readings == 2
+
+
+def test_an_answer_that_is_not_understood_is_a_failure_for_all_who_share_it(server: Server, shared: SharedList) -> None:
+    """And not the reading before, which only one of them has had."""
+    assert began(shared, "a", 1.0) == 1.0
+    server.odd = True
+    for pool in ("a", "b"):
+        with pytest.raises(BackendError, match="not understood: KeyError"):
+            began(shared, pool, 11.0)
     assert server.readings == 2
 
 
