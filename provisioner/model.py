@@ -480,6 +480,8 @@ class Memory:
     """Those of them that two sets of complete snapshots lack: reported as lost."""
     unseen_pools: tuple[str, ...] = ()
     """Pools not seen yet since this memory was made: a machine of ours there means that a memory was lost."""
+    whereabouts: Mapping[str, str] = field(default_factory=dict)
+    """Where the machines of each pool are, as ``PoolLimits.where``."""
 
 
 # --- limits (configuration, as the plan needs it) ---------------------------------------------------------------------
@@ -506,6 +508,8 @@ class PoolLimits:
     """How long after the end of its grace period a terminating machine counts as stuck. None: no end is known here."""
     force_after: float | None = None
     """How long after the end of its grace period a machine of a closed slot is deleted by force. None: never."""
+    where: str = ""
+    """The place, in words; not how it is reached, which may change while its machines run."""
 
 
 @dataclass(frozen=True, slots=True)

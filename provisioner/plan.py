@@ -34,6 +34,7 @@ from provisioner.model import (
     Verdict,
     evolve,
 )
+from provisioner.moves import whereabouts
 from provisioner.reflect import reflect
 from provisioner.remains import delete_closed
 from provisioner.returns import settle_returns
@@ -77,6 +78,8 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
     find_unlisted(draft, world.contact)
     delete_closed(draft, world.busy)
     trim(draft, world.intent, world.contact)
+    if (known := whereabouts(memory, limits)) != memory.whereabouts:
+        draft.changes["whereabouts"] = known
     return Plan(
         memory=draft.memory(),
         creates=tuple(draft.creates),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -31,8 +31,10 @@ from provisioner.model import (
     Outcome,
     Plan,
     Snapshot,
+    Unobserved,
     split_name,
 )
+from provisioner.moves import moved
 from provisioner.plan import World, make_plan, make_trim
 from provisioner.rebuild import Remains, fresh, rebuild
 from provisioner.remember import remember
@@ -150,6 +152,8 @@ class Reconciler:
         self._last = _Last()
         self._number = 0
         self._lock_wait: float | None = None
+        self._moved: Set[str] = frozenset()
+        """Pools that are elsewhere than their machines, as it was logged."""
         self._missed: float | None = None
         """Since when memory.json is known to be lost."""
 
@@ -167,6 +171,7 @@ class Reconciler:
         try:
             self._take_in(looks, now)
             if self.memory is not None:
+                looks = self._without_moved(looks, self.memory)
                 if self._last.unpublished:
                     # A plan may rely on what the one before let HF know (a cancel does).
                     self._publish(now)
@@ -222,6 +227,7 @@ class Reconciler:
         if self.memory is None or self._last.intent is None:
             return None
         contact = self._contacts.read(now, self._last.intent)
+        looks = self._without_moved(looks, self.memory)
         return make_plan(World(self._last.intent, looks, contact), self.memory, self.limits, now)
 
     def trim(self, *, dry_run: bool) -> tuple[str, ...]:
@@ -364,6 +370,15 @@ class Reconciler:
             return self._state.status.read_all()
         except StateMissing:
             return {}
+
+    def _without_moved(self, looks: Mapping[str, Look], memory: Memory) -> Mapping[str, Look]:
+        """The looks, except at pools that are elsewhere than their machines; that is said once."""
+        failures = moved(memory, self.limits)
+        for name in failures.keys() - self._moved:
+            log.error("Pool cannot be seen", extra={"pool": name, "text": failures[name].text})
+        self._moved = failures.keys()
+        unseen = {name: Unobserved(name, looks[name].began, failures[name]) for name in failures.keys() & looks.keys()}
+        return {**looks, **unseen}
 
     # --- plan -----------------------------------------------------------------------------------------------------
 

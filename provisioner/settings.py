@@ -192,6 +192,7 @@ class GkePool(Pool):
             gated_deadline=self.gated_deadline_seconds,
             stuck_after=STUCK_SECONDS,
             force_after=self.force_delete_after_seconds,
+            where=f"namespace {self.namespace}",  # its cluster may get another address, and a context another name
         )
 
     @property
@@ -234,6 +235,11 @@ class MigPool(Pool):
     def location(self) -> str:
         """The zone or region that holds the group."""
         return self.zone or self.region or ""
+
+    def limits(self) -> PoolLimits:
+        """As of every pool, and which group it is."""
+        where = f"group {self.group} in {self.location} of project {self.project}"
+        return replace(super().limits(), where=where)
 
     @property
     def place(self) -> tuple[str, ...]:

@@ -93,6 +93,8 @@ class VirtualSite:
         self.hf.intent.create("demo")
         self._directory = directory
         self._pace = pace
+        self.groups = {spec.name: spec.name for spec in self.specs}
+        """What the configuration says of each pool, as the next start reads it."""
         self._numbers = itertools.count(1)
         self._wire = VirtualWire(self.cloud.groups)
         self.backends: dict[str, MigBackend] = {}
@@ -121,13 +123,15 @@ class VirtualSite:
         """A process that knows nothing but the files."""
         self._close()
         projects = Projects(prefix=PREFIX, settings=Compute(calls_per_minute=1_000_000), times=PATIENCE)
-        self.backends = {spec.name: _backend(spec, projects) for spec in self.specs}
+        pools = {spec.name: _pool(spec, self.groups[spec.name]) for spec in self.specs}
+        self.backends = {name: MigBackend(pool, prefix=PREFIX, projects=projects) for name, pool in pools.items()}
         self.actors = InlineActors(self.backends)
+        limits = {name: replace(pool, where=pools[name].limits().where) for name, pool in self.limits.pools.items()}
         self.reconciler = Reconciler(
             clock=self,
             state=StateDir(self._directory),
             actors=self.actors,
-            limits=self.limits,
+            limits=replace(self.limits, pools=limits),
             provisioner="demo",
         )
 
@@ -243,12 +247,9 @@ def messages(answer: dict[str, Any]) -> str:
     return " ".join([answer["message"], *(machine["message"] for machine in answer["machines"])])
 
 
-def _backend(spec: MigSpec, projects: Projects) -> MigBackend:
+def _pool(spec: MigSpec, group: str) -> MigPool:
     place = {"zone": spec.zone} if spec.zone else {"region": spec.region}
-    pool = MigPool(
-        name=spec.name, project=spec.project, group=spec.name, endpoint=ENDPOINT, observe_seconds=0.001, **place
-    )
-    return MigBackend(pool, prefix=PREFIX, projects=projects)
+    return MigPool(name=spec.name, project=spec.project, group=group, endpoint=ENDPOINT, observe_seconds=0.001, **place)
 
 
 @contextmanager

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from provisioner.backends import compute_reads
-from provisioner.model import Phase, Snapshot
+from provisioner.model import Phase, Snapshot, Unobserved
 from provisioner.simulator.compute_settings import Duplicate, Switches
 from provisioner.simulator.world import Fault
 from tests.switches import EACH, FLIPPED, PESSIMISTIC
-from tests.virtual_site import SPEC, Crash, VirtualSite, dying, messages, succeeded
+from tests.virtual_site import SPEC, Crash, VirtualSite, dying, limits_of, messages, succeeded
 
 CREATES, DELETES = "createInstances", "deleteInstances"
 ZONE = "us-central1-a"
@@ -446,6 +446,38 @@ def test_f16_a_mig_that_is_not_there_at_a_start_loses_nobody_until_it_is_there(
     site.run(60)
     assert site.lost().keys() == (set(names) if deleted else set())
     assert site.phases() == ({} if deleted else dict.fromkeys(names, "running"))
+
+
+def test_f16_a_pool_that_is_given_another_mig_loses_nobody(
+    tmp_path: Path, switches: Switches, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that exists, and can be seen completely: it says nothing of the machines in the one before."""
+    with VirtualSite(tmp_path, SPEC, replace(SPEC, name="hf-b"), limits=limits_of(["hf-a"]), switches=switches) as site:
+        names = succeeded(site.asked(3))
+        more = site.request(1)
+        site.groups["hf-a"] = "hf-b"
+        site.restart()
+        plan = site.reconciler.preview({"hf-a": site.look("hf-a")})
+        assert plan is not None
+        assert plan.creates == ()
+        site.run(120)
+        words = "pools.hf-a is now group hf-b in us-central1-a of project p, but has machines in group hf-a in"
+        assert [words in str(vars(record).get("text")) for record in caplog.records] == [True]
+        look = site.reports[-1].looks["hf-a"]
+        assert isinstance(look, Unobserved)
+        assert words in look.failure.text
+        assert (site.lost(), site.mutations()) == ({}, {CREATES: 1})
+        site.groups["hf-a"] = "hf-a"
+        site.restart()
+        site.until(lambda: site.ended(more))
+        back = site.give_back([*names, *succeeded(site.answer(more))])
+        site.until(lambda: site.ended(back))
+        assert site.phases() == {}
+        site.groups["hf-a"] = "hf-b"
+        site.restart()
+        again = site.asked(2)
+        assert again["status"] == COMPLETE, "an empty pool may move"
+        assert {machine["pool"] for machine in site.cloud.state()["machines"]} == {"hf-b"}
 
 
 def test_f14_a_lost_memory_is_not_made_again_from_a_list_that_lacks_what_runs(site: VirtualSite) -> None:

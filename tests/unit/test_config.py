@@ -76,7 +76,18 @@ def test_every_limit_of_a_pool_comes_from_its_settings(site: Site) -> None:
         lag=2,
         stale_after=90,
         paused=True,
+        where="group hf-a in us-central1-a of project demo-project",
     )
+
+
+def test_where_machines_are_does_not_depend_on_how_the_place_is_reached(site: Site) -> None:
+    first = site.load().limits().pools
+    assert first["gke-main"].where == "namespace grid"
+    site.settings["pools"]["gke-main"]["context"] = "renamed"
+    site.settings["pools"]["mig-a"]["endpoint"] = "https://compute.example.com"
+    assert {name: pool.where for name, pool in site.load().limits().pools.items()} == {
+        name: pool.where for name, pool in first.items()
+    }
 
 
 def test_gates_have_their_own_deadline_where_there_are_gates(site: Site) -> None:

@@ -22,7 +22,7 @@ STORE = {f"provisioner.{name}" for name in STORE_MODULES}
 PURE = {
     f"provisioner.{name}"
     for name in (
-        *("plan", "draft", "notices", "reflect", "demand", "returns", "remains", "housekeeping", "remember"),
+        *("plan", "draft", "notices", "reflect", "demand", "returns", "remains", "housekeeping", "remember", "moves"),
         *("pressure", "status", "rebuild", "model", "answers"),
     )
 }
