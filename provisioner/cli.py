@@ -210,7 +210,9 @@ def _run(options: argparse.Namespace) -> int:
         if options.dry_run:
             dry_run(configuration.settings, state, once=options.once)
         else:
-            Service(configuration, state, listen=options.listen).run(once=options.once)
+            service = Service(configuration, state, listen=options.listen)
+            service.heed_signals()
+            service.run(once=options.once)
     except BackendError as error:
         raise UsageError(str(error)) from error
     except (ListenError, SupersededError) as error:

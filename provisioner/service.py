@@ -212,16 +212,23 @@ class Service:
         )
         self.server = Server(listen or settings.listen, self.registry, reporter.health, reporter.status)
 
+    def heed_signals(self) -> None:
+        """SIGTERM and SIGINT end it, SIGHUP lets it look at once. Only in the main thread."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.stop())
+        signal.signal(signal.SIGHUP, lambda *_: self._loop.wakeups.wake(Wake.SIGNAL))
+
+    def stop(self) -> None:
+        """End after the action in hand; safe in a signal handler and from any thread."""
+        self._loop.stop()
+
     def run(self, *, once: bool = False) -> None:
-        """Until a signal ends it. Raises ListenError, StateError, SupersededError; BackendError for a refused pool."""
+        """Until ``stop``. Raises ListenError, StateError, SupersededError; BackendError for a refused pool."""
         calm_collector()
         self._check_places()
         self.server.start()
         log.info("Provisioner started", extra={"id": self._settings.id, "metrics": f"{self.server.url}/metrics"})
         try:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: self._loop.stop())
-            signal.signal(signal.SIGHUP, lambda *_: self._loop.wakeups.wake(Wake.SIGNAL))
             self._loop.run(once=once)
         finally:
             self.server.stop()

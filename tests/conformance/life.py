@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.stage import SECONDS, Cases, Grid, names
+from tests.conformance.stage import SECONDS, Ahead, Cases, Grid, loop_time, names
 from tests.hostfactory import golden
 from tests.waiting import until
 
@@ -42,7 +42,7 @@ def whole_life(hf: Grid) -> None:
 @case(
     97,
     "HF restarted with an empty database while machines run → none is removed; after a day without a list that names "
-    "them they are shown, until HF learns of them again",
+    "them they are shown, until HF learns of them again; removed only if that is configured",
 )
 def forgotten(hf: Grid) -> None:
     request = hf.request("T2", 3)
@@ -57,11 +57,35 @@ def forgotten(hf: Grid) -> None:
     assert hf.reclaimed() == {}
     hf.cycles()
     assert unlisted(hf) == sorted(machines)
+    assert hf.metric(UNLISTED) == 3
     assert hf.reclaimed(learnt) == {}
     until(lambda: unlisted(hf) == sorted(others), SECONDS, every=0.2, what="HF's list is noted")
-    assert hf.cloud("running") == sorted(machines)
-    assert names(hf.status(request)[0], "succeed") == machines
-    assert hf.reclaimed(*machines) == {}
+    until(lambda: hf.metric(UNLISTED) == 2, SECONDS, what="the metric follows")
+
+    with loop_time() as ahead:
+        goes_on_listing(hf, ahead, 3600, learnt)
+        assert hf.cloud("running") == sorted(machines), "nobody configured that they go"
+        hf.configure(delete_unlisted_after_hours=25.5)
+        hf.cycles()
+        assert hf.cloud("running") == sorted(machines), "25 hours are not 25.5"
+        goes_on_listing(hf, ahead, 1800, learnt)
+        hf.until_cloud(lambda held: held == [learnt])
+        hf.reclaims(*others, among=machines)
+        assert hf.metric(UNLISTED) == 0
+    assert hf.cloud("running") == [learnt]
+    assert names(hf.status(request)[0], "succeed") == machines, "a terminal answer stays"
+
+
+UNLISTED = "hf_provisioner_machines_unlisted"
+
+
+def goes_on_listing(hf: Grid, ahead: Ahead, seconds: float, *hosts: str) -> None:
+    """So much loop time passes; HF lists these hosts alone, often enough to be no HF that was away."""
+    end = ahead.seconds + seconds
+    while ahead.seconds < end:
+        ahead.seconds += 280
+        hf.reclaimed(*hosts)
+        hf.cycles()
 
 
 def a_day_passes(hf: Grid, machines: list[str]) -> None:

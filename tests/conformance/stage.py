@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from unittest.mock import patch
 
+import requests
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
-from provisioner.loop import Loop, Pace
+from provisioner.loop import LoopClock
 from provisioner.reload import Configuration
-from provisioner.service import make_backends
+from provisioner.service import Service
 from provisioner.simulator.compute_settings import MigSpec
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
@@ -96,7 +100,7 @@ class Instance(HostFactory):
         super().__init__(directory, instance=instance)
         self.simulator = cloud
         self.place = place
-        self._loop: Loop | None = None
+        self._service: Service | None = None
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
@@ -111,32 +115,22 @@ class Instance(HostFactory):
     # --- the loop -----------------------------------------------------------------------------------------------------
 
     def start_loop(self) -> None:
-        """Put the parts together as ``provisioner run`` does, without metrics and signals."""
+        """``provisioner run`` without its signals."""
         endpoints = {
             "KUBECONFIG": str(self.simulator.kubeconfig),
             "PROVISIONER_COMPUTE_ENDPOINT": self.simulator.compute,
         }
         configuration = Configuration(self.conf / "provisioner.yaml", self.environment | endpoints)
-        settings = configuration.settings
-        pace = settings.loop
-        self._loop = Loop(
-            state=self.state,
-            backends=make_backends(settings),
-            limits=settings.limits(),
-            provisioner=settings.instance,
-            pace=Pace(pace.interval_seconds, pace.floor_seconds, pace.act_seconds, pace.intent_poll_seconds),
-            report=lambda _: None,
-            refresh=configuration.refresh,
-        )
-        self._thread = threading.Thread(target=self._loop.run, name=f"loop-{self.place}")
+        self._service = Service(configuration, self.state, listen="127.0.0.1:0")
+        self._thread = threading.Thread(target=self._service.run, name=f"loop-{self.place}")
         self._thread.start()
 
     def stop_loop(self) -> None:
         """End the loop after the action in hand."""
-        if self._loop is not None and self._thread is not None:
-            self._loop.stop()
+        if self._service is not None and self._thread is not None:
+            self._service.stop()
             self._thread.join()
-        self._loop = self._thread = None
+        self._service = self._thread = None
 
     def cycles(self, count: int = 2) -> None:
         """Let the loop go round so often."""
@@ -148,6 +142,12 @@ class Instance(HostFactory):
         """Changes with each cycle."""
         path = self.work / "heartbeat"
         return path.stat().st_mtime_ns if path.exists() else 0
+
+    def metric(self, name: str) -> float:
+        """A metric's sum over its labels, as Prometheus is told."""
+        assert self._service is not None
+        families = text_string_to_metric_families(requests.get(f"{self._service.server.url}/metrics", timeout=10).text)
+        return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 
     # --- the cloud ----------------------------------------------------------------------------------------------------
 
@@ -240,9 +240,31 @@ class Grid(Instance):
             "pools": {"gke-main": own | dict(case.pool)},
             **case.settings,
         }
-        (self.conf / "provisioner.yaml").write_text(yaml.safe_dump(settings))
+        self._settings = settings
+        self.configure()
         if case.loop:
             self.start_loop()
+
+    def configure(self, **settings: object) -> None:
+        """Another provisioner.yaml: the case's, with these settings; put in place at once as a careful editor does."""
+        file = self.conf / "provisioner.yaml"
+        aside = file.with_suffix(".new")
+        aside.write_text(yaml.safe_dump(self._settings | settings))
+        aside.replace(file)
+
+
+class Ahead:
+    """How far loop time is ahead of the real one; read by the loop's thread."""
+
+    seconds = 0.0
+
+
+@contextmanager
+def loop_time() -> Iterator[Ahead]:
+    """Loop time can be set forward; deadlines and delays of the loop itself go by it, those of threads do not."""
+    ahead, now = Ahead(), LoopClock.now
+    with patch.object(LoopClock, "now", lambda clock: now(clock) + ahead.seconds):
+        yield ahead
 
 
 def names(entry: Mapping[str, Any], *results: str) -> list[str]:
