@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from provisioner.durable import read_regular
 from provisioner.templates import Invalid, shown, tagged
 
 MAX_COUNT = 100_000
@@ -114,8 +115,7 @@ def _source(command: str, arguments: list[str]) -> tuple[str | None, str | None]
 
 def _content(file: str) -> bytes:
     try:
-        with open(file, "rb") as opened:
-            return opened.read()
+        return read_regular(file)
     except OSError as error:
         raise Refused(f"{printable(file)}: {error.strerror}") from error
 

@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from hf_scripts import log
 from hf_scripts.places import PlaceError, Places
 from provisioner import templates
 from provisioner.durable import StateError, discard, open_shared, replace
@@ -77,12 +78,12 @@ def look(places: Places, loop_user: str) -> Iterator[Finding]:
     user, groups = pwd.getpwuid(os.geteuid()).pw_name, ", ".join(map(_group, sorted(_groups())))
     yield fine(f"the scripts run as user {user}, in groups {groups}")
     try:
-        conf, state, logs = places.conf, places.state, places.logs
+        conf, state, log_path = places.conf, places.state, log.file_of(places)
     except PlaceError as error:
         yield fix(f"{error}; HostFactory sets it from hostProviders.json, LSF from its own")
         return
     yield from _configuration(conf, places.environment)
-    yield from _log_directory(logs)
+    yield _log(log_path)
     usable = list(_state_directory(state))
     yield from usable
     if all(finding.fine for finding in usable):
@@ -106,13 +107,15 @@ def _configuration(directory: str, environment: Mapping[str, str]) -> Iterator[F
         yield fix(str(mistake))
 
 
-def _log_directory(directory: str) -> Iterator[Finding]:
-    if not directory:
-        yield fix("HF_PROVIDER_LOGDIR: is not set, so there is no log of calls")
-    elif os.access(directory, os.W_OK | os.X_OK):
-        yield fine(f"{directory}: the log of calls can be written")
-    else:
-        yield fix(f"{directory}: the log of calls cannot be written: create it, owned by {_user(os.geteuid())}")
+def _log(path: str) -> Finding:
+    if not path:
+        return fix("HF_PROVIDER_LOGDIR: is not set, so there is no log of calls")
+    if os.path.exists(path) and not os.path.isfile(path):
+        return fix(f"{path}: is no regular file, so calls are not logged: remove it, or let LOGFILE name another")
+    target, mode = (path, os.W_OK) if os.path.exists(path) else (os.path.dirname(path), os.W_OK | os.X_OK)
+    if os.access(target, mode):
+        return fine(f"{path}: the log of calls can be written")
+    return fix(f"{target}: the log of calls cannot be written: create it, owned by {_user(os.geteuid())}")
 
 
 def _state_directory(directory: str) -> Iterator[Finding]:

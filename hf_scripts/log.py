@@ -13,11 +13,14 @@ import time
 from collections.abc import Mapping
 
 from hf_scripts.places import PlaceError, Places
+from provisioner.durable import open_regular
 from provisioner.templates import ProviderConfig, TemplatesError, load_config
 
 LEVELS = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARNING": 30, "WARN": 30, "ERROR": 40, "CRITICAL": 50, "FATAL": 50}
 
 MEGABYTE = 1024 * 1024
+
+APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 
 def append(places: Places, level: str, message: str, facts: Mapping[str, object]) -> None:
@@ -26,15 +29,15 @@ def append(places: Places, level: str, message: str, facts: Mapping[str, object]
         config = _config(places)
         if LEVELS[level] < LEVELS.get(config.log_level.removeprefix("LOG_"), LEVELS["INFO"]):
             return
-        path = _path(places, config)
+        file = _path(places, config)
     except PlaceError:
         return
-    if path:
+    if file:
         now = time.time()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
         line = json.dumps({"time": stamp, "level": level, "message": message, "pid": os.getpid(), **facts})
         with contextlib.suppress(OSError):
-            _write(path, line.encode() + b"\n", config)
+            _write(file, line.encode() + b"\n", config)
 
 
 def record(path: str, command: str, document: Mapping[str, object], output: str) -> bool:
@@ -48,7 +51,7 @@ def record(path: str, command: str, document: Mapping[str, object], output: str)
         answer = output
     line = json.dumps({"time": time.time(), "command": command, "input": document, "output": answer})
     try:
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        file = open_regular(path, APPEND)
         try:
             os.write(file, line.encode() + b"\n")
         finally:
@@ -66,6 +69,11 @@ def _config(places: Places) -> ProviderConfig:
         return ProviderConfig()
 
 
+def file_of(places: Places) -> str:
+    """The log as it is configured; empty: nowhere to log. Raises PlaceError."""
+    return _path(places, _config(places))
+
+
 def _path(places: Places, config: ProviderConfig) -> str:
     """``<log directory>/<instance>-provider.<host>.log``, or what LOGFILE says; empty: nowhere to log."""
     if os.path.isabs(config.log_file):
@@ -75,7 +83,7 @@ def _path(places: Places, config: ProviderConfig) -> str:
 
 def _write(path: str, line: bytes, config: ProviderConfig) -> None:
     """One write in append mode: lines of calls at the same time do not mix."""
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    file = open_regular(path, APPEND)
     try:
         os.write(file, line)
         if config.log_max_rotate and 0 < config.log_max_megabytes * MEGABYTE < os.fstat(file).st_size:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +17,9 @@ from typing import Any
 
 FILE_MODE = 0o660
 """The scripts and the loop may run as two users of one group, whatever their umask."""
+
+LOG_MODE = 0o640
+"""Of a file that is created for people: the scripts' log, a trace."""
 
 OPEN_AGAIN = 5
 """How often a file is opened again before an older content (NFS caches) or ESTALE is believed."""
@@ -77,7 +81,7 @@ def read_whole(path: str, advice: str) -> bytes:
     """
     for pause in [*pauses(), None]:
         try:
-            return _read_once(path)
+            return read_regular(path)
         except FileNotFoundError as error:
             raise missing(path, advice) from error
         except OSError as error:
@@ -98,8 +102,18 @@ def missing(path: str, advice: str) -> StateMissing:
     return StateMissing(f"{path}: the file does not exist; nothing was created. {advice}")
 
 
-def _read_once(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def open_regular(path: str, flags: int) -> int:
+    """Open a regular file. Raises OSError, also for a FIFO or a device: those may keep a process waiting for ever."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, LOG_MODE)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is no regular file")
+    return descriptor
+
+
+def read_regular(path: str) -> bytes:
+    """The content of a regular file, read from one inode. Raises OSError as ``open_regular``."""
+    descriptor = open_regular(path, os.O_RDONLY)
     try:
         return read_descriptor(descriptor)
     finally:

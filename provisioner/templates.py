@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from provisioner.durable import read_regular
+
 MAX_NUMBER = 10_000
 """HF's own upper limit for ``maxNumber``."""
 
@@ -170,8 +172,7 @@ def load_config(path: str) -> tuple[ProviderConfig, list[Mistake]]:
 def read_json(path: str) -> object:
     """The JSON document in a file (with or without a byte order mark); raises TemplatesError."""
     try:
-        with open(path, "rb") as file:
-            return json.loads(file.read())
+        return json.loads(read_regular(path))
     except OSError as error:
         raise TemplatesError(path, error.strerror or str(error)) from error
     except (ValueError, RecursionError) as error:

@@ -60,6 +60,14 @@ def no_log(hf: HostFactory) -> None:
     hf.logs.rmdir()
 
 
+def log_is_a_fifo(hf: HostFactory) -> None:
+    os.mkfifo(hf.logs / "demoinst-provider.master1.log")
+
+
+def log_elsewhere(hf: HostFactory) -> None:
+    (hf.conf / "demoinstprov_config.json").write_text('{"LOGFILE": "/no/such/directory/hf.log"}')
+
+
 def old_heartbeat(hf: HostFactory) -> None:
     os.utime(hf.work / "heartbeat", (1.0, 1.0))
 
@@ -74,6 +82,8 @@ def corrupt_state(hf: HostFactory) -> None:
         (no_templates, "No such file"),
         (no_state, "no such directory: create it"),
         (no_log, "the log of calls cannot be written: create it"),
+        (log_is_a_fifo, "demoinst-provider.master1.log: is no regular file, so calls are not logged"),
+        (log_elsewhere, "/no/such/directory: the log of calls cannot be written"),
         (old_heartbeat, "start `provisioner run`"),
         (corrupt_state, "getReturnRequests.sh: ended with 1, expected 0: "),
     ],

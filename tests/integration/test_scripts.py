@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -246,6 +247,54 @@ def test_nobody_reads_the_answer(hf: HostFactory) -> None:
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
     assert hf.log[-1]["level"] == "ERROR"
+
+
+def pipe_without_ends(path: Path) -> None:
+    """A FIFO that nobody reads and nobody writes."""
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def a_device(path: Path) -> None:
+    """It gives bytes for ever."""
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/zero")
+
+
+NO_FILES = pytest.mark.parametrize("make", [pipe_without_ends, a_device])
+
+
+@NO_FILES
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_input_that_is_no_regular_file_is_refused_at_once(
+    hf: HostFactory, name: str, make: Callable[[Path], None]
+) -> None:
+    make(hf.input)
+    called = hf.run([str(SCRIPTS / f"{name}.sh"), "-f", str(hf.input)], seconds=30)
+    assert called.refusal == f"{hf.input}: is no regular file"
+    assert list(hf.work.iterdir()) == []
+
+
+@NO_FILES
+def test_a_log_or_a_trace_that_is_no_regular_file_stops_nothing(hf: HostFactory, make: Callable[[Path], None]) -> None:
+    log, trace = hf.logs / "demoinst-provider.master1.log", hf.input.with_name("trace")
+    make(log)
+    make(trace)
+    for name in COMMANDS:
+        command = [*hf.command(name, INPUTS[name]), "--record", str(trace)]
+        check_output(name, hf.run(command, seconds=30).document)
+
+
+def test_a_log_that_is_the_answer_s_own_pipe_is_not_written(hf: HostFactory) -> None:
+    (hf.conf / "demoinstprov_config.json").write_text('{"LOGFILE": "/dev/stdout"}')
+    check_output("getAvailableTemplates", hf.run(hf.command("getAvailableTemplates", {})).document)
+
+
+@NO_FILES
+def test_configuration_that_is_no_regular_file_is_named(hf: HostFactory, make: Callable[[Path], None]) -> None:
+    make(hf.templates_file)
+    called = hf.run(hf.command("requestMachines", INPUTS["requestMachines"]), seconds=30)
+    assert called.refusal == f"{hf.templates_file}: is no regular file"
 
 
 # --- what they cost ---------------------------------------------------------------------------------------------------

@@ -90,4 +90,4 @@ def test_wrong_arguments_are_answered_with_the_usage(hf: Here, name: str, argume
 
 def test_a_file_that_cannot_be_read_is_named_on_one_line(hf: Here) -> None:
     assert hf.ask("requestMachines", "-f", "/no\nsuch\udcff") == (1, "/no?such?: No such file or directory")
-    assert hf.ask("requestMachines", "-f", str(hf.work)) == (1, f"{hf.work}: Is a directory")
+    assert hf.ask("requestMachines", "-f", str(hf.work)) == (1, f"{hf.work}: is no regular file")

@@ -63,7 +63,7 @@ def test_a_file_that_stays_stale_is_unreadable_after_a_bounded_time(tmp_path: Pa
 
 
 def test_another_error_of_reading_is_not_tried_again(tmp_path: Path) -> None:
-    with pytest.raises(StateUnreadable, match="Is a directory"):
+    with pytest.raises(StateUnreadable, match="is no regular file"):
         read_whole(str(tmp_path), "Ask.")
 
 
