@@ -604,9 +604,10 @@ def split_name(prefix: str, name: str) -> tuple[str, int] | None:
     """Request id and slot number of a name of this provisioner's shape; None for any other."""
     start = len(prefix) + 1
     request, slot = name[start : start + REQUEST_ID_LENGTH], name[start + REQUEST_ID_LENGTH + 1 :]
-    if len(slot) != SLOT_DIGITS or not slot.isdecimal() or name != f"{prefix}-{request}-{slot}":
+    # Python takes the digits of every script for digits: a name that HF spelled otherwise is not this one.
+    if len(slot) != SLOT_DIGITS or not slot.isdecimal() or not name.isascii() or name != f"{prefix}-{request}-{slot}":
         return None
-    return (request, int(slot)) if request.isalnum() and request.isascii() and request == request.lower() else None
+    return (request, int(slot)) if request.isalnum() and request == request.lower() else None
 
 
 def short_name(host: str) -> str:
