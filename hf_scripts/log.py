@@ -102,7 +102,8 @@ def rotate(path: str, file: int, keep: int) -> None:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     if not os.path.samestat(os.fstat(file), os.stat(path)):
         return
-    for number in range(keep - 1, 0, -1):
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(f"{path}.{number}", f"{path}.{number + 1}")
+    # Up to the first free name, not from the last one down: a site may keep a million.
+    free = next((number for number in range(1, keep) if not os.path.exists(f"{path}.{number}")), keep)
+    for number in range(free, 1, -1):
+        os.replace(f"{path}.{number - 1}", f"{path}.{number}")
     os.replace(path, f"{path}.1")

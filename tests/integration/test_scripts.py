@@ -290,6 +290,13 @@ def test_a_log_that_is_the_answer_s_own_pipe_is_not_written(hf: HostFactory) -> 
     check_output("getAvailableTemplates", hf.run(hf.command("getAvailableTemplates", {})).document)
 
 
+def test_a_site_that_keeps_every_log_waits_for_no_rotation(hf: HostFactory) -> None:
+    (hf.conf / "demoinstprov_config.json").write_text('{"LOG_MAX_FILE_SIZE": 0.0001, "LOG_MAX_ROTATE": 999999999999}')
+    for _ in range(3):
+        hf.run(hf.command("getReturnRequests", {}), seconds=30)
+    assert len(list(hf.logs.iterdir())) == 3
+
+
 @NO_FILES
 def test_configuration_that_is_no_regular_file_is_named(hf: HostFactory, make: Callable[[Path], None]) -> None:
     make(hf.templates_file)
