@@ -213,10 +213,10 @@ def short_name(host: str) -> str:
 
 
 def _entries(document: Document, key: str) -> list[dict[str, object]]:
-    """A list of objects, or the one object that stands for a list of one."""
+    """A list of objects, or the one object that stands for a list of one; an empty one stands for none."""
     value = _required(document, document.root, "", key)
     if isinstance(value, dict):
-        return [value]
+        return [value] if value else []
     if not isinstance(value, list):
         raise document.expected(key, "a list or an object", value)
     for index, entry in enumerate(value):
@@ -237,8 +237,9 @@ def _required(document: Document, values: dict[str, object], parent: str, key: s
 
 
 def _count(document: Document, value: object) -> int:
-    """A whole number of at least 1, also when it is written as a text of digits."""
-    written = str(value) if isinstance(value, (int, str)) else ""
+    """A whole number of at least 1, also when it is written as ``3.0`` or as a text of digits."""
+    whole = int(value) if isinstance(value, float) and value.is_integer() else value
+    written = str(whole) if isinstance(whole, (int, str)) else ""
     if not (written.isascii() and written.isdigit() and len(written) < 20 and 1 <= int(written) <= MAX_COUNT):
         raise document.expected("template.machineCount", f"a whole number from 1 to {MAX_COUNT}", value)
     return int(written)

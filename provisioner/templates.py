@@ -7,6 +7,7 @@ The scripts import this at every call: hence named tuples (dataclasses would cos
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -42,6 +43,9 @@ UNUSED_KEYS = frozenset(
 
 UNUSED_PREFIX = "GKE_CRD_"
 """Google's keys for its custom resources; of these only ``GKE_CRD_NAMESPACE`` has a use here."""
+
+OWN_FIELDS = frozenset({"templateId", "maxNumber", "attributes", "availableNumber", "requestedMachines"})
+"""What getAvailableTemplates says by itself. The last two are of a moment: HF may have written an old answer's."""
 
 SHOWN_CHARACTERS = 60
 """Characters of a wrong value that are shown: enough to find it, too few to fill a line of a log."""
@@ -113,7 +117,7 @@ class Template(NamedTuple):
     gcp_region: str
     gcp_instance_group: str
     fields: Mapping[str, object]
-    """All that the file says beside templateId, maxNumber and attributes, Google's fields and ``pools`` included."""
+    """All that the file says beside ``OWN_FIELDS``, Google's fields and ``pools`` included."""
 
     def document(self) -> dict[str, object]:
         """The template as getAvailableTemplates prints it."""
@@ -172,11 +176,19 @@ def load_config(path: str) -> tuple[ProviderConfig, list[Mistake]]:
 def read_json(path: str) -> object:
     """The JSON document in a file (with or without a byte order mark); raises TemplatesError."""
     try:
-        return json.loads(read_regular(path))
+        return json.loads(read_regular(path), parse_float=_finite, parse_constant=_finite)
     except OSError as error:
         raise TemplatesError(path, error.strerror or str(error)) from error
     except (ValueError, RecursionError) as error:
         raise TemplatesError(path, f"not JSON: {error}") from error
+
+
+def _finite(written: str) -> float:
+    """A number that is printed as JSON again. Python's parser takes NaN and 1e999, and prints what is no JSON."""
+    number = float(written)
+    if not math.isfinite(number):
+        raise ValueError(f"{written} is no number of JSON")
+    return number
 
 
 def shown(value: object) -> str:
@@ -298,7 +310,7 @@ def _template(entry: object) -> Template:
     name = entry.get("templateId")
     if not isinstance(name, str) or not re.fullmatch(TEMPLATE_ID, name):
         raise Invalid(".templateId", expected("1 to 64 letters, digits, '_' or '-'", name))
-    fields = {key: value for key, value in entry.items() if key not in ("templateId", "maxNumber", "attributes")}
+    fields = {key: value for key, value in entry.items() if key not in OWN_FIELDS}
     return Template(
         id=name,
         max_number=_max_number(entry.get("maxNumber")),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from provisioner.store import StateDir
-from tests.schemas import check_output
+from tests.schemas import check_output, parsed
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = ROOT / "hf_scripts"
@@ -51,7 +51,7 @@ class Called(NamedTuple):
         assert self.code == 0, self
         assert self.err == ""
         assert self.out.endswith("\n")
-        return json.loads(self.out)
+        return parsed(self.out)
 
     @property
     def refusal(self) -> str:

@@ -13,7 +13,7 @@ import pytest
 from hf_scripts import commands
 from provisioner.store import Answer, Loss
 from tests.hostfactory import HostFactory
-from tests.schemas import check_output
+from tests.schemas import check_output, parsed
 
 
 class Here(HostFactory):
@@ -36,8 +36,8 @@ class Here(HostFactory):
         """The document a command answers with, by its schema."""
         code, out = self.ask(name, json.dumps(document), **environment)
         assert code == 0, out
-        check_output(name, json.loads(out))
-        return json.loads(out)
+        check_output(name, parsed(out))
+        return parsed(out)
 
     def refusal(self, name: str, document: object) -> str:
         """The line a command prints instead of an answer."""

@@ -98,6 +98,19 @@ def test_without_one_usable_template_the_call_fails_rather_than_listing_none(hf:
     assert hf.refusal("getAvailableTemplates", {}).startswith(f"{hf.templates_file}: ")
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_number_that_is_none_in_json_is_refused_rather_than_printed(hf: Here, number: str) -> None:
+    hf.templates_file.write_text(json.dumps(TEMPLATES).replace('"maxNumber": 10', f'"maxNumber": 10, "x": {number}'))
+    assert hf.refusal("getAvailableTemplates", {}) == f"{hf.templates_file}: not JSON: {number} is no number of JSON"
+
+
+def test_what_an_earlier_answer_said_of_its_moment_is_not_repeated(hf: Here) -> None:
+    stale = {"availableNumber": 3, "requestedMachines": ["hf-aaaaaaaaaa-000000"]}
+    hf.templates_file.write_text(json.dumps({"templates": [TEMPLATES["templates"][0] | stale]}))
+    [shown] = hf.answer("getAvailableTemplates", {})["templates"]
+    assert shown.keys() & stale.keys() == set()
+
+
 def test_an_invalid_template_is_left_out_and_logged(hf: Here) -> None:
     hf.templates_file.write_text(json.dumps({"templates": [*TEMPLATES["templates"], {"templateId": "bad"}]}))
     assert len(hf.answer("getAvailableTemplates", {})["templates"]) == 3
@@ -148,7 +161,28 @@ def test_lsf_s_account_is_recorded_and_its_user_data_accepted(hf: Here) -> None:
 
 
 @pytest.mark.parametrize(
-    "machines", [0, -1, 1.5, 3.0, "abc", "", "-3", "1.0", "²", None, True, [], {}, 100_001, 10**30, "9" * 50]
+    "machines",
+    [
+        0,
+        -1,
+        1.5,
+        0.0,
+        1e20,
+        float("inf"),
+        float("nan"),
+        "abc",
+        "",
+        "-3",
+        "1.0",
+        "²",
+        None,
+        True,
+        [],
+        {},
+        100_001,
+        10**30,
+        "9" * 50,
+    ],
 )
 def test_a_count_that_is_no_whole_number_from_one_is_refused(hf: Here, machines: object) -> None:
     text = hf.refusal("requestMachines", wish("T1", machines))
@@ -236,6 +270,7 @@ def test_a_name_that_is_not_the_machine_s_id_is_logged(hf: Here) -> None:
     [
         pytest.param({}, "machines: is missing", id="missing"),
         pytest.param({"machines": []}, "machines: the list is empty", id="empty"),
+        pytest.param({"machines": {}}, "machines: the list is empty", id="empty object"),
         pytest.param({"machines": None}, "machines: expected a list or an object, got null", id="null"),
         pytest.param({"machines": ["a"]}, 'machines[0]: expected an object, got "a"', id="list of texts"),
         pytest.param({"machines": [{"name": "a"}, {}]}, "machines[1]: name and machineId are missing", id="neither"),
@@ -256,7 +291,9 @@ def listing(*names: str) -> dict[str, object]:
     return {"machines": [{"name": name, "machineId": documents.short_name(name)} for name in names]}
 
 
-@pytest.mark.parametrize("document", [{}, {"machines": []}, {"machines": None}, {"machines": [{"name": "a"}]}])
+@pytest.mark.parametrize(
+    "document", [{}, {"machines": []}, {"machines": {}}, {"machines": None}, {"machines": [{"name": "a"}]}]
+)
 def test_without_losses_the_list_is_there_and_empty(hf: Here, document: object) -> None:
     answer = hf.answer("getReturnRequests", document)
     assert (answer["status"], answer["requests"]) == ("complete", [])

@@ -20,7 +20,7 @@ from hf_scripts.commands import COMMANDS
 from provisioner.store import Answer
 from tests.hostfactory import GOLDEN, TEMPLATES
 from tests.in_process import Here, asking, entry, publish, wish
-from tests.schemas import check_output
+from tests.schemas import check_output, parsed
 
 FUZZ = settings(
     max_examples=50,
@@ -70,7 +70,7 @@ def judge(hf: Here, name: str, *arguments: str) -> None:
         assert out, "a refusal says why"
         assert (requests, returns) == ({}, {}), "a record without an answer"
         return
-    answer = json.loads(out)
+    answer = parsed(out)
     check_output(name, answer)
     records = [*requests, *returns]
     assert records == ([answer["requestId"]] if name.startswith("request") else []), "an answer without its record"
@@ -184,7 +184,7 @@ def test_a_damaged_state_file_is_exit_1_or_does_not_matter(
     documents = {"requestMachines": wish(), "getRequestStatus": asking(request), "getAvailableTemplates": {}}
     code, out = hf.ask(name, json.dumps(documents.get(name, {"machines": {"name": "b"}})))
     if code == 0:
-        check_output(name, json.loads(out))
+        check_output(name, parsed(out))
     else:
         assert (code, "\n" in out, file in out) == (1, False, True)
     if (name, file) != ("getReturnRequests", "hf-inventory.json"):

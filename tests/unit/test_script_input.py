@@ -64,6 +64,7 @@ def test_get_available_templates_refuses_what_is_no_object(hf: Here, content: by
         pytest.param(b'{"x": [1], "template": {"y": null, "templateId": "T1", "machineCount": 3}}', id="unknown keys"),
         pytest.param(b'{"template": {"templateId": "T0", "templateId": "T1", "machineCount": 3}}', id="a key twice"),
         pytest.param(b'{"template": {"templateId": "T1", "machineCount": "3"}}', id="the count as text"),
+        pytest.param(b'{"template": {"templateId": "T1", "machineCount": 3.0}}', id="the count with a point"),
     ],
 )  # fmt: skip
 def test_hf_s_ways_of_writing_are_understood(hf: Here, content: bytes) -> None:
