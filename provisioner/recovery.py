@@ -7,6 +7,7 @@ from the names that run. A file that is in the way is kept under another name.
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from provisioner.answers import Answer
-from provisioner.durable import StateMissing, StateUnreadable
+from provisioner.durable import StateMissing, StateUnreadable, pauses
 from provisioner.model import (
     NO_TEMPLATE,
     RETURN_ID_PREFIX,
@@ -99,6 +100,17 @@ def read_files(state: StateDir) -> Files:
     """All state files. Raises StateTooNew, and StateMissing where there never was anything to recover."""
     if not (state.intent.existed() or state.memory.existed() or state.status.exists()):
         state.intent.read()
+    files = _read_files(state)
+    for pause in pauses():
+        if files.conditions["intent"] is not Condition.OLDER:
+            break
+        time.sleep(pause)  # it may be older only than what scripts and loop wrote while we read
+        files = _read_files(state)
+    return files
+
+
+def _read_files(state: StateDir) -> Files:
+    """Intent before memory: what memory knows and intent lacks must not be what left both in between."""
     conditions: dict[str, Condition] = {}
     intent: Intent | None = _read(state.intent, conditions)
     memory: Memory | None = _read(state.memory, conditions)
@@ -209,8 +221,8 @@ def apply(state: StateDir, plan: Recovery) -> tuple[str, ...]:
 
     Interrupted at any point, it can be run again. Raises StateError.
     """
-    stores = {"memory": state.memory, "status": state.status}
-    moved = [stores[kind].set_aside() for kind in plan.unreadable]
+    stores: Mapping[str, MemoryStore | StatusStore] = {"memory": state.memory, "status": state.status}
+    moved = [name for kind in plan.unreadable if (name := _make_room(stores[kind]))]
     if plan.intent is not None:
         for id_ in plan.kept:  # HF may have had these machines for long, and will not ask for them again
             state.seen.tell(id_)
@@ -219,3 +231,13 @@ def apply(state: StateDir, plan: Recovery) -> tuple[str, ...]:
     if plan.releases:
         state.ask_recovery()
     return tuple(moved)
+
+
+def _make_room(file: MemoryStore | StatusStore) -> str:
+    """Move aside what is still unreadable; the new name. Empty: another recovery moved it, or a loop made it again."""
+    conditions: dict[str, Condition] = {}
+    _read(file, conditions)
+    try:
+        return file.set_aside() if conditions[file.kind] is Condition.UNREADABLE else ""
+    except StateMissing:
+        return ""

@@ -206,6 +206,8 @@ class StateFile:
             move(self.path, aside)
         except FileExistsError:
             return aside  # it has this name already: an earlier try was interrupted
+        except FileNotFoundError as error:
+            raise missing(self.path, self.advice) from error
         except OSError as error:
             raise unwritable(self.path, error) from error
         return aside

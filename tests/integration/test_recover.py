@@ -7,12 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from provisioner.playground import Playground, PlaygroundError
 from provisioner.store import StateDir
+from tests.conformance.stage import Case, Grid, stage
 from tests.waiting import until
 
 
@@ -89,3 +92,60 @@ def test_lost_files_cost_no_machine_and_the_grid_goes_on() -> None:
         until(lambda: grid.hf.status(back)["status"] == "complete", 60, every=0.2, what="all are returned")
         assert grid.cloud() == []
         assert grid.cloud_state()["calls"]["pods.create"] == 7
+
+
+# --- several at once --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hf(tmp_path: Path) -> Iterator[Grid]:
+    with stage() as cloud, Grid(tmp_path, cloud, Case(1, "", lambda _: None)) as grid:
+        yield grid
+
+
+def recover_together(hf: Grid) -> list[dict[str, Any]]:
+    """Documents of two commands that run at the same time; both end well."""
+    environment = {**os.environ, **hf.environment, "KUBECONFIG": str(hf.simulator.kubeconfig)}
+    command = [sys.executable, "-m", "provisioner", "recover", "--apply", "-o", "json"]
+    both = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    ended = [(*one.communicate(timeout=60), one.returncode) for one in both]
+    assert [(code, error) for _, error, code in ended] == [(0, ""), (0, "")]
+    return [json.loads(out) for out, _, _ in ended]
+
+
+def test_two_at_once_beside_a_running_loop_lose_and_double_nothing(hf: Grid) -> None:
+    machines = hf.complete(3)
+    for _ in range(3):
+        wanted = hf.state.intent.read()
+        (hf.work / "intent.json").unlink()
+        until(lambda: (held := hf.state.memory.read().brake) and held.reason == "intent_lost", 20, what="the brake")
+        recover_together(hf)
+        until(lambda: hf.state.memory.read().brake is None, 20, what="the brake is released")
+        found = hf.state.intent.read()
+        assert {id_: request.count for id_, request in found.requests.items()} == {
+            id_: request.count for id_, request in wanted.requests.items()
+        }
+        machines += hf.complete(2)
+    assert hf.cloud("running") == sorted(machines)
+    assert hf.ended(hf.give_back(*machines))["status"] == "complete"
+    assert hf.cloud() == []
+
+
+def test_two_at_once_without_a_loop_move_each_file_once_and_keep_every_machine(hf: Grid) -> None:
+    machines = hf.complete(2)
+    [request] = hf.state.intent.read().requests
+    hf.stop_loop()
+    (hf.work / "intent.json").unlink()
+    (hf.work / "memory.json").write_text("{")
+    recover_together(hf)
+    assert list(hf.state.intent.read().requests) == [request]
+    assert len(list(hf.work.glob("memory.json.aside-*"))) == 1
+    hf.start_loop()
+    until(lambda: hf.state.memory.exists() and hf.state.memory.read().brake, 30, what="memory is made, the brake latched")
+    recover_together(hf)
+    until(lambda: hf.state.memory.read().brake is None, 20, what="the brake is released")
+    assert hf.cloud("running") == sorted(machines)
+    assert hf.status(request)[0]["status"] == "complete"

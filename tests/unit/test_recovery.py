@@ -6,16 +6,17 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from provisioner.answers import Answer
 from provisioner.durable import StateMissing, StateTooNew, StateUnwritable
-from provisioner.model import NO_TEMPLATE, Brake, BrakeReason, Memory, RequestStatus, Verdict
+from provisioner.model import NO_TEMPLATE, Brake, BrakeReason, Intent, Memory, RequestStatus, Verdict
 from provisioner.recovery import LONG_AGO, Recovery, apply, read_files, recovery
 from provisioner.status import request_answer, return_answer
-from provisioner.store import IntentStore, StateDir, StateStale
+from provisioner.store import IntentStore, MemoryStore, StateDir, StateStale
 from tests.unit.core import NOW, OTHER, PREFIX, REQUEST, TEMPLATE, giving_back, memory, name, record, running
 
 RETURN = "ret-aaaaaaaaaa"
@@ -244,3 +245,81 @@ def test_an_answer_tells_its_machines(state: StateDir) -> None:
     state.status.write({THIRD: Answer('{"status":"complete","machines":[{"name":"x"},{"name":"y"}]}', True)}, {})
     apply(state, plan(state))
     assert written(state)[0] == {THIRD: (NO_TEMPLATE, 2)}
+
+
+# --- several at once --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["memory.set_aside", "memory.signature", "seen.tell", "intent.restore"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_two_recoveries_at_once_write_what_one_writes(
+    state: StateDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: str
+) -> None:
+    """Both saw the same files; before or after a step of one the other does all its work."""
+    break_off(state, "memory")
+    lose(state, "intent")
+    twin = StateDir(shutil.copytree(state.path, tmp_path / "twin"))
+    machines = (name(0, THIRD), name(3))
+    apply(twin, plan(twin, *machines))
+    one, other = plan(state, *machines), plan(state, *machines)
+    store, method = (getattr(state, step.partition(".")[0]), step.partition(".")[2])
+    whole = getattr(store, method)
+
+    def beside(argument: object = None) -> object:
+        monkeypatch.undo()
+        if when == "before":
+            apply(state, other)
+        done = whole() if argument is None else whole(argument)
+        if when == "after":
+            apply(state, other)
+        return done
+
+    monkeypatch.setattr(store, method, beside)
+    apply(state, one)
+    assert written(state) == written(twin)
+    assert not state.memory.exists()
+
+
+@pytest.mark.parametrize("kind", ["memory", "status"])
+def test_a_file_that_the_loop_made_again_meanwhile_is_not_moved(state: StateDir, kind: str) -> None:
+    good = Path(state.path, f"{kind}.json").read_bytes()
+    break_off(state, kind)
+    made = plan(state)
+    Path(state.path, f"{kind}.json").write_bytes(good)
+    apply(state, made)
+    assert list(Path(state.path).glob(f"{kind}.json.aside-*")) == []
+    assert Path(state.path, f"{kind}.json").read_bytes() == good
+
+
+def test_an_intent_that_scripts_write_while_the_files_are_read_is_not_taken_for_an_old_copy(
+    state: StateDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = state.memory.read
+
+    def beside_a_script() -> Memory:
+        monkeypatch.undo()
+        with state.intent.additions() as intent:
+            intent.add_request(TEMPLATE, 1, created_wall=WALL)
+        return read()
+
+    monkeypatch.setattr(state.memory, "read", beside_a_script)
+    assert read_files(state).fine("intent")
+
+
+def test_a_request_that_leaves_while_the_files_are_read_is_not_brought_back(
+    state: StateDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply(state, plan(state))
+    held = {store: store.read for store in (state.intent, state.memory)}
+
+    def then_it_leaves(store: IntentStore | MemoryStore) -> Intent | Memory:
+        monkeypatch.undo()
+        found = held[store]()
+        left = known()
+        state.memory.write(replace(left, requests={id_: replace(r, trimmed=True) for id_, r in left.requests.items()}))
+        state.intent.remove([REQUEST])
+        return found
+
+    for store in held:
+        monkeypatch.setattr(store, "read", partial(then_it_leaves, store))
+    assert not plan(state).writes
