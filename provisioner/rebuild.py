@@ -56,8 +56,8 @@ class Remains:
     told: Mapping[str, Answer]
     """What status.json last said: it binds, where it is there (law 8)."""
     heard: Mapping[str, bool]
-    """Of each id that HF polled, whether it has read the terminal answer. Of what ended and is not named here it
-    counts as read: what HF may have is kept."""
+    """Of each id that HF polled, whether it has read the terminal answer. Of what is not named here it counts as read
+    where a request ended, or a machine of it runs or was given back: what HF may have is kept."""
     snapshots: Mapping[str, Snapshot]
     """Every pool, as it was after the last action of the loop before."""
     asked: float
@@ -76,10 +76,12 @@ def rebuild(
     seen = {
         name: (pool, machine) for pool, snapshot in snapshots.items() for name, machine in snapshot.machines.items()
     }
+    running = {name for name, (_, machine) in seen.items() if machine.phase is Phase.RUNNING}
+    served = {_of(limits, name) for name in running | returned}
     requests = {}
     for request in intent.requests.values():
         answer = json.loads(told[request.id].text) if request.id in told else None
-        if answer is None and heard.get(request.id):
+        if answer is None and heard.get(request.id, request.id in served):
             answer = _heard_answer(request, seen, limits)
         record = _request(request, answer, heard.get(request.id, True), seen, returned, limits, now, remains.asked)
         requests[request.id] = replace(record, next_slot=max(first, record.next_slot))

@@ -85,7 +85,7 @@ def test_a_first_memory_knows_nothing_and_that_no_pool_was_seen() -> None:
 
 
 def test_machines_that_run_are_their_requests_open_slots_again() -> None:
-    known = rebuilt(intent(), machine(4), machine(5, Phase.PENDING), machine(0, request=OTHER))
+    known = rebuilt(intent(), machine(4), machine(5, Phase.PENDING), machine(0, request=OTHER), heard={REQUEST: False})
     again = known.requests[REQUEST]
     assert sorted(again.slots) == [4, 5]
     assert [one.verdict for one in again.slots.values()] == [Verdict.OPEN, Verdict.OPEN]
@@ -229,6 +229,31 @@ def test_of_a_heard_answer_that_is_lost_every_machine_that_runs_is_hfs_and_nothi
     ]
     made = plan(known, snapshot(*machines), snapshot(pool="b"), limits=LIMITS, intent=wanted)
     assert (made.creates, made.deletes) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("back", "there", "ended"),
+    [
+        pytest.param((), [machine(0), machine(1)], DONE, id="all of its machines run"),
+        pytest.param((name(1),), [machine(0)], RequestStatus.COMPLETE_WITH_ERROR, id="one was given back"),
+        pytest.param((name(0), name(1)), [], RequestStatus.COMPLETE_WITH_ERROR, id="all were given back"),
+    ],
+)
+def test_without_any_trace_of_hf_a_request_that_was_served_counts_as_heard(
+    back: tuple[str, ...], there: list[Machine], ended: RequestStatus
+) -> None:
+    """However young it seems: its age is a guess, too. Otherwise it would be made again, or cancelled as forgotten."""
+    wanted = intent(*back)
+    known = rebuilt(wanted, *there)
+    again = known.requests[REQUEST]
+    assert (again.ended, again.told_at) == (ended, NOW)
+    made = plan(known, snapshot(*there), snapshot(pool="b"), limits=LIMITS, intent=wanted)
+    assert (made.creates, made.deletes) == ((), ())
+
+
+def test_a_request_whose_machines_do_not_run_yet_goes_on() -> None:
+    again = rebuilt(intent(), machine(0, Phase.PENDING)).requests[REQUEST]
+    assert (again.ended, again.slots[0].verdict) == (None, Verdict.OPEN)
 
 
 def test_a_whole_heard_answer_that_is_lost_is_complete() -> None:
