@@ -236,7 +236,8 @@ def cancel_unpolled(draft: Draft, contact: Contact) -> None:
             continue
         polled = max(contact.polled.get(record.id, 0.0), contact.since, record.read)
         silent = contact.active - polled
-        if silent < draft.limits.cancel_after:
+        # Under the brake it may be our files that have forgotten, and not HF.
+        if silent < draft.limits.cancel_after or draft.brake is not None:
             if record.cancelling:
                 draft.update(record.id, cancelling=False)
         elif not record.cancelling:

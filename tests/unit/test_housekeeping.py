@@ -325,6 +325,13 @@ def test_a_cancel_is_announced_first(changes: dict[str, object], contact: Contac
     assert draft.closes == []
 
 
+def test_under_the_brake_no_cancel_is_announced_and_an_announced_one_is_taken_back() -> None:
+    held = memory(record(running(0), read=NOW - 7200, cancelling=True), brake=LATCHED)
+    draft = draft_of(held, limits=LIMITS)
+    cancel_unpolled(draft, Contact(active=NOW))
+    assert (draft.requests[REQUEST].cancelling, draft.closes) == (False, [])
+
+
 @pytest.mark.parametrize(
     ("one", "verdict"),
     [
