@@ -53,6 +53,12 @@ LISTED_FOR = 86400.0
 """Seconds for which it is remembered that a list named a host."""
 
 
+LONE_MEMORY = (
+    "memory.json stands without its lock file: it may be an old copy. "
+    "`provisioner recover` names the machines that it does not know."
+)
+
+
 class Clock(Protocol):
     """Where time comes from (law 11)."""
 
@@ -182,6 +188,7 @@ class Reconciler:
                 closes += plan.closes
                 self._act(plan)
                 self._forget(plan)
+                self._warn_writers()
         except StateError as error:
             problem = str(error)
             self._last.inputs = ()
@@ -322,12 +329,17 @@ class Reconciler:
         if self._state.memory.is_older():
             # HF may have been told of what it does not know: what HF was told binds, so it counts as lost.
             self.memory = self._rebuilt(intent, looks, now, BrakeReason.MEMORY_OLDER)
-        else:
-            self.memory = self._last.written = memory
+            return
+        self.memory = self._last.written = memory
+        current = intent.generation >= memory.generation  # otherwise the plan finds intent to be the old one
+        if current and memory.brake is None and self._state.memory.stands_alone():
+            self.memory = replace(memory, brake=Brake(BrakeReason.MEMORY_OLDER, now, LONE_MEMORY))
 
     def _never_had_memory(self, intent: Intent) -> bool:
         """Nothing is there that only a memory leads to, and no request is so old that it must have had an answer."""
         if intent.returns or self._state.memory.existed() or self._state.status.exists() or self._state.seen.told():
+            return False
+        if self._state.intent.stands_alone():
             return False
         asked = self._scripts_clock(intent)
         return all(asked - request.created_wall < self.limits.request_deadline for request in intent.requests.values())
@@ -453,6 +465,14 @@ class Reconciler:
             # First: what intent lacks is not asked for again, so a mark left behind would stay for ever.
             self._state.seen.forget(plan.forget)
             self._lock_wait = self._state.intent.remove(plan.forget)
+
+    def _warn_writers(self) -> None:
+        """An intent older than memory has read, and no lock file that says so: with each write it would look newer."""
+        assert self.memory is not None
+        if self._last.newest < self.memory.generation:
+            self._check()
+            self._state.intent.note_newest(self.memory.generation)
+            self._last.newest = self.memory.generation
 
     # --- act ------------------------------------------------------------------------------------------------------
 

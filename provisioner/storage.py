@@ -166,6 +166,10 @@ class StateFile:
         """True when the file is there or, by its lock file, was there once."""
         return self.exists() or self.known_generation() > 0
 
+    def stands_alone(self) -> bool:
+        """True without a lock file beside it, which every writer makes first: somebody put the file there."""
+        return self.exists() and not os.path.exists(self.lock_path)
+
     def signature(self) -> tuple[int, int, int] | None:
         """Changes whenever the file does (inode, mtime in ns, size); None when it is missing. Costs one stat."""
         try:

@@ -153,6 +153,14 @@ class IntentStore(StateFile):
             time.sleep(pause)
         return intent, max(known, intent.generation)
 
+    def note_newest(self, generation: int) -> None:
+        """Tell writers of a generation that the lock file has lost: an older file they refuse from now on.
+
+        Raises StateUnwritable or LockTimeout.
+        """
+        with DataLock(self.lock_path) as lock:
+            lock.generation = max(lock.generation, generation)
+
     def restore(self, wanted: Intent) -> str | None:
         """Put back requests and returns that were lost; returns the name under which the file before was kept.
 
@@ -521,7 +529,11 @@ class StateDir:
 
     def since_intent(self) -> float:
         """Seconds from the last write of intent.json to the loop's last sign of life, both by the file system's clock
-        (DESIGN law 11); 0 when intent is newer, or when there is nothing to tell by."""
+        (DESIGN law 11); 0 when intent is newer, or when there is nothing to tell by.
+
+        Less than the time since HF's last call if the loop trimmed intent after it: requests then seem younger than
+        they are. It matters to a memory made again without any trace of HF, for a request without machines.
+        """
         written = durable.modified_at(self.intent.path)
         signs = [durable.modified_at(path) for path in (self.heartbeat.path, self.loop_lock.path)]
         last = max((at for at in signs if at is not None), default=None)

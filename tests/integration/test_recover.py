@@ -144,7 +144,9 @@ def test_two_at_once_without_a_loop_move_each_file_once_and_keep_every_machine(h
     assert list(hf.state.intent.read().requests) == [request]
     assert len(list(hf.work.glob("memory.json.aside-*"))) == 1
     hf.start_loop()
-    until(lambda: hf.state.memory.exists() and hf.state.memory.read().brake, 30, what="memory is made, the brake latched")
+    until(
+        lambda: hf.state.memory.exists() and hf.state.memory.read().brake, 30, what="memory is made, the brake latched"
+    )
     recover_together(hf)
     until(lambda: hf.state.memory.read().brake is None, 20, what="the brake is released")
     assert hf.cloud("running") == sorted(machines)

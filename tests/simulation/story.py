@@ -506,15 +506,18 @@ class Story:
         if restarted:
             self.restart()
 
-    def wipe(self) -> None:
-        """While no loop runs, all that the state directory holds is lost, and no backup is put back afterwards: without
-        the lock files beside it nothing would tell that it is old."""
-        self.copies.clear()
+    def wipe(self, *, survivors: Collection[str] = (), put_back: Collection[str] = ()) -> None:
+        """While no loop runs, all that the state directory holds is lost but for these files; copies are put back,
+        without the lock files that would tell how old they are."""
         self.judge.loses(["intent", "memory", "status"])
         self.judge.wiped = True
         self.ghosts = []  # of two loops whose epochs were counted anew nobody can say which is the older
         for path in Path(self.directory.name).iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if path.name not in survivors:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for kind in put_back:
+            Path(self.directory.name, f"{kind}.json").write_bytes(self.copies[kind])
+        self.copies.clear()  # by the lock files that are made from now on, these would look new
         self.restart()
 
     def add_orphans(self, request: str, count: int) -> None:

@@ -326,6 +326,21 @@ def test_what_hf_was_told_shows_that_there_was_a_memory(bench: Bench) -> None:
     assert bench.state.memory.read().brake is not None
 
 
+def test_an_intent_that_somebody_put_there_shows_that_there_was_a_memory(bench: Bench) -> None:
+    id_ = bench.request(2)
+    bench.cycle(2)
+    bench.place.run_all()
+    for path in Path(bench.state.path).iterdir():
+        if path.name != "intent.json":
+            path.unlink()
+    bench.restarted()
+    bench.cycle(3)
+    known = bench.state.memory.read()
+    assert known.brake is not None
+    assert known.brake.reason is BrakeReason.MEMORY_LOST
+    assert known.requests[id_].told_at is not None, "its machines count as HF's"
+
+
 def test_the_brake_is_released_only_by_a_person(bench: Bench) -> None:
     bench.succeed(2)
     Path(bench.state.memory.path).unlink()

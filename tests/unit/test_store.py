@@ -264,6 +264,24 @@ def test_a_writer_refuses_an_intent_older_than_the_one_its_lock_file_knows(state
     assert Path(state.intent.path).read_bytes() == old
 
 
+@pytest.mark.usefixtures("no_pauses")
+def test_a_generation_that_is_noted_makes_writers_refuse_an_older_intent(state: StateDir) -> None:
+    add(state)
+    Path(state.intent.lock_path).unlink()
+    state.intent.note_newest(5)
+    state.intent.note_newest(3)
+    with pytest.raises(StateStale, match="generation 1 is older than 5"):
+        add(state)
+
+
+def test_a_file_that_no_writer_made_stands_alone(state: StateDir) -> None:
+    assert not state.intent.stands_alone(), "nothing is there"
+    add(state)
+    assert not state.intent.stands_alone()
+    Path(state.intent.lock_path).unlink()
+    assert state.intent.stands_alone()
+
+
 def test_a_writer_that_is_served_an_old_intent_opens_it_again(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
     add(state)
     old = Path(state.intent.path).read_bytes()

@@ -1,0 +1,113 @@
+"""An old copy of intent.json is put back without its lock file after nearly all else was lost: what tells that it is
+old, and that where nothing does no machine of HostFactory's is touched before a person has looked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from provisioner.model import BrakeReason
+from tests.simulation.story import LIMITS, Story
+
+LOST, OLDER, INTENT = BrakeReason.MEMORY_LOST, BrakeReason.MEMORY_OLDER, BrakeReason.INTENT_OLDER
+
+
+@dataclass
+class Site:
+    """A story told so far that much of it is in no copy any more."""
+
+    story: Story
+    done: str
+    """A request of the copy; HF has long given its machines back, and it has left the files."""
+    hosts: set[str]
+    """What HF has: of two requests that the copy knows, and of one that it does not."""
+
+    def goes_on(self, hours: int, *, lists: bool) -> None:
+        """HF asks for more and polls what it waits for. It need not call getReturnRequests."""
+        for turn in range(hours * 60):
+            self.story.advance(60.0)
+            if turn % 20 == 0:
+                self.story.request("pods", 1)
+            for id_, wanted in self.story.requests.items():
+                if wanted.told is None:
+                    self.story.poll(id_)
+            if lists:
+                self.story.list_hosts()
+            self.story.cycle()
+
+    def brake(self) -> BrakeReason | None:
+        """Why it is latched."""
+        memory = self.story.memory()
+        assert memory is not None
+        return memory.brake.reason if memory.brake else None
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    story = Story()
+    story.request("wide", 2)
+    story.request("vms", 1)
+    story.run(300.0, 15)
+    story.poll_all()
+    story.request("pods", 1)  # in the copy it is still open
+    story.cycle()
+    story.keep_copies()
+    done, *_ = story.requests
+    story.give_back(name for name in story.judge.hosts() if done in name)
+    story.run(300.0, 15)
+    story.poll_all()
+    story.cycle()
+    assert all(story.returns.values())
+    story.run(LIMITS.retention + 1200.0, 30)
+    assert done not in story.hf.intent.read().requests
+    story.request("vms", 2)
+    story.run(300.0, 15)
+    story.poll_all()
+    story.cycle()
+    hosts = story.judge.hosts()
+    assert {name.split("-")[1] for name in hosts} == story.requests.keys() - {done}
+    yield Site(story, done, hosts)
+    story.close()
+
+
+@pytest.mark.parametrize("lists", [True, False], ids=["HF lists its hosts", "HF lists nothing"])
+@pytest.mark.parametrize(
+    ("survivors", "put_back", "reason"),
+    [
+        pytest.param((), ("intent",), LOST, id="nothing else is left"),
+        pytest.param(("status.json",), ("intent",), LOST, id="what HF was told is left"),
+        pytest.param(("seen",), ("intent",), LOST, id="what HF polled is left"),
+        pytest.param(("memory.json",), ("intent",), INTENT, id="memory is left"),
+        pytest.param(("memory.json", "memory.json.lock"), ("intent",), INTENT, id="memory and its lock file are left"),
+        pytest.param((), ("intent", "memory"), OLDER, id="memory is as old"),
+        pytest.param(("memory.json.lock",), ("intent", "memory"), OLDER, id="memory is as old, its lock file is not"),
+        pytest.param(("status.json", "seen"), ("intent", "memory"), OLDER, id="memory is as old, all else is not"),
+    ],
+)
+def test_an_old_intent_is_recognised_and_costs_hf_no_machine(
+    site: Site, survivors: Collection[str], put_back: Collection[str], reason: BrakeReason, lists: bool
+) -> None:
+    site.story.wipe(survivors=survivors, put_back=put_back)
+    site.goes_on(4, lists=lists)
+    assert site.brake() is reason
+    assert site.hosts <= site.story.machines().keys()
+    assert not any(site.done in name for name in site.story.machines()), "what is long done is not done again"
+
+
+def test_where_memory_is_left_scripts_refuse_the_old_intent_until_a_person_recovers_it(site: Site) -> None:
+    site.story.wipe(survivors=["memory.json"], put_back=["intent"])
+    site.goes_on(1, lists=False)
+    before = set(site.story.requests)
+    site.story.request("pods", 1)
+    assert set(site.story.requests) == before, "the script exited 1"
+    site.story.recover()
+    site.story.run(60.0, 3)
+    assert site.brake() is None
+    assert site.done not in site.story.hf.intent.read().requests
+    site.story.request("pods", 1)
+    assert len(site.story.requests) == len(before) + 1
+    site.story.run(300.0, 15)
+    assert site.hosts <= site.story.machines().keys()
