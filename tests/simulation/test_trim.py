@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,24 @@ import pytest
 from provisioner.model import (
     RETURN_ID_PREFIX,
     Contact,
+    DeleteReason,
+    Fingerprint,
     Intent,
     Limits,
+    LossCause,
     Memory,
     Request,
     RequestRecord,
     RequestStatus,
     ReturnRecord,
     ReturnRequest,
+    ReturnResult,
+    Slot,
+    Verdict,
     machine_name,
 )
 from provisioner.plan import make_trim
+from provisioner.status import Rendered, render
 from provisioner.store import StateDir, new_id
 from tests.simulation.story import LIMITS, Story, crash, disk_is_full
 
@@ -110,29 +117,48 @@ DAY = 86400.0
 WEEK = 7 * DAY
 
 
-def machines(chance: random.Random, most: int) -> int:
-    """A number of machines by profile P1: lognormal, median 6."""
-    return min(most, max(1, round(chance.lognormvariate(math.log(6.0), 0.9))))
+def machines(chance: random.Random, most: int, median: float = 6.0) -> int:
+    """A number of machines by profile P1: lognormal."""
+    return min(most, max(1, round(chance.lognormvariate(math.log(median), 0.9))))
 
 
-def test_a_week_of_hf_s_calls_keeps_intent_small(tmp_path: Path) -> None:
+MOST = {"intent": 5_000_000, "memory": 20_000_000, "status": 30_000_000}
+"""Bytes of two days of calls: 50,000 machines. status.json names a machine in the answers to its request and return."""
+
+
+@pytest.mark.slow
+def test_a_week_of_hf_s_calls_keeps_the_files_small(tmp_path: Path) -> None:
     chance, state, limits = random.Random(1), StateDir(tmp_path), Limits("hf", {}, {})
     state.intent.create("demo")
-    memory, sizes = Memory("demo"), []
+    memory, rendered = Memory("demo"), Rendered()
+    sizes: list[dict[str, int]] = []
     for day in range(round(WEEK / DAY)):
         calls = a_day(day * DAY, chance)
         before = state.intent.restore(calls)  # all by one write
         assert before is not None
         Path(before).unlink()
-        sizes.append(Path(state.intent.path).stat().st_size)
         memory = heard(memory, calls)
-        for _ in range(2):  # marked and removed from intent; then, as intent lacks it, forgotten
+        rendered = record(state, memory, rendered)
+        sizes.append({kind: (tmp_path / f"{kind}.json").stat().st_size for kind in MOST})
+        for _ in range(
+            4
+        ):  # returns are marked and removed from intent, then forgotten; then the requests that they name
             plan = make_trim(state.intent.read(), Contact(), memory, limits, (day + 1) * DAY)
             memory = plan.memory
             state.intent.remove(plan.forget)
     assert len(memory.requests) == len(memory.returns) == DAY / INTERVAL, "yesterday's have left memory too"
-    assert 1_000_000 < max(sizes) < 5_000_000
-    assert max(sizes[2:]) < 1.1 * sizes[1], "it grows no more after the second day"
+    for kind, most in MOST.items():
+        held = [size[kind] for size in sizes]
+        assert most / 5 < max(held) < most
+        assert max(held[2:]) < 1.1 * held[1], f"{kind}.json grows no more after the second day"
+
+
+def record(state: StateDir, memory: Memory, before: Rendered) -> Rendered:
+    """As a cycle does."""
+    state.memory.write(memory)
+    rendered = render(memory, before, "hf")
+    state.status.write({id_: answer for id_, (_, answer) in rendered.items()}, {})
+    return rendered
 
 
 def a_day(began: float, chance: random.Random) -> Intent:
@@ -151,17 +177,129 @@ def names_of(request: Request, count: int) -> tuple[str, ...]:
 
 
 def heard(memory: Memory, calls: Intent) -> Memory:
-    """What the loop knows of these calls: each was carried out, and HF heard so at its next call."""
+    """What the loop knows of these calls: each was carried out, and HF heard so at its next call. What it did not give
+    back was lost."""
+    returned = {name for back in calls.returns.values() for name in back.names}
     requests = {
-        wish.id: RequestRecord(wish.id, wish.template, wish.count, wish.created_wall, 0.0, **_ended(wish.created_wall))
+        wish.id: RequestRecord(
+            wish.id,
+            wish.template,
+            wish.count,
+            wish.created_wall,
+            0.0,
+            slots={number: _closed(wish, number, returned) for number in range(wish.count)},
+            **_ended(wish.created_wall),
+        )
         for wish in calls.requests.values()
     }
     returns = {
-        back.id: ReturnRecord(back.id, back.names, back.created_wall, 0.0, **_ended(back.created_wall))
+        back.id: ReturnRecord(
+            back.id,
+            back.names,
+            back.created_wall,
+            0.0,
+            results=dict.fromkeys(back.names, ReturnResult.GONE),
+            **_ended(back.created_wall),
+        )
         for back in calls.returns.values()
     }
     return replace(memory, requests={**memory.requests, **requests}, returns={**memory.returns, **returns})
 
 
+def _closed(wish: Request, number: int, returned: Collection[str]) -> Slot:
+    """A machine that ran, and that is gone."""
+    name, began = machine_name("hf", wish.id, number), wish.created_wall
+    back = name in returned
+    return Slot(
+        name=name,
+        number=number,
+        pool="gke-main",
+        verdict=Verdict.RETURNED if back else Verdict.LOST,
+        opened=began,
+        submitted=began,
+        accepted=True,
+        seen=True,
+        ran=began + 20,
+        closed=began + 3600,
+        fingerprint=Fingerprint(uid=name, created=str(began), ip="10.11.12.13"),
+        ip="10.11.12.13",
+        launched=round(began),
+        delete=DeleteReason.RETURNED if back else DeleteReason.LOST,
+        cause=None if back else LossCause.PREEMPTED,
+        gone=True,
+    )
+
+
 def _ended(read: float) -> dict[str, Any]:
     return {"ended": RequestStatus.COMPLETE, "ended_at": read, "told_at": read + INTERVAL}
+
+
+# --- the loop's own files in such a week ------------------------------------------------------------------------------
+
+KEPT = 600.0
+"""Seconds for which a request stays: a day in small, of as many calls as the loop can be told of in seconds."""
+
+NO_CAPS = replace(
+    LIMITS,
+    pools={
+        name: replace(pool, max_machines=None, max_pending=1000, initial_window=1000)
+        for name, pool in LIMITS.pools.items()
+    },
+    templates={name: replace(template, max_machines=None) for name, template in LIMITS.templates.items()},
+    retention=KEPT,
+)
+
+
+@pytest.mark.slow
+def test_what_the_loop_records_in_a_week_grows_no_more_and_leaves_nothing_behind() -> None:
+    story, chance = Story(limits=NO_CAPS), random.Random(1)
+    work(story, chance)
+    come_to_rest(story)
+    rest = sizes_of(story)
+    peaks = [work(story, chance) for _ in range(6)]
+    for kind, size in rest.items():
+        early, late = (max(peak[kind] for peak in some) for some in (peaks[:2], peaks[2:]))
+        assert late < 1.5 * early, f"{kind}.json grows from day to day"
+        assert early > 5 * size, f"{kind}.json was written"
+    come_to_rest(story)
+    for kind, size in sizes_of(story).items():
+        assert size < 1.1 * rest[kind], f"something stays in {kind}.json"
+    story.close()
+
+
+def work(story: Story, chance: random.Random) -> dict[str, int]:
+    """One small day of profile P1, every step of it by the loop; the largest size of each file."""
+    peak = dict.fromkeys(MOST, 0)
+    for _ in range(round(2 * KEPT / INTERVAL)):
+        story.request(chance.choice(["wide", "pods", "vms"]), machines(chance, 12, median=3.0))
+        hosts = sorted(story.judge.hosts())
+        if len(hosts) > 10:
+            story.give_back(chance.sample(hosts, min(len(hosts), machines(chance, 12, median=4.0))))
+        poll_open(story)
+        story.list_hosts()
+        story.run(INTERVAL, 2)
+        peak = {kind: max(size, peak[kind]) for kind, size in sizes_of(story).items()}
+    return peak
+
+
+def come_to_rest(story: Story) -> None:
+    """HF gives everything back, hears so, and all leaves the files."""
+    for _ in range(40):
+        story.return_all()
+        poll_open(story)
+        story.list_hosts()
+        story.run(120.0, 4)
+        if not any(remains(story).values()):
+            return
+    raise AssertionError(f"still there: {remains(story)}")
+
+
+def poll_open(story: Story) -> None:
+    """getRequestStatus for what HF waits for."""
+    told = {id_: wanted.told for id_, wanted in story.requests.items()} | story.returns
+    for id_ in [id_ for id_, answer in told.items() if answer is None]:
+        story.poll(id_)
+
+
+def sizes_of(story: Story) -> dict[str, int]:
+    return {kind: (Path(story.directory.name) / f"{kind}.json").stat().st_size for kind in MOST}
