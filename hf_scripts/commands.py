@@ -20,9 +20,8 @@ from hf_scripts import documents, log
 from hf_scripts.documents import Document, Refused
 from hf_scripts.places import PlaceError, Places
 from provisioner import templates
+from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, short_name
 from provisioner.store import (
-    ID_LENGTH,
-    RETURN_ID_PREFIX,
     Answer,
     Loss,
     StateDir,
@@ -38,7 +37,7 @@ SILENT_SECONDS = 60.0
 MAX_NAMED = 20
 """Lost hosts that a message names with their causes; all are in the list."""
 
-OUR_ID = rf"({RETURN_ID_PREFIX})?[a-z0-9]{{{ID_LENGTH}}}"
+OUR_ID = rf"({RETURN_ID_PREFIX})?[a-z0-9]{{{REQUEST_ID_LENGTH}}}"
 """The shape of the ids we print. Any other is unknown without a look, and never becomes a file's name.
 
 Not compiled here: that costs a call as much as reading its input, and not every call has ids.
@@ -241,7 +240,7 @@ def request_return_machines(call: Call) -> str:
     with state.intent.additions(create_for=call.places.name) as intent:
         request = intent.add_return(names, created_wall=time.time())
     call.facts.update(request=request, machines=len(names))
-    disagreeing = [host.name for host in hosts if host.name and documents.short_name(host.name) != host.machine]
+    disagreeing = [host.name for host in hosts if host.name and short_name(host.name) != host.machine]
     if disagreeing:
         call.facts.update(name_is_not_machine_id=disagreeing)
     return _accepted(state, request, f"Return recorded; machines: {len(names)}.")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from provisioner.durable import read_regular
+from provisioner.names import short_name
 from provisioner.templates import Invalid, shown, tagged
 
 MAX_COUNT = 100_000
@@ -205,11 +206,6 @@ def _no_host(document: Document, where: str, entry: dict[str, object]) -> Refuse
         if value not in (None, "") and not (isinstance(value, str) and short_name(value)):
             return document.expected(f"{where}.{key}", "a host name", value)
     return document.refused(where, "name and machineId are missing")
-
-
-def short_name(host: str) -> str:
-    """A host's first label, in lower case: HF and EGO use short and full names for the same host."""
-    return host.partition(".")[0].lower()
 
 
 def _entries(document: Document, key: str) -> list[dict[str, object]]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from provisioner import pressure
 from provisioner.draft import OWNED, Draft
 from provisioner.model import (
-    NO_TEMPLATE,
     Create,
     DeferReason,
     DeleteReason,
@@ -23,8 +22,8 @@ from provisioner.model import (
     TemplateLimits,
     Verdict,
     evolve,
-    machine_name,
 )
+from provisioner.names import NO_TEMPLATE, machine_name
 
 HF_MAXIMUM = 10_000
 """HF's own upper bound of a template's maxNumber; it stands where a template says "unlimited" (interface §1.1)."""

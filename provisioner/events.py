@@ -24,7 +24,7 @@ from google.api_core.exceptions import GoogleAPICallError
 from google.cloud import pubsub_v1
 
 from provisioner.backends.instances import SPOT_GRACE_SECONDS
-from provisioner.model import name_pattern
+from provisioner.names import name_pattern
 
 log = logging.getLogger(__name__)
 

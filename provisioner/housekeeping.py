@@ -24,8 +24,8 @@ from provisioner.model import (
     Slot,
     Verdict,
     evolve,
-    split_name,
 )
+from provisioner.names import split_name
 from provisioner.returns import DELETE_AGAIN, find_slot, proven_absent
 
 FEW_ORPHANS = 5

@@ -12,7 +12,8 @@ from provisioner.backends.pod_spec import read_pod_spec
 from provisioner.durable import StateMissing
 from provisioner.loop import LoopClock
 from provisioner.marks import UNSEEN
-from provisioner.model import RETURN_ID_PREFIX, Look, Memory, Plan, RequestStatus, Snapshot, Unobserved, Verdict
+from provisioner.model import Look, Memory, Plan, RequestStatus, Snapshot, Unobserved, Verdict
+from provisioner.names import RETURN_ID_PREFIX
 from provisioner.recovery import Recovery
 from provisioner.settings import AnyPool, GkePool, Settings
 from provisioner.status import UNLISTED_AFTER

@@ -14,8 +14,6 @@ from typing import Any
 from provisioner.answers import Answer
 from provisioner.housekeeping import CANCELLED_MESSAGE
 from provisioner.model import (
-    SLOT_BLOCK,
-    SLOT_DIGITS,
     Brake,
     BrakeReason,
     DeleteReason,
@@ -35,8 +33,8 @@ from provisioner.model import (
     Snapshot,
     Verdict,
     evolve,
-    split_name,
 )
+from provisioner.names import SLOT_BLOCK, SLOT_DIGITS, split_name
 from provisioner.status import NOT_OURS, RETURNED_EARLY
 
 LIVES = 10**SLOT_DIGITS // SLOT_BLOCK - 1

@@ -32,9 +32,9 @@ from provisioner.model import (
     Plan,
     Snapshot,
     Unobserved,
-    split_name,
 )
 from provisioner.moves import moved
+from provisioner.names import split_name
 from provisioner.plan import World, make_plan, make_trim
 from provisioner.rebuild import Remains, fresh, rebuild
 from provisioner.remember import remember

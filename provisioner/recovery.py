@@ -16,15 +16,8 @@ from typing import Any
 
 from provisioner.answers import Answer
 from provisioner.durable import StateMissing, StateUnreadable, pauses
-from provisioner.model import (
-    NO_TEMPLATE,
-    RETURN_ID_PREFIX,
-    Intent,
-    Memory,
-    Request,
-    ReturnRequest,
-    split_name,
-)
+from provisioner.model import Intent, Memory, Request, ReturnRequest
+from provisioner.names import NO_TEMPLATE, RETURN_ID_PREFIX, split_name
 from provisioner.store import IntentStore, MemoryStore, StateDir, StatusStore
 
 LONG_AGO = 0.0

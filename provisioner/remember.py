@@ -21,8 +21,8 @@ from provisioner.model import (
     Slot,
     Verdict,
     evolve,
-    split_name,
 )
+from provisioner.names import split_name
 from provisioner.returns import DELETE_AGAIN, find_slot
 
 RETRY_DELETE = 10.0

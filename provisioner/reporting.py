@@ -13,7 +13,6 @@ from provisioner.durable import StateError
 from provisioner.marks import UNSEEN
 from provisioner.metrics import Metrics
 from provisioner.model import (
-    NO_TEMPLATE,
     Limits,
     Look,
     LossCause,
@@ -24,8 +23,8 @@ from provisioner.model import (
     Slot,
     Snapshot,
     Verdict,
-    split_name,
 )
+from provisioner.names import NO_TEMPLATE, split_name
 from provisioner.reconcile import CycleReport
 from provisioner.server import Health
 from provisioner.status import unlisted

@@ -19,8 +19,8 @@ from provisioner.model import (
     Slot,
     Verdict,
     evolve,
-    split_name,
 )
+from provisioner.names import split_name
 
 DELETE_AGAIN = 60.0
 """Seconds after which a delete is sent again when the machine is still there: a delete call is a wish, and a lost

@@ -13,7 +13,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from provisioner.model import MAX_PREFIX_LENGTH, Limits, PoolLimits, TemplateLimits
+from provisioner.model import Limits, PoolLimits, TemplateLimits
+from provisioner.names import MAX_PREFIX_LENGTH
 from provisioner.problems import Expects, Section
 
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")

@@ -22,8 +22,8 @@ from provisioner.model import (
     ReturnResult,
     Slot,
     Verdict,
-    split_name,
 )
+from provisioner.names import split_name
 
 SUCCEEDED_ONCE = frozenset({Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST})
 """Once told as succeeded, always told so (law 8)."""

@@ -30,6 +30,7 @@ from provisioner.durable import (
 )
 from provisioner.locks import LOCK_WAIT, DataLock, LoopLock
 from provisioner.marks import Announced, Heartbeat, Inventory, PoolNotes, Seen
+from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX
 from provisioner.storage import RECOVER, SCHEMA, Database, StateFile, StateStorage, Tables, generation_of
 from provisioner.wishes import Wish, waiting
 
@@ -39,9 +40,7 @@ if TYPE_CHECKING:
     from provisioner.records import MemoryCodec
 
 __all__ = [
-    "ID_LENGTH",
     "LOCK_WAIT",
-    "RETURN_ID_PREFIX",
     "SCHEMA",
     "Additions",
     "Answer",
@@ -67,9 +66,6 @@ __all__ = [
 ]
 
 ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
-ID_LENGTH = 10
-RETURN_ID_PREFIX = "ret-"
-"""As in the model, which the scripts cannot afford to import; a test compares them."""
 
 WITHDRAWALS = 100
 """How often a write is made ready again because one of those who wait gives up: each does so once, after LOCK_WAIT."""
@@ -84,10 +80,10 @@ Documents = Mapping[str, Mapping[str, Any]]
 def new_id() -> str:
     """Ten random characters of [a-z0-9], each equally likely: 50 bits, so that no id ever comes twice."""
     letters = ""
-    while len(letters) < ID_LENGTH:
-        fair = (byte for byte in os.urandom(ID_LENGTH) if byte < 256 - 256 % len(ID_ALPHABET))
+    while len(letters) < REQUEST_ID_LENGTH:
+        fair = (byte for byte in os.urandom(REQUEST_ID_LENGTH) if byte < 256 - 256 % len(ID_ALPHABET))
         letters += "".join(ID_ALPHABET[byte % len(ID_ALPHABET)] for byte in fair)
-    return letters[:ID_LENGTH]
+    return letters[:REQUEST_ID_LENGTH]
 
 
 def _unused(taken: Mapping[str, object], make: Callable[[], str]) -> str:

@@ -10,17 +10,8 @@ from typing import Any
 
 from provisioner.backends.compute_reads import USUAL_TIMES, ComputeTimes
 from provisioner.backends.mig import MigBackend
-from provisioner.model import (
-    Create,
-    Delete,
-    DeleteReason,
-    ErrorClass,
-    Machine,
-    Outcome,
-    Phase,
-    Snapshot,
-    machine_name,
-)
+from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Machine, Outcome, Phase, Snapshot
+from provisioner.names import machine_name
 from provisioner.settings import MigPool
 from provisioner.simulator.compute_settings import MigSpec
 from tests.compute_cloud import QUICK, ComputeCloud

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from provisioner.backends import Finding, Severity
-from provisioner.model import REQUEST_ID_LENGTH, SLOT_DIGITS
+from provisioner.names import REQUEST_ID_LENGTH, SLOT_DIGITS
 from provisioner.settings import MigPool
 
 Json = Mapping[str, Any]

@@ -30,7 +30,8 @@ from provisioner.backends.instances import (
     zones,
 )
 from provisioner.backends.resolver import Resolver
-from provisioner.model import ErrorClass, Failure, Machine, Phase, Snapshot, name_pattern
+from provisioner.model import ErrorClass, Failure, Machine, Phase, Snapshot
+from provisioner.names import name_pattern
 from provisioner.settings import MigPool
 
 log = logging.getLogger(__name__)

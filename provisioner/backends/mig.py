@@ -53,17 +53,8 @@ from provisioner.backends.group_check import (
 from provisioner.backends.group_observer import GroupObserver, read_members
 from provisioner.backends.instances import Member, custom_size, zones
 from provisioner.backends.resolver import Resolver
-from provisioner.model import (
-    STOPPING_ERRORS,
-    Action,
-    Create,
-    Delete,
-    ErrorClass,
-    Failure,
-    Outcome,
-    Snapshot,
-    name_pattern,
-)
+from provisioner.model import STOPPING_ERRORS, Action, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
+from provisioner.names import name_pattern
 from provisioner.settings import MigPool
 
 CHUNK = 1000

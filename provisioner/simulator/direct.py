@@ -19,18 +19,8 @@ from provisioner.backends.instances import Member, instance_url, machine, read_i
 from provisioner.backends.kube_api import KubeError, refusal
 from provisioner.backends.pod_cache import PodCache
 from provisioner.backends.pods import Identity, is_terminating
-from provisioner.model import (
-    STOPPING_ERRORS,
-    Action,
-    Create,
-    Delete,
-    ErrorClass,
-    Failure,
-    Machine,
-    Outcome,
-    Snapshot,
-    name_pattern,
-)
+from provisioner.model import STOPPING_ERRORS, Action, Create, Delete, ErrorClass, Failure, Machine, Outcome, Snapshot
+from provisioner.names import name_pattern
 from provisioner.simulator import kube_errors, operations
 from provisioner.simulator.groups import Groups
 from provisioner.simulator.kube_store import Stored

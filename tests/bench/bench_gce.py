@@ -33,7 +33,8 @@ from rich.table import Table
 from provisioner.backends.compute_project import Projects
 from provisioner.backends.mig import MigBackend
 from provisioner.loop import LoopClock, Observer
-from provisioner.model import Create, Outcome, Phase, Snapshot, machine_name
+from provisioner.model import Create, Outcome, Phase, Snapshot
+from provisioner.names import machine_name
 from provisioner.service import make_backends
 from provisioner.settings import MigPool
 from tests.sites import Site, template

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from provisioner.model import machine_name
+from provisioner.names import machine_name
 from provisioner.store import Answer, Loss
 from tests.hostfactory import COMMANDS, HostFactory
 

@@ -17,7 +17,8 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from provisioner.answers import Answer
-from provisioner.model import Fingerprint, Memory, RequestRecord, Slot, Verdict, machine_name
+from provisioner.model import Fingerprint, Memory, RequestRecord, Slot, Verdict
+from provisioner.names import machine_name
 from provisioner.store import StateDir
 from tests.bench.bench_plan import timed
 

@@ -17,8 +17,8 @@ from provisioner.model import (
     ReturnResult,
     Slot,
     Verdict,
-    machine_name,
 )
+from provisioner.names import machine_name
 from provisioner.simulator.world import Fault
 from tests.conformance.stage import SECONDS, Cases, Grid, names, template
 from tests.waiting import until

@@ -9,7 +9,8 @@ from typing import TypeVar
 from provisioner.backends.compute_reads import ComputeTimes
 from provisioner.backends.instances import instance_url
 from provisioner.backends.mig import MigBackend
-from provisioner.model import ErrorClass, name_pattern
+from provisioner.model import ErrorClass
+from provisioner.names import name_pattern
 from provisioner.settings import MigPool
 from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute_settings import MigSpec

@@ -12,17 +12,8 @@ from typing import Any, ClassVar, TypeVar
 from provisioner.backends import Backend
 from provisioner.backends.gke import GkeBackend
 from provisioner.backends.kube_api import KubeTimes
-from provisioner.model import (
-    Create,
-    Delete,
-    DeleteReason,
-    ErrorClass,
-    Machine,
-    Outcome,
-    Phase,
-    Snapshot,
-    machine_name,
-)
+from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Machine, Outcome, Phase, Snapshot
+from provisioner.names import machine_name
 from provisioner.settings import GkePool
 from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.kube_settings import PodTimings

@@ -14,7 +14,8 @@ from provisioner.backends.gke import GkeBackend
 from provisioner.backends.kube_api import KubeTimes
 from provisioner.backends.namespace import Namespaces
 from provisioner.backends.pods import Identity
-from provisioner.model import Create, machine_name
+from provisioner.model import Create
+from provisioner.names import machine_name
 from provisioner.settings import GkePool
 from tests.contract.places import PREFIX, REQUEST
 from tests.kube.cluster import Cluster

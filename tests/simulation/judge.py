@@ -27,8 +27,8 @@ from provisioner.model import (
     Slot,
     Snapshot,
     Verdict,
-    split_name,
 )
+from provisioner.names import split_name
 from provisioner.reconcile import CycleReport
 from provisioner.simulator import pod_status
 from provisioner.status import RETURNED_EARLY

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from provisioner.model import (
-    RETURN_ID_PREFIX,
     Contact,
     DeleteReason,
     Fingerprint,
@@ -29,8 +28,8 @@ from provisioner.model import (
     ReturnResult,
     Slot,
     Verdict,
-    machine_name,
 )
+from provisioner.names import RETURN_ID_PREFIX, machine_name
 from provisioner.plan import make_trim
 from provisioner.status import Rendered, render
 from provisioner.store import StateDir, new_id

@@ -30,8 +30,8 @@ from provisioner.model import (
     TemplateLimits,
     Unobserved,
     Verdict,
-    machine_name,
 )
+from provisioner.names import machine_name
 from provisioner.plan import World, make_plan
 
 NOW = 10_000.0

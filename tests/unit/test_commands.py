@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hf_scripts import documents
 from provisioner import model
 from provisioner.answers import Loss
+from provisioner.names import REQUEST_ID_LENGTH, short_name
 from tests.hostfactory import TEMPLATES, golden
 from tests.in_process import Here, asking, publish, wish
 from tests.schemas import check_input, check_output, mistakes
@@ -139,7 +139,7 @@ def test_a_request_is_recorded_before_its_id_is_printed(hf: Here) -> None:
     answer = hf.answer("requestMachines", wish("T1", 3))
     assert set(answer) == {"message", "requestId"}
     assert hf.recorded() == ({answer["requestId"]: ("T1", 3)}, {})
-    assert len(answer["requestId"]) == model.REQUEST_ID_LENGTH
+    assert len(answer["requestId"]) == REQUEST_ID_LENGTH
 
 
 def test_two_equal_calls_are_two_requests(hf: Here) -> None:
@@ -288,7 +288,7 @@ def test_a_return_of_nothing_is_refused(hf: Here, document: object, words: str) 
 
 
 def listing(*names: str) -> dict[str, object]:
-    return {"machines": [{"name": name, "machineId": documents.short_name(name)} for name in names]}
+    return {"machines": [{"name": name, "machineId": short_name(name)} for name in names]}
 
 
 @pytest.mark.parametrize(
@@ -403,8 +403,3 @@ def test_every_recorded_input_is_answered(hf: Here, name: str) -> None:
     command = name.split("-")[0]
     check_input(command, golden(name))
     assert hf.answer(command, golden(name))
-
-
-def test_short_names_are_made_as_the_loop_makes_them() -> None:
-    for host in ("a", "A.b.c", "Hf-X.Y", ""):
-        assert documents.short_name(host) == model.short_name(host)

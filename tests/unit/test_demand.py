@@ -11,7 +11,6 @@ import pytest
 from provisioner.demand import HF_MAXIMUM, SLOW, ask, missing
 from provisioner.draft import Draft
 from provisioner.model import (
-    NO_TEMPLATE,
     Create,
     DeferReason,
     DeleteReason,
@@ -27,6 +26,7 @@ from provisioner.model import (
     Verdict,
     evolve,
 )
+from provisioner.names import NO_TEMPLATE
 from tests.unit.core import (
     BEFORE,
     BROKEN,

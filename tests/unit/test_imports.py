@@ -18,12 +18,13 @@ MODULES = {
 }
 
 STORE_MODULES = ("store", "storage", "durable", "locks", "wishes", "marks", "journal", "records")
+WORDS = {"provisioner.model", "provisioner.names"}
 STORE = {f"provisioner.{name}" for name in STORE_MODULES}
 PURE = {
     f"provisioner.{name}"
     for name in (
         *("plan", "draft", "notices", "reflect", "demand", "returns", "remains", "housekeeping", "remember", "moves"),
-        *("pressure", "status", "rebuild", "model", "answers"),
+        *("pressure", "status", "rebuild", "model", "names", "answers"),
     )
 }
 CYCLE = {f"provisioner.{name}" for name in ("reconcile", "acting", "loop")}
@@ -70,23 +71,24 @@ def ours(module: str) -> set[str]:
     ("modules", "allowed"),
     [
         pytest.param(PURE, PURE, id="what is pure imports only what is pure"),
-        pytest.param(STORE, STORE | {"provisioner.model", "provisioner.answers"}, id="the store imports the model"),
+        pytest.param(STORE, STORE | WORDS | {"provisioner.answers"}, id="the store imports the model"),
         pytest.param(
             BACKENDS,
-            BACKENDS | {"provisioner.model", "provisioner.settings", "provisioner.problems"},
+            BACKENDS | WORDS | {"provisioner.settings", "provisioner.problems"},
             id="backends import model and settings, and say what is wrong with a pod spec as of settings",
         ),
         pytest.param(CYCLE, CORE, id="the cycle imports store, pure modules, backends"),
         pytest.param(
             {name for name in MODULES if name.startswith("hf_scripts")},
             STORE
-            | {"provisioner.templates", "provisioner.answers", "provisioner.model"}
+            | WORDS
+            | {"provisioner.templates", "provisioner.answers"}
             | {name for name in MODULES if name.startswith("hf_scripts")},
             id="the scripts import store, templates and model",
         ),
         pytest.param(
             SIMULATOR,
-            SIMULATOR | SETTINGS | BACKENDS | {"provisioner.model"},
+            SIMULATOR | SETTINGS | BACKENDS | WORDS,
             id="the simulator imports backends (its virtual-time face is one), nothing of the loop",
         ),
     ],

@@ -27,8 +27,8 @@ from provisioner.model import (
     Slot,
     Snapshot,
     Verdict,
-    split_name,
 )
+from provisioner.names import split_name
 from provisioner.plan import World, make_plan
 from tests.unit.core import (
     BEFORE,

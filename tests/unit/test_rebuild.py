@@ -10,7 +10,6 @@ import pytest
 from provisioner.answers import Answer
 from provisioner.housekeeping import CANCELLED_MESSAGE
 from provisioner.model import (
-    SLOT_BLOCK,
     BrakeReason,
     DeleteReason,
     Intent,
@@ -24,6 +23,7 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
+from provisioner.names import SLOT_BLOCK
 from provisioner.rebuild import Remains, fresh, rebuild
 from provisioner.status import NOT_OURS, STUCK, request_answer, return_answer
 from tests.unit.core import (

@@ -13,7 +13,8 @@ import pytest
 
 from provisioner.answers import Answer
 from provisioner.durable import StateMissing, StateTooNew, StateUnwritable
-from provisioner.model import NO_TEMPLATE, Brake, BrakeReason, Intent, Memory, RequestStatus, Verdict
+from provisioner.model import Brake, BrakeReason, Intent, Memory, RequestStatus, Verdict
+from provisioner.names import NO_TEMPLATE
 from provisioner.recovery import LONG_AGO, Recovery, apply, read_files, recovery
 from provisioner.status import request_answer, return_answer
 from provisioner.store import IntentStore, MemoryStore, StateDir, StateStale

@@ -41,8 +41,8 @@ from provisioner.model import (
     Unobserved,
     Verdict,
     evolve,
-    machine_name,
 )
+from provisioner.names import machine_name
 from provisioner.reconcile import CycleReport
 from provisioner.reporting import Reporter
 from provisioner.store import StateDir
