@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests import pubsub_emulator
+from tests import pubsub_emulator, simulators
+from tests.attendance import attend
+from tests.simulators import Notes
 
 if TYPE_CHECKING:
     from tests.kube.cluster import Cluster, GivenCluster
@@ -26,22 +28,29 @@ NO_CLUSTER = "needs a real Kubernetes API server: run 'make test-kube'"
 
 # The official client costs every run of pytest a second: only what needs it imports it.
 
+attend()  # before any test module imports one
+
 
 @pytest.fixture(scope="session")
-def witness() -> list[str]:
-    """What is wrong with the answers of any simulated Compute API in this process."""
-    from tests import witness
-
-    witness.watch()
-    return witness.problems
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notes]:
+    """What is wrong with the answers of any simulated Compute API, in this process or in one that a test starts."""
+    made = Notes(tmp_path_factory.mktemp("answers"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in simulators.surroundings(made.directory).items():
+            patch.setenv(name, value)
+        yield made
+    _hold(made)
 
 
 @pytest.fixture(autouse=True)
-def googles_schema(witness: list[str]) -> Iterator[None]:
-    """No answer of the simulated Compute API, in whatever test, is one that Google's API cannot give."""
-    witness.clear()
+def googles_schema(notes: Notes) -> Iterator[None]:
+    """No answer of the simulated Compute API, during or before whatever test, is one that Google's API cannot give."""
     yield
-    problems = sorted(set(witness))
+    _hold(notes)
+
+
+def _hold(notes: Notes) -> None:
+    problems = notes.take()
     assert not problems, "\n".join(problems[:20])
 
 

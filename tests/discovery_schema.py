@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,37 +24,42 @@ def discovery() -> dict[str, Any]:
 
 
 @cache
-def _methods() -> list[tuple[str, re.Pattern[str], str, dict[str, Any]]]:
-    """Verb, path, name and description of every method."""
-    found = []
-    for resource, content in discovery()["resources"].items():
-        for name, method in content.get("methods", {}).items():
-            path = re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(method["path"]))
-            found.append((method["httpMethod"], re.compile(path), f"{resource}.{name}", method))
-    return found
+def _methods() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
+    """Every method, and what its paths look like."""
+    return [
+        (method, re.compile(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(method["path"]))))
+        for resource in discovery()["resources"].values()
+        for method in resource.get("methods", {}).values()
+    ]
 
 
-def method_of(verb: str, path: str) -> tuple[str, dict[str, Any]]:
-    """The official method behind a request; ``path`` starts at ``projects/``."""
-    for known_verb, pattern, name, method in _methods():
-        if known_verb == verb and pattern.fullmatch(path):
-            return name, method
-    raise AssertionError(f"{verb} {path} is no method of the Compute Engine API")
+def problems_of_call(verb: str, path: str, names: Iterable[str], status: int, document: Any) -> list[str]:
+    """What a call has that the official schema does not allow: its method, its query's names, its answer.
 
-
-def problems_of_answer(verb: str, path: str, status: int, document: Any) -> list[str]:
-    """What an answer has that the official schema does not allow."""
+    ``path`` starts at ``projects/``. An error may answer a method that does not exist.
+    """
+    method = _method_of(verb, path)
     if status >= 400:
-        return list(_error_problems(document, status))
-    name, method = method_of(verb, path)
-    return [f"{name}: {problem}" for problem in _problems(document, {"$ref": method["response"]["$ref"]}, "")]
+        problems = [*_query_problems(method, names), *_error_problems(document, status)]
+    elif method:
+        problems = [*_query_problems(method, names), *_problems(document, {"$ref": method["response"]["$ref"]}, "")]
+    else:
+        problems = ["no method of the Compute Engine API"]
+    return [f"{method['id'].partition('.')[2] if method else f'{verb} {path}'}: {problem}" for problem in problems]
 
 
-def problems_of_query(verb: str, path: str, names: list[str]) -> list[str]:
-    """Query parameters that the method does not have."""
-    name, method = method_of(verb, path)
-    known = set(method.get("parameters", {})) | set(discovery()["parameters"])
-    return [f"{name}: unknown parameter {query}" for query in names if query not in known]
+@cache
+def _method_of(verb: str, path: str) -> dict[str, Any] | None:
+    """The official method behind a request."""
+    for method, pattern in _methods():
+        if method["httpMethod"] == verb and pattern.fullmatch(path):
+            return method
+    return None
+
+
+def _query_problems(method: dict[str, Any] | None, names: Iterable[str]) -> Iterator[str]:
+    known = {*discovery()["parameters"], *(method or {}).get("parameters", {})}
+    return (f"unknown parameter {name}" for name in names if method and name not in known)
 
 
 def _error_problems(document: Any, status: int) -> Iterator[str]:

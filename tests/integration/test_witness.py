@@ -1,0 +1,116 @@
+"""Whatever a simulated Compute API answers, in the tests' process or in one that a test starts, is checked; and what is
+wrong with it fails the run.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.playground import Playground
+from provisioner.simulator.compute_calls import METHODS
+from tests import simulators
+from tests.liar import GROUPS, ask, lying_elsewhere, lying_here
+from tests.simulators import Notes
+from tests.waiting import until
+
+ROOT = Path(__file__).parents[2]
+LIED = f"GET {GROUPS}/g is answered 200: instanceGroupManagers.get: "
+
+LIES = [
+    pytest.param({"id": 42}, ".id: expected string, got 42", id="an int64 as a number"),
+    pytest.param({"targetSize": "1"}, ".targetSize: expected integer, got '1'", id="a number as a text"),
+    pytest.param({"status": {"isStable": 1}}, ".status.isStable: expected boolean, got 1", id="a number for a truth"),
+    pytest.param({"listManagedInstancesResults": "ALL"}, "'ALL' is not one of ", id="a word that the enum lacks"),
+    pytest.param({"sizeOfTarget": 1}, ".sizeOfTarget: unknown field", id="a field that is not Google's"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "words"), LIES)
+def test_an_answer_of_this_process_is_seen(notes: Notes, wrong: dict[str, Any], words: str) -> None:
+    with lying_here(wrong) as compute:
+        ask(compute)
+        (problem,) = notes.take()
+        assert problem.startswith(LIED)
+        assert words in problem
+        ask(compute, f"{GROUPS}?fild=1")
+        (problem,) = notes.take()
+        assert "unknown parameter fild; " in problem
+        assert words in problem, "also in a list"
+
+
+def test_an_answer_of_another_process_is_seen(notes: Notes) -> None:
+    with lying_elsewhere({"id": 42}) as compute:
+        ask(compute)
+    assert notes.take() == [f"{LIED}.id: expected string, got 42"]
+
+
+def test_every_answer_of_the_demonstration_s_cloud_is_seen(notes: Notes) -> None:
+    with Playground() as grid:
+        (cloud,) = [process.pid for process in grid._processes if "simulator" in process.args]
+        id_ = grid.hf.request("GceVm", 2)
+        until(lambda: grid.hf.status(id_)["status"] == "complete", 60, what="two machines")
+
+        def asked() -> int:
+            calls = grid.cloud_state()["calls"]
+            return sum(calls.get(name, 0) for name in {method.name for method in METHODS})
+
+        assert asked() > 0
+        until(lambda: notes.answers()[cloud] == asked(), 30, what="a note of every answer")
+
+
+LYING_TESTS = """
+import pytest
+from tests.liar import ask, lying_elsewhere, lying_here
+
+def test_here():
+    with lying_here({"id": 42}) as compute:
+        ask(compute)
+
+def test_elsewhere():
+    with lying_elsewhere({"id": 42}) as compute:
+        ask(compute)
+
+@pytest.fixture(scope="session")
+def to_the_end(notes):
+    with lying_elsewhere({"id": 42}) as compute:
+        yield
+        ask(compute)
+
+def test_what_outlives_the_last_test(to_the_end):
+    pass
+"""
+
+
+@pytest.mark.parametrize("workers", [pytest.param("0", marks=pytest.mark.slow), "2"])
+def test_an_answer_that_is_wrong_fails_the_run(tmp_path: Path, workers: str) -> None:
+    """The tests themselves would pass."""
+    (tmp_path / "test_lies.py").write_text(LYING_TESTS)
+    options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-c", str(ROOT / "setup.cfg"), "-n", workers]
+    command = [sys.executable, "-m", "pytest", *options, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 1
+    assert "3 passed, 3 errors" in done.stdout
+    assert done.stdout.count(f"E       AssertionError: {LIED}.id: expected string, got 42") == 3
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "words"),
+    [
+        ("with lying_elsewhere({}) as compute: ask(compute)", 0, "checked: 1\n"),
+        ("with lying_elsewhere({'id': 42}) as compute: ask(compute)", 1, f"{LIED}.id: expected string, got 42\n"),
+        ("pass", 1, "checked: 0\n"),
+        ("with lying_elsewhere({}) as compute: ask(compute); sys.exit(7)", 7, "checked: 1\n"),
+    ],
+    ids=["all is well", "a wrong answer", "no answer", "the command fails"],
+)
+def test_a_command_is_run_with_its_answers_checked(
+    capfd: pytest.CaptureFixture[str], program: str, code: int, words: str
+) -> None:
+    program = f"import sys; from tests.liar import ask, lying_elsewhere\n{program}"
+    assert simulators.run([sys.executable, "-c", program]) == code
+    assert words in capfd.readouterr().out
