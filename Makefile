@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: demo run test test-slow test-pubsub test-kube lint bench bench-kube bench-gce setup setup-test clean
+.PHONY: demo run test test-slow test-flips test-pubsub test-kube lint bench bench-kube bench-gce setup setup-test clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -12,7 +12,8 @@ help:
 	@echo 'make demo   the main job on the embedded cloud, judged step by step (about a minute)'
 	@echo 'make run    the same cloud and loop, kept running for you to play with'
 	@echo 'make test   all tests but those below (under five minutes)'
-	@echo 'make test-slow   thousands of machines, many writers, and every fault with each undocumented behaviour flipped (four minutes)'
+	@echo 'make test-slow   thousands of machines, many writers, and groups with each undocumented behaviour flipped (nine minutes)'
+	@echo 'make test-flips  all of make test with each undocumented behaviour flipped (eight times as long)'
 	@echo "make test-pubsub the tests on Google's Pub/Sub emulator (half a minute; needs a Cloud SDK that has it, and Java)"
 	@echo 'make test-kube   the tests on a real Kubernetes API server: builds it first, once per machine (ten minutes; needs Go and openssl)'
 	@echo 'make lint   ruff and mypy'
@@ -31,6 +32,10 @@ test: setup-test
 
 test-slow: setup-test
 	env -u KUBEBUILDER_ASSETS -u TEST_KUBECONFIG $(BIN)/pytest -n auto --dist worksteal -m slow $(PYTEST_ARGS) $(TESTS)
+
+test-flips: setup-test
+	@$(BIN)/python -m tests.switches | while read -r name; do \
+	    echo "With a flip: $$name"; $(MAKE) test PYTEST_ARGS="--flip '$$name' $(PYTEST_ARGS)" </dev/null || exit 1; done
 
 # On the emulator that PUBSUB_EMULATOR_HOST names, or on one of our own for the whole run.
 test-pubsub: setup-test

@@ -1,5 +1,5 @@
 """What tests add to every process that has a simulated Compute API, their own and those that they start: a witness of
-its answers.
+its answers, and the switches that are in force.
 
 A process is attended from its start (``conftest.py``, ``every_process/sitecustomize.py``), and pays for it only once it
 imports the simulator: this module imports nothing else.
@@ -29,8 +29,9 @@ class Arrival:
 
         def execute_and_add(module: object) -> None:
             execute(module)  # type: ignore[arg-type]
-            from tests import witness
+            from tests import switches, witness
 
+            switches.assume_given()
             witness.watch()
 
         loader.exec_module = execute_and_add  # type: ignore[union-attr, method-assign]

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from provisioner.simulator.compute_settings import Switches
 from tests import pubsub_emulator, simulators
 from tests.attendance import attend
 from tests.simulators import Notes
+from tests.switches import EACH, FLIPPED, assume
 
 if TYPE_CHECKING:
     from tests.kube.cluster import Cluster, GivenCluster
@@ -52,6 +54,25 @@ def googles_schema(notes: Notes) -> Iterator[None]:
 def _hold(notes: Notes) -> None:
     problems = notes.take()
     assert not problems, "\n".join(problems[:20])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--flip", choices=[*FLIPPED], help="flip one behaviour of Compute Engine that nobody documents")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if name := config.getoption("--flip"):
+        patch = pytest.MonkeyPatch()
+        config.add_cleanup(patch.undo)
+        assume(FLIPPED[name], patch)
+
+
+@pytest.fixture(params=EACH)
+def switches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Switches:
+    """What simulated Compute Engines do, meanwhile, where nobody documents it and the test does not say."""
+    if request.param:
+        assume(FLIPPED[request.param], monkeypatch)
+    return Switches()
 
 
 @pytest.hookimpl(wrapper=True)

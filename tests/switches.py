@@ -1,12 +1,15 @@
 """The simulated Compute Engine with every behaviour that nobody documents at its hardest, and with each flipped alone.
 
-A fixture with ``EACH`` as its parameters runs a test with the hardest in `make test`, with the others in
-`make test-slow`.
+What is flipped is the default of all that is simulated meanwhile, in every process: what a test says itself of a switch
+stands, and where its expectation depends on one it asks ``Switches()``. The fixture ``switches`` runs a test unflipped
+in `make test`, and with each flipped in `make test-slow`; ``pytest --flip NAME`` runs any test with one flipped.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import os
+from dataclasses import asdict, astuple, replace
 
 import pytest
 
@@ -25,7 +28,25 @@ FLIPPED = {
     "request ids are kept for a day": replace(PESSIMISTIC, request_id_seconds=86400.0),
 }
 
-EACH = [
-    pytest.param(PESSIMISTIC, id="hardest"),
-    *(pytest.param(switches, id=name, marks=pytest.mark.slow) for name, switches in FLIPPED.items()),
-]
+FLIPS = [pytest.param(name, id=name, marks=pytest.mark.slow) for name in FLIPPED]
+EACH = [pytest.param("", id="unflipped"), *FLIPS]
+"""Parameters of the fixture ``switches``."""
+
+GIVEN = "SIMULATOR_SWITCHES"
+"""Tells a process that a test starts which switches are its defaults, as JSON."""
+
+
+def assume(switches: Switches, patch: pytest.MonkeyPatch) -> None:
+    """As long as the patch holds, these are the defaults of this process and of those that it starts."""
+    patch.setattr(Switches.__init__, "__defaults__", astuple(switches))
+    patch.setenv(GIVEN, json.dumps(asdict(switches)))
+
+
+def assume_given() -> None:
+    """From now on the switches that this process was given are its defaults."""
+    if given := os.environ.get(GIVEN):
+        Switches.__init__.__defaults__ = astuple(Switches.parse(json.loads(given)))
+
+
+if __name__ == "__main__":
+    print(*FLIPPED, sep="\n")

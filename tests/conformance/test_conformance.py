@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 import pytest
 
+from provisioner.simulator.compute_settings import Switches
 from provisioner.simulator.server import Simulator
 from tests.conformance import life, reclaims, requests, returns, status, templates, transport
-from tests.conformance.stage import Case, Grid, stage, wish
+from tests.conformance.stage import MIG_CASES, Case, Grid, stage, wish
 from tests.hostfactory import HostFactory
+from tests.switches import FLIPS
 
 PARTS = (transport, templates, requests, status, returns, reclaims, life)
 PLAYED = [case for part in PARTS for case in part.CASES]
@@ -74,6 +76,14 @@ def cloud() -> Iterator[Simulator]:
 @pytest.mark.parametrize("case", PLAYED, ids=lambda case: _named(case.number, case.condition))
 def test_case(case: Case, cloud: Simulator, tmp_path: Path) -> None:
     with Grid(tmp_path, cloud, case) as hf:
+        case.play(hf)
+
+
+@pytest.mark.parametrize("switches", FLIPS, indirect=True)
+@pytest.mark.parametrize("case", [case for case in PLAYED if case.number in MIG_CASES], ids=lambda case: case.place)
+def test_case_whatever_is_true_of_what_nobody_documents(case: Case, switches: Switches, tmp_path: Path) -> None:
+    with stage() as cloud, Grid(tmp_path, cloud, case) as hf:
+        assert cloud.call(lambda world: world.groups.switches) == switches
         case.play(hf)
 
 

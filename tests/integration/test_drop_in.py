@@ -147,6 +147,7 @@ def test_pods_of_google_s_connector_drain_into_ours(gke: Moved, cloud: Simulator
     assert unused == ["GKE_CRD_GROUP", "GKE_CRD_KIND", "GKE_POLLING_INTERVAL"]
 
 
+@pytest.mark.usefixtures("switches")
 def test_instances_of_google_s_connector_drain_into_ours(gce: Moved, cloud: Simulator) -> None:
     theirs = ["sym-0a1b2c3d-1", "sym-0a1b2c3d-2"]
     cloud.call(lambda world: world.groups.mig(PROJECT, f"zones/{ZONE}", GROUP).create(theirs))

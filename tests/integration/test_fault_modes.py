@@ -18,7 +18,7 @@ from provisioner.backends import compute_reads
 from provisioner.model import Phase, Snapshot, Unobserved
 from provisioner.simulator.compute_settings import Duplicate, Switches
 from provisioner.simulator.world import Fault
-from tests.switches import EACH, FLIPPED, PESSIMISTIC
+from tests.switches import FLIPPED
 from tests.virtual_site import SPEC, Crash, VirtualSite, dying, limits_of, messages, succeeded
 
 CREATES, DELETES = "createInstances", "deleteInstances"
@@ -26,16 +26,12 @@ ZONE = "us-central1-a"
 COMPLETE, ERROR = "complete", "complete_with_error"
 
 
-@pytest.fixture(params=EACH)
-def switches(request: pytest.FixtureRequest) -> Switches:
-    """What the cloud does where nobody documents it."""
-    found: Switches = request.param
-    return found
+pytestmark = pytest.mark.usefixtures("switches")
 
 
 @pytest.fixture
-def site(tmp_path: Path, switches: Switches) -> Iterator[VirtualSite]:
-    with VirtualSite(tmp_path, switches=switches) as made:
+def site(tmp_path: Path) -> Iterator[VirtualSite]:
+    with VirtualSite(tmp_path) as made:
         yield made
 
 
@@ -448,11 +444,9 @@ def test_f16_a_mig_that_is_not_there_at_a_start_loses_nobody_until_it_is_there(
     assert site.phases() == ({} if deleted else dict.fromkeys(names, "running"))
 
 
-def test_f16_a_pool_that_is_given_another_mig_loses_nobody(
-    tmp_path: Path, switches: Switches, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_f16_a_pool_that_is_given_another_mig_loses_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One that exists, and can be seen completely: it says nothing of the machines in the one before."""
-    with VirtualSite(tmp_path, SPEC, replace(SPEC, name="hf-b"), limits=limits_of(["hf-a"]), switches=switches) as site:
+    with VirtualSite(tmp_path, SPEC, replace(SPEC, name="hf-b"), limits=limits_of(["hf-a"])) as site:
         names = succeeded(site.asked(3))
         more = site.request(1)
         site.groups["hf-a"] = "hf-b"
@@ -533,11 +527,10 @@ def test_f22_a_process_that_ends_around_a_delete_deletes_what_was_meant(site: Vi
 # --- behaviours that nobody documents ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("switches", [PESSIMISTIC, *FLIPPED.values()], ids=["hardest", *FLIPPED])
-def test_whatever_is_true_of_what_nobody_documents(tmp_path: Path, switches: Switches) -> None:
+@pytest.mark.parametrize("switches", ["", *FLIPPED], ids=["unflipped", *FLIPPED], indirect=True)
+def test_whatever_is_true_of_what_nobody_documents(tmp_path: Path) -> None:
     """A crash with late lists, a stock-out, a delete of what is being made, and every way to lose a machine."""
-    spec = replace(SPEC, termination_action="DELETE")
-    with VirtualSite(tmp_path, spec, switches=switches) as site:
+    with VirtualSite(tmp_path, replace(SPEC, termination_action="DELETE")) as site:
         id_ = site.request(6)
         with dying(site.backends["hf-a"], "create", applied=True), pytest.raises(Crash):
             site.cycle()

@@ -42,6 +42,8 @@ from tests.mig_bench import (
 )
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("switches")
+
 
 @pytest.fixture
 def zonal() -> Iterator[Bench]:
@@ -187,9 +189,10 @@ def test_a_name_that_is_taken_asks_for_another_look(duplicate: Duplicate) -> Non
         bench.running(3)
 
 
-def test_a_look_that_comes_late_does_not_keep_a_taken_name_out() -> None:
+@pytest.mark.parametrize("duplicate", [Duplicate.OPERATION_ERROR, Duplicate.HTTP_CONFLICT])
+def test_a_look_that_comes_late_does_not_keep_a_taken_name_out(duplicate: Duplicate) -> None:
     """The same names again, after the group refused them: another request id, or Compute would repeat its refusal."""
-    with Bench(ZONAL) as bench:
+    with Bench(ZONAL, switches=Switches(duplicate_name=duplicate)) as bench:
         bench.create(1)
         bench.restarted()
         bench.cloud.set_faults(Fault("list_lag", ".*listManagedInstances", params={"seconds": 100}))

@@ -24,6 +24,8 @@ from tests.mig_bench import OddServer
 from tests.sites import Site, template
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("switches")
+
 PROJECT = "demo-project"
 LABELS = {"grid": "demo"}
 GOOD = MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a", labels=LABELS)

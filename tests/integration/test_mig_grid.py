@@ -10,23 +10,17 @@ import pytest
 from provisioner.simulator.compute_settings import Duplicate, Switches
 from provisioner.simulator.world import Fault
 from tests.mig_grid import FIRST, SECOND, Grid, spot
-from tests.switches import EACH
+
+pytestmark = pytest.mark.usefixtures("switches")
 
 CREATES, DELETES = ".createInstances", ".deleteInstances"
-
-
-@pytest.fixture(params=EACH)
-def switches(request: pytest.FixtureRequest) -> Switches:
-    """What the cloud does where nobody documents it."""
-    found: Switches = request.param
-    return found
 
 
 # --- machines that cannot be made -----------------------------------------------------------------------------------
 
 
-def test_a_stock_out_in_one_zone_is_made_up_for_in_the_other(tmp_path: Path, switches: Switches) -> None:
-    with Grid(tmp_path, [FIRST, SECOND], switches=switches) as grid:
+def test_a_stock_out_in_one_zone_is_made_up_for_in_the_other(tmp_path: Path) -> None:
+    with Grid(tmp_path, [FIRST, SECOND]) as grid:
         grid.faults(Fault("stockout", "us-central1-a", after=3))
         request = grid.request(8)
         answer = grid.ended(request)
@@ -45,12 +39,8 @@ def test_a_stock_out_in_one_zone_is_made_up_for_in_the_other(tmp_path: Path, swi
     ],
     ids=["total stock-out", "quota", "no addresses"],
 )
-def test_what_no_zone_has_ends_in_time_with_googles_words(
-    tmp_path: Path, fault: Fault, words: str, switches: Switches
-) -> None:
-    with Grid(
-        tmp_path, [FIRST, SECOND], switches=switches, request_deadline=400.0, boot_deadline=120.0, spill_after=30.0
-    ) as grid:
+def test_what_no_zone_has_ends_in_time_with_googles_words(tmp_path: Path, fault: Fault, words: str) -> None:
+    with Grid(tmp_path, [FIRST, SECOND], request_deadline=400.0, boot_deadline=120.0, spill_after=30.0) as grid:
         grid.faults(fault)
         answer = grid.ended(grid.request(3), seconds=410.0)
         assert answer["status"] == "complete_with_error"
@@ -59,8 +49,8 @@ def test_what_no_zone_has_ends_in_time_with_googles_words(
         assert grid.made == []
 
 
-def test_a_group_that_refuses_creates_says_what_to_do(tmp_path: Path, switches: Switches) -> None:
-    with Grid(tmp_path, [replace(FIRST, update_type="PROACTIVE")], switches=switches, request_deadline=120.0) as grid:
+def test_a_group_that_refuses_creates_says_what_to_do(tmp_path: Path) -> None:
+    with Grid(tmp_path, [replace(FIRST, update_type="PROACTIVE")], request_deadline=120.0) as grid:
         answer = grid.ended(grid.request(2))
         assert answer["status"] == "complete_with_error"
         assert "Set replacementMethod to RECREATE" in answer["message"] + str(answer["machines"])
@@ -70,9 +60,9 @@ def test_a_group_that_refuses_creates_says_what_to_do(tmp_path: Path, switches: 
 
 
 @pytest.mark.parametrize("count", [1, 5])
-def test_an_answer_that_is_lost_after_the_group_took_the_names(tmp_path: Path, count: int, switches: Switches) -> None:
+def test_an_answer_that_is_lost_after_the_group_took_the_names(tmp_path: Path, count: int) -> None:
     """And before any list shows them: the create is sent again, first for one machine, as the probe of the back-off."""
-    with Grid(tmp_path, [FIRST], switches=switches, operation=40.0) as grid:
+    with Grid(tmp_path, [FIRST], operation=40.0) as grid:
         grid.faults(Fault("lost_response", f".*{CREATES}", limit=1))
         request = grid.request(count)
         assert grid.ended(request)["status"] == "complete"
@@ -96,8 +86,8 @@ def test_names_that_the_group_has_already(tmp_path: Path, duplicate: Duplicate) 
         assert grid.size(FIRST) == 4
 
 
-def test_a_crash_between_the_create_and_the_next_record(tmp_path: Path, switches: Switches) -> None:
-    with Grid(tmp_path, [FIRST], switches=switches, operation=40.0) as grid:
+def test_a_crash_between_the_create_and_the_next_record(tmp_path: Path) -> None:
+    with Grid(tmp_path, [FIRST], operation=40.0) as grid:
         grid.cycle()
         request = grid.request(5)
         grid.until(lambda: grid.operations(CREATES), 60, "the create")
@@ -110,8 +100,8 @@ def test_a_crash_between_the_create_and_the_next_record(tmp_path: Path, switches
 
 
 @pytest.mark.parametrize("applied", [True, False], ids=["took effect", "took none"])
-def test_an_operation_that_is_stuck_holds_up_nothing(tmp_path: Path, applied: bool, switches: Switches) -> None:
-    with Grid(tmp_path, [FIRST, SECOND], switches=switches, boot_deadline=60.0) as grid:
+def test_an_operation_that_is_stuck_holds_up_nothing(tmp_path: Path, applied: bool) -> None:
+    with Grid(tmp_path, [FIRST, SECOND], boot_deadline=60.0) as grid:
         grid.faults(Fault("op_stuck", "hf-a", limit=1, params={"applied": applied}))
         request = grid.request(4)
         assert grid.ended(request)["status"] == "complete"
@@ -123,8 +113,8 @@ def test_an_operation_that_is_stuck_holds_up_nothing(tmp_path: Path, applied: bo
 # --- what the lists do not show -------------------------------------------------------------------------------------
 
 
-def test_lists_that_are_half_a_minute_late(tmp_path: Path, switches: Switches) -> None:
-    with Grid(tmp_path, [FIRST], switches=switches) as grid:
+def test_lists_that_are_half_a_minute_late(tmp_path: Path) -> None:
+    with Grid(tmp_path, [FIRST]) as grid:
         grid.faults(Fault("list_lag", ".*", params={"seconds": 29.0}))
         request = grid.request(6)
         assert grid.ended(request)["status"] == "complete"
@@ -139,8 +129,8 @@ def test_lists_that_are_half_a_minute_late(tmp_path: Path, switches: Switches) -
 
 
 @pytest.mark.parametrize("items", [1, -1], ids=["one comes off a page", "one comes twice"])
-def test_pages_that_move_lose_no_machine(tmp_path: Path, items: int, switches: Switches) -> None:
-    with Grid(tmp_path, [FIRST], switches=switches, step=10.0) as grid:
+def test_pages_that_move_lose_no_machine(tmp_path: Path, items: int) -> None:
+    with Grid(tmp_path, [FIRST], step=10.0) as grid:
         request = grid.request(600)
         assert grid.ended(request)["status"] == "complete"
         grid.faults(Fault("moved_page", ".*instances.list", params={"items": items}))
@@ -149,8 +139,8 @@ def test_pages_that_move_lose_no_machine(tmp_path: Path, items: int, switches: S
         assert len(grid.made) == len(grid.members(FIRST)) == 600
 
 
-def test_a_group_that_is_deleted_under_us(tmp_path: Path, switches: Switches) -> None:
-    with Grid(tmp_path, [FIRST, SECOND], switches=switches) as grid:
+def test_a_group_that_is_deleted_under_us(tmp_path: Path) -> None:
+    with Grid(tmp_path, [FIRST, SECOND]) as grid:
         request = grid.request(3)
         names = grid.ended(request)["machines"]
         groups = grid.cloud.groups
@@ -166,14 +156,12 @@ def test_a_group_that_is_deleted_under_us(tmp_path: Path, switches: Switches) ->
 
 
 @pytest.mark.parametrize("action", ["REPAIR", "DO_NOTHING"])
-def test_a_storm_that_preempts_a_fifth_of_two_thousand_machines(
-    tmp_path: Path, action: str, switches: Switches
-) -> None:
+def test_a_storm_that_preempts_a_fifth_of_two_thousand_machines(tmp_path: Path, action: str) -> None:
     specs = [
         spot(spec, default_action_on_failure=action, termination_action=end)
         for spec, end in ((FIRST, "STOP"), (SECOND, "DELETE"))
     ]
-    with Grid(tmp_path, specs, switches=switches, step=10.0, max_machines=1000) as grid:
+    with Grid(tmp_path, specs, step=10.0, max_machines=1000) as grid:
         request = grid.request(2000)
         assert grid.ended(request)["status"] == "complete"
         names = sorted(grid.running(request))

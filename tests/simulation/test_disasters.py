@@ -11,7 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from tests.simulation.test_laws import STORIES, Laws
+from provisioner.simulator.compute_settings import Switches
+from tests.simulation.test_laws import STORIES, Laws, tell_some
+from tests.switches import FLIPS
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -47,3 +49,9 @@ class Disasters(Laws):
 
 Disasters.TestCase.settings = settings(Laws.TestCase.settings, max_examples=max(1, STORIES // 2))
 TestDisasters = Disasters.TestCase
+
+
+@pytest.mark.parametrize("switches", FLIPS, indirect=True)
+def test_disasters_whatever_is_true_of_what_nobody_documents(switches: Switches) -> None:
+    """All together as many stories as without."""
+    tell_some(Disasters, switches)

@@ -10,14 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
+from itertools import cycle
 
 import pytest
 
 from provisioner.events import Hint, Sieve, Worth
 from provisioner.model import LossCause, Notice, PoolLimits, TemplateLimits
-from provisioner.simulator.compute_settings import Timings
+from provisioner.simulator.compute_settings import Switches, Timings
 from provisioner.simulator.world import Fault
 from tests.simulation.story import LIMITS, PREFIX, SPEC, Story
+from tests.switches import FLIPPED
 
 EXACT = Timings(
     operation=(0.0, 0.0),
@@ -179,15 +181,27 @@ def _told(answer: str | None) -> object:
     return entry["status"], sorted((machine["name"], machine["result"]) for machine in entry["machines"])
 
 
-@cache
 def tell(mode: str) -> Told:
+    return _tell(mode, Switches())
+
+
+@cache
+def _tell(mode: str, _in_force: Switches) -> Told:
     telling = Telling(mode)
     telling.trouble()
     telling.ending()
     return telling.told
 
 
-@pytest.mark.parametrize("mode", [mode for mode in FAULTS if mode != OFF])
+MODES = [mode for mode in FAULTS if mode != OFF]
+FLIPS = [pytest.param(*turn, id=": ".join(turn), marks=pytest.mark.slow) for turn in zip(FLIPPED, cycle(MODES))]
+"""Each behaviour that nobody documents flipped alone, with one way that events come, in turn."""
+
+
+@pytest.mark.usefixtures("switches")
+@pytest.mark.parametrize(
+    ("switches", "mode"), [*(pytest.param("", mode, id=mode) for mode in MODES), *FLIPS], indirect=["switches"]
+)
 def test_events_change_nothing_but_how_early_a_preemption_is_told(mode: str) -> None:
     told, without = tell(mode), tell(OFF)
     assert told.machines == without.machines

@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from provisioner.model import ErrorClass, Failure
+from provisioner.simulator.compute_settings import Switches
 from provisioner.simulator.direct import Mishap
 from provisioner.simulator.world import Fault
 from tests.simulation.story import Story, crash, disk_is_full
+from tests.switches import FLIPS
 
 STORIES = int(os.environ.get("STORIES", "100"))
 STEPS = int(os.environ.get("STORY_STEPS", "40"))
@@ -262,3 +271,17 @@ Laws.TestCase.settings = settings(
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
 )
 TestLaws = Laws.TestCase
+
+
+@pytest.mark.parametrize("switches", FLIPS, indirect=True)
+def test_laws_whatever_is_true_of_what_nobody_documents(switches: Switches) -> None:
+    """All together as many stories as without."""
+    tell_some(Laws, switches)
+
+
+def tell_some(stories: type[Telling], switches: Switches) -> None:
+    """The share of one behaviour that is flipped in the stories of a test."""
+    with closing(Story()) as story:
+        assert story.groups.switches == switches
+    usual = stories.TestCase.settings
+    run_state_machine_as_test(stories, settings=settings(usual, max_examples=max(1, usual.max_examples // len(FLIPS))))

@@ -17,6 +17,8 @@ from provisioner.simulator.operations import ApiError
 from provisioner.simulator.world import Fault
 from tests.mig_cloud import EXACT, SPEC, ZONE, Cloud
 
+pytestmark = pytest.mark.usefixtures("switches")
+
 LOG = replace(EXACT, audit=(2.0, 2.0))
 SPOT = replace(SPEC, provisioning_model="SPOT")
 

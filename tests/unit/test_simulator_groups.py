@@ -14,6 +14,8 @@ from provisioner.simulator.operations import ApiError
 from provisioner.simulator.world import Fault
 from tests.mig_cloud import EXACT, SPEC, ZONE, Cloud
 
+pytestmark = pytest.mark.usefixtures("switches")
+
 
 def test_an_operation_is_done_when_the_intent_is_accepted_long_before_the_vm_runs() -> None:
     cloud = Cloud()

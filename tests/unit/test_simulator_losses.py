@@ -10,6 +10,8 @@ from provisioner.simulator.compute_settings import Switches
 from provisioner.simulator.world import Fault
 from tests.mig_cloud import EXACT, SPEC, ZONE, Cloud
 
+pytestmark = pytest.mark.usefixtures("switches")
+
 
 @pytest.mark.parametrize("spot", [False, True])
 def test_a_preempted_vm_gets_its_notice_and_stays_as_a_dead_member(spot: bool) -> None:
@@ -150,7 +152,7 @@ def test_recreating_gives_the_same_name_a_new_vm() -> None:
 
 
 def test_a_vm_deleted_or_stopped_by_others_leaves_a_dead_member() -> None:
-    cloud = Cloud()
+    cloud = Cloud(switches=Switches(dead_member_stays=True))
     cloud.run("a", "b")
     cloud.groups.delete_vm(cloud.groups.vm("p", ZONE, "a"))
     cloud.groups.stop_vm(cloud.groups.vm("p", ZONE, "b"))

@@ -1,0 +1,48 @@
+"""What is flipped is in force in every simulated Compute Engine of the tests, whoever made it, in whatever process."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+import requests
+
+from provisioner.simulator.compute_settings import Duplicate, Switches
+from provisioner.simulator.groups import Groups
+from provisioner.simulator.server import Simulator
+from provisioner.simulator.world import World
+from tests.liar import GROUPS, lying_elsewhere
+from tests.switches import FLIPPED, PESSIMISTIC, assume
+
+MASKED = "the header masks fields"
+
+
+def test_each_is_flipped_alone_and_none_is_left_out() -> None:
+    flips = [asdict(switches).items() - asdict(PESSIMISTIC).items() for switches in FLIPPED.values()]
+    assert [len(flip) for flip in flips] == [1] * len(FLIPPED)
+    assert {name for flip in flips for name, _ in flip} == asdict(PESSIMISTIC).keys()
+    ways = {value for flip in flips for name, value in flip if name == "duplicate_name"}
+    assert {*ways, PESSIMISTIC.duplicate_name} == set(Duplicate)
+
+
+@pytest.mark.parametrize("switches", FLIPPED, indirect=True)
+def test_it_is_in_force_in_this_process(switches: Switches) -> None:
+    assert switches in FLIPPED.values()
+    assert Groups(World(), []).switches == switches
+    with Simulator() as simulator:
+        assert simulator.call(lambda cloud: cloud.groups.switches) == switches
+        simulator.impose(switches={})
+        assert simulator.call(lambda cloud: cloud.groups.switches) == switches
+
+
+@pytest.mark.parametrize("switches", ["", MASKED], indirect=True)
+def test_it_is_in_force_in_a_process_that_a_test_starts(switches: Switches) -> None:
+    with lying_elsewhere({}) as compute:
+        group = requests.get(f"{compute}{GROUPS}/g", headers={"X-Goog-FieldMask": "name"}, timeout=5).json()
+    assert (group == {"name": "g"}) is switches.field_mask_header
+
+
+def test_what_a_test_says_of_a_switch_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    assume(FLIPPED["a dead member leaves"], monkeypatch)
+    said = Switches(dead_member_stays=True)
+    assert said == PESSIMISTIC
