@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from provisioner import store
@@ -18,7 +20,17 @@ from provisioner.backends.compute_project import Projects
 from provisioner.backends.compute_reads import ComputeTimes
 from provisioner.backends.mig import MigBackend
 from provisioner.durable import StateMissing
-from provisioner.model import Limits, Look, PoolLimits, Snapshot, TemplateLimits, Unobserved
+from provisioner.model import (
+    Limits,
+    Look,
+    LossCause,
+    Notice,
+    PoolLimits,
+    Snapshot,
+    TemplateLimits,
+    Unobserved,
+)
+from provisioner.notices import Notices
 from provisioner.reconcile import CycleReport, Reconciler
 from provisioner.settings import Compute, MigPool
 from provisioner.simulator.cloud import Cloud, Conditions
@@ -26,6 +38,9 @@ from provisioner.simulator.compute_settings import MigSpec, Switches, Timings
 from provisioner.simulator.world import Fault, World
 from provisioner.store import StateDir
 from tests.virtual_compute import ENDPOINT, VirtualWire
+
+if TYPE_CHECKING:
+    from provisioner.events import Worth
 
 PREFIX = "hf"
 SPEC = MigSpec(project="p", name="hf-a", zone="us-central1-a", provisioning_model="SPOT")
@@ -97,6 +112,7 @@ class VirtualSite:
         """What the configuration says of each pool, as the next start reads it."""
         self._numbers = itertools.count(1)
         self._wire = VirtualWire(self.cloud.groups)
+        self._notices = Notices()
         self.backends: dict[str, MigBackend] = {}
         self.reports: list[CycleReport] = []
 
@@ -149,9 +165,27 @@ class VirtualSite:
         """One look at a pool."""
         began = self.now()
         try:
-            return replace(self.backends[pool].observe(began, strangers), asked=strangers)
+            seen = replace(self.backends[pool].observe(began, strangers), asked=strangers)
         except BackendError as error:
             return Unobserved(pool, began, error.failure)
+        return self._notices.added_to(seen, self.backends[pool].lag)
+
+    def listen(self) -> Counter[Worth]:
+        """From now on the loop hears the audit log; what its entries were worth."""
+        from provisioner.events import Sieve  # Google's library of Pub/Sub takes a second to import
+
+        sieve = Sieve(PREFIX)
+        worths: Counter[Worth] = Counter()
+
+        def hear(data: bytes, published: float) -> None:
+            judged = sieve.judge(data, datetime.fromtimestamp(published, UTC))
+            worths[judged.worth] += 1
+            if judged.news and judged.news.grace is not None:
+                ends = self.now() + judged.news.grace
+                self._notices.hear(judged.news.instance, Notice(LossCause.PREEMPTED, ends), self.now())
+
+        self.cloud.groups.audit.listeners.append(hear)
+        return worths
 
     def run(self, seconds: float, *, polls: bool = True) -> None:
         """Time passes, with cycles; HF polls everything, or nothing."""
