@@ -1,3 +1,3 @@
 #!/bin/sh
-case $0 in */*) [ -L "$0" ] || exec "${0%/*}/python" requestMachines "$@" ;; esac
+case $0 in /*) [ -L "$0" ] || exec "${0%/*}/python" requestMachines "$@" ;; esac
 exec "$(dirname -- "$(readlink -f -- "$0")")/python" requestMachines "$@"

@@ -142,6 +142,46 @@ def test_the_virtual_environment_that_holds_the_package_is_chosen(tmp_path: Path
     assert chosen(script) == str(python)
 
 
+LINKS = {
+    "the directory of packages": ("packages", "env/lib/python3.11/site-packages", "packages/hf_scripts"),
+    "a name beside the scripts": ("env/lib/python3.11/site-packages/scripts", "hf_scripts", "{packages}/scripts"),
+    "the scripts": ("scripts", "env/lib/python3.11/site-packages/hf_scripts", "scripts"),
+    "the environment": ("link", "env", "link/lib/python3.11/site-packages/hf_scripts"),
+    "lib64": ("env/lib64", "lib", "env/lib64/python3.11/site-packages/hf_scripts"),
+    "no link, but a detour": ("unused", "env", "{packages}/hf_scripts/../hf_scripts"),
+}
+
+
+@pytest.mark.parametrize(("link", "target", "called"), LINKS.values(), ids=LINKS)
+@pytest.mark.parametrize("relative", [False, True], ids=["absolute", "relative"])
+def test_links_to_directories_lead_to_the_same_python(
+    tmp_path: Path, monkeypatch, link: str, target: str, called: str, relative: bool
+) -> None:
+    packages = "env/lib/python3.11/site-packages"
+    copied(tmp_path / packages / "hf_scripts")
+    python = named(tmp_path / "env" / "bin" / "python")
+    (tmp_path / link).symlink_to(target)
+    script = Path(called.format(packages=packages), "requestMachines.sh")
+    monkeypatch.chdir(tmp_path)
+    assert chosen(script if relative else tmp_path / script) == str(python)
+
+
+def test_a_relative_path_from_beside_the_packages_leads_to_the_same_python(tmp_path: Path, monkeypatch) -> None:
+    copied(tmp_path / "lib" / "python3.11" / "site-packages" / "hf_scripts")
+    python = named(tmp_path / "bin" / "python")
+    monkeypatch.chdir(tmp_path / "lib" / "python3.11")
+    assert chosen(Path("site-packages", "hf_scripts", "requestMachines.sh")) == str(python)
+
+
+def test_a_path_that_looks_like_an_option_is_a_path(tmp_path: Path, monkeypatch) -> None:
+    copied(tmp_path / "-x" / "hf_scripts")
+    python = named(tmp_path / "-x" / ".venv" / "bin" / "python")
+    monkeypatch.chdir(tmp_path)
+    command = ["sh", "--", "-x/hf_scripts/requestMachines.sh", "{}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert (os.path.realpath(done.stdout.strip()), done.stderr) == (str(python), "")
+
+
 def test_a_python_four_levels_up_is_left_alone_where_nothing_is_installed(tmp_path: Path) -> None:
     script = copied(tmp_path / "a" / "b" / "c" / "hf_scripts")
     named(tmp_path / "bin" / "python")
