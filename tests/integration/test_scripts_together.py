@@ -123,7 +123,7 @@ def test_fifty_mixed_calls_at_once_for_a_minute(hf: HostFactory) -> None:
     intent = hf.state.intent.read()
     assert len(printed) == len(set(printed)) > CALLERS
     assert {*intent.requests, *intent.returns, *trimmed} == {*printed, known}
-    assert intent.generation == 1 + len(printed) + len(trimmed) // 4
+    assert intent.generation <= 1 + len(printed) + len(trimmed) // 4, "one write may serve many"
     until(lambda: not list(hf.work.glob("*.new")), 1, what="nothing is left aside")
 
 
