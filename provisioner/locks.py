@@ -58,16 +58,19 @@ class LockFile:
             if self._descriptor is None:
                 self._descriptor = open_shared(self.path, os.O_RDWR)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self.in_place():
+                return True
         except BlockingIOError:
             return False
+        except StateError:
+            self.release()
+            raise
         except OSError as error:
             self.release()
             raise StateUnwritable(
                 f"{self.path}: cannot be locked: {error.strerror}. Check owner, group and mode of the state directory"
                 + (" and that its mount supports locks." if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP) else ".")
             ) from error
-        if self.in_place():
-            return True
         self.release()
         return False
 
@@ -77,13 +80,15 @@ class LockFile:
         """Take the lock within ``wait`` seconds (None: however long it takes); False when time is up or ``stop()``."""
         deadline = None if wait is None else time.monotonic() + wait
         pause = SHORTEST_POLL
-        while not self.try_acquire():
-            if stop() or (deadline is not None and time.monotonic() >= deadline):
-                self.release()
-                return False
+        while not stop():  # before each try: who has no need of the lock any more does not keep others from it
+            if self.try_acquire():
+                return True
+            if deadline is not None and time.monotonic() >= deadline:
+                break
             time.sleep(pause * (0.5 + os.urandom(1)[0] / 255))  # jitter: those who wait do not try in step
             pause = min(pause * 1.5, longest_poll)
-        return True
+        self.release()
+        return False
 
     def in_place(self) -> bool:
         """True while the locked file is the one that others find under its name."""
@@ -157,7 +162,8 @@ class DataLock:
     """The lock of one database: held from reading the data to having replaced it. A context manager.
 
     Who waits first takes the *turn*, a lock file of its own, and keeps it until the lock is his. So only one at a time
-    tries for the lock, and a process that takes it again and again cannot starve the others.
+    tries for the lock, and a process that takes it again and again cannot starve the others. Whoever waited for the
+    turn until his time was up tries for the lock all the same: a process that is stopped in its turn stops nobody else.
 
     The lock file also keeps the last generation. It is written after the data is durable, so it never runs ahead of it:
     after a crash between the two the data is newer than the lock file says, which is fine.
@@ -195,7 +201,8 @@ class DataLock:
     def acquire(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Take the lock before the time is up, which began with this object; False when it is, or when ``stop()``."""
         try:
-            taken = self._turn.acquire(self._left(), stop) and self._file.acquire(self._left(), stop, TURN_POLL)
+            self._turn.acquire(self._left(), stop)  # in vain where its holder is stopped: one try is left then
+            taken = self._file.acquire(self._left(), stop, TURN_POLL)
         finally:
             self._turn.release()
         return taken and self._signed()

@@ -269,6 +269,15 @@ def test_a_lock_that_cannot_be_signed_is_let_go(tmp_path: Path, monkeypatch, cal
     assert LockFile(path).acquire(0)
 
 
+def test_a_lock_that_cannot_be_looked_at_is_let_go(tmp_path: Path, monkeypatch) -> None:
+    path = str(tmp_path / "lock")
+    lock = LockFile(path)
+    monkeypatch.setattr(locks.os, "stat", failing(os.stat, errno.EIO, 1))
+    with pytest.raises(StateUnwritable, match="lock: cannot be written"):
+        lock.try_acquire()
+    assert LockFile(path).acquire(0)
+
+
 def test_a_generation_that_cannot_be_noted_does_not_undo_what_is_durable(tmp_path: Path, monkeypatch) -> None:
     path = str(tmp_path / "lock")
     with DataLock(path) as lock:
