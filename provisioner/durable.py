@@ -11,8 +11,8 @@ import json
 import os
 import stat
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 FILE_MODE = 0o660
@@ -153,15 +153,16 @@ def replace(path: str, content: bytes, *, durable: bool = True, check: Callable[
     """
     aside = f"{path}.{os.getpid()}-{os.urandom(4).hex()}{ASIDE_SUFFIX}"
     try:
-        try:
-            written = _write_aside(aside, content, path, durable=durable)
-            check()
-            _rename(aside, path)
-        except BaseException:
-            discard(aside)
-            raise
-        if durable:
-            sync_directory(os.path.dirname(path))
+        with _directory_of(path) as directory:  # before the rename: where it cannot be opened the old content stands
+            try:
+                written = _write_aside(aside, content, path, durable=durable)
+                check()
+                _rename(aside, path)
+            except BaseException:
+                discard(aside)
+                raise
+            if durable:
+                sync_directory(directory)
     except OSError as error:
         raise unwritable(path, error) from error
     with suppress(OSError):  # the content is in place; what cannot be removed now is tried again at the next write
@@ -241,18 +242,26 @@ def write_all(descriptor: int, content: bytes) -> None:
 def settle(path: str) -> None:
     """What another process put in place of the file survives a power cut from now on. Raises StateUnwritable."""
     try:
-        sync_directory(os.path.dirname(path))
+        with _directory_of(path) as directory:
+            sync_directory(directory)
     except OSError as error:
         raise unwritable(path, error) from error
 
 
-def sync_directory(directory: str) -> None:
-    """Make the names in the directory durable. Raises OSError."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+@contextmanager
+def _directory_of(path: str) -> Iterator[int]:
+    """The directory that holds the file, opened. Raises OSError."""
+    descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        yield descriptor
     finally:
-        os.close(descriptor)
+        with suppress(OSError):  # nothing was written through it: what close() reports concerns no content
+            os.close(descriptor)
+
+
+def sync_directory(descriptor: int) -> None:
+    """Make the names in an opened directory durable. Raises OSError."""
+    os.fsync(descriptor)
 
 
 def discard(path: str) -> bool:
