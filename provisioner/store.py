@@ -285,7 +285,7 @@ class IntentStore(StateFile):
             except Disturbed:
                 if last:
                     raise
-            for wish in [wish for wish in joined if wish.gone()]:
+            for wish in [wish for wish in joined if not wish.wanted()]:
                 joined.remove(wish)
                 for name, documents in wish.tables.items():
                     database.state_table(name).drop(documents)
@@ -293,8 +293,8 @@ class IntentStore(StateFile):
             wish.granted()
 
     def _check_wanted(self, joined: Iterable[Wish]) -> None:
-        if any(wish.gone() for wish in joined):
-            raise Disturbed(f"{self.path}: one of those who waited has given up; nothing was written. Try again.")
+        if not all(wish.wanted() for wish in joined):
+            raise Disturbed(f"{self.path}: one of those who waited no longer does; nothing was written. Try again.")
 
     def remove(self, identifiers: Iterable[str]) -> float:
         """Trim requests and return requests; ids that are not there (any more) are skipped.

@@ -7,9 +7,9 @@ process that has died. It is removed after it was written durably; but that it i
 what stands in the data.
 
 An owner who gives up must know that his wish will not be written. He removes it and then whatever is written aside
-(``withdraw``); a writer, once all is ready but the rename, looks whether the wishes in it are still there. One of the
-two notices the other: the writer had looked before the wish was removed, then his file was there to be removed, or
-took its place before and is what the owner reads next.
+(``withdraw``); a writer, once all is ready but the rename, looks whether the owners of the wishes in it still wait. One
+of the two notices the other: the writer had looked before the wish was removed, then his file was there to be removed,
+or took its place before and is what the owner reads next.
 """
 
 from __future__ import annotations
@@ -66,6 +66,12 @@ class Wish:
     def gone(self) -> bool:
         """Its file is not there (any more), or never was."""
         return not os.path.exists(self._path)
+
+    def wanted(self) -> bool:
+        """Its owner still waits, as far as can be told."""
+        with suppress(OSError):
+            return _content_while_owned(self._path) != b""
+        return False
 
     def granted(self) -> None:
         """It was written durably: its owner need not wait any longer. What cannot be removed he finds by himself."""

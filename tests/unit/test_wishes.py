@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import multiprocessing
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -73,6 +75,30 @@ def test_what_a_dead_process_wished_is_removed_and_never_written(state: StateDir
     names = ["intent.wish-0", f"intent.wish-1{wishes.UNFINISHED}"]
     for name in names:
         Path(state.path, name).write_text(json.dumps({"schema": SCHEMA, "tables": MINE}))
+    own = add(state)
+    assert recorded(state) == {own}
+    assert left(state) == []
+
+
+def test_one_who_dies_while_others_are_written_is_not_written(state: StateDir, monkeypatch) -> None:
+    """A writer may be slow, or stopped: he looks again, once all is ready but the rename."""
+    fork = multiprocessing.get_context("fork")
+    posted = fork.Event()
+
+    def wait_for_ever() -> None:
+        with mine(state).posted(SCHEMA):
+            posted.set()
+            time.sleep(600)
+
+    def die(*arguments: Any, **keywords: Any) -> float:
+        owner.kill()
+        owner.join()
+        return real(*arguments, **keywords)
+
+    owner, real = fork.Process(target=wait_for_ever), durable._write_aside
+    owner.start()
+    assert posted.wait(60)
+    monkeypatch.setattr(durable, "_write_aside", die)
     own = add(state)
     assert recorded(state) == {own}
     assert left(state) == []
