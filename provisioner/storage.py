@@ -100,8 +100,13 @@ class StateStorage(Storage):
         replace(self._path, _encoded(tables), check=check)
 
 
-def _encoded(tables: Tables) -> bytes:
-    return json.dumps(tables, separators=(",", ":"), allow_nan=False).encode()
+def _encoded(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
+
+
+def entries(tables: Mapping[str, Mapping[str, Any]]) -> list[bytes]:
+    """Each document under its id, as a written file has it: nothing else in a file looks like it."""
+    return [_encoded({key: document})[1:-1] for table in tables.values() for key, document in table.items()]
 
 
 def _shape_problem(tables: Any, kind: str) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import multiprocessing
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -25,6 +26,7 @@ from provisioner.locks import DataLock
 from provisioner.model import Memory
 from provisioner.store import SCHEMA, StateDir, StateError, StateMissing
 from provisioner.wishes import Wish
+from tests.waiting import until
 
 CALLS = ("open", "close", "read", "pread", "write", "pwrite", "fsync", "fstat", "stat", "fchmod", "rename", "listdir")
 """Calls on ``os`` that a write makes; ``flock`` comes from fcntl."""
@@ -38,12 +40,16 @@ class System:
     """Stands for ``os`` and ``fcntl`` in the store's modules, and remembers what a power cut would take.
 
     ``turn``: the call at which something happens: it fails with an ``error``, or is the last one before a kill.
+    ``most``: files that may be open at once.
     """
 
-    def __init__(self, turn: int = -1, error: int | None = None) -> None:
+    def __init__(self, turn: int = -1, error: int | None = None, most: int = 1000) -> None:
         self.calls: list[str] = []
         self._turn = turn
         self._error = error
+        self._most = most
+        self.renamed: Callable[[], object] = lambda: None
+        """Called after each rename."""
         self._dead = False
         self._open: dict[int, str] = {}
         self._unsynced: set[int] = set()
@@ -65,6 +71,8 @@ class System:
                 real(*arguments)
                 del self._open[arguments[0]]
             raise OSError(self._error, os.strerror(self._error))
+        if name in ("open", "listdir") and len(self._open) >= self._most:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         self._note_before(name, arguments)
         result = real(*arguments)
         self._note_after(name, arguments, result)
@@ -89,6 +97,8 @@ class System:
             self._unsynced.discard(os.fstat(arguments[0]).st_ino)
             if os.path.isdir(self._open[arguments[0]]):
                 self._replaced.clear()
+        elif name == "rename":
+            self.renamed()
 
     def end(self) -> None:
         """What the kernel does when a process ends."""
@@ -169,6 +179,17 @@ def quick_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", os.fstat)
 
 
+@contextmanager
+def played(system: System) -> Iterator[None]:
+    """The store's modules have this system."""
+    with pytest.MonkeyPatch.context() as owners:
+        for module in (durable, locks, marks, storage, store, wishes):
+            owners.setattr(module, "os", system)
+        for module in (locks, wishes):
+            owners.setattr(module, "fcntl", system)
+        yield
+
+
 class Stage:
     """Plays one write again and again, each time from the same state, under another fault."""
 
@@ -208,11 +229,7 @@ class Stage:
         with ExitStack() as stack:
             if "one who waits" in self._name and not alone:
                 stack.enter_context(Wish(str(place / "intent.json"), WAITING).posted(SCHEMA))
-            owners = stack.enter_context(pytest.MonkeyPatch.context())
-            for module in (durable, locks, marks, storage, store, wishes):
-                owners.setattr(module, "os", system)
-            for module in (locks, wishes):
-                owners.setattr(module, "fcntl", system)
+            stack.enter_context(played(system))
             try:
                 self._write(StateDir(place))
             except Killed:
@@ -286,6 +303,65 @@ def test_a_power_cut_at_any_call_leaves_the_old_or_the_new_state_and_nothing_ack
 @pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE])
 def test_a_refused_call_is_reported_and_leaves_the_old_or_the_new_state(stage: Stage, error: int) -> None:
     refuse_everywhere(stage, error)
+
+
+# --- one who waits ----------------------------------------------------------------------------------------------------
+
+FORK = multiprocessing.get_context("fork")
+
+
+def write_what_is_wished(directory: Path, slowly: bool, held: Any, in_hand: Any, ended: Any) -> None:
+    """A writer who holds the lock until somebody waits, or waits no longer, and writes his wish: at once, or slowly, so
+    that the new content takes its place only after all is over for the one who waited."""
+    real = durable._rename
+
+    def rename(aside: str, path: str) -> None:
+        in_hand.set()
+        assert not slowly or ended.wait(60)
+        real(aside, path)
+
+    durable._rename = rename
+    state = StateDir(directory)
+    with DataLock(state.intent.lock_path) as lock:
+        held.set()
+        until(lambda: ended.is_set() or list(directory.glob("intent.wish-*[0-9a-f]")), 60, what="somebody waits")
+        state.intent._write(state.intent._open(state.intent._current(lock, None)), lock)
+
+
+def told(directory: Path, system: System, wait: float, *, slowly: bool) -> bool:
+    """Whether one who waits beside such a writer is told that he is recorded, while the system does that to him."""
+    state = StateDir(directory)
+    held, in_hand, ended = FORK.Event(), FORK.Event(), FORK.Event()
+    writer = FORK.Process(target=write_what_is_wished, args=(directory, slowly, held, in_hand, ended))
+    writer.start()
+    assert held.wait(60)
+    if slowly:
+        system.renamed = lambda: in_hand.wait(60)  # the wish has its name
+    try:
+        with played(system), state.intent.additions(wait=wait) as intent:
+            intent.add_request("T", 1, created_wall=0.0)
+        answer = True
+    except StateError:
+        answer = False
+    finally:
+        system.end()
+        ended.set()
+        writer.join()
+    recorded = {*intent.tables["requests"]} <= {*state.intent.read().requests}
+    assert answer == recorded, f"told {answer}, recorded {recorded}: {system.calls[-1:]}"
+    return answer
+
+
+@pytest.mark.parametrize("slowly", [False, True], ids=["a writer", "a slow writer"])
+def test_whoever_is_refused_while_he_waits_has_recorded_nothing(tmp_path: Path, slowly: bool) -> None:
+    """Each of his calls fails in turn; then he may have so many files open, and no more."""
+    StateDir(tmp_path).intent.create("demo")
+    system = System()
+    assert told(tmp_path, system, 0.02 if slowly else 20.0, slowly=slowly) is not slowly
+    disturbed = [System(turn, errno.EIO) for turn in range(len(system.calls))]
+    disturbed += [System(most=most) for most in range(6)]
+    answers = [told(tmp_path, system, 0.02 if slowly else 0.5, slowly=slowly) for system in disturbed]
+    assert answers.count(False) > 3
 
 
 def test_the_order_of_a_write(tmp_path: Path) -> None:

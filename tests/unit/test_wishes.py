@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from provisioner import durable, store, wishes
-from provisioner.locks import DataLock
+from provisioner.locks import DataLock, LockFile
 from provisioner.store import SCHEMA, LockTimeout, StateDir
 from provisioner.wishes import Wish, waiting
 
@@ -201,6 +201,23 @@ def test_a_wish_whose_writer_died_before_he_could_say_so_is_not_written_twice(st
     assert left(state) == []
 
 
+def test_one_whose_time_is_up_and_who_is_written_answers_once_it_is_durable(state: StateDir, monkeypatch) -> None:
+    def time_is_up(_: DataLock, stop: Callable[[], bool] = lambda: False) -> bool:
+        patch.undo()
+        patch.setattr(Wish, "granted", lambda self: None)
+        serve(StateDir(state.path))
+        patch.setattr(durable, "sync_directory", synced.append)
+        return False
+
+    synced: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(DataLock, "try_acquire", lambda self: False)
+        patch.setattr(DataLock, "acquire", time_is_up)
+        request = add(state)
+    assert recorded(state) == {request}
+    assert len(synced) == 1, "its writer may be gone, or slow: nobody knows whether he came to it"
+
+
 def test_where_no_wish_can_be_left_the_wait_is_all_there_is(state: StateDir, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(wishes, "write_all", _refuse)
@@ -212,6 +229,34 @@ def test_where_no_wish_can_be_left_the_wait_is_all_there_is(state: StateDir, mon
 
 def _refuse(*_: object) -> None:
     raise OSError(28, "No space left on device")
+
+
+def test_one_who_is_stopped_when_it_is_his_turn_keeps_nobody_from_a_free_lock(state: StateDir) -> None:
+    stopped = LockFile(f"{state.intent.lock_path}.turn")
+    assert stopped.try_acquire()
+    own = add(state, wait=0.05)
+    assert recorded(state) == {own}
+    stopped.release()
+
+
+STRANGE_TEXT = '"it\'s": {"\\ \u00e9 \ud83d\ude00 \udc80'
+
+
+def test_a_wish_is_found_in_the_file_as_long_as_it_is_there(state: StateDir) -> None:
+    with state.intent.additions() as intent:
+        request = intent.add_request(STRANGE_TEXT, 1, created_wall=1 / 3, rc_account=STRANGE_TEXT)
+        intent.add_return([STRANGE_TEXT, "b"], created_wall=1e300)
+    written = Wish(state.intent.path, intent.tables)
+    for _ in range(2):
+        assert state.intent._has_written(written)
+        add(state)
+    document = json.dumps(intent.tables["requests"][request], separators=(",", ":"))
+    with state.intent.additions() as quoting:
+        quoting.add_return([f'"other00000":{document}'], created_wall=0.0)
+    other = Wish(state.intent.path, {"requests": {"other00000": intent.tables["requests"][request]}})
+    assert not state.intent._has_written(other)
+    state.intent.remove([request])
+    assert not state.intent._has_written(written)
 
 
 def test_one_who_gives_up_has_recorded_nothing_and_leaves_nothing(state: StateDir) -> None:
@@ -325,6 +370,11 @@ def test_a_write_that_is_disturbed_without_end_is_refused(state: StateDir, monke
     with pytest.raises(durable.Disturbed, match="was removed before it took its place; nothing was written"):
         add(state)
     assert recorded(state) == set()
+
+
+def test_a_lock_that_is_of_no_use_any_more_is_not_taken(state: StateDir) -> None:
+    """Who was served would read all of the data under it, while others wait."""
+    assert not DataLock(state.intent.lock_path).acquire(stop=lambda: True)
 
 
 def test_the_lock_is_not_awaited_where_the_file_system_refuses_to_tell(state: StateDir) -> None:
