@@ -17,11 +17,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from provisioner.durable import FILE_MODE, discard, read_descriptor, stop_replacing, unwritable, write_all
+from provisioner.durable import FILE_MODE, discard, pauses, read_descriptor, stop_replacing, unwritable, write_all
 
 UNFINISHED = ".new"
 """Ends the name of a wish that is not written to its end."""
@@ -79,12 +80,19 @@ class Wish:
             discard(self._path)
 
     def withdraw(self) -> None:
-        """Once this returns the document stands in the data, or it never will. Raises StateUnwritable."""
-        try:
-            discard(self._path)
-            stop_replacing(self._data_path)
-        except OSError as error:
-            raise unwritable(self._data_path, error) from error
+        """Once this returns the document stands in the data, or it never will. Raises StateUnwritable.
+
+        What the system refuses is tried again for a moment: half a withdrawal is none.
+        """
+        for pause in [*pauses(), None]:
+            try:
+                discard(self._path)
+                stop_replacing(self._data_path)
+                return
+            except OSError as error:
+                if pause is None:
+                    raise unwritable(self._data_path, error) from error
+            time.sleep(pause)
 
 
 def waiting(path: str, schema: int) -> list[Wish]:
