@@ -89,6 +89,7 @@ def test_no_machine_is_deleted_when_a_state_file_is_deleted(grid: Playground, fi
         assert grid.hf.reclaimed(before) == {}
 
 
+@pytest.mark.slow
 def test_a_second_loop_stands_by_and_takes_over_when_the_first_is_killed(grid: Playground) -> None:
     first = loop_of(grid)
     second = grid.begin_loop()

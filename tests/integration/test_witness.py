@@ -49,6 +49,7 @@ def test_an_answer_of_another_process_is_seen(notes: Notes) -> None:
     assert notes.take() == [f"{LIED}.id: expected string, got 42"]
 
 
+@pytest.mark.slow
 def test_every_answer_of_the_demonstration_s_cloud_is_seen(notes: Notes) -> None:
     with Playground() as grid:
         (cloud,) = [process.pid for process in grid._processes if "simulator" in process.args]

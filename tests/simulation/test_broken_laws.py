@@ -260,6 +260,7 @@ BREAKS: Mapping[Callable[[], Break], tuple[str, tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))
 def test_a_story_shows_that(broken: Callable[[], Break]) -> None:
     words, happenings = BREAKS[broken]
