@@ -69,7 +69,8 @@ __all__ = [
 ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 WITHDRAWALS = 100
-"""How often a write is made ready again because one of those who wait gives up: each does so once, after LOCK_WAIT."""
+"""How often a write is made ready again because one of those who wait gives up: each may disturb it twice, once his
+time is up."""
 
 LIFE = 10**12
 """Generations of memory.json between two losses of it: more than any loop writes. So the number of losses is known for
