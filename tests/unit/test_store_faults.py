@@ -357,10 +357,10 @@ def test_whoever_is_refused_while_he_waits_has_recorded_nothing(tmp_path: Path, 
     """Each of his calls fails in turn; then he may have so many files open, and no more."""
     StateDir(tmp_path).intent.create("demo")
     system = System()
-    assert told(tmp_path, system, 0.02 if slowly else 20.0, slowly=slowly) is not slowly
+    assert told(tmp_path, system, 0.0 if slowly else 20.0, slowly=slowly) is not slowly
     disturbed = [System(turn, errno.EIO) for turn in range(len(system.calls))]
     disturbed += [System(most=most) for most in range(6)]
-    answers = [told(tmp_path, system, 0.02 if slowly else 0.5, slowly=slowly) for system in disturbed]
+    answers = [told(tmp_path, system, 0.0 if slowly else 0.5, slowly=slowly) for system in disturbed]
     assert answers.count(False) > 3
 
 
