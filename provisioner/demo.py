@@ -224,7 +224,7 @@ then for example:
         soft_wrap=True,
         highlight=False,
     )
-    console.print(f"  curl http://{playground.metrics}/metrics\n\nCtrl-C ends both.", soft_wrap=True, highlight=False)
+    console.print(f"  curl {playground.url}/metrics\n\nCtrl-C ends both.", soft_wrap=True, highlight=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         signal.pause()

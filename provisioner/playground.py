@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ SCRIPTS = Path(hf_scripts.__file__).parent
 INSTANCE = "demoinst"
 START_SECONDS = 30.0
 CALL_SECONDS = 30.0
+STARTED = '"Provisioner started"'
 
 
 class PlaygroundError(Exception):
@@ -102,7 +102,8 @@ class Playground:
         self.state.mkdir()
         self.logs.mkdir()
         self.addresses: dict[str, str] = {}
-        self.metrics = f"127.0.0.1:{_free_port()}"
+        self.url = ""
+        """Where the loop that was started last answers."""
         self._processes: list[subprocess.Popen[str]] = []
         self.environment = {
             "HF_PROVIDER_NAME": INSTANCE,
@@ -184,24 +185,34 @@ class Playground:
 
     def start_loop(self) -> subprocess.Popen[str]:
         """A loop process; returns once its health page answers."""
-        process = self.begin_loop(self.metrics)
+        process = self.begin_loop()
         deadline = time.monotonic() + START_SECONDS
         while process.poll() is None and time.monotonic() < deadline:
-            if self.loop_answers():
+            self.url = self._url_of(process)
+            if self.url and self.loop_answers():
                 return process
             time.sleep(0.1)
-        raise PlaygroundError(f"The loop did not start; see {self.logs}/run.log")
+        words = (self.logs / "run.log").read_text().splitlines()[-1:]
+        raise PlaygroundError(f"The loop did not start; see {self.logs}/run.log, which ends: {''.join(words)}")
 
-    def begin_loop(self, listen: str = "127.0.0.1:0") -> subprocess.Popen[str]:
+    def begin_loop(self) -> subprocess.Popen[str]:
         """A loop process, not waited for: it may have to stand by."""
-        return self._start("run", "--listen", listen)
+        # A port chosen here could be another program's by the time the loop listens.
+        return self._start("run", "--listen", "127.0.0.1:0")
 
     def loop_answers(self, page: str = "healthz") -> bool:
         """A page of the loop answers that all is well."""
         try:
-            return requests.get(f"http://{self.metrics}/{page}", timeout=CALL_SECONDS).ok
+            return requests.get(f"{self.url}/{page}", timeout=CALL_SECONDS).ok
         except requests.ConnectionError:
             return False
+
+    def _url_of(self, process: subprocess.Popen[str]) -> str:
+        """Where this loop says that it answers; empty until it does."""
+        for line in (self.logs / "run.log").read_text().splitlines():
+            if STARTED in line and (said := json.loads(line)).get("pid") == process.pid:
+                return str(said["metrics"]).removesuffix("/metrics")
+        return ""
 
     def _start(self, command: str, *arguments: str, out: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         endpoints = (
@@ -223,10 +234,3 @@ class Playground:
             )
         self._processes.append(process)
         return process
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import threading
 import time
@@ -227,7 +228,8 @@ class Service:
         calm_collector()
         self._check_places()
         self.server.start()
-        log.info("Provisioner started", extra={"id": self._settings.id, "metrics": f"{self.server.url}/metrics"})
+        about = {"id": self._settings.id, "pid": os.getpid(), "metrics": f"{self.server.url}/metrics"}
+        log.info("Provisioner started", extra=about)
         try:
             self._loop.run(once=once)
         finally:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.ports import free_ports
 from tests.waiting import until
 
 PROGRAM = "platform/pubsub-emulator/bin/cloud-pubsub-emulator"
@@ -35,9 +36,7 @@ def program() -> Path | None:
 @contextmanager
 def running(emulator: Path, log: Path) -> Iterator[str]:
     """The address of an emulator of our own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     with log.open("wb") as output:
         process = subprocess.Popen(
             [str(emulator), "--host=127.0.0.1", f"--port={port}"],

@@ -119,6 +119,6 @@ def test_sigterm_ends_the_loop_with_0_after_the_action_in_hand(grid: Playground)
 
 def test_it_is_ready_only_after_a_complete_cycle_and_exports_every_pool(grid: Playground) -> None:
     until(lambda: grid.loop_answers("readyz"), 20, what="it is ready")
-    metrics = requests.get(f"http://{grid.metrics}/metrics", timeout=10).text
+    metrics = requests.get(f"{grid.url}/metrics", timeout=10).text
     for pool in ("gke-main", "gke-spare", "mig-a", "mig-b"):
         assert f'hf_provisioner_observation_timestamp_seconds{{pool="{pool}"}}' in metrics

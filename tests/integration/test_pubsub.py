@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from provisioner.events import EventStream, Judged, Kind, Worth
 from provisioner.simulator.compute_settings import MigSpec
 from provisioner.simulator.server import Simulator
 from provisioner.store import StateDir
+from tests.ports import free_ports
 from tests.sites import small_site, template
 from tests.waiting import until
 
@@ -200,9 +200,7 @@ def test_hf_is_told_of_a_preemption_that_no_look_can_tell(pubsub: str, place: Pl
 @contextmanager
 def running_loop(config: Path, state: Path) -> Iterator[str]:
     """``provisioner run`` as a process; the address of its metrics."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        listen = f"127.0.0.1:{probe.getsockname()[1]}"
+    listen = f"127.0.0.1:{free_ports(1)[0]}"
     command = [sys.executable, "-m", "provisioner", "run", "--config", str(config), "--state-dir", str(state)]
     with (state / "loop.log").open("wb") as log:
         process = subprocess.Popen([*command, "--listen", listen], stdout=log, stderr=log)

@@ -5,17 +5,14 @@ Ends what it began, by process id, also when the test run is killed. Nothing her
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,6 +21,7 @@ import yaml
 
 from tests.kube import kubelets
 from tests.kube.client import Client
+from tests.ports import free_ports
 from tests.waiting import until
 
 ADMIN = "admin"
@@ -55,7 +53,7 @@ class Cluster:
         self.directory = Path(tempfile.mkdtemp(prefix="hostfactory-kube-"))
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._token = secrets.token_hex(16)
-        self._etcd, self._peer, self._port, self._kwok = _free_ports(4)
+        self._etcd, self._peer, self._port, self._kwok = free_ports(4)
         self.server = f"https://127.0.0.1:{self._port}"
         self.ca = self.directory / "server.crt"
         self.key = self.directory / "server.key"
@@ -282,12 +280,3 @@ def _is_ready(node: dict[str, Any]) -> bool:
 def _die_with_parent() -> None:
     """Linux: SIGKILL when the thread that started this process ends, however it ends."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
-def _free_ports(count: int) -> Sequence[int]:
-    """Ports that nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
