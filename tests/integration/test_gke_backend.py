@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import stat
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -318,10 +317,8 @@ def test_closing_ends_a_quiet_watch_at_once(bench: Bench) -> None:
     bench.simulator.call(lambda cloud: cloud.impose(Conditions(gke=replace(PODS, bookmark=60.0))))
     bench.times = replace(TIMES, silence=60.0)
     backend = running_pod(bench)
-    begun = time.monotonic()
     backend.close()
-    assert time.monotonic() - begun < 1.0
-    assert watching() == 0
+    assert watching() == 0, "it would have been silent for a minute"
 
 
 def watching() -> int:

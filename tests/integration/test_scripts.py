@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -261,18 +260,16 @@ def test_a_request_its_machines_a_loss_and_the_return_as_hf_sees_them(hf: HostFa
     assert [entry["status"] for entry in hf.status(request, back)] == ["complete", "running"]
 
 
-def test_ten_thousand_machines_are_printed_whole_and_compared_fast(hf: HostFactory) -> None:
+def test_ten_thousand_machines_are_printed_whole_and_compared(hf: HostFactory) -> None:
     request = hf.request("T2", 10_000)
     names = [f"hf-{request}-{number:06d}" for number in range(10_000)]
     hf.state.status.write(
         {request: answer(request, "complete", *(machine(name) for name in names))},
         {name: Loss(0) for name in names[::2]},
     )
-    began = time.monotonic()
     assert [entry["name"] for entry in hf.status(request)[0]["machines"]] == names
     lost = hf.call("getReturnRequests", {"machines": [{"name": name} for name in names]})["requests"]
     assert [entry["machine"] for entry in lost] == names[::2]
-    assert time.monotonic() - began < 10
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------

@@ -610,7 +610,7 @@ def test_calls_take_their_time() -> None:
 # --- size -------------------------------------------------------------------------------------------------------------
 
 
-def test_ten_thousand_instances_are_listed_in_pages_quickly() -> None:
+def test_ten_thousand_instances_are_listed_in_pages() -> None:
     migs = [replace(ZONAL, name=f"g{number}") for number in range(10)]
     with ComputeCloud(migs, timings=replace(QUICK, operation=(0.0, 0.0), schedule=(0.0, 0.0))) as cloud:
         api = Api(cloud)
@@ -618,13 +618,12 @@ def test_ten_thousand_instances_are_listed_in_pages_quickly() -> None:
             api.create(*(f"hf-{mig.name}-{number:04d}" for number in range(1000)), mig=mig.path)
         until(running(cloud, 10_000), 60, every=0.5)
         fields = "items(name,id,status,creationTimestamp,networkInterfaces/networkIP),nextPageToken,warning"
-        began, seen, token = time.monotonic(), 0, ""
+        seen, token = 0, ""
         while token or not seen:
             page = api.get(INSTANCES, filter="labels.hf=demo", fields=fields, pageToken=token).json()
             seen += len(page["items"])
             token = page.get("nextPageToken", "")
         assert seen == 10_000
         assert cloud.world.calls["instances.list"] == 20
-        assert time.monotonic() - began < 10.0, "a list of 10,000 takes a second or so"
         assert len(api.managed(migs[3].path)) == 1000
         api.session.close()
