@@ -50,6 +50,7 @@ class Grid:
         self.conf, self.work, self.logs = (directory / name for name in ("conf", "work", "log"))
         for place in (self.conf, self.work, self.logs):
             place.mkdir(parents=True)
+        self._space = space
         space.write_kubeconfig(self.conf / "kubeconfig", server=server)
         own = {
             "kind": "gke",
@@ -87,9 +88,11 @@ class Grid:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
-        if error is not None:
-            print((self.logs / "loop.log").read_text(errors="replace")[-5000:] if self.logs.is_dir() else "")
+        try:
+            if error is not None:
+                self._tell()
+        finally:
+            self.stop()
 
     def start(self) -> Self:
         """Begin the loop; returns once it has begun to beat."""
@@ -144,6 +147,15 @@ class Grid:
         """Every action and its outcome, oldest first."""
         file = self.work / "journal.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def _tell(self) -> None:
+        """Print both sides' account: what the server holds, what the loop did and said."""
+        for pod in self._space.pods():
+            metadata, phase = pod["metadata"], pod["status"].get("phase")
+            facts = {key: metadata.get(key) for key in ("resourceVersion", "creationTimestamp", "deletionTimestamp")}
+            print(f"{metadata['name']}: {phase}", facts, "on", pod["spec"].get("nodeName"))
+        for file in (self.work / "journal.jsonl", self.logs / "loop.log"):
+            print(file.read_text(errors="replace")[-5000:] if file.exists() else f"no {file.name}")
 
     def _write(self, name: str, text: str) -> None:
         (self.conf / name).write_text(text)
