@@ -233,7 +233,7 @@ class Snapshot:
     asked: frozenset[str] = frozenset()
     """The names that this look asked about: of any other it says nothing, unless the machine is ours."""
     causes: Mapping[str, LossCause] = field(default_factory=dict)
-    """Why machines ended that went a while ago, perhaps between two looks, where the place said so."""
+    """The machines that are known to have gone a while ago, perhaps between two looks, and why."""
     problems: tuple[str, ...] = ()
     """What people should know of the place: what others did to it, settings of it that will go wrong."""
 

@@ -159,18 +159,23 @@ def _remains(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) 
 
 
 def _absent(draft: Draft, record: RequestRecord, slot: Slot, snapshot: Snapshot) -> None:
-    """Not in a complete snapshot. Absence is proven by two that begin the backend's lag apart (DESIGN §5)."""
+    """Not in a complete snapshot. Absence is proven by two that begin the backend's lag apart (DESIGN §5).
+
+    An accepted create that no look has shown may still come, unless its place says that it came and went.
+    """
     may_appear_until = (slot.submitted or 0.0) + (0.0 if slot.accepted else LATE_CREATE)
     expected_since = max(may_appear_until, slot.closed or 0.0)
-    if slot.set_aside or (slot.verdict is Verdict.OPEN and not slot.seen):
+    told = snapshot.causes.get(slot.name)
+    may_come = slot.verdict is Verdict.OPEN and not slot.seen and told is None
+    if slot.set_aside or may_come:
         return
     if snapshot.began <= expected_since:
         draft.wake_at(max(expected_since, draft.now) + SOON)
         return
     lag = draft.pool(slot.pool).lag
     if slot.absent is None:
-        cause = snapshot.causes.get(slot.name, slot.cause) if slot.verdict in OWNED else slot.cause
-        draft.put(record.id, evolve(slot, absent=snapshot.began, cause=cause))
+        better = slot.verdict in OWNED and told not in (None, LossCause.UNKNOWN)
+        draft.put(record.id, evolve(slot, absent=snapshot.began, cause=told if better else slot.cause))
         draft.wake_at(draft.now + max(lag, SOON))
     elif snapshot.began <= slot.absent or snapshot.began - slot.absent < lag:
         draft.wake_at(draft.now + max(slot.absent + lag - snapshot.began, SOON))

@@ -58,7 +58,7 @@ class PodCache:
             present = {self._put(reading) for reading in readings}
             self._advance(version)
             for name in self._pods.keys() - present - self._created.keys():
-                self._drop(name)
+                self._drop(name, LossCause.UNKNOWN)
             return bool(self._dirty)
 
     def apply(self, kind: str, pod: Pod) -> bool:
@@ -69,10 +69,9 @@ class PodCache:
             if reading is not None and kind != "DELETED":
                 self._put(reading)
             elif name in self._pods and self._pods[name].fingerprint.uid == pod["metadata"].get("uid"):
-                self._drop(name)
                 # Its last words may come together with its end. One that has none was deleted without any grace.
                 cause = reading[0].cause if reading is not None else None
-                self._causes[name] = cause or LossCause.DELETED, self._clock()
+                self._drop(name, cause or LossCause.DELETED)
             return bool(self._dirty)
 
     def advance(self, version: str) -> None:
@@ -117,7 +116,7 @@ class PodCache:
             return self._machines
 
     def causes(self) -> Mapping[str, LossCause]:
-        """Why the pods went that went lately, as far as a watch has told."""
+        """The pods that went lately, also those that no look has shown, and why, as far as a watch has told."""
         with self._lock:
             before = self._clock() - CAUSE_SECONDS
             while self._causes and self._causes[oldest := next(iter(self._causes))][1] < before:
@@ -142,7 +141,9 @@ class PodCache:
         self._dirty.add(name)
         return name
 
-    def _drop(self, name: str) -> None:
+    def _drop(self, name: str, cause: LossCause) -> None:
+        self._causes.pop(name, None)
+        self._causes[name] = cause, self._clock()
         self._pods.pop(name, None)
         self._endings.pop(name, None)
         self._created.pop(name, None)
@@ -155,7 +156,7 @@ class PodCache:
         """What we created before this version and the server has not shown since does not exist any more."""
         self._version = _number(version)
         for name in [name for name, created in self._created.items() if created <= self._version]:
-            self._drop(name)
+            self._drop(name, LossCause.UNKNOWN)
 
     def _machine(self, name: str, now: float) -> Machine | None:
         """A machine as the plan sees it. One whose name does not resolve yet is looked at again next time."""

@@ -339,6 +339,16 @@ def test_why_a_pod_went_is_known_although_no_look_saw_it_end(
     assert cloud.place.look().causes == {ONE: cause}
 
 
+def test_a_pod_that_came_and_went_before_any_look_is_known_to_have_gone(cloud: Cloud) -> None:
+    cloud.write()
+    cloud.place.look()
+    cloud.place.create(1)
+    cloud.pods.remove(ONE)
+    until(lambda: cloud.place.look().causes, cloud.place.patience, what="its end is told")
+    look = cloud.place.look()
+    assert (look.machines, look.causes) == ({}, {ONE: LossCause.DELETED})
+
+
 def test_a_pod_that_is_unready_for_a_while_is_the_same_machine(cloud: Cloud) -> None:
     cloud.run()
     before = cloud.seen()

@@ -93,7 +93,7 @@ def test_a_quota_of_50_with_100_wanted_is_50_machines_and_50_failures_in_the_quo
 
 @KWOK
 def test_a_pod_deleted_before_it_runs_is_replaced_and_one_deleted_later_is_lost(space: Space, tmp_path: Path) -> None:
-    slow = {"apiVersion": "v1", "kind": "Pod", "metadata": {"annotations": {"test/delay": "10s"}}, "spec": POD}
+    slow = {"apiVersion": "v1", "kind": "Pod", "metadata": {"annotations": {"test/delay": "4s"}}, "spec": POD}
     with Grid(tmp_path / "grid", space, pod=slow).start() as grid:
         id_ = grid.hf.request(TEMPLATE, 4)
         until(lambda: len(space.names()) == 4, 20, what="all pods are there")

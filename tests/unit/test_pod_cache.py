@@ -240,6 +240,26 @@ def test_why_a_pod_went_is_known_although_no_look_saw_it_end(cache: PodCache, cl
     assert cache.causes() == {name(3): LossCause.DELETED}, "not for ever"
 
 
+def test_what_a_later_list_or_bookmark_lacks_has_gone_nobody_knows_why(cache: PodCache) -> None:
+    cache.replace(readings(pod(1, 5), pod(2, 6)), "9")
+    cache.replace(readings(pod(2, 6)), "11")
+    assert cache.causes() == {name(1): LossCause.UNKNOWN}
+    cache.add_created(pod(3, 12))
+    cache.advance("12")
+    assert cache.causes() == {name(1): LossCause.UNKNOWN, name(3): LossCause.UNKNOWN}
+
+
+def test_the_latest_end_of_a_name_counts(cache: PodCache, clock: Watch) -> None:
+    cache.replace(readings(pod(1, 5), pod(2, 6)), "9")
+    cache.apply("DELETED", pod(1, 10))
+    cache.apply("DELETED", pod(2, 11))
+    clock.now += CAUSE_SECONDS
+    cache.apply("ADDED", pod(1, 12, uid="again"))
+    cache.apply("DELETED", pod(1, 13, uid="again"))
+    clock.now += 1
+    assert cache.causes() == {name(1): LossCause.DELETED}
+
+
 def test_a_namesakes_end_says_nothing(cache: PodCache) -> None:
     cache.replace(readings(pod(1, 5, uid="new")), "9")
     cache.apply("DELETED", pod(1, 4, uid="old"))

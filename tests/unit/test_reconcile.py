@@ -23,6 +23,7 @@ from provisioner.model import (
     Fingerprint,
     Limits,
     Look,
+    LossCause,
     Machine,
     Outcome,
     Phase,
@@ -209,6 +210,16 @@ def test_nothing_is_planned_when_nothing_changed_and_nothing_is_due(bench: Bench
     before = bench.state.memory.signature()
     assert bench.reconciler.cycle(looks).plan is None
     assert bench.state.memory.signature() == before, "a quiet cycle writes nothing"
+
+
+def test_that_a_machine_went_is_planned_for_although_no_look_showed_it(bench: Bench) -> None:
+    bench.succeed(3)
+    looks = {name: place.observe(bench.clock.time, ()) for name, place in bench.places.items()}
+    bench.reconciler.cycle(looks)
+    bench.reconciler.cycle(looks)
+    assert bench.reconciler.cycle(looks).plan is None
+    told = replace(looks["pool"], causes={"hf-abcdefghij-000000": LossCause.DELETED})
+    assert bench.reconciler.cycle({**looks, "pool": told}).plan is not None
 
 
 def test_what_the_caps_leave_is_published_anew_when_only_they_change(bench: Bench) -> None:

@@ -272,6 +272,21 @@ def test_why_a_machine_ended_that_no_look_saw_ending(before: Slot, cause: LossCa
     assert reflected(before, said, snapshot(began=SEEN + 1)).cause is cause
 
 
+def test_what_was_seen_of_a_machine_is_better_than_that_it_went_nobody_knows_why() -> None:
+    said = replace(snapshot(), causes={name(0): LossCause.UNKNOWN})
+    after = reflected(evolve(SUCCEEDED, cause=LossCause.PREEMPTED), said, snapshot(began=SEEN + 1))
+    assert (after.verdict, after.cause) == (Verdict.LOST, LossCause.PREEMPTED)
+
+
+def test_a_machine_that_came_and_went_before_any_look_has_failed_after_two() -> None:
+    looks = [replace(snapshot(began=SEEN + at), causes={name(0): LossCause.DELETED}) for at in (0, 1)]
+    assert reflected(slot(), looks[0]).verdict is Verdict.OPEN
+    after = reflected(slot(), *looks)
+    assert (after.verdict, after.gone, after.failure, after.cause) == (
+        Verdict.FAILED, True, VANISHED, LossCause.DELETED
+    )  # fmt: skip
+
+
 def test_a_machine_that_reappears_was_never_absent() -> None:
     looks = [snapshot(), snapshot(machine(), began=SEEN + 1), snapshot(began=SEEN + 2)]
     after = reflected(SUCCEEDED, *looks)
