@@ -142,7 +142,8 @@ class DirectGke(Direct):
         ]
         self._cache.replace(readings, str(self._cluster.pods.version))
         foreign = frozenset(name for name in strangers if self._is_foreign(name))
-        return Snapshot(self.pool, now, self._cache.machines(now), foreign, self.spec)
+        machines = self._cache.machines(now)
+        return Snapshot(self.pool, now, machines, foreign, self.spec, causes=self._cache.causes())
 
     def _is_foreign(self, name: str) -> bool:
         pod = self._cluster.pods.get(self._namespace, name)
@@ -154,12 +155,14 @@ class DirectGke(Direct):
             "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "example/image:1"}]},
         }
         try:
-            self._cluster.create(self._namespace, document)
+            pod = self._cluster.create(self._namespace, document)
         except kube_errors.ApiError as error:
             refused = _refusal(error)
-            pod = self._cluster.pods.get(self._namespace, create.name)
-            exists = refused.reason == "AlreadyExists" and pod is not None
-            return None if exists and pod and self._is_ours_and_stays(pod) else refused.failure
+            known = self._cluster.pods.get(self._namespace, create.name)
+            if refused.reason != "AlreadyExists" or known is None or not self._is_ours_and_stays(known):
+                return refused.failure
+            pod = known
+        self._cache.add_created(pod.document)
         return None
 
     def _is_ours_and_stays(self, pod: Stored) -> bool:
