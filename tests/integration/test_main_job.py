@@ -104,6 +104,7 @@ def test_a_second_loop_stands_by_and_takes_over_when_the_first_is_killed(grid: P
     assert len(running(grid)) == 5
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_loop_with_0_after_the_action_in_hand(grid: Playground) -> None:
     id_ = grid.hf.request("GkePod", 40)
     until(lambda: len(grid.cloud()) >= 1, 30, every=0.005, what="creates have begun")

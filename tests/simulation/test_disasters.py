@@ -48,7 +48,7 @@ class Disasters(Laws):
 
 
 Disasters.TestCase.settings = settings(Laws.TestCase.settings, max_examples=max(1, STORIES // 2))
-TestDisasters = Disasters.TestCase
+TestDisasters = pytest.mark.slow(Disasters.TestCase)
 
 
 @pytest.mark.parametrize("switches", FLIPS, indirect=True)
