@@ -107,6 +107,8 @@ def test_a_pod_deleted_before_it_runs_is_replaced_and_one_deleted_later_is_lost(
             lambda: grid.hf.reclaimed(sorted(names)).get(name_of(id_, 3)) == 0, 20, every=0.2, what="the loss is told"
         )
         assert grid.hf.status(id_)["status"] == "complete", "a terminal answer stays"
+        # Its last second is told as none left.
+        until(lambda: name_of(id_, 3) not in space.names(), 20, what="it is gone")
         assert space.names() == names - {name_of(id_, 3)}, "HostFactory asks for more if it needs more"
 
 
