@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from provisioner.backends import BackendError
-from provisioner.model import AMBIGUOUS_ERRORS, Delete, DeleteReason, ErrorClass, Outcome, Phase
+from provisioner.model import AMBIGUOUS_ERRORS, Delete, DeleteReason, ErrorClass, Machine, Outcome, Phase
 from tests.contract.places import OTHER_REQUEST, PREFIX, REQUEST, Place, always
 from tests.waiting import until
 
@@ -201,12 +201,20 @@ def test_a_namesake_is_never_deleted(place: Place) -> None:
     before = place.until_seen(ONE)
     place.recreate(ONE)
     assert place.delete(ONE, before.fingerprint.uid).failure is None
-    after = until(
-        lambda: next((m for m in [place.look().machines.get(ONE)] if m and m.phase is Phase.RUNNING), None),
-        place.patience,
-    )
-    assert after is not None
-    assert before.fingerprint.differs(after.fingerprint)
+    namesake(place, before)
+
+
+def namesake(place: Place, before: Machine) -> Machine:
+    """The other machine of this name, once a look shows that it runs; looks may be late."""
+
+    def other() -> Machine | None:
+        seen = place.look().machines.get(ONE)
+        there = seen is not None and seen.phase is Phase.RUNNING and before.fingerprint.differs(seen.fingerprint)
+        return seen if there else None
+
+    found = until(other, place.patience, what="the namesake is seen")
+    assert found is not None
+    return found
 
 
 def test_force_ends_the_machine_that_is_meant_and_no_namesake(place: Place) -> None:
@@ -214,8 +222,7 @@ def test_force_ends_the_machine_that_is_meant_and_no_namesake(place: Place) -> N
     before = place.until_seen(ONE)
     place.recreate(ONE)
     assert place.delete(ONE, before.fingerprint.uid, force=True).failure is None
-    after = place.until_seen(ONE)
-    assert before.fingerprint.differs(after.fingerprint)
+    after = namesake(place, before)
     assert place.delete(ONE, after.fingerprint.uid, force=True).failure is None
     until(lambda: place.present() == set(), place.patience)
 
