@@ -272,6 +272,7 @@ def test_a_machine_that_somebody_deleted_is_absent(place: Place) -> None:
     place.until_seen(ONE)
     place.remove(ONE)
     place.until_gone(ONE)
+    assert place.look().machines == {}, "and it stays so"
 
 
 def test_foreign_machines_are_invisible_and_untouched(place: Place) -> None:

@@ -232,6 +232,7 @@ def test_what_happened_while_versions_expired_is_found_by_the_new_list(bench: Be
     bench.fault(Fault("watch_gone", limit=1))
     bench.wire.mend()
     until(lambda: list(look(backend)) == [name(2)], 10)
+    assert bench.lists() == 2, "the watch had nothing to tell of it"
 
 
 def test_a_silent_stream_is_dead_and_the_pool_unobserved_until_it_is_replaced(bench: Bench) -> None:
