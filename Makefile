@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: demo run test test-slow test-flips test-pubsub test-kube lint bench bench-kube bench-gce setup setup-test clean
+.PHONY: demo run test test-slow test-crowd test-flips test-pubsub test-kube lint bench bench-kube bench-gce setup setup-test clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -12,7 +12,8 @@ help:
 	@echo 'make demo   the main job on the embedded cloud, judged step by step (about a minute)'
 	@echo 'make run    the same cloud and loop, kept running for you to play with'
 	@echo 'make test   all tests but those below (under five minutes)'
-	@echo 'make test-slow   thousands of machines, many writers, and groups with each undocumented behaviour flipped (nine minutes)'
+	@echo 'make test-slow   thousands of machines, and groups with each undocumented behaviour flipped (ten minutes)'
+	@echo 'make test-crowd  many processes on one state directory (a minute and a half; with nothing else beside it)'
 	@echo 'make test-flips  all of make test with each undocumented behaviour flipped (eight times as long)'
 	@echo "make test-pubsub the tests on Google's Pub/Sub emulator (half a minute; needs a Cloud SDK that has it, and Java)"
 	@echo 'make test-kube   the tests on a real Kubernetes API server: builds it first, once per machine (ten minutes; needs Go and openssl)'
@@ -28,10 +29,14 @@ run: setup
 	@$(BIN)/provisioner demo --keep
 
 test: setup-test
-	env -u KUBEBUILDER_ASSETS -u TEST_KUBECONFIG $(BIN)/pytest -n auto --dist worksteal -m 'not pubsub and not slow' $(PYTEST_ARGS) $(TESTS)
+	env -u KUBEBUILDER_ASSETS -u TEST_KUBECONFIG $(BIN)/pytest -n auto --dist worksteal -m 'not pubsub and not slow and not crowd' $(PYTEST_ARGS) $(TESTS)
 
 test-slow: setup-test
 	env -u KUBEBUILDER_ASSETS -u TEST_KUBECONFIG $(BIN)/pytest -n auto --dist worksteal -m slow $(PYTEST_ARGS) $(TESTS)
+
+# One after the other: tests beside them would wait for processors longer than they wait for anything.
+test-crowd: setup-test
+	$(BIN)/pytest -m crowd $(PYTEST_ARGS) $(TESTS)
 
 test-flips: setup-test
 	@$(BIN)/python -m tests.switches | while read -r name; do \

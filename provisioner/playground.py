@@ -23,7 +23,9 @@ import hf_scripts
 CONFIG = Path(__file__).parent.parent / "config" / "demoinst"
 SCRIPTS = Path(hf_scripts.__file__).parent
 INSTANCE = "demoinst"
-START_SECONDS = 30.0
+START_SECONDS = 90.0
+"""A start takes about three seconds; on a machine that does much else at once, a minute."""
+
 CALL_SECONDS = 30.0
 STARTED = '"Provisioner started"'
 
@@ -185,6 +187,9 @@ class Playground:
 
     def start_loop(self) -> subprocess.Popen[str]:
         """A loop process; returns once its health page answers."""
+        log = self.logs / "run.log"
+        log.touch()
+        before = log.stat().st_size
         process = self.begin_loop()
         deadline = time.monotonic() + START_SECONDS
         while process.poll() is None and time.monotonic() < deadline:
@@ -192,8 +197,13 @@ class Playground:
             if self.url and self.loop_answers():
                 return process
             time.sleep(0.1)
-        words = (self.logs / "run.log").read_text().splitlines()[-1:]
-        raise PlaygroundError(f"The loop did not start; see {self.logs}/run.log, which ends: {''.join(words)}")
+        code = process.poll()
+        if code is None:
+            process.send_signal(signal.SIGABRT)  # Python's fault handler logs where each thread stands
+            process.wait()
+        why = f"did not answer within {START_SECONDS:.0f} s" if code is None else f"ended with {code}"
+        words = log.read_bytes()[before:].decode()
+        raise PlaygroundError(f"The loop {why}; {log} says:\n{words}")
 
     def begin_loop(self) -> subprocess.Popen[str]:
         """A loop process, not waited for: it may have to stand by."""
@@ -226,7 +236,7 @@ class Playground:
         with (self.logs / f"{command}.log").open("a") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "provisioner", command, *arguments],
-                env={**os.environ, **self.environment, **endpoints},
+                env={**os.environ, **self.environment, **endpoints, "PYTHONFAULTHANDLER": "1"},
                 stdout=out,
                 stderr=log,
                 text=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Generator, Iterator
@@ -49,6 +50,17 @@ def googles_schema(notes: Notes) -> Iterator[None]:
     """No answer of the simulated Compute API, during or before whatever test, is one that Google's API cannot give."""
     yield
     _hold(notes)
+
+
+@pytest.fixture(autouse=True)
+def log_as_before() -> Iterator[None]:
+    """A command that runs in this process logs to the stderr of its test, which is closed when the test ends."""
+    root = logging.getLogger()
+    handlers, level = [*root.handlers], root.level
+    yield
+    for handler in set(root.handlers) - set(handlers):
+        root.removeHandler(handler)
+    root.setLevel(level)
 
 
 def _hold(notes: Notes) -> None:

@@ -46,7 +46,7 @@ QUICK_PODS = PodTimings(
 """A whole life of a pod in half a second."""
 
 QUICK_WATCH = KubeTimes(
-    call=1.0,
+    call=3.0,
     silence=2.0,
     blind=0.3,
     first_look=5.0,

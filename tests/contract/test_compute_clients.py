@@ -14,8 +14,6 @@ from provisioner.simulator.world import Fault
 from tests.compute_clients import ABSENT, ApiLibrary, Client, CloudLibrary, Gcloud
 from tests.waiting import until
 
-pytestmark = pytest.mark.timeout(240)
-
 ZONAL = MigSpec(project="p", zone="us-central1-a", name="g")
 REGIONAL = MigSpec(project="p", region="europe-west1", name="r", list_results="PAGINATED")
 TIMINGS = {"call": 0, "operation": 0.1, "schedule": 0.1, "boot": 0.3, "delete": 0.2, "leave": 0.1}

@@ -14,10 +14,7 @@ from provisioner.simulator.compute_settings import MigSpec
 from provisioner.simulator.server import Simulator
 from tests.compute_clients import Gcloud
 
-pytestmark = [
-    pytest.mark.skipif(shutil.which("gcloud") is None, reason="needs gcloud"),
-    pytest.mark.timeout(240),
-]
+pytestmark = pytest.mark.skipif(shutil.which("gcloud") is None, reason="needs gcloud")
 
 SPEC = MigSpec(project="p", zone="us-central1-a", name="g")
 

@@ -78,8 +78,7 @@ while time.monotonic() < deadline:
 """
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.crowd
 def test_whoever_is_told_yes_is_recorded_and_whoever_is_told_no_is_not(tmp_path: Path) -> None:
     """Writers with short patience, some of them stopped for a while and some killed at any moment."""
     chance, state = random.Random(4), StateDir(tmp_path)

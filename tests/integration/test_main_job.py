@@ -14,7 +14,8 @@ from collections.abc import Iterator
 import pytest
 import requests
 
-from provisioner.playground import Playground
+from provisioner import playground
+from provisioner.playground import Playground, PlaygroundError
 from tests.waiting import until
 
 
@@ -116,6 +117,23 @@ def test_sigterm_ends_the_loop_with_0_after_the_action_in_hand(grid: Playground)
     assert complete(grid, id_)["status"] == "complete"
     assert made <= set(running(grid))
     assert grid.cloud_state()["calls"]["pods.create"] == 40, "no create was sent twice: its outcome was recorded"
+
+
+@pytest.mark.slow
+def test_a_loop_that_does_not_start_says_why(grid: Playground, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulator, loop = grid._processes
+    end(loop, signal.SIGTERM)
+    simulator.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(playground, "START_SECONDS", 8.0)
+    try:
+        with pytest.raises(PlaygroundError, match=r"did not answer within 8 s; .*run\.log says:\n") as late:
+            grid.start_loop()
+        assert "Fatal Python error: Aborted" in str(late.value), "where it stands"
+    finally:
+        simulator.send_signal(signal.SIGCONT)
+    (grid.config / "provisioner.yaml").write_text("pools: 7\n")
+    with pytest.raises(PlaygroundError, match=r"ended with 2; .*run\.log says:\n[^{]*provisioner\.yaml"):
+        grid.start_loop()
 
 
 def test_it_is_ready_only_after_a_complete_cycle_and_exports_every_pool(grid: Playground) -> None:

@@ -235,7 +235,7 @@ def test_a_result_that_does_not_come_is_left_to_the_looks(zonal: Bench, mode: st
 
 
 def test_operations_that_cannot_be_read_hold_up_a_look_once_and_not_each(zonal: Bench) -> None:
-    zonal.restarted(ComputeTimes(admission=0.1, call=1.0))
+    zonal.restarted(ComputeTimes(admission=0.1, call=3.0))
     zonal.cloud.set_faults(Fault("op_stuck"))
     for number in (1, 2, 3):
         assert failures(zonal.create(number)) == []

@@ -75,8 +75,7 @@ def test_a_lock_held_by_a_stopped_process_is_waited_for_and_its_holder_named(hf:
     assert hf.request() in hf.state.intent.read().requests
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.crowd
 def test_fifty_mixed_calls_at_once_for_a_minute(hf: HostFactory) -> None:
     """Beside a loop's part: it publishes and trims all the time."""
     known = hf.request("T2", 1)

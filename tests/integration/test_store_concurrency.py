@@ -86,7 +86,7 @@ def hammer(directory: Path, seconds: float, *, writers: int = 2, readers: int = 
     return {name: done for name, done, _ in results}
 
 
-@pytest.mark.slow
+@pytest.mark.crowd
 def test_two_writers_and_ten_readers_for_ten_seconds(tmp_path: Path) -> None:
     done = hammer(tmp_path, 10)
     intent = StateDir(tmp_path).intent.read()

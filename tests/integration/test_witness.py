@@ -93,7 +93,7 @@ def test_an_answer_that_is_wrong_fails_the_run(tmp_path: Path, workers: str) -> 
     (tmp_path / "test_lies.py").write_text(LYING_TESTS)
     options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-c", str(ROOT / "setup.cfg"), "-n", workers]
     command = [sys.executable, "-m", "pytest", *options, str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 1
     assert "3 passed, 3 errors" in done.stdout
     assert done.stdout.count(f"E       AssertionError: {LIED}.id: expected string, got 42") == 3

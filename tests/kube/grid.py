@@ -23,7 +23,7 @@ POOL = "gke-main"
 POD = {"terminationGracePeriodSeconds": 1, "containers": [{"name": "main", "image": "busybox"}]}
 ATTRIBUTES = {"type": ["String", "X86_64"], "ncpus": ["Numeric", "4"], "nram": ["Numeric", "8192"]}
 END_SECONDS = 60.0
-START_SECONDS = 30.0
+START_SECONDS = 90.0
 
 
 class Grid:

@@ -69,7 +69,6 @@ def test_a_name_that_a_foreign_pod_took_costs_one_slot_and_the_pod_is_left_alone
         assert space.uids() == {name_of(id_, 1): taken["metadata"]["uid"]}
 
 
-@pytest.mark.timeout(200)
 def test_a_quota_of_50_with_100_wanted_is_50_machines_and_50_failures_in_the_quotas_words(
     space: Space, proxy: Proxy, tmp_path: Path
 ) -> None:
@@ -126,7 +125,6 @@ def test_an_evicted_machine_is_lost_and_told_with_the_seconds_left(space: Space,
         until(lambda: any(line.get("cause") == "evicted" for line in grid.journal()), 10, what="the journal says why")
 
 
-@pytest.mark.timeout(300)
 def test_an_api_server_that_is_killed_for_20_seconds_in_mid_creation_doubles_loses_and_deletes_nothing(
     cluster: Cluster, space: Space, tmp_path: Path
 ) -> None:
@@ -238,7 +236,6 @@ def test_pods_that_no_node_takes_fail_in_the_schedulers_words(space: Space, tmp_
         until(lambda: space.names() == set(), 20, what="the remains are deleted")
 
 
-@pytest.mark.timeout(200)
 def test_machines_of_a_node_that_is_gone_are_lost(cluster: Cluster, space: Space, tmp_path: Path) -> None:
     cluster.add_node("doomed", doomed="yes")
     pod = {**POD, "nodeSelector": {"doomed": "yes"}}

@@ -29,7 +29,6 @@ def bursts(proxy: Proxy, method: str) -> list[list[float]]:
     return groups
 
 
-@pytest.mark.timeout(200)
 def test_a_server_that_takes_40_calls_a_second_gets_every_machine_made_and_deleted_once(
     space: Space, proxy: Proxy, tmp_path: Path
 ) -> None:
