@@ -86,7 +86,7 @@ def _unchanged(slot: Slot, machine: Machine) -> bool:
 def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, began: Began) -> None:
     if slot.verdict not in OWNED:
         _remains(draft, record, slot, machine)
-    elif slot.seen and slot.fingerprint.differs(machine.fingerprint):
+    elif slot.ran is not None and slot.fingerprint.differs(machine.fingerprint):
         _end(draft, record, slot, REPLACED, machine.cause or LossCause.UNKNOWN)
     elif machine.phase is Phase.GONE:
         _end(draft, record, _applied(slot), machine.failure or ENDED, machine.cause or LossCause.UNKNOWN)
@@ -117,7 +117,8 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, b
         submitted=_submitted(slot),
         absent=None,
         ran=draft.now if runs else slot.ran,
-        fingerprint=_merged(slot.fingerprint, machine.fingerprint),
+        # Until one runs there may be several: each attempt of a group is another instance.
+        fingerprint=machine.fingerprint if slot.ran is None else _merged(slot.fingerprint, machine.fingerprint),
         # What HF was told of a machine that runs is never told differently.
         ip=slot.ip if slot.ran is not None else machine.ip,
         public_ip=slot.public_ip if slot.ran is not None else machine.public_ip,

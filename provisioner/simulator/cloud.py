@@ -24,7 +24,16 @@ MODES = frozenset(
     | {"denied", "hang", "list_error", "lost_response", "no_watchlist", "throttled", "unavailable"}
     | {"watch_cut", "watch_gone"}
     # of instances and their groups, of operations, and on the way to the Compute API
-    | {"attempt_error", "ip_exhausted", "mig_gone", "no_ip", "preemption", "stuck_provisioning", "stuck_stopping"}
+    | {
+        "attempt_error",
+        "false_start",
+        "ip_exhausted",
+        "mig_gone",
+        "no_ip",
+        "preemption",
+        "stuck_provisioning",
+        "stuck_stopping",
+    }
     | {"abandoned", "deleted", "name_taken", "paginated", "recreated", "repairs", "resized", "size_limit", "stopped"}
     | {"op_error", "op_gone", "op_stuck", "precondition"}
     | {"empty_page", "http_error", "list_lag", "moved_page", "partial_list", "reset", "token_expired", "unknown_words"}

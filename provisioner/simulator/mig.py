@@ -9,6 +9,7 @@ stockout      no capacity; ``code`` (ZONE_RESOURCE_POOL_EXHAUSTED), also ``…_W
 quota         QUOTA_EXCEEDED with quotaInfo; ``limit`` (500), ``metric`` (the family's CPUs)
 ip_exhausted  IP_SPACE_EXHAUSTED
 attempt_error any other: ``code`` (INTERNAL_ERROR), ``message``
+false_start   no capacity, as the MIG learns ``seconds`` (5) after the VM shows as PROVISIONING
 name_taken    a VM outside the MIG takes the name just before: RESOURCE_ALREADY_EXISTS, until it goes
 ============= ==========================================================================================
 
@@ -44,7 +45,7 @@ from provisioner.simulator.operations import (
     Operations,
     timestamp,
 )
-from provisioner.simulator.vms import Shelf, Vm, Vms
+from provisioner.simulator.vms import STARTING, Shelf, Vm, Vms
 from provisioner.simulator.world import Fault, World
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -257,7 +258,23 @@ class Mig:
             member.vm = self.vms.insert(self.spec, member.zone, member.name, like=self._identity(member))
             member.vm.watcher = lambda vm: self._noticed(member, vm)
             self._show(member)
+            if fault := self.world.strikes("false_start", member.name, self.spec.name, member.zone):
+                seconds = float(fault.params.get("seconds", 5.0))
+                self.world.after(seconds, partial(self._give_up, member, member.vm))
         elif member.action == "DELETING":
+            self._leave(member)
+        else:
+            self._log_failed(member, error)
+            self._fail(member, error)
+
+    def _give_up(self, member: Member, vm: Vm) -> None:
+        """There is no room for a VM that has been begun."""
+        if member.vm is not vm or vm.status not in STARTING:
+            return
+        error = _stockout(self.spec.project, member.zone, "ZONE_RESOURCE_POOL_EXHAUSTED")
+        member.vm = None
+        self.vms.withdraw(vm, _insert_error(error))
+        if member.action == "DELETING":
             self._leave(member)
         else:
             self._fail(member, error)
@@ -270,7 +287,6 @@ class Mig:
         member.failures += 1
         self.errors.append(self._error_row(member, error))
         self._show(member)
-        self._log_failed(member, error)
         gap = min(self.timings.retry_first * 2.0 ** (member.failures - 1), self.timings.retry_last)
         self._schedule(member, gap)
 
@@ -278,8 +294,7 @@ class Mig:
         """An insert that came to nothing is two entries all the same."""
         path = f"projects/{self.spec.project}/zones/{member.zone}/instances/{member.name}"
         operation = self.vms.audit.begin("instances.insert", path)
-        failed = OperationError(str(error["code"]), str(error["message"]), 503)
-        self.vms.audit.end("instances.insert", path, operation, failed)
+        self.vms.audit.end("instances.insert", path, operation, _insert_error(error))
 
     def _obstacle(self, member: Member) -> Document | None:
         """Why the member's VM cannot be inserted now, as an entry of ``lastAttempt.errors``."""
@@ -460,6 +475,10 @@ def _invalid(message: str) -> ApiError:
 
 def _failed(member: Member, code: str, message: str) -> Document:
     return {"code": code, "message": f"Instance '{member.name}' creation failed: {message}"}
+
+
+def _insert_error(error: Document) -> OperationError:
+    return OperationError(str(error["code"]), str(error["message"]), 503)
 
 
 def _stockout(project: str, zone: str, code: str) -> Document:

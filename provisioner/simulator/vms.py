@@ -23,11 +23,13 @@ from functools import partial
 
 from provisioner.simulator.audit import Audit
 from provisioner.simulator.compute_settings import MigSpec, Switches, Timings
-from provisioner.simulator.operations import BASE, Document, timestamp
+from provisioner.simulator.operations import BASE, Document, OperationError, timestamp
 from provisioner.simulator.world import World
 
 STAGING_SHARE = 0.3
 """Part of the boot time after which a VM is STAGING; no public number, any would do."""
+
+STARTING = ("PROVISIONING", "STAGING")
 
 FIRST_ADDRESS = int(ipaddress.IPv4Address("10.128.0.2"))
 
@@ -122,7 +124,7 @@ class Vm:
     @property
     def live(self) -> bool:
         """On its way to RUNNING, or there."""
-        return self.status in ("PROVISIONING", "STAGING", "RUNNING")
+        return self.status == "RUNNING" or self.status in STARTING
 
 
 @dataclass
@@ -193,6 +195,11 @@ class Vms:
         delay = self.world.lognormal(*(self.timings.delete_spot if spot else self.timings.delete))
         self.world.after(min(delay, self.timings.delete_cap), lambda: self._remove(vm))
 
+    def withdraw(self, vm: Vm, error: OperationError) -> None:
+        """Take away a VM that cannot be made after all."""
+        self._ended(vm, "insert", error)
+        self._remove(vm)
+
     def stop(self, vm: Vm) -> None:
         """Stop a VM that stays as TERMINATED."""
         if vm.live:
@@ -226,7 +233,7 @@ class Vms:
         self._next_address = FIRST_ADDRESS
 
     def _run(self, vm: Vm) -> None:
-        if vm.status not in ("PROVISIONING", "STAGING"):
+        if vm.status not in STARTING:
             return
         vm.started = self.world.wall()
         hidden = self.world.strikes("no_ip", vm.name, vm.spec.name, vm.zone)
@@ -279,11 +286,11 @@ class Vms:
     def _begin(self, vm: Vm, method: str) -> None:
         vm.logged[method] = self.audit.begin(f"instances.{method}", vm.path, vm.id)
 
-    def _ended(self, vm: Vm, method: str) -> None:
+    def _ended(self, vm: Vm, method: str, error: OperationError | None = None) -> None:
         """Log the end of what was begun, if it was."""
         operation = vm.logged.pop(method, "")
         if operation:
-            self.audit.end(f"instances.{method}", vm.path, operation, instance=vm.id)
+            self.audit.end(f"instances.{method}", vm.path, operation, error, instance=vm.id)
 
     def _address(self, name: str) -> str:
         """An internal IP: one that a VM of another name gave back if there is one, as in subnets, else a new one."""

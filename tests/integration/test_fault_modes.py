@@ -78,6 +78,9 @@ def refused(status: int) -> Fault:
     return Fault("http_error", f".*{CREATES}", limit=1, params={"status": status})
 
 
+FALSE_START = Fault("false_start", params={"seconds": 10})
+"""Each attempt is another VM, and looks see some of them."""
+
 STOCK = "ZONE_RESOURCE_POOL_EXHAUSTED"
 BLIND = "could not be seen"
 
@@ -95,6 +98,7 @@ CASES = [
         *(ERROR, 2, f"{STOCK}_WITH_DETAILS", (2,), (2,)),
     ),
     Case("F1 a stock-out that ends", (Fault("stockout", limit=3, params={"code": "INSUFFICIENT_CAPACITY"}),)),
+    Case("F1 a stock-out whose attempts show a VM", (FALSE_START,), ERROR, 0, STOCK, (2,), (2,)),
     Case("F2 a quota", (Fault("quota"),), ERROR, 0, "Quota 'N2_CPUS' exceeded", (2,), (2,)),
     Case("F3 no addresses", (Fault("ip_exhausted"),), ERROR, 0, "IP_SPACE_EXHAUSTED", (2,), (2,)),
     Case("F3 an attempt that fails once", (Fault("attempt_error", limit=1),)),

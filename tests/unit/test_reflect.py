@@ -171,6 +171,17 @@ def test_the_same_machine_or_another_of_its_name(known: Fingerprint, seen: Finge
     assert (after.failure == REPLACED) is not same
 
 
+def test_what_comes_before_a_machine_runs_may_be_one_attempt_after_the_other() -> None:
+    attempts = [machine(phase=Phase.PENDING, fingerprint=Fingerprint(uid=uid)) for uid in ("1", "", "2")]
+    looks = [snapshot(attempt, began=SEEN + at) for at, attempt in enumerate(attempts)]
+    trying = reflected(slot(), *looks)
+    assert (trying.verdict, trying.fingerprint) == (Verdict.OPEN, Fingerprint(uid="2"))
+    ran = reflected(trying, snapshot(machine(fingerprint=Fingerprint(uid="3", ip="10.0.0.3")), began=SEEN + 5))
+    assert (ran.ran is not None, ran.fingerprint) == (True, Fingerprint(uid="3", ip="10.0.0.3"))
+    again = reflected(ran, snapshot(machine(fingerprint=Fingerprint(uid="4")), began=SEEN + 6))
+    assert again.failure == REPLACED
+
+
 def test_a_value_once_known_is_compared_even_after_a_look_without_it() -> None:
     known = running(0, Verdict.SUCCEEDED, fingerprint=Fingerprint(uid="1", ip="10.0.0.1"))
     without = snapshot(machine(fingerprint=Fingerprint(uid="1")))
