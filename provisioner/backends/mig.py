@@ -212,7 +212,10 @@ class MigBackend:
             for chunk in _chunks([(url, delete) for url, delete in named if ("/" in url) is addressed])
         ]
         self._observer.expect_change([delete.name for delete in there])
-        return _in_order(outcomes + run_calls(calls, workers=WORKERS, may_start=may_start), deletes)
+        # The list may have taken longer than calls may be begun: some begin all the same, or none ever would.
+        ready = iter(range(WORKERS))
+        outcomes += run_calls(calls, workers=WORKERS, may_start=lambda: next(ready, None) is not None or may_start())
+        return _in_order(outcomes, deletes)
 
     def close(self) -> None:
         """End a look that waits; close the connections."""

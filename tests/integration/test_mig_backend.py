@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner.backends import BackendError
+from provisioner.backends import BackendError, mig
 from provisioner.backends.compute_reads import ComputeTimes
 from provisioner.backends.mig import MigBackend, request_id
 from provisioner.backends.resolver import Resolver
@@ -89,6 +89,18 @@ def test_looks_do_not_follow_each_other_at_once_however_often_they_are_asked_for
     backend.observe(1.0, ())
     assert time.monotonic() - begun > 0.4
     backend.close()
+
+
+def test_some_deletes_begin_however_long_their_list_took(zonal: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group whose list always takes longer than calls may be begun would never shrink."""
+    monkeypatch.setattr(mig, "CHUNK", 1)
+    zonal.create(*range(mig.WORKERS + 2))
+    machines = zonal.running(mig.WORKERS + 2).machines.values()
+    deletes = [Delete(one.name, "m", DeleteReason.RETURNED, one.fingerprint.uid) for one in machines]
+    in_time = iter([True])
+    assert len(zonal.backend.delete(deletes, lambda: next(in_time, False))) == mig.WORKERS
+    assert zonal.calls(DELETES) == mig.WORKERS
+    assert zonal.backend.delete(deletes, lambda: False) == []
 
 
 def test_the_end_of_the_loop_does_not_wait_for_a_look(zonal: Bench) -> None:
