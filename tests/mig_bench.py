@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socketserver
 import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -122,17 +124,22 @@ def failures(outcomes: Sequence[Outcome]) -> list[ErrorClass]:
 
 
 class OddServer:
-    """Answers every request with 200 and the same body."""
+    """Answers every request with 200 and the same body, with a pause before each of its bytes."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, pause: float = 0.0) -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
-        answer = head + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+        head += f"Content-Length: {len(body)}\r\n\r\n".encode()
+        pieces = [bytes([byte]) for byte in body] if pause else [body]
 
         class Answer(socketserver.StreamRequestHandler):
             def handle(self) -> None:
                 while self.rfile.readline().strip():
                     pass
-                self.wfile.write(answer)
+                self.wfile.write(head)
+                with suppress(OSError):
+                    for piece in pieces:
+                        time.sleep(pause)
+                        self.wfile.write(piece)
 
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answer)
 

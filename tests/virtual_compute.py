@@ -7,6 +7,7 @@ of ours. So an hour of trouble is told in moments, and the same each time.
 from __future__ import annotations
 
 import asyncio
+import io
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -15,6 +16,7 @@ from unittest.mock import patch
 from urllib.parse import parse_qsl, urlsplit
 
 import requests
+import urllib3
 from requests.adapters import HTTPAdapter
 
 from provisioner.simulator import compute_http
@@ -123,5 +125,5 @@ def _response(request: requests.PreparedRequest, status: int, text: str) -> requ
     response.request = request
     response.headers["Content-Type"] = "application/json; charset=UTF-8"
     response.encoding = "utf-8"
-    response._content = text.encode()
+    response.raw = urllib3.HTTPResponse(io.BytesIO(text.encode()), status=status, preload_content=False)
     return response

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import google.auth.credentials
+import requests
 from google.auth.transport.requests import AuthorizedSession
 from requests.adapters import HTTPAdapter
 
@@ -30,6 +31,9 @@ ENDPOINT = "https://compute.googleapis.com"
 
 PAGE = 500
 """The most a page of Compute holds."""
+
+PIECE = 65536
+"""Most bytes of an answer that are taken at once."""
 
 SAME_PAGE = 3
 """How often a page may be empty and name itself as the next, before the look is given up."""
@@ -210,13 +214,14 @@ class ComputeReads:
     def _call(self, method: str, path: str, params: Mapping[str, str], deadline: float, kind: str = "") -> Json:
         """One answer, a JSON object of the ``kind`` that is expected."""
         self._budget.take(deadline)
-        left = deadline - time.monotonic()
+        left = min(deadline - time.monotonic(), self.times.call)
         if left <= 0:
             raise BackendError(ErrorClass.TIMEOUT, f"{path}: no time is left")
         try:
-            timeout = (min(self.times.connect, left), min(self.times.call, left))
-            answer = self._session.request(method, self._url + path, params=params, timeout=timeout)
-            content = answer.content
+            timeout = (min(self.times.connect, left), left)
+            deadline = time.monotonic() + left
+            with self._session.request(method, self._url + path, params=params, timeout=timeout, stream=True) as answer:
+                content = _whole(answer, deadline, path)
         except CALL_ERRORS as error:
             raise of_exception(error) from error
         try:
@@ -224,7 +229,7 @@ class ComputeReads:
         except ValueError:
             body = None
         if answer.status_code != 200:
-            raise self._refusal(raised(http_error(answer.status_code, body, answer.text)))
+            raise self._refusal(raised(http_error(answer.status_code, body, content.decode(errors="replace"))))
         if not isinstance(body, dict) or (kind and body.get("kind") != kind):
             raise BackendError(ErrorClass.UNAVAILABLE, f"{path}: not {kind or 'a JSON object'}: {content[:80]!r}")
         return body
@@ -233,6 +238,16 @@ class ComputeReads:
         if error.failure.error is ErrorClass.THROTTLED:
             self._budget.refused()
         return error
+
+
+def _whole(answer: requests.Response, deadline: float, path: str) -> bytes:
+    """The body. The time-out of requests is for each piece of it, however many there are."""
+    pieces = []
+    while piece := answer.raw.read1(PIECE, decode_content=True):
+        pieces.append(piece)
+        if time.monotonic() > deadline:
+            raise BackendError(ErrorClass.TIMEOUT, f"{path}: the answer has not ended in time")
+    return b"".join(pieces)
 
 
 def _by_name(items: list[Json]) -> dict[str, Json]:

@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 
 UNRESOLVED = Failure(ErrorClass.OTHER, "The instance's name does not resolve yet.")
 
+Entries = Mapping[str, Mapping[str, Json]]
+"""The instances of a look, by zone and name."""
+
 MEMBERS_SECONDS = 300.0
 """A quiet group's members are listed so often all the same: one may leave just as another comes."""
 
@@ -100,13 +103,13 @@ class GroupObserver:
         group = groups.items.get(self._place.group)
         self._zones |= zones(group or {}, self._place.zone)
         lists = self._instances(now, deadline)
-        entries = lists[0].items if len(lists) == 1 else {name: i for found in lists for name, i in found.items.items()}
+        entries = {zone: found.items for zone, found in lists.items()}
         if group is None:
             self._must_be_deleted(entries)
         self._follow(group, entries, now, deadline)
         return Snapshot(
             pool=self._pool.name,
-            began=min(groups.began, *(found.began for found in lists)),
+            began=min(groups.began, *(found.began for found in lists.values())),
             machines=self._published({name: seen.machine for name, seen in self._seen.items()}, refused),
             foreign=frozenset(name for name in strangers if name in self.members and name not in self._seen),
             spec=self._spec,
@@ -114,7 +117,7 @@ class GroupObserver:
             problems=self._problems,
         )
 
-    def _follow(self, group: Json | None, entries: Mapping[str, Json], now: float, deadline: float) -> None:
+    def _follow(self, group: Json | None, entries: Entries, now: float, deadline: float) -> None:
         """Bring what is remembered in line with the lists."""
         if group is None:
             members: Mapping[str, Member] = {}
@@ -125,14 +128,14 @@ class GroupObserver:
         ours = {name: member for name, member in members.items() if self._shape.fullmatch(name)}
         self._compare(members, entries)
         self._say([*self._settings(group), *self._doings_of_others(members, ours)])
-        self._seen = {name: self._judged(member, entries.get(name), now) for name, member in ours.items()}
+        self._seen = {name: self._judged(member, _entry(entries, member), now) for name, member in ours.items()}
         self.members = members
         if group is None:
             self._listed = float("-inf")
         else:
             self._had, self._spec, self._listed = ours.keys(), spec(group), time.monotonic()
 
-    def _quiet(self, group: Json, entries: Mapping[str, Json]) -> bool:
+    def _quiet(self, group: Json, entries: Entries) -> bool:
         """The shared lists prove that every machine is as it was: the group is done, the instances run unchanged."""
         return (
             time.monotonic() > self._restless_until
@@ -140,27 +143,28 @@ class GroupObserver:
             and settled(group, len(self.members))
             and spec(group) == self._spec
             and all(
-                seen.machine.phase is Phase.RUNNING and entries.get(name) == seen.entry
-                for name, seen in self._seen.items()
+                seen.machine.phase is Phase.RUNNING and _entry(entries, seen.member) == seen.entry
+                for seen in self._seen.values()
             )
         )
 
     def _newer(self, shared: SharedList, now: float, deadline: float) -> Listing:
         return shared.newer(self._pool.name, now, pace=self._pool.observe_seconds, deadline=deadline)
 
-    def _instances(self, now: float, deadline: float) -> list[Listing]:
-        """The instances of all zones, at the same time; the first zone that fails fails them all."""
-        lists = [self._project.instances(zone) for zone in sorted(self._zones)]
-        if len(lists) == 1:
-            return [self._newer(lists[0], now, deadline)]
+    def _instances(self, now: float, deadline: float) -> Mapping[str, Listing]:
+        """The instances by zone, of all zones at the same time; the first zone that fails fails them all."""
+        lists = {zone: self._project.instances(zone) for zone in sorted(self._zones)}
         if not lists:
             raise self._absent()
+        if len(lists) == 1:
+            return {zone: self._newer(shared, now, deadline) for zone, shared in lists.items()}
         with ThreadPoolExecutor(len(lists), thread_name_prefix="zone") as pool:
-            return list(pool.map(lambda shared: self._newer(shared, now, deadline), lists))
+            found = pool.map(lambda shared: self._newer(shared, now, deadline), lists.values())
+            return dict(zip(lists, found, strict=True))
 
-    def _must_be_deleted(self, entries: Mapping[str, Json]) -> None:
+    def _must_be_deleted(self, entries: Entries) -> None:
         """A group that no list shows was deleted if all instances that it had are gone; else the look has failed."""
-        if not self._had or self._had & entries.keys():
+        if not self._had or any(self._had & found.keys() for found in entries.values()):
             raise self._absent()
 
     def _absent(self) -> BackendError:
@@ -221,7 +225,7 @@ class GroupObserver:
         else:
             yield from (finding.text for finding in group_findings(self._pool, group))
 
-    def _compare(self, members: Mapping[str, Member], entries: Mapping[str, Json]) -> None:
+    def _compare(self, members: Mapping[str, Member], entries: Entries) -> None:
         """What someone else did since the look before, as far as two looks tell."""
         for name, seen in self._seen.items():
             member = members.get(name)
@@ -229,7 +233,7 @@ class GroupObserver:
                 self._strays.add(name)
             elif member is not None and member.action == "DELETING" and seen.machine.phase is Phase.RUNNING:
                 self._taken.add(name)
-        self._strays = {name for name in self._strays - members.keys() if _runs(entries.get(name))}
+        self._strays = {name for name in self._strays - members.keys() if _runs(entries, name)}
         self._taken = self._taken & members.keys() - self._asked
         self._asked &= members.keys()
 
@@ -251,8 +255,15 @@ class GroupObserver:
         self._problems = tuple(problems)
 
 
-def _runs(entry: Json | None) -> bool:
-    return entry is not None and entry.get("status") == "RUNNING"
+def _entry(entries: Entries, member: Member) -> Json | None:
+    """A member's own instance. Names are unique in a zone only: another may have one of this name."""
+    if member.zone:
+        return entries.get(member.zone, {}).get(member.name)
+    return next((found[member.name] for found in entries.values() if member.name in found), None)
+
+
+def _runs(entries: Entries, name: str) -> bool:
+    return any(name in found and found[name].get("status") == "RUNNING" for found in entries.values())
 
 
 def read_members(reads: ComputeReads, place: Place, deadline: float) -> dict[str, Member]:

@@ -416,6 +416,55 @@ def test_an_answer_of_another_shape_fails_a_delete(body: bytes) -> None:
         backend.close()
 
 
+def test_an_answer_that_drips_ends_with_its_time_not_with_its_last_byte() -> None:
+    with OddServer(b" " * 1000, pause=0.1) as address:
+        backend = MigBackend(pool(address), prefix="hf", times=ComputeTimes(call=1.0))
+        with pytest.raises(BackendError) as raised:
+            backend.observe(1.0, ())
+        assert raised.value.failure.error is ErrorClass.TIMEOUT
+        assert "has not ended in time" in raised.value.failure.text
+        backend.close()
+
+
+def test_looks_keep_their_connections(zonal: Bench) -> None:
+    zonal.look()
+    pools = zonal.backend._project.reads._session.get_adapter(zonal.cloud.url).poolmanager.pools
+    (key,) = pools.keys()
+    connections = pools[key]
+    before = connections.num_requests
+    for _ in range(5):
+        zonal.look()
+    assert connections.num_requests >= before + 10
+    assert connections.num_connections <= 2
+
+
+def test_a_namesake_in_another_zone_of_the_region_is_none_of_ours() -> None:
+    with Bench(REGIONAL) as bench:
+        bench.create(1, 2, 3)
+        before = bench.running(3).machines
+        vms = bench.cloud.groups.vms
+        ours = {name(number): vms.named(name(number))[0].zone for number in (1, 2, 3)}
+        for zone in REGIONAL.all_zones:
+            for one in [one for one, own in ours.items() if own != zone]:
+                bench.cloud.do(lambda zone=zone, one=one: vms.insert(REGIONAL, zone, one))
+        assert bench.look().machines == before
+        bench.restarted()
+        assert bench.look().machines == before
+
+
+def test_a_member_outside_the_zones_that_the_group_names_is_seen() -> None:
+    """Its distribution policy was changed meanwhile."""
+    with Bench(REGIONAL) as bench:
+        bench.create(1)
+        before = bench.running(1).machines[name(1)]
+        (own,) = {vm.zone for vm in bench.cloud.groups.vms.named(name(1))}
+        group = bench.cloud.groups.mig(PROJECT, REGIONAL.scope, REGIONAL.name)
+        others = tuple(zone for zone in REGIONAL.all_zones if zone != own)
+        bench.cloud.do(lambda: setattr(group, "spec", replace(group.spec, zones=others)))
+        bench.restarted()
+        until(lambda: bench.machine(name(1)) == before, 10, what="its zone is listed, too")
+
+
 def test_nobody_at_the_address() -> None:
     with OddServer(b"") as address:
         pass
