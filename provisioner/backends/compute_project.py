@@ -75,10 +75,10 @@ class SharedList:
 class Project:
     """One project, as one set of credentials sees it. Calls nothing by itself."""
 
-    def __init__(self, pool: MigPool, *, prefix: str, calls_per_minute: int, times: ComputeTimes) -> None:
-        """``pool``: any of the project's pools."""
+    def __init__(self, pool: MigPool, *, prefix: str, budget: CallBudget, times: ComputeTimes) -> None:
+        """``pool``: any of the project's pools with these credentials."""
         self.times = times
-        self.budget = CallBudget(calls_per_minute, times.window)
+        self.budget = budget
         self._pool, self._prefix = pool, prefix
         self._lock = threading.Lock()
         self._connected: ComputeReads | None = None
@@ -129,11 +129,16 @@ class Projects:
     def __init__(self, *, prefix: str, settings: Compute | None = None, times: ComputeTimes = USUAL_TIMES) -> None:
         self._prefix, self._settings, self._times = prefix, settings or Compute(), times
         self._known: dict[tuple[str, ...], Project] = {}
+        self._budgets: dict[tuple[str, str], CallBudget] = {}
+        """By address and project: Compute counts all of a project's calls, whoever makes them."""
 
     def of(self, pool: MigPool) -> Project:
         """The project of a pool, the same for all pools that reach it the same way."""
-        key = (Place.of(pool).root, pool.project, str(pool.credentials))
+        place = Place.of(pool).root, pool.project
+        key = (*place, str(pool.credentials))
         if key not in self._known:
-            calls = self._settings.calls_per_minute
-            self._known[key] = Project(pool, prefix=self._prefix, calls_per_minute=calls, times=self._times)
+            if place not in self._budgets:
+                self._budgets[place] = CallBudget(self._settings.calls_per_minute, self._times.window)
+            budget = self._budgets[place]
+            self._known[key] = Project(pool, prefix=self._prefix, budget=budget, times=self._times)
         return self._known[key]

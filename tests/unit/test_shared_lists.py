@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -114,6 +115,15 @@ def test_pools_of_one_project_share_and_others_do_not() -> None:
     other = MigPool(name="c", project="q", zone="us-central1-a", group="g")
     assert projects.of(pool) is projects.of(same)
     assert projects.of(pool) is not projects.of(other)
+    assert projects.of(pool).budget is not projects.of(other).budget
+
+
+def test_a_project_has_one_budget_of_calls_whoever_makes_them() -> None:
+    projects = Projects(prefix="hf")
+    pool = MigPool(name="a", project="p", zone="us-central1-a", group="g")
+    other = pool.model_copy(update={"name": "b", "credentials": Path("/other/key.json")})
+    assert projects.of(pool) is not projects.of(other)
+    assert projects.of(pool).budget is projects.of(other).budget
 
 
 def test_a_reading_that_takes_longer_than_the_pace_serves_all_who_waited_for_it(
