@@ -144,7 +144,7 @@ def parse(data: bytes, published: datetime | None = None) -> Hint | None:
         part = f"{bool(operation.get('first')):d}{bool(operation.get('last')):d}"
         key = "/".join((str(entry["insertId"]), str(operation.get("id", "")), part))
         timestamp = str(entry.get("timestamp", ""))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MalformedError(f"{type(error).__name__}: {error}") from error
     kind = next((kind for end, kind in METHODS.items() if f".{method}".endswith(f".{end}")), None)
     _, found, instance = resource.partition("/instances/")

@@ -165,6 +165,7 @@ def test_other_entries_are_no_hint(entry: dict[str, Any]) -> None:
         b'{"protoPayload": {"methodName": "m"}, "insertId": "x"}',
         b'{"protoPayload": {"methodName": "m", "resourceName": "r", "status": "bad"}, "insertId": "x"}',
         b'{"protoPayload": {"methodName": "m", "resourceName": "r"}}',
+        pytest.param(b"[" * 100_000, id="nested deeply"),
     ],
 )
 def test_anything_else_is_malformed_and_nothing_worse(message: bytes) -> None:
