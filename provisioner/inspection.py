@@ -43,6 +43,7 @@ def status(state: StateDir) -> dict[str, Any]:
         "requests": [],
         "returns": [],
         "stuck": [],
+        "memory_lost": memory is None and state.memory.existed(),
         "brake": None,
         "problems": state.notes.read(),
         "unlisted": [],
@@ -105,7 +106,7 @@ def status_is_fine(document: Document) -> bool:
     """Nothing here asks for a person."""
     aside = any(request["set_aside"] for request in document["requests"])
     unseen = any(note.startswith(UNSEEN) for notes in document["problems"].values() for note in notes)
-    return not (document["brake"] or document["stuck"] or aside or unseen)
+    return not (document["brake"] or document["memory_lost"] or document["stuck"] or aside or unseen)
 
 
 def status_text(document: Document) -> str:
@@ -117,6 +118,8 @@ def status_text(document: Document) -> str:
         f"Provisioner {document['provisioner']} in {document['state_directory']}",
         f"  loop {ran}, epoch {loop.get('epoch', 0)}; intent generation {document['generation']}",
     ]
+    if document["memory_lost"]:
+        lines.append("  MEMORY LOST: memory.json is missing although it was written; see: provisioner recover")
     if document["brake"]:
         lines += [
             f"  BRAKE {document['brake']['reason']}: {document['brake']['detail']}",

@@ -230,9 +230,10 @@ def _config(path: str, values: Mapping[str, object]) -> tuple[ProviderConfig, li
 
     def text(key: str, default: str = "") -> str:
         value = left.pop(key, None)
-        if value is None or isinstance(value, str):
+        if value is None or (isinstance(value, str) and value.isprintable()):
             return value or default
-        mistakes.append(Mistake(path, key, expected("a text", value)))
+        words = "printable characters" if isinstance(value, str) else "a text"
+        mistakes.append(Mistake(path, key, expected(words, value)))
         return default
 
     def number(key: str) -> float | None:

@@ -111,6 +111,17 @@ def test_status_shows_requests_and_a_latched_brake_is_a_problem(site: Path, caps
     assert "BRAKE memory_lost: memory.json was lost." in capsys.readouterr().out
 
 
+def test_status_says_that_memory_is_lost(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["init"])
+    state = StateDir(site / "work")
+    state.memory.write(Memory(provisioner="demoinst"))
+    assert run(["status"]) == 0
+    assert "MEMORY LOST" not in capsys.readouterr().out
+    Path(state.memory.path).unlink()
+    assert run(["status"]) == 1
+    assert "MEMORY LOST: memory.json is missing although it was written" in capsys.readouterr().out
+
+
 def test_status_shows_what_is_wrong_with_a_pool(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(["init"])
     StateDir(site / "work").notes.write({"mig-a": ["someone else shrinks the group"]})

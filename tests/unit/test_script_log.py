@@ -63,6 +63,12 @@ def test_the_configured_level_is_kept(tmp_path: Path, configured: str, levels: l
     assert [line["level"] for line in written] == levels
 
 
+@pytest.mark.parametrize("name", ["a\0b.log", "/a\0b.log", "\ud800.log"])
+def test_a_name_that_no_file_can_have_is_left_out(tmp_path: Path, name: str) -> None:
+    log.append(places(tmp_path, LOGFILE=name), "INFO", "m", {})
+    assert len(lines(logged(tmp_path))) == 1
+
+
 @pytest.mark.parametrize("name", ["mine.log", "/absolute/mine.log"])
 def test_the_configured_file_is_used(tmp_path: Path, name: str) -> None:
     if name.startswith("/"):

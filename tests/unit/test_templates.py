@@ -260,11 +260,14 @@ def test_google_s_config_keys_are_read(tmp_path: Path) -> None:
 
 
 def test_a_config_value_that_cannot_be_used_is_told_and_leaves_the_default(tmp_path: Path) -> None:
-    provider = load(tmp_path, GOOD, config={"LOG_MAX_ROTATE": "many", "LOG_LEVEL": 7, "LOGFILE": None})
+    provider = load(
+        tmp_path, GOOD, config={"LOG_MAX_ROTATE": "many", "LOG_LEVEL": 7, "LOGFILE": None, "PUBSUB_TOPIC": "\ud800"}
+    )
     assert provider.config == templates.ProviderConfig()
     assert {(mistake.where, mistake.text) for mistake in provider.mistakes} == {
         ("LOG_MAX_ROTATE", 'expected a number of at least 0, got "many"'),
         ("LOG_LEVEL", "expected a text, got 7"),
+        ("PUBSUB_TOPIC", 'expected printable characters, got "\\ud800"'),
     }
 
 
