@@ -7,13 +7,15 @@ machines, is learnt from the answers and put in their place.
 from __future__ import annotations
 
 import json
+import math
+import reprlib
 import sqlite3
 import subprocess
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,8 +84,9 @@ def _rows(path: Path) -> Iterator[Event]:
     query = f"SELECT category, id, timestamp, value FROM events WHERE type = 'input' AND category IN ({marks})"
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
         for category, id_, when, value in database.execute(query, list(CATEGORIES)):
-            document = _parsed(path, f"event {id_}", value or "{}")
-            yield Event(float(when), CATEGORIES[category], document, str(id_))
+            where = f"{category} event {id_}"
+            document = {} if value in (None, "") else _parsed(path, where, value)
+            yield Event(_seconds(path, where, when), CATEGORIES[category], document, str(id_))
 
 
 def _lines(path: Path) -> Iterator[Event]:
@@ -96,15 +99,25 @@ def _lines(path: Path) -> Iterator[Event]:
                 command in CATEGORIES.values()
             ):
                 output = entry["output"] if isinstance(entry.get("output"), dict) else {}
-                yield Event(float(when), command, document, str(output.get("requestId", "")), _machines(output))
+                request = str(output.get("requestId") or "")
+                yield Event(_seconds(path, where, when), command, document, request, _machines(output))
             case _:
                 raise TraceError(f"{path}: {where}: expected time, command and input of a call")
 
 
-def _parsed(path: Path, where: str, text: str) -> Document:
+def _seconds(path: Path, where: str, when: Any) -> float:
+    with suppress(TypeError, ValueError, OverflowError):
+        if math.isfinite(seconds := float(when)):
+            return seconds
+    raise TraceError(f"{path}: {where}: expected the time as a finite number of seconds, got {reprlib.repr(when)}")
+
+
+def _parsed(path: Path, where: str, text: object) -> Document:
+    if not isinstance(text, str | bytes):
+        raise TraceError(f"{path}: {where}: expected a JSON text, got {reprlib.repr(text)}")
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TraceError(f"{path}: {where}: not JSON: {error}") from error
     if not isinstance(document, dict):
         raise TraceError(f"{path}: {where}: expected an object")
@@ -114,9 +127,11 @@ def _parsed(path: Path, where: str, text: str) -> Document:
 def _machines(answer: Document) -> dict[str, tuple[str, ...]]:
     """The machines of each request in an answer of getRequestStatus."""
     return {
-        entry["requestId"]: tuple(machine["name"] for machine in entry.get("machines") or ())
-        for entry in answer.get("requests") or ()
-        if "requestId" in entry
+        entry["requestId"]: tuple(
+            machine["name"] for machine in _listed(entry, "machines") if isinstance(machine.get("name"), str)
+        )
+        for entry in _listed(answer, "requests")
+        if isinstance(entry.get("requestId"), str)
     }
 
 
@@ -175,30 +190,31 @@ class Replay:
         return outcome.answer
 
     def _translated(self, event: Event) -> Document:
+        """The call as it is made now. What the scripts refuse keeps its form, so that they refuse it again."""
         document = dict(event.document)
         if event.command == "getRequestStatus":
-            asked = _listed(document, "requests")
-            document["requests"] = [one | {"requestId": self._id(one)} for one in asked]
+            _replace(document, "requests", self._request)
         elif "machines" in document:
-            listed = _listed(document, "machines")
-            self._ask_for(listed)
-            document["machines"] = [self._machine(one) for one in listed]
+            self._ask_for(_listed(document, "machines"))
+            _replace(document, "machines", self._machine)
         return document
 
-    def _id(self, entry: Document) -> str:
-        return self._ids.get(str(entry.get("requestId")), str(entry.get("requestId")))
+    def _request(self, entry: Document) -> Document:
+        match entry:
+            case {"requestId": str(old)} if old in self._ids:
+                return entry | {"requestId": self._ids[old]}
+        return entry
 
     def _machine(self, entry: Document) -> Document:
-        own = self._own_name(entry)
+        own, given = self._own_name(entry), _names(entry)
         if own is None:
-            self.strangers.add(str(entry.get("machineId") or entry.get("name")))
+            self.strangers.update([*given.values()][:1])
             return entry
-        return entry | {"name": own, "machineId": own}
+        return entry | dict.fromkeys(given, own)
 
     def _own_name(self, entry: Document) -> str | None:
         """The replay's machine for a recorded one; Morgan Stanley's machineId is a pod's uid, which tells nothing."""
-        known = (self._names.get(str(entry.get(key))) for key in ("machineId", "name"))
-        return next((name for name in known if name is not None), None)
+        return next((self._names[name] for name in _names(entry).values() if name in self._names), None)
 
     def _ask_for(self, listed: Iterable[Document]) -> None:
         """Poll once for what is returned or listed before the replay has heard of it."""
@@ -221,14 +237,30 @@ class Replay:
 
 
 def _listed(document: Document, key: str) -> list[Document]:
-    value = document.get(key) or []
-    return [value] if isinstance(value, dict) else [one for one in value if isinstance(one, dict)]
+    """The objects of a list, or the one object that stands for a list of one; none where there is neither."""
+    value = document.get(key)
+    entries = value if isinstance(value, list) else [value]
+    return [entry for entry in entries if isinstance(entry, dict)]
+
+
+def _replace(document: Document, key: str, own: Callable[[Document], Document]) -> None:
+    """Put ``own`` of each object in its place, where ``_listed`` finds them; anything else stays."""
+    match document.get(key):
+        case dict(entry):
+            document[key] = own(entry)
+        case list(entries):
+            document[key] = [own(entry) if isinstance(entry, dict) else entry for entry in entries]
+
+
+def _names(entry: Document) -> dict[str, str]:
+    """What names a machine, by key. A script refuses what is neither a text nor empty."""
+    return {key: entry[key] for key in ("machineId", "name") if isinstance(entry.get(key), str) and entry[key]}
 
 
 def run_script(command: str, document: Document) -> Outcome:
     """Call a script as HF does, in this process's environment."""
     with tempfile.NamedTemporaryFile("w", prefix="hf_in_", suffix=".json") as file:
-        json.dump(document, file)
+        file.write(json.dumps(document))
         file.flush()
         done = subprocess.run(
             [str(SCRIPTS / f"{command}.sh"), "-f", file.name], cwd="/", stdin=subprocess.DEVNULL, capture_output=True

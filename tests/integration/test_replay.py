@@ -74,13 +74,21 @@ def morgan_stanley(path: Path) -> Path:
         ("return", "rrrr", 190.0, "input", {"machines": [{"name": "aaaa-1", "machineId": "a-uid"}, {"name": "x"}]}),
         ("template", "", 90.0, "input", {}),
     ]  # fmt: skip
+    return events(path, *((*row[:4], json.dumps(row[4])) for row in rows))
+
+
+def events(path: Path, *rows: tuple[object, ...]) -> Path:
+    """A trace of these rows; a value has the type that it is given with."""
     with sqlite3.connect(path) as database:
-        database.execute("CREATE TABLE events (category TEXT, id TEXT, timestamp REAL, type TEXT, value TEXT)")
-        database.executemany(
-            "INSERT INTO events VALUES (?, ?, ?, ?, ?)", [(*row[:4], json.dumps(row[4])) for row in rows]
-        )
+        database.execute("CREATE TABLE events (category TEXT, id TEXT, timestamp REAL, type TEXT, value)")
+        database.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", rows)
     database.close()
     return path
+
+
+def line(command: str, document: object, output: object = "", *, at: object = 1) -> str:
+    """A call as ``--record`` writes it."""
+    return json.dumps({"time": at, "command": command, "input": document, "output": output}) + "\n"
 
 
 class Scripts:
@@ -93,8 +101,8 @@ class Scripts:
         self.asked.append((command, document))
         if command == "getRequestStatus":
             machines = [{"name": f"hf-new-{number}"} for number in range(2)]
-            requests = [one | {"status": "complete", "machines": machines} for one in document["requests"]]
-            return Outcome(0, {"requests": requests})
+            asked = [one for one in document.get("requests", ()) if isinstance(one, dict)]
+            return Outcome(0, {"requests": [one | {"status": "complete", "machines": machines} for one in asked]})
         return Outcome(0, {"requestId": "new" if command == "requestMachines" else "ret-new"})
 
 
@@ -120,6 +128,13 @@ def test_morgan_stanley_s_trace_is_played_with_its_gaps(tmp_path: Path) -> None:
         (b"{", "line 1: not JSON"),
         (b"[]\n", "line 1: expected an object"),
         (b'{"time": 1, "command": "rm", "input": {}}\n', "line 1: expected time, command and input"),
+        (line("requestMachines", {}, at=float("nan")).encode(), "line 1: expected the time as a finite number .* nan"),
+        (line("requestMachines", {}, at=10**400).encode(), "line 1: expected the time as a finite number"),
+        pytest.param(
+            b'{"time": 1, "command": "requestMachines", "input": {"x": ' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}}",
+            "line 1: not JSON: maximum recursion depth",
+            id="nested too deeply",
+        ),
         (b"SQLite format 3\0" + b"x" * 100, "file is not a database"),
     ],
 )
@@ -132,13 +147,77 @@ def test_a_trace_that_cannot_be_read_is_named(tmp_path: Path, content: bytes, wo
     assert run(["replay", str(tmp_path / "missing")]) == 2
 
 
+@pytest.mark.parametrize(
+    ("when", "value", "words"),
+    [
+        (None, "{}", "expected the time as a finite number of seconds, got None"),
+        ("2024-01-01", "{}", "expected the time as a finite number of seconds, got '2024-01-01'"),
+        (1.0, 5, "expected a JSON text, got 5"),
+        (1.0, 0, "expected a JSON text, got 0"),
+        (1.0, b"\xff{", "not JSON"),
+    ],
+)
+def test_a_row_that_cannot_be_understood_is_named(tmp_path: Path, when: object, value: object, words: str) -> None:
+    trace = events(tmp_path / "events.db", ("request", "aaaa", when, "input", value))
+    with pytest.raises(TraceError, match=f"events.db: request event aaaa: {words}"):
+        read_trace(trace)
+    assert run(["replay", str(trace)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("requests", "machines"),
+    [
+        ({"requestId": "r", "machines": {"name": "m"}}, {"r": ("m",)}),
+        ([None, {"requestId": ["r"]}], {}),
+        ([{"requestId": "r", "machines": [{"status": "x"}, 5, {"name": "m"}]}], {"r": ("m",)}),
+        ([{"requestId": "r", "machines": 5}], {"r": ()}),
+        ("none", {}),
+    ],
+)
+def test_an_answer_teaches_what_it_names(tmp_path: Path, requests: object, machines: dict[str, tuple[str]]) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(line("getRequestStatus", {"requests": []}, {"requests": requests}))
+    assert read_trace(trace)[0].machines == machines
+
+
+@pytest.mark.parametrize(
+    ("command", "document", "played"),
+    [
+        ("getRequestStatus", {"requests": "abc"}, {"requests": "abc"}),
+        ("getRequestStatus", {}, {}),
+        ("getRequestStatus", {"requests": {}}, {"requests": {}}),
+        ("getRequestStatus", {"requests": {"requestId": "old"}}, {"requests": {"requestId": "new"}}),
+        ("getRequestStatus", {"requests": [None, {}, {"requestId": 5}, {"requestId": "old"}]},
+         {"requests": [None, {}, {"requestId": 5}, {"requestId": "new"}]}),
+        ("requestReturnMachines", {"machines": 5}, {"machines": 5}),
+        ("getReturnRequests", {"machines": None}, {"machines": None}),
+        ("requestReturnMachines", {"machines": {"name": "m1"}}, {"machines": {"name": "hf-new-1"}}),
+        ("requestReturnMachines", {"machines": ["m1", {}, {"name": "m1", "machineId": 5}]},
+         {"machines": ["m1", {}, {"name": "hf-new-1", "machineId": 5}]}),
+    ],
+)  # fmt: skip
+def test_a_call_keeps_its_form_whether_it_was_refused_or_not(
+    tmp_path: Path, command: str, document: object, played: object
+) -> None:
+    trace = tmp_path / "trace.jsonl"
+    answer = {"requests": [{"requestId": "old", "machines": [{"name": "m0"}, {"name": "m1"}]}]}
+    trace.write_text(
+        line("requestMachines", wish("T2", 2), {"requestId": "old"})
+        + line("getRequestStatus", {"requests": [{"requestId": "old"}]}, answer)
+        + line(command, document, "refused")
+    )
+    scripts = Scripts()
+    replay = Replay(scripts, wait=lambda _: None)
+    replay.play(read_trace(trace))
+    assert scripts.asked[-1] == (command, played)
+    assert replay.report()["unknown_machines"] == 0
+
+
 def test_a_refused_call_counts(tmp_path: Path, cloud: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:
     hf = Grid(tmp_path, cloud, Case(3, "", lambda _: None, loop=False))
     for name, value in hf.environment.items():
         monkeypatch.setenv(name, value)
     assert run_script("requestMachines", wish("T0", 1)) == Outcome(1, {})
     trace = tmp_path / "trace.jsonl"
-    trace.write_text(
-        json.dumps({"time": 1, "command": "requestMachines", "input": wish("T0", 1), "output": "no"}) + "\n"
-    )
+    trace.write_text(line("requestMachines", wish("T0", 1), "no"))
     assert run(["replay", str(trace)]) == 1
