@@ -17,8 +17,9 @@ from typing import NamedTuple
 from hf_scripts import log
 from hf_scripts.places import PlaceError, Places
 from provisioner import templates
-from provisioner.durable import StateError, discard, open_shared, replace
-from provisioner.store import StateDir
+from provisioner.durable import FILE_MODE, StateError, discard, open_shared, replace
+from provisioner.marks import DIRECTORY_MODE
+from provisioner.store import STATE_FILES, StateDir
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CALL_SECONDS = 60
@@ -67,16 +68,17 @@ def main(arguments: list[str], environment: Mapping[str, str]) -> int:
         print("fix: usage: check_install.sh [--loop-user USER]")
         return 1
     loop_user = arguments[1] if arguments else ""
-    findings = list(look(Places(environment), loop_user))
-    for finding in findings:
-        print(finding)
-    return 0 if all(finding.fine for finding in findings) else 1
+    code = 0
+    for finding in look(Places(environment), loop_user):
+        print(finding, flush=True)  # at once: it has been told whatever becomes of the next
+        code |= not finding.fine
+    return code
 
 
 def look(places: Places, loop_user: str) -> Iterator[Finding]:
     """Everything, in the order in which one thing needs the other."""
-    user, groups = pwd.getpwuid(os.geteuid()).pw_name, ", ".join(map(_group, sorted(_groups())))
-    yield fine(f"the scripts run as user {user}, in groups {groups}")
+    groups = ", ".join(map(_group, sorted(_groups())))
+    yield fine(f"the scripts run as user {_user(os.geteuid())}, in groups {groups}")
     try:
         conf, state, log_path = places.conf, places.state, log.file_of(places)
     except PlaceError as error:
@@ -89,6 +91,7 @@ def look(places: Places, loop_user: str) -> Iterator[Finding]:
     if all(finding.fine for finding in usable):
         yield from _filesystem(state)
         yield from _both_users(state, loop_user)
+        yield from _state_files(StateDir(state))
         yield from _loop(StateDir(state))
         yield from (_script(name, *call, places.environment) for name, call in CALLS.items())
 
@@ -160,6 +163,47 @@ def _loop_users(directory: str, loop_user: str) -> Iterator[tuple[str, int | Non
     if os.path.exists(heartbeat):
         uid = os.stat(heartbeat).st_uid
         yield _user(uid), uid
+
+
+def _state_files(state: StateDir) -> Iterator[Finding]:
+    """What another user has made there, say root by a call of his own, may be closed to the scripts."""
+    closed = [_closed(path, state) for path in _kept(state) if os.path.exists(path) and not _usable(path)]
+    yield from closed or [fine(f"{state.path}: the files in it can be read and written")]
+    if os.access(state.intent.path, os.R_OK):
+        yield _intent(state)
+
+
+def _kept(state: StateDir) -> Iterator[str]:
+    """All that scripts and loop keep, by name: the directory may also be the configuration's, which is only read."""
+    for name in sorted(STATE_FILES):
+        path = os.path.join(state.path, name)
+        yield from (path, f"{path}.lock", f"{path}.lock.turn")
+    yield from (state.loop_lock.path, state.heartbeat.path, state.journal.path, state.seen.path)
+    if _usable(state.seen.path):
+        yield from (os.path.join(state.seen.path, request) for request in state.seen.marks())
+
+
+def _usable(path: str) -> bool:
+    return os.access(path, os.R_OK | os.W_OK | (os.X_OK if os.path.isdir(path) else 0))
+
+
+def _closed(path: str, state: StateDir) -> Finding:
+    """To be given to this user and to the group that his new files get: no other could he keep when he replaces it."""
+    directory = os.stat(state.path)
+    user, group = _user(os.geteuid()), _group(directory.st_gid if directory.st_mode & 0o2000 else os.getegid())
+    chown, mode = ("chown -R", DIRECTORY_MODE) if os.path.isdir(path) else ("chown", FILE_MODE)
+    return fix(
+        f"{path}: {user} may not read and write it ({_owner(os.stat(path))}): "
+        f"{chown} {user}:{group} {path}; chmod {mode:o} {path}"
+    )
+
+
+def _intent(state: StateDir) -> Finding:
+    try:
+        state.intent.read()
+    except StateError as error:
+        return fix(str(error))
+    return fine(f"{state.intent.path}: the requests in it can be read")
 
 
 def _groups() -> set[int]:

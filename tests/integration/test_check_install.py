@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from hf_scripts import installation
+from hf_scripts.places import Places
 from tests.hostfactory import SCRIPTS, HostFactory
+
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="root: only root can become another user")
 
 
 @pytest.fixture
@@ -76,6 +82,15 @@ def corrupt_state(hf: HostFactory) -> None:
     (hf.work / "status.json").write_text("{")
 
 
+def corrupt_intent(hf: HostFactory) -> None:
+    (hf.work / "intent.json").write_text("{")
+
+
+def intent_of_a_newer_version(hf: HostFactory) -> None:
+    path = hf.work / "intent.json"
+    path.write_text(path.read_text().replace('"schema":1', '"schema":2'))
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
@@ -86,6 +101,8 @@ def corrupt_state(hf: HostFactory) -> None:
         (log_elsewhere, "/no/such/directory: the log of calls cannot be written"),
         (old_heartbeat, "start `provisioner run`"),
         (corrupt_state, "getReturnRequests.sh: ended with 1, expected 0: "),
+        (corrupt_intent, "intent.json: not valid JSON: "),
+        (intent_of_a_newer_version, "intent.json: has schema version 2, this provisioner knows up to 1"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_to_do(
@@ -112,6 +129,96 @@ def test_a_loop_of_another_user_needs_a_group_that_both_are_in(hf: HostFactory) 
     assert "lacks the user" in checked(hf, "--loop-user", "nobody")[2][0]
     assert "does not exist" in checked(hf, "--loop-user", "no-such-user")[2][0]
     assert checked(hf, "--loop-user", installation._user(os.geteuid()))[2] == []
+
+
+USER = 54321
+"""Has no entry in /etc/passwd."""
+
+
+def found_by_user(hf: HostFactory) -> list[str]:
+    """What ``USER`` is told. In a child that has all modules: he may not be able to read this Python's."""
+    with ProcessPoolExecutor(1, get_context("fork"), initializer=become_user) as child:
+        return child.submit(told, hf.environment).result(60)
+
+
+def become_user() -> None:
+    os.setgroups([])
+    os.setresgid(USER, USER, USER)
+    os.setresuid(USER, USER, USER)
+
+
+def told(environment: dict[str, str]) -> list[str]:
+    return [str(finding) for finding in installation.look(Places(environment), "")]
+
+
+@pytest.fixture
+def users_hf() -> Iterator[HostFactory]:
+    """An installation whose directories are ``USER``'s, where he can get at them."""
+    with TemporaryDirectory() as directory:
+        made = HostFactory(Path(directory))
+        for path in (directory, made.conf, made.work, made.logs):
+            os.chown(path, USER, USER)
+        yield made
+
+
+@only_root
+def test_a_user_without_a_name_is_told_by_number(users_hf: HostFactory) -> None:
+    assert found_by_user(users_hf)[0] == f"fine: the scripts run as user {USER}, in groups {USER}"
+
+
+@only_root
+def test_what_root_has_made_in_the_user_s_directory_is_to_be_given_to_him(users_hf: HostFactory) -> None:
+    hf, work = users_hf, users_hf.work
+    (work / "provisioner.yaml").touch(0o600)  # not of the state, though it lies there
+    request = hf.request()
+    for path in work.glob("intent.json*"):
+        os.chown(path, USER, USER)
+    found = found_by_user(hf)
+    assert f"fine: {work}: the files in it can be read and written" in found
+    assert f"fine: {work}/intent.json: the requests in it can be read" in found
+    os.chown(work / "intent.json", 0, 0)
+    hf.status(request)
+    assert [line for line in found_by_user(hf) if "may not read and write" in line] == [
+        f"fix: {work}/intent.json: {USER} may not read and write it (owner root, group root, mode 660): "
+        f"chown {USER}:{USER} {work}/intent.json; chmod 660 {work}/intent.json",
+        f"fix: {work}/seen: {USER} may not read and write it (owner root, group root, mode 770): "
+        f"chown -R {USER}:{USER} {work}/seen; chmod 770 {work}/seen",
+    ]
+    os.chown(work / "seen", USER, USER)
+    assert any(f"; chmod 660 {work}/seen/{request}" in line for line in found_by_user(hf))
+
+
+@only_root
+@pytest.mark.parametrize(
+    "name", ["intent.json.lock", "intent.json.lock.turn", "loop.lock", "status.json", "journal.jsonl"]
+)
+def test_each_file_of_root_s_is_named(users_hf: HostFactory, name: str) -> None:
+    path = users_hf.work / name
+    path.touch(0o600)
+    assert any(line.startswith(f"fix: {path}: {USER} may not") for line in found_by_user(users_hf))
+
+
+@only_root
+@pytest.mark.parametrize(("mode", "group"), [(0o750, str(USER)), (0o2750, "root")])
+def test_a_file_is_given_to_the_group_of_the_user_s_new_files(users_hf: HostFactory, mode: int, group: str) -> None:
+    """When a file is replaced, its group is kept; its owner could not keep a group that he is not in."""
+    hf, intent = users_hf, users_hf.work / "intent.json"
+    os.chown(hf.work, USER, 0)
+    hf.work.chmod(mode)
+    intent.touch(0o600)
+    assert any(f": chown {USER}:{group} {intent}; " in line for line in found_by_user(hf))
+
+
+def test_a_finding_is_told_at_once(
+    hf: HostFactory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def breaks(state: object) -> Iterator[installation.Finding]:
+        raise RuntimeError
+
+    monkeypatch.setattr(installation, "_loop", breaks)
+    with pytest.raises(RuntimeError):
+        installation.main([], hf.environment)
+    assert "the scripts run as user" in capsys.readouterr().out
 
 
 ROOT = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw"
