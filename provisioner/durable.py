@@ -144,8 +144,16 @@ def parse(path: str, content: bytes, advice: str) -> Any:
     raise StateUnreadable(f"{path}: not valid JSON: {place}. The file was left as it is. {advice}")
 
 
-def replace(path: str, content: bytes, *, durable: bool = True, check: Callable[[], None] = lambda: None) -> None:
-    """Put ``content`` in place of the file: written aside, fsynced, renamed, directory fsynced; mode 0660, group kept.
+def replace(
+    path: str,
+    content: bytes,
+    *,
+    durable: bool = True,
+    check: Callable[[], None] = lambda: None,
+    mode: int = FILE_MODE,
+) -> None:
+    """Put ``content`` in place of the file: written aside, fsynced, renamed, directory fsynced; group kept,
+    and ``mode`` whatever the umask.
 
     ``durable=False`` leaves out both fsyncs, for files that are made again soon. ``check`` is called when all is ready
     but the rename, and may raise. Raises StateUnwritable, and Disturbed after ``stop_replacing``; before the rename the
@@ -155,7 +163,7 @@ def replace(path: str, content: bytes, *, durable: bool = True, check: Callable[
     try:
         with _directory_of(path) as directory:  # before the rename: where it cannot be opened the old content stands
             try:
-                written = _write_aside(aside, content, path, durable=durable)
+                written = _write_aside(aside, content, path, durable=durable, mode=mode)
                 check()
                 _rename(aside, path)
             except BaseException:
@@ -194,11 +202,11 @@ def unwritable(path: str, error: OSError) -> StateUnwritable:
     )
 
 
-def _write_aside(aside: str, content: bytes, path: str, *, durable: bool) -> float:
+def _write_aside(aside: str, content: bytes, path: str, *, durable: bool, mode: int) -> float:
     """Write the new content beside the old file; returns its modification time by the file system's clock."""
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        os.fchmod(descriptor, FILE_MODE)
+        os.fchmod(descriptor, mode)
         _keep_group(descriptor, path)
         write_all(descriptor, content)
         if durable:
