@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,26 @@ def two(directory: Path, **gce_keys: object) -> list[str]:
     keys = {"GCP_PROJECT_ID": "demo-project", "GCP_INSTANCE_PREFIX": "sym-", "LOG_LEVEL": "INFO"}
     vms = instance(directory / "gcpgceinst", "gcpgceinst", keys | gce_keys, group)
     return [pods.name, vms.name]
+
+
+def carried(directory: Path, first: dict[str, object], second: dict[str, object], **values: object) -> Path:
+    """Google's two instances, each with a provisioner.yaml, to be merged."""
+    sources = two(directory)
+    for source, body in zip(sources, (first, second), strict=True):
+        (directory / source / "provisioner.yaml").write_text(yaml.safe_dump(body))
+    return settings(directory, merge=sources, **values)
+
+
+def registered(out: Path, file: str, document: object) -> Path:
+    """A registration file that is there before we come; ``file`` is its path below conf."""
+    path = out / "conf" / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    return path
+
+
+def tree(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def test_the_examples_are_what_it_writes(tmp_path: Path) -> None:
@@ -117,3 +139,217 @@ def test_mistakes_are_told_with_code_2(
 ) -> None:
     assert run(["render-hf", str(settings(tmp_path, **values)), "--out", str(tmp_path / "out")]) == 2
     assert words in capsys.readouterr().err
+
+
+TEMPLATE = {"templateId": "Vm", "maxNumber": 3, "attributes": ATTRIBUTES, "gcp_zone": "us-central1-a"}
+PLUGINS, PROVIDERS = "providerplugins/hostProviderPlugins.json", "providers/hostProviders.json"
+REQUESTORS = "requestors/hostRequestors.json"
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "own"),
+    [(PLUGINS, "providerplugins", "provisioner"), (PROVIDERS, "providers", "demoinst")],
+)
+def test_entries_of_others_stay_and_ours_is_replaced(tmp_path: Path, file: str, key: str, own: str) -> None:
+    others = [{"name": "aws", "enabled": 0, "x": [1]}, {"name": "azure"}]
+    before = {"version": 2, "note": "ours", key: [others[0], {"name": own, "old": 1}, others[1]]}
+    path = registered(tmp_path / "out", file, before)
+    render(settings(tmp_path, templates=[TEMPLATE]), tmp_path / "out")
+    document = json.loads(path.read_text())
+    assert [document[key][0], document[key][2]] == others
+    assert (document[key][1]["name"], "old" in document[key][1], document["note"]) == (own, False, "ours")
+    once = path.read_text()
+    render(settings(tmp_path, templates=[TEMPLATE]), tmp_path / "out")
+    assert path.read_text() == once
+
+
+def test_entries_of_others_stay_where_ours_is_new(tmp_path: Path) -> None:
+    path = registered(tmp_path / "out", PROVIDERS, {"version": 2, "providers": [{"name": "aws"}]})
+    render(settings(tmp_path, templates=[TEMPLATE]), tmp_path / "out")
+    assert [entry["name"] for entry in json.loads(path.read_text())["providers"]] == ["aws", "demoinst"]
+
+
+def test_a_requestor_of_others_keeps_what_it_has_and_may_ask_us_too(tmp_path: Path) -> None:
+    tuned = {"name": "symAinst", "providers": ["aws"], "requestMode": "POLL", "resourceRequestParameters": {"a": 1}}
+    other = {"name": "cws", "providers": ["aws"], "requestMode": "REST"}
+    alone = {"name": "admin", "enabled": 0, "providers": [], "requestMode": "REST"}
+    path = registered(tmp_path / "out", REQUESTORS, {"version": 2, "requestors": [other, tuned, alone]})
+    for _ in range(2):
+        render(settings(tmp_path, templates=[TEMPLATE]), tmp_path / "out")
+        assert json.loads(path.read_text())["requestors"] == [
+            other,
+            tuned | {"providers": ["aws", "demoinst"]},
+            alone | {"providers": ["demoinst"], "requestMode": "REST_MANUAL"},
+        ]
+
+
+def test_a_requestor_that_others_use_in_another_mode_is_told(tmp_path: Path) -> None:
+    entry = {"name": "symAinst", "providers": ["aws"], "requestMode": "REST"}
+    registered(tmp_path / "out", REQUESTORS, {"version": 2, "requestors": [entry]})
+    before = tree(tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"symAinst\.requestMode: expected POLL of the settings file, got"):
+        render(settings(tmp_path, templates=[TEMPLATE]), tmp_path / "out")
+    assert tree(tmp_path / "out") == before
+    render(settings(tmp_path, templates=[TEMPLATE], requestors={"symAinst": "REST"}), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("file", "document", "words"),
+    [
+        (PLUGINS, "{", "not JSON"),
+        (PROVIDERS, [], "expected an object, got []"),
+        (PROVIDERS, {"version": 1, "providers": []}, "version: expected 2, that of Symphony 7.3 and later, got 1"),
+        (PROVIDERS, {"version": 2}, "providers: expected a list, got null"),
+        (PLUGINS, {"version": 2, "providerplugins": ["a"]}, '[0]: expected an object with a name, got "a"'),
+        (REQUESTORS, {"version": 2, "requestors": [{"name": "a", "providers": "b"}]}, "[0].providers: expected a list"),
+    ],
+)  # fmt: skip
+def test_a_registration_file_that_is_none_is_left_alone(
+    tmp_path: Path, file: str, document: object, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = registered(tmp_path / "out", file, document)
+    before = tree(tmp_path / "out")
+    assert run(["render-hf", str(settings(tmp_path, templates=[TEMPLATE])), "--out", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert str(path) in told
+    assert tree(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, "the list is empty"),
+        ({"templates": [{"templateId": "T"}]}, "templates[0].maxNumber"),
+        ({"config": {"LOG_LEVEL": datetime.date(2024, 1, 1)}}, "config.LOG_LEVEL: expected keys with values of JSON"),
+        ({"templates": [TEMPLATE | {"rank": datetime.date(2024, 1, 1)}]}, "templates.0.rank: expected"),
+        ({"config": {"LOG_LEVEL": float("nan")}}, "config.LOG_LEVEL"),
+    ],
+)
+def test_what_cannot_be_used_changes_no_file(
+    tmp_path: Path, values: dict[str, object], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    render(settings(tmp_path, templates=[TEMPLATE]), out)
+    before = tree(out)
+    assert run(["render-hf", str(settings(tmp_path, **values)), "--out", str(out)]) == 2
+    assert words in capsys.readouterr().err
+    assert tree(out) == before
+
+
+def test_a_mistake_is_told_of_the_file_below_out(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        render(settings(tmp_path), tmp_path / "out")
+    [problem] = caught.value.problems
+    assert problem.file == str(tmp_path / "out" / "conf" / "providers" / "demoinst" / "demoinstprov_templates.json")
+
+
+def test_a_directory_that_cannot_be_written_is_told_before_any_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path).name != "requestors")
+    assert run(["render-hf", str(settings(tmp_path, templates=[TEMPLATE])), "--out", str(out)]) == 2
+    assert tree(out) == {}
+
+
+def test_files_keep_their_mode_and_links_stay_links(tmp_path: Path) -> None:
+    sources = two(tmp_path)
+    (tmp_path / sources[0] / "kubeconfig.yaml").chmod(0o600)
+    out = tmp_path / "out"
+    path = registered(out, PROVIDERS, {"version": 2, "providers": []})
+    path.chmod(0o664)
+    target = path.rename(tmp_path / "shared.json")
+    path.symlink_to(target)
+    render(settings(tmp_path, merge=sources), out)
+    conf = out / "conf" / "providers" / "demoinst"
+    assert path.is_symlink()
+    files = (target, conf / "kubeconfig.yaml", conf / "provisioner.yaml")
+    assert [file.stat().st_mode & 0o777 for file in files] == [0o664, 0o600, 0o644]
+
+
+def test_settings_of_merged_directories_are_carried_over(tmp_path: Path) -> None:
+    loop = {"interval_seconds": 2.0}
+    first = {"name_prefix": "sym", "adopt_prefixes": ["old-"], "loop": loop, "orphan_cap_per_hour": 3}
+    second = {"loop": loop, "events": {"project": "demo-project", "subscription": "s"}}
+    file = carried(tmp_path, first, second, provisioner={"orphan_cap_per_hour": 0})
+    render(file, tmp_path / "out")
+    made = config.load(tmp_path / "out" / "conf" / "providers" / "demoinst" / "provisioner.yaml", {})
+    assert (made.name_prefix, made.adopt_prefixes, made.loop.interval_seconds) == ("sym", ("old-",), 2.0)
+    assert (made.events and made.events.subscription, made.orphan_cap_per_hour) == ("s", 0)
+
+
+def test_settings_that_differ_are_told_until_the_settings_file_gives_them(tmp_path: Path) -> None:
+    file = carried(tmp_path, {"loop": {"interval_seconds": 2.0}}, {"loop": {"interval_seconds": 3.0}})
+    with pytest.raises(ConfigError) as caught:
+        render(file, tmp_path / "out")
+    [problem] = caught.value.problems
+    first, second = (tmp_path / name / "provisioner.yaml" for name in ("gcpgkeinst", "gcpgceinst"))
+    values = f"{{'interval_seconds': 2.0}} in {first} and {{'interval_seconds': 3.0}} in {second}"
+    assert (problem.where, problem.text) == ("provisioner", f"loop is {values}: give it here")
+    sources = [first.parent.name, second.parent.name]
+    render(settings(tmp_path, merge=sources, provisioner={"loop": {"interval_seconds": 4.0}}), tmp_path / "out")
+    made = config.load(tmp_path / "out" / "conf" / "providers" / "demoinst" / "provisioner.yaml", {})
+    assert made.loop.interval_seconds == 4.0
+
+
+@pytest.mark.parametrize(
+    ("values", "prefix"),
+    [
+        pytest.param({}, None, id="told: one directory's own setting, the other's key of HF's file"),
+        pytest.param({"provisioner": {"name_prefix": "grid"}}, "grid", id="the settings file gives the setting"),
+        pytest.param({"config": {"GCP_INSTANCE_PREFIX": "new-"}}, "new", id="the settings file gives the key"),
+    ],
+)
+def test_a_name_prefix_is_one_wherever_it_is_given(
+    tmp_path: Path, values: dict[str, object], prefix: str | None
+) -> None:
+    file = carried(tmp_path, {"name_prefix": "grid"}, {}, **values)
+    if prefix is None:
+        with pytest.raises(ConfigError, match=r"name_prefix is 'grid' in .* and 'sym' in .*prov_config.json: give it"):
+            render(file, tmp_path / "out")
+    else:
+        render(file, tmp_path / "out")
+        path = tmp_path / "out" / "conf" / "providers" / "demoinst" / "provisioner.yaml"
+        assert config.load(path, {}).name_prefix == prefix
+
+
+def test_a_setting_goes_before_the_key_of_the_same_directory(tmp_path: Path) -> None:
+    render(carried(tmp_path, {}, {"name_prefix": "grid"}), tmp_path / "out")
+    path = tmp_path / "out" / "conf" / "providers" / "demoinst" / "provisioner.yaml"
+    assert config.load(path, {}).name_prefix == "grid"
+
+
+@pytest.mark.parametrize(
+    ("provisioner", "merged", "words"),
+    [
+        ({"id": "a"}, False, "provisioner: used only with merge"),
+        ({"pools": {}}, True, "provisioner.pools: pools are those of merge"),
+        ({"name_prefx": "a"}, True, "name_prefx: unknown setting; did you mean 'name_prefix'?"),
+    ],
+)
+def test_settings_that_have_no_use_are_told(
+    tmp_path: Path, provisioner: dict[str, object], merged: bool, words: str
+) -> None:
+    merge = two(tmp_path) if merged else []
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        render(settings(tmp_path, merge=merge, templates=[TEMPLATE], provisioner=provisioner), tmp_path / "out")
+
+
+def test_a_template_id_is_given_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        render(settings(tmp_path, templates=[TEMPLATE, TEMPLATE | {"maxNumber": 4}]), tmp_path / "out")
+    [problem] = caught.value.problems
+    assert str(problem) == "templates.1.templateId: 'Vm' is that of templates.0 too; rename one"
+
+
+def test_a_template_id_of_two_directories_is_told_with_both(tmp_path: Path) -> None:
+    sources = two(tmp_path)
+    group = {"templateId": "Vm", "gcp_zone": "us-central1-a", "gcp_instance_group": "other"}
+    keys: dict[str, object] = {"GCP_PROJECT_ID": "demo-project"}
+    instance(tmp_path / "third", "third", keys, group)
+    with pytest.raises(ConfigError) as caught:
+        render(settings(tmp_path, merge=[*sources, "third"]), tmp_path / "out")
+    [text] = [problem.text for problem in caught.value.problems if problem.where == "templates"]
+    first, second = (tmp_path / name / f"{name}prov_templates.json" for name in ("gcpgceinst", "third"))
+    assert text == f"'Vm' is in {first} and in {second}: rename one"
