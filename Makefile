@@ -60,7 +60,7 @@ lint: setup-test
 OWN_BENCHES := %/bench_kube.py %/bench_gce.py
 
 bench: setup-test
-	@for bench in $(filter-out $(OWN_BENCHES),$(wildcard tests/bench/bench_*.py)); do $(BIN)/python $$bench || exit 1; done
+	@code=0; for bench in $(filter-out $(OWN_BENCHES),$(wildcard tests/bench/bench_*.py)); do $(BIN)/python $$bench || code=1; done; exit $$code
 
 # On a cluster of its own, as test-kube.
 bench-kube: setup-test
