@@ -169,7 +169,7 @@ def _state_files(state: StateDir) -> Iterator[Finding]:
     """What another user has made there, say root by a call of his own, may be closed to the scripts."""
     closed = [_closed(path, state) for path in _kept(state) if os.path.exists(path) and not _usable(path)]
     yield from closed or [fine(f"{state.path}: the files in it can be read and written")]
-    if os.access(state.intent.path, os.R_OK):
+    if os.access(state.intent.path, os.R_OK) or not state.intent.exists():
         yield _intent(state)
 
 
@@ -200,6 +200,9 @@ def _closed(path: str, state: StateDir) -> Finding:
 
 def _intent(state: StateDir) -> Finding:
     try:
+        state.intent.check()
+        if not state.intent.exists():
+            return fine(f"{state.intent.path}: is made by the first request")
         state.intent.read()
     except StateError as error:
         return fix(str(error))

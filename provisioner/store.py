@@ -187,6 +187,11 @@ class IntentStore(StateFile):
             return self._new_tables(provisioner)
         return tables if generation_of(tables) >= newest else self._new_tables(provisioner)
 
+    def check(self) -> None:
+        """Raises what a script that asks for machines would, for the file's sake; writes nothing and takes no lock."""
+        newest = self.known_generation()  # before the data: see is_older
+        self._current(newest, "")
+
     def find(self, identifiers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
         """The documents of those ids that intent knows, requests or returns. Raises as ``read``; needs no model."""
         wanted = list(identifiers)
@@ -262,7 +267,7 @@ class IntentStore(StateFile):
 
     def _add(self, wish: Wish, lock: DataLock, create_for: str | None) -> None:
         with lock.held():
-            database = self._open(self._current(lock, create_for))
+            database = self._open(self._current(lock.generation, create_for))
             if all(database.state_table(name).pick(documents) == documents for name, documents in wish.tables.items()):
                 durable.settle(self.path)  # its writer died before he could say so
                 return
@@ -318,39 +323,39 @@ class IntentStore(StateFile):
         asked = time.monotonic()
         with DataLock(self.lock_path) as lock:
             waited = time.monotonic() - asked
-            database = self._open(self._current(lock, None))
+            database = self._open(self._current(lock.generation, None))
             for name in self.tables:
                 database.state_table(name).drop(doomed)
             if database.state.changed:
                 self._write(database, lock)
         return waited
 
-    def _current(self, lock: DataLock, create_for: str | None) -> Tables:
-        """What is on disk, not older than what was written before; caches are given a moment to catch up."""
+    def _current(self, newest: int, create_for: str | None) -> Tables:
+        """What is on disk, not older than the newest generation; caches are given a moment to catch up."""
         for pause in [*pauses(), None]:
-            tables = self._look(lock, create_for)
-            if tables is not None and generation_of(tables) >= lock.generation:
+            tables = self._look(newest, create_for)
+            if tables is not None and generation_of(tables) >= newest:
                 return tables
             if pause is not None:
                 time.sleep(pause)
         if tables is None:
             raise StateMissing(
-                f"{self.path}: the file is gone, although it was written {lock.generation} times; nothing was created. "
+                f"{self.path}: the file is gone, although it was written {newest} times; nothing was created. "
                 f"{RECOVER} To begin anew where no machine runs: `provisioner init`."
             )
         raise StateStale(
-            f"{self.path}: generation {generation_of(tables)} is older than {lock.generation}, which was written "
+            f"{self.path}: generation {generation_of(tables)} is older than {newest}, which was written "
             "before; nothing was changed. On NFS mount the directory with lookupcache=none,actimeo=0. "
             "If an old copy was put back, run `provisioner recover`."
         )
 
-    def _look(self, lock: DataLock, create_for: str | None) -> Tables | None:
+    def _look(self, newest: int, create_for: str | None) -> Tables | None:
         """The tables; new ones where nothing was ever written; None when they should be there and are not."""
         try:
             return self._load()
         except StateMissing:
             self._check_no_memory()
-            if lock.generation:
+            if newest:
                 return None
             if create_for is None:
                 raise

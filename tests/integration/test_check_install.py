@@ -54,6 +54,14 @@ def test_a_good_installation_is_fine_and_left_as_it_was(hf: HostFactory) -> None
     assert {file: file.read_bytes() for file in hf.work.iterdir()} == before
 
 
+def test_a_directory_without_any_request_yet_is_fine(tmp_path: Path) -> None:
+    hf = HostFactory(tmp_path)
+    hf.state.heartbeat.touch()
+    code, good, bad = checked(hf)
+    assert (code, bad) == (0, [])
+    assert any("intent.json: is made by the first request" in line for line in good)
+
+
 def no_templates(hf: HostFactory) -> None:
     hf.templates_file.unlink()
 
@@ -91,6 +99,24 @@ def intent_of_a_newer_version(hf: HostFactory) -> None:
     path.write_text(path.read_text().replace('"schema":1', '"schema":2'))
 
 
+def old_copy_of_intent(hf: HostFactory) -> None:
+    path = hf.work / "intent.json"
+    copy = path.read_bytes()
+    with hf.state.intent.additions() as wanted:
+        wanted.add_request("T", 1, created_wall=0.0)
+    path.write_bytes(copy)
+
+
+def intent_is_gone(hf: HostFactory) -> None:
+    (hf.work / "intent.json").unlink()
+
+
+def intent_is_gone_beside_memory(hf: HostFactory) -> None:
+    for name in ("intent.json", "intent.json.lock"):
+        (hf.work / name).unlink()
+    (hf.work / "memory.json").write_text("{}")
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
@@ -103,6 +129,9 @@ def intent_of_a_newer_version(hf: HostFactory) -> None:
         (corrupt_state, "getReturnRequests.sh: ended with 1, expected 0: "),
         (corrupt_intent, "intent.json: not valid JSON: "),
         (intent_of_a_newer_version, "intent.json: has schema version 2, this provisioner knows up to 1"),
+        (old_copy_of_intent, "intent.json: generation 1 is older than 2, which was written before"),
+        (intent_is_gone, "intent.json: the file is gone, although it was written 1 times"),
+        (intent_is_gone_beside_memory, "memory.json exists, so it was lost"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_to_do(
