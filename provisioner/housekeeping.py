@@ -219,14 +219,27 @@ def _delete_unlisted(draft: Draft, contact: Contact, unlisted: Mapping[str, floa
 
 
 def note_told(draft: Draft, contact: Contact) -> None:
-    """HF knows the terminal answer: a script read it, or HF lists a machine of the request."""
+    """HF knows the terminal answer: a script read it, or HF lists a machine of the request.
+
+    Or it will never ask for it: a script that was killed before it printed a return's id leaves one that nobody knows.
+    """
     listed = {parts[0] for name in contact.inventory if (parts := split_name(draft.limits.prefix, name))}
     for record in list(draft.requests.values()):
         if record.ended and record.told_at is None and (record.id in contact.told or record.id in listed):
             draft.update(record.id, told_at=draft.now)
     for back in list(draft.returns.values()):
-        if back.ended and back.told_at is None and back.id in contact.told:
+        if back.ended and back.told_at is None and (back.id in contact.told or _forgotten(draft, contact, back)):
             draft.update_return(replace(back, told_at=draft.now))
+
+
+def _forgotten(draft: Draft, contact: Contact, back: ReturnRecord) -> bool:
+    silent = _silence(contact, back.id, back.ended_at or back.read)
+    return silent >= draft.limits.cancel_after and draft.brake is None
+
+
+def _silence(contact: Contact, id_: str, since: float) -> float:
+    """Seconds for which HF has made other calls and not asked for this."""
+    return contact.active - max(contact.polled.get(id_, 0.0), contact.since, since)
 
 
 def cancel_unpolled(draft: Draft, contact: Contact) -> None:
@@ -234,10 +247,8 @@ def cancel_unpolled(draft: Draft, contact: Contact) -> None:
     for record in draft.records():
         if record.told_at is not None or record.message == CANCELLED_MESSAGE or record.trimmed:
             continue
-        polled = max(contact.polled.get(record.id, 0.0), contact.since, record.read)
-        silent = contact.active - polled
         # Under the brake it may be our files that have forgotten, and not HF.
-        if silent < draft.limits.cancel_after or draft.brake is not None:
+        if _silence(contact, record.id, record.read) < draft.limits.cancel_after or draft.brake is not None:
             if record.cancelling:
                 draft.update(record.id, cancelling=False)
         elif not record.cancelling:

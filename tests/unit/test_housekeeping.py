@@ -378,6 +378,28 @@ def test_hf_knows_the_end_of_a_return_when_a_script_printed_it() -> None:
     assert draft.returns[back.id].told_at == NOW
 
 
+@pytest.mark.parametrize(
+    ("changes", "contact", "forgotten"),
+    [
+        pytest.param({}, Contact(active=NOW), True, id="never polled while HF makes other calls"),
+        pytest.param({}, Contact(active=NOW - 1801), False, id="HF is silent altogether"),
+        pytest.param({"ended_at": NOW - 1799}, Contact(active=NOW), False, id="it ended within 30 minutes"),
+        pytest.param({}, Contact({"ret-1": NOW - 1799}, active=NOW), False, id="polled within 30 minutes"),
+        pytest.param({}, Contact(since=NOW - 1799, active=NOW), False, id="not noticed for so long ourselves"),
+        pytest.param({"ended": None, "ended_at": None}, Contact(active=NOW), False, id="it has not ended"),
+    ],
+)
+def test_a_return_that_hf_never_asks_for_has_been_forgotten(
+    changes: dict[str, object], contact: Contact, forgotten: bool
+) -> None:
+    old: dict[str, object] = {"id_": "ret-1", "read": NOW - 7200, "ended": DONE, "ended_at": NOW - 3600}
+    back = giving_back(name(0), **(old | changes))
+    for brake in (None, LATCHED):
+        draft = draft_of(memory(back, brake=brake), limits=LIMITS)
+        note_told(draft, contact)
+        assert draft.returns["ret-1"].told_at == (NOW if forgotten and brake is None else None)
+
+
 # --- records that may go ----------------------------------------------------------------------------------------------
 
 LONG_AGO = NOW - 86400.0
