@@ -80,7 +80,7 @@ def look(places: Places, loop_user: str) -> Iterator[Finding]:
     groups = ", ".join(map(_group, sorted(_groups())))
     yield fine(f"the scripts run as user {_user(os.geteuid())}, in groups {groups}")
     try:
-        conf, state, log_path = places.conf, places.state, log.file_of(places)
+        conf, state, log_path, name = places.conf, places.state, log.file_of(places), places.name
     except PlaceError as error:
         yield fix(f"{error}; HostFactory sets it from hostProviders.json, LSF from its own")
         return
@@ -91,7 +91,7 @@ def look(places: Places, loop_user: str) -> Iterator[Finding]:
     if all(finding.fine for finding in usable):
         yield from _filesystem(state)
         yield from _both_users(state, loop_user)
-        yield from _state_files(StateDir(state))
+        yield from _state_files(StateDir(state), name)
         yield from _loop(StateDir(state))
         yield from (_script(name, *call, places.environment) for name, call in CALLS.items())
 
@@ -165,12 +165,12 @@ def _loop_users(directory: str, loop_user: str) -> Iterator[tuple[str, int | Non
         yield _user(uid), uid
 
 
-def _state_files(state: StateDir) -> Iterator[Finding]:
+def _state_files(state: StateDir, name: str) -> Iterator[Finding]:
     """What another user has made there, say root by a call of his own, may be closed to the scripts."""
     closed = [_closed(path, state) for path in _kept(state) if os.path.exists(path) and not _usable(path)]
     yield from closed or [fine(f"{state.path}: the files in it can be read and written")]
     if os.access(state.intent.path, os.R_OK) or not state.intent.exists():
-        yield _intent(state)
+        yield _intent(state, name)
 
 
 def _kept(state: StateDir) -> Iterator[str]:
@@ -198,9 +198,9 @@ def _closed(path: str, state: StateDir) -> Finding:
     )
 
 
-def _intent(state: StateDir) -> Finding:
+def _intent(state: StateDir, name: str) -> Finding:
     try:
-        state.intent.check()
+        state.intent.check(name)
         if not state.intent.exists():
             return fine(f"{state.intent.path}: is made by the first request")
         state.intent.read()

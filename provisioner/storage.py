@@ -128,9 +128,14 @@ def unreadable(path: str, problem: str, advice: str) -> StateUnreadable:
     return StateUnreadable(f"{path}: {problem}. The file was left as it is. {advice}")
 
 
+def about(tables: Tables) -> Mapping[str, Any]:
+    """What a database says of itself: ``schema``, ``kind``, ``generation`` and ``provisioner``."""
+    return cast(Mapping[str, Any], tables["meta"]["state"])
+
+
 def generation_of(tables: Tables) -> int:
     """How often the database has been written; grows by one with each write."""
-    return cast(int, tables["meta"]["state"]["generation"])
+    return cast(int, about(tables)["generation"])
 
 
 class Database(TinyDB):

@@ -32,7 +32,17 @@ from provisioner.durable import (
 from provisioner.locks import LOCK_WAIT, DataLock, LoopLock
 from provisioner.marks import Announced, Heartbeat, Inventory, PoolNotes, Seen
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX
-from provisioner.storage import RECOVER, SCHEMA, Database, StateFile, StateStorage, Tables, entries, generation_of
+from provisioner.storage import (
+    RECOVER,
+    SCHEMA,
+    Database,
+    StateFile,
+    StateStorage,
+    Tables,
+    about,
+    entries,
+    generation_of,
+)
 from provisioner.wishes import Wish, waiting
 
 if TYPE_CHECKING:
@@ -187,10 +197,10 @@ class IntentStore(StateFile):
             return self._new_tables(provisioner)
         return tables if generation_of(tables) >= newest else self._new_tables(provisioner)
 
-    def check(self) -> None:
+    def check(self, provisioner: str) -> None:
         """Raises what a script that asks for machines would, for the file's sake; writes nothing and takes no lock."""
         newest = self.known_generation()  # before the data: see is_older
-        self._current(newest, "")
+        self._current(newest, provisioner)
 
     def find(self, identifiers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
         """The documents of those ids that intent knows, requests or returns. Raises as ``read``; needs no model."""
@@ -218,9 +228,9 @@ class IntentStore(StateFile):
     def additions(self, *, wait: float = LOCK_WAIT, create_for: str | None = None) -> Iterator[Additions]:
         """Gather what to add, then lock, read, and write it durably, with what others add at the same time.
 
-        ``create_for``: the provisioner id; the first additions to a new state directory then create the file. An
-        exception inside writes nothing. Raises StateMissing, StateUnreadable, StateTooNew, StateStale, StateUnwritable
-        or LockTimeout.
+        ``create_for``: the provisioner id; the first additions to a new state directory then create the file, and a
+        file of another provisioner is refused. An exception inside writes nothing. Raises StateMissing,
+        StateUnreadable, StateTooNew, StateStale, StateUnwritable or LockTimeout, and StateError for another's file.
         """
         additions = Additions()
         yield additions
@@ -233,16 +243,17 @@ class IntentStore(StateFile):
 
     def _add_in_turn(self, wish: Wish, lock: DataLock, create_for: str | None) -> None:
         try:
-            if self._our_turn(wish, lock):
+            if self._our_turn(wish, lock, create_for):
                 self._add(wish, lock, create_for)
         except StateError:  # whatever it is: another writer may have written the wish, or has it in hand
             wish.withdraw()
             if not self._has_written(wish):
                 raise
 
-    def _our_turn(self, wish: Wish, lock: DataLock) -> bool:
+    def _our_turn(self, wish: Wish, lock: DataLock, create_for: str | None) -> bool:
         """Wait: True when the lock is ours, False when another writer has written the wish. Raises LockTimeout."""
-        with wish.posted(SCHEMA):
+        terms = {"schema": SCHEMA} if create_for is None else {"schema": SCHEMA, "provisioner": create_for}
+        with wish.posted(terms):
             if lock.acquire(stop=wish.gone):
                 return True
             if self._has_written(wish):
@@ -293,8 +304,9 @@ class IntentStore(StateFile):
 
     def _write(self, database: Database, lock: DataLock) -> None:
         """Write the tables with their changes, and with what those wish who wait."""
-        generation = generation_of(database.state.read()) + 1
-        joined = self._join(waiting(self.path, SCHEMA), database)
+        facts = about(database.state.read())
+        generation = facts["generation"] + 1
+        joined = self._join(waiting(self.path, facts), database)
         for last in [False] * WITHDRAWALS + [True]:
             try:
                 self._save(database, lock, generation, lambda: self._check_wanted(joined))
@@ -335,6 +347,7 @@ class IntentStore(StateFile):
         for pause in [*pauses(), None]:
             tables = self._look(newest, create_for)
             if tables is not None and generation_of(tables) >= newest:
+                self._check_owner(tables, create_for)
                 return tables
             if pause is not None:
                 time.sleep(pause)
@@ -360,6 +373,14 @@ class IntentStore(StateFile):
             if create_for is None:
                 raise
             return self._new_tables(create_for)
+
+    def _check_owner(self, tables: Tables, provisioner: str | None) -> None:
+        owner = about(tables)["provisioner"]
+        if provisioner not in (None, owner):
+            raise StateError(
+                f"{self.path}: belongs to HF's provider instance {owner!r}, not to {provisioner!r}; "
+                "nothing was changed. Correct HF_PROVIDER_NAME, or give each instance a state directory of its own."
+            )
 
     def _check_no_memory(self) -> None:
         if os.path.lexists(self._memory_path):

@@ -32,6 +32,9 @@ NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 Tables = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Documents by id, by the name of their table."""
 
+Terms = Mapping[str, Any]
+"""What the data has to say of itself for a wish to be written into it."""
+
 
 class Wish:
     """Documents that are to be added to the data at ``path``."""
@@ -42,13 +45,13 @@ class Wish:
         self._path = os.path.join(os.path.dirname(path), name or f"{_prefix(path)}{os.urandom(8).hex()}")
 
     @contextmanager
-    def posted(self, schema: int) -> Iterator[None]:
+    def posted(self, terms: Terms) -> Iterator[None]:
         """Leave the wish beside the data while waiting for the lock; where that is refused, there is only the wait."""
         descriptor = None
         try:
             with suppress(OSError):
                 descriptor = os.open(self._path + UNFINISHED, NEW_FILE, FILE_MODE)
-                self._post(descriptor, schema)
+                self._post(descriptor, terms)
             yield
         finally:
             for path in (self._path, self._path + UNFINISHED):
@@ -58,10 +61,10 @@ class Wish:
                 with suppress(OSError):  # the descriptor, and with it the lock, is gone whatever close() reports
                     os.close(descriptor)
 
-    def _post(self, descriptor: int, schema: int) -> None:
+    def _post(self, descriptor: int, terms: Terms) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.fchmod(descriptor, FILE_MODE)
-        write_all(descriptor, json.dumps({"schema": schema, "tables": self.tables}, allow_nan=False).encode())
+        write_all(descriptor, json.dumps({"terms": terms, "tables": self.tables}, allow_nan=False).encode())
         os.rename(self._path + UNFINISHED, self._path)
 
     def gone(self) -> bool:
@@ -95,10 +98,10 @@ class Wish:
             time.sleep(pause)
 
 
-def waiting(path: str, schema: int) -> list[Wish]:
-    """The wishes for the data at ``path`` whose owners wait; those of the dead are removed.
+def waiting(path: str, facts: Terms) -> list[Wish]:
+    """The wishes for the data at ``path`` whose owners wait; those of the dead are removed. ``facts``: what it is.
 
-    What cannot be read, or is of another schema, is left to its owner, who waits for the lock as well.
+    What cannot be read, or is meant for other data, is left to its owner, who waits for the lock as well.
     """
     directory, names = os.path.dirname(path), []
     with suppress(OSError):
@@ -108,7 +111,7 @@ def waiting(path: str, schema: int) -> list[Wish]:
         with suppress(OSError, ValueError, RecursionError):
             content = _content_while_owned(os.path.join(directory, name))
             if not name.endswith(UNFINISHED):
-                found += [Wish(path, tables, name) for tables in _tables(content, schema)]
+                found += [Wish(path, tables, name) for tables in _tables(content, facts)]
     return found
 
 
@@ -129,11 +132,11 @@ def _content_while_owned(path: str) -> bytes:
         os.close(descriptor)
 
 
-def _tables(content: bytes, schema: int) -> list[Tables]:
+def _tables(content: bytes, facts: Terms) -> list[Tables]:
     """What the wish would add, if it is one that we understand."""
     match json.loads(content or "null"):
-        case {"schema": known, "tables": dict() as tables} if known == schema and _are_documents(tables):
-            return [tables]
+        case {"terms": {"schema": _} as terms, "tables": dict() as tables} if _are_documents(tables):
+            return [tables] if terms.items() <= facts.items() else []
     return []
 
 

@@ -75,7 +75,7 @@ def publish(
 ) -> None:
     """What the loop does in a cycle."""
     if not hf.state.intent.exists():
-        hf.state.intent.create("demo")
+        hf.state.intent.create(hf.instance)
     hf.state.status.write(answers, {name: Loss(grace) for name, grace in (lost or {}).items()}, available)
     hf.state.heartbeat.touch()
 

@@ -69,7 +69,7 @@ def prepare(hf: HostFactory, machines: int) -> dict[str, list[str]]:
     """A state with so many running machines, in requests of ``BATCH``; the call of each script on it."""
     names = []
     answers = {}
-    hf.state.intent.create("demo")
+    hf.state.intent.create(hf.instance)
     with hf.state.intent.additions() as intent:
         for _ in range(max(machines // BATCH, 1)):
             request = intent.add_request("T2", min(machines, BATCH), created_wall=0.0)

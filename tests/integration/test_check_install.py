@@ -23,7 +23,7 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="root: only root can be
 @pytest.fixture
 def hf(tmp_path: Path) -> HostFactory:
     made = HostFactory(tmp_path)
-    made.state.intent.create("demo")
+    made.state.intent.create(made.instance)
     made.state.heartbeat.touch()
     return made
 
@@ -107,6 +107,11 @@ def old_copy_of_intent(hf: HostFactory) -> None:
     path.write_bytes(copy)
 
 
+def intent_of_another_instance(hf: HostFactory) -> None:
+    path = hf.work / "intent.json"
+    path.write_text(path.read_text().replace('"provisioner":"demoinst"', '"provisioner":"elsewhere"'))
+
+
 def intent_is_gone(hf: HostFactory) -> None:
     (hf.work / "intent.json").unlink()
 
@@ -130,6 +135,7 @@ def intent_is_gone_beside_memory(hf: HostFactory) -> None:
         (corrupt_intent, "intent.json: not valid JSON: "),
         (intent_of_a_newer_version, "intent.json: has schema version 2, this provisioner knows up to 1"),
         (old_copy_of_intent, "intent.json: generation 1 is older than 2, which was written before"),
+        (intent_of_another_instance, "belongs to HF's provider instance 'elsewhere', not to 'demoinst'"),
         (intent_is_gone, "intent.json: the file is gone, although it was written 1 times"),
         (intent_is_gone_beside_memory, "memory.json exists, so it was lost"),
     ],

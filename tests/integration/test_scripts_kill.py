@@ -120,7 +120,7 @@ def test_killed_at_any_step_a_script_leaves_the_old_or_the_new_state(tmp_path: P
     def fresh(number: int) -> HostFactory:
         hf = HostFactory(tmp_path / str(number))
         if where != "making the state":
-            hf.state.intent.create("demo")
+            hf.state.intent.create(hf.instance)
         return hf
 
     beside = another_writing if where == "waiting for another writer" else nullcontext
@@ -152,12 +152,12 @@ def test_killed_at_any_step_a_script_leaves_the_old_or_the_new_state(tmp_path: P
 @pytest.mark.parametrize("error", ["ENOSPC", "EIO"])
 def test_refused_by_the_disk_a_script_ends_with_1_and_records_nothing(tmp_path: Path, name: str, error: str) -> None:
     hf = HostFactory(tmp_path / "0")
-    hf.state.intent.create("demo")
+    hf.state.intent.create(hf.instance)
     found = steps(hf, hf.command(name, COMMANDS[name]), tmp_path / "trace")
     renamed = next(number for number, step in enumerate(found) if step.call.startswith("rename"))
     for number, step in enumerate(found[: renamed + 1], 1):
         hf = HostFactory(tmp_path / str(number))
-        hf.state.intent.create("demo")
+        hf.state.intent.create(hf.instance)
         before = (hf.work / "intent.json").read_bytes()
         done = stop_at(hf, step, f"error={error}", hf.command(name, COMMANDS[name]))
         assert (done.returncode, done.stderr) == (1, b""), step
@@ -180,7 +180,7 @@ NOTES = {
 def with_answers(directory: Path) -> tuple[HostFactory, dict[str, object]]:
     """A state directory as the loop leaves it, and what HF asks of it."""
     hf = HostFactory(directory)
-    with hf.state.intent.additions(create_for="demo") as intent:
+    with hf.state.intent.additions(create_for=hf.instance) as intent:
         request = intent.add_request("T1", 1, created_wall=1.0)
     entry = {"requestId": request, "status": "complete", "message": "", "machines": []}
     hf.state.status.write({request: Answer(json.dumps(entry), ended=True)}, {"a": Loss(0)})

@@ -218,6 +218,14 @@ def test_where_memory_is_left_a_missing_intent_is_not_made_anew(hf: Here) -> Non
     assert not hf.state.intent.exists()
 
 
+def test_another_instance_s_state_directory_is_refused(hf: Here) -> None:
+    hf.state.intent.create("elsewhere")
+    for name, document in (("requestMachines", wish()), ("requestReturnMachines", {"machines": {"name": "a"}})):
+        words = f"belongs to HF's provider instance 'elsewhere', not to '{hf.instance}'; nothing was changed"
+        assert words in hf.refusal(name, document)
+    assert hf.recorded() == ({}, {})
+
+
 def test_a_missing_state_directory_is_not_made(hf: Here) -> None:
     hf.work.rmdir()
     for name, document in (

@@ -228,7 +228,7 @@ class Stage:
         shutil.copytree(self._start, place)
         with ExitStack() as stack:
             if "one who waits" in self._name and not alone:
-                stack.enter_context(Wish(str(place / "intent.json"), WAITING).posted(SCHEMA))
+                stack.enter_context(Wish(str(place / "intent.json"), WAITING).posted({"schema": SCHEMA}))
             stack.enter_context(played(system))
             try:
                 self._write(StateDir(place))

@@ -19,6 +19,7 @@ from provisioner.locks import DataLock, LockFile
 from provisioner.store import SCHEMA, LockTimeout, StateDir
 from provisioner.wishes import Wish, waiting
 
+TERMS = {"schema": SCHEMA}
 MINE = {"requests": {"mine000000": {"template": "M", "count": 1, "created_wall": 1.0}}}
 
 
@@ -56,7 +57,7 @@ def test_a_writer_writes_all_who_wait_at_once(state: StateDir) -> None:
             for number in range(5)
         ]
         for wish in posted:
-            waiters.enter_context(wish.posted(SCHEMA))
+            waiters.enter_context(wish.posted(TERMS))
         own = add(state)
         assert [wish.gone() for wish in posted] == [True] * 5
     assert recorded(state) == {own, *(f"r{number}" for number in range(5))}
@@ -66,7 +67,7 @@ def test_a_writer_writes_all_who_wait_at_once(state: StateDir) -> None:
 
 def test_a_trim_serves_those_who_wait_too(state: StateDir) -> None:
     old = add(state)
-    with mine(state).posted(SCHEMA):
+    with mine(state).posted(TERMS):
         state.intent.remove([old])
     assert recorded(state) == {"mine000000"}
 
@@ -74,7 +75,7 @@ def test_a_trim_serves_those_who_wait_too(state: StateDir) -> None:
 def test_what_a_dead_process_wished_is_removed_and_never_written(state: StateDir) -> None:
     names = ["intent.wish-0", f"intent.wish-1{wishes.UNFINISHED}"]
     for name in names:
-        Path(state.path, name).write_text(json.dumps({"schema": SCHEMA, "tables": MINE}))
+        Path(state.path, name).write_text(json.dumps({"terms": TERMS, "tables": MINE}))
     own = add(state)
     assert recorded(state) == {own}
     assert left(state) == []
@@ -86,7 +87,7 @@ def test_one_who_dies_while_others_are_written_is_not_written(state: StateDir, m
     posted = fork.Event()
 
     def wait_for_ever() -> None:
-        with mine(state).posted(SCHEMA):
+        with mine(state).posted(TERMS):
             posted.set()
             time.sleep(600)
 
@@ -105,9 +106,11 @@ def test_one_who_dies_while_others_are_written_is_not_written(state: StateDir, m
 
 
 STRANGE = {
-    "another schema": {"schema": SCHEMA + 1, "tables": MINE},
-    "no documents": {"schema": SCHEMA, "tables": {"requests": {"r1": 5}}},
-    "no tables": {"schema": SCHEMA, "tables": [1]},
+    "another schema": {"terms": {"schema": SCHEMA + 1}, "tables": MINE},
+    "another provisioner": {"terms": TERMS | {"provisioner": "other"}, "tables": MINE},
+    "no terms": {"terms": {}, "tables": MINE},
+    "no documents": {"terms": TERMS, "tables": {"requests": {"r1": 5}}},
+    "no tables": {"terms": TERMS, "tables": [1]},
     "no wish": [],
 }
 
@@ -118,7 +121,7 @@ def test_what_a_writer_does_not_understand_is_left_to_its_owner(state: StateDir,
     wish = mine(state)
     with monkeypatch.context() as patch:
         patch.setattr(wishes.json, "dumps", lambda *_, **__: real(content))
-        posted = wish.posted(SCHEMA)
+        posted = wish.posted(TERMS)
         posted.__enter__()
     own = add(state)
     assert recorded(state) == {own}
@@ -129,7 +132,7 @@ def test_what_a_writer_does_not_understand_is_left_to_its_owner(state: StateDir,
 def test_an_id_that_is_taken_is_not_written_over(state: StateDir) -> None:
     own = add(state)
     other = Wish(state.intent.path, {"requests": {own: {"template": "other", "count": 9, "created_wall": 9.0}}})
-    with other.posted(SCHEMA), mine(state).posted(SCHEMA):
+    with other.posted(TERMS), mine(state).posted(TERMS):
         add(state)
         assert not other.gone()
     assert state.intent.read().requests[own].template == "T"
@@ -138,7 +141,7 @@ def test_an_id_that_is_taken_is_not_written_over(state: StateDir) -> None:
 
 def test_two_who_wish_the_same_id_do_not_overwrite_one_another(state: StateDir) -> None:
     other = Wish(state.intent.path, {"requests": {"mine000000": {"template": "O", "count": 9, "created_wall": 9.0}}})
-    with other.posted(SCHEMA), mine(state).posted(SCHEMA):
+    with other.posted(TERMS), mine(state).posted(TERMS):
         add(state)
         assert len(left(state)) == 1
 
@@ -311,7 +314,7 @@ def withdrawal_beside_a_write(directory: Path, at: tuple[int, int, int]) -> int:
     events: dict[int, list[Callable[[], None]]] = {}
     for step, when in zip(give_up, at, strict=True):
         events.setdefault(when, []).append(step)
-    with wish.posted(SCHEMA):
+    with wish.posted(TERMS):
         steps = Steps(events)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(durable, "os", steps)
@@ -381,6 +384,6 @@ def test_the_lock_is_not_awaited_where_the_file_system_refuses_to_tell(state: St
     """A wish is a hint: without its file the owner looks at the data and waits on."""
     wish = mine(state)
     assert wish.gone()
-    with suppress(FileNotFoundError), wish.posted(SCHEMA):
+    with suppress(FileNotFoundError), wish.posted(TERMS):
         assert not wish.gone()
-    assert waiting(state.intent.path, SCHEMA) == []
+    assert waiting(state.intent.path, TERMS) == []
