@@ -17,6 +17,10 @@ from provisioner.templates import Invalid, shown, tagged
 MAX_COUNT = 100_000
 """Machines in one request at most, ten times the largest maxNumber: more is a slip, and would fill the state files."""
 
+UID_PARTS = [8, 4, 4, 4, 12]
+"""Characters between the hyphens of a pod's uid: what other connectors give HF as machineId, and no pool finds. No name
+of ours has this shape."""
+
 USAGE = "usage: {command}.sh [--record TRACE] -f FILE, or {command}.sh JSON"
 
 
@@ -65,7 +69,7 @@ class Host(NamedTuple):
     name: str
     """The host name as HF sent it; may be empty when it sent only an id."""
     machine: str
-    """Our name for it: the machine id, else the short host name."""
+    """Our name for it: the machine id, unless that is a uid beside a name; else the short host name."""
 
 
 def recording(command: str, arguments: list[str]) -> tuple[list[str], str]:
@@ -193,10 +197,19 @@ def hosts(document: Document) -> list[Host]:
     found = {}
     for index, entry in enumerate(_entries(document, "machines")):
         name, machine = entry.get("name") or "", entry.get("machineId") or ""
-        if not (isinstance(name, str) and isinstance(machine, str) and (short := short_name(machine or name))):
+        if not (isinstance(name, str) and isinstance(machine, str) and (short := short_name(_telling(name, machine)))):
             raise _no_host(document, _place(document, "machines", index), entry)
         found[name, machine] = Host(name, short)
     return list(found.values())
+
+
+def _telling(name: str, machine: str) -> str:
+    """Which of the two a machine is found by."""
+    return name if not machine or (name and machine != name and _is_uid(machine)) else machine
+
+
+def _is_uid(machine: str) -> bool:
+    return [len(part) for part in machine.split("-")] == UID_PARTS
 
 
 def _no_host(document: Document, where: str, entry: dict[str, object]) -> Refused:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -116,12 +116,13 @@ def gce(tmp_path: Path, cloud: Simulator) -> Iterator[Moved]:
         yield instance
 
 
-def drained(hf: Moved, theirs: list[str], template: str) -> list[str]:
-    """Ours are asked for, theirs are given back; the names of ours."""
+def drained(hf: Moved, theirs: Mapping[str, str], template: str) -> list[str]:
+    """Ours are asked for, theirs (names, with the ids that HF has of them) are given back; the names of ours."""
     ours = names(hf.ended(hf.positional("requestMachines", _wish(template))["requestId"]))
-    assert hf.cloud() == sorted(theirs + ours)
+    assert hf.cloud() == sorted([*theirs, *ours])
     assert hf.reclaimed(*theirs, *ours) == {}, "theirs are not ours to lose"
-    back = hf.positional("requestReturnMachines", {"machines": [{"name": name, "machineId": name} for name in theirs]})
+    given = [{"name": name, "machineId": machine} for name, machine in theirs.items()]
+    back = hf.positional("requestReturnMachines", {"machines": given})
     entry = hf.ended(back["requestId"])
     assert (entry["status"], sorted(names(entry, "succeed"))) == ("complete", sorted(theirs))
     assert hf.cloud("running") == sorted(ours)
@@ -133,11 +134,12 @@ def _wish(template: str) -> dict[str, object]:
 
 
 def test_pods_of_google_s_connector_drain_into_ours(gke: Moved, cloud: Simulator) -> None:
-    theirs = ["sym-a1b2c-pod-0", "sym-a1b2c-pod-1"]
-    for name in theirs:
+    theirs = {}
+    for name in ("sym-a1b2c-pod-0", "sym-a1b2c-pod-1"):
         pod = {"metadata": {"name": name, "labels": {"app": name}}, "spec": yaml.safe_load(POD_SPEC)}
-        url = f"{cloud.kubernetes}/api/v1/namespaces/{NAMESPACE}/pods"
-        requests.post(url, json=pod, timeout=10).raise_for_status()
+        made = requests.post(f"{cloud.kubernetes}/api/v1/namespaces/{NAMESPACE}/pods", json=pod, timeout=10)
+        made.raise_for_status()
+        theirs[name] = made.json()["metadata"]["uid"]  # what their scripts print as machineId
     [shown] = gke.positional("getAvailableTemplates", {})["templates"]
     assert shown == GKE_TEMPLATE | {"attributes": ATTRIBUTES | {"ncores": ["Numeric", "1"]}}
     gke.take_over()
@@ -154,7 +156,7 @@ def test_instances_of_google_s_connector_drain_into_ours(gce: Moved, cloud: Simu
     gce.until_cloud(lambda machines: len(machines) == 2, "running")
     pool = {"kind": "mig", "project": PROJECT, "zone": ZONE, "group": GROUP} | QUICK
     gce.take_over(pools={"group": pool})
-    ours = drained(gce, theirs, "template-gcp-01")
+    ours = drained(gce, {name: name for name in theirs}, "template-gcp-01")
     assert all(name.startswith("hf-") for name in ours), "not as theirs: nobody takes one for the other"
 
 

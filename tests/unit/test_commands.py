@@ -273,6 +273,12 @@ def test_a_name_that_is_not_the_machine_s_id_is_logged(hf: Here) -> None:
     assert hf.log[-1]["name_is_not_machine_id"] == ["b.x"]
 
 
+def test_a_pod_s_uid_is_passed_over_where_a_name_stands_beside_it(hf: Here) -> None:
+    uid = "40212ef7-cca5-45a1-9e4d-6e3c1846d424"
+    back = hf.answer("requestReturnMachines", {"machines": [{"name": "Sym-1.x", "machineId": uid}, {"machineId": uid}]})
+    assert hf.recorded()[1] == {back["requestId"]: ("sym-1", uid)}
+
+
 @pytest.mark.parametrize(
     ("document", "words"),
     [
