@@ -335,7 +335,10 @@ def _printed(text: str) -> bool:
     rest = memoryview(text.encode("utf-8", "backslashreplace") + b"\n")
     try:
         while rest:
-            rest = rest[os.write(1, rest) :]
+            try:
+                rest = rest[os.write(1, rest) :]
+            except BlockingIOError:  # a pipe that its maker told not to wait, and that is full: he reads on
+                os.set_blocking(1, True)
     except OSError:
         return False
     return True

@@ -286,6 +286,22 @@ def test_nobody_reads_the_answer(hf: HostFactory) -> None:
     assert hf.log[-1]["level"] == "ERROR"
 
 
+def test_an_answer_comes_whole_through_a_pipe_that_refuses_to_wait_for_its_reader(hf: HostFactory) -> None:
+    request = hf.request("T2", 1)
+    hf.state.status.write({request: answer(request, "complete", *(machine(f"m{n}") for n in range(2000)))}, {})
+    command = hf.command("getRequestStatus", {"requests": [{"requestId": request}]})
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with subprocess.Popen(command, env=hf.environment, stdout=writer, stderr=subprocess.PIPE) as script:
+        os.close(writer)
+        with pytest.raises(subprocess.TimeoutExpired):  # the pipe is full
+            script.wait(1)
+        with open(reader, "rb") as pipe:
+            document = json.loads(pipe.read())
+    assert script.returncode == 0
+    assert len(document["requests"][0]["machines"]) == 2000
+
+
 def pipe_without_ends(path: Path) -> None:
     """A FIFO that nobody reads and nobody writes."""
     path.unlink(missing_ok=True)
