@@ -295,6 +295,16 @@ def _is_aside(entry: str, name: str) -> bool:
     return entry.startswith(name + ".") and entry.endswith(ASIDE_SUFFIX)
 
 
+def facts_of(path: str) -> os.stat_result | None:
+    """What the system says of a file; None when there is no such file. Raises StateUnreadable."""
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StateUnreadable(f"{path}: {error.strerror}. Check the state directory's mount.") from error
+
+
 def modified_at(path: str) -> float | None:
     """Modification time by the file system's clock; None when there is no such file."""
     try:

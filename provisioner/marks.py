@@ -9,13 +9,13 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 
 from provisioner.durable import (
     StateError,
     StateMissing,
     StateUnreadable,
     discard,
+    facts_of,
     missing,
     modified_at,
     open_shared,
@@ -116,8 +116,8 @@ class Seen:
         except OSError as error:
             raise StateUnreadable(f"{self.path}: cannot be listed: {error.strerror}. Check owner and mode.") from error
         for name in filter(_is_id, names):
-            with suppress(FileNotFoundError):
-                facts[name] = os.stat(os.path.join(self.path, name))
+            if found := facts_of(os.path.join(self.path, name)):
+                facts[name] = found
         return facts
 
     def forget(self, requests: Iterable[str]) -> None:
@@ -143,15 +143,17 @@ class Inventory:
     def read(self) -> tuple[tuple[str, ...], int] | None:
         """The names and when they were written (ns); None before HF's first call. Raises StateUnreadable."""
         advice = "HF's next getReturnRequests writes it again."
+        facts = facts_of(self.path)  # before the content: what is written meanwhile has a mark of its own
+        if facts is None:
+            return None
         try:
-            mark = os.stat(self.path).st_mtime_ns
             document = parse(self.path, read_whole(self.path, advice), advice)
-        except (FileNotFoundError, StateMissing):
+        except StateMissing:
             return None
         names = document.get("names") if isinstance(document, dict) else None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise StateUnreadable(f"{self.path}: expected {{'names': [...]}}. {advice}")
-        return tuple(names), mark
+        return tuple(names), facts.st_mtime_ns
 
 
 class PoolNotes:

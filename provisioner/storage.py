@@ -17,6 +17,7 @@ from tinydb.table import Document, Table
 from provisioner.durable import (
     StateTooNew,
     StateUnreadable,
+    facts_of,
     missing,
     parse,
     read_whole,
@@ -182,13 +183,8 @@ class StateFile:
 
     def signature(self) -> tuple[int, int, int] | None:
         """Changes whenever the file does (inode, mtime in ns, size); None when it is missing. Costs one stat."""
-        try:
-            facts = os.stat(self.path)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StateUnreadable(f"{self.path}: {error.strerror}. Check the state directory's mount.") from error
-        return facts.st_ino, facts.st_mtime_ns, facts.st_size
+        facts = facts_of(self.path)
+        return None if facts is None else (facts.st_ino, facts.st_mtime_ns, facts.st_size)
 
     def is_older(self) -> bool:
         """True when the file is older than one already written, by its lock file: somebody put an old copy back.

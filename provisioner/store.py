@@ -566,12 +566,13 @@ class StateDir:
         (DESIGN law 11); 0 when intent is newer, or when there is nothing to tell by.
 
         Less than the time since HF's last call if the loop trimmed intent after it: requests then seem younger than
-        they are. It matters to a memory made again without any trace of HF, for a request without machines.
+        they are. It matters to a memory made again without any trace of HF, for a request without machines. Raises
+        StateUnreadable.
         """
-        written = durable.modified_at(self.intent.path)
-        signs = [durable.modified_at(path) for path in (self.heartbeat.path, self.loop_lock.path)]
-        last = max((at for at in signs if at is not None), default=None)
-        return 0.0 if written is None or last is None else max(last - written, 0.0)
+        written = durable.facts_of(self.intent.path)
+        signs = [durable.facts_of(path) for path in (self.heartbeat.path, self.loop_lock.path)]
+        last = max((facts.st_mtime for facts in signs if facts is not None), default=None)
+        return 0.0 if written is None or last is None else max(last - written.st_mtime, 0.0)
 
     def ask_recovery(self) -> None:
         """A person has looked: the loop may release the brake. Raises StateUnwritable."""
@@ -582,5 +583,8 @@ class StateDir:
         return os.path.exists(self._recovery)
 
     def recovery_done(self) -> None:
-        """The brake is released, and durably so."""
-        discard(self._recovery)
+        """The brake is released, and durably so. Raises StateUnwritable."""
+        try:
+            discard(self._recovery)
+        except OSError as error:
+            raise durable.unwritable(self._recovery, error) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Collection, Sequence
@@ -266,6 +267,40 @@ def test_an_intent_that_cannot_be_read_changes_no_answer_and_deletes_nothing(ben
     assert "intent.json" in report.problem
     assert bench.answer(id_) == answer
     assert bench.place.deleted == []
+
+
+@pytest.mark.parametrize(
+    ("call", "file", "fails"),
+    [
+        pytest.param("stat", "seen/", True, id="a mark of a poll"),
+        pytest.param("stat", "hf-inventory.json", False, id="the hosts HF listed: only a hint"),
+        pytest.param("stat", "heartbeat", True, id="the sign of life that tells how old a lost memory is"),
+        pytest.param("unlink", "recover", True, id="what a person said"),
+    ],
+)
+def test_a_small_file_that_the_system_refuses_costs_a_cycle_and_not_the_loop(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, call: str, file: str, fails: bool
+) -> None:
+    bench.succeed(2)
+    bench.state.inventory.write(sorted(bench.place.machines))
+    bench.state.heartbeat.touch()
+    bench.state.ask_recovery()
+    Path(bench.state.memory.path).unlink()
+    bench.restarted()
+    real = getattr(os, call)
+
+    def refused(path: object, *arguments: object, **options: object) -> object:
+        if f"{bench.state.path}/{file}" in str(path):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return real(path, *arguments, **options)
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(os, call, refused)
+        for _ in range(2):
+            problem = bench.cycle().problem
+            assert bool(problem) is fails, problem
+    assert bench.cycle(2).result == "ok"
+    assert len(bench.place.machines) == 2
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["the loop runs on", "the loop is restarted"])
