@@ -273,9 +273,17 @@ def _loss_message(lost: list[tuple[documents.Host, Loss]]) -> str:
 
 
 def _note_inventory(call: Call, state: StateDir, hosts: list[documents.Host]) -> None:
-    """Notes what HF listed. Only a hint for the loop: HF gets its answer also when that cannot be written."""
+    """Notes what HF listed. Only a hint for the loop: HF gets its answer also when that cannot be written.
+
+    A list may be one of several parts, which come faster than the loop looks: those before it share no host with it.
+    """
+    names, before = dict.fromkeys(host.machine for host in hosts), None
+    with contextlib.suppress(StateError):
+        before = state.inventory.read()
+    if names and before and names.keys().isdisjoint(before[0]):
+        names = dict.fromkeys(before[0]) | names
     try:
-        state.inventory.write(dict.fromkeys(host.machine for host in hosts))
+        state.inventory.write(names)
     except StateUnwritable as error:
         log.append(call.places, "WARNING", "Could not note the listed hosts", {"problem": str(error)})
 

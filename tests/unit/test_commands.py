@@ -373,6 +373,31 @@ def test_what_hf_lists_is_noted_only_when_it_lists(hf: Here) -> None:
     assert emptied[0] == ()
 
 
+@pytest.mark.parametrize(
+    ("lists", "noted"),
+    [
+        pytest.param(["ab", "cd"], "abcd", id="two parts"),
+        pytest.param(["ab", "cd", "ab"], "ab", id="the next round begins"),
+        pytest.param(["ab", "cd", "ab", "cd"], "abcd", id="the next round is whole"),
+        pytest.param(["abc", "bcd"], "bcd", id="a whole list after another"),
+        pytest.param(["ab", ""], "", id="no hosts any more"),
+        pytest.param(["ab", "", "cd"], "cd", id="the first again"),
+    ],
+)
+def test_the_parts_of_a_list_are_noted_together_however_seldom_the_loop_looks(
+    hf: Here, lists: list[str], noted: str
+) -> None:
+    for names in lists:
+        hf.answer("getReturnRequests", {"machines": [{"name": name} for name in names]})
+    assert (hf.state.inventory.read() or ((), 0))[0] == tuple(noted)
+
+
+def test_a_damaged_list_makes_room_for_the_next(hf: Here) -> None:
+    Path(hf.state.inventory.path).write_text("{")
+    hf.answer("getReturnRequests", listing("a.x"))
+    assert (hf.state.inventory.read() or ((), 0))[0] == ("a",)
+
+
 def test_an_answer_is_printed_whole_however_little_is_taken_at_a_time(
     hf: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
