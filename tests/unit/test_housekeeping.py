@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -426,6 +427,13 @@ def test_when_a_request_leaves_the_files(one: Slot, changes: dict[str, object], 
     trim(draft, intent_of(known), contact)
     assert draft.forget == ([REQUEST] if goes else [])
     assert draft.requests[REQUEST].trimmed is goes
+
+
+def test_nothing_leaves_by_an_intent_that_is_older_than_one_read_before() -> None:
+    known = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO, trimmed=True), giving_back(name(0), trimmed=True))
+    draft = draft_of(replace(known, generation=8), limits=LIMITS)
+    trim(draft, replace(intent_of(memory()), generation=7), Contact())
+    assert (draft.forget, draft.memory().requests, draft.memory().returns) == ([], known.requests, known.returns)
 
 
 def test_a_request_leaves_in_three_steps() -> None:

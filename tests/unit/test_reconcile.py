@@ -180,6 +180,11 @@ class Bench:
         return answer.text
 
 
+def raise_(error: Exception) -> None:
+    """For a lambda."""
+    raise error
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
@@ -550,6 +555,62 @@ def test_a_request_is_cancelled_only_when_hf_calls_on_without_it(bench: Bench, e
     answer = json.loads(bench.answer(id_))
     assert (answer["status"] == "complete_with_error") is cancelled
     assert bool(bench.place.deleted) is cancelled
+
+
+def hf_calls(bench: Bench, seconds: float) -> None:
+    """HF lists other hosts every minute for so long."""
+    for _ in range(round(seconds / 60)):
+        bench.clock.time += 55.0
+        bench.state.inventory.write([f"other{bench.clock.time:.0f}"])
+        bench.cycle()
+
+
+def test_nothing_is_cancelled_before_hf_could_read_that_it_will_be(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_ = bench.request(1)
+    bench.cycle(2)
+    bench.place.run_all()
+    hf_calls(bench, LIMITS.cancel_after - 180)
+    with monkeypatch.context() as refusing:
+        refusing.setattr(type(bench.state.status), "write", lambda *_: raise_(StateUnwritable("no space")))
+        hf_calls(bench, 600)
+    bench.state.seen.touch(id_)
+    bench.cycle(3)
+    assert json.loads(bench.answer(id_))["status"] == "complete"
+    assert bench.place.deleted == []
+
+
+def test_what_the_loop_itself_trims_is_no_call_of_hf(bench: Bench) -> None:
+    ended = []
+    for _ in range(12):
+        ended.append(bench.request(1, "unknown"))
+        bench.cycle(2)
+        bench.state.seen.tell(ended[-1])
+        bench.cycle()
+        bench.clock.time += 240.0
+    unheard = bench.request(1)
+    bench.cycle(2)
+    bench.place.run_all()
+    bench.clock.time += LIMITS.retention - 3600.0
+    while set(bench.state.intent.read().requests) != {unheard}:
+        bench.cycle()
+        bench.clock.time += 60.0
+    assert json.loads(bench.answer(unheard))["status"] == "complete"
+    assert bench.place.deleted == []
+
+
+def test_what_one_part_of_a_list_names_stands_while_the_others_come(bench: Bench) -> None:
+    bench.succeed(1)
+    stranger = "hf-zzzzzzzzzz-000007"
+    for part in ([stranger], ["other"], ["another"]):
+        bench.state.inventory.write(part)
+        bench.cycle()
+    assert set(bench.state.status.read_lost()) == {stranger}
+    bench.clock.time += 300.0
+    bench.state.inventory.write(["other"])
+    bench.cycle(2)
+    assert bench.state.status.read_lost() == {}
 
 
 def test_preview_writes_nothing_and_says_what_the_next_cycle_would_do(bench: Bench) -> None:

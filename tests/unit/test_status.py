@@ -309,6 +309,9 @@ def test_hosts_that_nobody_knows_are_reported() -> None:
             memory(record(running(0, Verdict.RETURNED))), limits(pool("a", max_machines=3), maximum=10), 2,
             id="a machine that still goes takes a place in its pool",
         ),
+        pytest.param(
+            memory(record(running(0, Verdict.RETURNED))), limits(maximum=10), 10, id="and none of the template's",
+        ),
         pytest.param(memory(record(slot(0), slot(1), slot(2))), limits(maximum=2), 0, id="never below nothing"),
         pytest.param(memory(), limits(pool("a", max_machines=3, paused=True)), 3, id="a pause does not count"),
     ],
