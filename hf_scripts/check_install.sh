@@ -4,6 +4,6 @@
 script=$(readlink -f -- "$0")
 found=$("${script%/*}/python" check_install "$@")
 code=$?
-[ -n "$found" ] || found="fix: Python did not start: set HF_PYTHON to the Python that hostfactory-provisioner is installed for"
+case $found in "fine: "* | "fix: "*) ;; *) found="fix: ${found:-Python did not start}" ;; esac
 printf '%s\n' "$found"
 exit "$code"

@@ -153,8 +153,9 @@ def test_a_missing_variable_a_wrong_argument_and_a_python_that_does_not_start(hf
     assert checked(hf, HF_PROVIDER_CONFDIR="")[2][0].startswith("HF_PROVIDER_CONFDIR: is not set")
     assert checked(hf, "--help")[::2] == (1, ["usage: check_install.sh [--loop-user USER]"])
     code, _, bad = checked(hf, HF_PYTHON="/no/such/python")
-    assert code != 0
-    assert bad == ["Python did not start: set HF_PYTHON to the Python that hostfactory-provisioner is installed for"]
+    assert code == 1
+    advice = "set HF_PYTHON to the Python that hostfactory-provisioner is installed for"
+    assert bad == [f"/no/such/python: is no program: {advice}"]
 
 
 def test_a_loop_of_another_user_needs_a_group_that_both_are_in(hf: HostFactory) -> None:

@@ -195,6 +195,19 @@ def test_hf_python_is_chosen_before_all_others(tmp_path: Path) -> None:
     assert chosen(script, HF_PYTHON=str(mine)) == str(mine)
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_python_that_cannot_serve_is_named_on_stdout(hf: HostFactory, tmp_path: Path, name: str) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    for python, words in (
+        ("/no/such/python", "is no program"),
+        ("no-such-python", "is no program"),
+        (str(tmp_path / "bare" / "bin" / "python"), "No module named 'tinydb'"),
+    ):
+        refusal = hf.run(hf.command(name, INPUTS[name]), environment=hf.environment | {"HF_PYTHON": python}).refusal
+        advice = "set HF_PYTHON to the Python that hostfactory-provisioner is installed for"
+        assert refusal == f"{python}: {words}: {advice}"
+
+
 # --- where they look --------------------------------------------------------------------------------------------------
 
 
