@@ -34,6 +34,8 @@ CANCELLED = frozenset({Verdict.CANCELLED, Verdict.RETURNED, Verdict.LOST})
 NOT_OURS = "This machine exists but is not managed by this provisioner; it was left alone."
 RETURNED_EARLY = "HostFactory returned the machine before the request ended."
 STUCK = "The machine was still there at the deadline; its deletion is tried further."
+STUCK_STRANGER = "The machine, which belongs to no request, was still there at the deadline: return it again."
+"""Only slots are pursued after the end of their return."""
 
 CAPACITY_CODES = {
     ErrorClass.STOCKOUT: "InsufficientInstanceCapacity",
@@ -171,7 +173,7 @@ def _returned(name: str, result: ReturnResult | None, slot: Slot | None) -> dict
         None: ("executing", "shutting-down", ""),
         ReturnResult.GONE: ("succeed", "terminated", ""),
         ReturnResult.NOT_OURS: ("fail", "running", NOT_OURS),
-        ReturnResult.STUCK: ("fail", "stopping", STUCK),
+        ReturnResult.STUCK: ("fail", "stopping", STUCK if slot else STUCK_STRANGER),
     }
     known = slot or Slot(name=name, number=0, pool="", verdict=Verdict.OPEN, opened=0.0)
     return _entry(known, *words[result])

@@ -25,7 +25,7 @@ from provisioner.model import (
 )
 from provisioner.names import SLOT_BLOCK
 from provisioner.rebuild import Remains, fresh, rebuild
-from provisioner.status import NOT_OURS, STUCK, request_answer, return_answer
+from provisioner.status import NOT_OURS, STUCK_STRANGER, request_answer, return_answer
 from tests.unit.core import (
     BROKEN,
     NOW,
@@ -287,7 +287,7 @@ def test_an_ended_return_request_stays_as_it_was_told(result: ReturnResult) -> N
     again = rebuilt(intent("x"), told={RETURN: answer}).returns[RETURN]
     assert (again.results, again.ended, again.told_at) == ({"x": result}, ended, NOW)
     assert return_answer(again, memory(), PREFIX) == answer
-    assert {NOT_OURS, STUCK}.isdisjoint({json.loads(answer.text)["machines"][0]["message"]}) == (
+    assert {NOT_OURS, STUCK_STRANGER}.isdisjoint({json.loads(answer.text)["machines"][0]["message"]}) == (
         result is ReturnResult.GONE
     )
 

@@ -30,6 +30,7 @@ from provisioner.status import (
     NOT_OURS,
     RETURNED_EARLY,
     STUCK,
+    STUCK_STRANGER,
     available,
     losses,
     render,
@@ -48,12 +49,15 @@ from tests.unit.core import (
     TEMPLATE,
     giving_back,
     limits,
+    machine,
     memory,
     name,
+    plan,
     pool,
     record,
     running,
     slot,
+    snapshot,
     unsent,
 )
 
@@ -214,7 +218,6 @@ def test_only_the_words_of_the_interface_appear(
         pytest.param(None, machine_entry("executing", "shutting-down"), id="on its way"),
         pytest.param(ReturnResult.GONE, machine_entry("succeed", "terminated"), id="gone"),
         pytest.param(ReturnResult.NOT_OURS, machine_entry("fail", "running", NOT_OURS), id="not ours"),
-        pytest.param(ReturnResult.STUCK, machine_entry("fail", "stopping", STUCK), id="stuck"),
     ],
 )
 @pytest.mark.parametrize("known", [True, False], ids=["of a slot we know", "of nobody"])
@@ -227,6 +230,19 @@ def test_what_is_told_of_a_returned_machine(result: ReturnResult | None, entry: 
     ran = {"privateIpAddress": "10.0.0.0", "launchtime": 1_700_000_000} if known else {}
     assert document == {"requestId": RETURN, "status": "running", "message": "", "machines": [entry | ran]}
     assert not answer.ended
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["of a slot we know", "of nobody"])
+def test_what_is_stuck_is_tried_further_only_where_that_is_so(known: bool) -> None:
+    request = REQUEST if known else OTHER
+    results = {name(0, request): ReturnResult.STUCK}
+    back = giving_back(*results, results=results, ended=RequestStatus.COMPLETE_WITH_ERROR)
+    after = memory(record(running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED), ended=DONE), back)
+    [told] = json.loads(return_answer(back, after, PREFIX).text)["machines"]
+    assert (told["result"], told["status"]) == ("fail", "stopping")
+    assert told["message"] == (STUCK if known else STUCK_STRANGER)
+    further = plan(after, snapshot(machine(0, request=request)), snapshot(pool="b"), limits=limits())
+    assert bool(further.deletes) is known
 
 
 @pytest.mark.parametrize("ended", [RequestStatus.COMPLETE, RequestStatus.COMPLETE_WITH_ERROR])
