@@ -314,7 +314,7 @@ def _render(options: argparse.Namespace) -> int:
 def _replay(options: argparse.Namespace) -> int:
     from provisioner.replay import Replay, TraceError, read_trace, run_script
 
-    if options.speed <= 0 or options.longest_gap < 0:
+    if not (options.speed > 0 and options.longest_gap >= 0):  # nan is neither
         raise UsageError("--speed has to be above 0, --longest-gap at least 0")
     try:
         events = read_trace(options.trace)

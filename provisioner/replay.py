@@ -24,6 +24,9 @@ import hf_scripts
 
 SCRIPTS = Path(hf_scripts.__file__).parent
 SQLITE = b"SQLite format 3\0"
+LONGEST_WAIT = 1e9
+"""Seconds between two calls at most, thirty years: a process cannot wait for all that a trace may say."""
+
 CATEGORIES = {
     "template": "getAvailableTemplates",
     "request": "requestMachines",
@@ -164,7 +167,7 @@ class Replay:
         before: float | None = None
         for event in events:
             if before is not None:
-                self.wait(min((event.time - before) / self.speed, self.longest_gap))
+                self.wait(min((event.time - before) / self.speed, self.longest_gap, LONGEST_WAIT))
             before = event.time
             self._play(event)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from provisioner.cli import run
-from provisioner.replay import Outcome, Replay, TraceError, read_trace, run_script
+from provisioner.replay import LONGEST_WAIT, Outcome, Replay, TraceError, read_trace, run_script
 from provisioner.simulator.server import Simulator
 from tests.conformance.stage import Case, Grid, names, stage, wish
 from tests.hostfactory import SCRIPTS
@@ -120,6 +120,21 @@ def test_morgan_stanley_s_trace_is_played_with_its_gaps(tmp_path: Path) -> None:
     assert [one["name"] for one in scripts.asked[3][1]["machines"]] == ["hf-new-0", "hf-new-1"]
     assert scripts.asked[5][1]["machines"] == [{"name": "hf-new-1", "machineId": "hf-new-1"}, {"name": "x"}]
     assert replay.report()["unknown_machines"] == 1
+
+
+@pytest.mark.parametrize("options", [["--speed", "nan"], ["--speed", "0"], ["--longest-gap", "nan"]])
+def test_a_pace_that_is_none_is_wrong_usage(tmp_path: Path, options: list[str]) -> None:
+    trace = tmp_path / "trace"
+    trace.write_text("".join(line("getAvailableTemplates", {}, at=at) for at in (1.0, 2.0)))
+    assert run(["replay", str(trace), *options]) == 2
+
+
+def test_a_gap_is_never_longer_than_a_process_can_wait(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    trace.write_text("".join(line("getAvailableTemplates", {}, at=at) for at in (0.0, 1e300)))
+    waits: list[float] = []
+    Replay(Scripts(), wait=waits.append).play(read_trace(trace))
+    assert waits == [LONGEST_WAIT]
 
 
 @pytest.mark.parametrize(
