@@ -14,7 +14,7 @@ from provisioner.cli import run
 from provisioner.replay import LONGEST_WAIT, Outcome, Replay, TraceError, read_trace, run_script
 from provisioner.simulator.server import Simulator
 from tests.conformance.stage import Case, Grid, names, stage, wish
-from tests.hostfactory import SCRIPTS
+from tests.hostfactory import SCRIPTS, HostFactory
 
 
 @pytest.fixture
@@ -120,6 +120,14 @@ def test_morgan_stanley_s_trace_is_played_with_its_gaps(tmp_path: Path) -> None:
     assert [one["name"] for one in scripts.asked[3][1]["machines"]] == ["hf-new-0", "hf-new-1"]
     assert scripts.asked[5][1]["machines"] == [{"name": "hf-new-1", "machineId": "hf-new-1"}, {"name": "x"}]
     assert replay.report()["unknown_machines"] == 1
+
+
+def test_a_call_that_is_refused_is_recorded_with_what_was_printed(tmp_path: Path) -> None:
+    hf, trace = HostFactory(tmp_path), tmp_path / "trace"
+    script, *call = hf.command("requestMachines", wish("none"))
+    refusal = hf.run([script, "--record", str(trace), *call]).refusal
+    entry = json.loads(trace.read_text())
+    assert (entry["command"], entry["input"], entry["output"]) == ("requestMachines", wish("none"), refusal)
 
 
 @pytest.mark.parametrize("options", [["--speed", "nan"], ["--speed", "0"], ["--longest-gap", "nan"]])

@@ -575,6 +575,11 @@ def test_unlisted_machines_are_deleted_as_slowly_as_orphans_and_in_numbers_only_
     assert len(seen.closes) == 3, "the cap of an hour"
 
 
+def test_an_unlisted_machine_of_a_pool_that_cannot_be_seen_waits() -> None:
+    draft = forgotten(used(GIVEN, unlisted={name(0): NOW - 50 * HOUR}), listing(), snapshot(pool="b"), after=48 * HOUR)
+    assert draft.closes == []
+
+
 # --- orphans that are none --------------------------------------------------------------------------------------------
 
 

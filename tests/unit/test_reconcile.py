@@ -377,6 +377,51 @@ def test_what_hf_was_told_shows_that_there_was_a_memory(bench: Bench) -> None:
     assert bench.state.memory.read().brake is not None
 
 
+@pytest.mark.parametrize("left", ["status", "returns"])
+def test_each_trace_by_itself_shows_that_there_was_a_memory(bench: Bench, left: str) -> None:
+    bench.request(2)
+    bench.cycle(2)
+    bench.place.run_all()
+    if left == "returns":
+        bench.give_back(next(iter(bench.place.machines)))
+    for path in Path(bench.state.path).iterdir():
+        if path.is_file() and path.name not in (
+            "intent.json",
+            "intent.json.lock",
+            "status.json" if left == "status" else "",
+        ):
+            path.unlink()
+    bench.restarted()
+    bench.cycle(3)
+    brake = bench.state.memory.read().brake
+    assert brake is not None
+    assert brake.reason is BrakeReason.MEMORY_LOST
+    assert brake.detail.startswith("memory.json was lost; it was made again"), "and not taken for the first one"
+
+
+def test_what_a_person_said_before_memory_was_lost_releases_no_brake(bench: Bench) -> None:
+    bench.succeed(2)
+    Path(bench.state.memory.path).unlink()
+    bench.state.ask_recovery()
+    bench.restarted()
+    bench.cycle(3)
+    assert bench.state.memory.read().brake is not None
+
+
+def test_orphans_that_a_person_saw_latch_the_brake_no_more(bench: Bench) -> None:
+    bench.succeed(1)
+    for number in range(8):
+        name = f"hf-zzzzzzzzzz-{number:06d}"
+        bench.place.machines[name] = Machine(name, Phase.RUNNING, Fingerprint(uid=name))
+    bench.cycle(2)
+    brake = bench.state.memory.read().brake
+    assert brake is not None
+    assert brake.reason is BrakeReason.TOO_MANY_ORPHANS
+    bench.state.ask_recovery()
+    bench.cycle(3)
+    assert bench.state.memory.read().brake is None
+
+
 def test_an_intent_that_somebody_put_there_shows_that_there_was_a_memory(bench: Bench) -> None:
     id_ = bench.request(2)
     bench.cycle(2)

@@ -72,6 +72,12 @@ def tree(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
+def test_the_instance_is_registered_when_its_files_are_there(tmp_path: Path) -> None:
+    written = render(settings(tmp_path, merge=two(tmp_path)), tmp_path / "out")
+    assert {path.name.startswith("host") for path in written[:-3]} == {False}
+    assert {path.name.startswith("host") for path in written[-3:]} == {True}
+
+
 def test_the_examples_are_what_it_writes(tmp_path: Path) -> None:
     example = json.loads((EXAMPLES / "demoinst" / "demoinstprov_templates.json").read_text())
     written = render(settings(tmp_path, templates=example["templates"]), tmp_path / "out")

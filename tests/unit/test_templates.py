@@ -80,6 +80,11 @@ def test_ncores_is_one_where_it_is_not_given_and_stays_where_it_is(tmp_path: Pat
     assert [template.attributes["ncores"] for template in provider.templates] == [("Numeric", "1"), ("Numeric", "2")]
 
 
+@pytest.mark.parametrize(("one", "other", "found"), [(3, 10, 10), (0, 3, 3), (-1, 10, -1), (-1, 0, -1), (-1, -1, -1)])
+def test_no_number_allows_more_than_no_limit(one: int, other: int, found: int) -> None:
+    assert templates.higher(one, other) == templates.higher(other, one) == found
+
+
 def test_an_attribute_that_is_null_is_not_given(tmp_path: Path) -> None:
     provider = load(tmp_path, GOOD | {"attributes": ATTRIBUTES | {"rank": None}})
     assert "rank" not in provider.templates[0].attributes
