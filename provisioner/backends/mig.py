@@ -125,8 +125,9 @@ class MigBackend:
         self._next_look = time.monotonic() + HASTE * self.pace
         reads, location = self._project.reads, self._place.location
         deadline = time.monotonic() + reads.times.call  # for all of them: they must not hold up the look
-        self._admissions.ask(lambda name: reads.operation(location, name, deadline))
-        return self._observer.look(now, strangers, self._admissions.refused(self._observer.members))
+        members = self._observer.members
+        self._admissions.ask(lambda name: reads.operation(location, name, deadline), members)
+        return self._observer.look(now, strangers, self._admissions.refused(members))
 
     def check(self, seconds: float) -> list[Finding]:
         """What of the group's settings will go wrong; BackendError when it cannot be read within ``seconds``."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner.backends import BackendError, mig
+from provisioner.backends import BackendError, admissions, mig
 from provisioner.backends.compute_reads import ComputeTimes
 from provisioner.backends.mig import MigBackend, request_id
 from provisioner.backends.resolver import Resolver
@@ -255,6 +255,20 @@ def test_operations_that_cannot_be_read_hold_up_a_look_once_and_not_each(zonal: 
     before = len(zonal.cloud.requests)
     zonal.look()
     assert sum("/operations/" in path for _, path in zonal.cloud.requests[before:]) == 1
+
+
+def test_operations_that_cannot_be_read_do_not_use_up_the_calls_of_the_looks(zonal: Bench) -> None:
+    """Who may make machines may still lack the permission to read operations."""
+    zonal.restarted(ComputeTimes(admission=0.05))
+    zonal.cloud.set_faults(Fault("op_gone"))
+    for number in range(1, 31):
+        assert failures(zonal.create(number)) == []
+    assert zonal.calls_of(zonal.look).count("instances") == 1
+    looks = [sum(one.startswith("operation-") for one in zonal.calls_of(zonal.look)) for _ in range(3)]
+    assert max(looks) <= admissions.MOST
+    zonal.running(30)
+    zonal.look()
+    assert not any(one.startswith("operation-") for one in zonal.calls_of(zonal.look)), "all were accepted, as is seen"
 
 
 def test_a_create_that_is_refused_late_shows_machines_that_are_gone(zonal: Bench) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ def failed(code: str, status: int) -> dict[str, Any]:
     return {**DONE, "error": {"errors": [{"code": code, "message": "No."}]}, "httpErrorStatusCode": status}
 
 
-def asked(waiting: Admissions, answer: Mapping[str, Any] | None) -> list[str]:
+def asked(waiting: Admissions, answer: Mapping[str, Any] | None, members: Collection[str] = ()) -> list[str]:
     """Which operations were asked for, when each was answered so."""
     names: list[str] = []
 
@@ -28,7 +28,7 @@ def asked(waiting: Admissions, answer: Mapping[str, Any] | None) -> list[str]:
         names.append(name)
         return answer
 
-    waiting.ask(read)
+    waiting.ask(read, members)
     return names
 
 
@@ -45,6 +45,21 @@ def test_it_is_asked_for_until_it_is_decided(waiting: Admissions, answer: Mappin
     assert asked(waiting, DONE) == ["op"]
     assert asked(waiting, DONE) == []
     assert waiting.refused(()) == {}
+
+
+def test_it_is_not_asked_for_once_all_its_names_are_members(waiting: Admissions) -> None:
+    assert asked(waiting, None, ["a"]) == ["op"]
+    assert asked(waiting, None, ["a", "b"]) == []
+    assert asked(waiting, None) == []
+
+
+def test_of_many_some_are_asked_for_at_a_time_and_all_in_turn() -> None:
+    waiting = Admissions(lag=0.0)
+    for number in range(admissions.MOST + 1):
+        waiting.expect(f"op-{number}", ["a"])
+    first, second = asked(waiting, None), asked(waiting, None)
+    assert len(first) == len(second) == admissions.MOST
+    assert {*first, *second} == {f"op-{number}" for number in range(admissions.MOST + 1)}
 
 
 def test_names_that_were_refused_are_gone_until_they_are_deleted(waiting: Admissions) -> None:
