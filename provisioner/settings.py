@@ -23,6 +23,9 @@ LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 STUCK_SECONDS = 60.0
 """A kubelet confirms an end within seconds of the grace period; a pod that is there a minute later needs a person."""
 
+COMPUTE_ADDRESS = "https://compute.googleapis.com"
+"""Google's own Compute API."""
+
 Count = Annotated[int, Field(ge=1), Expects("a whole number ≥ 1")]
 Cap = Annotated[int | None, Field(ge=1), Expects("a whole number ≥ 1")]
 CountOrZero = Annotated[int, Field(ge=0), Expects("a whole number ≥ 0")]
@@ -233,6 +236,11 @@ class MigPool(Pool):
     instances; at most 30, so that no machine is unseen for longer."""
 
     @property
+    def address(self) -> str:
+        """Of the API, without path. An endpoint may end in ``/compute/v1/``, as gcloud wants it."""
+        return (self.endpoint or COMPUTE_ADDRESS).rstrip("/").removesuffix("/compute/v1")
+
+    @property
     def location(self) -> str:
         """The zone or region that holds the group."""
         return self.zone or self.region or ""
@@ -245,7 +253,7 @@ class MigPool(Pool):
     @property
     def place(self) -> tuple[str, ...]:
         """What makes two pools the same: a group belongs to one pool, for its members are known by name alone."""
-        return ("mig", str(self.endpoint), self.project, self.location, self.group)
+        return ("mig", self.address, self.project, self.location, self.group)
 
 
 AnyPool = GkePool | MigPool

@@ -27,8 +27,6 @@ from provisioner.settings import MigPool
 
 Json = dict[str, Any]
 
-ENDPOINT = "https://compute.googleapis.com"
-
 PAGE = 500
 """The most a page of Compute holds."""
 
@@ -102,10 +100,9 @@ class Place:
 
     @classmethod
     def of(cls, pool: MigPool) -> Place:
-        """From the configuration. An endpoint may end in ``/compute/v1/``, as gcloud wants it."""
-        root = (pool.endpoint or ENDPOINT).rstrip("/").removesuffix("/compute/v1")
+        """From the configuration."""
         location = f"zones/{pool.zone}" if pool.zone else f"regions/{pool.region}"
-        return cls(root, pool.project, location, pool.group, pool.zone or "")
+        return cls(pool.address, pool.project, location, pool.group, pool.zone or "")
 
     @property
     def path(self) -> str:

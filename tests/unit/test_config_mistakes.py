@@ -220,6 +220,10 @@ def same_mig(pools: dict[str, Any]) -> None:
     pools["mig-b"] = dict(pools["mig-a"])
 
 
+def same_mig_at_an_address_written_otherwise(pools: dict[str, Any]) -> None:
+    pools["mig-b"] = pools["mig-a"] | {"endpoint": "https://compute.googleapis.com/compute/v1/"}
+
+
 def same_namespace_and_spec(pools: dict[str, Any]) -> None:
     pools["gke-twin"] = dict(pools["gke-main"])
 
@@ -228,9 +232,10 @@ def same_namespace_and_spec(pools: dict[str, Any]) -> None:
     ("copy", "text"),
     [
         (same_mig, "pools.mig-b: the same place as pool 'mig-a'"),
+        (same_mig_at_an_address_written_otherwise, "pools.mig-b: the same place as pool 'mig-a'"),
         (same_namespace_and_spec, "pools.gke-twin: the same place as pool 'gke-main'"),
     ],
-    ids=["one MIG", "one namespace with one pod spec"],
+    ids=["one MIG", "one MIG, its address written otherwise", "one namespace with one pod spec"],
 )
 def test_two_pools_are_two_places(site: Site, copy: Callable[[dict[str, Any]], None], text: str) -> None:
     copy(site.settings["pools"])
