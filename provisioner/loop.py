@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 
 LONGEST_CYCLE = 45.0
 """Seconds no batch outlives: the time that a cycle may start calls, and the longest time-out of one."""
+
+LOOK_ENDS = 5.0
+"""Seconds that looks under way get when the loop ends; nobody needs what they would show."""
 
 FOR_PEOPLE = frozenset({ErrorClass.DENIED, ErrorClass.NOT_FOUND})
 """Why a pool cannot be seen until a person mends something: another look will not."""
@@ -133,11 +136,15 @@ class Observer:
         """Do not wait for the pace."""
         self._again.set()
 
-    def stop(self) -> None:
-        """End the thread and the backend's connections."""
+    def end(self) -> None:
+        """Look no more; a look under way goes on."""
         self._ended = True
         self._again.set()
-        self._thread.join(timeout=5)
+
+    def stop(self, seconds: float = LOOK_ENDS) -> None:
+        """End the thread, which has so long for its look, and the backend's connections."""
+        self.end()
+        self._thread.join(seconds)
         self._backend.close()
 
     def _run(self) -> None:
@@ -173,6 +180,15 @@ class Observer:
                 extra={"pool": self._backend.pool, "error": str(failure.error), "text": failure.text},
             )
         return Unobserved(self._backend.pool, began, failure)
+
+
+def _stop(observers: Collection[Observer]) -> None:
+    """End them all at once: each may be in a look whose cloud does not answer."""
+    for observer in observers:
+        observer.end()
+    deadline = time.monotonic() + LOOK_ENDS
+    for observer in observers:
+        observer.stop(max(0.0, deadline - time.monotonic()))
 
 
 class Hints(Protocol):
@@ -315,8 +331,7 @@ class Loop:
                 self._hints.close()
             if actors.settle(LONGEST_CYCLE):
                 self._finish(reconciler)
-            for observer in observers.values():
-                observer.stop()
+            _stop(observers.values())
 
     def _resumed_clock(self) -> LoopClock:
         try:

@@ -84,14 +84,14 @@ class Place:
 class Running:
     """A loop in a thread."""
 
-    def __init__(self, path: Path, place: Place, *, hints: Hints | None = None, **options: object) -> None:
+    def __init__(self, path: Path, *places: Place, hints: Hints | None = None, **options: object) -> None:
         self.state = StateDir(path)
         self.reports: list[CycleReport] = []
         self.wakes: list[Wake] = []
         self.error: Exception | None = None
         self.loop = Loop(
             state=self.state,
-            backends={"pool": place},
+            backends={place.pool: place for place in places},
             limits=LIMITS,
             provisioner="demo",
             pace=QUICK,
@@ -230,6 +230,26 @@ def test_a_slow_look_holds_up_nobody(tmp_path: Path) -> None:
     finally:
         place.slow.set()
         running.end()
+
+
+def test_looks_that_hang_hold_up_the_end_together_and_not_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twelve groups whose cloud does not answer would take a minute: the service would be killed meanwhile."""
+    monkeypatch.setattr(loops, "LOOK_ENDS", 0.5)
+    places = [Place() for _ in range(12)]
+    for number, place in enumerate(places):
+        place.pool = f"pool-{number}"
+        place.slow.clear()
+    running = Running(tmp_path, *places)
+    try:
+        until(lambda: running.reports and all(place.looks for place in places), 5, what="looks under way")
+        began = time.monotonic()
+        running.end()
+        assert time.monotonic() - began < 3.0
+    finally:
+        for place in places:
+            place.slow.set()
 
 
 # --- one loop ---------------------------------------------------------------------------------------------------------
