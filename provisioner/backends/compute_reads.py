@@ -136,8 +136,7 @@ class ComputeReads:
         self._filter = f"name eq {prefix}-.*"
         self._budget = budget
         self._session = AuthorizedSession(credentials)
-        for scheme in ("https://", "http://"):
-            self._session.mount(scheme, HTTPAdapter(pool_connections=1, pool_maxsize=CONNECTIONS))
+        end_in_time(self._session)
 
     def groups(self, location: str, deadline: float) -> Mapping[str, Json]:
         """Every group of a zone or region (``zones/…``) by name. ``deadline`` is monotonic time, here and below."""
@@ -216,11 +215,10 @@ class ComputeReads:
             raise BackendError(ErrorClass.TIMEOUT, f"{path}: no time is left")
         try:
             timeout = (min(self.times.connect, left), left)
-            deadline = time.monotonic() + left
-            with self._session.request(method, self._url + path, params=params, timeout=timeout, stream=True) as answer:
-                content = _whole(answer, deadline, path)
+            answer = self._session.request(method, self._url + path, params=params, timeout=timeout)
         except CALL_ERRORS as error:
             raise of_exception(error) from error
+        content = answer.content
         try:
             body = json.loads(content)
         except ValueError:
@@ -237,8 +235,38 @@ class ComputeReads:
         return error
 
 
+class _WholeAnswers(HTTPAdapter):
+    """Reads each answer to its end in the time that there is for a piece of it: the one that requests heeds."""
+
+    def send(
+        self,
+        request: requests.PreparedRequest,
+        stream: bool = False,
+        timeout: Any = None,
+        verify: Any = True,
+        cert: Any = None,
+        proxies: Any = None,
+    ) -> requests.Response:
+        """Raises BackendError when it has not ended by then."""
+        seconds = timeout[1] if isinstance(timeout, tuple) else timeout
+        deadline = time.monotonic() + (seconds or float("inf"))
+        answer = super().send(request, stream=True, timeout=timeout, verify=verify, cert=cert, proxies=proxies)
+        try:
+            answer._content = _whole(answer, deadline, request.path_url.partition("?")[0])
+        except BaseException:
+            answer.close()
+            raise
+        return answer
+
+
+def end_in_time(session: requests.Session) -> None:
+    """No answer of this session takes longer than its time-out, however slowly its bytes come."""
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, _WholeAnswers(pool_connections=1, pool_maxsize=CONNECTIONS))
+
+
 def _whole(answer: requests.Response, deadline: float, path: str) -> bytes:
-    """The body. The time-out of requests is for each piece of it, however many there are."""
+    """The body."""
     pieces = []
     while piece := answer.raw.read1(PIECE, decode_content=True):
         pieces.append(piece)

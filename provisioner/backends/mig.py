@@ -41,7 +41,7 @@ from provisioner.backends.compute_errors import (
     understood,
 )
 from provisioner.backends.compute_project import Project, Projects
-from provisioner.backends.compute_reads import USUAL_TIMES, ComputeTimes, Json, Place, credentials_for
+from provisioner.backends.compute_reads import USUAL_TIMES, ComputeTimes, Json, Place, credentials_for, end_in_time
 from provisioner.backends.group_check import (
     autoscaler_findings,
     foreign_findings,
@@ -343,6 +343,7 @@ class _Api:
         zonal = bool(self._place.zone)
         kind = compute_v1.InstanceGroupManagersClient if zonal else compute_v1.RegionInstanceGroupManagersClient
         self._client = kind(credentials=credentials, client_options=ClientOptions(api_endpoint=self._place.root))
+        end_in_time(self._client.transport._session)
         self._body = ("" if zonal else "region_") + "instance_group_managers_{}_instances_request_resource"
 
     def create(self, names: Sequence[str], id_: str) -> Mapping[str, Any]:

@@ -426,6 +426,16 @@ def test_an_answer_that_drips_ends_with_its_time_not_with_its_last_byte() -> Non
         backend.close()
 
 
+def test_a_create_whose_answer_drips_ends_with_its_time() -> None:
+    """Its pool would neither create nor delete anything meanwhile."""
+    with OddServer(b" " * 1000, pause=0.1) as address:
+        backend = MigBackend(pool(address), prefix="hf", times=ComputeTimes(call=1.0))
+        began = time.monotonic()
+        assert failures(backend.create(creates(1), lambda: True)) == [ErrorClass.TIMEOUT]
+        assert time.monotonic() - began < 5
+        backend.close()
+
+
 def test_looks_keep_their_connections(zonal: Bench) -> None:
     zonal.look()
     pools = zonal.backend._project.reads._session.get_adapter(zonal.cloud.url).poolmanager.pools
