@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one pool is to do in one cycle: deletes first, they make room."""
+    """What one pool is to do in one cycle: usually deletes first, they make room."""
 
     pool: str
     deletes: tuple[Delete, ...]
@@ -47,14 +47,19 @@ def batches(creates: Sequence[Create], deletes: Sequence[Delete]) -> list[Batch]
     ]
 
 
-def carry_out(batch: Batch, backend: Backend, may_start: Callable[[], bool]) -> Results:
+def carry_out(batch: Batch, backend: Backend, may_start: Callable[[], bool], *, creates_first: bool = False) -> Results:
     """Do a batch now. Never raises: what broke unexpectedly has an unknown outcome, and is looked at again."""
-    deleted = _guarded(batch.deletes, lambda: backend.delete(batch.deletes, may_start), batch.pool)
-    created = _guarded(batch.creates, lambda: backend.create(batch.creates, may_start), batch.pool)
-    tried = {(type(outcome.action), outcome.action.name) for outcome in (*deleted, *created)}
+    calls: list[tuple[Sequence[Action], Callable[[], list[Outcome]]]] = [
+        (batch.deletes, lambda: backend.delete(batch.deletes, may_start)),
+        (batch.creates, lambda: backend.create(batch.creates, may_start)),
+    ]
+    outcomes: list[Outcome] = []
+    for actions, call in reversed(calls) if creates_first else calls:
+        outcomes += _guarded(actions, call, batch.pool)
+    tried = {(type(outcome.action), outcome.action.name) for outcome in outcomes}
     every: tuple[Action, ...] = (*batch.deletes, *batch.creates)
     unsent = tuple(action for action in every if (type(action), action.name) not in tried)
-    return Results(batch.pool, (*deleted, *created), unsent)
+    return Results(batch.pool, tuple(outcomes), unsent)
 
 
 def _guarded(actions: Sequence[Action], call: Callable[[], list[Outcome]], pool: str) -> list[Outcome]:
@@ -111,6 +116,8 @@ class ThreadedActors:
         self._lock = threading.Lock()
         self._threads: dict[str, threading.Thread] = {}
         self._ended: list[Results] = []
+        self._kept_waiting: set[str] = set()
+        """Pools whose deletes left no time for any create: next time creates come first, or they never would."""
 
     def busy(self) -> Set[str]:
         """Pools with a batch under way or not yet collected."""
@@ -138,8 +145,13 @@ class ThreadedActors:
         return not self._threads
 
     def _run(self, batch: Batch, may_start: Callable[[], bool]) -> None:
-        results = carry_out(batch, self._backends[batch.pool], may_start)
+        creates_first = batch.pool in self._kept_waiting
+        results = carry_out(batch, self._backends[batch.pool], may_start, creates_first=creates_first)
         with self._lock:
+            if results.outcomes and batch.creates and set(batch.creates) <= set(results.unsent):
+                self._kept_waiting.add(batch.pool)
+            else:
+                self._kept_waiting.discard(batch.pool)
             self._ended.append(results)
             del self._threads[batch.pool]
         self._wake()

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from provisioner.acting import Batch, ThreadedActors
 from provisioner.backends import BackendError, admissions, mig
 from provisioner.backends.compute_reads import ComputeTimes
 from provisioner.backends.mig import MigBackend, request_id
@@ -101,6 +102,20 @@ def test_some_deletes_begin_however_long_their_list_took(zonal: Bench, monkeypat
     assert len(zonal.backend.delete(deletes, lambda: next(in_time, False))) == mig.WORKERS
     assert zonal.calls(DELETES) == mig.WORKERS
     assert zonal.backend.delete(deletes, lambda: False) == []
+
+
+def test_creates_are_sent_however_often_machines_are_returned_and_however_long_their_list_takes(zonal: Bench) -> None:
+    zonal.create(1, 2, 3)
+    machines = zonal.running(3).machines.values()
+    zonal.cloud.set_faults(Fault("hang", ".*listManagedInstances", params={"seconds": 1.0}))
+    actors = ThreadedActors({"m": zonal.backend}, lambda: None)
+    sent: set[str] = set()
+    for one in machines:
+        began, returned = time.monotonic(), Delete(one.name, "m", DeleteReason.RETURNED, one.fingerprint.uid)
+        actors.submit(Batch("m", (returned,), tuple(creates(4))), lambda began=began: time.monotonic() < began + 0.3)
+        assert actors.settle(10)
+        sent |= {outcome.action.name for results in actors.collect() for outcome in results.outcomes}
+    assert sent >= {name(1), name(3), name(4)}
 
 
 def test_the_end_of_the_loop_does_not_wait_for_a_look(zonal: Bench) -> None:

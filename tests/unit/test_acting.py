@@ -189,3 +189,12 @@ def test_settling_gives_up_on_a_batch_that_does_not_end() -> None:
     assert not actors.settle(0.05)
     slow.gate.set()
     assert actors.settle(10)
+
+
+def test_creates_come_first_once_deletes_have_left_them_no_time() -> None:
+    place = Place()
+    actors = ThreadedActors({"a": place}, lambda: None)
+    for number in range(3):
+        actors.submit(Batch("a", (delete(f"d{number}"),), (C1,)), lambda number=number: place.calls == [] or number > 0)
+        assert actors.settle(10)
+    assert place.calls == ["delete d0", "create c1", "delete d1", "delete d2", "create c1"]
