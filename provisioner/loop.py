@@ -172,7 +172,7 @@ class Observer:
         except Exception as error:  # the edge: a bug in a backend blinds one pool, not the loop
             log.exception("Backend broke off a look", extra={"pool": self._backend.pool})
             failure = Failure(ErrorClass.OTHER, f"internal error: {error}")
-        if self._told is not failure.error:
+        if self._told is not failure.error and not self._ended:
             self._told = failure.error
             log.log(
                 logging.ERROR if failure.error in FOR_PEOPLE else logging.WARNING,

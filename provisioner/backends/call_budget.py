@@ -25,12 +25,14 @@ class CallBudget:
         self._closed = threading.Event()
 
     def take(self, deadline: float) -> None:
-        """Wait for the turn of a read; THROTTLED when it does not come before ``deadline`` (monotonic time)."""
+        """Wait for the turn of a read; THROTTLED when it does not come before ``deadline`` (monotonic time).
+
+        UNAVAILABLE once it is closed.
+        """
         while (wait := self._turn()) > 0:
             if time.monotonic() + wait > deadline:
                 raise BackendError(ErrorClass.THROTTLED, f"our own limit of {self._calls} calls a minute is used up")
-            if self._closed.wait(wait):
-                raise BackendError(ErrorClass.UNAVAILABLE, "the provisioner ends")
+            self._closed.wait(wait)
 
     def count(self) -> None:
         """Note a mutation. It does not wait: there are few of them, and what they do is awaited."""
@@ -44,11 +46,13 @@ class CallBudget:
             self._quiet_until = time.monotonic() + self._window
 
     def close(self) -> None:
-        """End every wait."""
+        """End every wait; let no more reads begin: a look of many pages would hold up the end of the process."""
         self._closed.set()
 
     def _turn(self) -> float:
         """Seconds to wait; 0 and the call is noted."""
+        if self._closed.is_set():
+            raise BackendError(ErrorClass.UNAVAILABLE, "the provisioner ends")
         with self._lock:
             self._check_quiet()
             now = time.monotonic()

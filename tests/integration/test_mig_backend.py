@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -121,13 +121,12 @@ def test_creates_are_sent_however_often_machines_are_returned_and_however_long_t
 def test_the_end_of_the_loop_does_not_wait_for_a_look(zonal: Bench) -> None:
     backend = MigBackend(pool(zonal.cloud.url, observe_seconds=30), prefix="hf")
     backend.observe(1.0, ())
-    waiting = threading.Thread(target=backend.observe, args=(1.0, ()))
-    waiting.start()
-    waiting.join(0.2)
-    assert waiting.is_alive(), "it waits ten seconds"
-    backend.close()
-    waiting.join(5)
-    assert not waiting.is_alive()
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(backend.observe, 1.0, ())
+        time.sleep(0.2)
+        assert not waiting.done(), "it waits ten seconds"
+        backend.close()
+        assert isinstance(waiting.exception(5), BackendError)
 
 
 def test_a_machine_runs_once_its_name_resolves_where_that_is_required(zonal: Bench) -> None:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,23 @@ def test_a_look_beyond_our_own_limit_waits(zonal: Bench) -> None:
         zonal.look()
     assert len(zonal.cloud.requests) - before == 80
     assert time.monotonic() - began >= 0.5
+
+
+def test_the_end_of_the_loop_leaves_pages_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads that read the zones of a region are waited for before the process ends."""
+    with Bench(REGIONAL) as bench:
+        bench.create(*range(1, 31))
+        bench.running(30)
+        monkeypatch.setattr(compute_reads, "PAGE", 1)
+        bench.cloud.set_faults(Fault("hang", ".*instances.list", params={"seconds": 1.0}))
+        before = bench.calls("instances")
+        with ThreadPoolExecutor(1) as thread:
+            look = thread.submit(bench.look)
+            until(lambda: bench.calls("instances") > before, 5, what="the first pages")
+            began = time.monotonic()
+            bench.backend.close()
+            assert isinstance(look.exception(), BackendError)
+        assert time.monotonic() - began < 2.5
 
 
 # --- ends ---------------------------------------------------------------------------------------------------------

@@ -67,3 +67,9 @@ def test_the_end_of_the_loop_ends_a_wait() -> None:
     ended.start()
     assert take(budget, NEVER) is ErrorClass.UNAVAILABLE
     ended.join()
+
+
+def test_no_read_begins_after_the_end_of_the_loop() -> None:
+    budget = CallBudget(3, window=60.0)
+    budget.close()
+    assert take(budget, SOON) is ErrorClass.UNAVAILABLE

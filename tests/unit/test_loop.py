@@ -207,6 +207,19 @@ def test_why_a_pool_cannot_be_seen_is_logged_once(
     assert told == [(level, "why"), (level, "again")]
 
 
+def test_a_look_that_the_end_breaks_off_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    place = Place()
+    place.slow.clear()
+    place.error = BackendError(ErrorClass.UNAVAILABLE, "the provisioner ends")
+    observer = Observer(place, LoopClock(), lambda: None)
+    observer.start()
+    until(lambda: place.looks, 5, what="a look under way")
+    observer.stop(0.0)
+    place.slow.set()
+    observer.stop()
+    assert caplog.records == []
+
+
 def test_a_backend_that_breaks_blinds_its_pool_only() -> None:
     place = Place()
     place.error = ZeroDivisionError("a bug")
