@@ -16,6 +16,10 @@ from provisioner.store import STATE_FILES
 
 log = logging.getLogger(__name__)
 
+ONLY_AT_START = ("listen", "loop", "compute", "events")
+POOLS_ONLY_AT_START = ("observe_seconds", "require_dns", "credentials")
+"""Settings, and settings of a pool, that a loop that runs does not heed."""
+
 Signature = tuple[tuple[str, int, int, int], ...]
 
 
@@ -39,7 +43,7 @@ class Configuration:
         self.applied = applied
         self.judged = judged
         self._signature = self._sign()
-        self.settings = load(path, environment)
+        self.settings = self._started = load(path, environment)
 
     def refresh(self, limits: Limits, memory: Memory | None) -> Limits:
         """The limits in force: new ones if the files changed into something that can be applied."""
@@ -57,6 +61,8 @@ class Configuration:
         self.settings = settings
         new = settings.limits()
         log.info("New configuration applied", extra={"file": str(self._path)})
+        if waiting := self._waiting(settings):
+            log.warning("New settings are heeded only after another start", extra={"settings": ", ".join(waiting)})
         self.applied(new)
         self.judged(True)
         return new
@@ -73,6 +79,17 @@ class Configuration:
             busy = not all(slot.gone for slot in record.slots.values())
             if busy and record.template not in new.template_limits:
                 raise ValueError(f"templates.{record.template}: still has machines; it cannot be removed")
+
+    def _waiting(self, new: Settings) -> list[str]:
+        """What is no longer as it was at the start, and stays so until the next one."""
+        known = self._started
+        changed = [name for name in ONLY_AT_START if getattr(new, name) != getattr(known, name)]
+        return changed + [
+            f"pools.{name}.{setting}"
+            for name, pool in new.pools.items()
+            for setting in POOLS_ONLY_AT_START
+            if getattr(pool, setting, None) != getattr(known.pools[name], setting, None)
+        ]
 
     def _sign(self) -> Signature:
         """Changes whenever one of the directory's JSON or YAML files does, but for the state's, which always change.

@@ -109,6 +109,20 @@ def test_what_cannot_change_while_the_loop_runs_is_refused(site: Site, old: str,
     assert site.judged == [False]
 
 
+def test_a_setting_that_a_running_loop_does_not_heed_is_said(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """Who turns on require_dns would think that from now on no machine runs before its name resolves."""
+    site.change("name_prefix: hf", "name_prefix: hf\ncompute: {calls_per_minute: 100}")
+    site.change("    group: hf-a\n", "    group: hf-a\n    require_dns: true\n")
+    limits = site.configuration.refresh(site.limits, None)
+    told = [getattr(record, "settings", "") for record in caplog.records if record.levelname == "WARNING"]
+    assert told == ["compute, pools.mig-a.require_dns"]
+    site.change("calls_per_minute: 100", "calls_per_minute: 600")
+    site.change("    require_dns: true\n", "")
+    caplog.clear()
+    assert site.configuration.refresh(limits, None) is not limits
+    assert [record.levelname for record in caplog.records if record.levelname == "WARNING"] == []
+
+
 @pytest.mark.parametrize("gone", [False, True], ids=["it has a machine", "its machines are gone"])
 def test_a_template_cannot_be_removed_while_it_has_machines(site: Site, gone: bool) -> None:
     site.change_templates(lambda templates: templates.__delitem__(1))
