@@ -14,9 +14,13 @@ COLUMNS = "{worth:<10} {timestamp:<30} {kind:<10} {machine}{more}"
 
 
 def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool) -> str:
-    """Print every message for so many seconds, or until a signal; the reason if the stream broke, which ends it."""
+    """Print every message for so many seconds, or until a signal; the reason if the stream broke, which ends it.
+
+    Raises BrokenPipeError when nobody reads on: messages that are taken are gone.
+    """
     ended, printing = threading.Event(), threading.Lock()
     reasons: list[str] = []
+    unread: list[BrokenPipeError] = []
 
     def broke(reason: str) -> None:
         reasons.append(reason)
@@ -25,8 +29,12 @@ def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool)
     def taken(message: Judged) -> None:
         document = message_document(message)
         line = json.dumps(document) if as_json else message_text(document)
-        with printing:  # messages come in several threads
-            print(line, flush=True)
+        try:
+            with printing:  # messages come in several threads
+                print(line, flush=True)
+        except BrokenPipeError as error:
+            unread.append(error)
+            ended.set()
 
     stream = EventStream(events.project, events.subscription, prefix=prefix, taken=taken, broke=broke)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -34,6 +42,8 @@ def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool)
     stream.start()
     ended.wait(seconds)
     stream.close()
+    if unread:
+        raise unread[0]
     return "".join(reasons[:1])
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from provisioner import events
+from provisioner import events, listening
 from provisioner.events import EventStream, Judged, Kind, MalformedError, Sieve, Worth, parse
 from provisioner.listening import message_document, message_text
 from provisioner.metrics import WORTHS
+from provisioner.settings import Events
 
 NAME = "hf-abcde01234-000007"
 
@@ -306,3 +309,26 @@ def test_a_message_is_printed_as_a_line_or_a_document() -> None:
     assert lines[1].endswith(f"created    {NAME} (failed)")
     assert lines[2].startswith("malformed ")
     assert "JSONDecodeError" in lines[2]
+
+
+def test_listening_ends_when_nobody_reads_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``provisioner events | head`` would take the loop's messages for ever."""
+
+    class Stream:
+        def __init__(self, *_: object, taken: Callable[[Judged], None], broke: object, prefix: str) -> None:
+            self._thread = threading.Thread(target=taken, args=(Judged(Worth.FOREIGN),))
+
+        def start(self) -> None:
+            self._thread.start()
+
+        def close(self) -> None:
+            self._thread.join()
+
+    def closed(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(listening, "EventStream", Stream)
+    monkeypatch.setattr(listening, "print", closed, raising=False)
+    monkeypatch.setattr(listening.signal, "signal", lambda *_: None)
+    with pytest.raises(BrokenPipeError):
+        listening.listen(Events(project="p", subscription="s"), "hf", 5.0, as_json=False)
