@@ -145,6 +145,18 @@ def test_after_too_many_calls_nothing_is_sent_until_the_window_is_over(zonal: Be
     until(lambda: not failures(zonal.create(1, 2)), 5, what="the next window")
 
 
+def test_a_look_that_was_one_call_too_many_is_the_last_of_the_window(zonal: Bench) -> None:
+    zonal.restarted(ComputeTimes(window=1.0))
+    zonal.cloud.set_faults(Fault("throttled", ".*instances.list", limit=1))
+    with pytest.raises(BackendError, match="Queries per minute"):
+        zonal.look()
+    asked = len(zonal.cloud.requests)
+    with pytest.raises(BackendError, match="Compute takes no more calls"):
+        zonal.look()
+    assert failures(zonal.create(1)) == [ErrorClass.THROTTLED]
+    assert len(zonal.cloud.requests) == asked
+
+
 def test_a_look_beyond_our_own_limit_waits(zonal: Bench) -> None:
     limit = Compute(calls_per_minute=60)
     projects = Projects(prefix="hf", settings=limit, times=ComputeTimes(window=1.0, look=10.0))
