@@ -21,6 +21,9 @@ Json = Mapping[str, Any]
 SPOT_GRACE_SECONDS = 30.0
 """A Spot instance gets so long between the notice and the end (Scheduling in the API's reference)."""
 
+GRACE_SECONDS = 120.0
+"""Any other gets so long, whoever stops or deletes it (likewise)."""
+
 WAITING_ACTIONS = frozenset({"CREATING", "CREATING_WITHOUT_RETRIES", "VERIFYING", "REFRESHING", "STARTING", "RESUMING"})
 """The group works towards a running instance."""
 
@@ -197,12 +200,12 @@ def _unusual(member: Member, instance: Instance | None) -> Failure | None:
 
 
 def _notice(phase: Phase, cause: LossCause | None, before: Machine | None, began: float) -> Notice | None:
-    """A preempted instance that still stops will be gone soon; the end does not move from look to look."""
-    if phase is not Phase.STOPPING or cause is not LossCause.PREEMPTED:
+    """An instance that stops will be gone soon, or may hang while it stops; the end does not move from look to look."""
+    if phase is not Phase.STOPPING or cause is None:
         return None
     if before and before.notice:
         return before.notice
-    return Notice(LossCause.PREEMPTED, began + SPOT_GRACE_SECONDS)
+    return Notice(cause, began + (SPOT_GRACE_SECONDS if cause is LossCause.PREEMPTED else GRACE_SECONDS))
 
 
 def _epoch(timestamp: str) -> int:

@@ -242,6 +242,16 @@ def test_f10_a_vm_that_does_not_stop_is_told_as_stuck_and_deleted_further(site: 
     assert site.mutations() == {CREATES: 1, DELETES: 1}, "what the group deletes already is not asked for again"
 
 
+@pytest.mark.parametrize("model", ["STANDARD", "SPOT"])
+def test_f10_a_vm_that_others_delete_and_that_does_not_stop_is_told(tmp_path: Path, model: str) -> None:
+    with VirtualSite(tmp_path, replace(SPEC, provisioning_model=model)) as site:
+        site.faults(Fault("deleted", limit=1, params={"seconds": 300}), Fault("stuck_stopping"))
+        names = names_of(site.asked(3))
+        site.run(600)
+        (stopping,) = [name for name in names if site.phases()[name] == "stopping"]
+        assert site.lost() == {stopping: 0}
+
+
 # --- F11 to F13, F16, F19: machines that end --------------------------------------------------------------------------
 
 

@@ -276,8 +276,11 @@ def test_the_notice_of_a_preemption_does_not_move() -> None:
     assert later is first
 
 
-def test_only_a_preemption_gives_notice() -> None:
-    assert seen(member(instanceStatus="STOPPING"), instance(status="STOPPING")).notice is None
+def test_whatever_stops_gives_notice_until_it_has_stopped() -> None:
+    """It may hang while it stops, and does not come back."""
+    stopped = seen(member(instanceStatus="STOPPING"), instance(status="STOPPING"))
+    assert stopped.notice == Notice(LossCause.UNKNOWN, BEGAN + 120.0)
+    assert seen(member(currentAction="DELETING"), instance()).notice == Notice(LossCause.DELETED, BEGAN + 120.0)
     assert seen(member(instanceStatus="TERMINATED"), instance(status="TERMINATED", scheduling=SPOT)).notice is None
 
 
