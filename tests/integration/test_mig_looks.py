@@ -438,6 +438,14 @@ def test_an_answer_of_another_shape_fails_the_look(body: bytes) -> None:
         backend.close()
 
 
+def test_a_list_that_names_places_which_it_could_not_reach_is_no_list() -> None:
+    with OddServer(b'{"kind": "compute#instanceGroupManagerList", "unreachables": ["zones/us-central1-a"]}') as address:
+        backend = MigBackend(pool(address), prefix="hf")
+        with pytest.raises(BackendError, match="partial answer, unreachable"):
+            backend.observe(1.0, ())
+        backend.close()
+
+
 @pytest.mark.parametrize("body", [b"<html>sign in</html>", b"[]", b'{"managedInstances": [3]}'])
 def test_an_answer_of_another_shape_fails_a_delete(body: bytes) -> None:
     with OddServer(body) as address:
