@@ -105,15 +105,16 @@ def test_some_deletes_begin_however_long_their_list_took(zonal: Bench, monkeypat
 
 
 def test_creates_are_sent_however_often_machines_are_returned_and_however_long_their_list_takes(zonal: Bench) -> None:
+    """No call may begin any more once the members were listed: it took all the time that a cycle has."""
     zonal.create(1, 2, 3)
     machines = zonal.running(3).machines.values()
-    zonal.cloud.set_faults(Fault("hang", ".*listManagedInstances", params={"seconds": 1.0}))
     actors = ThreadedActors({"m": zonal.backend}, lambda: None)
     sent: set[str] = set()
     for one in machines:
-        began, returned = time.monotonic(), Delete(one.name, "m", DeleteReason.RETURNED, one.fingerprint.uid)
-        actors.submit(Batch("m", (returned,), tuple(creates(4))), lambda began=began: time.monotonic() < began + 0.3)
-        assert actors.settle(10)
+        returned = Delete(one.name, "m", DeleteReason.RETURNED, one.fingerprint.uid)
+        batch, lists = Batch("m", (returned,), tuple(creates(4))), zonal.calls("listManagedInstances")
+        actors.submit(batch, lambda lists=lists: zonal.calls("listManagedInstances") == lists)
+        assert actors.settle(30)
         sent |= {outcome.action.name for results in actors.collect() for outcome in results.outcomes}
     assert sent >= {name(1), name(3), name(4)}
 
@@ -126,7 +127,7 @@ def test_the_end_of_the_loop_does_not_wait_for_a_look(zonal: Bench) -> None:
         time.sleep(0.2)
         assert not waiting.done(), "it waits ten seconds"
         backend.close()
-        assert isinstance(waiting.exception(5), BackendError)
+        assert isinstance(waiting.exception(30), BackendError)
 
 
 def test_a_machine_runs_once_its_name_resolves_where_that_is_required(zonal: Bench) -> None:

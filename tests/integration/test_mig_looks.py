@@ -132,7 +132,7 @@ def test_pools_of_one_zone_read_it_once() -> None:
 
 
 def test_after_too_many_calls_nothing_is_sent_until_the_window_is_over(zonal: Bench) -> None:
-    zonal.restarted(ComputeTimes(window=1.0))
+    zonal.restarted(ComputeTimes(window=3.0))
     zonal.look()
     zonal.cloud.set_faults(Fault("throttled", ".*createInstances", limit=1))
     assert failures(zonal.create(1, 2)) == [ErrorClass.THROTTLED] * 2
@@ -142,11 +142,10 @@ def test_after_too_many_calls_nothing_is_sent_until_the_window_is_over(zonal: Be
     with pytest.raises(BackendError, match="Compute takes no more calls"):
         zonal.look()
     assert len(zonal.cloud.requests) == asked
-    until(lambda: not failures(zonal.create(1, 2)), 5, what="the next window")
+    until(lambda: not failures(zonal.create(1, 2)), 30, what="the next window")
 
 
 def test_a_look_that_was_one_call_too_many_is_the_last_of_the_window(zonal: Bench) -> None:
-    zonal.restarted(ComputeTimes(window=1.0))
     zonal.cloud.set_faults(Fault("throttled", ".*instances.list", limit=1))
     with pytest.raises(BackendError, match="Queries per minute"):
         zonal.look()
@@ -180,11 +179,10 @@ def test_the_end_of_the_loop_leaves_pages_unread(monkeypatch: pytest.MonkeyPatch
         before = bench.calls("instances")
         with ThreadPoolExecutor(1) as thread:
             look = thread.submit(bench.look)
-            until(lambda: bench.calls("instances") > before, 5, what="the first pages")
-            began = time.monotonic()
+            until(lambda: bench.calls("instances") > before, 30, what="the first pages")
             bench.backend.close()
             assert isinstance(look.exception(), BackendError)
-        assert time.monotonic() - began < 2.5
+        assert bench.calls("instances") - before <= 2 * len(bench.spec.all_zones)
 
 
 # --- ends ---------------------------------------------------------------------------------------------------------
@@ -470,7 +468,7 @@ def test_a_create_whose_answer_drips_ends_with_its_time() -> None:
         backend = MigBackend(pool(address), prefix="hf", times=ComputeTimes(call=1.0))
         began = time.monotonic()
         assert failures(backend.create(creates(1), lambda: True)) == [ErrorClass.TIMEOUT]
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 50, "not the hundred seconds that the answer takes"
         backend.close()
 
 
