@@ -539,10 +539,16 @@ STATE_FILES = frozenset(
 
 
 class StateDir:
-    """The state directory and everything in it. Opening it touches nothing."""
+    """The state directory and everything in it. Opening it touches nothing. Raises StateMissing."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.path.abspath(path)
+        try:
+            self.path = os.path.abspath(path)
+        except FileNotFoundError as error:
+            raise StateMissing(
+                f"{path}: no such directory: the working directory is gone. "
+                "Give HF_PROVIDER_WORKDIR or --state-dir as an absolute path."
+            ) from error
         self.intent = IntentStore(self.path)
         self.memory = MemoryStore(self.path)
         self.status = StatusStore(self.path)

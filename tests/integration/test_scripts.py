@@ -93,6 +93,18 @@ def test_a_relative_path_works_from_its_directory(hf: HostFactory) -> None:
     assert (done.code, done.out.count("requestId")) == (0, 2), done
 
 
+@pytest.mark.parametrize("name", ["requestMachines", "requestReturnMachines", "getRequestStatus", "getReturnRequests"])
+def test_a_relative_state_directory_below_one_that_is_gone_is_refused(
+    hf: HostFactory, tmp_path: Path, name: str
+) -> None:
+    command = ["/bin/sh", "-c", 'mkdir "$0" && cd "$0" && rmdir "$0" && exec "$@"', str(tmp_path / "gone")]
+    environment = hf.environment | {"HF_PROVIDER_WORKDIR": "work"}
+    done = hf.run([*command, *hf.command(name, INPUTS[name])], environment=environment)
+    assert (done.code, done.out.count("\n")) == (1, 1)
+    assert done.out.startswith("work: no such directory: the working directory is gone. Give HF_PROVIDER_WORKDIR")
+    assert "Traceback" not in done.err, "the shell alone complains"
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_script_is_three_lines_in_both_worlds(name: str) -> None:
     shell, windows = SCRIPTS / f"{name}.sh", SCRIPTS / f"{name}.bat"
