@@ -24,26 +24,32 @@ class Notices:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: Mapping[str, Notice] = {}
+        self._held: dict[str, Notice] = {}
+        """In the order in which they were heard, which is about that of their ends."""
         self._shown: dict[str, tuple[Mapping[str, Machine], Mapping[str, Machine], Mapping[str, Machine]]] = {}
         """By pool: the machines of a snapshot, those that a notice was added to, and the two together."""
 
     def hear(self, name: str, notice: Notice, now: float) -> None:
         """A machine will end; of two announcements of one machine the first stands."""
         with self._lock:
-            kept = {other: known for other, known in self._held.items() if known.ends + FORGOTTEN_AFTER > now}
-            self._held = {name: notice, **kept}
+            while self._held and _forgotten(next(iter(self._held.values())), now):
+                del self._held[next(iter(self._held))]
+            if name in self._held and _forgotten(self._held[name], now):
+                del self._held[name]
+            self._held.setdefault(name, notice)
 
     def added_to(self, look: Look, lag: float) -> Look:
         """The look with these notices; the very same machines as last time when nothing changed.
 
         A notice counts until a look begins ``lag`` seconds (how old lists may be) after its end.
         """
-        if not self._held or not isinstance(look, Snapshot):
+        with self._lock:
+            held = self._held.copy()
+        if not held or not isinstance(look, Snapshot):
             return look
         noticed = {
             name: replace(machine, notice=notice)
-            for name, notice in self._held.items()
+            for name, notice in held.items()
             if (machine := look.machines.get(name)) is not None
             and machine.phase in ALIVE
             and look.began <= notice.ends + lag
@@ -57,3 +63,7 @@ class Notices:
             together = {**look.machines, **noticed}
             self._shown[look.pool] = (look.machines, noticed, together)
         return together
+
+
+def _forgotten(notice: Notice, now: float) -> bool:
+    return notice.ends + FORGOTTEN_AFTER <= now

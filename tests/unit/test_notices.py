@@ -98,3 +98,27 @@ def test_notices_are_forgotten_long_after_their_end() -> None:
     notices = heard("a")
     notices.hear("b", Notice(LossCause.PREEMPTED, 2000.0), NOTICE.ends + FORGOTTEN_AFTER)
     assert shown(notices, snapshot(a=machine("a"), b=machine("b")))["a"].notice is None
+
+
+def test_who_is_announced_again_after_its_notice_was_forgotten_ends_then() -> None:
+    """Also while one heard before it is remembered: its own end is later."""
+    notices, again = Notices(), Notice(LossCause.PREEMPTED, 2000.0)
+    notices.hear("late", Notice(LossCause.PREEMPTED, 1500.0), 100.0)
+    notices.hear("a", NOTICE, 100.0)
+    notices.hear("a", again, NOTICE.ends + FORGOTTEN_AFTER)
+    assert shown(notices, snapshot(a=machine("a")))["a"].notice is again
+
+
+def test_a_storm_of_announcements_costs_each_no_more_than_the_first() -> None:
+    """Ten thousand at once would take seconds in which no other is heard."""
+    asked = []
+
+    class End(float):
+        def __add__(self, other: float) -> float:
+            asked.append(other)
+            return float(self) + other
+
+    notices = Notices()
+    for number in range(100):
+        notices.hear(str(number), Notice(LossCause.PREEMPTED, End(130.0)), 100.0)
+    assert len(asked) <= 2 * 100
