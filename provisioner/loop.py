@@ -24,8 +24,9 @@ from provisioner.store import StateDir
 
 log = logging.getLogger(__name__)
 
-LONGEST_CYCLE = 45.0
-"""Seconds no batch outlives: the time that a cycle may start calls, and the longest time-out of one."""
+LONGEST_CALLS = 45.0
+"""Seconds that a batch goes on at most once it begins no more: a group's create (20 s), the wait for its result (5 s),
+and the look for names that are taken (20 s)."""
 
 LOOK_ENDS = 5.0
 """Seconds that looks under way get when the loop ends; nobody needs what they would show."""
@@ -210,6 +211,11 @@ class Pace:
     act: float = 2.0
     intent_poll: float = 0.1
 
+    @property
+    def longest_cycle(self) -> float:
+        """No batch outlives it: the time in which a cycle begins calls, and that which the last of them take."""
+        return self.act + LONGEST_CALLS
+
 
 class Loop:
     """One provisioner on one state directory."""
@@ -280,8 +286,9 @@ class Loop:
         before = lock.holder()
         self._epoch = lock.raise_epoch(self._remembered_epoch() + 1)
         if _may_live(before):
-            log.info("Waiting for the loop before to end", extra={"holder": str(before), "seconds": LONGEST_CYCLE})
-            if self._stop.wait(LONGEST_CYCLE):
+            seconds = self._pace.longest_cycle
+            log.info("Waiting for the loop before to end", extra={"holder": str(before), "seconds": seconds})
+            if self._stop.wait(seconds):
                 return False
         self._check_epoch()
         return True
@@ -329,7 +336,7 @@ class Loop:
         finally:
             if self._hints:
                 self._hints.close()
-            if actors.settle(LONGEST_CYCLE):
+            if actors.settle(self._pace.longest_cycle):
                 self._finish(reconciler)
             _stop(observers.values())
 
@@ -341,7 +348,7 @@ class Loop:
         return LoopClock(memory.time, memory.time_wall)
 
     def _first_looks(self, observers: Mapping[str, Observer]) -> None:
-        deadline = time.monotonic() + LONGEST_CYCLE
+        deadline = time.monotonic() + self._pace.longest_cycle
         while time.monotonic() < deadline and not self._stop.is_set():
             if not any(isinstance(look, Unobserved) for look in self._looks(observers, frozenset()).values()):
                 return

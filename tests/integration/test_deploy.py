@@ -18,6 +18,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from provisioner import config
+from provisioner.loop import LOOK_ENDS, Pace
 from provisioner.metrics import Metrics
 from provisioner.model import (
     Create,
@@ -229,6 +230,15 @@ def test_the_service_runs_as_its_own_user_and_writes_its_state_alone() -> None:
     assert service["User"] not in ("", "root", "nobody")
     assert service["ProtectSystem"] == "strict"
     assert re.findall(r"(?m)^ReadWritePaths=(.*)$", text) == re.findall(r"HF_PROVIDER_WORKDIR=(.*)", text)
+
+
+def test_calls_in_hand_end_before_the_process_is_killed() -> None:
+    deployment = yaml.safe_load((DEPLOY / "kustomize" / "base" / "deployment.yaml").read_text())
+    (stop,) = re.findall(r"(?m)^TimeoutStopSec=(.*)$", (DEPLOY / "vm" / "provisioner.service").read_text())
+    needed = Pace().longest_cycle + LOOK_ENDS
+
+    assert needed < deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert needed < float(stop)
 
 
 # --- Prometheus -------------------------------------------------------------------------------------------------------

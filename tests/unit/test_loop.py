@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -15,6 +16,8 @@ import pytest
 
 from provisioner import loop as loops
 from provisioner.backends import BackendError, MayStart
+from provisioner.backends.compute_reads import USUAL_TIMES
+from provisioner.backends.kube_api import CONNECT_SECONDS, KubeTimes
 from provisioner.durable import StateError
 from provisioner.loop import Hints, Loop, LoopClock, Observer, Pace, Wake, Wakeups
 from provisioner.model import (
@@ -414,3 +417,32 @@ def gone_pid() -> int:
 )
 def test_a_successor_waits_only_for_one_that_may_still_act(holder: dict[str, object], lives: bool) -> None:
     assert loops._may_live(holder) is lives
+
+
+def test_no_batch_outlives_the_time_that_a_successor_waits() -> None:
+    """The longest of a group: a create, its result, which says that a name is taken, and a look for the names."""
+    group = USUAL_TIMES.call + USUAL_TIMES.admission + USUAL_TIMES.call
+    pod = CONNECT_SECONDS + KubeTimes().call
+    longest = Pace(act=3.0).longest_cycle
+    assert longest >= 3.0 + max(group, pod)
+
+
+def test_a_successor_waits_for_the_longest_cycle_of_a_loop_that_may_still_act(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loops, "LONGEST_CALLS", 0.25)
+    before = Running(tmp_path, Place())
+    until(lambda: before.reports, 5)
+    before.end()
+    file = Path(before.state.loop_lock.path)
+    signed = json.loads(file.read_text())
+    file.write_text(json.dumps({**signed, "host": "elsewhere", "ended": False}))
+    began = time.monotonic()
+    with caplog.at_level("INFO", "provisioner"):
+        successor = Running(tmp_path, Place())
+        try:
+            until(lambda: successor.reports, 10)
+            assert time.monotonic() - began >= QUICK.act + 0.25
+        finally:
+            successor.end()
+    assert [record.seconds for record in caplog.records if "loop before" in record.message] == [QUICK.act + 0.25]
