@@ -30,6 +30,14 @@ def test_a_call_beyond_the_budget_waits_for_the_window() -> None:
     assert time.monotonic() - began >= 0.3
 
 
+def test_each_call_waits_for_a_window_of_its_own() -> None:
+    """Calls that have left the window are counted no more, and those that waited are."""
+    budget = CallBudget(1, window=0.1)
+    began = time.monotonic()
+    assert [take(budget, NEVER) for _ in range(4)] == [None] * 4
+    assert time.monotonic() - began >= 0.3
+
+
 def test_a_call_whose_turn_comes_too_late_fails_at_once() -> None:
     budget = CallBudget(3, window=60.0)
     assert [take(budget, SOON) for _ in range(4)] == [None, None, None, ErrorClass.THROTTLED]

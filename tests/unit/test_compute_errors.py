@@ -13,6 +13,7 @@ from google.protobuf.json_format import ParseError
 
 from provisioner.backends.compute_errors import (
     CALL_ERRORS,
+    TEXT_LIMIT,
     AlreadyExists,
     ComputeError,
     attempt_error,
@@ -103,6 +104,12 @@ def test_a_server_that_fails_leaves_open_what_it_did() -> None:
 )
 def test_an_error_keeps_googles_words(error: ComputeError, text: str) -> None:
     assert error.failure().text == text
+
+
+def test_of_long_words_the_beginning_is_kept() -> None:
+    """They are stored with each slot."""
+    assert ComputeError(0, "CODE", "w" * 10_000).failure().text == "CODE: " + "w" * (TEXT_LIMIT - 6)
+    assert len(http_error(502, None, "<p>" * 10_000).text) <= TEXT_LIMIT + len("HTTP 502: ")
 
 
 @pytest.mark.parametrize(

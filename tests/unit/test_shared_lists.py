@@ -124,6 +124,8 @@ def test_a_project_has_one_budget_of_calls_whoever_makes_them() -> None:
     other = pool.model_copy(update={"name": "b", "credentials": Path("/other/key.json")})
     assert projects.of(pool) is not projects.of(other)
     assert projects.of(pool).budget is projects.of(other).budget
+    elsewhere = pool.model_copy(update={"name": "c", "endpoint": "http://127.0.0.1:9"})
+    assert projects.of(pool).budget is not projects.of(elsewhere).budget, "another cloud counts for itself"
 
 
 def test_a_reading_that_takes_longer_than_the_pace_serves_all_who_waited_for_it(

@@ -1,0 +1,129 @@
+"""When the lists that all pools share prove that a group is as it was, and what is noticed because they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from provisioner.backends import group_observer
+from provisioner.backends.mig import MigBackend
+from provisioner.model import Phase, Snapshot
+from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.world import Fault
+from tests.mig_bench import creates, name, pool
+from tests.mig_cloud import SPEC, Cloud
+from tests.virtual_compute import ENDPOINT, VirtualWire
+
+ONE, TWO = name(1), name(2)
+
+
+class Watch:
+    """A group with two machines that run, in a world whose time the test passes."""
+
+    def __init__(self, wire: VirtualWire, cloud: Cloud) -> None:
+        self._wire, self.cloud = wire, cloud
+        settings = pool(ENDPOINT, SPEC, lag_seconds=0.0, observe_seconds=0.001)
+        self.backend = MigBackend(settings, prefix="hf")
+        self.backend.create(creates(1, 2), lambda: True)
+        self.settle()
+        assert [one.phase for one in self.look().machines.values()] == [Phase.RUNNING] * 2
+
+    def pass_time(self, seconds: float) -> None:
+        self._wire.advance(seconds)
+
+    def settle(self) -> None:
+        """All that was begun comes to its end."""
+        self.pass_time(60.0)
+
+    def look(self) -> Snapshot:
+        return self.backend.observe(1000.0 + self.cloud.world.now, ())
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    cloud = Cloud()
+    with VirtualWire(cloud.groups) as wire:
+        made = Watch(wire, cloud)
+        yield made
+        made.backend.close()
+
+
+class Moved(MigSpec):
+    """With another instance template, which the instances that run do not have."""
+
+    @property
+    def template(self) -> str:
+        return f"{super().template}-2"
+
+
+def test_another_template_is_noticed_although_no_machine_changes(watch: Watch) -> None:
+    """What was learnt of a pool is forgotten with the template it was learnt of."""
+    before = watch.look()
+    watch.cloud.mig.spec = Moved(project=SPEC.project, zone=SPEC.zone, name=SPEC.name)
+    after = watch.look()
+    assert after.spec == f"{before.spec}-2"
+    assert after.machines is before.machines
+
+
+def test_a_member_that_comes_is_noticed_although_no_instance_of_ours_changes(watch: Watch) -> None:
+    watch.cloud.mig.resize(3)
+    watch.settle()
+    assert watch.look().problems[0].startswith("1 members are not ours")
+
+
+def test_what_the_shared_lists_do_not_show_is_noticed_all_the_same_in_time(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One member was abandoned and another made in its place: there are as many, and the instance runs on."""
+    watch.cloud.mig.abandon([watch.cloud.url(ONE)])
+    watch.settle()
+    watch.cloud.mig.resize(2)
+    watch.settle()
+    monkeypatch.setattr(group_observer, "MEMBERS_SECONDS", 0.0)
+    assert list(watch.look().machines) == [TWO]
+
+
+def test_a_member_that_was_taken_out_of_the_group_is_told_while_it_runs(watch: Watch) -> None:
+    told = f"1 members were taken out of the group and run on, e.g. {ONE}: nobody deletes them"
+    watch.cloud.mig.abandon([watch.cloud.url(ONE)])
+    watch.settle()
+    assert watch.look().problems == (told,)
+    watch.cloud.mig.resize(2)  # has the members listed again, as does the next one
+    watch.settle()
+    assert told in watch.look().problems
+    watch.cloud.groups.vms.delete(*watch.cloud.groups.vms.named(ONE))
+    watch.cloud.mig.resize(3)
+    watch.settle()
+    assert told not in watch.look().problems
+
+
+def test_a_member_that_the_group_deleted_is_no_stray_although_its_instance_is_still_listed(watch: Watch) -> None:
+    """The two lists are read one after the other, and each may be late."""
+    watch.cloud.delete(ONE)
+    watch.pass_time(1.1)
+    assert watch.look().machines[ONE].phase is Phase.STOPPING
+    watch.settle()
+    watch.cloud.faults(Fault("list_lag", ".*instances.list", params={"seconds": 90.0}))
+    look = watch.look()
+    assert list(look.machines) == [TWO]
+    assert look.problems == ()
+
+
+def test_a_shrunk_group_is_told_of_once_its_members_are_gone_no_more(watch: Watch) -> None:
+    watch.cloud.mig.resize(1)
+    watch.pass_time(1.1)
+    (told,) = watch.look().problems
+    assert told.startswith("1 members that ran are being deleted, not by us")
+    watch.settle()
+    assert watch.look().problems == ()
+
+
+def test_a_machine_is_looked_at_until_it_runs_although_the_shared_lists_say_that_all_is_done(watch: Watch) -> None:
+    """The list of members may be the later one."""
+    watch.cloud.faults(Fault("list_lag", ".*listManagedInstances", params={"seconds": 30.0}))
+    watch.backend.create(creates(3), lambda: True)
+    watch.pass_time(35.0)
+    assert watch.look().machines[name(3)].phase is Phase.PENDING
+    watch.settle()
+    assert watch.look().machines[name(3)].phase is Phase.RUNNING
