@@ -14,6 +14,7 @@ import pytest
 from provisioner.acting import Batch, ThreadedActors
 from provisioner.backends import BackendError, admissions, mig
 from provisioner.backends.compute_reads import ComputeTimes
+from provisioner.backends.instances import Member
 from provisioner.backends.mig import MigBackend, request_id
 from provisioner.backends.resolver import Resolver
 from provisioner.model import (
@@ -388,6 +389,23 @@ def test_a_member_that_left_meanwhile_does_not_spoil_the_call(bench: Bench) -> N
     urls = [f"zones/{zone}/instances/{name(number)}" for number in (1, 9) for zone in bench.spec.all_zones]
     assert "error" not in bench.backend._api().delete(urls)
     bench.empty()
+
+
+def test_members_without_a_zone_are_named_in_a_call_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A regional group may not have chosen one yet. Compute refuses addresses and bare names in one request."""
+    backend = MigBackend(pool("http://127.0.0.1:9", REGIONAL), prefix="hf")
+    zones = {name(1): "us-central1-a", name(2): "", name(3): "us-central1-b"}
+    members = {one: Member(one, "", zone, "", "CREATING", None) for one, zone in zones.items()}
+    sent: list[list[str]] = []
+    monkeypatch.setattr(backend, "_members", lambda _deadline: members)
+    monkeypatch.setattr(mig._Api, "delete", lambda _api, urls: sent.append(list(urls)) or {})
+    outcomes = backend.delete([Delete(one, "m", DeleteReason.TIMED_OUT) for one in zones], lambda: True)
+    assert classes(outcomes) == dict.fromkeys(zones)
+    addressed = [f"zones/us-central1-{zone}/instances/{name(number)}" for number, zone in ((1, "a"), (3, "b"))]
+    assert sorted(sent) == sorted([addressed, [name(2)]])
+    backend.close()
 
 
 def test_a_delete_that_cannot_look_fails_and_sends_nothing(bench: Bench) -> None:
