@@ -30,8 +30,8 @@ DELETES = "deleteInstances"
 
 def pool(endpoint: str, spec: MigSpec = ZONAL, **more: Any) -> MigPool:
     place = {"zone": spec.zone} if spec.zone else {"region": spec.region}
-    settings = {"observe_seconds": 0.01, "lag_seconds": 1.0, **place, **more}
-    return MigPool(name="m", project=spec.project, group=spec.name, endpoint=endpoint, **settings)
+    settings = {"name": "m", "observe_seconds": 0.01, "lag_seconds": 1.0, **place, **more}
+    return MigPool(project=spec.project, group=spec.name, endpoint=endpoint, **settings)
 
 
 class Bench:

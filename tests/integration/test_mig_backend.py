@@ -237,6 +237,25 @@ def test_a_look_that_comes_late_does_not_keep_a_taken_name_out(duplicate: Duplic
         bench.running(2)
 
 
+def test_names_of_which_one_is_taken_stay_open_when_nobody_can_say_which() -> None:
+    with Bench(ZONAL, switches=Switches(duplicate_name=Duplicate.HTTP_CONFLICT)) as bench:
+        bench.create(1)
+        bench.restarted()
+        bench.cloud.set_faults(Fault("unavailable", ".*istManagedInstances"))
+        assert classes(bench.create(1, 2)) == {name(1): ErrorClass.UNAVAILABLE, name(2): ErrorClass.UNAVAILABLE}
+
+
+def test_only_so_many_request_ids_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mig, "REMEMBERED_IDS", 2)
+    backend = MigBackend(pool("http://127.0.0.1:9"), prefix="hf")
+    ids = []
+    for number in (1, 2, 3):
+        ids.append(backend._unspent_id([name(number)]))
+        backend._spend(ids[-1])
+    assert [backend._unspent_id([name(number)]) == ids[number - 1] for number in (1, 2, 3)] == [True, False, False]
+    backend.close()
+
+
 def test_an_answer_that_is_lost_makes_no_second_machine(zonal: Bench) -> None:
     zonal.cloud.set_faults(Fault("lost_response", "hf-a", limit=1))
     assert failures(zonal.create(1, 2)) == [ErrorClass.UNAVAILABLE] * 2
@@ -389,6 +408,16 @@ def test_a_member_that_left_meanwhile_does_not_spoil_the_call(bench: Bench) -> N
     urls = [f"zones/{zone}/instances/{name(number)}" for number in (1, 9) for zone in bench.spec.all_zones]
     assert "error" not in bench.backend._api().delete(urls)
     bench.empty()
+
+
+@pytest.mark.parametrize("action", ["DELETING", "ABANDONING"])
+def test_a_member_that_leaves_already_is_not_asked_for(action: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An abandoned instance belongs to whoever took it out of the group."""
+    backend = MigBackend(pool("http://127.0.0.1:9"), prefix="hf")
+    leaving = Member(name(1), "7", "us-central1-a", "RUNNING", action, None)
+    monkeypatch.setattr(backend, "_members", lambda _deadline: {name(1): leaving})
+    assert classes(backend.delete([Delete(name(1), "m", DeleteReason.RETURNED, "7")], lambda: True)) == {name(1): None}
+    backend.close()
 
 
 def test_members_without_a_zone_are_named_in_a_call_of_their_own(

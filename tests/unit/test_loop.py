@@ -210,6 +210,53 @@ def test_why_a_pool_cannot_be_seen_is_logged_once(
     assert told == [(level, "why"), (level, "again")]
 
 
+def test_a_pool_is_looked_at_again_at_once_when_strangers_are_asked_about() -> None:
+    place = Place()
+    place.pace = 600.0
+    observer = Observer(place, LoopClock(), lambda: None)
+    observer.start()
+    try:
+        until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 5)
+        asked = frozenset({"theirs"})
+        until(lambda: getattr(observer.latest(asked), "asked", None) == asked, 5, what="a look that asks about them")
+        assert place.looks == 2
+    finally:
+        observer.stop()
+
+
+def test_a_hint_that_comes_during_a_look_is_not_lost() -> None:
+    """What it is about may have happened after the look began."""
+    place = Place()
+    place.pace = 600.0
+    place.slow.clear()
+    observer = Observer(place, LoopClock(), lambda: None)
+    observer.start()
+    try:
+        until(lambda: place.looks, 5, what="a look under way")
+        place.hint()
+        place.slow.set()
+        until(lambda: place.looks == 2, 5, what="another look")
+    finally:
+        observer.stop()
+
+
+def test_a_hint_waits_for_others_before_it_causes_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A burst of events would be a burst of lists."""
+    monkeypatch.setattr(loops, "GATHER", 0.3)
+    place = Place()
+    place.pace = 600.0
+    observer = Observer(place, LoopClock(), lambda: None)
+    observer.start()
+    try:
+        until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 5)
+        began = time.monotonic()
+        place.hint()
+        until(lambda: place.looks == 2, 5, what="another look")
+        assert time.monotonic() - began >= 0.3
+    finally:
+        observer.stop()
+
+
 def test_a_look_that_the_end_breaks_off_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
     place = Place()
     place.slow.clear()
@@ -373,6 +420,19 @@ def test_hints_are_read_by_the_loop_that_runs_and_not_by_one_that_stands_by(tmp_
     finally:
         second.end()
     assert streams[1].ended
+
+
+def test_a_hint_has_every_pool_looked_at_at_once(tmp_path: Path) -> None:
+    places = [Place(), Place()]
+    for number, place in enumerate(places):
+        place.pool, place.pace = f"pool-{number}", 600.0
+    running = Running(tmp_path, *places)
+    try:
+        until(lambda: running.reports and all(place.looks == 1 for place in places), 5, what="the first looks")
+        running.loop.look_now(Wake.PUBSUB)
+        until(lambda: all(place.looks == 2 for place in places), 5, what="another look at each")
+    finally:
+        running.end()
 
 
 def test_an_announced_end_is_told_before_any_look_shows_it(tmp_path: Path) -> None:
