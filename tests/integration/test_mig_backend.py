@@ -420,6 +420,23 @@ def test_a_member_that_leaves_already_is_not_asked_for(action: str, monkeypatch:
     backend.close()
 
 
+def test_a_member_that_has_lost_its_instance_is_deleted_whatever_instance_was_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The group would make another under its name."""
+    backend = MigBackend(pool("http://127.0.0.1:9"), prefix="hf")
+    sent: list[str] = []
+    members = {
+        name(number): Member(name(number), id_, "z", "", "CREATING", None) for number, id_ in ((1, ""), (2, "8"))
+    }
+    monkeypatch.setattr(backend, "_members", lambda _deadline: members)
+    monkeypatch.setattr(mig._Api, "delete", lambda _api, urls: sent.extend(urls) or {})
+    deletes = [Delete(one, "m", DeleteReason.RETURNED, "7") for one in members]
+    assert classes(backend.delete(deletes, lambda: True)) == dict.fromkeys(members)
+    assert sent == [f"zones/z/instances/{name(1)}"]
+    backend.close()
+
+
 def test_members_without_a_zone_are_named_in_a_call_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

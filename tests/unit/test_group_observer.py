@@ -98,6 +98,14 @@ def test_a_member_that_was_taken_out_of_the_group_is_told_while_it_runs(watch: W
     assert told not in watch.look().problems
 
 
+def test_a_member_that_was_seen_on_its_way_out_of_the_group_is_told_of_as_well(watch: Watch) -> None:
+    watch.cloud.mig.abandon([watch.cloud.url(ONE)])
+    watch.pass_time(1.1)
+    assert watch.look().machines[ONE].phase is Phase.STOPPING
+    watch.settle()
+    assert "taken out of the group and run on" in str(watch.look().problems)
+
+
 def test_a_member_that_the_group_deleted_is_no_stray_although_its_instance_is_still_listed(watch: Watch) -> None:
     """The two lists are read one after the other, and each may be late."""
     watch.cloud.delete(ONE)
