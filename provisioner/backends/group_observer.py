@@ -57,10 +57,18 @@ class _Seen:
 class GroupObserver:
     """Looks at one group, and remembers the look before. One look at a time."""
 
-    def __init__(self, pool: MigPool, project: Project, *, prefix: str, resolver: Resolver | None) -> None:
+    def __init__(
+        self,
+        pool: MigPool,
+        project: Project,
+        *,
+        prefix: str,
+        adopt_prefixes: tuple[str, ...],
+        resolver: Resolver | None,
+    ) -> None:
         """With a ``resolver`` a machine runs only once its name resolves."""
         self._pool, self._place, self._project = pool, Place.of(pool), project
-        self._shape = name_pattern(prefix)
+        self._shape, self._adopt = name_pattern(prefix), adopt_prefixes
         self._resolver = resolver
         self._seen: Mapping[str, _Seen] = {}
         self._machines: Mapping[str, Machine] = {}
@@ -238,8 +246,8 @@ class GroupObserver:
         self._asked &= members.keys()
 
     def _doings_of_others(self, members: Mapping[str, Member], ours: Mapping[str, Member]) -> Iterator[str]:
-        if foreign := members.keys() - ours.keys():
-            yield foreign_text(list(foreign))
+        if foreign := [name for name in members.keys() - ours.keys() if not name.startswith(self._adopt)]:
+            yield foreign_text(foreign)
         if self._taken:
             words = f"e.g. {min(self._taken)}: someone else shrinks the group"
             yield f"{len(self._taken)} members that ran are being deleted, not by us, {words}"

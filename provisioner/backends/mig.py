@@ -105,7 +105,9 @@ class MigBackend:
         self._prefix, self._adopt = prefix, adopt_prefixes
         self._shape = name_pattern(prefix)
         self._resolver = Resolver() if pool.require_dns else None
-        self._observer = GroupObserver(pool, self._project, prefix=prefix, resolver=self._resolver)
+        self._observer = GroupObserver(
+            pool, self._project, prefix=prefix, adopt_prefixes=adopt_prefixes, resolver=self._resolver
+        )
         self._admissions = Admissions(pool.lag_seconds)
         self._ending = threading.Event()
         self._next_look = 0.0

@@ -573,6 +573,15 @@ def test_a_group_that_someone_else_resizes_is_said(zonal: Bench, caplog: pytest.
     assert any(f"e.g. {name(1)}: someone else shrinks the group" in text for text in words)
 
 
+def test_members_that_are_taken_over_from_another_provider_are_no_problem(zonal: Bench) -> None:
+    zonal.restarted(adopt_prefixes=("hf-a-",))
+    group = zonal.cloud.groups.mig(PROJECT, "zones/us-central1-a", "hf-a")
+    zonal.cloud.do(lambda: group.resize(2))
+    until(lambda: len(zonal.cloud.state()) == 2, 10, what="two members with the group's own names")
+    assert zonal.look().problems == ()
+    assert not any("not ours" in finding.text for finding in zonal.backend.check(10.0))
+
+
 def test_what_we_delete_is_no_news(zonal: Bench, caplog: pytest.LogCaptureFixture) -> None:
     zonal.create(1, 2)
     snapshot = zonal.running(2)
