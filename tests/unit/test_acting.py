@@ -198,3 +198,12 @@ def test_creates_come_first_once_deletes_have_left_them_no_time() -> None:
         actors.submit(Batch("a", (delete(f"d{number}"),), (C1,)), lambda number=number: place.calls == [] or number > 0)
         assert actors.settle(10)
     assert place.calls == ["delete d0", "create c1", "delete d1", "delete d2", "create c1"]
+
+
+def test_deletes_stay_first_where_there_was_no_time_for_them_either() -> None:
+    place = Place()
+    actors = ThreadedActors({"a": place}, lambda: None)
+    for may_start in (never, always):
+        actors.submit(Batch("a", (D1,), (C1,)), may_start)
+        assert actors.settle(10)
+    assert place.calls == ["delete d1", "create c1"]

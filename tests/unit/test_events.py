@@ -332,3 +332,24 @@ def test_listening_ends_when_nobody_reads_what_is_printed(monkeypatch: pytest.Mo
     monkeypatch.setattr(listening.signal, "signal", lambda *_: None)
     with pytest.raises(BrokenPipeError):
         listening.listen(Events(project="p", subscription="s"), "hf", 5.0, as_json=False)
+
+
+def test_a_stream_that_breaks_is_opened_again_after_pauses_that_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    reasons: list[str] = []
+    stream = EventStream("p", "s", prefix="hf", taken=lambda _: None, broke=reasons.append)
+
+    def wait(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 10:
+            stream._ending.set()
+
+    monkeypatch.setattr(stream, "_stream", lambda: "no such subscription")
+    monkeypatch.setattr(stream._ending, "wait", wait)
+    stream._supervise()
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0]
+    assert reasons == ["no such subscription"] * 10
+
+
+def test_a_stream_that_was_never_begun_can_be_closed() -> None:
+    EventStream("p", "s", prefix="hf", taken=lambda _: None).close()

@@ -15,6 +15,7 @@ from provisioner.backends.instances import (
     machine,
     read_instance,
     read_member,
+    settled,
     spec,
 )
 from provisioner.model import ErrorClass, Fingerprint, LossCause, Machine, Notice, Phase
@@ -349,3 +350,26 @@ def test_the_spec_changes_with_the_template(group: dict[str, Any], expected: str
 )
 def test_a_custom_machine_type_says_how_big_it_is(machine_type: str, size: tuple[int, int] | None) -> None:
     assert custom_size(machine_type) == size
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        ({"currentActions": {"none": 3, "creating": 0}, "targetSize": 3}, True),
+        ({"currentActions": {"none": 3}, "targetSize": 4}, False),
+        ({"currentActions": {"none": 3, "deleting": 1}, "targetSize": 3}, False),
+        ({"currentActions": {"none": 2}, "targetSize": 2}, False),
+    ],
+    ids=["as many as are known", "it wants more", "it still deletes one", "it has fewer than are known"],
+)
+def test_a_group_is_settled_when_it_has_and_wants_what_is_known(group: dict[str, Any], expected: bool) -> None:
+    assert settled(group, 3) is expected
+
+
+@pytest.mark.parametrize("created", ["", "yesterday"])
+def test_a_time_that_cannot_be_read_is_none(created: str) -> None:
+    assert seen(member(), instance(creationTimestamp=created)).launched == 0
+
+
+def test_an_instance_that_is_deprovisioned_stops() -> None:
+    assert seen(member(), instance(status="DEPROVISIONING")).phase is Phase.STOPPING
