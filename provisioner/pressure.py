@@ -104,9 +104,10 @@ def throttled(pressure: Pressure, failure: Failure, wait: float, now: float) -> 
     Whatever else it backs off from goes on, with its own probes.
     """
     later = replace(pressure, retry_at=max(pressure.retry_at, now + wait))
-    if pressure.failure is not None and pressure.failure.error is not ErrorClass.THROTTLED:
+    backing_off = pressure.failure if pressure.level > 0 else None
+    if backing_off is not None and backing_off.error is not ErrorClass.THROTTLED:
         return later
-    return replace(later, failure=failure, level=max(1, pressure.level), blocked_at=now)
+    return replace(later, failure=failure, boot=False, level=max(1, pressure.level), blocked_at=now)
 
 
 def pausing(pressure: Pressure) -> bool:

@@ -167,6 +167,16 @@ def test_a_pool_that_throttles_is_left_alone_as_long_as_it_says_and_keeps_its_wi
     assert (known.window, known.level, known.retry_at, known.failure) == (64, 0, 0.0, None)
 
 
+@pytest.mark.parametrize("boot", [True, False])
+def test_a_pool_that_throttles_is_waited_for_whatever_single_machines_failed_there_before(boot: bool) -> None:
+    known = pressure.failed(Pressure(window=8), BROKEN, NOW - 10, NOW, LIMITS, boot=boot)
+    assert known.level == 0, "one of a round is no back-off"
+    known = pressure.throttled(known, BUSY, 1.0, NOW)
+    assert (known.level, known.retry_at, known.probing) == (1, NOW + 1.0, False)
+    assert pressure.pausing(known)
+    assert pressure.accepted(known, NOW + 1.0).level == 0
+
+
 def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_later() -> None:
     known = pressure.throttled(replace(PROBING, retry_at=NOW - 1), BUSY, 7.0, NOW)
     assert known == replace(PROBING, retry_at=NOW + 7.0)
