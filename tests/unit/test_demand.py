@@ -117,6 +117,8 @@ def test_missing_machines(one: Slot, fills: bool) -> None:
         pytest.param(pool(), None, BOTH, (), {"a": 5}, {}, id="the first pool takes what it can"),
         pytest.param(pool(max_machines=2), None, BOTH, (), {"a": 2, "b": 3}, {}, id="full: the rest goes on"),
         pytest.param(pool(max_machines=0), None, BOTH, (), {"b": 5}, {}, id="no room at all: all goes on"),
+        pytest.param(pool(max_machines=0), None, BOTH, ("b",), {}, {("b", TEMPLATE, DeferReason.WINDOW): 5},
+                     id="no room at all, the second busy: they wait for that one"),
         pytest.param(pool(paused=True), None, BOTH, (), {"b": 5}, {}, id="paused: all goes on"),
         pytest.param(pool(), BACKING_OFF, BOTH, (), {"b": 5}, {}, id="backing off: all goes on"),
         pytest.param(pool(), PROBING, BOTH, (), {"a": 1}, {("a", TEMPLATE, DeferReason.WINDOW): 4},
@@ -143,6 +145,12 @@ def test_where_five_machines_are_asked_for(
     draft = asked(known, *looks, limits=limits(first, pool("b")), busy=busy)
     assert created(draft) == expected
     assert dict(draft.deferred) == deferred
+
+
+def test_a_pool_whose_cap_and_window_are_both_reached_is_full() -> None:
+    full = limits(pool("a", max_machines=1, initial_window=1), pool("b"))
+    draft = asked(memory(record(slot(), count=3)), limits=full)
+    assert created(draft) == {"b": 2}
 
 
 @pytest.mark.parametrize(
@@ -252,6 +260,19 @@ def test_a_slot_that_is_never_withdrawn(one: Slot) -> None:
     assert draft.creates == []
 
 
+def test_a_slot_that_is_withdrawn_counts_no_more_against_max_number() -> None:
+    late = slot(submitted=NOW - SPILL, seen=True)
+    draft = asked(memory(record(late, count=2)), limits=limits(pool("a", paused=True), pool("b"), maximum=2))
+    assert verdicts(draft) == {Verdict.WITHDRAWN: 1, Verdict.OPEN: 2}
+
+
+def test_a_plan_is_due_when_a_slot_may_go_to_the_next_pool() -> None:
+    draft = asked(
+        memory(record(slot(submitted=NOW - 30, seen=True))), limits=limits(pool("a", spill_after=SPILL), pool("b"))
+    )
+    assert draft.due == NOW - 30 + SPILL
+
+
 def test_only_as_many_are_withdrawn_as_the_next_pool_takes() -> None:
     late = [slot(number, submitted=NOW - SPILL, seen=True) for number in range(5)]
     draft = asked(memory(record(*late)), limits=limits(pool("a"), pool("b", max_machines=2)))
@@ -323,9 +344,28 @@ def test_slots_that_were_never_sent_wait_while_a_pool_that_did_not_answer_is_pro
     assert verdicts(draft) == {Verdict.OPEN: 3}
 
 
-def test_a_plan_is_due_when_a_pool_that_is_too_busy_may_be_asked_again() -> None:
-    known = memory(record(unsent(opened=NOW - 1)), pressures={("a", TEMPLATE): THROTTLED})
-    assert asked(known, *BOTH, limits=limits()).due == THROTTLED.retry_at
+@pytest.mark.parametrize(
+    ("opened", "due"),
+    [
+        pytest.param(NOW - 1, THROTTLED.retry_at, id="when the pool may be asked again"),
+        pytest.param(NOW - SPILL + 0.5, NOW + 0.5, id="when the slot has waited long enough"),
+    ],
+)
+def test_when_a_slot_that_waits_for_a_pool_that_is_too_busy_is_looked_at_again(opened: float, due: float) -> None:
+    known = memory(record(unsent(opened=opened)), pressures={("a", TEMPLATE): THROTTLED})
+    assert asked(known, *BOTH, limits=limits()).due == due
+
+
+@pytest.mark.parametrize("room", [{"max_machines": 1}, {"max_pending": 1}, {"initial_window": 1}], ids=str)
+def test_a_slot_that_was_never_sent_leaves_its_place_to_the_next(room: dict[str, int]) -> None:
+    lone = limits(pool("a", **room), maximum=1)
+    known = memory(record(unsent(opened=NOW - 1)), pressures={("a", TEMPLATE): BACKING_OFF})
+    draft = draft_of(known, *BOTH, limits=lone)
+    places = places_of(draft)
+    ask(draft, draft.record(REQUEST), places)
+    assert verdicts(draft) == {Verdict.WITHDRAWN: 1}
+    draft.set_pressure("a", TEMPLATE, Pressure(window=1))
+    assert places.room("a", TEMPLATE).machines == 1
 
 
 def test_of_slots_that_were_never_sent_one_is_the_probe_and_the_others_give_way() -> None:
@@ -356,6 +396,11 @@ def test_a_create_of_unknown_outcome(one: Slot, learned: Pressure | None, began:
     assert draft.creates == ([Create(name(0), "a", TEMPLATE, REQUEST, again=True)] if repeated else [])
     assert slots(draft)[0].submitted == (NOW if repeated else NOW - 30)
     assert len(slots(draft)) == 1
+
+
+def test_a_create_of_unknown_outcome_is_looked_at_again_when_its_pools_back_off_ends() -> None:
+    known = memory(record(UNKNOWN), pressures={("a", TEMPLATE): BACKING_OFF})
+    assert asked(known, limits=limits(pool("a"))).due == BACKING_OFF.retry_at
 
 
 def test_a_probe_of_unknown_outcome_that_is_repeated_is_still_the_only_one() -> None:
@@ -508,6 +553,12 @@ def test_what_is_missing_at_the_deadline_fails_with_the_real_reason(
     assert draft.creates == []
     assert [slots(draft)[number].failure for number in (1, 2)] == [failure, failure]
     assert missing(draft.record(REQUEST)) == 0
+
+
+def test_of_a_requests_own_failures_the_last_is_told() -> None:
+    failed = [slot(number, Verdict.FAILED, failure=why) for number, why in enumerate([STOCKOUT, BROKEN])]
+    draft = asked(memory(record(*failed, deadline=NOW)), limits=limits())
+    assert [slots(draft)[number].failure for number in (2, 3)] == [BROKEN, BROKEN]
 
 
 def test_an_open_machine_elsewhere_does_not_explain_a_full_window() -> None:

@@ -242,6 +242,13 @@ def test_a_machine_of_an_open_request_that_memory_does_not_know_is_adopted_and_l
     assert draft.requests[REQUEST].next_slot == 4
 
 
+def test_an_adopted_machine_never_makes_an_earlier_name_new_again() -> None:
+    draft = draft_of(memory(record(slot(6, Verdict.FAILED), count=5)), snapshot(machine(3)), limits=LIMITS)
+    reflect(draft)
+    adopt(draft)
+    assert draft.requests[REQUEST].next_slot == 7
+
+
 @pytest.mark.parametrize(
     "known",
     [
@@ -295,6 +302,12 @@ def test_a_host_that_is_no_lost_stranger(host: str, known: Memory) -> None:
     assert draft.memory().strangers == {}
 
 
+def test_a_host_that_is_there_under_another_owner_is_no_lost_stranger() -> None:
+    looks = [snapshot(), snapshot(pool="b", foreign=frozenset({ORPHAN}))]
+    after = kept(memory(strangers={ORPHAN: BEFORE}), *looks, contact=Contact(inventory=frozenset({ORPHAN}))).memory()
+    assert (after.strangers, after.lost_strangers) == ({}, ())
+
+
 def test_a_lost_stranger_that_hf_no_longer_lists_is_forgotten() -> None:
     known = memory(strangers={ORPHAN: BEFORE}, lost_strangers=(ORPHAN,))
     after = kept(known, snapshot(), snapshot(pool="b")).memory()
@@ -315,15 +328,19 @@ def test_a_lost_stranger_that_hf_no_longer_lists_is_forgotten() -> None:
         pytest.param({"read": NOW - 1799}, Contact(active=NOW), False, id="a young request: nothing"),
         pytest.param({"ended": DONE}, Contact(active=NOW), True, id="ended, and HF has not heard: announced"),
         pytest.param({"ended": DONE, "told_at": BEFORE}, Contact(active=NOW), False, id="HF has heard: never"),
+        pytest.param({"ended": DONE, "message": CANCELLED_MESSAGE}, Contact(active=NOW), False,
+                     id="cancelled, and HF has not heard: its end is never taken back"),
         pytest.param({"cancelling": True}, Contact({REQUEST: NOW}, active=NOW), False, id="polled since: taken back"),
     ],
-)
+)  # fmt: skip
 def test_a_cancel_is_announced_first(changes: dict[str, object], contact: Contact, cancelling: bool) -> None:
     old = record(running(0), slot(1), **({"read": NOW - 7200} | changes))
     draft = draft_of(memory(old), limits=LIMITS)
     cancel_unpolled(draft, contact)
     assert draft.requests[REQUEST].cancelling is cancelling
     assert draft.closes == []
+    if cancelling:
+        assert draft.due < NOW + 1, "the second look comes by itself"
 
 
 def test_under_the_brake_no_cancel_is_announced_and_an_announced_one_is_taken_back() -> None:
@@ -468,6 +485,21 @@ def test_when_a_return_request_leaves_the_files(back: ReturnRecord, goes: bool) 
         last = draft_of(draft.memory(), limits=LIMITS)
         trim(last, intent_of(memory()), Contact())
         assert last.memory().returns == {}
+
+
+def test_a_request_that_is_leaving_leaves_whatever_is_said_of_its_machines_meanwhile() -> None:
+    known = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO, trimmed=True), giving_back(name(0)))
+    draft = draft_of(known, limits=LIMITS)
+    trim(draft, intent_of(known), Contact())
+    assert draft.forget == [REQUEST]
+
+
+def test_a_request_follows_the_return_request_that_named_its_machine_although_nothing_else_happens() -> None:
+    known = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO), giving_back(name(0), ended=DONE, trimmed=True))
+    draft = draft_of(known, limits=LIMITS)
+    trim(draft, intent_of(known, returns={}), Contact())
+    assert (draft.returns, draft.forget) == ({}, [])
+    assert draft.due < NOW + 1
 
 
 def test_a_request_stays_as_long_as_a_return_request_names_its_machine() -> None:

@@ -126,6 +126,19 @@ def test_a_boot_deadline(one: Slot, looks: tuple[Look, ...], timed_out: bool) ->
         assert [create.name for create in made.creates] == [name(1)], "it is replaced"
 
 
+def test_a_machine_that_timed_out_makes_room_under_max_number_at_once() -> None:
+    made = plan(memory(record(slot(submitted=NOW - 600))), *EMPTY, limits=limits(pool("a"), maximum=1))
+    assert [create.name for create in made.creates] == [name(1)]
+    assert after(made).ended is None
+
+
+@pytest.mark.parametrize("cap", ["max_machines", "max_pending"])
+def test_a_machine_that_timed_out_keeps_its_place_under_a_pools_cap_until_it_is_gone(cap: str) -> None:
+    known = memory(record(slot(submitted=NOW - 600)))
+    made = plan(known, snapshot(machine(0, Phase.PENDING)), limits=limits(pool("a", **{cap: 1})))
+    assert (len(made.deletes), made.creates) == (1, ())
+
+
 HELD = machine(0, Phase.PENDING, gated=True, failure=GATED)
 FREED = machine(0, Phase.PENDING)
 GATES = limits(pool("a", boot_deadline=600.0, gated_deadline=1000.0, spill_after=1e9))
@@ -435,3 +448,9 @@ def test_room_that_a_later_request_frees_is_used_although_nothing_else_happens()
     known = memory(record(count=1), record(unsent(), id_=OTHER, deadline=NOW))
     made = plan(known, snapshot(), limits=full)
     assert made.creates or made.due <= NOW + 5.0
+
+
+def test_what_is_held_back_alone_is_no_reason_to_plan_again_at_once() -> None:
+    made = plan(memory(record(count=1)), snapshot(), limits=limits(pool("a", paused=True)))
+    assert made.deferred
+    assert made.due == BEFORE + 3600.0

@@ -167,6 +167,11 @@ def test_a_pool_that_throttles_is_left_alone_as_long_as_it_says_and_keeps_its_wi
     assert (known.window, known.level, known.retry_at, known.failure) == (64, 0, 0.0, None)
 
 
+def test_a_pool_that_throttles_when_it_has_backed_off_for_long_is_not_new_to_it() -> None:
+    known = Pressure(window=8, level=3, blocked_at=NOW - 60, retry_at=NOW - 1, failure=BUSY)
+    assert pressure.throttled(known, BUSY, 1.0, NOW).level == 3
+
+
 @pytest.mark.parametrize("boot", [True, False])
 def test_a_pool_that_throttles_is_waited_for_whatever_single_machines_failed_there_before(boot: bool) -> None:
     known = pressure.failed(Pressure(window=8), BROKEN, NOW - 10, NOW, LIMITS, boot=boot)
@@ -175,6 +180,11 @@ def test_a_pool_that_throttles_is_waited_for_whatever_single_machines_failed_the
     assert (known.level, known.retry_at, known.probing) == (1, NOW + 1.0, False)
     assert pressure.pausing(known)
     assert pressure.accepted(known, NOW + 1.0).level == 0
+
+
+def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_though_it_says_not_how_long() -> None:
+    known = pressure.refused(replace(PROBING, retry_at=NOW - 1), BUSY, NOW, LIMITS)
+    assert (known.probing, known.level) == (True, PROBING.level + 1)
 
 
 def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_later() -> None:

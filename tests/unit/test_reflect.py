@@ -16,6 +16,7 @@ from provisioner.model import (
     Machine,
     Notice,
     Phase,
+    Pressure,
     RequestStatus,
     Slot,
     Snapshot,
@@ -70,6 +71,9 @@ def reflected(one: Slot, *looks: Snapshot, limits: Limits = LIMITS) -> Slot:
         pytest.param(slot(), machine(phase=Phase.STOPPING), Verdict.FAILED, DeleteReason.FAILED, id="stopping: failed"),
         pytest.param(running(), machine(phase=Phase.GONE), Verdict.FAILED, DeleteReason.FAILED, id="ran, dead: failed"),
         pytest.param(
+            running(), machine(phase=Phase.STOPPING), Verdict.FAILED, DeleteReason.FAILED, id="ran, stopping: failed"
+        ),
+        pytest.param(
             running(), machine(fingerprint=Fingerprint(uid="x")), Verdict.FAILED, DeleteReason.FAILED,
             id="another one of its name: failed",
         ),
@@ -104,6 +108,14 @@ def reflected(one: Slot, *looks: Snapshot, limits: Limits = LIMITS) -> Slot:
             unsent(0, Verdict.FAILED, delete=None), machine(), Verdict.FAILED, DeleteReason.FAILED,
             id="closed without a reason to delete, yet there: gets one",
         ),
+        pytest.param(
+            running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, gone=True), machine(), Verdict.RETURNED,
+            DeleteReason.RETURNED, id="thought gone, and runs as before: there",
+        ),
+        pytest.param(
+            running(0, Verdict.SUCCEEDED, set_aside=True), machine(phase=Phase.GONE), Verdict.SUCCEEDED, None,
+            id="set aside: nobody touches it",
+        ),
     ],
 )  # fmt: skip
 def test_a_machine_that_is_there(before: Slot, seen: Machine, verdict: Verdict, reason: DeleteReason | None) -> None:
@@ -120,7 +132,9 @@ def test_a_machine_that_runs_is_remembered_with_what_hf_needs() -> None:
 
 
 def test_what_hf_was_told_of_a_machine_that_runs_is_never_told_differently() -> None:
-    later = machine(ip="10.9.9.9", public_ip="198.51.100.9", launched=1)
+    more = Fingerprint(uid="uid-0", started="1")
+    later = machine(ip="10.9.9.9", public_ip="198.51.100.9", launched=1, fingerprint=more)
+    assert reflected(running(), snapshot(later)).fingerprint == more
     after = reflected(running(), snapshot(later))
     assert (after.ip, after.public_ip, after.launched) == ("10.0.0.0", "", machine().launched)
 
@@ -129,6 +143,13 @@ def test_why_a_machine_does_not_run_is_remembered_until_it_runs() -> None:
     waits = snapshot(machine(phase=Phase.PENDING, failure=BROKEN))
     assert reflected(slot(), waits).failure == BROKEN
     assert reflected(slot(), waits, snapshot(machine(), began=SEEN + 5)).failure is None
+
+
+def test_a_failure_that_its_place_no_longer_tells_is_over() -> None:
+    waits = [
+        snapshot(machine(phase=Phase.PENDING, failure=why), began=SEEN + at) for at, why in enumerate([BROKEN, None])
+    ]
+    assert reflected(slot(), *waits).failure is None
 
 
 def test_a_machine_that_runs_has_no_failure_whatever_its_place_still_says() -> None:
@@ -197,6 +218,10 @@ def test_a_value_once_known_is_compared_even_after_a_look_without_it() -> None:
             machine(phase=Phase.GONE, failure=BROKEN, cause=LossCause.EVICTED), BROKEN, LossCause.EVICTED,
             id="the place's own words and cause",
         ),
+        pytest.param(
+            machine(fingerprint=Fingerprint(uid="x"), cause=LossCause.NODE), REPLACED, LossCause.NODE,
+            id="another of its name, and why",
+        ),
     ],
 )  # fmt: skip
 def test_why_a_machine_ended(seen: Machine, failure: Failure, cause: LossCause) -> None:
@@ -204,10 +229,17 @@ def test_why_a_machine_ended(seen: Machine, failure: Failure, cause: LossCause) 
     assert (after.failure, after.cause, after.closed) == (failure, cause, NOW)
 
 
-def test_the_cause_told_while_it_stopped_is_the_cause_of_its_loss() -> None:
+@pytest.mark.parametrize("cause", [None, LossCause.PREEMPTED])
+def test_why_a_machine_stopped_before_its_request_ended(cause: LossCause | None) -> None:
+    after = reflected(running(), snapshot(machine(phase=Phase.STOPPING, cause=cause)))
+    assert (after.failure, after.cause) == (ENDED, cause or LossCause.DELETED)
+
+
+@pytest.mark.parametrize("last", [[], [machine(phase=Phase.STOPPING)]], ids=["and gone", "and stops on, untold why"])
+def test_the_cause_told_while_it_stopped_is_the_cause_of_its_loss(last: list[Machine]) -> None:
     stops = snapshot(machine(phase=Phase.STOPPING, cause=LossCause.PREEMPTED))
     empty = [snapshot(began=SEEN + seconds) for seconds in (5, 10)]
-    after = reflected(running(0, Verdict.SUCCEEDED), stops, *empty)
+    after = reflected(running(0, Verdict.SUCCEEDED), stops, snapshot(*last, began=SEEN + 2), *empty)
     assert (after.verdict, after.cause) == (Verdict.LOST, LossCause.PREEMPTED)
 
 
@@ -322,6 +354,21 @@ def test_a_pool_that_was_not_seen_changes_nothing() -> None:
     assert draft.memory() is known
 
 
+def test_a_pool_that_was_not_seen_hides_no_machine_in_another() -> None:
+    draft = draft_of(memory(record(running(0, pool="b"), slot(1))), snapshot(machine(1)), limits=LIMITS)
+    reflect(draft)
+    after = draft.slot(REQUEST, 1)
+    assert after is not None
+    assert after.ran == NOW
+
+
+def test_what_is_known_to_be_gone_is_not_written_with_every_look() -> None:
+    known = memory(record(running(0, Verdict.RETURNED, gone=True, absent=BEFORE)))
+    draft = draft_of(known, snapshot(), limits=LIMITS)
+    reflect(draft)
+    assert draft.memory() is known
+
+
 def test_a_machine_that_runs_as_before_changes_nothing() -> None:
     known = memory(record(SUCCEEDED, running(1)))
     draft = draft_of(known, snapshot(machine(0), machine(1)), limits=LIMITS)
@@ -365,6 +412,25 @@ def test_what_a_look_teaches(before: Slot, seen: list[Machine], ran: int, failed
     reflect(draft)
     learned = draft.pressure("a", TEMPLATE)
     assert (learned.ran, learned.failed) == (ran, failed)
+
+
+@pytest.mark.parametrize(
+    ("opened", "submitted", "ended"),
+    [
+        pytest.param(BEFORE, [BEFORE, BEFORE + 20], True, id="one of those that run was asked for since"),
+        pytest.param(BEFORE, [BEFORE, BEFORE + 1], False, id="all were asked for before it"),
+        pytest.param(BEFORE + 20, [None], True, id="when it was asked for is not known: since it was opened"),
+    ],
+)
+def test_a_machine_that_runs_ends_a_backoff_that_began_before_it_was_asked_for(
+    opened: float, submitted: list[float | None], ended: bool
+) -> None:
+    asked = [slot(number, opened=opened, submitted=when) for number, when in enumerate(submitted)]
+    backing_off = Pressure(window=10, level=1, blocked_at=BEFORE + 10, failure=BROKEN, boot=True)
+    known = memory(record(*asked), pressures={("a", TEMPLATE): backing_off})
+    draft = draft_of(known, snapshot(*map(machine, range(len(asked)))), limits=LIMITS)
+    reflect(draft)
+    assert (draft.pressure("a", TEMPLATE).level == 0) is ended
 
 
 def test_a_terminal_answer_outlives_the_machine() -> None:

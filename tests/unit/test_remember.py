@@ -90,12 +90,17 @@ def test_a_create_that_failed(error: ErrorClass, verdict: Verdict, submitted: fl
     assert learned.failure == failure
 
 
-def test_a_whole_batch_that_was_refused_backs_off_once() -> None:
+@pytest.mark.parametrize(
+    ("error", "failed"),
+    [(ErrorClass.STOCKOUT, 9), (ErrorClass.DENIED, 9), (ErrorClass.THROTTLED, 0), (ErrorClass.UNAVAILABLE, 0)],
+)
+def test_a_whole_batch_that_was_refused_backs_off_once(error: ErrorClass, failed: int) -> None:
+    refusal = Failure(error, "text")
     known = memory(record(*(slot(number, accepted=False) for number in range(9))))
     creates = [Create(name(number), "a", TEMPLATE, REQUEST) for number in range(9)]
-    after_, closes = remember(known, [Outcome(create, STOCKOUT) for create in creates], (), LIMITS, NOW)
+    after_, closes = remember(known, [Outcome(create, refusal) for create in creates], (), LIMITS, NOW)
     assert after_.pressures["a", TEMPLATE].level == 1
-    assert len(closes) == 9
+    assert len(closes) == failed
 
 
 def test_one_failed_create_leaves_the_others_accepted() -> None:
@@ -129,6 +134,14 @@ def test_an_accepted_create_and_the_back_off(before: ErrorClass, ended: bool) ->
     )
     known = after(ASKED, Outcome(CREATE), pressures={("a", TEMPLATE): backing})
     assert (known.pressures["a", TEMPLATE].level == 0) is ended
+
+
+def test_a_create_that_was_sent_again_since_the_back_off_began_ends_it() -> None:
+    denied = Failure(ErrorClass.DENIED, "text")
+    backing = Pressure(window=4, level=1, probing=True, blocked_at=BEFORE + 5, retry_at=BEFORE + 9, failure=denied)
+    again = evolve(ASKED, submitted=BEFORE + 10)
+    known = after(again, Outcome(CREATE), pressures={("a", TEMPLATE): backing})
+    assert known.pressures["a", TEMPLATE].level == 0
 
 
 def test_a_throttled_create_waits_as_long_as_the_place_said_and_the_window_stays() -> None:

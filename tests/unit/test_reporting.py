@@ -28,6 +28,7 @@ from provisioner.model import (
     LossCause,
     Machine,
     Memory,
+    Notice,
     Outcome,
     Phase,
     PoolLimits,
@@ -138,7 +139,7 @@ def test_a_series_ends_with_what_it_counted(metrics: Metrics, reporter: Reporter
 
 def test_a_blind_pool_keeps_the_time_of_its_last_look(metrics: Metrics, reporter: Reporter) -> None:
     reporter(report(memory(record()), snapshot("pool", {}, began=190)))
-    reporter(report(memory(record()), Unobserved("pool", 250, Failure(ErrorClass.TIMEOUT, "slow")), now=260))
+    reporter(report(memory(record()), Unobserved("pool", 259, Failure(ErrorClass.TIMEOUT, "slow")), now=260))
 
     assert value(metrics, "hf_provisioner_observation_timestamp_seconds", pool="pool") == 1_000_190
     assert value(metrics, "hf_provisioner_cycles_total", result="partial") == 1
@@ -225,10 +226,10 @@ def test_slots_set_aside_wait_in_a_gauge(metrics: Metrics, reporter: Reporter) -
 
 def test_a_start_counts_once_from_request_to_running(metrics: Metrics, reporter: Reporter) -> None:
     name = "hf_provisioner_machine_startup_seconds"
-    running = memory(record(evolve(slot(1), ran=142.0)))
-    reporter(report(memory(record(slot(1)))))
-    reporter(report(running))
-    reporter(report(replace(running, generation=2)))
+    second_try = evolve(slot(1), opened=120.0)
+    running = evolve(second_try, ran=142.0)
+    for one in (second_try, running, evolve(running, notice=Notice(LossCause.PREEMPTED, 300.0))):
+        reporter(report(memory(record(one))))
 
     assert value(metrics, f"{name}_count", pool="pool", template="T") == 1
     assert value(metrics, f"{name}_sum", pool="pool", template="T") == 42
@@ -246,6 +247,7 @@ def test_a_shutdown_counts_from_return_to_gone(metrics: Metrics, reporter: Repor
     failed = evolve(slot(2, Verdict.FAILED), closed=150.0, delete=DeleteReason.FAILED)
     reporter(report(memory(record(returned, failed))))
     reporter(report(memory(record(evolve(returned, gone=True), evolve(failed, gone=True)))))
+    reporter(report(memory(record(evolve(returned, gone=True, absent=199.0), evolve(failed, gone=True)))))
 
     assert value(metrics, f"{name}_count", pool="pool") == 1
     assert value(metrics, f"{name}_sum", pool="pool") == 50
@@ -297,10 +299,28 @@ def test_held_back_machines_are_rewritten_each_cycle(metrics: Metrics, reporter:
     assert value(metrics, "hf_provisioner_machines_deferred", pool="pool", template="T", reason="backoff") == 0
 
 
+def test_only_a_cycle_that_needed_the_lock_counts_its_wait(metrics: Metrics, reporter: Reporter) -> None:
+    for waited in (None, 0.25, 0.0):
+        reporter(replace(report(memory()), lock_wait=waited))
+
+    assert value(metrics, "hf_provisioner_store_lock_wait_seconds_count") == 2
+    assert value(metrics, "hf_provisioner_store_lock_wait_seconds_sum") == 0.25
+
+
 def test_a_cycle_without_memory_still_counts(metrics: Metrics, reporter: Reporter) -> None:
     reporter(replace(report(None), problem="intent.json does not parse"))
 
     assert value(metrics, "hf_provisioner_cycles_total", result="failed") == 1
+
+
+def test_a_problem_is_logged_when_it_begins_and_not_with_each_cycle(
+    reporter: Reporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = replace(report(None), problem="intent.json does not parse")
+    for one in (broken, broken, report(memory()), broken):
+        reporter(one)
+
+    assert [entry.message for entry in caplog.records if entry.levelname == "ERROR"] == ["Cycle failed"] * 2
 
 
 # --- notes ------------------------------------------------------------------------------------------------------------

@@ -86,6 +86,8 @@ def empty(began: float = SEEN, asked: Iterable[str] = (STRANGER, "alien"), **cha
                      ReturnResult.GONE, id="never sent: gone at once"),
         pytest.param(running(0, Verdict.LOST, delete=DeleteReason.LOST), True, Verdict.LOST, DeleteReason.LOST, None,
                      id="lost: stays lost, and is waited for"),
+        pytest.param(running(0, Verdict.LOST, delete=DeleteReason.LOST), False, Verdict.LOST, DeleteReason.CANCELLED,
+                     None, id="lost and HF has not heard: it must not take it"),
         pytest.param(running(0, Verdict.LOST, gone=True), True, Verdict.LOST, DeleteReason.FAILED, ReturnResult.GONE,
                      id="lost and gone: done"),
         pytest.param(running(0, Verdict.RETURNED, gone=True), True, Verdict.RETURNED, DeleteReason.FAILED,
@@ -110,6 +112,15 @@ def test_a_return_before_the_terminal_answer_was_heard_ends_the_request_with_an_
     assert draft.requests[REQUEST].ended is RequestStatus.COMPLETE_WITH_ERROR
     told = settled(giving_back(name(0)), slots=[running(0, Verdict.SUCCEEDED)])
     assert told.requests[REQUEST].ended is RequestStatus.COMPLETE
+
+
+def test_a_return_before_the_terminal_answer_was_heard_is_written_once() -> None:
+    before = settled(giving_back(name(0)), slots=[running(0, Verdict.LOST, delete=DeleteReason.LOST)], told=False)
+    known = before.memory()
+    again = draft_of(known, limits=LIMITS)
+    settle_returns(again, frozenset())
+    assert known.requests[REQUEST].ended is RequestStatus.COMPLETE_WITH_ERROR
+    assert again.memory() is known
 
 
 def test_only_the_named_machine_is_closed() -> None:
@@ -187,6 +198,17 @@ def test_when_a_stranger_is_gone(first: dict[str, float], looks: list[Snapshot],
     lagging = limits(pool("a"), pool("b", lag=30.0))
     draft = settled(giving_back(STRANGER, absent=first), *looks, limits=lagging)
     assert (result(draft, STRANGER) is ReturnResult.GONE) is gone
+
+
+def test_a_stranger_that_is_there_again_was_never_absent() -> None:
+    looks = [snapshot(machine(0, request=OTHER)), snapshot(pool="b")]
+    draft = settled(giving_back(STRANGER, absent={STRANGER: SEEN - 30}), *looks)
+    assert draft.returns[RETURN].absent == {}
+
+
+def test_a_stranger_that_is_still_there_is_looked_at_when_its_delete_is_sent_again() -> None:
+    looks = [snapshot(machine(0, request=OTHER)), snapshot(pool="b")]
+    assert settled(giving_back(STRANGER), *looks).due == NOW + DELETE_AGAIN
 
 
 def test_one_empty_look_at_the_same_moment_is_no_second_look_even_without_lag() -> None:

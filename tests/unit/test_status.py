@@ -132,6 +132,12 @@ def test_every_verdict_stands_in_the_table_above() -> None:
     assert {case.values[0].verdict for case in table.args[1]} == set(Verdict)
 
 
+def test_a_machine_of_a_cancelled_request_says_why_it_was_cancelled() -> None:
+    cancelled = slot(0, Verdict.CANCELLED, delete=DeleteReason.CANCELLED)
+    entry = told(record(cancelled, message="Cancelled: text", ended=RequestStatus.COMPLETE_WITH_ERROR))
+    assert entry["machines"] == [machine_entry("fail", "terminated", "Cancelled: text")]
+
+
 def test_machines_are_listed_in_the_order_of_their_slots() -> None:
     entry = told(record(running(2), running(0), slot(1)))
     assert [one["name"] for one in entry["machines"]] == [name(0), name(1), name(2)]
@@ -327,6 +333,14 @@ def test_hosts_that_nobody_knows_are_reported() -> None:
         ),
         pytest.param(
             memory(record(running(0, Verdict.RETURNED))), limits(maximum=10), 10, id="and none of the template's",
+        ),
+        pytest.param(
+            memory(record(running(0, Verdict.RETURNED, gone=True))), limits(pool("a", max_machines=3)), 3,
+            id="one that has gone takes none",
+        ),
+        pytest.param(
+            memory(record(running(0), running(1))), limits(pool("a", max_machines=1), pool("b", max_machines=4)), 4,
+            id="what a pool has above its cap takes no place in another",
         ),
         pytest.param(memory(record(slot(0), slot(1), slot(2))), limits(maximum=2), 0, id="never below nothing"),
         pytest.param(memory(), limits(pool("a", max_machines=3, paused=True)), 3, id="a pause does not count"),
