@@ -10,7 +10,7 @@ from collections.abc import Set
 from dataclasses import dataclass, replace
 
 from provisioner import pressure
-from provisioner.draft import OWNED, Draft
+from provisioner.draft import OWNED, SOON, Draft
 from provisioner.model import (
     Create,
     DeferReason,
@@ -254,7 +254,7 @@ def _repeat(draft: Draft, record: RequestRecord, slot: Slot, places: Places) -> 
     if not places.usable(*key):
         draft.wake_at(known.retry_at)
     elif slot.submitted is not None and draft.snapshots[slot.pool].began <= slot.submitted:
-        return
+        draft.wake_at(max(slot.submitted, draft.now) + SOON)  # a later look that says the same is no news
     elif places.takes(slot, record.template):
         _submit(draft, record, slot, again=True)
 

@@ -435,6 +435,13 @@ def test_a_create_that_never_showed_up_frees_its_place_although_nothing_else_hap
     assert quiet(known, 300.0).requests[REQUEST].slots[0].gone
 
 
+def test_a_create_without_an_answer_is_sent_again_although_nothing_else_happens() -> None:
+    known = memory(record(slot(submitted=NOW - 0.5, accepted=False)))  # since the newest look began
+    again = quiet(known, 30.0).requests[REQUEST].slots[0]
+    assert again.submitted is not None
+    assert again.submitted > NOW
+
+
 def test_a_machine_held_back_by_the_window_goes_to_the_next_pool_although_nothing_else_happens() -> None:
     waiting = limits(pool("a", initial_window=1, spill_after=180.0), pool("b"))
     held = record(slot(0, submitted=NOW - 1, seen=True), count=2)
