@@ -180,6 +180,15 @@ def test_a_slot_that_hf_was_told_of(
     assert again.gone is (not there and verdict is not Verdict.OPEN)
 
 
+@pytest.mark.parametrize("ended", [None, DONE])
+def test_a_machine_that_was_told_as_running_stays_so_while_it_is_not_ready(ended: RequestStatus | None) -> None:
+    told = what_was_told(running(0, Verdict.SUCCEEDED if ended else Verdict.OPEN), ended=ended)
+    again = rebuilt(intent(), machine(0, Phase.PENDING, ip=""), told=told).requests[REQUEST]
+    assert again.slots[0].ran == NOW
+    (entry,) = json.loads(request_answer(again).text)["machines"]
+    assert (entry["result"], entry["privateIpAddress"]) == ("succeed", running(0).ip)
+
+
 def test_what_an_ended_request_never_told_is_for_the_orphan_rule() -> None:
     told = what_was_told(running(0, Verdict.SUCCEEDED), ended=DONE)
     known = rebuilt(intent(), machine(0), machine(1), told=told)

@@ -15,6 +15,7 @@ from provisioner.acting import InlineActors
 from provisioner.backends import MayStart
 from provisioner.durable import StateError, StateUnwritable
 from provisioner.model import (
+    Brake,
     BrakeReason,
     Create,
     Delete,
@@ -262,6 +263,34 @@ def test_a_memory_that_cannot_be_written_stops_every_call(bench: Bench, monkeypa
     assert len(bench.place.created) == 5
 
 
+def test_what_was_recorded_is_done_although_its_answers_could_not_be_published(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.request(2)
+    looks = {name: place.observe(0.0, ()) for name, place in bench.places.items()}
+
+    def again() -> None:
+        bench.clock.time += 5.0
+        bench.reconciler.cycle({name: replace(look, began=bench.clock.time) for name, look in looks.items()})
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(type(bench.state.status), "write", lambda *_: raise_(StateUnwritable("no space")))
+        again()
+        assert bench.place.created == []
+    again()
+    assert len(bench.place.created) == 2
+
+
+def test_only_of_returns_that_have_not_ended_pools_are_asked_for_the_names(bench: Bench) -> None:
+    bench.succeed(1)
+    stranger = "hf-zzzzzzzzzz-000007"
+    bench.give_back(stranger, *bench.place.machines)
+    bench.cycle()
+    assert bench.reconciler.strangers() == {stranger}
+    bench.cycle(4)
+    assert bench.reconciler.strangers() == frozenset()
+
+
 def test_an_intent_that_cannot_be_read_changes_no_answer_and_deletes_nothing(bench: Bench) -> None:
     id_ = bench.succeed(3)
     answer = bench.answer(id_)
@@ -420,6 +449,27 @@ def test_orphans_that_a_person_saw_latch_the_brake_no_more(bench: Bench) -> None
     bench.state.ask_recovery()
     bench.cycle(3)
     assert bench.state.memory.read().brake is None
+
+
+def test_a_brake_that_holds_keeps_its_reason_when_intent_is_lost_as_well(bench: Bench) -> None:
+    bench.succeed(1)
+    held = Brake(BrakeReason.TOO_MANY_ORPHANS, bench.clock.time, "8 of 9 machines have no request.", "pool")
+    assert bench.reconciler.memory is not None
+    bench.reconciler.memory = replace(bench.reconciler.memory, brake=held)
+    bench.cycle()
+    Path(bench.state.intent.path).unlink()
+    assert bench.cycle(2).result == "failed"
+    assert bench.state.memory.read().brake == held
+
+
+def test_what_a_person_saw_with_the_brake_is_orphans_and_unlisted_machines(bench: Bench) -> None:
+    bench.succeed(1)
+    assert bench.reconciler.memory is not None
+    seen = {"orphans": {"an-orphan": 0.0}, "unlisted": {"an-unlisted": 0.0}}
+    bench.reconciler.memory = replace(bench.reconciler.memory, orphans=seen["orphans"], unlisted=seen["unlisted"])
+    bench.state.ask_recovery()
+    bench.cycle()
+    assert set(bench.state.memory.read().accepted) == {"an-orphan", "an-unlisted"}
 
 
 def test_an_intent_that_somebody_put_there_shows_that_there_was_a_memory(bench: Bench) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.model import Memory, RequestRecord, Slot, Verdict
+from provisioner.model import Limits, Memory, RequestRecord, Slot, Verdict
 from provisioner.problems import ConfigError
 from provisioner.reload import Configuration
 from provisioner.store import STATE_FILES, StateDir
@@ -25,7 +25,10 @@ class Site:
         self.file = directory / "conf" / "provisioner.yaml"
         self.templates = directory / "conf" / "demoinstprov_templates.json"
         self.judged: list[bool] = []
-        self.configuration = Configuration(self.file, ENVIRONMENT, judged=self.judged.append)
+        self.applied: list[Limits] = []
+        self.configuration = Configuration(
+            self.file, ENVIRONMENT, judged=self.judged.append, applied=self.applied.append
+        )
         self.limits = self.configuration.settings.limits()
 
     def change(self, old: str, new: str) -> None:
@@ -92,6 +95,7 @@ def test_a_mistake_is_refused_whole_until_it_is_mended(site: Site) -> None:
     site.change("\nnonsense: 1", "")
     assert site.configuration.refresh(limits, None).orphan_cap_per_hour == 1
     assert site.judged == [False, True]
+    assert len(site.applied) == 1
 
 
 @pytest.mark.parametrize(

@@ -170,9 +170,11 @@ def test_a_pool_that_was_never_tried_shows_its_initial_window(metrics: Metrics, 
 def test_the_longest_wait_is_that_of_the_oldest_request_without_an_answer(metrics: Metrics, reporter: Reporter) -> None:
     met = replace(record(slot(1), id_="aaaaaaaaaa"), ended=RequestStatus.COMPLETE)
     unmet = replace(record(slot(1), id_="bbbbbbbbbb"), read=150.0)
-    younger = replace(record(slot(1), id_="cccccccccc"), read=170.0)
+    younger, youngest = (
+        replace(record(slot(1), id_=id_ * 10), read=read) for id_, read in (("c", 170.0), ("d", 190.0))
+    )
 
-    reporter(report(memory(met, younger, unmet)))
+    reporter(report(memory(met, younger, unmet, youngest)))
 
     assert value(metrics, "hf_provisioner_oldest_unmet_timestamp_seconds", template="T") == 1_000_150
     assert math.isnan(value(metrics, "hf_provisioner_oldest_unmet_timestamp_seconds", template="U") or 0)
