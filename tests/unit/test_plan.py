@@ -457,6 +457,14 @@ def test_room_that_a_later_request_frees_is_used_although_nothing_else_happens()
     assert made.creates or made.due <= NOW + 5.0
 
 
+@pytest.mark.parametrize("there", [[], [running(0)]], ids=["nothing runs yet", "a part runs"])
+def test_a_request_goes_on_while_what_is_missing_is_held_back(there: list[Slot]) -> None:
+    looks = snapshot(*(machine(one.number) for one in there))
+    made = plan(memory(record(*there, count=3)), looks, limits=limits(pool("a", paused=True)))
+    assert after(made).ended is None
+    assert sum(made.deferred.values()) == 3 - len(there)
+
+
 def test_what_is_held_back_alone_is_no_reason_to_plan_again_at_once() -> None:
     made = plan(memory(record(count=1)), snapshot(), limits=limits(pool("a", paused=True)))
     assert made.deferred

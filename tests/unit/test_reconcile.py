@@ -229,6 +229,21 @@ def test_that_a_machine_went_is_planned_for_although_no_look_showed_it(bench: Be
     assert bench.reconciler.cycle({**looks, "pool": told}).plan is not None
 
 
+@pytest.mark.parametrize("news", ["limits", "a call of HF"])
+def test_what_no_look_and_no_request_says_is_planned_for_too(bench: Bench, news: str) -> None:
+    id_ = bench.succeed(3)
+    looks = {name: place.observe(bench.clock.time, ()) for name, place in bench.places.items()}
+    bench.reconciler.cycle(looks)
+    bench.reconciler.cycle(looks)
+    assert bench.reconciler.cycle(looks).plan is None
+    if news == "limits":
+        bench.reconciler.limits = replace(LIMITS)
+    else:
+        bench.clock.time += 1.0
+        os.utime(os.path.join(bench.state.path, "seen", id_), ns=(1, 1))
+    assert bench.reconciler.cycle(looks).plan is not None
+
+
 def test_what_the_caps_leave_is_published_anew_when_only_they_change(bench: Bench) -> None:
     bench.succeed(3)
     for cap in (10, 7):
@@ -393,6 +408,24 @@ def test_a_request_that_is_older_than_its_time_beside_the_newest_is_over(bench: 
     bench.cycle(3)
     assert len(bench.place.created) == 3
     assert json.loads(bench.answer(old))["status"] == "complete_with_error"
+
+
+def test_a_request_that_is_older_than_its_time_beside_the_newest_return_is_over(bench: Bench) -> None:
+    old = bench.request(2)
+    bench.clock.time += LIMITS.request_deadline
+    bench.give_back("hf-zzzzzzzzzz-000007")
+    bench.cycle(3)
+    assert bench.place.created == []
+    assert json.loads(bench.answer(old))["status"] == "complete_with_error"
+
+
+def test_a_lost_memory_is_made_again_from_looks_that_show_what_was_last_created(bench: Bench) -> None:
+    bench.succeed(2)
+    Path(bench.state.memory.path).unlink()
+    late = {name: replace(pool, lag=30.0) for name, pool in LIMITS.pools.items()}
+    bench.restarted().limits = replace(LIMITS, pools=late)
+    assert "as soon as every pool was seen" in bench.cycle(6).problem
+    assert bench.cycle().problem == ""
 
 
 def test_what_hf_was_told_shows_that_there_was_a_memory(bench: Bench) -> None:

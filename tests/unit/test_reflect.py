@@ -433,6 +433,17 @@ def test_a_machine_that_runs_ends_a_backoff_that_began_before_it_was_asked_for(
     assert (draft.pressure("a", TEMPLATE).level == 0) is ended
 
 
+@pytest.mark.parametrize(("submitted", "level"), [(BEFORE, 1), (BEFORE + 20, 2)], ids=["before", "since"])
+def test_a_machine_that_failed_deepens_a_backoff_only_if_it_was_asked_for_since_it_began(
+    submitted: float, level: int
+) -> None:
+    probing = Pressure(window=10, level=1, probing=True, blocked_at=BEFORE + 10, failure=BROKEN, boot=True)
+    known = memory(record(slot(submitted=submitted)), pressures={("a", TEMPLATE): probing})
+    draft = draft_of(known, snapshot(machine(phase=Phase.GONE)), limits=LIMITS)
+    reflect(draft)
+    assert draft.pressure("a", TEMPLATE).level == level
+
+
 def test_a_terminal_answer_outlives_the_machine() -> None:
     known = memory(replace(record(SUCCEEDED), ended=ENDED_RECORD))
     draft = draft_of(known, snapshot(machine(phase=Phase.GONE)), limits=LIMITS)
