@@ -229,6 +229,16 @@ def test_that_a_machine_went_is_planned_for_although_no_look_showed_it(bench: Be
     assert bench.reconciler.cycle({**looks, "pool": told}).plan is not None
 
 
+def test_a_memory_that_goes_while_the_loop_runs_is_written_again_although_nothing_changed(bench: Bench) -> None:
+    bench.succeed(3)
+    looks = {name: place.observe(bench.clock.time, ()) for name, place in bench.places.items()}
+    bench.reconciler.cycle(looks)
+    before = bench.state.memory.read().requests
+    Path(bench.state.memory.path).unlink()
+    bench.reconciler.cycle(looks)
+    assert bench.state.memory.read().requests == before
+
+
 @pytest.mark.parametrize("news", ["limits", "a call of HF"])
 def test_what_no_look_and_no_request_says_is_planned_for_too(bench: Bench, news: str) -> None:
     id_ = bench.succeed(3)

@@ -30,6 +30,7 @@ from tests.unit.core import (
     NOW,
     REQUEST,
     SEEN,
+    STOCKOUT,
     TEMPLATE,
     draft_of,
     limits,
@@ -227,6 +228,11 @@ def test_a_value_once_known_is_compared_even_after_a_look_without_it() -> None:
 def test_why_a_machine_ended(seen: Machine, failure: Failure, cause: LossCause) -> None:
     after = reflected(running(0, Verdict.SUCCEEDED), snapshot(seen))
     assert (after.failure, after.cause, after.closed) == (failure, cause, NOW)
+
+
+def test_of_why_a_machine_waited_and_why_it_ended_the_last_is_remembered() -> None:
+    ended = machine(phase=Phase.GONE, failure=BROKEN)
+    assert reflected(slot(seen=True, failure=STOCKOUT), snapshot(ended)).failure == BROKEN
 
 
 @pytest.mark.parametrize("cause", [None, LossCause.PREEMPTED])
