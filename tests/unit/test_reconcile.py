@@ -239,6 +239,17 @@ def test_a_memory_that_goes_while_the_loop_runs_is_written_again_although_nothin
     assert bench.state.memory.read().requests == before
 
 
+def test_what_falls_due_is_planned_for_although_every_look_says_the_same(bench: Bench) -> None:
+    id_ = bench.request(1)
+    bench.cycle(2)
+    looks = {name: place.observe(bench.clock.time, ()) for name, place in bench.places.items()}
+    for _ in range(3):
+        bench.reconciler.cycle(looks)
+    bench.clock.time += LIMITS.request_deadline
+    bench.reconciler.cycle({name: replace(look, began=bench.clock.time) for name, look in looks.items()})
+    assert json.loads(bench.answer(id_))["status"] == "complete_with_error"
+
+
 @pytest.mark.parametrize("news", ["limits", "a call of HF"])
 def test_what_no_look_and_no_request_says_is_planned_for_too(bench: Bench, news: str) -> None:
     id_ = bench.succeed(3)
