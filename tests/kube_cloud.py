@@ -53,7 +53,7 @@ def phases(simulator: Simulator) -> dict[str, str]:
 def run_pods(simulator: Simulator, api: Any, *names: str) -> None:
     for name in names:
         api.create_namespaced_pod(SPACE, manifest(name))
-    until(lambda: list(phases(simulator).values()) == ["running"] * len(names), 5)
+    until(lambda: list(phases(simulator).values()) == ["running"] * len(names), 30)
 
 
 def refusal(code: int, call: Any, *arguments: Any, **options: Any) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def phases(simulator: Simulator) -> dict[str, str]:
 
 def test_a_life_in_a_group(simulator: Simulator, client: Client) -> None:
     assert client.create("sym-a") == ""
-    until(lambda: phases(simulator) == {"sym-a": "running"}, 10)
+    until(lambda: phases(simulator) == {"sym-a": "running"}, 30)
     assert client.members() == {"sym-a": ("NONE", "RUNNING")}
     assert client.addresses() == {"sym-a": "10.128.0.2"}
     simulator.impose([Fault("stockout")])
@@ -59,7 +59,7 @@ def test_a_life_in_a_group(simulator: Simulator, client: Client) -> None:
     until(lambda: client.errors() == ["ZONE_RESOURCE_POOL_EXHAUSTED"], 30)
     assert client.target_size() == 2
     client.delete(["sym-a", "sym-b"])
-    until(lambda: phases(simulator) == {}, 10)
+    until(lambda: phases(simulator) == {}, 30)
     simulator.impose([Fault("precondition")])
     refusal = client.create("sym-c")
     assert "CreateInstances cannot be used when UpdatePolicy type is set to PROACTIVE" in refusal

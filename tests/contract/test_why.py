@@ -213,7 +213,7 @@ def test_no_event_is_read_of_pods_that_run(cloud: Cloud) -> None:
     cloud.write(schedulingGates=[{"name": GATE}])
     cloud.place.create(2)
     ended = cloud.place.now() + 40
-    until(lambda: cloud.seen() and cloud.place.now() > ended, 10)
+    until(lambda: cloud.seen() and cloud.place.now() > ended, 30)
     assert cloud.event_calls() == 0
 
 

@@ -49,7 +49,7 @@ class Bench:
             self.caches.add(cache, partial(self.woken.add, cache.identity.pool))
         self.events = PodEvents(api, SPACE, self.caches)
         simulator.call(lambda cloud: [cloud.cluster.create(SPACE, manifest(number)) for number in range(pods)])
-        until(lambda: len(self.unplaced()) == pods, 10, what="no node takes the pods")
+        until(lambda: len(self.unplaced()) == pods, 30, what="no node takes the pods")
 
     def impose(self, *faults: Fault) -> None:
         self.simulator.impose(faults, {"gke": QUICK})
@@ -95,7 +95,7 @@ def test_once_in_a_while_events_are_read_for_all_pools_one_list_for_each_reason(
     simulator: Simulator, tmp_path: Path
 ) -> None:
     bench = Bench(simulator, tmp_path, pods=2)
-    until(lambda: all("GCE quota exceeded" in text for text in bench.texts()), 10, what="the words are told")
+    until(lambda: all("GCE quota exceeded" in text for text in bench.texts()), 30, what="the words are told")
     for _ in range(50):
         bench.look()
     assert bench.calls() == len(REASONS)
@@ -106,9 +106,9 @@ def test_they_are_read_again_when_their_time_has_come_and_no_more_once_there_is_
     simulator: Simulator, tmp_path: Path
 ) -> None:
     bench = Bench(simulator, tmp_path, events=0.05)
-    until(lambda: bench.look() and bench.calls() >= 3 * len(REASONS), 10, what="a third reading")
+    until(lambda: bench.look() and bench.calls() >= 3 * len(REASONS), 30, what="a third reading")
     bench.impose()
-    until(lambda: not bench.unplaced(), 10, what="there is a node")
+    until(lambda: not bench.unplaced(), 30, what="there is a node")
     bench.events.close()
     before = bench.calls()
     for _ in range(50):
@@ -127,7 +127,7 @@ def test_a_pod_that_has_not_waited_long_is_left_in_peace(simulator: Simulator, t
 def test_long_lists_are_read_in_pages(simulator: Simulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_events, "PAGE", 2)
     bench = Bench(simulator, tmp_path, pods=5)
-    until(lambda: all("GCE quota exceeded" in text for text in bench.texts()), 10, what="the words are told of all")
+    until(lambda: all("GCE quota exceeded" in text for text in bench.texts()), 30, what="the words are told of all")
     assert bench.calls() == 3 * len(REASONS)
 
 
@@ -137,7 +137,7 @@ def test_a_refused_reading_is_a_line_in_the_log_and_nothing_else(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         bench = Bench(simulator, tmp_path, Fault(mode, target="events.list"), events=0.05)
-        until(lambda: bench.look() and bench.calls() >= 2, 10, what="events are asked for again")
+        until(lambda: bench.look() and bench.calls() >= 2, 30, what="events are asked for again")
         bench.events.close()
     assert {record.message for record in caplog.records} == {"Events of waiting pods could not be read"}
     (failure,) = bench.failures()

@@ -104,7 +104,7 @@ def test_get_with_w_prints_each_change(kubectl: Kubectl, simulator: Simulator) -
     command = [str(KUBECTL), "get", "pods", "-w"]
     with subprocess.Popen(command, env=kubectl.environment, stdout=subprocess.PIPE, text=True) as following:
         assert following.stdout is not None
-        until(lambda: "pods.watch" in simulator.state()["calls"], 10, what="the watch")
+        until(lambda: "pods.watch" in simulator.state()["calls"], 30, what="the watch")
         kubectl.run("run", "a", "--image=image:1")
         kubectl.run("wait", "--for=condition=Ready", "pod/a", "--timeout=10s")
         kubectl.run("delete", "pod", "a")
@@ -185,7 +185,7 @@ def _running(kubectl: Kubectl) -> str:
 def test_a_stockout_can_be_read_from_describe(kubectl: Kubectl, simulator: Simulator) -> None:
     simulator.impose([Fault("stockout")])
     kubectl.run("run", "a", "--image=image:1")
-    until(lambda: "FailedScaleUp" in kubectl.run("get", "events"), 10)
+    until(lambda: "FailedScaleUp" in kubectl.run("get", "events"), 30)
     described = kubectl.run("describe", "pod", "a")
     assert "GCE out of resources" in described
     assert "FailedScheduling" in described
@@ -232,7 +232,7 @@ def test_as_a_process_it_says_where_it_is_answers_kubectl_and_ends_cleanly(tmp_p
             with subprocess.Popen([str(KUBECTL), "get", "pods", "-w"], env=kubectl.environment) as following:
                 kubectl.run("run", "a", "--image=i")
                 state = addresses["control"] + "state"
-                until(lambda: "pods.watch" in requests.get(state, timeout=5).json()["calls"], 10, what="the watch")
+                until(lambda: "pods.watch" in requests.get(state, timeout=5).json()["calls"], 30, what="the watch")
                 began = time.monotonic()
                 process.send_signal(signal.SIGTERM)
                 assert process.wait(10) == 0

@@ -224,7 +224,7 @@ def test_a_plugin_that_hangs_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
     script = 'sleep 30 & echo $! > "$RUNS"; wait'
     refused(ExecPlugin(user_of(plugin(tmp_path, script), tmp_path / "runs")["exec"], tmp_path, {}).header)
     status = Path("/proc") / (tmp_path / "runs").read_text().strip() / "stat"
-    until(lambda: not status.exists() or ") Z " in status.read_text(), 5, what="the plugin's own process ends")
+    until(lambda: not status.exists() or ") Z " in status.read_text(), 30, what="the plugin's own process ends")
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_a_machine_runs_once_its_name_resolves_where_that_is_required(zonal: Ben
     zonal.backends.append(zonal.backend)
     zonal.backend._observer._resolver = Resolver(lookup=known.__contains__, clock=lambda: float("inf"))
     zonal.create(1)
-    until(lambda: "running" in zonal.cloud.state().values(), 10, what="a running instance")
+    until(lambda: "running" in zonal.cloud.state().values(), 30, what="a running instance")
     waiting = zonal.look()
     assert phases(waiting) == [Phase.PENDING]
     assert zonal.look().machines is waiting.machines
@@ -154,7 +154,7 @@ def test_the_calls_of_a_look(bench: Bench) -> None:
     bench.create(1, 2, 3)
     assert sorted(bench.calls_of(bench.look)) == sorted([*shared, "listManagedInstances"])
     bench.running(3)
-    until(lambda: sorted(bench.calls_of(bench.look)) == shared, 10, what="a look at a quiet group")
+    until(lambda: sorted(bench.calls_of(bench.look)) == shared, 30, what="a look at a quiet group")
 
 
 @pytest.mark.parametrize("list_results", ["PAGELESS", "PAGINATED"])
@@ -311,7 +311,7 @@ def test_a_create_that_is_refused_late_shows_machines_that_are_gone(zonal: Bench
     zonal.cloud.do(lambda: setattr(zonal.cloud.groups.operations, "timings", replace(TIMINGS, operation=(4.0, 4.0))))
     zonal.cloud.set_faults(Fault("op_error", "hf-a", params={"code": "QUOTA_EXCEEDED", "message": "none left"}))
     assert failures(zonal.create(1, 2)) == []
-    until(lambda: phases(zonal.look()) == [Phase.GONE] * 2, 10, what="the refusal")
+    until(lambda: phases(zonal.look()) == [Phase.GONE] * 2, 30, what="the refusal")
     snapshot = zonal.look()
     machine = snapshot.machines[name(1)]
     assert machine.failure == Failure(ErrorClass.QUOTA, "QUOTA_EXCEEDED: none left")
@@ -394,7 +394,7 @@ def test_a_delete_looks_first_and_asks_only_for_what_is_there(bench: Bench) -> N
     assert asked == ["listManagedInstances"]
     asked = bench.calls_of(lambda: bench.delete(*snapshot.machines.values()))
     assert asked == ["listManagedInstances", DELETES]
-    until(lambda: all(phase is Phase.STOPPING for phase in phases(bench.look())), 5, what="all stop")
+    until(lambda: all(phase is Phase.STOPPING for phase in phases(bench.look())), 30, what="all stop")
     outcomes: list[Outcome] = []
     asked = bench.calls_of(lambda: outcomes.extend(bench.delete(*snapshot.machines.values())))
     assert asked == ["listManagedInstances"], "what the group deletes already is not asked for again"
@@ -475,7 +475,7 @@ def test_a_delete_sent_again_after_another_look_is_another_request(zonal: Bench)
     machine = zonal.running(1).machines[name(1)]
     zonal.cloud.set_faults(Fault("op_error", "hf-a", limit=1))
     assert failures(zonal.delete(machine)) == [], "the operation fails after the group has taken the call"
-    until(lambda: zonal.cloud.do(lambda: not zonal.cloud.groups.operations.pending(ZONAL.path)), 5)
+    until(lambda: zonal.cloud.do(lambda: not zonal.cloud.groups.operations.pending(ZONAL.path)), 30)
     assert phases(zonal.look()) == [Phase.RUNNING]
     zonal.delete(machine)
     zonal.empty()
@@ -484,7 +484,7 @@ def test_a_delete_sent_again_after_another_look_is_another_request(zonal: Bench)
 def test_members_that_are_not_ours_are_left_alone(zonal: Bench) -> None:
     group = zonal.cloud.groups.mig(PROJECT, "zones/us-central1-a", "hf-a")
     zonal.cloud.do(lambda: group.resize(2))
-    until(lambda: len(zonal.cloud.state()) == 2, 10, what="two members with the group's own names")
+    until(lambda: len(zonal.cloud.state()) == 2, 30, what="two members with the group's own names")
     theirs = sorted(zonal.cloud.state())
     zonal.create(1)
     zonal.running(1)
@@ -495,7 +495,7 @@ def test_members_that_are_not_ours_are_left_alone(zonal: Bench) -> None:
     assert zonal.calls(DELETES) == 0
     adopted = [replace(delete, adopted=True) for delete in deletes]
     assert failures(zonal.backend.delete(adopted, lambda: True)) == []
-    until(lambda: list(zonal.cloud.state()) == [name(1)], 10, what="the adopted members to go")
+    until(lambda: list(zonal.cloud.state()) == [name(1)], 30, what="the adopted members to go")
 
 
 def test_a_member_taken_out_of_the_group_is_absent_and_said(zonal: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -504,7 +504,7 @@ def test_a_member_taken_out_of_the_group_is_absent_and_said(zonal: Bench, caplog
     group = zonal.cloud.groups.mig(PROJECT, "zones/us-central1-a", "hf-a")
     zonal.cloud.do(lambda: group.abandon([f"zones/us-central1-a/instances/{name(1)}"]))
     with caplog.at_level(logging.WARNING, "provisioner"):
-        until(lambda: list(zonal.look().machines) == [name(2)], 10, what="its absence")
+        until(lambda: list(zonal.look().machines) == [name(2)], 30, what="its absence")
     assert zonal.cloud.state()[name(1)] == "running", "its instance runs on and is no longer ours to touch"
     problems = [getattr(record, "problem", "") for record in caplog.records]
     assert any(name(1) in problem for problem in problems)

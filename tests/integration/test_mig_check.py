@@ -153,7 +153,7 @@ def test_what_cannot_be_read_and_members_that_are_not_ours_are_warnings(
 ) -> None:
     group = cloud.groups.mig(PROJECT, RESTING.scope, "hf-b")
     cloud.do(lambda: group.resize(2))
-    until(lambda: len(cloud.state()) == 2, 5)
+    until(lambda: len(cloud.state()) == 2, 30)
     cloud.set_faults(Fault("denied", "autoscalers.get"))
     found = findings(site(tmp_path, cloud.url, b={"zone": "us-central1-b", "group": "hf-b"}).path, capsys, 0)
     assert [finding["severity"] for finding in found] == ["warning"] * 2

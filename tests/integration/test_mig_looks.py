@@ -88,7 +88,7 @@ def test_a_machine_that_cannot_be_made_says_why_and_can_be_given_up(
         machine = bench.machine(name(1))
         return machine if machine and machine.failure else None
 
-    machine = until(refused, 10, what="a failed attempt")
+    machine = until(refused, 30, what="a failed attempt")
     assert machine is not None
     assert machine.failure is not None
     assert (machine.phase, machine.failure.error) == (Phase.PENDING, error)
@@ -100,7 +100,7 @@ def test_a_machine_that_cannot_be_made_says_why_and_can_be_given_up(
 def test_running_without_an_address_is_not_running_yet(zonal: Bench) -> None:
     zonal.cloud.set_faults(Fault("no_ip", params={"seconds": 4.0}))
     zonal.create(1)
-    until(lambda: "running" in zonal.cloud.state().values(), 10, what="a running instance")
+    until(lambda: "running" in zonal.cloud.state().values(), 30, what="a running instance")
     machine = zonal.machine(name(1))
     assert machine is not None
     assert machine.phase is Phase.PENDING
@@ -121,7 +121,7 @@ def test_pools_of_one_zone_read_it_once() -> None:
         backends = [MigBackend(pool, prefix="hf", projects=projects) for pool in settings]
         for number, backend in enumerate(backends):
             backend.create([Create(name(number), backend.pool, "t", REQUEST)], lambda: True)
-        until(lambda: list(cloud.state().values()) == ["running"] * 3, 10)
+        until(lambda: list(cloud.state().values()) == ["running"] * 3, 30)
         snapshots = [backend.observe(1.0 + number, ()) for number, backend in enumerate(backends)]
         assert [list(one.machines) for one in snapshots] == [[name(0)], [name(1)], [name(2)]]
         assert [one.began for one in snapshots] == [1.0] * 3, "a snapshot is as old as the oldest list in it"
@@ -222,11 +222,11 @@ def test_a_preempted_machine_gives_notice_and_leaves_remains_that_are_deleted(le
         assert stopping.notice is not None
         assert stopping.notice.ends == bench.now + 30.0
         if left == "STOP" or Switches().dead_member_stays:
-            gone = until(lambda: _if_gone(bench.machine(name(1))), 10, what="the end")
+            gone = until(lambda: _if_gone(bench.machine(name(1))), 30, what="the end")
             assert gone is not None
             assert gone.cause is LossCause.PREEMPTED
             bench.delete(gone)
-        until(lambda: list(bench.look().machines) == [name(2)], 10, what="its remains to go")
+        until(lambda: list(bench.look().machines) == [name(2)], 30, what="its remains to go")
         assert phases(bench.look()) == [Phase.RUNNING]
 
 
@@ -241,8 +241,8 @@ def test_a_machine_made_again_by_the_group_is_another(keeps_id: bool) -> None:
         bench.create(1)
         first = bench.running(1).machines[name(1)]
         bench.cloud.do(lambda: bench.cloud.groups.preempt([name(1)]))
-        until(lambda: bench.cloud.state().get(name(1)) != "running", 10, what="the preemption")
-        until(lambda: bench.cloud.state().get(name(1)) == "running", 10, what="the repair")
+        until(lambda: bench.cloud.state().get(name(1)) != "running", 30, what="the preemption")
+        until(lambda: bench.cloud.state().get(name(1)) == "running", 30, what="the repair")
         again = bench.running(1).machines[name(1)]
         assert first.fingerprint.differs(again.fingerprint)
         assert (first.fingerprint.uid == again.fingerprint.uid) is keeps_id
@@ -254,7 +254,7 @@ def test_an_instance_deleted_by_others_is_gone_until_it_leaves_the_group(zonal: 
     groups = zonal.cloud.groups
     zonal.cloud.do(lambda: groups.delete_vm(groups.vm(PROJECT, "us-central1-a", name(1))))
     if Switches().dead_member_stays:
-        gone = until(lambda: _if_gone(zonal.machine(name(1))), 10, what="the end")
+        gone = until(lambda: _if_gone(zonal.machine(name(1))), 30, what="the end")
         assert gone is not None
         zonal.delete(gone)
     zonal.empty()
@@ -296,7 +296,7 @@ def test_a_look_that_is_not_complete_fails(zonal: Bench, fault: Fault, error: Er
         zonal.look()
     assert raised.value.failure.error is error
     zonal.cloud.set_faults()
-    until(lambda: _machines_or_none(zonal) is before.machines, 5, what="the next complete look")
+    until(lambda: _machines_or_none(zonal) is before.machines, 30, what="the next complete look")
 
 
 def _machines_or_none(bench: Bench) -> object:
@@ -336,7 +336,7 @@ def test_a_group_that_was_deleted_with_its_machines_is_empty(bench: Bench, caplo
     bench.cloud.do(lambda: [groups.vms.delete(vm) for number in (1, 2) for vm in groups.vms.named(name(number))])
     bench.cloud.set_faults(Fault("mig_gone"))
     with caplog.at_level(logging.WARNING, "provisioner"):
-        until(lambda: _machines_or_none(bench) == {}, 5, what="an empty group")
+        until(lambda: _machines_or_none(bench) == {}, 30, what="an empty group")
         assert bench.look().machines == {}
     assert any("the group was deleted" in getattr(record, "problem", "") for record in caplog.records)
     assert set(classes(bench.create(3)).values()) == {ErrorClass.NOT_FOUND}
@@ -344,7 +344,7 @@ def test_a_group_that_was_deleted_with_its_machines_is_empty(bench: Bench, caplo
     with pytest.raises(BackendError, match=r"correct pools\.m, or make the group: gcloud .* none of its machines"):
         bench.look()
     bench.cloud.set_faults()
-    until(lambda: bench.look().problems == (), 5, what="the group again")
+    until(lambda: bench.look().problems == (), 30, what="the group again")
 
 
 def test_a_group_that_was_made_again_is_no_longer_said_to_be_deleted(zonal: Bench) -> None:
@@ -353,7 +353,7 @@ def test_a_group_that_was_made_again_is_no_longer_said_to_be_deleted(zonal: Benc
     zonal.running(1)
     group = zonal.cloud.groups.mig(PROJECT, ZONAL.scope, "hf-a")
     zonal.cloud.do(lambda: group.delete([f"zones/us-central1-a/instances/{name(1)}"], skip_invalid=False))
-    until(lambda: not zonal.cloud.state(), 10, what="an empty group")
+    until(lambda: not zonal.cloud.state(), 30, what="an empty group")
     zonal.cloud.set_faults(Fault("mig_gone"))
     assert "the group was deleted" in zonal.look().problems[0]
     zonal.cloud.set_faults()
@@ -386,7 +386,7 @@ def test_a_group_that_seems_to_have_lost_everything_fails_the_look(zonal: Bench)
 def test_a_group_that_seems_to_have_lost_what_it_was_making_fails_the_look(zonal: Bench) -> None:
     zonal.cloud.set_faults(Fault("stockout"))
     zonal.create(1, 2)
-    until(lambda: len(zonal.look().machines) == 2, 5, what="two members")
+    until(lambda: len(zonal.look().machines) == 2, 30, what="two members")
     zonal.cloud.set_faults(Fault("stockout"), Fault("list_lag", ".*listManagedInstances", params={"seconds": 100}))
     with pytest.raises(BackendError, match="0 members are listed, but the group counts 2"):
         zonal.look()
@@ -527,7 +527,7 @@ def test_a_member_outside_the_zones_that_the_group_names_is_seen() -> None:
         others = tuple(zone for zone in REGIONAL.all_zones if zone != own)
         bench.cloud.do(lambda: setattr(group, "spec", replace(group.spec, zones=others)))
         bench.restarted()
-        until(lambda: bench.machine(name(1)) == before, 10, what="its zone is listed, too")
+        until(lambda: bench.machine(name(1)) == before, 30, what="its zone is listed, too")
 
 
 def test_nobody_at_the_address() -> None:
@@ -565,10 +565,10 @@ def test_a_group_that_someone_else_resizes_is_said(zonal: Bench, caplog: pytest.
     assert zonal.look().problems == ()
     with caplog.at_level(logging.WARNING, "provisioner"):
         zonal.cloud.do(lambda: group.resize(4))
-        found = until(lambda: zonal.look().problems, 5, what="the members that are not ours")
+        found = until(lambda: zonal.look().problems, 30, what="the members that are not ours")
         assert found[0].startswith("2 members are not ours, e.g. hf-a-")
         zonal.cloud.do(lambda: group.resize(1))
-        until(lambda: any("being deleted, not by us" in text for text in zonal.look().problems), 5)
+        until(lambda: any("being deleted, not by us" in text for text in zonal.look().problems), 30)
     words = [getattr(record, "problem", "") for record in caplog.records]
     assert any(f"e.g. {name(1)}: someone else shrinks the group" in text for text in words)
 
@@ -577,7 +577,7 @@ def test_members_that_are_taken_over_from_another_provider_are_no_problem(zonal:
     zonal.restarted(adopt_prefixes=("hf-a-",))
     group = zonal.cloud.groups.mig(PROJECT, "zones/us-central1-a", "hf-a")
     zonal.cloud.do(lambda: group.resize(2))
-    until(lambda: len(zonal.cloud.state()) == 2, 10, what="two members with the group's own names")
+    until(lambda: len(zonal.cloud.state()) == 2, 30, what="two members with the group's own names")
     assert zonal.look().problems == ()
     assert not any("not ours" in finding.text for finding in zonal.backend.check(10.0))
 
@@ -597,7 +597,7 @@ def test_a_member_that_left_stays_a_problem_while_it_runs(zonal: Bench) -> None:
     groups = zonal.cloud.groups
     group = groups.mig(PROJECT, "zones/us-central1-a", "hf-a")
     zonal.cloud.do(lambda: group.abandon([f"zones/us-central1-a/instances/{name(1)}"]))
-    until(lambda: any("taken out of the group and run on" in text for text in zonal.look().problems), 5)
+    until(lambda: any("taken out of the group and run on" in text for text in zonal.look().problems), 30)
     zonal.restarted()
     assert zonal.look().problems == (), "a restarted backend cannot know whose it was"
 

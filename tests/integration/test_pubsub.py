@@ -123,7 +123,7 @@ def test_every_message_is_acknowledged_whatever_it_holds(place: Place) -> None:
             place.publish(*[content] * (events.MAX_MESSAGES + 50))
         place.publish(entry(2))
         until(lambda: len(listener.news()) == 2, 30, what="the last hint")
-        until(lambda: len(listener.taken) == 3 * events.MAX_MESSAGES + 151, 10, what="all messages")
+        until(lambda: len(listener.taken) == 3 * events.MAX_MESSAGES + 151, 30, what="all messages")
     assert listener.news() == ["id-0", "id-2"]
 
 
@@ -159,7 +159,7 @@ def test_a_preemption_in_the_simulator_is_a_notice_seconds_before_the_end(
     group = MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a")
     with Simulator(site.load(), timings={"mig": QUICK}, pubsub=pubsub) as simulator, Listener(place) as listener:
         simulator.call(lambda cloud: cloud.groups.mig(PROJECT, group.scope, "hf-a").create([NAME, "another-vm"]))
-        until(lambda: [machine["phase"] for machine in simulator.state()["machines"]] == ["running"] * 2, 10)
+        until(lambda: [machine["phase"] for machine in simulator.state()["machines"]] == ["running"] * 2, 30)
         assert simulator.preempt(NAME, "another-vm") == [NAME, "another-vm"]
         until(lambda: any(message.worth is Worth.NOTICE for message in listener.taken), 20, what="a notice")
     (notice,) = [message.news for message in listener.taken if message.worth is Worth.NOTICE]

@@ -107,7 +107,7 @@ def test_google_cloud_compute_creates_lists_and_deletes(cloud: ComputeCloud) -> 
     assert operation.operation_type == "compute.instanceGroupManagers.createInstances"
     waited = operations.wait(operation=operation.name, timeout=10, **where)
     assert (waited.status, waited.progress) == (DONE, 100)
-    until(running(cloud, 3), 10)
+    until(running(cloud, 3), 30)
     seen = {vm.name: vm for vm in instances.list(timeout=10, **where)}
     assert sorted(seen) == ["hf-0", "hf-1", "hf-2"]
     assert {vm.status for vm in seen.values()} == {"RUNNING"}
@@ -123,7 +123,7 @@ def test_google_cloud_compute_creates_lists_and_deletes(cloud: ComputeCloud) -> 
         timeout=10,
         **where,
     )
-    until(lambda: cloud.state() == {}, 10)
+    until(lambda: cloud.state() == {}, 30)
     assert migs.get(instance_group_manager="g", timeout=10, **where).target_size == 0
     assert cloud.world.calls["instanceGroupManagers.createInstances"] == 1
     assert cloud.world.calls["instanceGroupManagers.deleteInstances"] == 1
@@ -140,7 +140,7 @@ def test_google_cloud_compute_works_on_a_regional_mig(cloud: ComputeCloud) -> No
     )
     operations = client(compute_v1.RegionOperationsClient, cloud)
     assert operations.wait(project="p", region=REGION, operation=operation.name, timeout=10).status == DONE
-    until(running(cloud, 4), 10)
+    until(running(cloud, 4), 30)
     request = compute_v1.ListManagedInstancesRegionInstanceGroupManagersRequest(max_results=3, **where)
     pages = list(migs.list_managed_instances(request, timeout=10).pages)
     assert [len(page.managed_instances) for page in pages] == [3, 1]
@@ -155,14 +155,14 @@ def test_google_api_python_client_drives_a_whole_life(cloud: ComputeCloud) -> No
     body = {"instances": [{"name": "hf-1"}]}
     operation = service.instanceGroupManagers().createInstances(instanceGroupManager="g", body=body, **where).execute()
     assert service.zoneOperations().wait(operation=operation["name"], **where).execute()["status"] == "DONE"
-    until(running(cloud, 1), 10)
+    until(running(cloud, 1), 30)
     page = (
         service.instances().list(filter="labels.hf=demo", fields="items(name,status),nextPageToken", **where).execute()
     )
     assert page == {"items": [{"name": "hf-1", "status": "RUNNING"}]}
     service.instances().delete(instance="hf-1", **where).execute()
     stays = Switches().dead_member_stays
-    until(lambda: cloud.state() == ({"hf-1": "gone"} if stays else {}), 10)
+    until(lambda: cloud.state() == ({"hf-1": "gone"} if stays else {}), 30)
     answers: dict[str, Any] = {}
     batch = googleapiclient.http.BatchHttpRequest(
         callback=lambda name, answer, error: answers.update({name: answer or error}),
@@ -199,7 +199,7 @@ def test_everything_that_can_be_read_answers_in_googles_schema(cloud: ComputeClo
     cloud.set_faults(Fault("quota", target="hf-2"))
     assert api.create("hf-1", "hf-2").status_code == 200
     assert api.create("hf-r", mig=f"projects/p/regions/{REGION}/instanceGroupManagers/r").status_code == 200
-    until(running(cloud, 2), 10)
+    until(running(cloud, 2), 30)
     for scope, mig in ((f"projects/p/zones/{ZONE}", "g"), (f"projects/p/regions/{REGION}", "r")):
         for path in ("instanceGroupManagers", "instanceGroups", "autoscalers", "operations"):
             assert api.get(f"{scope}/{path}").status_code == 200
@@ -272,7 +272,7 @@ def test_malformed_mutations_are_400(cloud: ComputeCloud, api: Api) -> None:
 def test_pages_are_complete_and_in_order_also_with_a_filter(cloud: ComputeCloud, api: Api) -> None:
     names = [f"hf-{number:03d}" for number in range(25)]
     api.create(*names)
-    until(running(cloud, 25), 10)
+    until(running(cloud, 25), 30)
     for query, expected in (({}, names), ({"filter": "name eq hf-01.*"}, names[10:20])):
         seen: list[str] = []
         token, pages = "", 0
@@ -288,7 +288,7 @@ def test_pages_are_complete_and_in_order_also_with_a_filter(cloud: ComputeCloud,
 def test_aggregated_pages_go_from_zone_to_zone(cloud: ComputeCloud, api: Api) -> None:
     api.create(*(f"hf-{number}" for number in range(5)))
     api.create(*(f"hf-r{number}" for number in range(5)), mig=f"projects/p/regions/{REGION}/instanceGroupManagers/r")
-    until(running(cloud, 10), 10)
+    until(running(cloud, 10), 30)
     seen: list[str] = []
     token, pages = "", 0
     while token or not pages:
@@ -304,7 +304,7 @@ def test_list_managed_instances_pages_only_where_the_mig_says_so(cloud: ComputeC
     regional = f"projects/p/regions/{REGION}/instanceGroupManagers/r"
     api.create(*(f"hf-{number}" for number in range(5)))
     api.create(*(f"hf-r{number}" for number in range(5)), mig=regional)
-    until(running(cloud, 10), 10)
+    until(running(cloud, 10), 30)
     whole = api.post(f"{MIG_PATH}/listManagedInstances", maxResults=2, pageToken="ignored").json()
     assert len(whole["managedInstances"]) == 5
     assert "nextPageToken" not in whole
@@ -334,13 +334,13 @@ def test_a_repeated_request_id_is_one_operation(cloud: ComputeCloud, api: Api) -
     identity = str(uuid.uuid4())
     first = api.create("hf-1", requestId=identity).json()
     assert api.create("hf-1", requestId=identity).json()["name"] == first["name"]
-    until(running(cloud, 1), 10)
+    until(running(cloud, 1), 30)
     again = api.create("hf-1", requestId=identity).json()
     assert (again["name"], again["status"]) == (first["name"], "DONE")
     assert "error" not in again
     identity = str(uuid.uuid4())
     gone = api.delete("hf-1", requestId=identity).json()
-    until(lambda: cloud.state() == {}, 10)
+    until(lambda: cloud.state() == {}, 30)
     assert api.delete("hf-1", requestId=identity).json()["name"] == gone["name"]
     assert cloud.world.calls["instanceGroupManagers.createInstances"] == 3
 
@@ -349,7 +349,7 @@ def test_a_name_that_exists_fails_the_operation_as_a_whole() -> None:
     with ComputeCloud([ZONAL], switches=Switches(duplicate_name=Duplicate.OPERATION_ERROR)) as cloud:
         api = Api(cloud)
         api.create("hf-1")
-        until(running(cloud, 1), 10)
+        until(running(cloud, 1), 30)
         operation = api.create("hf-1", "hf-2").json()
         ended = api.post(f"projects/p/zones/{ZONE}/operations/{operation['name']}/wait").json()
         assert ended["error"]["errors"][0]["code"] == "RESOURCE_ALREADY_EXISTS"
@@ -362,7 +362,7 @@ def test_a_name_that_exists_can_be_a_conflict_at_once() -> None:
     with ComputeCloud([ZONAL], switches=Switches(duplicate_name=Duplicate.HTTP_CONFLICT)) as cloud:
         api = Api(cloud)
         api.create("hf-1")
-        until(running(cloud, 1), 10)
+        until(running(cloud, 1), 30)
         migs = client(compute_v1.InstanceGroupManagersClient, cloud)
         body = compute_v1.InstanceGroupManagersCreateInstancesRequest(
             instances=[compute_v1.PerInstanceConfig(name="hf-1")]
@@ -413,7 +413,7 @@ def test_refused_calls_apply_nothing(cloud: ComputeCloud, api: Api) -> None:
     assert api.get(MIG_PATH).status_code == 200, "nothing that is only read is invalid"
     cloud.set_faults()
     assert api.create("hf-2").status_code == 200
-    until(lambda: cloud.state() == {"hf-2": "running"}, 10)
+    until(lambda: cloud.state() == {"hf-2": "running"}, 30)
 
 
 def test_a_rate_limit_lasts_for_the_rest_of_the_minute() -> None:
@@ -423,9 +423,9 @@ def test_a_rate_limit_lasts_for_the_rest_of_the_minute() -> None:
         def refused() -> bool:
             return api.get(MIG_PATH).status_code == 403
 
-        until(refused, 10, every=0)
-        until(lambda: not refused(), 10)
-        until(refused, 10, every=0)
+        until(refused, 30, every=0)
+        until(lambda: not refused(), 30)
+        until(refused, 30, every=0)
         assert cloud.do(lambda: cloud.world.now) >= 60.0
         api.session.close()
 
@@ -434,7 +434,7 @@ def test_a_lost_response_was_applied(cloud: ComputeCloud, api: Api) -> None:
     cloud.set_faults(Fault("lost_response", target="instanceGroupManagers.createInstances"))
     with pytest.raises(requests.exceptions.ConnectionError):
         api.create("hf-1")
-    until(lambda: cloud.state() == {"hf-1": "running"}, 10)
+    until(lambda: cloud.state() == {"hf-1": "running"}, 30)
 
 
 def test_a_reset_connection_applied_nothing(cloud: ComputeCloud, api: Api) -> None:
@@ -442,7 +442,7 @@ def test_a_reset_connection_applied_nothing(cloud: ComputeCloud, api: Api) -> No
     with pytest.raises(requests.exceptions.ConnectionError):
         api.create("hf-1")
     assert api.create("hf-2").status_code == 200
-    until(running(cloud, 1), 10)
+    until(running(cloud, 1), 30)
     assert list(cloud.state()) == ["hf-2"]
 
 
@@ -451,7 +451,7 @@ def test_a_call_that_hangs_goes_on_when_its_caller_has_gone(cloud: ComputeCloud,
     body = {"instances": [{"name": "hf-1"}]}
     with pytest.raises(requests.exceptions.ReadTimeout):
         api.session.post(f"{cloud.url}{MIG_PATH}/createInstances", json=body, timeout=0.1)
-    until(lambda: cloud.state() == {"hf-1": "running"}, 10)
+    until(lambda: cloud.state() == {"hf-1": "running"}, 30)
 
 
 def test_a_stuck_operation_is_waited_for_no_longer_than_google_waits() -> None:
@@ -472,7 +472,7 @@ def test_a_stuck_operation_is_waited_for_no_longer_than_google_waits() -> None:
 
 def test_the_two_lists_lag_independently(cloud: ComputeCloud, api: Api) -> None:
     api.create("hf-1")
-    until(running(cloud, 1), 10)
+    until(running(cloud, 1), 30)
     cloud.set_faults(Fault("list_lag", target="instances.list", params={"seconds": 60}))
     assert "items" not in api.get(INSTANCES).json()
     assert list(api.managed()) == ["hf-1"]
@@ -483,11 +483,11 @@ def test_the_two_lists_lag_independently(cloud: ComputeCloud, api: Api) -> None:
 
 def test_a_lagging_list_still_shows_what_is_gone(cloud: ComputeCloud, api: Api) -> None:
     api.create("hf-1")
-    until(running(cloud, 1), 10)
+    until(running(cloud, 1), 30)
     ran = cloud.do(lambda: cloud.world.now)
-    until(lambda: cloud.do(lambda: cloud.world.now) > ran + 2.0, 10)
+    until(lambda: cloud.do(lambda: cloud.world.now) > ran + 2.0, 30)
     api.delete("hf-1")
-    until(lambda: cloud.state() == {}, 10)
+    until(lambda: cloud.state() == {}, 30)
     # Both lists show it as it was two seconds before its deletion: the second may come that much later.
     cloud.set_faults(Fault("list_lag", params={"seconds": cloud.do(lambda: cloud.world.now) - ran}))
     assert [vm["status"] for vm in api.get(INSTANCES).json()["items"]] == ["RUNNING"]
@@ -496,7 +496,7 @@ def test_a_lagging_list_still_shows_what_is_gone(cloud: ComputeCloud, api: Api) 
 
 def test_a_partial_list_says_so(cloud: ComputeCloud, api: Api) -> None:
     api.create(*(f"hf-{number}" for number in range(4)))
-    until(running(cloud, 4), 10)
+    until(running(cloud, 4), 30)
     cloud.set_faults(Fault("partial_list", target=ZONE))
     page = api.get(INSTANCES).json()
     assert (len(page["items"]), page["warning"]["code"]) == (2, "UNREACHABLE")
@@ -508,7 +508,7 @@ def test_a_partial_list_says_so(cloud: ComputeCloud, api: Api) -> None:
 
 def test_empty_pages_lead_on_and_tokens_expire(cloud: ComputeCloud, api: Api) -> None:
     api.create(*(f"hf-{number}" for number in range(4)))
-    until(running(cloud, 4), 10)
+    until(running(cloud, 4), 30)
     cloud.set_faults(Fault("empty_page", limit=1))
     empty = api.get(INSTANCES, maxResults=2).json()
     assert "items" not in empty
@@ -523,7 +523,7 @@ def test_pages_move_when_the_list_changes_between_them(
     cloud: ComputeCloud, api: Api, items: int, second: list[str]
 ) -> None:
     api.create(*(f"hf-{number}" for number in range(4)))
-    until(running(cloud, 4), 10)
+    until(running(cloud, 4), 30)
     cloud.set_faults(Fault("moved_page", params={"items": items}))
     first = api.get(INSTANCES, maxResults=2).json()
     assert [vm["name"] for vm in first["items"]] == ["hf-0", "hf-1"]
@@ -564,14 +564,14 @@ def test_a_mig_that_is_gone_leaves_the_list_of_migs(cloud: ComputeCloud, api: Ap
 
 def test_stopping_and_deleting_vms_behind_the_back_of_the_mig(cloud: ComputeCloud, api: Api) -> None:
     api.create("hf-1", "hf-2", "hf-3")
-    until(running(cloud, 3), 10)
+    until(running(cloud, 3), 30)
     assert api.post(f"{INSTANCES}/hf-1/stop").json()["operationType"] == "stop"
     identity = str(uuid.uuid4())
     deleted = api.session.delete(f"{cloud.url}{INSTANCES}/hf-2", params={"requestId": identity}, timeout=10).json()
     assert (deleted["operationType"], deleted["clientOperationId"]) == ("delete", identity)
     stays = Switches().dead_member_stays
     remains = {"hf-2": "gone"} if stays else {}
-    until(lambda: cloud.state() == {"hf-1": "gone", "hf-3": "running"} | remains, 10)
+    until(lambda: cloud.state() == {"hf-1": "gone", "hf-3": "running"} | remains, 30)
     again = api.session.delete(f"{cloud.url}{INSTANCES}/hf-2", params={"requestId": identity}, timeout=10).json()
     assert again["name"] == deleted["name"]
     assert api.get(MIG_PATH).json()["targetSize"] == 2 + stays
@@ -580,24 +580,24 @@ def test_stopping_and_deleting_vms_behind_the_back_of_the_mig(cloud: ComputeClou
 
 def test_abandoning_recreating_and_resizing(cloud: ComputeCloud, api: Api) -> None:
     api.create("hf-1", "hf-2")
-    until(running(cloud, 2), 10)
+    until(running(cloud, 2), 30)
     urls = {name: entry["instance"] for name, entry in api.managed().items()}
     started = api.get(f"{INSTANCES}/hf-2").json()["lastStartTimestamp"]
     api.post(f"{MIG_PATH}/recreateInstances", {"instances": [urls["hf-2"]]})
-    until(lambda: api.get(f"{INSTANCES}/hf-2").json().get("lastStartTimestamp", started) != started, 10)
+    until(lambda: api.get(f"{INSTANCES}/hf-2").json().get("lastStartTimestamp", started) != started, 30)
     api.post(f"{MIG_PATH}/abandonInstances", {"instances": [urls["hf-1"]]})
-    until(lambda: "hf-1" not in api.managed(), 10)
+    until(lambda: "hf-1" not in api.managed(), 30)
     assert api.get(f"{INSTANCES}/hf-1").json()["status"] == "RUNNING"
     api.post(f"{MIG_PATH}/resize", size=3)
-    until(lambda: len(api.managed()) == 3, 10)
+    until(lambda: len(api.managed()) == 3, 30)
 
 
 def test_a_preemption_is_seen_through_both_lists(cloud: ComputeCloud, api: Api) -> None:
     api.create("hf-1", "hf-2")
-    until(running(cloud, 2), 10)
+    until(running(cloud, 2), 30)
     assert cloud.do(lambda: cloud.groups.preempt(["hf-1"])) == ["hf-1"]
     assert api.get(f"{INSTANCES}/hf-1").json()["status"] == "STOPPING"
-    until(lambda: api.managed()["hf-1"].get("instanceStatus") == "TERMINATED", 10)
+    until(lambda: api.managed()["hf-1"].get("instanceStatus") == "TERMINATED", 30)
     assert api.get(MIG_PATH).json()["targetSize"] == 2
 
 

@@ -54,8 +54,8 @@ def api(simulator: Simulator) -> Iterator[Any]:
 def test_a_pod_is_created_runs_and_is_deleted(simulator: Simulator, api: Any) -> None:
     made = api.create_namespaced_pod(SPACE, manifest("a", {"app": "x"}))
     assert (made.status.phase, made.metadata.namespace) == ("Pending", SPACE)
-    pod = until(lambda: (p := api.read_namespaced_pod("a", SPACE)).status.container_statuses and p, 5)
-    until(lambda: phases(simulator) == {"a": "running"}, 5)
+    pod = until(lambda: (p := api.read_namespaced_pod("a", SPACE)).status.container_statuses and p, 30)
+    until(lambda: phases(simulator) == {"a": "running"}, 30)
     pod = api.read_namespaced_pod("a", SPACE)
     assert pod.status.pod_ip.startswith("10.4.")
     assert {c.type: c.status for c in pod.status.conditions}["Ready"] == "True"
@@ -63,7 +63,7 @@ def test_a_pod_is_created_runs_and_is_deleted(simulator: Simulator, api: Any) ->
     ending = api.delete_namespaced_pod("a", SPACE, body=client.V1DeleteOptions(grace_period_seconds=7))
     assert ending.metadata.deletion_timestamp is not None
     assert ending.metadata.deletion_grace_period_seconds == 7
-    until(lambda: phases(simulator) == {}, 5)
+    until(lambda: phases(simulator) == {}, 30)
     status = refusal(404, api.read_namespaced_pod, "a", SPACE)
     assert status["message"] == 'pods "a" not found'
 
@@ -73,7 +73,7 @@ def test_deletecollection_ends_what_its_selector_matches(simulator: Simulator, a
         api.create_namespaced_pod(SPACE, manifest(name, {"app": app}))
     reply = requests.delete(url(simulator, "?labelSelector=app=x"), timeout=5).json()
     assert [item["metadata"]["name"] for item in reply["items"]] == ["a", "b"]
-    until(lambda: set(phases(simulator)) == {"c"}, 5)
+    until(lambda: set(phases(simulator)) == {"c"}, 30)
 
 
 def test_an_eviction_is_a_delete_that_says_so(simulator: Simulator, api: Any) -> None:
@@ -83,7 +83,7 @@ def test_an_eviction_is_a_delete_that_says_so(simulator: Simulator, api: Any) ->
     pod = api.read_namespaced_pod("a", SPACE)
     reasons = [c.reason for c in pod.status.conditions if c.type == "DisruptionTarget"]
     assert reasons == ["EvictionByEvictionAPI"]
-    until(lambda: phases(simulator) == {}, 5)
+    until(lambda: phases(simulator) == {}, 30)
 
 
 def test_a_delete_of_another_pod_of_that_name_is_a_conflict(simulator: Simulator, api: Any) -> None:
@@ -94,7 +94,7 @@ def test_a_delete_of_another_pod_of_that_name_is_a_conflict(simulator: Simulator
     assert "the UID in the precondition (another) does not match" in status["message"]
     right = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=made.metadata.uid))
     api.delete_namespaced_pod("a", SPACE, body=right)
-    until(lambda: phases(simulator) == {}, 5)
+    until(lambda: phases(simulator) == {}, 30)
 
 
 def test_labels_and_status_can_be_patched_and_a_stale_update_is_a_conflict(api: Any) -> None:
@@ -133,7 +133,7 @@ def test_a_deleted_node_takes_its_pods_along(simulator: Simulator, api: Any) -> 
     impose(simulator, node_gone=0.2)
     run_pods(simulator, api, "a")
     api.delete_node(api.read_namespaced_pod("a", SPACE).spec.node_name)
-    until(lambda: phases(simulator) == {}, 5)
+    until(lambda: phases(simulator) == {}, 30)
 
 
 # --- lists ------------------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_a_page_asked_for_too_late_is_gone(simulator: Simulator, api: Any) -> No
         api.create_namespaced_pod(SPACE, manifest(name))
     token = api.list_namespaced_pod(SPACE, limit=1).metadata._continue
     page = url(simulator, f"?limit=1&continue={token}")
-    until(lambda: requests.get(page, timeout=5).status_code == 410, 5)
+    until(lambda: requests.get(page, timeout=5).status_code == 410, 30)
     assert requests.get(page, timeout=5).json()["reason"] == "Expired"
 
 
@@ -301,7 +301,7 @@ def test_a_hanging_call_is_answered_late_and_is_applied(simulator: Simulator, ap
     with pytest.raises(urllib3.exceptions.ReadTimeoutError):
         api.create_namespaced_pod(SPACE, manifest(), _request_timeout=0.1)
     assert phases(simulator) == {}
-    until(lambda: set(phases(simulator)) == {"a"}, 5)
+    until(lambda: set(phases(simulator)) == {"a"}, 30)
 
 
 def test_a_list_error_is_an_internal_error(simulator: Simulator, api: Any) -> None:

@@ -86,7 +86,7 @@ def test_the_control_face_preempts_by_name(simulator: Simulator, api: Any) -> No
     run_pods(simulator, api, "a", "b")
     reply = requests.post(f"{simulator.control}preempt", json={"names": ["a", "z"]}, timeout=5)
     assert reply.json() == {"preempted": ["a"], "unknown": ["z"]}
-    until(lambda: phases(simulator) == {"b": "running"}, 5)
+    until(lambda: phases(simulator) == {"b": "running"}, 30)
 
 
 def test_the_control_face_sets_faults_and_timings_and_resets(simulator: Simulator, api: Any) -> None:
@@ -109,8 +109,8 @@ def test_the_control_face_switches_what_nobody_documents(early: bool) -> None:
     with Simulator(migs=[mig], timings=timings, switches={"ip_before_running": not early}) as simulator:
         requests.put(f"{simulator.control}faults", json={"switches": given}, timeout=5).raise_for_status()
         simulator.call(lambda cloud: cloud.groups.mig("p", mig.scope, "group").create(["vm"]))
-        until(lambda: simulator.state()["machines"], 5)
-        until(lambda: bool(simulator.state()["machines"][0]["ip"]) is early, 5)
+        until(lambda: simulator.state()["machines"], 30)
+        until(lambda: bool(simulator.state()["machines"][0]["ip"]) is early, 30)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_time_runs_as_fast_as_asked() -> None:
     slow = {"gke": {"schedule": 100, "start": 100, "ready": 100}}
     with Simulator(namespaces=[SPACE], speed=1000.0, timings=slow) as simulator:
         requests.post(url(simulator), json=manifest(), timeout=5).raise_for_status()
-        until(lambda: phases(simulator) == {"a": "running"}, 5)
+        until(lambda: phases(simulator) == {"a": "running"}, 30)
 
 
 def test_a_simulator_ends_with_its_thread_and_its_kubeconfig_while_a_watch_is_open() -> None:
@@ -204,5 +204,5 @@ def test_an_event_that_fails_does_not_stop_the_world(simulator: Simulator, caplo
 
     simulator.call(lambda cloud: cloud.world.after(0.0, fail))
     requests.post(url(simulator), json=manifest(), timeout=5).raise_for_status()
-    until(lambda: phases(simulator) == {"a": "running"}, 5)
+    until(lambda: phases(simulator) == {"a": "running"}, 30)
     assert "An event in the simulated world failed" in caplog.text

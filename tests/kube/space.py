@@ -178,7 +178,7 @@ class Space(Pods):
     def condemn(self) -> None:
         """Delete the namespace; its pods keep it until they are gone."""
         self.admin.delete(self._path)
-        until(lambda: self.admin.get(self._path)["status"]["phase"] == "Terminating", 10)
+        until(lambda: self.admin.get(self._path)["status"]["phase"] == "Terminating", 30)
 
     @contextmanager
     def admitting(self, url: str, ca: Path) -> Iterator[None]:
@@ -195,7 +195,7 @@ class Space(Pods):
         }
         self.admin.create(path, {"metadata": {"name": self.name}, "webhooks": [hook]})
         try:
-            until(self._is_refused, 10, every=0.1, what="the webhook is in force")
+            until(self._is_refused, 30, every=0.1, what="the webhook is in force")
             yield
         finally:
             self.admin.delete(f"{path}/{self.name}")

@@ -75,7 +75,7 @@ def test_a_pod_whose_kubelet_is_dead_is_stuck_after_its_grace_and_goes_only_by_f
     (forced,), _ = planned(place, 5, force_after=5)
     assert (forced.uid, forced.force) == (uid, True)
     assert [outcome.failure for outcome in place.backend.delete([forced], always)] == [None]
-    until(lambda: space.names() == set(), 10, what="the pod is gone")
+    until(lambda: space.names() == set(), 30, what="the pod is gone")
     place.until_gone(ONE)
 
 

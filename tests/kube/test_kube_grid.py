@@ -122,7 +122,7 @@ def test_an_evicted_machine_is_lost_and_told_with_the_seconds_left(space: Space,
         assert 30 < told[names[0]] <= 60
         space.remove(names[0])
         until(lambda: grid.hf.reclaimed(names) == {names[0]: 0}, 20, every=0.2, what="it is gone")
-        until(lambda: any(line.get("cause") == "evicted" for line in grid.journal()), 10, what="the journal says why")
+        until(lambda: any(line.get("cause") == "evicted" for line in grid.journal()), 30, what="the journal says why")
 
 
 def test_an_api_server_that_is_killed_for_20_seconds_in_mid_creation_doubles_loses_and_deletes_nothing(

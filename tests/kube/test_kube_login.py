@@ -137,11 +137,11 @@ def test_an_exec_plugin_whose_tokens_end_while_it_is_used(bench: Bench) -> None:
         assert not denied(backend)
         return len(runs.read_text().splitlines()) > known
 
-    until(renewed, 10, every=0.1, what="the token is renewed")
+    until(renewed, 30, every=0.1, what="the token is renewed")
     (bench.directory / "token").write_text("an old token")
-    until(lambda: denied(backend), 10, every=0.1, what="the server no longer knows us")
+    until(lambda: denied(backend), 30, every=0.1, what="the server no longer knows us")
     (bench.directory / "token").write_text(bench.space.token())
-    until(lambda: not denied(backend), 10, every=0.1, what="the server knows us again")
+    until(lambda: not denied(backend), 30, every=0.1, what="the server knows us again")
     works(backend, bench.space)
 
 

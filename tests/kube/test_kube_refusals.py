@@ -163,7 +163,7 @@ def test_without_this_verb_of_the_role_it_does_not_work(
     place.create(1)
     place.until_seen(ONE)
     space.grant(*(other for other in role_verbs("pods") if other != verb))
-    until(lambda: not space.may(verb), 10, what="the verb is taken away")
+    until(lambda: not space.may(verb), 30, what="the verb is taken away")
     if verb == "create":
         assert [outcome.failure.error for outcome in place.create(2) if outcome.failure] == [ErrorClass.DENIED]
     elif verb == "delete":
@@ -209,7 +209,7 @@ def test_without_the_right_to_list_events_the_autoscalers_words_are_missing_and_
     space: Space, proxy: Proxy, homeless: KubePlace
 ) -> None:
     space.grant(*role_verbs("pods"))
-    until(lambda: not space.may("list", "events"), 10, what="the right is taken away")
+    until(lambda: not space.may("list", "events"), 30, what="the right is taken away")
 
     def refused() -> bool:
         return bool(words(homeless)) and any("/events" in call.path and call.status == 403 for call in proxy.calls)

@@ -174,7 +174,7 @@ def test_a_pool_is_busy_until_its_results_are_collected_and_delays_no_other() ->
     assert [results.pool for results in actors.collect()] == ["b"]
     assert actors.busy() == {"a"}
     slow.gate.set()
-    until(lambda: slow.calls, 10)
+    until(lambda: slow.calls, 30)
     assert actors.settle(10)
     assert actors.busy() == {"a"}, "done, but nobody has heard of it"
     assert [results.pool for results in actors.collect()] == ["a"]

@@ -74,7 +74,7 @@ def test_names_that_were_refused_are_gone_until_they_are_deleted(waiting: Admiss
 def test_names_that_may_be_taken_are_looked_for_first(waiting: Admissions) -> None:
     asked(waiting, failed("RESOURCE_ALREADY_EXISTS", 409))
     assert waiting.refused(()) == {}
-    until(lambda: list(waiting.refused(["a"])) == ["b"], 5, what="the name that no list shows")
+    until(lambda: list(waiting.refused(["a"])) == ["b"], 30, what="the name that no list shows")
 
 
 def test_one_that_is_never_decided_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def test_after_a_refusal_nothing_is_sent_for_a_window() -> None:
     assert take(budget, NEVER) is ErrorClass.THROTTLED
     with pytest.raises(BackendError, match="quiet for"):
         budget.count()
-    until(lambda: take(budget, SOON) is None, 5, what="the next window")
+    until(lambda: take(budget, SOON) is None, 30, what="the next window")
 
 
 def test_the_end_of_the_loop_ends_a_wait() -> None:

@@ -170,11 +170,11 @@ def test_a_look_that_fails_is_no_snapshot_and_one_that_works_again_is() -> None:
     observer = Observer(place, LoopClock(), lambda: wakes.append(1))
     observer.start()
     try:
-        blind = until(lambda: place.looks >= 2 and observer.latest(frozenset()), 5)
+        blind = until(lambda: place.looks >= 2 and observer.latest(frozenset()), 30)
         assert isinstance(blind, Unobserved)
         assert blind.failure.text == "no rights"
         place.error = None
-        until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 5)
+        until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 30)
         assert wakes, "the loop is told"
     finally:
         observer.stop()
@@ -199,11 +199,11 @@ def test_why_a_pool_cannot_be_seen_is_logged_once(
     with caplog.at_level("WARNING", "provisioner"):
         observer.start()
         try:
-            until(lambda: place.looks >= 3, 5)
+            until(lambda: place.looks >= 3, 30)
             place.error = None
-            until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 5)
+            until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 30)
             place.error = BackendError(error, "again")
-            until(lambda: isinstance(observer.latest(frozenset()), Unobserved), 5)
+            until(lambda: isinstance(observer.latest(frozenset()), Unobserved), 30)
         finally:
             observer.stop()
     told = [(record.levelname, getattr(record, "text", "")) for record in caplog.records]
@@ -216,9 +216,9 @@ def test_a_pool_is_looked_at_again_at_once_when_strangers_are_asked_about() -> N
     observer = Observer(place, LoopClock(), lambda: None)
     observer.start()
     try:
-        until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 5)
+        until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 30)
         asked = frozenset({"theirs"})
-        until(lambda: getattr(observer.latest(asked), "asked", None) == asked, 5, what="a look that asks about them")
+        until(lambda: getattr(observer.latest(asked), "asked", None) == asked, 30, what="a look that asks about them")
         assert place.looks == 2
     finally:
         observer.stop()
@@ -232,10 +232,10 @@ def test_a_hint_that_comes_during_a_look_is_not_lost() -> None:
     observer = Observer(place, LoopClock(), lambda: None)
     observer.start()
     try:
-        until(lambda: place.looks, 5, what="a look under way")
+        until(lambda: place.looks, 30, what="a look under way")
         place.hint()
         place.slow.set()
-        until(lambda: place.looks == 2, 5, what="another look")
+        until(lambda: place.looks == 2, 30, what="another look")
     finally:
         observer.stop()
 
@@ -248,10 +248,10 @@ def test_a_hint_waits_for_others_before_it_causes_a_look(monkeypatch: pytest.Mon
     observer = Observer(place, LoopClock(), lambda: None)
     observer.start()
     try:
-        until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 5)
+        until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 30)
         began = time.monotonic()
         place.hint()
-        until(lambda: place.looks == 2, 5, what="another look")
+        until(lambda: place.looks == 2, 30, what="another look")
         assert time.monotonic() - began >= 0.3
     finally:
         observer.stop()
@@ -263,7 +263,7 @@ def test_a_look_that_the_end_breaks_off_is_no_news(caplog: pytest.LogCaptureFixt
     place.error = BackendError(ErrorClass.UNAVAILABLE, "the provisioner ends")
     observer = Observer(place, LoopClock(), lambda: None)
     observer.start()
-    until(lambda: place.looks, 5, what="a look under way")
+    until(lambda: place.looks, 30, what="a look under way")
     observer.stop(0.0)
     place.slow.set()
     observer.stop()
@@ -276,7 +276,7 @@ def test_a_backend_that_breaks_blinds_its_pool_only() -> None:
     observer = Observer(place, LoopClock(), lambda: None)
     observer.start()
     try:
-        look = until(lambda: place.looks >= 2 and observer.latest(frozenset()), 5)
+        look = until(lambda: place.looks >= 2 and observer.latest(frozenset()), 30)
         assert isinstance(look, Unobserved)
         assert "a bug" in look.failure.text
     finally:
@@ -288,7 +288,7 @@ def test_a_slow_look_holds_up_nobody(tmp_path: Path) -> None:
     place.slow.clear()
     running = Running(tmp_path, place)
     try:
-        until(lambda: len(running.reports) >= 3, 5, what="cycles go on")
+        until(lambda: len(running.reports) >= 3, 30, what="cycles go on")
         assert isinstance(running.reports[-1].looks["pool"], Unobserved)
     finally:
         place.slow.set()
@@ -320,10 +320,10 @@ def test_a_request_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
     place = Place()
     running = Running(tmp_path, place)
     try:
-        until(lambda: len(running.reports) >= 2, 5)
+        until(lambda: len(running.reports) >= 2, 30)
         with running.state.intent.additions(create_for="demo") as intent:
             intent.add_request("T", 2, created_wall=time.time())
-        until(lambda: len(place.machines) == 2, 5)
+        until(lambda: len(place.machines) == 2, 30)
         assert Wake.INTENT in running.wakes
         assert running.state.heartbeat.age_against(running.state.intent.path) is not None
     finally:
@@ -332,13 +332,13 @@ def test_a_request_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
 
 def test_a_second_loop_stands_by_until_the_first_ends(tmp_path: Path) -> None:
     first = Running(tmp_path, Place())
-    until(lambda: first.reports, 5)
+    until(lambda: first.reports, 30)
     second = Running(tmp_path, Place())
     time.sleep(0.3)
     assert second.reports == [], "it waits"
     first.end()
     try:
-        until(lambda: second.reports, 5)
+        until(lambda: second.reports, 30)
         assert second.state.loop_lock.epoch() == 2
     finally:
         second.end()
@@ -346,7 +346,7 @@ def test_a_second_loop_stands_by_until_the_first_ends(tmp_path: Path) -> None:
 
 def test_a_loop_that_ends_signs_off(tmp_path: Path) -> None:
     running = Running(tmp_path, Place())
-    until(lambda: running.reports, 5)
+    until(lambda: running.reports, 30)
     assert not running.state.loop_lock.holder().get("ended")
     running.end()
     assert running.state.loop_lock.holder()["ended"] is True
@@ -355,7 +355,7 @@ def test_a_loop_that_ends_signs_off(tmp_path: Path) -> None:
 
 def test_standing_by_can_be_ended(tmp_path: Path) -> None:
     first = Running(tmp_path, Place())
-    until(lambda: first.reports, 5)
+    until(lambda: first.reports, 30)
     second = Running(tmp_path, Place())
     second.end()
     assert second.error is None
@@ -365,7 +365,7 @@ def test_standing_by_can_be_ended(tmp_path: Path) -> None:
 def test_a_loop_that_finds_a_newer_epoch_ends_without_writing(tmp_path: Path) -> None:
     place = Place()
     running = Running(tmp_path, place)
-    until(lambda: running.reports, 5)
+    until(lambda: running.reports, 30)
     file = Path(running.state.loop_lock.path)
     file.write_text(file.read_text().replace('"epoch": 1', '"epoch": 9').replace('"epoch":1', '"epoch":9'))
     with running.state.intent.additions(create_for="demo") as intent:
@@ -409,14 +409,14 @@ class Stream:
 def test_hints_are_read_by_the_loop_that_runs_and_not_by_one_that_stands_by(tmp_path: Path) -> None:
     streams = [Stream(), Stream()]
     first = Running(tmp_path, Place(), hints=streams[0])
-    until(lambda: first.reports, 5)
+    until(lambda: first.reports, 30)
     second = Running(tmp_path, Place(), hints=streams[1])
-    until(lambda: second.thread.is_alive(), 5)
+    until(lambda: second.thread.is_alive(), 30)
     assert [stream.began for stream in streams] == [True, False]
     first.end()
     assert streams[0].ended
     try:
-        until(lambda: streams[1].began, 5)
+        until(lambda: streams[1].began, 30)
     finally:
         second.end()
     assert streams[1].ended
@@ -428,9 +428,9 @@ def test_a_hint_has_every_pool_looked_at_at_once(tmp_path: Path) -> None:
         place.pool, place.pace = f"pool-{number}", 600.0
     running = Running(tmp_path, *places)
     try:
-        until(lambda: running.reports and all(place.looks == 1 for place in places), 5, what="the first looks")
+        until(lambda: running.reports and all(place.looks == 1 for place in places), 30, what="the first looks")
         running.loop.look_now(Wake.PUBSUB)
-        until(lambda: all(place.looks == 2 for place in places), 5, what="another look at each")
+        until(lambda: all(place.looks == 2 for place in places), 30, what="another look at each")
     finally:
         running.end()
 
@@ -442,12 +442,12 @@ def test_an_announced_end_is_told_before_any_look_shows_it(tmp_path: Path) -> No
         intent.add_request("T", 2, created_wall=time.time())
     running = Running(tmp_path, place)
     try:
-        until(lambda: state.status.exists() and all(one.ended for one in state.status.read_all().values()), 5)
-        until(lambda: len(state.status.read_all()) == 1, 5)
+        until(lambda: state.status.exists() and all(one.ended for one in state.status.read_all().values()), 30)
+        until(lambda: len(state.status.read_all()) == 1, 30)
         name = sorted(place.machines)[0]
         running.loop.announce(name, LossCause.PREEMPTED, 30.0)
         running.loop.look_now(Wake.PUBSUB)
-        lost = until(state.status.read_lost, 5)
+        lost = until(state.status.read_lost, 30)
         assert set(lost) == {name}
         assert 20 <= lost[name].grace <= 30
         assert Wake.PUBSUB in running.wakes
@@ -492,7 +492,7 @@ def test_a_successor_waits_for_the_longest_cycle_of_a_loop_that_may_still_act(
 ) -> None:
     monkeypatch.setattr(loops, "LONGEST_CALLS", 0.25)
     before = Running(tmp_path, Place())
-    until(lambda: before.reports, 5)
+    until(lambda: before.reports, 30)
     before.end()
     file = Path(before.state.loop_lock.path)
     signed = json.loads(file.read_text())
@@ -501,7 +501,7 @@ def test_a_successor_waits_for_the_longest_cycle_of_a_loop_that_may_still_act(
     with caplog.at_level("INFO", "provisioner"):
         successor = Running(tmp_path, Place())
         try:
-            until(lambda: successor.reports, 10)
+            until(lambda: successor.reports, 30)
             assert time.monotonic() - began >= QUICK.act + 0.25
         finally:
             successor.end()

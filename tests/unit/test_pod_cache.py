@@ -206,7 +206,7 @@ def test_with_require_dns_a_machine_runs_once_its_name_resolves() -> None:
         assert (first[name(1)].phase, first[name(1)].failure) == (Phase.PENDING, UNRESOLVED)
         assert cache.machines(1.0) is first
         known.add(name(1))
-        until(lambda: cache.machines(2.0)[name(1)].phase is Phase.RUNNING, 5)
+        until(lambda: cache.machines(2.0)[name(1)].phase is Phase.RUNNING, 30)
         assert cache.machines(3.0)[name(1)].failure is None
     finally:
         resolver.close()

@@ -91,7 +91,7 @@ def test_who_asks_during_a_reading_waits_for_it(server: Server, shared: SharedLi
     threads = [threading.Thread(target=ask, args=(pool,)) for pool in ("a", "b")]
     for thread in threads:
         thread.start()
-    until(lambda: server.readings == 1, 5)
+    until(lambda: server.readings == 1, 30)
     server.free.set()
     for thread in threads:
         thread.join(5)
@@ -142,11 +142,11 @@ def test_a_reading_that_takes_longer_than_the_pace_serves_all_who_waited_for_it(
     server.free.clear()
     with ThreadPoolExecutor(4) as pools:
         waiting = [pools.submit(began, shared, "a", 1.0, 10.0)]
-        until(lambda: server.readings == 1, 5)
+        until(lambda: server.readings == 1, 30)
         before = len(times)
         waiting += [pools.submit(began, shared, pool, 2.0, 10.0) for pool in "bcd"]
         try:
-            until(lambda: len(times) == before + 3, 5, what="three pools that ask")
+            until(lambda: len(times) == before + 3, 30, what="three pools that ask")
             times[0] = 20.0
         finally:
             server.free.set()
