@@ -16,6 +16,7 @@ from provisioner.model import (
     Fingerprint,
     LossCause,
     Machine,
+    Notice,
     Phase,
     Pressure,
     RequestRecord,
@@ -124,7 +125,7 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, b
         public_ip=slot.public_ip if slot.ran is not None else machine.public_ip,
         launched=slot.launched if slot.ran is not None else machine.launched,
         failure=None if known else machine.failure,
-        notice=machine.notice,
+        notice=_announced(slot.notice, machine.notice),
         cause=machine.cause or slot.cause,
         gated=machine.gated,
         lifted=draft.now if slot.gated and not machine.gated else slot.lifted,
@@ -143,6 +144,12 @@ def _merged(known: Fingerprint, seen: Fingerprint) -> Fingerprint:
         known.uid or seen.uid, known.created or seen.created, known.started or seen.started, known.ip or seen.ip
     )
     return known if merged == known else merged
+
+
+def _announced(known: Notice | None, seen: Notice | None) -> Notice | None:
+    """An end that was announced does not move to later: a loop that starts reckons it anew."""
+    stands = known is not None and seen is not None and known.cause is seen.cause and known.ends < seen.ends
+    return known if stands else seen
 
 
 def _remains(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> None:
