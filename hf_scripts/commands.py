@@ -158,13 +158,14 @@ def _accepted(state: StateDir, request: str, message: str) -> str:
 
 
 def get_request_status(call: Call) -> str:
-    """What the loop published of each request, as it stands in the file."""
+    """What HF was told of each request that has ended; of the others what the loop published."""
     ids = documents.request_ids(call.document)
     state = call.state()
     found, touched = _polled(state, [name for name in ids if re.fullmatch(OUR_ID, name)])
     for name, answer in found.items():
         if answer is not None and answer.ended:
-            state.seen.tell(name)  # before it is printed: what HF may have heard binds the loop (DESIGN law 8)
+            # Before it is printed: whatever becomes of the other files, no later call says anything else (law 8).
+            found[name] = Answer(state.told.tell(name, answer.text), ended=True)
     silent = state.heartbeat.loop_silent_for(touched) if touched else None
     unknown = [name for name in ids if name not in found]
     call.facts.update(requests=len(ids), unknown=len(unknown))
@@ -180,12 +181,18 @@ def _polled(state: StateDir, ids: list[str]) -> tuple[dict[str, Answer | None], 
     """
     polled_before = [name for name in ids if os.path.exists(os.path.join(state.seen.path, name))]
     marks = [state.seen.touch(name) for name in polled_before]
-    found = _published(state, ids)
+    found = _answers(state, ids)
     first_polled = [name for name in found if name not in polled_before]
     if first_polled:
         marks += [state.seen.touch(name) for name in first_polled]
-        found = _published(state, ids)
+        found = _answers(state, ids)
     return found, max(marks, default=0)
+
+
+def _answers(state: StateDir, ids: list[str]) -> dict[str, Answer | None]:
+    """What is settled of the ids; of the others what is published."""
+    settled = {name: answer for name in ids if (answer := state.told.settled(name)) is not None}
+    return settled | _published(state, [name for name in ids if name not in settled])
 
 
 def _published(state: StateDir, ids: list[str]) -> dict[str, Answer | None]:

@@ -159,7 +159,7 @@ def replace(
     but the rename, and may raise. Raises StateUnwritable, and Disturbed after ``stop_replacing``; before the rename the
     old content stands and what was written aside is removed.
     """
-    aside = f"{path}.{os.getpid()}-{os.urandom(4).hex()}{ASIDE_SUFFIX}"
+    aside = _aside(path)
     try:
         with _directory_of(path) as directory:  # before the rename: where it cannot be opened the old content stands
             try:
@@ -175,6 +175,29 @@ def replace(
         raise unwritable(path, error) from error
     with suppress(OSError):  # the content is in place; what cannot be removed now is tried again at the next write
         _remove_leftovers(path, before=written - LEFTOVER_AGE)
+
+
+def create_whole(path: str, content: bytes) -> bool:
+    """Make the file with this content, durably and whole, or find that it exists: False. Raises StateUnwritable."""
+    aside = _aside(path)
+    try:
+        with _directory_of(path) as directory:
+            try:
+                _write_aside(aside, content, path, durable=True, mode=FILE_MODE)
+                os.link(aside, path)
+            except FileExistsError:
+                return False
+            finally:
+                discard(aside)
+            sync_directory(directory)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    return True
+
+
+def _aside(path: str) -> str:
+    """A name that no other writer of the file uses."""
+    return f"{path}.{os.getpid()}-{os.urandom(4).hex()}{ASIDE_SUFFIX}"
 
 
 def _rename(aside: str, path: str) -> None:

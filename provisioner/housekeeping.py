@@ -26,7 +26,7 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.names import split_name
-from provisioner.returns import DELETE_AGAIN, find_slot, proven_absent
+from provisioner.returns import DELETE_AGAIN, find_slot, proven_absent, revoke
 
 FEW_ORPHANS = 5
 """So many orphans of a pool are never suspicious by themselves."""
@@ -243,27 +243,33 @@ def _silence(contact: Contact, id_: str, since: float) -> float:
 
 
 def cancel_unpolled(draft: Draft, contact: Contact) -> None:
-    """Cancel requests that HF does not poll while it makes other calls: first say so, then look again (DESIGN §4)."""
+    """Cancel requests that HF does not poll while it makes other calls: first say so, then look again."""
     for record in draft.records():
-        if record.told_at is not None or record.message == CANCELLED_MESSAGE or record.trimmed:
+        if record.message == CANCELLED_MESSAGE or record.trimmed:
             continue
-        # Under the brake it may be our files that have forgotten, and not HF.
-        if _silence(contact, record.id, record.read) < draft.limits.cancel_after or draft.brake is not None:
+        if not _is_forgotten(draft, contact, record):
             if record.cancelling:
                 draft.update(record.id, cancelling=False)
         elif not record.cancelling:
             draft.update(record.id, cancelling=True)
             draft.wake_at(draft.now + SOON)
         else:
-            _cancel(draft, record)
+            cancel(draft, record)
 
 
-def _cancel(draft: Draft, record: RequestRecord) -> None:
+def _is_forgotten(draft: Draft, contact: Contact, record: RequestRecord) -> bool:
+    """HF does not know how it ended and does not ask. Under the brake it may be our files that have forgotten."""
+    silent = _silence(contact, record.id, record.read)
+    return record.told_at is None and silent >= draft.limits.cancel_after and draft.brake is None
+
+
+def cancel(draft: Draft, record: RequestRecord) -> None:
+    """End it, and close all that HF was never told of for good."""
     for slot in tuple(record.slots.values()):
         if slot.verdict is Verdict.OPEN:
             draft.close(record, slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED)
-        elif slot.verdict is Verdict.SUCCEEDED:
-            draft.close(record, slot, Verdict.RETURNED, reason=DeleteReason.CANCELLED)
+        elif slot.verdict in (Verdict.SUCCEEDED, Verdict.LOST):
+            revoke(draft, record, slot)
     draft.update(
         record.id,
         ended=RequestStatus.COMPLETE_WITH_ERROR,

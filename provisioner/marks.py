@@ -31,14 +31,18 @@ UNSEEN = "cannot be seen: "
 ID_PATTERN = r"[A-Za-z0-9-]{1,64}"
 """What may be the name of a file in ``seen/``: nothing that leads out of it."""
 
-TOLD = b"told\n"
-"""Content of a mark whose terminal answer a script has read; the mark of any other is empty."""
-
 DIRECTORY_MODE = 0o770
 
 
-def _is_id(name: str) -> bool:
+def is_id(name: str) -> bool:
+    """It may name a file in ``seen/``."""
     return re.fullmatch(ID_PATTERN, name) is not None  # compiled at the first use: not every script has one
+
+
+def check_id(name: str) -> None:
+    """Raises StateError for what must not name a file in ``seen/``."""
+    if not is_id(name):
+        raise StateError(f"{name[:80]!r} is no request id: expected 1 to 64 of A-Z, a-z, 0-9 and '-'.")
 
 
 def touch(path: str) -> int:
@@ -54,6 +58,20 @@ def touch(path: str) -> int:
     return os.stat(path).st_mtime_ns
 
 
+def make_shared_directory(path: str) -> None:
+    """Create a directory in the state directory, never that itself; a setgid bit that it inherits stays.
+
+    Raises StateMissing and OSError.
+    """
+    if not os.path.isdir(os.path.dirname(path)):
+        raise missing(path, "")
+    try:
+        os.mkdir(path, DIRECTORY_MODE)
+    except FileExistsError:
+        return
+    os.chmod(path, DIRECTORY_MODE | (os.stat(path).st_mode & 0o2000))
+
+
 class Seen:
     """``seen/<request id>``: touched by a script at each poll of that request, before it reads the answer."""
 
@@ -62,49 +80,20 @@ class Seen:
 
     def touch(self, request: str) -> int:
         """Note a poll; returns its time in ns. Raises StateError for an id that cannot be one, and StateUnwritable."""
-        if not _is_id(request):
-            raise StateError(f"{request[:80]!r} is no request id: expected 1 to 64 of A-Z, a-z, 0-9 and '-'.")
+        check_id(request)
         path = os.path.join(self.path, request)
         try:
             try:
                 return touch(path)
             except FileNotFoundError:
-                self._make_directory()
+                make_shared_directory(self.path)
                 return touch(path)
-        except OSError as error:
-            raise unwritable(path, error) from error
-
-    def tell(self, request: str) -> None:
-        """Note, before it is printed, that a script read this id's terminal answer. Raises as ``touch`` does."""
-        self.touch(request)
-        path = os.path.join(self.path, request)
-        try:
-            descriptor = open_shared(path, os.O_WRONLY)
-            try:
-                os.pwrite(descriptor, TOLD, 0)
-            finally:
-                os.close(descriptor)
         except OSError as error:
             raise unwritable(path, error) from error
 
     def marks(self) -> dict[str, int]:
         """When each request was polled last, in ns by the file system's clock."""
         return {name: facts.st_mtime_ns for name, facts in self._facts().items()}
-
-    def told(self) -> frozenset[str]:
-        """The ids whose terminal answer a script has read."""
-        return frozenset(name for name, facts in self._facts().items() if facts.st_size)
-
-    def _make_directory(self) -> None:
-        """Create ``seen/``, never the state directory itself; a setgid bit that it inherits stays."""
-        parent = os.path.dirname(self.path)
-        if not os.path.isdir(parent):
-            raise missing(self.path, "")
-        try:
-            os.mkdir(self.path, DIRECTORY_MODE)
-        except FileExistsError:
-            return
-        os.chmod(self.path, DIRECTORY_MODE | (os.stat(self.path).st_mode & 0o2000))
 
     def _facts(self) -> dict[str, os.stat_result]:
         """Of every mark; one that goes while we look is left out."""
@@ -115,14 +104,14 @@ class Seen:
             return {}
         except OSError as error:
             raise StateUnreadable(f"{self.path}: cannot be listed: {error.strerror}. Check owner and mode.") from error
-        for name in filter(_is_id, names):
+        for name in filter(is_id, names):
             if found := facts_of(os.path.join(self.path, name)):
                 facts[name] = found
         return facts
 
     def forget(self, requests: Iterable[str]) -> None:
         """Remove the marks of requests that left the files. Raises StateUnwritable."""
-        for request in filter(_is_id, requests):
+        for request in filter(is_id, requests):
             path = os.path.join(self.path, request)
             try:
                 discard(path)

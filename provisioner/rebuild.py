@@ -17,8 +17,6 @@ from provisioner.model import (
     Brake,
     BrakeReason,
     DeleteReason,
-    ErrorClass,
-    Failure,
     Intent,
     Limits,
     Machine,
@@ -34,8 +32,8 @@ from provisioner.model import (
     Verdict,
     evolve,
 )
-from provisioner.names import SLOT_BLOCK, SLOT_DIGITS, split_name
-from provisioner.status import NOT_OURS, RETURNED_EARLY
+from provisioner.names import RETURN_ID_PREFIX, SLOT_BLOCK, SLOT_DIGITS, split_name
+from provisioner.status import NOT_OURS, RETURNED_EARLY, failure_of
 
 LIVES = 10**SLOT_DIGITS // SLOT_BLOCK - 1
 """So many memories in a row have slot numbers of their own; more than are lost while one request is still open."""
@@ -52,7 +50,7 @@ class Remains:
 
     intent: Intent
     told: Mapping[str, Answer]
-    """What status.json last said: it binds, where it is there (law 8)."""
+    """What is settled, and what status.json last said of the others: it binds, where it is there (law 8)."""
     heard: Mapping[str, bool]
     """Of each id that HF polled, whether it has read the terminal answer. Of what is not named here it counts as read
     where a request ended, or a machine of it runs or was given back: what HF may have is kept."""
@@ -70,7 +68,7 @@ def rebuild(
     """What can be known again."""
     intent, told, heard, snapshots = remains.intent, remains.told, remains.heard, remains.snapshots
     first = SLOT_BLOCK * ((remains.life - 1) % LIVES + 1)
-    returned = {name for back in intent.returns.values() for name in back.names}
+    returned = {name for back in intent.returns.values() for name in back.names} | _given_back(told)
     seen = {
         name: (pool, machine) for pool, snapshot in snapshots.items() for name, machine in snapshot.machines.items()
     }
@@ -158,6 +156,12 @@ def _heard_answer(request: Request, seen: Mapping[str, tuple[str, Machine]], lim
     }
 
 
+def _given_back(told: Mapping[str, Answer]) -> Set[str]:
+    """The machines of the returns that HF was told of: it has given them back, whatever intent has lost."""
+    backs = (json.loads(answer.text) for id_, answer in told.items() if id_.startswith(RETURN_ID_PREFIX))
+    return {entry["name"] for back in backs for entry in back["machines"]}
+
+
 def _of(limits: Limits, name: str) -> str:
     parts = split_name(limits.prefix, name)
     return parts[0] if parts else ""
@@ -194,7 +198,7 @@ def _slot(
         closed = evolve(slot, closed=now, delete=DeleteReason.FAILED, gone=machine is None)
         if entry["message"] in (CANCELLED_MESSAGE, RETURNED_EARLY):
             return evolve(closed, verdict=Verdict.CANCELLED, delete=DeleteReason.CANCELLED)
-        return evolve(closed, submitted=None, verdict=Verdict.FAILED, failure=_failure(entry["message"]))
+        return evolve(closed, submitted=None, verdict=Verdict.FAILED, failure=failure_of(entry["message"]))
     if returned:
         verdict = Verdict.RETURNED if ended else Verdict.CANCELLED
         reason = DeleteReason.RETURNED if ended else DeleteReason.CANCELLED
@@ -203,12 +207,6 @@ def _slot(
         verdict = Verdict.LOST if ended else Verdict.FAILED
         return evolve(slot, verdict=verdict, closed=now, delete=DeleteReason.LOST, gone=True)
     return evolve(slot, verdict=Verdict.SUCCEEDED) if ended else slot
-
-
-def _failure(message: str) -> Failure | None:
-    """The failure that an answer's message was made of."""
-    error, _, text = message.partition(": ")
-    return Failure(ErrorClass(error), text) if error in set(ErrorClass) else None
 
 
 def _result(entry: Mapping[str, Any]) -> ReturnResult:

@@ -16,7 +16,8 @@ from typing import Literal, Protocol
 from provisioner import status
 from provisioner.acting import Actors, Results, batches
 from provisioner.answers import Answer
-from provisioner.durable import StateError, StateMissing
+from provisioner.claims import keep_claims
+from provisioner.durable import StateError, StateMissing, StateUnreadable
 from provisioner.model import (
     Brake,
     BrakeReason,
@@ -113,6 +114,9 @@ class _Last:
     due: float = float("-inf")
     deferred: Mapping[tuple[str, str, DeferReason], int] = field(default_factory=dict)
     written: Memory | None = None
+    memory_file: object = None
+    """What memory.json looked like when it was last written or read: another was put there by somebody else."""
+    status_file: object = None
     rendered: status.Rendered = field(default_factory=dict)
     lost: Mapping[str, object] = field(default_factory=dict)
     available: Mapping[str, int] = field(default_factory=dict)
@@ -123,6 +127,8 @@ class _Last:
     """A memory was recorded whose answers could not be published."""
     signature: object = None
     intent: Intent | None = None
+    agreed: Set[str] = frozenset()
+    """Ids that HF was told of, and that memory knows to have ended."""
     newest: int = 0
     """The newest generation of intent.json ever written: above intent's own when an old copy was put back."""
 
@@ -287,6 +293,8 @@ class Reconciler:
             )
         if self.memory is None and intent is not None:
             self._load_memory(intent, looks, now)
+        elif self.memory is not None and intent is not None and self._is_contradicted(self.memory, intent):
+            self.memory = self._rebuilt(intent, looks, now, BrakeReason.MEMORY_OLDER)
         if self.memory is not None and self.memory.epoch != self._epoch:
             self.memory = replace(self.memory, epoch=self._epoch)
         if self.memory is not None and intent is not None and intent.generation < self._last.newest:
@@ -312,12 +320,13 @@ class Reconciler:
         if self.memory is None:
             if not self._state.memory.exists() or self._state.memory.is_older():
                 return  # nothing to work from, and nothing to write it into: a person has to recover intent first
-            self.memory = self._last.written = self._state.memory.read()
+            self.memory = self._taken_up(self._state.memory.read(), now)
         if self.memory.brake is None:
             brake = Brake(BrakeReason.INTENT_LOST, now, "intent.json is missing.")
             self._record(replace(self.memory, brake=brake), now)
 
     def _load_memory(self, intent: Intent, looks: Mapping[str, Look], now: float) -> None:
+        self._last.memory_file = self._state.memory.signature()  # before the content
         try:
             memory = self._state.memory.read()
         except StateMissing:
@@ -326,18 +335,39 @@ class Reconciler:
                 return
             self.memory = self._rebuilt(intent, looks, now, BrakeReason.MEMORY_LOST)
             return
-        if self._state.memory.is_older():
+        if self._state.memory.is_older() or self._is_contradicted(memory, intent):
             # HF may have been told of what it does not know: what HF was told binds, so it counts as lost.
             self.memory = self._rebuilt(intent, looks, now, BrakeReason.MEMORY_OLDER)
             return
-        self.memory = self._last.written = memory
+        self.memory = memory = self._taken_up(memory, now)
         current = intent.generation >= memory.generation  # otherwise the plan finds intent to be the old one
         if current and memory.brake is None and self._state.memory.stands_alone():
             self.memory = replace(memory, brake=Brake(BrakeReason.MEMORY_OLDER, now, LONE_MEMORY))
 
+    def _is_contradicted(self, memory: Memory, intent: Intent) -> bool:
+        """HF was told how a request ended, and memory does not know that it has: it is an old one."""
+        told = self._state.told.ids()
+        for id_ in (told - self._last.agreed) & intent.requests.keys():
+            record = memory.requests.get(id_)
+            if (record is None or record.ended is None) and self._state.told.settled(id_) is not None:
+                return True
+        self._last.agreed = told
+        return False
+
+    def _taken_up(self, memory: Memory, now: float) -> Memory:
+        """A memory as it was recorded, with what was settled after that."""
+        self._last.written = memory
+        unheard = [record.id for record in memory.requests.values() if record.ended and record.told_at is None]
+        found = {id_: self._state.told.settled(id_) for id_ in unheard}
+        settled = {id_: answer for id_, answer in found.items() if answer is not None}
+        return keep_claims(memory, settled, self.limits, now)
+
     def _never_had_memory(self, intent: Intent) -> bool:
         """Nothing is there that only a memory leads to, and no request is so old that it must have had an answer."""
-        if intent.returns or self._state.memory.existed() or self._state.status.exists() or self._state.seen.told():
+        if self._state.memory.existed() or self._state.status.exists() or self._state.told.ids():
+            return False
+        back = (split_name(self.limits.prefix, name) for each in intent.returns.values() for name in each.names)
+        if any(parts is not None and parts[0] in intent.requests for parts in back):
             return False
         if self._state.intent.stands_alone():
             return False
@@ -368,20 +398,23 @@ class Reconciler:
                 f"{self._state.path}: memory.json is lost and is made again as soon as every pool was seen; "
                 f"not seen yet: {', '.join(missing)}."
             )
-        told = self._state.seen.told()
-        heard = {id_: id_ in told for id_ in self._state.seen.marks()}
+        told = self._state.told.ids()
+        heard = dict.fromkeys(self._state.seen.marks(), False) | dict.fromkeys(told, True)
         # Whoever asked before to release the brake has not seen what this memory could not know.
         self._state.recovery_done()
         remains = Remains(
             intent, self._told(), heard, snapshots, self._scripts_clock(intent), self._state.memory.begin_life()
         )
+        self._missed = None
         return rebuild(remains, self.limits, now, self._clock.wall(), reason)
 
     def _told(self) -> Mapping[str, Answer]:
+        """What is settled; of the others what status.json says, if it can be read."""
         try:
-            return self._state.status.read_all()
-        except StateMissing:
-            return {}
+            published = self._state.status.read_all()
+        except (StateMissing, StateUnreadable):
+            published = {}
+        return published | self._state.told.answers()
 
     def _without_moved(self, looks: Mapping[str, Look], memory: Memory) -> Mapping[str, Look]:
         """The looks, except at pools that are elsewhere than their machines; that is said once."""
@@ -419,21 +452,35 @@ class Reconciler:
         if inputs == self._last.inputs and now < self._last.due:
             return None
         plan = make_plan(World(self._last.intent, looks, contact, busy), self.memory, self.limits, now)
+        while told := self._told_meanwhile(plan, contact):
+            contact = self._contacts.hear(told)
+            plan = make_plan(World(self._last.intent, looks, contact, busy), self.memory, self.limits, now)
         self._last.due = plan.due
         self._last.deferred = plan.deferred
         # Next time the same memory is expected: the one this plan leaves.
-        self._last.inputs = (inputs[0], id(plan.memory), *inputs[2:])
+        self._last.inputs = (*inputs[:1], id(plan.memory), inputs[2], contact, *inputs[4:])
         self._last.held = (looks, self.limits, plan.memory)
         return plan
+
+    def _told_meanwhile(self, plan: Plan, contact: Contact) -> Set[str]:
+        """Settle the terminal answers that take the place of others, before anything is recorded or done about them.
+
+        The ids of which a script was faster: HF was told, or is about to be, and that has to stand in the next plan.
+        """
+        assert self.memory is not None
+        revised = status.revised(self.memory, plan.memory)
+        if revised:
+            self._check()
+        return {id_ for id_, new in revised.items() if not self._state.told.claim(id_, new.text)} - contact.told
 
     # --- record ---------------------------------------------------------------------------------------------------
 
     def _record(self, memory: Memory, now: float) -> None:
-        """Make it durable, if it is not already."""
-        if memory is not self._last.written or not self._state.memory.exists():
+        """Make it durable, if it is not already, or no longer: somebody may have put another file in its place."""
+        if memory is not self._last.written or self._state.memory.signature() != self._last.memory_file:
             self._check()
             self._state.memory.write(replace(memory, time=now, time_wall=self._clock.wall()))
-            self._last.written = memory
+            self._last.written, self._last.memory_file = memory, self._state.memory.signature()
         self.memory = memory
 
     def _publish(self, now: float) -> None:
@@ -448,7 +495,7 @@ class Reconciler:
             available = status.available(*counted)
         same = len(rendered) == len(before) and all(before.get(id_) is entry for id_, entry in rendered.items())
         same = same and lost == self._last.lost and available == self._last.available
-        if self._last.published and same and self._state.status.exists():
+        if self._last.published and same and self._state.status.signature() == self._last.status_file:
             self._last.counted = counted
             return
         self._check()
@@ -456,6 +503,7 @@ class Reconciler:
         self._state.status.write({id_: answer for id_, (_, answer) in rendered.items()}, lost, available)
         self._last.rendered, self._last.lost, self._last.available = rendered, dict(lost), available
         self._last.published, self._last.counted = True, counted
+        self._last.status_file = self._state.status.signature()
         self._last.unpublished = False
 
     def _forget(self, plan: Plan) -> None:
@@ -464,6 +512,7 @@ class Reconciler:
             self._check()
             # First: what intent lacks is not asked for again, so a mark left behind would stay for ever.
             self._state.seen.forget(plan.forget)
+            self._state.told.forget(plan.forget)
             self._lock_wait = self._state.intent.remove(plan.forget)
 
     def _warn_writers(self) -> None:
@@ -555,7 +604,7 @@ class _Contacts:
     def read(self, now: float, intent: Intent) -> Contact:
         """What is known of HF's calls now; the same object when nothing is new. Raises StateError."""
         marks = self._state.seen.marks()
-        told = self._state.seen.told()
+        told = self._state.told.ids()
         names, listed = self._read_inventory()
         if self._marks is None:
             started = Contact(since=now, active=now, told=told, started=now)
@@ -572,6 +621,11 @@ class _Contacts:
                 known = replace(self.known, polled=times, since=since, active=active, told=told)
                 self.known = _with_list(known, names, now) if new_list else known
         self._marks, self._inventory, self._intent = marks, (names, listed), intent
+        return self.known
+
+    def hear(self, told: Set[str]) -> Contact:
+        """HF was told of these just now; what is known with that."""
+        self.known = replace(self.known, told=self.known.told | told)
         return self.known
 
     def _asks(self, intent: Intent) -> bool:

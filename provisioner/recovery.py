@@ -111,7 +111,7 @@ def _read_files(state: StateDir) -> Files:
     newest = max(state.intent.known_generation(), memory.generation if memory else 0)
     if intent is not None and intent.generation < newest:
         conditions["intent"] = Condition.OLDER
-    return Files(conditions, intent, memory, answers or {}, newest)
+    return Files(conditions, intent, memory, {**(answers or {}), **state.told.answers()}, newest)
 
 
 def _read(file: IntentStore | MemoryStore | StatusStore, conditions: dict[str, Condition]) -> Any:
@@ -218,7 +218,7 @@ def apply(state: StateDir, plan: Recovery) -> tuple[str, ...]:
     moved = [name for kind in plan.unreadable if (name := _make_room(stores[kind]))]
     if plan.intent is not None:
         for id_ in plan.kept:  # HF may have had these machines for long, and will not ask for them again
-            state.seen.tell(id_)
+            state.told.presume(id_)
         kept = state.intent.restore(plan.intent)
         moved += [kept] if kept else []
     if plan.releases:

@@ -70,17 +70,22 @@ def _slot_result(draft: Draft, slot: Slot) -> ReturnResult | None:
     elif record is not None and slot.verdict is Verdict.SUCCEEDED and record.told_at is not None:
         slot = draft.close(record, slot, Verdict.RETURNED, reason=DeleteReason.RETURNED)
     elif record is not None and record.told_at is None and slot.verdict in (Verdict.SUCCEEDED, Verdict.LOST):
-        slot = _take_back(draft, record, slot)
+        slot = take_back(draft, record, slot)
     return ReturnResult.GONE if slot.gone else None
 
 
-def _take_back(draft: Draft, record: RequestRecord, slot: Slot) -> Slot:
+def take_back(draft: Draft, record: RequestRecord, slot: Slot) -> Slot:
     """HF has not read the terminal answer yet: it must not take from it a machine that it gave back."""
     if slot.delete is DeleteReason.CANCELLED:
         return slot
     draft.update(record.id, ended=RequestStatus.COMPLETE_WITH_ERROR)
+    return revoke(draft, draft.record(record.id), slot)
+
+
+def revoke(draft: Draft, record: RequestRecord, slot: Slot) -> Slot:
+    """A machine that succeeded, and that HF was not told of: from now on it is told as failed."""
     if slot.verdict is Verdict.SUCCEEDED:
-        return draft.close(draft.record(record.id), slot, Verdict.RETURNED, reason=DeleteReason.CANCELLED)
+        return draft.close(record, slot, Verdict.RETURNED, reason=DeleteReason.CANCELLED)
     marked = evolve(slot, delete=DeleteReason.CANCELLED)
     draft.put(record.id, marked)
     return marked

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from provisioner.answers import Answer, Loss
@@ -44,6 +45,8 @@ CAPACITY_CODES = {
 """LSF's resource connector reads ``Error Code: X`` in a message and pauses the template for these. For other codes it
 may disable the template, so other errors have none (interface §6)."""
 
+CODE = " Error Code: "
+
 UNLISTED_AFTER = 86400.0
 """Seconds without being named by any list of HF after which a machine is shown to people."""
 
@@ -77,6 +80,19 @@ def request_answer(record: RequestRecord) -> Answer:
     if not message and status is RequestStatus.COMPLETE_WITH_ERROR:
         message = next((entry["message"] for entry in machines if entry["result"] == "fail"), "")
     return _answer(record.id, status, message, machines)
+
+
+def revised(before: Memory, after: Memory) -> dict[str, Answer]:
+    """The terminal answers that take the place of others, which scripts may be about to print (law 8)."""
+    found = {}
+    for record in after.requests.values():
+        old = before.requests.get(record.id)
+        if old is None or old is record or old.ended is None:
+            continue
+        answer = request_answer(record)
+        if answer.ended and answer.text != request_answer(replace(old, cancelling=False)).text:
+            found[record.id] = answer
+    return found
 
 
 def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
@@ -189,4 +205,13 @@ def _text(failure: Failure | None) -> str:
     if failure is None:
         return ""
     code = CAPACITY_CODES.get(failure.error)
-    return f"{failure.error}: {failure.text}" + (f" Error Code: {code}" if code else "")
+    return f"{failure.error}: {failure.text}" + (f"{CODE}{code}" if code else "")
+
+
+def failure_of(message: str) -> Failure | None:
+    """The failure that a machine's message was made of; None where it was made of none."""
+    word, _, text = message.partition(": ")
+    if word not in set(ErrorClass):
+        return None
+    error = ErrorClass(word)
+    return Failure(error, text.removesuffix(f"{CODE}{CAPACITY_CODES[error]}") if error in CAPACITY_CODES else text)

@@ -43,6 +43,7 @@ from provisioner.storage import (
     entries,
     generation_of,
 )
+from provisioner.told import Told
 from provisioner.wishes import Wish, waiting
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ __all__ = [
     "StateUnreadable",
     "StateUnwritable",
     "StatusStore",
+    "Told",
     "new_id",
 ]
 
@@ -203,9 +205,24 @@ class IntentStore(StateFile):
         self._current(newest, provisioner)
 
     def find(self, identifiers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-        """The documents of those ids that intent knows, requests or returns. Raises as ``read``; needs no model."""
+        """The documents of those ids that intent knows, requests or returns. Needs no model.
+
+        Raises as ``read``, and StateStale when one is missing and the file is an old copy: nobody knows then.
+        """
         wanted = list(identifiers)
-        database = self._open(self._load())
+        found = self._pick(self._load(), wanted)
+        for pause in [0.0, *pauses()] if len(found) < len(wanted) else ():
+            time.sleep(pause)
+            newest = self.known_generation()  # before the data: see is_older
+            tables = self._load()
+            if generation_of(tables) >= newest:
+                return self._pick(tables, wanted)
+        if len(found) < len(wanted):
+            raise self._stale(generation_of(tables), newest)
+        return found
+
+    def _pick(self, tables: Tables, wanted: list[str]) -> dict[str, Mapping[str, Any]]:
+        database = self._open(tables)
         return database.state_table("requests").pick(wanted) | database.state_table("returns").pick(wanted)
 
     def returned_names(self) -> frozenset[str]:
@@ -356,8 +373,11 @@ class IntentStore(StateFile):
                 f"{self.path}: the file is gone, although it was written {newest} times; nothing was created. "
                 f"{RECOVER} To begin anew where no machine runs: `provisioner init`."
             )
-        raise StateStale(
-            f"{self.path}: generation {generation_of(tables)} is older than {newest}, which was written "
+        raise self._stale(generation_of(tables), newest)
+
+    def _stale(self, generation: int, newest: int) -> StateStale:
+        return StateStale(
+            f"{self.path}: generation {generation} is older than {newest}, which was written "
             "before; nothing was changed. On NFS mount the directory with lookupcache=none,actimeo=0. "
             "If an old copy was put back, run `provisioner recover`."
         )
@@ -553,6 +573,7 @@ class StateDir:
         self.memory = MemoryStore(self.path)
         self.status = StatusStore(self.path)
         self.seen = Seen(os.path.join(self.path, "seen"))
+        self.told = Told(self.seen.path)
         self.inventory = Inventory(os.path.join(self.path, INVENTORY_FILE))
         self.announced = Announced(os.path.join(self.path, ANNOUNCED_FILE))
         self.heartbeat = Heartbeat(os.path.join(self.path, "heartbeat"))

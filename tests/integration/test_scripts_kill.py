@@ -207,7 +207,7 @@ def test_killed_at_any_step_a_read_is_answered_whole_the_next_time(tmp_path: Pat
         assert (hf.work / "intent.json").read_bytes() == before
         if name == "getRequestStatus":
             [entry] = answered["requests"]
-            assert (entry["status"], hf.state.seen.told()) == ("complete", {entry["requestId"]})
+            assert (entry["status"], hf.state.told.ids()) == ("complete", {entry["requestId"]})
         elif name == "getReturnRequests":
             assert [entry["machine"] for entry in answered["requests"]] == ["a"]
             assert (hf.state.inventory.read() or ((), 0))[0] == ("a", "b")

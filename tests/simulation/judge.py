@@ -347,6 +347,8 @@ class Judge:
             assert slot.name in self._returned_before or silent, f"law 12: {slot.name} is cancelled without cause"
 
     def _check_answers(self, *, whole: bool) -> None:
+        if "status" in self._lost and not whole:
+            return  # perhaps somebody's copy, which the loop had no time to replace
         try:
             answers = self._story.hf.status.read_all()
         except StateMissing:
@@ -405,7 +407,7 @@ class Judge:
             return
         if id_ in self._story.requests:
             wanted = self._story.requests[id_]
-            wanted.told = answer.text if wanted.told is None or not self._answers_were_lost else wanted.told
+            wanted.told = wanted.told or answer.text
             # What HF gave back in the meantime it may still find there: it read before the loop could change it.
             self._returned_late |= self._story.returned.keys() & set(_succeeded(json.loads(answer.text)))
         else:
@@ -437,11 +439,7 @@ class Judge:
     def _check_heard(self, id_: str, answer: Answer) -> None:
         wanted = self._story.requests.get(id_)
         told = wanted.told if wanted else self._story.returns.get(id_)
-        excused = RETURNED_EARLY in answer.text or CANCELLING in answer.text
-        excused = excused or self._answers_were_lost or told == NOTHING
-        if told is not None and self._memory_was_lost and not excused:
-            excused = _results(told) == _results(answer.text)
-        assert told is None or told == answer.text or excused, f"law 8: HF was told {told}, now {answer.text}"
+        assert told in (None, answer.text) or self.wiped, f"law 8: HF was told {told}, now {answer.text}"
         if wanted:
             wanted.listed |= {machine["name"] for machine in json.loads(answer.text)["machines"]}
 

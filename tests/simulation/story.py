@@ -5,6 +5,7 @@ can go wrong between them. ``judge.py`` watches it with its own record of what i
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import tempfile
@@ -15,10 +16,15 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from hf_scripts import commands
+from hf_scripts.commands import Call
+from hf_scripts.documents import Document
+from hf_scripts.places import Places
 from provisioner import recovery, store
 from provisioner.acting import Batch, Results, carry_out
+from provisioner.answers import Answer
 from provisioner.backends import BackendError, MayStart
-from provisioner.durable import StateMissing, StateStale, StateUnwritable
+from provisioner.durable import StateMissing, StateStale, StateUnreadable, StateUnwritable
 from provisioner.model import (
     Create,
     Delete,
@@ -29,6 +35,7 @@ from provisioner.model import (
     Memory,
     Outcome,
     PoolLimits,
+    RequestStatus,
     Snapshot,
     TemplateLimits,
     Unobserved,
@@ -42,6 +49,7 @@ from provisioner.simulator.kube_errors import ApiError
 from provisioner.simulator.pods import Cluster
 from provisioner.simulator.world import World
 from provisioner.store import Additions, StateDir
+from provisioner.told import Told
 from tests.simulation.judge import Judge, TrueMachine, machines_of
 
 PROVISIONER = "demo"
@@ -98,10 +106,10 @@ def crash(where: str) -> None:
 EXPECTED = ("no space left", "made again as soon as every pool was seen", "`provisioner recover`")
 """Words in what may keep a cycle from its work."""
 
-REFUSED = (StateMissing, StateStale)
-"""Why a script exits 1 while intent.json is lost or an old copy: HF calls again."""
+REFUSED = (StateMissing, StateStale, StateUnreadable)
+"""Why a script exits 1 while a file is lost, cut or an old copy: HF calls again."""
 
-WRITES = ("memory.write", "status.write", "intent.remove", "seen.forget")
+WRITES = ("memory.write", "status.write", "intent.remove", "seen.forget", "told.forget", "told.claim")
 
 
 def disk_is_full(where: str) -> None:
@@ -336,13 +344,15 @@ class Story:
         state.memory.write = fuse.around(state.memory.write, "memory.write")  # type: ignore[method-assign]
         state.status.write = fuse.around(state.status.write, "status.write")  # type: ignore[method-assign]
         state.seen.forget = fuse.around(state.seen.forget, "seen.forget")  # type: ignore[method-assign]
+        state.told.forget = fuse.around(state.told.forget, "told.forget")  # type: ignore[method-assign]
+        state.told.claim = fuse.around(state.told.claim, "told.claim")  # type: ignore[method-assign]
         state.intent.remove = fuse.around(state.intent.remove, "intent.remove")  # type: ignore[method-assign]
 
     def memory(self) -> Memory | None:
         """What memory.json holds."""
         try:
             return self.hf.memory.read()
-        except StateMissing:
+        except (StateMissing, StateUnreadable):
             return None
 
     def restart(self) -> None:
@@ -489,15 +499,20 @@ class Story:
 
     def keep_copies(self) -> None:
         """Somebody makes a backup."""
-        for kind in ("intent", "memory"):
+        for kind in ("intent", "memory", "status"):
             with suppress(FileNotFoundError), open(os.path.join(self.directory.name, f"{kind}.json"), "rb") as file:
                 self.copies[kind] = file.read()
 
-    def lose(self, kinds: Collection[str], *, put_back: bool = False, restarted: bool = True) -> None:
-        """State files are lost, or old copies of them are put back, while no loop runs or under a running one."""
+    def lose(
+        self, kinds: Collection[str], *, put_back: bool = False, cut: bool = False, restarted: bool = True
+    ) -> None:
+        """State files are lost, or cut, or old copies are put back, while no loop runs or under a running one."""
         self.judge.loses(kinds)
         for kind in kinds:
             path = os.path.join(self.directory.name, f"{kind}.json")
+            if cut and os.path.exists(path):
+                os.truncate(path, os.path.getsize(path) // 2)
+                continue
             with suppress(FileNotFoundError):
                 os.unlink(path)
             if put_back and kind in self.copies:
@@ -544,29 +559,46 @@ class Story:
                 id_ = intent.add_request(template, count, created_wall=self.world.wall() + self.skew)
             self.requests[id_] = Wanted(template, count, self.world.now, self.world.now)
 
-    def poll(self, id_: str) -> None:
-        """getRequestStatus, for a request or a return."""
-        self._touch(id_)
+    def poll(self, id_: str, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """getRequestStatus, for a request or a return, by the script's own code.
+
+        ``meanwhile`` happens once the script has read a terminal answer and not yet settled it.
+        """
+        tell = Told.tell
+
+        def slowly(told: Told, name: str, text: str) -> str:
+            meanwhile()
+            return tell(told, name, text)
+
         try:
-            answer = self.hf.status.read_answers([id_]).get(id_)
-        except StateMissing:
-            answer = None
+            with patch.object(Told, "tell", slowly):
+                printed = self._call(commands.get_request_status, {"requests": [{"requestId": id_}]})
+        except REFUSED:
+            return
+        finally:
+            self._polled(id_)
+        text = printed.removeprefix('{"requests": [').removesuffix("]}")
+        entry = json.loads(text)
+        if entry["message"] == commands.UNKNOWN:
+            self.judge.unknown(id_)
+        else:
+            self.judge.heard(id_, Answer(text, entry["status"] != RequestStatus.RUNNING))
+
+    def _polled(self, id_: str) -> None:
         if id_ in self.requests:
             self.requests[id_].polled = self.world.now
-        if answer is None:
-            with suppress(*REFUSED):
-                if not self.hf.intent.find([id_]):
-                    self.judge.unknown(id_)
-            return
-        if answer.ended:
-            self.hf.seen.tell(id_)
-            self._touch(id_)
-        self.judge.heard(id_, answer)
+        with suppress(FileNotFoundError):
+            self._stamp(os.path.join(self.hf.seen.path, id_))
 
     def poll_all(self) -> None:
         """getRequestStatus for everything."""
+        self.poll_all_but()
+
+    def poll_all_but(self, *left_out: str) -> None:
+        """getRequestStatus for the others."""
         for id_ in [*self.requests, *self.returns]:
-            self.poll(id_)
+            if id_ not in left_out:
+                self.poll(id_)
 
     def return_all(self) -> None:
         """HF gives back every host it has."""
@@ -586,17 +618,21 @@ class Story:
 
     def list_hosts(self) -> None:
         """getReturnRequests with all hosts HF believes it has; what is reported lost is given back."""
-        hosts = self.judge.hosts()
+        hosts = sorted(self.judge.hosts())
         try:
-            lost = self.hf.status.read_lost()
-        except StateMissing:
-            lost = {}
-        self.hf.inventory.write(sorted(hosts))
+            printed = self._call(commands.get_return_requests, {"machines": [{"name": name} for name in hosts]})
+        except REFUSED:
+            return
         self._stamp(self.hf.inventory.path)
-        reported = [name for name in sorted(hosts) if name in lost]
+        reported = [entry["machine"] for entry in json.loads(printed)["requests"]]
         self.judge.reported_lost(reported)
         if reported:
             self.give_back(reported)
+
+    def _call(self, command: Callable[[Call], str], document: dict[str, object]) -> str:
+        """What a script prints, by its own code. Raises REFUSED where it would exit with 1."""
+        environment = {"HF_PROVIDER_NAME": PROVISIONER, "HF_PROVIDER_WORKDIR": self.directory.name}
+        return command(Call(Document("the story", document), Places(environment), {}))
 
     @contextmanager
     def _additions(self) -> Iterator[Additions]:
@@ -606,10 +642,6 @@ class Story:
             self.hf.intent.additions(create_for=PROVISIONER) as intent,
         ):
             yield intent
-
-    def _touch(self, id_: str) -> None:
-        self.hf.seen.touch(id_)
-        self._stamp(os.path.join(self.hf.seen.path, id_))
 
     def _stamp(self, path: str) -> None:
         """Files are touched at other moments than before, however fast the story is told."""

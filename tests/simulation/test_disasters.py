@@ -18,7 +18,7 @@ from tests.switches import FLIPS
 pytestmark = pytest.mark.timeout(900)
 
 lost_files = st.sets(st.sampled_from(["intent", "memory", "status"]), min_size=1)
-old_files = st.sets(st.sampled_from(["intent", "memory"]), min_size=1)
+old_files = st.sets(st.sampled_from(["intent", "memory", "status"]), min_size=1)
 
 
 class Disasters(Laws):
@@ -27,6 +27,10 @@ class Disasters(Laws):
     @rule(kinds=lost_files, restarted=st.booleans())
     def files_are_lost(self, kinds: Collection[str], restarted: bool) -> None:
         self.story.lose(kinds, restarted=restarted)
+
+    @rule(kinds=lost_files, restarted=st.booleans())
+    def files_are_cut(self, kinds: Collection[str], restarted: bool) -> None:
+        self.story.lose(kinds, cut=True, restarted=restarted)
 
     @rule()
     def directory_is_wiped(self) -> None:

@@ -92,6 +92,20 @@ class Laws(Telling):
     def hf_polls_all(self) -> None:
         self.story.poll_all()
 
+    @rule(data=st.data(), returns=st.booleans(), cycles=st.integers(1, 3))
+    def hf_polls_slowly(self, data: st.DataObject, returns: bool, cycles: int) -> None:
+        """Between reading a terminal answer and settling it HF returns a machine of it, and the loop goes on."""
+        id_ = data.draw(st.sampled_from(sorted(self.story.requests) + sorted(self.story.returns)))
+        names = sorted(self.story.requests[id_].listed - set(self.story.returned)) if id_ in self.story.requests else []
+
+        def meanwhile() -> None:
+            if returns and names:
+                self.story.give_back(names[:1])
+            for _ in range(cycles):
+                self.story.cycle()
+
+        self.story.poll(id_, meanwhile)
+
     @rule(data=st.data())
     def hf_returns(self, data: st.DataObject) -> None:
         listed = {name for wanted in self.story.requests.values() for name in wanted.listed}

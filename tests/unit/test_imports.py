@@ -17,14 +17,14 @@ MODULES = {
     for path in (ROOT / package).rglob("*.py")
 }
 
-STORE_MODULES = ("store", "storage", "durable", "locks", "wishes", "marks", "journal", "records")
+STORE_MODULES = ("store", "storage", "durable", "locks", "wishes", "marks", "told", "journal", "records")
 WORDS = {"provisioner.model", "provisioner.names"}
 STORE = {f"provisioner.{name}" for name in STORE_MODULES}
 PURE = {
     f"provisioner.{name}"
     for name in (
-        *("plan", "draft", "notices", "reflect", "demand", "returns", "remains", "housekeeping", "remember", "moves"),
-        *("pressure", "status", "rebuild", "model", "names", "answers"),
+        *("plan", "draft", "notices", "reflect", "demand", "returns", "remains", "housekeeping", "claims", "remember"),
+        *("moves", "pressure", "status", "rebuild", "model", "names", "answers"),
     )
 }
 CYCLE = {f"provisioner.{name}" for name in ("reconcile", "acting", "loop")}

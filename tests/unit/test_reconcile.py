@@ -171,9 +171,14 @@ class Bench:
         self.place.run_all()
         self.cycle(2)
         assert json.loads(self.answer(id_))["status"] == "complete"
-        self.state.seen.tell(id_)
+        self.hears(id_)
         self.cycle()
         return id_
+
+    def hears(self, id_: str) -> None:
+        """HF polls what has ended."""
+        self.state.seen.touch(id_)
+        self.state.told.tell(id_, self.answer(id_))
 
     def answer(self, id_: str) -> str:
         answer = self.state.status.read_answer(id_)
@@ -598,7 +603,7 @@ def test_what_is_due_leaves_the_files_on_demand_and_nothing_else_is_done(bench: 
     id_ = bench.succeed(2)
     back = bench.give_back(*bench.place.machines)
     bench.cycle(5)
-    bench.state.seen.tell(back)
+    bench.hears(back)
     bench.cycle()
     bench.request(3)
     bench.clock.time += LIMITS.retention + 10
@@ -610,7 +615,7 @@ def test_what_is_due_leaves_the_files_on_demand_and_nothing_else_is_done(bench: 
     assert (len(intent.requests), intent.returns) == (1, {})
     assert bench.state.memory.read().requests == {}, "the new request is left to the loop"
     assert bench.state.status.read_all() == {}
-    assert bench.state.seen.marks() == {}
+    assert list(Path(bench.state.seen.path).iterdir()) == []
     assert bench.restarted().trim(dry_run=False) == ()
 
 
@@ -735,7 +740,7 @@ def test_what_the_loop_itself_trims_is_no_call_of_hf(bench: Bench) -> None:
     for _ in range(12):
         ended.append(bench.request(1, "unknown"))
         bench.cycle(2)
-        bench.state.seen.tell(ended[-1])
+        bench.hears(ended[-1])
         bench.cycle()
         bench.clock.time += 240.0
     unheard = bench.request(1)

@@ -167,7 +167,7 @@ def test_without_memory_an_old_intent_what_hf_was_told_and_the_names_that_run_te
     assert requests == {old: (TEMPLATE, 9), REQUEST: (NO_TEMPLATE, 1), OTHER: (NO_TEMPLATE, 1), THIRD: (NO_TEMPLATE, 2)}
     assert returns == {RETURN: (name(0),)}
     assert state.intent.read().requests[THIRD].created_wall == LONG_AGO, "nothing is ever made for it"
-    assert THIRD in state.seen.told(), "HF counts as having its machines: they are not cancelled"
+    assert THIRD in state.told.ids(), "HF counts as having its machines: they are not cancelled"
     assert not state.recovery_asked()
 
 
@@ -195,7 +195,9 @@ def test_a_newer_versions_file_is_left_to_that_version(state: StateDir) -> None:
 # --- interrupted ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", ["seen.tell", "memory.set_aside", "intent.keep_aside", "intent._save", "ask_recovery"])
+@pytest.mark.parametrize(
+    "step", ["told.presume", "memory.set_aside", "intent.keep_aside", "intent._save", "ask_recovery"]
+)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_interrupted_recovery_is_run_again(
     state: StateDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: str
@@ -251,7 +253,7 @@ def test_an_answer_tells_its_machines(state: StateDir) -> None:
 # --- several at once --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", ["memory.set_aside", "memory.signature", "seen.tell", "intent.restore"])
+@pytest.mark.parametrize("step", ["memory.set_aside", "memory.signature", "told.presume", "intent.restore"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_two_recoveries_at_once_write_what_one_writes(
     state: StateDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: str

@@ -28,6 +28,7 @@ from provisioner.durable import (
 from provisioner.journal import Journal
 from provisioner.locks import DataLock, LockFile, LoopLock, describe_holder
 from provisioner.marks import Heartbeat, Inventory, PoolNotes, Seen
+from provisioner.told import Told
 from tests.waiting import until
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -364,16 +365,6 @@ def test_a_poll_leaves_a_mark_and_the_next_one_a_later_one(seen: Seen) -> None:
     assert seen.marks()["abc"] >= first
 
 
-def test_a_told_terminal_answer_is_noted_beside_the_polls(seen: Seen) -> None:
-    seen.touch("abc")
-    assert seen.told() == frozenset()
-    seen.tell("abc")
-    seen.tell("ret-x")
-    seen.touch("abc")
-    assert seen.told() == {"abc", "ret-x"}
-    assert set(seen.marks()) == {"abc", "ret-x"}
-
-
 def test_forgetting_removes_marks_and_skips_what_is_gone(seen: Seen, tmp_path: Path) -> None:
     (tmp_path / "precious").touch()
     seen.touch("abc")
@@ -385,7 +376,9 @@ def test_forgetting_removes_marks_and_skips_what_is_gone(seen: Seen, tmp_path: P
 
 @pytest.mark.parametrize("request_id", ["", ".", "..", "../intent.json", "a/b", "a.new", "ä", "a" * 65, "a\n", "a\0"])
 def test_an_id_that_could_lead_elsewhere_is_refused(seen: Seen, tmp_path: Path, request_id: str) -> None:
-    for note in (seen.touch, seen.tell):
+    told = Told(seen.path)
+    settles = (told.settled, told.presume, lambda id_: told.tell(id_, "{}"), lambda id_: told.claim(id_, "{}"))
+    for note in (seen.touch, *settles):
         with pytest.raises(StateError, match="is no request id"):
             note(request_id)
     assert list(tmp_path.iterdir()) == []
