@@ -331,6 +331,8 @@ def test_a_lost_stranger_that_hf_no_longer_lists_is_forgotten() -> None:
         pytest.param({"ended": DONE, "message": CANCELLED_MESSAGE}, Contact(active=NOW), False,
                      id="cancelled, and HF has not heard: its end is never taken back"),
         pytest.param({"cancelling": True}, Contact({REQUEST: NOW}, active=NOW), False, id="polled since: taken back"),
+        pytest.param({"cancelling": True, "ended": DONE, "told_at": BEFORE}, Contact(active=NOW), False,
+                     id="heard since: taken back"),
     ],
 )  # fmt: skip
 def test_a_cancel_is_announced_first(changes: dict[str, object], contact: Contact, cancelling: bool) -> None:
@@ -368,8 +370,8 @@ def test_an_announced_cancel_closes_what_is_open_or_succeeded(one: Slot, verdict
         RequestStatus.COMPLETE_WITH_ERROR, CANCELLED_MESSAGE, False
     )  # fmt: skip
     assert after.slots[0].verdict is verdict
-    if verdict in (Verdict.CANCELLED, Verdict.RETURNED):
-        assert after.slots[0].delete is DeleteReason.CANCELLED
+    if verdict is not Verdict.FAILED:
+        assert after.slots[0].delete is DeleteReason.CANCELLED, "it is told as failed"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from provisioner.housekeeping import CANCELLED_MESSAGE
 from provisioner.model import (
     BrakeReason,
     DeleteReason,
+    ErrorClass,
+    Failure,
     Intent,
     Machine,
     Memory,
@@ -187,6 +189,22 @@ def test_a_machine_that_was_told_as_running_stays_so_while_it_is_not_ready(ended
     assert again.slots[0].ran == NOW
     (entry,) = json.loads(request_answer(again).text)["machines"]
     assert (entry["result"], entry["privateIpAddress"]) == ("succeed", running(0).ip)
+
+
+@pytest.mark.parametrize("error", list(ErrorClass))
+def test_a_memory_that_is_lost_time_and_again_changes_no_word(error: ErrorClass) -> None:
+    refused = unsent(0, Verdict.FAILED, failure=Failure(error, "no room: none at all"))
+    told = what_was_told(refused, ended=RequestStatus.COMPLETE_WITH_ERROR)
+    again = {REQUEST: request_answer(rebuilt(intent(), told=told).requests[REQUEST])}
+    assert again == told
+    assert {REQUEST: request_answer(rebuilt(intent(), told=again).requests[REQUEST])} == told
+
+
+def test_what_hf_was_told_it_gave_back_is_not_lost_although_intent_has_forgotten_it() -> None:
+    back = return_answer(giving_back(name(0), results={name(0): ReturnResult.GONE}, ended=DONE), memory(), PREFIX)
+    told = what_was_told(running(0, Verdict.SUCCEEDED), running(1, Verdict.SUCCEEDED), ended=DONE) | {RETURN: back}
+    slots = rebuilt(intent(), machine(1), told=told).requests[REQUEST].slots
+    assert [slots[0].verdict, slots[1].verdict] == [Verdict.RETURNED, Verdict.SUCCEEDED]
 
 
 def test_what_an_ended_request_never_told_is_for_the_orphan_rule() -> None:
