@@ -17,7 +17,7 @@ from typing import NamedTuple
 from hf_scripts import log
 from hf_scripts.places import PlaceError, Places
 from provisioner import templates
-from provisioner.durable import FILE_MODE, StateError, discard, open_shared, replace
+from provisioner.durable import FILE_MODE, StateError, create_whole, discard, open_shared, replace
 from provisioner.marks import DIRECTORY_MODE
 from provisioner.store import STATE_FILES, StateDir
 
@@ -180,7 +180,7 @@ def _kept(state: StateDir) -> Iterator[str]:
         yield from (path, f"{path}.lock", f"{path}.lock.turn")
     yield from (state.loop_lock.path, state.heartbeat.path, state.journal.path, state.seen.path)
     if _usable(state.seen.path):
-        yield from (os.path.join(state.seen.path, request) for request in state.seen.marks())
+        yield from (os.path.join(state.seen.path, name) for name in sorted(os.listdir(state.seen.path)))
 
 
 def _usable(path: str) -> bool:
@@ -248,6 +248,7 @@ def _filesystem(directory: str) -> Iterator[Finding]:
     attempts: tuple[tuple[str, Callable[[str], bool], str], ...] = (
         ("locks of one process are seen by another", _locks, "mount it without nolock, or use a local disk"),
         ("a file is replaced by renaming, durably", _renames, "use a file system with rename and fsync"),
+        ("of two who make a file one is first", _creates, "use a file system with hard links"),
     )
     for text, attempt, advice in attempts:
         try:
@@ -288,6 +289,10 @@ def _renames(probe: str) -> bool:
         replace(probe, content)
     with open(probe, "rb") as file:
         return file.read() == b"new"
+
+
+def _creates(probe: str) -> bool:
+    return create_whole(probe, b"first") and not create_whole(probe, b"second")
 
 
 def _mounts() -> list[str]:

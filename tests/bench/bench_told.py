@@ -1,0 +1,79 @@
+"""What it costs to settle a terminal answer: the first call that prints one, beside a later call, and the entry's size.
+
+    python tests/bench/bench_told.py [--rounds N]
+
+The first call writes the answer, and makes it durable, before it prints it. The floor is a later call of the same run,
+which writes nothing; the bare writing of as many bytes stands beside it. Goal: at most twice a later call up to 1,000
+machines in one answer, three times at 10,000. Exit 1 if one is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from provisioner.durable import create_whole
+from provisioner.names import machine_name
+from provisioner.store import Answer
+from tests.bench.bench_scripts import call, entry, measure
+from tests.hostfactory import HostFactory
+from tests.in_process import entry as answer_of
+
+GOALS = {1: 2.0, 100: 2.0, 1_000: 2.0, 10_000: 3.0}
+"""Most times a later call's wall time, by machines in the answer."""
+
+
+def first_and_later(machines: int, rounds: int) -> tuple[float, float, float, int]:
+    """Median seconds of a first call, of a later one, and of the bare writing; bytes of the entry."""
+    with tempfile.TemporaryDirectory() as directory:
+        hf = HostFactory(Path(directory))
+        hf.state.intent.create(hf.instance)
+        with hf.state.intent.additions() as intent:
+            id_ = intent.add_request("T2", machines, created_wall=0.0)
+        names = [machine_name("hf", id_, number) for number in range(machines)]
+        text = answer_of(id_, "complete", machines=[entry(name) for name in names])
+        hf.state.status.write({id_: Answer(text, True)}, {})
+        hf.state.heartbeat.touch()
+        commands = {"status": call(hf, "getRequestStatus", {"requests": [{"requestId": id_}]})}
+        first, later, bare = [], [], []
+        for turn in range(rounds):
+            hf.state.told.forget([id_])
+            first.append(measure(hf, commands, 1)["status"].seconds)
+            later.append(measure(hf, commands, 1)["status"].seconds)
+            bare.append(_written(os.path.join(directory, f"floor-{turn}"), text.encode()))
+        size = sum(path.stat().st_size for path in Path(hf.state.seen.path).glob("*.told-*"))
+    return statistics.median(first), statistics.median(later), statistics.median(bare), size
+
+
+def _written(path: str, content: bytes) -> float:
+    began = time.perf_counter()
+    assert create_whole(path, content)
+    return time.perf_counter() - began
+
+
+def main() -> int:
+    """Prints the table; 1 when a goal is missed."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--rounds", type=int, default=15, help="calls of each kind, default 15")
+    rounds = arguments.parse_args().rounds
+    print("machines   first call   later call   bare write   beside a later one       entry")
+    missed = False
+    for machines, goal in GOALS.items():
+        first, later, bare, size = first_and_later(machines, rounds)
+        ratio = first / later
+        missed |= ratio > goal
+        times = f"{1000 * first:>9.1f} ms {1000 * later:>9.1f} ms {1000 * bare:>9.1f} ms"
+        end = f"{ratio:>8.2f} x (goal {goal:.0f} x) {size:>9,} bytes"
+        print(f"{machines:>8,} {times} {end}" + ("  MISSED" if ratio > goal else ""), flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
