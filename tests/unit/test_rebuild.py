@@ -194,7 +194,7 @@ def test_a_machine_that_was_told_as_running_stays_so_while_it_is_not_ready(ended
 @pytest.mark.parametrize("error", list(ErrorClass))
 def test_a_memory_that_is_lost_time_and_again_changes_no_word(error: ErrorClass) -> None:
     refused = unsent(0, Verdict.FAILED, failure=Failure(error, "no room: none at all"))
-    told = what_was_told(refused, ended=RequestStatus.COMPLETE_WITH_ERROR)
+    told = what_was_told(refused, ended=RequestStatus.COMPLETE_WITH_ERROR, rc_account="acct")
     again = {REQUEST: request_answer(rebuilt(intent(), told=told).requests[REQUEST])}
     assert again == told
     assert {REQUEST: request_answer(rebuilt(intent(), told=again).requests[REQUEST])} == told
