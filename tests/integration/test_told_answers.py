@@ -12,23 +12,25 @@ from typing import Any
 import pytest
 
 from provisioner.housekeeping import CANCELLED_MESSAGE
+from provisioner.model import BrakeReason
 from provisioner.status import RETURNED_EARLY
 from provisioner.told import Told
-from tests.in_process import Here, asking
+from tests.in_process import Here, asking, entry
 from tests.unit.test_reconcile import LIMITS, Bench, hf_calls
 
 
 class Site:
     """A loop driven by hand, and HF's scripts on the same files; HF has asked for two machines, which run."""
 
-    def __init__(self, hf: Here) -> None:
+    def __init__(self, hf: Here, bench: Bench | None = None) -> None:
         self.hf = hf
-        self.bench = Bench(hf.work)
+        self.bench = bench or Bench(hf.work)
         self.id = self.bench.request(2)
         self.bench.cycle(2)
         self.bench.place.run_all()
         self.bench.cycle(2)
         self.machines = sorted(self.bench.place.machines)
+        """Those of all requests."""
 
     def poll(self) -> str:
         """The bytes that HF is told."""
@@ -83,8 +85,13 @@ def _once(target: object, method: str, act: Callable[[], object], nth: int = 1) 
 
 
 @pytest.fixture
-def site(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Site:
-    return Site(Here(tmp_path, capfd))
+def hf(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Here:
+    return Here(tmp_path, capfd)
+
+
+@pytest.fixture
+def site(hf: Here) -> Site:
+    return Site(hf)
 
 
 # --- a cancel ---------------------------------------------------------------------------------------------------------
@@ -231,6 +238,53 @@ def test_a_file_that_is_damaged_under_the_loop_is_written_again_at_once(site: Si
         assert len(store.read().requests) == 2
     else:
         assert len(store.read_all()) == 2
+
+
+def test_a_memory_made_again_goes_by_what_hf_was_told(site: Site) -> None:
+    told = site.poll()
+    del site.bench.place.machines[site.machines[0]]
+    for store in (site.bench.state.memory, site.bench.state.status):
+        Path(store.path).unlink()
+    site.bench.restarted()
+    assert site.lives() == site.machines[1:]
+    assert site.poll() == told
+    assert json.loads(site.bench.answer(site.id)) == site.told(), "also the address of a machine that is gone"
+    assert list(site.bench.state.status.read_lost()) == site.machines[:1]
+    assert len(site.bench.place.created) == 2
+
+
+def test_a_memory_without_lock_file_that_does_not_know_an_end_is_made_again(hf: Here) -> None:
+    bench = Bench(hf.work)
+    bench.request(1)
+    bench.cycle()
+    old = Path(bench.state.memory.path).read_bytes()
+    site = Site(hf, bench)
+    told = site.poll()
+    Path(bench.state.memory.path).write_bytes(old)
+    Path(bench.state.memory.lock_path).unlink()
+    bench.restarted()
+    created = len(bench.place.created)
+    assert site.lives() == site.machines
+    assert site.poll() == told
+    assert len(bench.place.created) == created, "it does not make again what HF has"
+    brake = bench.state.memory.read().brake
+    assert brake is not None
+    assert brake.reason is BrakeReason.MEMORY_OLDER
+
+
+def test_an_end_that_hf_was_told_from_an_old_copy_is_one_for_the_running_loop_too(site: Site) -> None:
+    late = site.bench.request(2)
+    site.bench.cycle(2)
+    first, second = sorted(site.bench.place.machines.keys() - set(site.machines))
+    machine = {"machineId": first, "name": first, "result": "succeed", "status": "running", "message": ""}
+    machine |= {"privateIpAddress": "10.0.0.9", "publicIpAddress": "", "launchtime": 7}
+    text = entry(late, "complete_with_error", machines=[machine])
+    site.bench.state.told.tell(late, text)
+    site.bench.place.run_all()
+    assert {first, second} <= set(site.lives()), "what nobody asked for any more waits for a person"
+    record = site.bench.state.memory.read().requests[late]
+    assert (str(record.ended), [slot.name for slot in record.slots.values()]) == ("complete_with_error", [first])
+    assert json.loads(site.bench.answer(late)) == json.loads(text)
 
 
 def test_an_id_that_an_old_intent_lacks_is_not_called_unknown(site: Site) -> None:
