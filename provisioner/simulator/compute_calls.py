@@ -59,6 +59,8 @@ class Call:
     """What the path's placeholders stand for."""
     query: Mapping[str, str]
     body: Mapping[str, Any]
+    base: str
+    """The address under which the caller reached us, which begins every URL that it is shown."""
 
     @property
     def project(self) -> str:
@@ -93,7 +95,7 @@ class Call:
     def listing(self, place: str = "") -> ListCall:
         """This call as one of a list."""
         self.check_place()
-        return ListCall(self.groups.world, self.method.name, self.path, place or self.place, self.query)
+        return ListCall(self.groups.world, self.method.name, self.path, place or self.place, self.query, self.base)
 
 
 # --- MIGs -------------------------------------------------------------------------------------------------------------

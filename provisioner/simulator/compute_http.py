@@ -34,7 +34,7 @@ from aiohttp import web
 from provisioner.simulator.compute_batch import BOUNDARY, Part, format_batch, parse_batch
 from provisioner.simulator.compute_calls import METHODS, PATH, Call, Method
 from provisioner.simulator.compute_documents import error_document, with_unknown_words
-from provisioner.simulator.compute_filter import Mask, compile_fields, select
+from provisioner.simulator.compute_mask import Mask, compile_fields, select
 from provisioner.simulator.groups import Groups
 from provisioner.simulator.operations import BASE, ApiError, Document
 from provisioner.simulator.world import Fault, World
@@ -213,12 +213,12 @@ def _parse(groups: Groups, method: Method, incoming: Incoming) -> Call:
     scope = f"zones/{parts['zone']}" if "zone" in parts else f"regions/{parts['region']}" if "region" in parts else ""
     try:
         body = json.loads(incoming.text) if incoming.text.strip() else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ApiError(400, "parseError", f"Parse Error: {error}") from error
     if not isinstance(body, dict):
         raise ApiError(400, "parseError", "Parse Error: the body is not an object")
     _check_request_id(incoming.query)
-    return Call(groups, method, incoming.path, scope, parts, incoming.query, body)
+    return Call(groups, method, incoming.path, scope, parts, incoming.query, body, incoming.base)
 
 
 def _check_request_id(query: Mapping[str, str]) -> None:

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import base64
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from provisioner.simulator.compute_documents import nothing_in, unreachable
 from provisioner.simulator.compute_filter import Predicate, compile_filter
@@ -28,6 +29,14 @@ from provisioner.simulator.world import World
 
 MAX_PAGE = 500
 """Most items of a page, and the default."""
+
+_MEMBERS = {
+    "listManagedInstances": "ManagedInstance",
+    "listPerInstanceConfigs": "PerInstanceConfig",
+    "listErrors": "InstanceManagedByIgmError",
+    "listInstances": "InstanceWithNamedPorts",
+}
+"""What lists about a group hold, by method; other lists hold what their collection is named after."""
 
 Source = Callable[[str, float], Iterable[tuple[str, Document]]]
 """From behind a name on, as it was so many seconds ago: names and documents, in order of names."""
@@ -44,13 +53,22 @@ class ListCall:
     place: str
     """Zone, region or MIG."""
     query: Mapping[str, str]
+    base: str
+    """What begins every URL that the caller is shown."""
+
+    @property
+    def resource(self) -> str:
+        """What the list holds, as a message of ``compute_schema.py``."""
+        collection, _, verb = self.method.rpartition(".")
+        name = re.sub(r"^(?:region|zone|global)(?=[A-Z])", "", collection)
+        return _MEMBERS.get(verb) or name[0].upper() + name[1:].removesuffix("s")
 
     @property
     def predicate(self) -> Predicate | None:
         """What its filter lets through."""
         text = self.query.get("filter", "").strip()
         try:
-            return compile_filter(text) if text else None
+            return compile_filter(text, self.resource, self.base) if text else None
         except ValueError as error:
             raise ApiError(400, "invalid", f"Invalid value for field 'filter': '{text}'. {error}") from error
 
@@ -64,7 +82,7 @@ class ListCall:
 
     def place_in(self, place: str) -> ListCall:
         """The same call, of one place of an aggregated list."""
-        return ListCall(self.world, self.method, self.path, place, self.query)
+        return replace(self, place=place)
 
     @property
     def targets(self) -> tuple[str, str, str]:

@@ -17,6 +17,8 @@ from tests.compute_clients import Gcloud
 pytestmark = pytest.mark.skipif(shutil.which("gcloud") is None, reason="needs gcloud")
 
 SPEC = MigSpec(project="p", zone="us-central1-a", name="g")
+REGIONAL = MigSpec(project="p", region="europe-west1", name="r")
+AT_ONCE = {"mig": {"call": 0}}
 
 
 def test_gcloud_knows_the_lines_that_findings_give(tmp_path: Path) -> None:
@@ -29,6 +31,29 @@ def test_gcloud_knows_the_lines_that_findings_give(tmp_path: Path) -> None:
         for line in (update, _line(missing(pool))):
             complaint = gcloud.run(f"{line} --no-such-flag").stderr.splitlines()[0]
             assert complaint.endswith("unrecognized arguments: --no-such-flag ")
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("zones list --filter=region:us-central1", ["us-central1-a"]),
+        ("zones list --filter=-region:us-central1", ["europe-west1-a", "europe-west1-b", "europe-west1-c"]),
+        ("zones list --filter=region~^us-cen", ["us-central1-a"]),
+        ("regions list --filter=zones:europe-west1-b", ["europe-west1"]),
+    ],
+)
+def test_gcloud_finds_by_its_own_filters(tmp_path: Path, command: str, names: list[str]) -> None:
+    """They hold backslashes in quotes: ``region eq ".*\\bus\\-central1\\b.*"``."""
+    with Simulator(migs=[SPEC, REGIONAL], timings=AT_ONCE) as simulator:
+        done = Gcloud(simulator, SPEC, tmp_path).run(f"{command} --format=value(name)")
+        assert done.stdout.split() == names, done.stderr
+
+
+def test_gcloud_says_that_a_field_of_a_filter_is_unknown(tmp_path: Path) -> None:
+    with Simulator(migs=[SPEC], timings=AT_ONCE) as simulator:
+        done = Gcloud(simulator, SPEC, tmp_path).run("zones list --filter=regio:us-central1")
+        assert done.returncode == 1
+        assert "Invalid list filter expression" in done.stderr
 
 
 def _line(finding: Finding) -> str:

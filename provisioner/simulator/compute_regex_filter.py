@@ -1,0 +1,175 @@
+"""The older of Compute Engine's two filter languages: ``FIELD eq REGEX``, ``FIELD ne REGEX``, several in parentheses.
+
+Inside quotes a backslash belongs to the regular expression; only the quote itself is escaped so. Expressions are RE2's,
+which is not Python's: what RE2 refuses is refused, and what both know but read differently is translated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+DEEPEST = 32
+"""Parentheses within parentheses; more is a mistake."""
+
+_BEGIN = re.compile(r"[\s(]*[A-Za-z_][\w.-]*\s+(?:eq|ne)\b")
+_CONDITION = re.compile(r"\s*(?P<field>[A-Za-z_][\w.-]*)\s+(?P<operator>eq|ne)\s+")
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'', re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One comparison with a regular expression."""
+
+    field: str
+    negative: bool
+    """``ne``: it holds where nothing matches."""
+    pattern: re.Pattern[str]
+    """Matches the whole value."""
+
+
+def is_regex_filter(text: str) -> bool:
+    """Whether a filter is of this language: it begins with ``FIELD eq`` or ``FIELD ne``."""
+    return _BEGIN.match(text) is not None
+
+
+def conditions(text: str) -> list[Condition]:
+    """What must all hold. A mistake is a ValueError that says where."""
+    reader = _Reader(text)
+    found = list(reader.conditions(0))
+    if reader.rest():
+        raise ValueError(f"unexpected '{reader.rest()}'; one of several conditions stands in parentheses")
+    return found
+
+
+class _Reader:
+    """Goes through the text once."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def rest(self) -> str:
+        """What is still to be read."""
+        return self._text[self._at :].strip()
+
+    def conditions(self, depth: int) -> Iterator[Condition]:
+        """One condition, or several of which each is in parentheses."""
+        if depth > DEEPEST:
+            raise ValueError(f"more than {DEEPEST} parentheses within each other")
+        if not self._takes("("):
+            yield self._condition()
+            return
+        while True:
+            yield from self.conditions(depth + 1)
+            if not self._takes(")"):
+                raise ValueError(f"a parenthesis is not closed before '{self.rest()}'")
+            if not self._takes("("):
+                return
+
+    def _takes(self, character: str) -> bool:
+        """Go past this character, if it is what comes next."""
+        match = re.compile(r"\s*").match(self._text, self._at)
+        begin = match.end() if match else self._at
+        if not self._text.startswith(character, begin):
+            return False
+        self._at = begin + len(character)
+        return True
+
+    def _condition(self) -> Condition:
+        match = _CONDITION.match(self._text, self._at)
+        if match is None:
+            raise ValueError(f"expected FIELD eq REGEX or FIELD ne REGEX at '{self.rest()}'")
+        self._at = match.end()
+        return Condition(match["field"], match["operator"] == "ne", compile_re2(self._literal()))
+
+    def _literal(self) -> str:
+        quoted = _QUOTED.match(self._text, self._at)
+        end = quoted.end() if quoted else self._bare_end()
+        literal = self._text[self._at : end]
+        if not literal or (literal[0] in "\"'" and quoted is None):
+            raise ValueError(f"expected a regular expression at '{self.rest()}'")
+        self._at = end
+        return literal[1:-1] if quoted else literal
+
+    def _bare_end(self) -> int:
+        """Where a literal without quotes ends: at a space, or at a parenthesis that it did not open."""
+        depth, at = 0, self._at
+        while at < len(self._text) and not self._text[at].isspace():
+            depth += {"(": 1, ")": -1}.get(self._text[at], 0)
+            if depth < 0:
+                break
+            at += 2 if self._text[at] == "\\" else 1
+        return min(at, len(self._text))
+
+
+# --- RE2 --------------------------------------------------------------------------------------------------------------
+
+_PIECE = re.compile(
+    r"""(?P<literal>\\Q.*?(?:\\E|$))
+      | (?P<escape>\\.)
+      | (?P<group>\(\?(?:P=|<[=!]|[=!>(\#]))
+      | (?P<possessive>[*+?}]\+)
+      | (?P<set>\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\])
+      | (?P<plain>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+_CLASSES = {
+    "alnum": "0-9A-Za-z",
+    "alpha": "A-Za-z",
+    "blank": r"\t ",
+    "digit": "0-9",
+    "lower": "a-z",
+    "punct": r"!-/:-@\[-`{-~",
+    "space": r"\t\n\v\f\r ",
+    "upper": "A-Z",
+    "word": "0-9A-Za-z_",
+    "xdigit": "0-9A-Fa-f",
+}
+
+
+def compile_re2(pattern: str) -> re.Pattern[str]:
+    """As RE2 would read it; ValueError for what RE2 refuses."""
+    translated = "".join(_translated(match) for match in _PIECE.finditer(pattern))
+    try:
+        return re.compile(translated, re.ASCII)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"'{pattern}' is no regular expression of RE2: {error}") from error
+
+
+def _translated(match: re.Match[str]) -> str:
+    piece, kind = match[0], match.lastgroup
+    if kind in ("group", "possessive"):
+        raise ValueError(f"'{piece}' in '{match.string}' is not in the syntax of RE2")
+    if kind == "literal":
+        return re.escape(piece[2:].removesuffix("\\E"))
+    if kind == "set":
+        return _set(match)
+    return _escape(match) if kind == "escape" else piece
+
+
+def _escape(match: re.Match[str]) -> str:
+    """``\\z`` is Python's ``\\Z``; a back reference, and what only Python knows, is none of RE2's."""
+    letter = match[0][1]
+    if letter == "z":
+        return r"\Z"
+    if letter in "123456789ZuUN":
+        raise ValueError(f"'{match[0]}' in '{match.string}' is not in the syntax of RE2")
+    return match[0]
+
+
+def _set(match: re.Match[str]) -> str:
+    """A set in brackets, with POSIX's names of classes, which Python takes for characters."""
+
+    def inner(part: re.Match[str]) -> str:
+        if not part["name"]:
+            return part[0] if part[0].startswith("\\") else f"\\{part[0]}"
+        if part["name"] not in _CLASSES:
+            raise ValueError(f"'{part[0]}' in '{match.string}' is no class of characters")
+        return _CLASSES[part["name"]]
+
+    begin = 2 if match[0].startswith("[^") else 1
+    body = re.sub(r"\[:(?P<name>\^?\w+):\]|\\.|[\[&~|]", inner, match[0][begin:-1], flags=re.DOTALL)
+    return f"{match[0][:begin]}{body}]"

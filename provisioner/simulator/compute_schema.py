@@ -1,0 +1,185 @@
+"""The fields of what Compute Engine lists and patches: a name that is not among them is a mistake, never a mismatch.
+
+From Google's discovery document. Of objects that no document here holds only the name is known. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+
+_MESSAGES = """
+AccessConfig: externalIpv6 kind name natIP networkTier publicPtrDomainName type
+ActionsSummary: abandoning# creating# creatingWithoutRetries# deleting# none# recreating# refreshing# restarting#
+  resuming# starting# stopping# suspending# verifying#
+Autoscaler: autoscalingPolicy:AutoscalingPolicy creationTimestamp@ description id# kind name recommendedSize# region
+  scalingScheduleStatus* selfLink status statusDetails[]:Remark target zone
+AutoscalingPolicy: coolDownPeriodSec# cpuUtilization:CpuUtilization customMetricUtilizations[]*
+  loadBalancingUtilization* maxNumReplicas# minNumReplicas# mode scaleInControl* scalingSchedules*
+  stabilizationPeriodSec#
+AllInstancesConfig: properties:PropertiesPatch
+AutoHealingPolicy: healthCheck initialDelaySec#
+CpuUtilization: predictiveMethod utilizationTarget#
+Deprecation: deleted deprecated obsolete replacement state
+Disk: architecture autoDelete? boot? deviceName diskEncryptionKey* diskSizeGb# forceAttach? guestOsFeatures[]:Typed
+  index# initializeParams:DiskParams interface kind licenses[] mode savedState shieldedInstanceInitialState* source type
+DiskParams: architecture description diskName diskSizeGb# diskType labels{} licenses[] sourceImage sourceSnapshot
+DistributionPolicy: targetShape zones[]:ZoneConfiguration
+Error: code errorDetails[]* location message
+Errors: errors[]:Error
+FixedOrPercent: calculated# fixed# percent#
+FlexibilityPolicy: instanceSelections{}:InstanceSelection
+InstanceSelection: disks[]:Disk machineTypes[] minCpuPlatform rank#
+Instance: advancedMachineFeatures* canIpForward? confidentialInstanceConfig* cpuPlatform creationTimestamp@
+  deletionProtection? description disks[]:Disk displayDevice* fingerprint guestAccelerators[]* hostname id#
+  instanceEncryptionKey* keyRevocationActionType kind labelFingerprint labels{} lastStartTimestamp@ lastStopTimestamp@
+  lastSuspendedTimestamp@ machineType metadata:Metadata minCpuPlatform name networkInterfaces[]:NetworkInterface
+  networkPerformanceConfig* params* privateIpv6GoogleAccess reservationAffinity:Affinity resourcePolicies[]
+  resourceStatus* satisfiesPzi? satisfiesPzs? scheduling:Scheduling selfLink serviceAccounts[]:ServiceAccount
+  shieldedInstanceConfig* shieldedInstanceIntegrityPolicy* sourceMachineImage sourceMachineImageEncryptionKey*
+  startRestricted? status statusMessage tags:Tags zone
+InstanceGroup: creationTimestamp@ description fingerprint id# kind name namedPorts[]:NamedPort network region selfLink
+  size# subnetwork zone
+InstanceGroupManager: allInstancesConfig:AllInstancesConfig autoHealingPolicies[]:AutoHealingPolicy baseInstanceName
+  creationTimestamp@ currentActions:ActionsSummary description distributionPolicy:DistributionPolicy fingerprint id#
+  instanceFlexibilityPolicy:FlexibilityPolicy instanceGroup instanceLifecyclePolicy:LifecyclePolicy instanceTemplate
+  kind listManagedInstancesResults name namedPorts[]:NamedPort region resourcePolicies:ResourcePolicies satisfiesPzi?
+  satisfiesPzs? selfLink standbyPolicy:StandbyPolicy statefulPolicy:StatefulPolicy status:Status targetPools[]
+  targetSize# targetSizePolicy:TargetSizePolicy targetStoppedSize# targetSuspendedSize# updatePolicy:UpdatePolicy
+  versions[]:Version zone
+InstanceManagedByIgmError: error:ManagedError instanceActionDetails:ActionDetails timestamp@
+ActionDetails: action instance version:ManagedVersion
+InstanceProperties: advancedMachineFeatures* canIpForward? confidentialInstanceConfig* description disks[]:Disk
+  guestAccelerators[]* keyRevocationActionType labels{} machineType metadata:Metadata minCpuPlatform
+  networkInterfaces[]:NetworkInterface networkPerformanceConfig* privateIpv6GoogleAccess reservationAffinity:Affinity
+  resourceManagerTags{} resourcePolicies[] scheduling:Scheduling serviceAccounts[]:ServiceAccount
+  shieldedInstanceConfig* tags:Tags
+InstanceTemplate: creationTimestamp@ description id# kind name properties:InstanceProperties region selfLink
+  sourceInstance sourceInstanceParams*
+InstanceWithNamedPorts: instance namedPorts[]:NamedPort status
+Affinity: consumeReservationType key values[]
+Item: key value
+LastAttempt: errors:Errors
+LifecyclePolicy: defaultActionOnFailure forceUpdateOnRepair onFailedHealthCheck onRepair:OnRepair
+MachineType: accelerators[]* architecture bundledLocalSsds* creationTimestamp@ deprecated:Deprecation description
+  guestCpus# id# imageSpaceGb# isSharedCpu? kind maximumPersistentDisks# maximumPersistentDisksSizeGb# memoryMb# name
+  selfLink zone
+ManagedInstance: currentAction id# instance instanceHealth[]* instanceStatus lastAttempt:LastAttempt name
+  preservedStateFromConfig:PreservedState preservedStateFromPolicy:PreservedState propertiesFromFlexibilityPolicy*
+  scheduling* shutdownDetails* targetStatus version:ManagedVersion
+ManagedError: code message
+ManagedVersion: instanceTemplate name
+Metadata: fingerprint items[]:Item kind
+NamedPort: name port#
+NetworkInterface: accessConfigs[]:AccessConfig aliasIpRanges[]* fingerprint ipv6AccessConfigs[]:AccessConfig
+  ipv6AccessType ipv6Address kind name network networkAttachment networkIP nicType queueCount# stackType subnetwork
+OnRepair: allowChangingZone
+Operation: clientOperationId creationTimestamp@ description endTime@ error:Errors httpErrorMessage httpErrorStatusCode#
+  id# insertTime@ instancesBulkInsertOperationMetadata* kind name operationGroupId operationType progress# region
+  selfLink setCommonInstanceMetadataOperationMetadata* startTime@ status statusMessage targetId# targetLink user
+  warnings[]:Remark zone
+PerInstanceConfig: fingerprint name preservedState:PreservedState status
+PreservedDisk: autoDelete mode source
+PreservedIp: autoDelete ipAddress:PreservedAddress
+PreservedAddress: address literal
+PreservedState: disks{}:PreservedDisk externalIPs{}:PreservedIp internalIPs{}:PreservedIp metadata{}
+PropertiesPatch: labels{} metadata{}
+Quota: limit# metric owner usage#
+Region: creationTimestamp@ deprecated:Deprecation description id# kind name quotaStatusWarning* quotas[]:Quota selfLink
+  status supportsPzs? zones[]
+Remark: message
+ResourcePolicies: workloadPolicy
+Scheduling: automaticRestart? availabilityDomain# hostErrorTimeoutSeconds# instanceTerminationAction
+  localSsdRecoveryTimeout* locationHint maxRunDuration* minNodeCpus# nodeAffinities[]* onHostMaintenance
+  onInstanceStopAction* preemptible? provisioningModel terminationTime@
+ServiceAccount: email scopes[]
+StandbyPolicy: initialDelaySec# mode
+Stateful: hasStatefulConfig? perInstanceConfigs:StatefulConfigs
+StatefulConfigs: allEffective?
+StatefulDevice: autoDelete
+StatefulPolicy: preservedState:StatefulState
+StatefulState: disks{}:StatefulDevice externalIPs{}:StatefulDevice internalIPs{}:StatefulDevice
+Status: allInstancesConfig:StatusConfig autoscaler isStable? stateful:Stateful versionTarget:VersionTarget
+StatusConfig: currentRevision effective?
+Tags: fingerprint items[]
+TargetSizePolicy: mode
+Typed: type
+UpdatePolicy: instanceRedistributionType maxSurge:FixedOrPercent maxUnavailable:FixedOrPercent minimalAction
+  mostDisruptiveAllowedAction replacementMethod type
+Version: instanceTemplate name targetSize:FixedOrPercent
+VersionTarget: isReached?
+Zone: availableCpuPlatforms[] creationTimestamp@ deprecated:Deprecation description id# kind name region resourceStatus*
+  selfLink status supportsPzs?
+ZoneConfiguration: zone
+"""
+"""``NAME: FIELD…``. Behind a field: ``[]`` a list, ``{}`` a map, ``:`` the message that it is, ``#`` a number,
+``?`` true or false, ``@`` a time, ``*`` an object of which nothing more is known; nothing: a text.
+"""
+
+_FIELD = re.compile(r"(\w+)(\[\]|\{\})?(?::(\w+)|([#?@*]))?")
+
+
+class Kind(StrEnum):
+    """What a value is."""
+
+    TEXT = ""
+    NUMBER = "#"
+    TRUTH = "?"
+    TIME = "@"
+    OBJECT = "*"
+    MAP = "{}"
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a message, or one key of a map."""
+
+    kind: Kind
+    """Of the value, or of each of a list."""
+    repeated: bool = False
+    """It is a list."""
+    message: str = ""
+    """Name of the message that it is, or that the values of a map are; empty: there is none."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """The fields of one kind of resource, or of a part of one."""
+
+    name: str
+    fields: Mapping[str, Field] = field(repr=False)
+
+
+@cache
+def messages() -> Mapping[str, Message]:
+    """Every message, by name."""
+    entries = re.sub(r"\n  +", " ", _MESSAGES.strip()).splitlines()
+    return {name: Message(name, _fields(names)) for name, _, names in (entry.partition(":") for entry in entries)}
+
+
+def _fields(text: str) -> dict[str, Field]:
+    found: dict[str, Field] = {}
+    for name, many, message, kind in _FIELD.findall(text):
+        plain = Kind.OBJECT if message else Kind(kind)
+        found[name] = Field(Kind.MAP if many == "{}" else plain, many == "[]", message)
+    return found
+
+
+def field_at(message: str, path: Sequence[str]) -> Field:
+    """The field at a path, in which keys of maps may stand: ``("labels", "team")``; ValueError: there is none."""
+    found = Field(Kind.OBJECT, message=message)
+    for index, name in enumerate(path):
+        inner = _within(found, name)
+        if inner is None:
+            raise ValueError(f"'{'.'.join(path[: index + 1])}' is no field of {message}")
+        found = inner
+    return found
+
+
+def _within(outer: Field, name: str) -> Field | None:
+    if outer.kind is Kind.MAP:
+        return Field(Kind.OBJECT if outer.message else Kind.TEXT, message=outer.message)
+    return messages()[outer.message].fields.get(name) if outer.message else None
