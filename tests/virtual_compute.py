@@ -20,8 +20,9 @@ import urllib3
 from requests.adapters import HTTPAdapter
 
 from provisioner.simulator import compute_http
-from provisioner.simulator.compute_calls import METHODS, PATH, Method
+from provisioner.simulator.compute_calls import PATH, Method
 from provisioner.simulator.compute_http import Dropped, Face, Incoming
+from provisioner.simulator.compute_methods import METHODS
 from provisioner.simulator.groups import Groups
 
 HOST = "compute.virtual"

@@ -11,15 +11,14 @@ from typing import Any
 from provisioner.simulator.compute_documents import (
     autoscaler_document,
     instance_group_document,
-    machine_type_document,
     mig_document,
     project_document,
     region_document,
-    template_document,
     zone_document,
 )
 from provisioner.simulator.compute_lists import ListCall, Source, aggregated_page, fixed, page_of, take, token_of
 from provisioner.simulator.groups import Groups
+from provisioner.simulator.labels import new_labels
 from provisioner.simulator.mig import Mig
 from provisioner.simulator.operations import ApiError, Document, Operation
 from provisioner.simulator.vms import Vm
@@ -114,7 +113,7 @@ def _mig_list(call: Call) -> Document:
 def _mig_aggregated(call: Call) -> Document:
     scopes = {
         scope: fixed({mig.spec.name: mig_document(mig) for mig in call.groups.migs_of(call.project, scope)})
-        for scope in _scopes(call)
+        for scope in scopes_of(call)
     }
     return aggregated_page(call.listing(), "instanceGroupManagerAggregatedList", "instanceGroupManagers", scopes)
 
@@ -122,30 +121,30 @@ def _mig_aggregated(call: Call) -> Document:
 def _create_instances(call: Call) -> Document:
     instances = call.body.get("instances", [])
     names = [str(entry.get("name", "")) if isinstance(entry, dict) else "" for entry in _list(instances)]
-    return _accepted(call, lambda mig, request_id: mig.create(names, request_id))
+    return accepted(call, lambda mig, request_id: mig.create(names, request_id))
 
 
 def _delete_instances(call: Call) -> Document:
     urls, skip = _urls(call), bool(call.body.get("skipInstancesOnValidationError", False))
-    return _accepted(call, lambda mig, request_id: mig.delete(urls, skip_invalid=skip, request_id=request_id))
+    return accepted(call, lambda mig, request_id: mig.delete(urls, skip_invalid=skip, request_id=request_id))
 
 
 def _abandon_instances(call: Call) -> Document:
-    return _accepted(call, lambda mig, request_id: mig.abandon(_urls(call), request_id))
+    return accepted(call, lambda mig, request_id: mig.abandon(_urls(call), request_id))
 
 
 def _recreate_instances(call: Call) -> Document:
-    return _accepted(call, lambda mig, request_id: mig.recreate(_urls(call), request_id))
+    return accepted(call, lambda mig, request_id: mig.recreate(_urls(call), request_id))
 
 
 def _resize(call: Call) -> Document:
     text = call.query.get("size", "")
     if not text.removeprefix("-").isdecimal():
         raise ApiError(400, "required", "Required parameter: size")
-    return _accepted(call, lambda mig, request_id: mig.resize(int(text), request_id))
+    return accepted(call, lambda mig, request_id: mig.resize(int(text), request_id))
 
 
-def _accepted(call: Call, begin: Callable[[Mig, str], Operation]) -> Document:
+def accepted(call: Call, begin: Callable[[Mig, str], Operation]) -> Document:
     """Begin a mutation, or answer with the operation that the same requestId began."""
     mig, request_id = call.mig(), call.query.get("requestId", "")
     operation = call.groups.operations.repeated(mig.spec.path, request_id)
@@ -218,8 +217,15 @@ def _instance_stop(call: Call) -> Document:
     return _act_on_instance(call, call.groups.stop_vm)
 
 
+def _instance_set_labels(call: Call) -> Document:
+    def begin(vm: Vm, request_id: str) -> Operation:
+        return call.groups.set_labels(vm, new_labels(call.body, vm.labels), request_id)
+
+    return _act_on_instance(call, begin)
+
+
 def _act_on_instance(call: Call, begin: Callable[[Vm, str], Operation]) -> Document:
-    """As ``_accepted``; a repeated call is recognised although its instance has gone meanwhile."""
+    """As ``accepted``; a repeated call is recognised although its instance has gone meanwhile."""
     name, request_id = call.parts["name"], call.query.get("requestId", "")
     target = f"projects/{call.project}/{call.scope}/instances/{name}"
     operation = call.groups.operations.repeated(target, request_id)
@@ -242,7 +248,7 @@ def _operation_list(call: Call) -> Document:
 
 
 def _operation_aggregated(call: Call) -> Document:
-    scopes = {scope: fixed(call.groups.operations.of(call.project, scope)) for scope in _scopes(call)}
+    scopes = {scope: fixed(call.groups.operations.of(call.project, scope)) for scope in scopes_of(call)}
     return aggregated_page(call.listing(), "operationAggregatedList", "operations", scopes)
 
 
@@ -254,11 +260,6 @@ def _zone_get(call: Call) -> Document:
 def _zone_list(call: Call) -> Document:
     zones = call.groups.zones(call.project)
     return page_of(call.listing(), "zoneList", fixed({zone: zone_document(call.project, zone) for zone in zones}))
-
-
-def _machine_type_get(call: Call) -> Document:
-    call.check_place()
-    return machine_type_document(call.project, call.place, call.parts["name"])
 
 
 def _region_get(call: Call) -> Document:
@@ -277,20 +278,6 @@ def _project_get(call: Call) -> Document:
     return project_document(call.project)
 
 
-def _template_get(call: Call) -> Document:
-    path = f"projects/{call.project}/global/instanceTemplates/{call.parts['name']}"
-    for mig in call.groups.migs.values():
-        if mig.spec.template == path:
-            return template_document(mig.spec, mig.created)
-    raise ApiError(404, "notFound", f"The resource '{path}' was not found")
-
-
-def _template_list(call: Call) -> Document:
-    migs = [mig for mig in call.groups.migs.values() if mig.spec.project == call.project]
-    documents = [template_document(mig.spec, mig.created) for mig in migs]
-    return page_of(call.listing(), "instanceTemplateList", fixed({entry["name"]: entry for entry in documents}))
-
-
 def _group_get(call: Call) -> Document:
     return instance_group_document(call.mig())
 
@@ -304,7 +291,7 @@ def _group_list(call: Call) -> Document:
 def _group_aggregated(call: Call) -> Document:
     scopes = {
         scope: fixed({mig.spec.name: instance_group_document(mig) for mig in call.groups.migs_of(call.project, scope)})
-        for scope in _scopes(call)
+        for scope in scopes_of(call)
     }
     return aggregated_page(call.listing(), "instanceGroupAggregatedList", "instanceGroups", scopes)
 
@@ -328,14 +315,14 @@ def _autoscaler_list(call: Call) -> Document:
 
 
 def _autoscaler_aggregated(call: Call) -> Document:
-    scopes = {scope: fixed(_autoscalers(call, scope)) for scope in _scopes(call)}
+    scopes = {scope: fixed(_autoscalers(call, scope)) for scope in scopes_of(call)}
     return aggregated_page(call.listing(), "autoscalerAggregatedList", "autoscalers", scopes)
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _scopes(call: Call) -> Iterable[str]:
+def scopes_of(call: Call) -> Iterable[str]:
     """All zones and regions of the project."""
     zones = [f"zones/{zone}" for zone in call.groups.zones(call.project)]
     return zones + [f"regions/{region}" for region in call.groups.regions(call.project)]
@@ -398,12 +385,10 @@ METHODS: tuple[Method, ...] = (
     Method("instances.get", "GET", _INSTANCES + "/{name}", _instance_get),
     Method("instances.delete", "DELETE", _INSTANCES + "/{name}", _instance_delete, mutates=True),
     Method("instances.stop", "POST", _INSTANCES + "/{name}/stop", _instance_stop, mutates=True),
+    Method("instances.setLabels", "POST", _INSTANCES + "/{name}/setLabels", _instance_set_labels, mutates=True),
     Method("zones.list", "GET", _PROJECT + "/zones", _zone_list),
     Method("zones.get", "GET", _PROJECT + "/zones/{zone}", _zone_get),
-    Method("machineTypes.get", "GET", _PROJECT + "/zones/{zone}/machineTypes/{name}", _machine_type_get),
     Method("regions.list", "GET", _PROJECT + "/regions", _region_list),
     Method("regions.get", "GET", _PROJECT + "/regions/{region}", _region_get),
-    Method("instanceTemplates.list", "GET", _PROJECT + "/global/instanceTemplates", _template_list),
-    Method("instanceTemplates.get", "GET", _PROJECT + "/global/instanceTemplates/{name}", _template_get),
     Method("projects.get", "GET", _PROJECT, _project_get),
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Mapping, Sequence
 
 from provisioner.simulator.compute_settings import MigSpec, project_number, region_of
+from provisioner.simulator.fingerprints import fingerprint_of
+from provisioner.simulator.group_patch import mig_fingerprint, with_settings
 from provisioner.simulator.mig import Mig
 from provisioner.simulator.operations import BASE, ApiError, Document, timestamp
 
@@ -26,12 +27,7 @@ ACTION_FIELDS = {
     "RESUMING": "resuming",
 }
 
-CUSTOM_TYPE = re.compile(r"(?:[a-z0-9]+-)?custom-([0-9]+)-([0-9]+)(?:-ext)?")
-USUAL_TYPE = re.compile(r"[a-z][a-z0-9]+-(standard|highmem|highcpu)-([0-9]+)")
-GIGABYTES_PER_CPU = {"standard": 4, "highmem": 8, "highcpu": 1}
-"""Of N2 and its like; some families differ by a little."""
-
-_PROJECT_MADE = 1_400_000_000.0
+PROJECT_MADE = 1_400_000_000.0
 """When projects, zones and regions say they were created; nobody looks."""
 
 
@@ -50,7 +46,7 @@ def mig_document(mig: Mig) -> Document:
         "name": spec.name,
         "creationTimestamp": timestamp(mig.created),
         "baseInstanceName": spec.base_instance_name or spec.name,
-        "fingerprint": "P3fmDRh9yHw=",
+        "fingerprint": mig_fingerprint(mig),
         "instanceGroup": f"{BASE}projects/{spec.project}/{spec.scope}/instanceGroups/{spec.name}",
         "instanceTemplate": BASE + spec.template,
         "versions": [{"instanceTemplate": BASE + spec.template, "targetSize": {"calculated": mig.target_size}}],
@@ -69,8 +65,6 @@ def mig_document(mig: Mig) -> Document:
             "type": spec.update_type,
             "minimalAction": "REPLACE",
             "replacementMethod": spec.replacement_method,
-            "maxSurge": {"fixed": 1, "calculated": 1},
-            "maxUnavailable": {"fixed": 1, "calculated": 1},
         },
         "instanceLifecyclePolicy": {
             "defaultActionOnFailure": "REPAIR" if mig.repairs else "DO_NOTHING",
@@ -86,7 +80,7 @@ def mig_document(mig: Mig) -> Document:
         zones = [{"zone": f"{BASE}projects/{spec.project}/zones/{zone}"} for zone in spec.all_zones]
         document["distributionPolicy"] = {"targetShape": "EVEN", "zones": zones}
         document["updatePolicy"]["instanceRedistributionType"] = "NONE"
-    return document
+    return with_settings(document, mig)
 
 
 def autoscaler_document(mig: Mig) -> Document:
@@ -162,36 +156,11 @@ def zone_document(project: str, zone: str) -> Document:
         "name": zone,
         "description": zone,
         "status": "UP",
-        "creationTimestamp": timestamp(_PROJECT_MADE),
+        "creationTimestamp": timestamp(PROJECT_MADE),
         "region": f"{BASE}projects/{project}/regions/{region_of(zone)}",
         "availableCpuPlatforms": ["Intel Cascade Lake", "Intel Ice Lake"],
         "supportsPzs": False,
         "selfLink": f"{BASE}projects/{project}/zones/{zone}",
-    }
-
-
-def machine_type_document(project: str, zone: str, name: str) -> Document:
-    """A machine type of the usual ratios, or a custom one; 404 for another."""
-    path = f"projects/{project}/zones/{zone}/machineTypes/{name}"
-    custom, usual = CUSTOM_TYPE.fullmatch(name), USUAL_TYPE.fullmatch(name)
-    if custom:
-        cpus, memory = int(custom[1]), int(custom[2])
-    elif usual:
-        cpus = int(usual[2])
-        memory = cpus * GIGABYTES_PER_CPU[usual[1]] * 1024
-    else:
-        raise ApiError(404, "notFound", f"The resource '{path}' was not found")
-    return {
-        "kind": "compute#machineType",
-        "id": numeric_id(name),
-        "name": name,
-        "description": f"{cpus} vCPUs, {memory / 1024:g} GB RAM",
-        "guestCpus": cpus,
-        "memoryMb": memory,
-        "isSharedCpu": False,
-        "zone": zone,
-        "creationTimestamp": timestamp(_PROJECT_MADE),
-        "selfLink": BASE + path,
     }
 
 
@@ -203,7 +172,7 @@ def region_document(project: str, region: str, zones: Sequence[str]) -> Document
         "name": region,
         "description": region,
         "status": "UP",
-        "creationTimestamp": timestamp(_PROJECT_MADE),
+        "creationTimestamp": timestamp(PROJECT_MADE),
         "quotas": [{"metric": "INSTANCES", "limit": 24000.0, "usage": 0.0}],
         "zones": [f"{BASE}projects/{project}/zones/{zone}" for zone in zones if region_of(zone) == region],
         "supportsPzs": False,
@@ -217,8 +186,9 @@ def project_document(project: str) -> Document:
         "kind": "compute#project",
         "id": str(project_number(project)),
         "name": project,
-        "creationTimestamp": timestamp(_PROJECT_MADE),
+        "creationTimestamp": timestamp(PROJECT_MADE),
         "defaultServiceAccount": f"{project_number(project)}-compute@developer.gserviceaccount.com",
+        "commonInstanceMetadata": {"kind": "compute#metadata", "fingerprint": fingerprint_of({})},
         "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
         "selfLink": f"{BASE}projects/{project}",
     }

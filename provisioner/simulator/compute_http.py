@@ -32,9 +32,10 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from provisioner.simulator.compute_batch import BOUNDARY, Part, format_batch, parse_batch
-from provisioner.simulator.compute_calls import METHODS, PATH, Call, Method
+from provisioner.simulator.compute_calls import PATH, Call, Method
 from provisioner.simulator.compute_documents import error_document, with_unknown_words
 from provisioner.simulator.compute_mask import Mask, compile_fields, select
+from provisioner.simulator.compute_methods import METHODS
 from provisioner.simulator.groups import Groups
 from provisioner.simulator.operations import BASE, ApiError, Document
 from provisioner.simulator.world import Fault, World
@@ -210,7 +211,7 @@ class Face:
 def _parse(groups: Groups, method: Method, incoming: Incoming) -> Call:
     """The call that a request stands for; 400 when its body or requestId is malformed."""
     parts = incoming.parts
-    scope = f"zones/{parts['zone']}" if "zone" in parts else f"regions/{parts['region']}" if "region" in parts else ""
+    scope = next((f"{place}s/{parts[place]}" for place in ("zone", "region") if place in parts), "")
     try:
         body = json.loads(incoming.text) if incoming.text.strip() else {}
     except (ValueError, RecursionError) as error:

@@ -21,14 +21,19 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
+from operator import itemgetter
 
 from provisioner.simulator.compute_documents import nothing_in, unreachable
 from provisioner.simulator.compute_filter import Predicate, compile_filter
-from provisioner.simulator.operations import BASE, ApiError, Document
+from provisioner.simulator.operations import BASE, ApiError, Document, timestamp
 from provisioner.simulator.world import World
 
 MAX_PAGE = 500
 """Most items of a page, and the default."""
+
+_END = 10**14
+"""A moment in milliseconds that nothing here is made after."""
 
 _MEMBERS = {
     "listManagedInstances": "ManagedInstance",
@@ -122,9 +127,9 @@ class ListCall:
         return {"kind": f"compute#{kind}", "id": self.path, "selfLink": BASE + self.path}
 
 
-def page_of(call: ListCall, kind: str, source: Source) -> Document:
-    """One page of a plain list."""
-    items, last = take(call, source)
+def page_of(call: ListCall, kind: str, source: Source, order: bool = True) -> Document:
+    """One page of a plain list; without ``order`` of one that has none to choose."""
+    items, last = take(call, source, order)
     document = call.frame(kind)
     if call.world.strikes("empty_page", *call.targets):
         return document | {"nextPageToken": token_of(call.begin() or "\0")}
@@ -141,7 +146,7 @@ def page_of(call: ListCall, kind: str, source: Source) -> Document:
 def take(call: ListCall, source: Source, order: bool = True) -> tuple[list[Document], str]:
     """The items of the page that the call asks for, and the last one's name if more follow."""
     if order:
-        check_order(call)
+        source = in_order(call, source)
     begin, size = call.begin(), call.page_size
     moved = call.moved
     if moved < 0:
@@ -155,7 +160,7 @@ def take(call: ListCall, source: Source, order: bool = True) -> tuple[list[Docum
 
 def aggregated_page(call: ListCall, kind: str, field: str, scopes: Mapping[str, Source]) -> Document:
     """One page of an aggregated list; ``scopes`` by name (``zones/<zone>``), in the order they are shown."""
-    check_order(call)
+    sources = {scope: in_order(call, source) for scope, source in scopes.items()}
     document, items = call.frame(kind), dict[str, Document]()
     begin_scope, _, begin_name = call.begin().partition("\t")
     predicate, room, names = call.predicate, call.page_size, sorted(scopes)
@@ -168,7 +173,7 @@ def aggregated_page(call: ListCall, kind: str, field: str, scopes: Mapping[str, 
             document.setdefault("unreachables", []).append(scope)
             continue
         begin = begin_name if scope == begin_scope else ""
-        chosen = list(itertools.islice(_filtered(scopes[scope](begin, place.lag), predicate), room + 1))
+        chosen = list(itertools.islice(_filtered(sources[scope](begin, place.lag), predicate), room + 1))
         items[scope] = (
             {field: [entry for _, entry in chosen[:room]]} if chosen[:room] else {"warning": nothing_in(scope)}
         )
@@ -180,12 +185,31 @@ def aggregated_page(call: ListCall, kind: str, field: str, scopes: Mapping[str, 
     return document | {"items": items}
 
 
-def check_order(call: ListCall) -> None:
-    """Lists come in order of names; another order is refused rather than ignored."""
-    if call.query.get("orderBy", "name") not in ("", "name"):
-        raise ApiError(
-            400, "invalid", f"Invalid value for field 'orderBy': '{call.query['orderBy']}'. Only name is known."
-        )
+def in_order(call: ListCall, source: Source) -> Source:
+    """As the call asks: by name, or ``creationTimestamp desc``; another order is refused rather than ignored."""
+    order = call.query.get("orderBy", "")
+    if order == "creationTimestamp desc":
+        return _newest_first(source)
+    if order in ("", "name"):
+        return source
+    words = "Only name and creationTimestamp desc are known."
+    raise ApiError(400, "invalid", f"Invalid value for field 'orderBy': '{order}'. {words}")
+
+
+def _newest_first(source: Source) -> Source:
+    """Under names that fall as time rises. An operation is as old as its ``insertTime``."""
+
+    def ordered(begin: str, lag: float) -> Iterable[tuple[str, Document]]:
+        ages = sorted(((_age(document) + name, document) for name, document in source("", lag)), key=itemgetter(0))
+        return [entry for entry in ages if entry[0] > begin]
+
+    return ordered
+
+
+def _age(document: Document) -> str:
+    """Milliseconds until the end of time, in digits; what does not say when it was made is as old as can be."""
+    made = document.get("creationTimestamp") or document.get("insertTime") or timestamp(0.0)
+    return f"{_END - round(datetime.fromisoformat(made).timestamp() * 1000):015d} "
 
 
 def token_of(name: str) -> str:

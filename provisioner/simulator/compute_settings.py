@@ -46,6 +46,8 @@ class MigSpec:
     termination_action: str = "STOP"
     """What a preemption leaves: a TERMINATED VM (STOP) or none (DELETE)."""
     machine_type: str = "n2-standard-4"
+    template_name: str = ""
+    """Of the instance template; default: ``<name>-template``."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """The template's labels, which every VM carries."""
     capacity: int | None = None
@@ -85,7 +87,7 @@ class MigSpec:
     @property
     def template(self) -> str:
         """Relative URL of the instance template."""
-        return f"projects/{self.project}/global/instanceTemplates/{self.name}-template"
+        return f"projects/{self.project}/global/instanceTemplates/{self.template_name or self.name + '-template'}"
 
     @property
     def all_zones(self) -> tuple[str, ...]:

@@ -15,7 +15,8 @@ Targets of these: the MIG's (or VM's) name and the operation type (``compute.ins
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from provisioner.simulator.audit import Audit
@@ -125,6 +126,29 @@ class Groups:
         """instances.stop: behind the back of the MIG it is in."""
         return self._on_vm(vm, "stop", request_id)
 
+    def set_labels(self, vm: Vm, labels: Mapping[str, str], request_id: str = "") -> Operation:
+        """instances.setLabels: in place of those that it has."""
+        return self._begin_on(vm, "setLabels", request_id, lambda: self.vms.set_labels(vm, labels))
+
+    def delete_autoscaler(self, mig: Mig, request_id: str = "") -> Operation:
+        """autoscalers.delete: the MIG goes on without."""
+
+        def effect() -> None:
+            mig.spec = replace(mig.spec, autoscaler_mode="")
+
+        return self.operations.begin(
+            project=mig.spec.project,
+            scope=mig.spec.scope,
+            kind="delete",
+            target=mig.spec.autoscaler,
+            request_id=request_id,
+            effect=effect,
+        )
+
+    def templates(self, project: str) -> dict[str, MigSpec]:
+        """By name, each as a MIG that began with it describes it. What a MIG changes to later, another began with."""
+        return {spec.template.rpartition("/")[2]: spec for spec in self._of(project)}
+
     def preempt(self, names: Collection[str]) -> list[str]:
         """Take running VMs away, as Spot does; the names of those that ran."""
         return [name for name in names if [vm for vm in self.vms.named(name) if self.vms.preempt(vm)]]
@@ -143,13 +167,16 @@ class Groups:
 
     def _on_vm(self, vm: Vm, method: str, request_id: str) -> Operation:
         act = self.vms.delete if method == "delete" else self.vms.stop
+        return self._begin_on(vm, method, request_id, lambda: act(vm))
+
+    def _begin_on(self, vm: Vm, method: str, request_id: str, effect: Callable[[], None]) -> Operation:
         return self.operations.begin(
             project=vm.spec.project,
             scope=f"zones/{vm.zone}",
             kind=method,
             target=vm.path,
             request_id=request_id,
-            effect=lambda: act(vm),
+            effect=effect,
         )
 
 
@@ -174,7 +201,7 @@ def _vm_state(vm: Vm, pool: str) -> dict[str, Any]:
         "kind": "mig",
         "pool": pool,
         "phase": _VM_PHASES[vm.status],
-        "labels": dict(vm.spec.labels),
+        "labels": dict(vm.labels),
         "created": timestamp(vm.created),
         "ip": vm.ip if vm.shows_ip else "",
     }

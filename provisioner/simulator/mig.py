@@ -96,6 +96,8 @@ class Mig:
     switches: Switches
     target_size: int = 0
     members: dict[str, Member] = field(default_factory=dict)
+    settings: Document = field(default_factory=dict)
+    """What patches said of it beyond ``spec``, as it stands in its document."""
     errors: deque[Document] = field(default_factory=lambda: deque(maxlen=ERROR_HISTORY))
     """Rows of listErrors, oldest first."""
     _next_insert: float = 0.0
@@ -144,6 +146,18 @@ class Mig:
             raise _invalid(f"Invalid value for field 'size': '{size}'. Must be greater than or equal to 0")
         self._check_size(size)
         return self._begin("resize", request_id, lambda: self._resize(size))
+
+    def patch(self, change: Callable[[Mig], None], size: int | None, request_id: str = "") -> Operation:
+        """patch: ``change`` alters its settings; members stay as they are, unless ``size`` is another targetSize."""
+        if size is not None:
+            self._check_size(size)
+
+        def effect() -> None:
+            change(self)
+            if size is not None:
+                self._resize(size)
+
+        return self._begin("patch", request_id, effect)
 
     # --- what it shows ------------------------------------------------------------------------------------------------
 
@@ -449,7 +463,8 @@ class Mig:
             document["id"] = str(member.vm.id)
             document["instanceStatus"] = member.vm.status
         if member.action not in LEAVING:
-            document["version"] = {"instanceTemplate": BASE + self.spec.template}
+            made_from = member.vm.spec if member.vm else self.spec
+            document["version"] = {"instanceTemplate": BASE + made_from.template}
         if member.errors:
             document["lastAttempt"] = {"errors": {"errors": list(member.errors)}}
         return document

@@ -23,6 +23,7 @@ from functools import partial
 
 from provisioner.simulator.audit import Audit
 from provisioner.simulator.compute_settings import MigSpec, Switches, Timings
+from provisioner.simulator.fingerprints import fingerprint_of
 from provisioner.simulator.operations import BASE, Document, OperationError, timestamp
 from provisioner.simulator.world import World
 
@@ -100,6 +101,7 @@ class Vm:
     created: float
     """Epoch seconds by the world's clock, as all times here."""
     ip: str
+    labels: Mapping[str, str]
     status: str = "PROVISIONING"
     started: float | None = None
     stopped: float | None = None
@@ -165,6 +167,7 @@ class Vms:
             spec=spec,
             created=like.created if like else self.world.wall(),
             ip=self._address(name),
+            labels=spec.labels,
             shows_ip=self.switches.ip_before_running,
         )
         self._vms.setdefault((spec.project, zone), {})[name] = vm
@@ -222,6 +225,12 @@ class Vms:
         self._change(vm, "STOPPING")
         end = self._remove if vm.spec.termination_action == "DELETE" else self._terminate
         self.world.after(self.timings.notice, lambda: end(vm))
+
+    def set_labels(self, vm: Vm, labels: Mapping[str, str]) -> None:
+        """These are its labels from now on."""
+        vm.labels = labels
+        if vm.exists:
+            self._show(vm)
 
     def reset(self) -> None:
         """Remove everything at once and tell nobody."""
@@ -316,7 +325,7 @@ def vm_document(vm: Vm) -> Document:
         "selfLink": BASE + vm.path,
         "machineType": f"{project}/zones/{vm.zone}/machineTypes/{vm.spec.machine_type}",
         "cpuPlatform": "Intel Cascade Lake" if vm.status == "RUNNING" else "Unknown CPU Platform",
-        "labelFingerprint": "42WmSpB8rSM=",
+        "labelFingerprint": fingerprint_of(dict(vm.labels)),
         "fingerprint": "7jVK4fWJzWs=",
         "canIpForward": False,
         "deletionProtection": False,
@@ -334,8 +343,8 @@ def vm_document(vm: Vm) -> Document:
             ],
         },
     }
-    if vm.spec.labels:
-        document["labels"] = dict(vm.spec.labels)
+    if vm.labels:
+        document["labels"] = dict(vm.labels)
     if vm.started is not None:
         document["lastStartTimestamp"] = timestamp(vm.started)
     if vm.stopped is not None:

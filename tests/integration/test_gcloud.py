@@ -1,24 +1,31 @@
-"""gcloud judges the lines that we tell people to type; what it does to the simulator is in ``tests/contract``."""
+"""gcloud on the simulator: the lines that we tell people to type, and others that they know.
+
+What it does to a group's machines is in ``tests/contract``.
+"""
 
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import requests
 
 from provisioner.backends import Finding
-from provisioner.backends.group_check import group_findings, missing
+from provisioner.backends.group_check import autoscaler_findings, group_findings, missing, template_findings
 from provisioner.settings import MigPool
 from provisioner.simulator.compute_settings import MigSpec
 from provisioner.simulator.server import Simulator
 from tests.compute_clients import Gcloud
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(shutil.which("gcloud") is None, reason="needs gcloud")
 
 SPEC = MigSpec(project="p", zone="us-central1-a", name="g")
 REGIONAL = MigSpec(project="p", region="europe-west1", name="r")
-AT_ONCE = {"mig": {"call": 0}}
+AT_ONCE = {"mig": {"call": 0, "operation": 0.1, "schedule": 0, "boot": 0.1, "delete": 0.1, "leave": 0.1}}
 
 
 def test_gcloud_knows_the_lines_that_findings_give(tmp_path: Path) -> None:
@@ -33,13 +40,110 @@ def test_gcloud_knows_the_lines_that_findings_give(tmp_path: Path) -> None:
             assert complaint.endswith("unrecognized arguments: --no-such-flag ")
 
 
+@pytest.mark.parametrize("place", [{"zone": "us-central1-a"}, {"region": "europe-west1"}], ids=["zonal", "regional"])
+@pytest.mark.slow
+def test_a_group_that_was_mended_by_the_lines_of_its_findings_has_none_left(
+    tmp_path: Path, place: dict[str, str]
+) -> None:
+    wrong = MigSpec(
+        project="p",
+        name="g",
+        update_type="PROACTIVE",
+        default_action_on_failure="REPAIR",
+        autoscaler_mode="ON",
+        **place,  # type: ignore[arg-type]
+    )
+    other = MigSpec(project="p", zone="us-central1-b", name="other", labels={"team": "risk"})
+    pool = MigPool(name="m", project="p", group="g", **place)  # type: ignore[arg-type]
+    with Simulator(migs=[wrong, other], timings=AT_ONCE) as simulator:
+        gcloud = Gcloud(simulator, wrong, tmp_path)
+
+        def get(path: str) -> Any:
+            answer = requests.get(simulator.compute + path, timeout=10)
+            return answer.json() if answer.ok else {"autoscalingPolicy": {"mode": "OFF"}}
+
+        def findings() -> list[Finding]:
+            group = get(wrong.path)
+            template = get(group["instanceTemplate"].removeprefix(simulator.compute))
+            scaler = get(wrong.autoscaler)
+            return [
+                *group_findings(pool, group),
+                *autoscaler_findings(pool, scaler),
+                *template_findings(pool, template),
+            ]
+
+        found = findings()
+        assert len(found) == 4
+        for finding in found:
+            done = gcloud.run(_line(finding).replace("NEW_TEMPLATE", "other-template"))
+            assert done.returncode == 0, done.stderr
+        assert findings() == []
+        assert "unknown" not in simulator.state()["calls"]
+
+
+@pytest.mark.parametrize(
+    ("command", "lines"),
+    [
+        (
+            "instance-groups list-instances g --zone us-central1-a --format=value(instance.basename(),status)",
+            ["hf-1\tRUNNING"],
+        ),
+        ("instance-groups list-instances g --zone us-central1-a --regexp=.*hf-2 --format=value(status)", []),
+        ("instance-templates list --format=value(name)", ["g-template", "r-template"]),
+        ("machine-types list --filter=name=n2-standard-4 --format=value(zone,memoryMb)", ["us-central1-a\t16.00"]),
+        ("machine-types list --zones us-central1-a --filter=name=n2-highmem-8 --format=value(memoryMb)", ["64.00"]),
+        ("operations list --global --format=value(name)", []),
+        ("project-info describe --format=value(commonInstanceMetadata.kind)", ["compute#metadata"]),
+        ("instance-groups managed list --format=value(name,autoscaled)", ["r\tno", "g\tyes"]),
+        (
+            "operations list --sort-by=~insertTime --format=value(operationType)",
+            ["compute.instanceGroupManagers.createInstances"],
+        ),
+    ],
+)
+@pytest.mark.slow
+def test_gcloud_shows_what_there_is(tmp_path: Path, command: str, lines: list[str]) -> None:
+    spec = MigSpec(project="p", zone="us-central1-a", name="g", autoscaler_mode="ON")
+    with Simulator(migs=[spec, replace(REGIONAL, zones=("europe-west1-b",))], timings=AT_ONCE) as simulator:
+        _run_one(simulator, spec)
+        done = Gcloud(simulator, spec, tmp_path).run(command)
+        shown = [line for line in done.stdout.splitlines() if not line.startswith("europe-west1-b")]
+        assert shown == lines, done.stderr
+        assert "unknown" not in simulator.state()["calls"]
+
+
+@pytest.mark.slow
+def test_gcloud_adds_and_takes_labels(tmp_path: Path) -> None:
+    spec = MigSpec(project="p", zone="us-central1-a", name="g", labels={"team": "risk"})
+    with Simulator(migs=[spec], timings=AT_ONCE) as simulator:
+        _run_one(simulator, spec)
+        gcloud = Gcloud(simulator, spec, tmp_path)
+        for words in ("add-labels hf-1 --labels=owner=me", "remove-labels hf-1 --labels=team"):
+            done = gcloud.run(f"instances {words} --zone us-central1-a")
+            assert done.returncode == 0, done.stderr
+        url = f"{simulator.compute}projects/p/zones/us-central1-a/instances/hf-1"
+        assert requests.get(url, timeout=10).json()["labels"] == {"owner": "me"}
+
+
+def _run_one(simulator: Simulator, spec: MigSpec) -> None:
+    """Until the group has one instance, hf-1, that runs."""
+    body = {"instances": [{"name": "hf-1"}]}
+    answer = requests.post(f"{simulator.compute}{spec.path}/createInstances", json=body, timeout=10)
+    assert answer.status_code == 200
+    until(lambda: [machine["phase"] for machine in simulator.state()["machines"]] == ["running"], 30)
+
+
 @pytest.mark.parametrize(
     ("command", "names"),
     [
         ("zones list --filter=region:us-central1", ["us-central1-a"]),
-        ("zones list --filter=-region:us-central1", ["europe-west1-a", "europe-west1-b", "europe-west1-c"]),
-        ("zones list --filter=region~^us-cen", ["us-central1-a"]),
-        ("regions list --filter=zones:europe-west1-b", ["europe-west1"]),
+        pytest.param(
+            "zones list --filter=-region:us-central1",
+            ["europe-west1-a", "europe-west1-b", "europe-west1-c"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("zones list --filter=region~^us-cen", ["us-central1-a"], marks=pytest.mark.slow),
+        pytest.param("regions list --filter=zones:europe-west1-b", ["europe-west1"], marks=pytest.mark.slow),
     ],
 )
 def test_gcloud_finds_by_its_own_filters(tmp_path: Path, command: str, names: list[str]) -> None:

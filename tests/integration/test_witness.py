@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from provisioner.playground import Playground
-from provisioner.simulator.compute_calls import METHODS
+from provisioner.simulator.compute_methods import METHODS
 from tests import simulators
 from tests.liar import GROUPS, ask, lying_elsewhere, lying_here
 from tests.simulators import Notes

@@ -1,0 +1,222 @@
+"""Methods that people and other programs call on the simulated Compute Engine, beyond what the provisioner needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import requests
+from google.api_core.exceptions import BadRequest, NotFound, PreconditionFailed
+from google.cloud import compute_v1
+
+from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.world import Fault
+from tests.compute_cloud import QUICK, ComputeCloud
+from tests.integration.test_simulator_compute import Api, client, library, running
+from tests.waiting import until
+
+ZONE, REGION = "us-central1-a", "europe-west1"
+ZONAL = MigSpec(project="p", zone=ZONE, name="g", labels={"team": "risk"}, autoscaler_mode="ON")
+REGIONAL = MigSpec(project="p", region=REGION, name="r", machine_type="n2-custom-6-8192")
+WHERE = {"project": "p", "zone": ZONE}
+
+
+@pytest.fixture
+def cloud() -> Iterator[ComputeCloud]:
+    with ComputeCloud([ZONAL, REGIONAL]) as running:
+        yield running
+
+
+@pytest.fixture
+def api(cloud: ComputeCloud) -> Iterator[Api]:
+    plain = Api(cloud)
+    yield plain
+    plain.session.close()
+
+
+# --- instances of a group ---------------------------------------------------------------------------------------------
+
+
+def test_a_group_lists_the_instances_that_there_are(cloud: ComputeCloud, api: Api) -> None:
+    groups = client(compute_v1.InstanceGroupsClient, cloud)
+
+    def listed(state: str = "", **query: Any) -> dict[str, str]:
+        body = compute_v1.InstanceGroupsListInstancesRequest(instance_state=state or None)
+        request = compute_v1.ListInstancesInstanceGroupsRequest(
+            instance_group="g", instance_groups_list_instances_request_resource=body, **WHERE, **query
+        )
+        return {vm.instance.rpartition("/")[2]: vm.status for vm in groups.list_instances(request, timeout=10)}
+
+    assert listed() == {}
+    cloud.set_faults(Fault("stockout", target="hf-none"), Fault("stuck_provisioning", target="hf-slow"))
+    api.create("hf-1", "hf-2", "hf-none", "hf-slow")
+    until(running(cloud, 2), 30)
+    both = {"hf-1": "RUNNING", "hf-2": "RUNNING"}
+    assert listed("RUNNING") == both
+    assert listed("ALL") == listed() == both | {"hf-slow": "PROVISIONING"}, "a member without an instance is not there"
+    assert listed(filter="instance eq .*hf-[13]") == {"hf-1": "RUNNING"}
+    assert listed(filter="(status eq RUNNING) (instance ne .*-1)") == {"hf-2": "RUNNING"}
+    assert listed(max_results=1) == listed()
+    for state, query in (("SOME", {}), ("ALL", {"filter": "status=RUNNING"})):
+        with pytest.raises(BadRequest):
+            listed(state, **query)
+    api.post(f"projects/p/zones/{ZONE}/instances/hf-1/stop")
+    until(lambda: listed().get("hf-1") == "TERMINATED", 30)
+    assert "hf-1" not in listed("RUNNING")
+
+
+def test_a_regional_group_lists_its_instances(cloud: ComputeCloud, api: Api) -> None:
+    api.create("hf-1", "hf-2", mig=REGIONAL.path)
+    until(running(cloud, 2), 30)
+    groups = client(compute_v1.RegionInstanceGroupsClient, cloud)
+    body = compute_v1.RegionInstanceGroupsListInstancesRequest(instance_state="RUNNING")
+    pages = groups.list_instances(
+        project="p",
+        region=REGION,
+        instance_group="r",
+        region_instance_groups_list_instances_request_resource=body,
+        timeout=10,
+    )
+    assert [vm.status for vm in pages] == ["RUNNING", "RUNNING"]
+    assert api.post(f"projects/p/regions/{REGION}/instanceGroups/absent/listInstances").status_code == 404
+
+
+# --- labels -----------------------------------------------------------------------------------------------------------
+
+
+def test_labels_of_an_instance_are_changed_by_who_knows_them(cloud: ComputeCloud, api: Api) -> None:
+    api.create("hf-1")
+    until(running(cloud, 1), 30)
+    instances = client(compute_v1.InstancesClient, cloud)
+    before = instances.get(instance="hf-1", timeout=10, **WHERE)
+    assert dict(before.labels) == {"team": "risk"}
+
+    def set_labels(fingerprint: str, **labels: str) -> compute_v1.Operation:
+        body = compute_v1.InstancesSetLabelsRequest(label_fingerprint=fingerprint, labels=labels)
+        return instances.set_labels_unary(
+            instance="hf-1", instances_set_labels_request_resource=body, timeout=10, **WHERE
+        )
+
+    operation = set_labels(before.label_fingerprint, owner="me", team="fx")
+    assert operation.operation_type == "setLabels"
+    assert operation.target_link.endswith("/instances/hf-1")
+    client(compute_v1.ZoneOperationsClient, cloud).wait(operation=operation.name, timeout=10, **WHERE)
+    after = instances.get(instance="hf-1", timeout=10, **WHERE)
+    assert dict(after.labels) == {"owner": "me", "team": "fx"}
+    assert [vm.name for vm in instances.list(request={"filter": "labels.owner=me", **WHERE}, timeout=10)] == ["hf-1"]
+    for old in (before.label_fingerprint, ""):
+        with pytest.raises(PreconditionFailed):
+            set_labels(old, owner="you")
+    for key, value in (("Owner", "me"), ("1st", "x"), ("owner", "Me"), ("owner", "x" * 64), ("o" * 64, "x")):
+        with pytest.raises(BadRequest):
+            set_labels(after.label_fingerprint, **{key: value})
+    assert dict(instances.get(instance="hf-1", timeout=10, **WHERE).labels) == {"owner": "me", "team": "fx"}
+    set_labels(after.label_fingerprint.replace("+", "-").replace("/", "_"))
+    until(lambda: not instances.get(instance="hf-1", timeout=10, **WHERE).labels, 30)
+    with pytest.raises(NotFound):
+        instances.set_labels_unary(
+            instance="absent", instances_set_labels_request_resource={"labels": {}}, timeout=10, **WHERE
+        )
+
+
+# --- what a project has -----------------------------------------------------------------------------------------------
+
+
+def test_machine_types_are_listed_by_zone_and_all_at_once(cloud: ComputeCloud) -> None:
+    types = client(compute_v1.MachineTypesClient, cloud)
+    request = compute_v1.ListMachineTypesRequest(filter="(name eq n2-.*) (guestCpus eq 4)", **WHERE)
+    found = {entry.name: entry.memory_mb for entry in types.list(request, timeout=10)}
+    assert found == {"n2-highcpu-4": 4096, "n2-highmem-4": 32768, "n2-standard-4": 16384}
+    aggregated = types.aggregated_list(request={"project": "p", "filter": "guestCpus>16"}, timeout=10)
+    zones = {scope: {entry.guest_cpus for entry in content.machine_types} for scope, content in aggregated}
+    assert zones == {f"zones/{zone}": {32} for zone in (ZONE, *(f"{REGION}-{letter}" for letter in "abc"))}
+    for entry in types.list(project="p", zone=ZONE, timeout=10):
+        assert types.get(machine_type=entry.name, timeout=10, **WHERE) == entry
+
+
+def test_instance_templates_are_listed_in_the_scope_that_they_have(cloud: ComputeCloud) -> None:
+    templates = client(compute_v1.InstanceTemplatesClient, cloud)
+    listed = {scope: list(content.instance_templates) for scope, content in templates.aggregated_list(project="p")}
+    assert {scope for scope, content in listed.items() if not content} == {
+        "regions/europe-west1",
+        "regions/us-central1",
+    }
+    assert [entry.name for entry in listed["global"]] == ["g-template", "r-template"]
+    assert listed["global"] == list(templates.list(project="p", timeout=10))
+
+
+def test_there_are_no_operations_without_a_place(cloud: ComputeCloud, api: Api) -> None:
+    api.create("hf-1")
+    operations = client(compute_v1.GlobalOperationsClient, cloud)
+    assert list(operations.list(project="p", timeout=10)) == []
+    with pytest.raises(NotFound, match="projects/p/global/operations/absent"):
+        operations.get(project="p", operation="absent", timeout=10)
+    with pytest.raises(NotFound):
+        list(operations.list(project="absent", timeout=10))
+
+
+def test_a_project_has_metadata(cloud: ComputeCloud) -> None:
+    metadata = client(compute_v1.ProjectsClient, cloud).get(project="p", timeout=10).common_instance_metadata
+    assert metadata.kind == "compute#metadata"
+    assert metadata.fingerprint
+
+
+# --- autoscalers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", [ZONAL, replace(REGIONAL, autoscaler_mode="ON")], ids=["zonal", "regional"])
+def test_an_autoscaler_is_in_the_aggregated_list_until_it_is_deleted(spec: MigSpec) -> None:
+    with ComputeCloud([spec]) as cloud:
+        service = library(cloud)
+
+        def listed() -> dict[str, list[str]]:
+            scopes = service.autoscalers().aggregatedList(project="p").execute()["items"]
+            found = {
+                scope: [entry["name"] for entry in content.get("autoscalers", [])] for scope, content in scopes.items()
+            }
+            return {scope: names for scope, names in found.items() if names}
+
+        assert listed() == {spec.scope: [spec.name]}
+        url = cloud.url + spec.autoscaler
+        operation = requests.delete(url, timeout=10).json()
+        assert operation["operationType"] == "delete"
+        assert operation["targetLink"] == url
+        requests.post(f"{operation['selfLink']}/wait", timeout=10)
+        assert listed() == {}
+        assert "autoscaler" not in requests.get(cloud.url + spec.path, timeout=10).json()["status"]
+        assert requests.delete(url, timeout=10).status_code == 404
+        service.close()
+
+
+# --- order ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_comes_first_where_it_is_asked_for() -> None:
+    with ComputeCloud([ZONAL], timings=replace(QUICK, schedule=(0.0, 0.0))) as cloud:
+        api = Api(cloud)
+        order = {"orderBy": "creationTimestamp desc"}
+        for name in ("hf-2", "hf-3", "hf-1"):
+            made = len(cloud.state())
+            api.create(name)
+            until(lambda made=made: len(cloud.state()) == made + 1 and running(cloud, made + 1)(), 30)
+        page = api.get(f"projects/p/zones/{ZONE}/instances", maxResults=2, **order).json()
+        assert [vm["name"] for vm in page["items"]] == ["hf-1", "hf-3"]
+        rest = api.get(
+            f"projects/p/zones/{ZONE}/instances", pageToken=page["nextPageToken"], maxResults=2, **order
+        ).json()
+        assert [vm["name"] for vm in rest["items"]] == ["hf-2"]
+        assert "nextPageToken" not in rest
+        scopes = api.get("projects/p/aggregated/instances", **order).json()["items"]
+        assert [vm["name"] for vm in scopes[f"zones/{ZONE}"]["instances"]] == ["hf-1", "hf-3", "hf-2"]
+        operations = api.get(f"projects/p/zones/{ZONE}/operations", filter="status eq DONE", **order).json()["items"]
+        times = [operation["insertTime"] for operation in operations]
+        assert len(times) == 3
+        assert times == sorted(times, reverse=True)
+        assert [vm["name"] for vm in api.get(f"projects/p/zones/{ZONE}/instances", orderBy="name").json()["items"]] == [
+            "hf-1",
+            "hf-2",
+            "hf-3",
+        ]
+        api.session.close()
