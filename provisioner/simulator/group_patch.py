@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from provisioner.simulator.compute_schema import Field, Kind, messages
@@ -21,14 +21,14 @@ from provisioner.simulator.operations import ApiError, Document, Operation
 
 RESOURCE = "InstanceGroupManager"
 
-_DECIDES: Mapping[tuple[str, ...], str] = {
-    ("updatePolicy", "type"): "update_type",
-    ("updatePolicy", "replacementMethod"): "replacement_method",
-    ("instanceLifecyclePolicy", "defaultActionOnFailure"): "default_action_on_failure",
-    ("listManagedInstancesResults",): "list_results",
-    ("baseInstanceName",): "base_instance_name",
+_DECIDES: Mapping[tuple[str, ...], tuple[str, str]] = {
+    ("updatePolicy", "type"): ("update_type", "OPPORTUNISTIC"),
+    ("updatePolicy", "replacementMethod"): ("replacement_method", "SUBSTITUTE"),
+    ("instanceLifecyclePolicy", "defaultActionOnFailure"): ("default_action_on_failure", "REPAIR"),
+    ("listManagedInstancesResults",): ("list_results", "PAGELESS"),
+    ("baseInstanceName",): ("base_instance_name", ""),
 }
-"""Where a patch says what a field of the spec says."""
+"""Where a patch says what a field of the spec says, and Google's default of it."""
 
 _SHOWN = (
     "allInstancesConfig",
@@ -91,7 +91,7 @@ def with_settings(document: Document, mig: Mig) -> Document:
 
 def mig_fingerprint(mig: Mig) -> str:
     """Changes with each patch that changes something."""
-    decided = {name: getattr(mig.spec, name) for name in (*_DECIDES.values(), "template")}
+    decided = {name: getattr(mig.spec, name) for name, _ in (*_DECIDES.values(), ("template", ""))}
     return fingerprint_of([mig.settings, decided])
 
 
@@ -100,12 +100,11 @@ def mig_fingerprint(mig: Mig) -> str:
 
 def _apply(mig: Mig, body: Document, template: MigSpec | None) -> None:
     """At the end of the operation, on what other patches have made of the MIG by then."""
-    usual = {entry.name: entry.default for entry in fields(MigSpec)}
     decided: dict[str, Any] = {}
-    for path, name in _DECIDES.items():
+    for path, (name, usual) in _DECIDES.items():
         given, value = _at(body, path)
         if given:
-            decided[name] = usual[name] if value is None else value
+            decided[name] = usual if value is None else value
     shown = {name: body[name] for name in _SHOWN if name in body}
     surges = {"updatePolicy": {name: _surge(mig, name) for name in _SURGES}}
     mig.spec = replace(_made_from(mig.spec, template), **decided)
@@ -150,7 +149,7 @@ def _merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> Document:
     return merged
 
 
-def _without(settings: Document, paths: Mapping[tuple[str, ...], str]) -> Document:
+def _without(settings: Document, paths: Iterable[tuple[str, ...]]) -> Document:
     """The settings without what the spec says."""
     left = dict(settings)
     for path in paths:

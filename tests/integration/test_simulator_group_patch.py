@@ -14,6 +14,7 @@ from google.cloud import compute_v1
 
 from provisioner.cli import run
 from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.world import Fault
 from tests.compute_cloud import ComputeCloud
 from tests.integration.test_mig_check import site
 from tests.integration.test_simulator_compute import client, running
@@ -126,6 +127,34 @@ def test_what_is_only_shown_is_merged_and_null_takes_it_away(group: Group) -> No
     assert after["standbyPolicy"] == {"mode": "SCALE_OUT_POOL", "initialDelaySec": 0}
 
 
+def test_null_takes_a_policy_back_to_googles_defaults(cloud: ComputeCloud) -> None:
+    group = Group(cloud, ZONAL)
+    group.patched({"instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING", "forceUpdateOnRepair": "YES"}})
+    after = group.patched({"instanceLifecyclePolicy": None, "updatePolicy": {"type": None}})
+    assert after["instanceLifecyclePolicy"] == {
+        "defaultActionOnFailure": "REPAIR",
+        "forceUpdateOnRepair": "NO",
+        "onFailedHealthCheck": "DEFAULT_ACTION",
+    }
+    assert after["updatePolicy"]["type"] == "OPPORTUNISTIC"
+
+
+def test_a_fault_takes_the_place_of_what_a_patch_said(cloud: ComputeCloud) -> None:
+    group = Group(cloud, ZONAL)
+    group.patched({"instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"}})
+    cloud.set_faults(Fault("repairs", target="g"))
+    assert group.get()["instanceLifecyclePolicy"]["defaultActionOnFailure"] == "REPAIR"
+    cloud.set_faults()
+    assert group.get()["instanceLifecyclePolicy"]["defaultActionOnFailure"] == "DO_NOTHING"
+
+
+def test_a_url_in_a_patch_is_shown_to_others_under_the_address_that_they_use(cloud: ComputeCloud) -> None:
+    group = Group(cloud, ZONAL)
+    group.patched({"autoHealingPolicies": [{"healthCheck": f"{cloud.url}projects/p/global/healthChecks/alive"}]})
+    shown = requests.get(group.url, headers={"Host": "elsewhere:1"}, timeout=10).json()["autoHealingPolicies"]
+    assert shown == [{"healthCheck": "http://elsewhere:1/compute/v1/projects/p/global/healthChecks/alive"}]
+
+
 def test_what_a_group_says_can_be_sent_back_whole(group: Group) -> None:
     before = group.get()
     after = group.patched(before | {"description": "x"})
@@ -157,6 +186,8 @@ def test_replacing_one_for_one_leaves_no_room_above_the_size(cloud: ComputeCloud
     with ComputeCloud([replace(ZONAL, replacement_method="RECREATE")]) as other:
         policy = Group(other, ZONAL).patched({"updatePolicy": {"type": "OPPORTUNISTIC"}})["updatePolicy"]
         assert (policy["replacementMethod"], policy["maxSurge"]["fixed"]) == ("RECREATE", 0)
+        policy = Group(other, ZONAL).patched({"updatePolicy": {"replacementMethod": "SUBSTITUTE"}})["updatePolicy"]
+        assert policy["maxSurge"]["fixed"] == 0, "nobody changed that"
 
 
 def test_lists_have_pages_once_a_patch_says_so(cloud: ComputeCloud) -> None:
@@ -183,6 +214,9 @@ def test_a_template_counts_for_what_is_made_from_then_on(cloud: ComputeCloud) ->
     until(running(cloud, 2), 30)
     made = {name: entry["version"]["instanceTemplate"] for name, entry in group.members().items()}
     assert made == {"hf-1": f"{templates}/g-template", "hf-2": f"{templates}/r-template"}
+    cloud.do(lambda: cloud.groups.preempt(["hf-1"]))
+    assert group.members()["hf-1"]["instanceStatus"] == "STOPPING"
+    assert group.members()["hf-1"]["version"]["instanceTemplate"] == f"{templates}/g-template"
     vms = {vm["name"]: vm for vm in requests.get(f"{group.url.rpartition('/instanceG')[0]}/instances").json()["items"]}
     assert [vms[name]["labels"] for name in sorted(vms)] == [{"team": "risk"}, {"team": "fx"}]
     assert vms["hf-2"]["machineType"].endswith("/n2-standard-8")

@@ -190,7 +190,30 @@ def test_an_autoscaler_is_in_the_aggregated_list_until_it_is_deleted(spec: MigSp
         service.close()
 
 
-# --- order ------------------------------------------------------------------------------------------------------------
+# --- filters and order ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["nam=hf-1", "metadata.owner eq x", "name=~hf", "name eq (?=hf)", "(" * 1000 + "name=x" + ")" * 1000],
+    ids=["no field", "no field of metadata", "no operator", "not RE2's", "a thousand parentheses"],
+)
+def test_a_filter_that_is_not_understood_is_400(api: Api, text: str) -> None:
+    for path in (f"projects/p/zones/{ZONE}/instances", "projects/p/aggregated/instances"):
+        answer = api.get(path, filter=text)
+        assert answer.status_code == 400, answer.text
+        assert "Invalid list filter expression" in answer.json()["error"]["message"]
+
+
+def test_a_body_that_is_nested_too_deep_is_400(cloud: ComputeCloud, api: Api) -> None:
+    answer = api.session.post(f"{cloud.url}{ZONAL.path}/createInstances", data="[" * 100_000, timeout=10)
+    assert answer.json()["error"]["errors"][0]["reason"] == "parseError"
+
+
+def test_a_filter_may_hold_the_urls_that_were_shown(api: Api) -> None:
+    zone = api.get(f"projects/p/zones/{ZONE}").json()
+    for text in (f'region="{zone["region"]}"', f"region eq {zone['region']}", r'region eq ".*\bus\-central1\b.*"'):
+        assert api.get("projects/p/zones", filter=text).json()["items"] == [zone], text
 
 
 def test_the_newest_comes_first_where_it_is_asked_for() -> None:
