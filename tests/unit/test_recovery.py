@@ -250,6 +250,13 @@ def test_an_answer_tells_its_machines(state: StateDir) -> None:
     assert written(state)[0] == {THIRD: (NO_TEMPLATE, 2)}
 
 
+def test_what_hf_was_told_is_used_where_no_other_file_is_left(state: StateDir) -> None:
+    lose(state, "intent", "memory", "status")
+    state.told.tell(THIRD, '{"status":"complete","machines":[{"name":"x"},{"name":"y"}]}')
+    apply(state, plan(state))
+    assert written(state)[0] == {THIRD: (NO_TEMPLATE, 2)}
+
+
 # --- several at once --------------------------------------------------------------------------------------------------
 
 
