@@ -240,11 +240,12 @@ def test_a_file_that_is_damaged_under_the_loop_is_written_again_at_once(site: Si
         assert len(store.read_all()) == 2
 
 
-def test_a_memory_made_again_goes_by_what_hf_was_told(site: Site) -> None:
-    told = site.poll()
+@pytest.mark.parametrize("cut", [False, True], ids=["status.json is lost as well", "status.json is cut"])
+def test_a_memory_made_again_goes_by_what_hf_was_told(site: Site, cut: bool) -> None:
+    told, status = site.poll(), Path(site.bench.state.status.path)
     del site.bench.place.machines[site.machines[0]]
-    for store in (site.bench.state.memory, site.bench.state.status):
-        Path(store.path).unlink()
+    Path(site.bench.state.memory.path).unlink()
+    status.write_bytes(status.read_bytes()[:50]) if cut else status.unlink()
     site.bench.restarted()
     assert site.lives() == site.machines[1:]
     assert site.poll() == told
