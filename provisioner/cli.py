@@ -8,19 +8,21 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_scripts.places import PlaceError, Places
 from provisioner import __version__, logs
 from provisioner.config import load
-from provisioner.durable import StateError
+from provisioner.durable import StateError, StateUnreadable
 from provisioner.problems import ConfigError
 from provisioner.settings import Settings
 from provisioner.store import StateDir
 
 if TYPE_CHECKING:
     from provisioner.model import Look
+    from provisioner.notes import Notes
     from provisioner.recovery import Recovery
 
 log = logging.getLogger(__name__)
@@ -148,12 +150,13 @@ def _add_mending(add: Add) -> None:
     recover = add(
         "recover",
         _recover,
-        "Show how lost state files would be made again, and do it with --apply; then, or when no file is wrong, "
-        "release the brake on orphans.",
+        "Show what is wrong with the state files, why the brake is latched, and what a release sets going: which "
+        "machines are deleted, and when, and which requests are cancelled. Changes nothing without a flag.",
     )
     _add_config(recover)
     _add_state(recover)
-    recover.add_argument("--apply", action="store_true", help="write what is shown")
+    recover.add_argument("--apply", action="store_true", help="write the files as shown; the brake stays as it is")
+    recover.add_argument("--release-brake", action="store_true", help="let the loop release the brake")
     _add_output(recover)
 
 
@@ -252,11 +255,11 @@ def _init(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from provisioner import inspection
+    from provisioner import overview
 
-    document = inspection.status(_state(options.state_dir))
-    _print(options, document, inspection.status_text)
-    return FINE if inspection.status_is_fine(document) else PROBLEM
+    document = overview.status(_state(options.state_dir))
+    _print(options, document, overview.status_text)
+    return FINE if overview.status_is_fine(document) else PROBLEM
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -336,16 +339,40 @@ def _trim(options: argparse.Namespace) -> int:
 
 
 def _recover(options: argparse.Namespace) -> int:
-    from provisioner import inspection, recovery
+    from provisioner import inspection, overview, recovery
 
     state = _state(options.state_dir)
     plan, looks = _recovery(options, state)
-    document = inspection.recovery_document(plan, looks)
-    document["applied"] = not plan.writes or options.apply
-    document["moved"] = recovery.apply(state, plan) if document["applied"] else ()
-    document["outcome"] = inspection.recovery_outcome(plan, applied=document["applied"])
+    memory = plan.files.memory if plan.files.fine("memory") else None
+    released = overview.released(state, memory, _notes(options, state), recovery.places(plan, looks))
+    document = inspection.recovery_document(plan, looks, released)
+    releases = options.release_brake and plan.releases(applied=options.apply)
+    document["moved"] = recovery.apply(state, plan) if options.apply else ()
+    document |= {"applied": options.apply, "released": releases}
+    document["outcome"] = recovery.outcome(plan, applied=options.apply, release=options.release_brake)
     _print(options, document, inspection.recovery_text)
-    return FINE if document["applied"] else PROBLEM
+    sys.stdout.flush()  # who releases the brake has been told what that sets going
+    if releases:
+        state.ask_recovery()
+    if options.output == "text":
+        print(f"  {document['outcome']}")
+    in_vain = options.release_brake and plan.keeps_brake(applied=options.apply)
+    looked = not (options.apply or options.release_brake)
+    return PROBLEM if in_vain or (looked and plan.wrong) else FINE
+
+
+def _notes(options: argparse.Namespace, state: StateDir) -> Notes:
+    """What the loop has left; where none has, the limits are those of the configuration, if it can be read."""
+    from provisioner.notes import Notes, read_notes, terms_of
+
+    try:
+        notes = read_notes(state)
+    except StateUnreadable:  # it must not keep anyone from looking at the files that matter
+        notes = Notes()
+    try:
+        return notes if notes.terms else replace(notes, terms=terms_of(_settings(options.config).limits()))
+    except (ConfigError, PlaceError):
+        return notes
 
 
 def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, Mapping[str, Look]]:

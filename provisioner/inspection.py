@@ -1,9 +1,8 @@
-"""What ``status``, ``plan``, ``check`` and ``recover`` say: documents first, text made from them. Touches nothing."""
+"""What ``plan``, ``trim``, ``check`` and ``recover`` say: documents first, text made from them. Touches nothing."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,150 +10,15 @@ from provisioner.backends import Backend, BackendError, Finding, Severity
 from provisioner.backends.pod_spec import read_pod_spec
 from provisioner.durable import StateMissing
 from provisioner.loop import LoopClock
-from provisioner.marks import UNSEEN
-from provisioner.model import Look, Memory, Plan, RequestStatus, Snapshot, Unobserved, Verdict
+from provisioner.model import Look, Plan, Snapshot, Unobserved
 from provisioner.names import RETURN_ID_PREFIX
+from provisioner.overview import Document, brake_lines
 from provisioner.recovery import Recovery
 from provisioner.settings import AnyPool, GkePool, Settings
-from provisioner.status import UNLISTED_AFTER
 from provisioner.store import StateDir
 
 LOOK_SECONDS = 30.0
 """How long ``plan`` tries to see a pool."""
-
-Document = Mapping[str, Any]
-
-
-# --- status -----------------------------------------------------------------------------------------------------------
-
-
-def status(state: StateDir) -> dict[str, Any]:
-    """What the state files hold. Raises StateError."""
-    intent = state.intent.read()
-    try:
-        memory: Memory | None = state.memory.read()
-    except StateMissing:
-        memory = None
-    document: dict[str, Any] = {
-        "state_directory": state.path,
-        "provisioner": intent.provisioner,
-        "generation": intent.generation,
-        "loop": {**state.loop_lock.holder(), "silent_seconds": state.heartbeat.silent_now()},
-        "requests": [],
-        "returns": [],
-        "stuck": [],
-        "memory_lost": memory is None and state.memory.existed(),
-        "brake": None,
-        "problems": state.notes.read(),
-        "unlisted": [],
-    }
-    if memory is not None:
-        document["requests"] = [_request(memory, id_) for id_ in memory.requests]
-        document["returns"] = [
-            {
-                "id": back.id,
-                "status": back.ended or RequestStatus.RUNNING,
-                "machines": len(back.names),
-                "settled": len(back.results),
-            }
-            for back in memory.returns.values()
-        ]
-        document["stuck"] = [
-            {"machine": slot.name, "pool": slot.pool}
-            for record in memory.requests.values()
-            for slot in record.slots.values()
-            if slot.stuck and not slot.gone
-        ]
-        document["pressure"] = [
-            {
-                "pool": pool,
-                "template": template,
-                "window": known.window,
-                "backing_off": known.level > 0,
-                "why": known.failure.text if known.failure else "",
-            }
-            for (pool, template), known in sorted(memory.pressures.items())
-        ]
-        document["brake"] = _brake(memory)
-        now = memory.time + max(0.0, time.time() - memory.time_wall)
-        document["unlisted"] = sorted(name for name, since in memory.unlisted.items() if now - since >= UNLISTED_AFTER)
-    known_ids = set(memory.requests) | set(memory.returns) if memory else set()
-    document["unread"] = sorted((set(intent.requests) | set(intent.returns)) - known_ids)
-    return document
-
-
-def _brake(memory: Memory) -> dict[str, Any] | None:
-    brake = memory.brake
-    return {"reason": brake.reason, "detail": brake.detail, "pool": brake.pool} if brake else None
-
-
-def _request(memory: Memory, id_: str) -> dict[str, Any]:
-    record = memory.requests[id_]
-    slots = record.slots.values()
-    return {
-        "id": id_,
-        "template": record.template,
-        "count": record.count,
-        "status": record.ended or RequestStatus.RUNNING,
-        "running": sum(slot.ran is not None and slot.verdict in (Verdict.OPEN, Verdict.SUCCEEDED) for slot in slots),
-        "slots": dict(Counter(str(slot.verdict) for slot in slots)),
-        "set_aside": [slot.name for slot in slots if slot.set_aside],
-    }
-
-
-def status_is_fine(document: Document) -> bool:
-    """Nothing here asks for a person."""
-    aside = any(request["set_aside"] for request in document["requests"])
-    unseen = any(note.startswith(UNSEEN) for notes in document["problems"].values() for note in notes)
-    return not (document["brake"] or document["memory_lost"] or document["stuck"] or aside or unseen)
-
-
-def status_text(document: Document) -> str:
-    """For a terminal."""
-    loop = document["loop"]
-    silent = loop.get("silent_seconds")
-    ran = "has never run" if silent is None else f"last ran {silent:.0f} s ago on {loop.get('host', '?')}"
-    lines = [
-        f"Provisioner {document['provisioner']} in {document['state_directory']}",
-        f"  loop {ran}, epoch {loop.get('epoch', 0)}; intent generation {document['generation']}",
-    ]
-    if document["memory_lost"]:
-        lines.append("  MEMORY LOST: memory.json is missing although it was written; see: provisioner recover")
-    if document["brake"]:
-        lines += [
-            f"  BRAKE {document['brake']['reason']}: {document['brake']['detail']}",
-            "  No orphan is deleted until you looked and ran: provisioner recover",
-        ]
-    lines += [_request_line(request) for request in document["requests"]]
-    lines += [
-        f"  return  {back['id']}: {back['status']}, {back['settled']} of {back['machines']} settled"
-        for back in document["returns"]
-    ]
-    lines += [
-        f"  STUCK {one['machine']} in pool {one['pool']}: still terminating long after its grace period; "
-        "see its node and its finalizers"
-        for one in document["stuck"]
-    ]
-    lines += [
-        f"  pool {known['pool']}, {known['template']}: window {known['window']}"
-        + (f", backing off: {known['why']}" if known["backing_off"] else "")
-        for known in document.get("pressure", ())
-    ]
-    lines += [f"  pool {pool}: {note}" for pool, notes in document["problems"].items() for note in notes]
-    lines += [f"  machine {name}: no list of HostFactory has named it for a day" for name in document["unlisted"]]
-    if document["unread"]:
-        lines.append(f"  not read by a loop yet: {', '.join(document['unread'])}")
-    return "\n".join(lines)
-
-
-def _request_line(request: Document) -> str:
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(request["slots"].items()))
-    aside = f"; SET ASIDE: {', '.join(request['set_aside'])}" if request["set_aside"] else ""
-    return (
-        f"  request {request['id']} ({request['template']}): {request['status']}, "
-        f"{request['running']} of {request['count']} running; slots: {verdicts or 'none'}{aside}"
-    )
-
 
 # --- plan -------------------------------------------------------------------------------------------------------------
 
@@ -252,9 +116,15 @@ def trim_text(document: Document) -> str:
 # --- recover ----------------------------------------------------------------------------------------------------------
 
 
-def recovery_document(plan: Recovery, looks: Mapping[str, Look]) -> dict[str, Any]:
-    """What is wrong with the state files and what would be written; ``looks`` as far as pools were looked at."""
-    memory, intent = plan.files.memory, plan.intent
+def recovery_document(plan: Recovery, looks: Mapping[str, Look], released: Document) -> dict[str, Any]:
+    """What is wrong with the state files, what would be written, and what a release of the brake sets going.
+
+    ``files``: fine, missing, unreadable or older, by kind. ``requests`` and ``returns``: written back; of a ``kept``
+    one only the machines are left. ``writes``: kinds of files written or moved aside. ``unknown``: machines without a
+    request. ``unseen``: pools. ``brake``, ``release_asked``, ``waiting`` and ``forgotten``: as of overview.released.
+    ``applied``, ``released``, ``moved`` (files) and ``outcome`` (a sentence): what this call did.
+    """
+    intent = plan.intent
     return {
         "files": {kind: str(condition) for kind, condition in plan.files.conditions.items()},
         "requests": [
@@ -267,22 +137,8 @@ def recovery_document(plan: Recovery, looks: Mapping[str, Look]) -> dict[str, An
         "writes": [*(["intent"] if intent else []), *plan.unreadable],
         "unknown": list(plan.unknown),
         "unseen": [pool for pool, seen in looks.items() if isinstance(seen, Unobserved)],
-        "brake": _brake(memory) if memory else None,
+        **released,
     }
-
-
-def recovery_outcome(plan: Recovery, *, applied: bool) -> str:
-    """What was done, and what to do next."""
-    if not applied:
-        return "Nothing was written. To write it: provisioner recover --apply"
-    if plan.releases:
-        return "The loop releases the brake with its next cycle."
-    if plan.files.fine("memory"):
-        return "No brake is latched; there is nothing to release."
-    return (
-        "The loop makes memory.json as soon as it has seen every pool. If it then latches the brake, "
-        "look at `provisioner status` and run this again."
-    )
 
 
 def recovery_text(document: Document) -> str:
@@ -296,13 +152,10 @@ def recovery_text(document: Document) -> str:
     lines += [f"  writes back return {back['id']}: {', '.join(back['machines'])}" for back in document["returns"]]
     lines += [f"  moves aside {kind}.json" for kind in document["writes"] if document["files"][kind] == "unreadable"]
     lines += [f"  pool {pool} cannot be seen" for pool in document["unseen"]]
-    lines += [
-        f"  machine {name} has no request: deleted as an orphan once the brake is released, unless HostFactory lists it"
-        for name in document["unknown"]
-    ]
-    if document["brake"]:
-        lines.append(f"  BRAKE {document['brake']['reason']}: {document['brake']['detail']}")
-    return "\n".join([*lines, f"  {document['outcome']}"])
+    lines += brake_lines(document)
+    if document["waiting"] or document["forgotten"]:
+        lines.append("  So it will be if no brake holds from now on, and HostFactory does not list the machine.")
+    return "\n".join(lines)
 
 
 # --- check ------------------------------------------------------------------------------------------------------------

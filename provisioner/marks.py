@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
 
 from provisioner.durable import (
     StateError,
@@ -146,25 +148,30 @@ class Inventory:
 
 
 class PoolNotes:
-    """``pools.json``: what people should know of each pool's place; the loop writes it when that changes."""
+    """``pools.json``: what people should know of loop and pools' places; the loop writes it when that changes.
+
+    What its sections mean: ``Notes`` in notes.py. Before there were others it held only what is now under ``pools``.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def write(self, notes: Mapping[str, Sequence[str]]) -> None:
-        """Replace them: sentences by pool. Not fsynced: a new loop writes them again."""
+    def write(self, notes: Mapping[str, Any]) -> None:
+        """Replace them. Not fsynced: a new loop writes them again."""
         replace(self.path, json.dumps(notes).encode(), durable=False)
 
-    def read(self) -> dict[str, list[str]]:
-        """The sentences by pool; none before a loop ran. Raises StateUnreadable."""
+    def read(self) -> dict[str, Any]:
+        """The sections by name; none before a loop ran. Raises StateUnreadable."""
         advice = "The loop writes it again when it starts."
         try:
             document = parse(self.path, read_whole(self.path, advice), advice)
         except StateMissing:
             return {}
-        if not isinstance(document, dict) or not all(isinstance(notes, list) for notes in document.values()):
+        if isinstance(document, dict) and all(isinstance(notes, list) for notes in document.values()):
+            document = {"pools": document}
+        if not isinstance(document, dict) or not isinstance(document.get("pools"), dict):
             raise StateUnreadable(f"{self.path}: expected lists of sentences by pool. {advice}")
-        return {str(pool): [str(note) for note in notes] for pool, notes in document.items()}
+        return document
 
 
 class Announced:
@@ -225,7 +232,15 @@ class Heartbeat:
         except OSError:
             return None
         finally:
-            discard(probe)
+            with suppress(OSError):  # where nothing can be made, nothing has to be removed
+                discard(probe)
+
+    def last(self) -> float | None:
+        """When it beat last, by the file system's clock: for people, never compared. None: never, or nobody can say."""
+        try:
+            return modified_at(self.path)
+        except OSError:
+            return None
 
     def age_against(self, path: str) -> float | None:
         """Seconds from the last heartbeat to the other file's modification; None when either cannot be looked at."""

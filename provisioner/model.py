@@ -113,7 +113,7 @@ class RequestStatus(StrEnum):
 
 
 class BrakeReason(StrEnum):
-    """Why nothing is deleted as an orphan until a person runs ``provisioner recover`` (law 6)."""
+    """Why nothing is deleted as an orphan until a person runs ``provisioner recover --release-brake`` (law 6)."""
 
     INTENT_OLDER = "intent_older"
     INTENT_LOST = "intent_lost"

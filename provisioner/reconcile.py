@@ -385,7 +385,7 @@ class Reconciler:
         if intent.generation < self._last.newest:
             raise StateError(
                 f"{self._state.path}: memory.json is lost or older than one written before, and so is intent.json: "
-                "nothing is done until a person runs `provisioner recover`."
+                "nothing is done until a person has looked (`provisioner recover`) and ran it with --apply."
             )
         self._missed = now if self._missed is None else self._missed
         snapshots = {
@@ -395,8 +395,9 @@ class Reconciler:
         }
         if missing := sorted(self.limits.pools.keys() - snapshots.keys()):
             raise StateError(
-                f"{self._state.path}: memory.json is lost and is made again as soon as every pool was seen; "
-                f"not seen yet: {', '.join(missing)}."
+                f"{self._state.path}: memory.json is lost or old, and is made again as soon as every pool was seen; "
+                f"until then nothing is planned. Not seen yet: {', '.join(missing)}. A pool that is gone for ever: "
+                "take it out of provisioner.yaml and start again; its machines then count as lost."
             )
         told = self._state.told.ids()
         heard = dict.fromkeys(self._state.seen.marks(), False) | dict.fromkeys(told, True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from provisioner.answers import Answer
 from provisioner.durable import StateMissing, StateUnreadable, pauses
-from provisioner.model import Intent, Memory, Request, ReturnRequest
+from provisioner.model import Intent, Look, Memory, Request, ReturnRequest, Snapshot
 from provisioner.names import NO_TEMPLATE, RETURN_ID_PREFIX, split_name
 from provisioner.store import IntentStore, MemoryStore, StateDir, StatusStore
 
@@ -45,6 +45,8 @@ class Files:
     answers: Mapping[str, Answer]
     newest: int
     """The newest generation of intent.json that anything knows of."""
+    memory_lost: bool
+    """memory.json is missing, and was there once."""
 
     def fine(self, kind: str) -> bool:
         """That file can be relied on."""
@@ -80,10 +82,27 @@ class Recovery:
         return self.intent is not None or bool(self.unreadable)
 
     @property
-    def releases(self) -> bool:
-        """The brake is to be released. A memory that is made again latches its own, which nobody has seen yet."""
+    def latched(self) -> bool:
+        """The brake is latched, or a loop is about to latch it for what is wrong with intent.
+
+        Not of a memory that will be made again: that latches its own brake, which nobody has seen yet.
+        """
         memory = self.files.memory if self.files.fine("memory") else None
         return memory is not None and (memory.brake is not None or self.intent is not None)
+
+    @property
+    def wrong(self) -> bool:
+        """There is something that a person has to look at."""
+        older = self.files.conditions["memory"] is Condition.OLDER
+        return self.writes or self.latched or older or self.files.memory_lost
+
+    def releases(self, *, applied: bool) -> bool:
+        """The brake may be released now: a release while files are wrong would last for a cycle."""
+        return self.latched and (applied or not self.writes)
+
+    def keeps_brake(self, *, applied: bool) -> bool:
+        """A release would be asked for in vain."""
+        return not self.releases(applied=applied) and (self.wrong or not self.files.fine("memory"))
 
 
 # --- what is there ----------------------------------------------------------------------------------------------------
@@ -111,7 +130,8 @@ def _read_files(state: StateDir) -> Files:
     newest = max(state.intent.known_generation(), memory.generation if memory else 0)
     if intent is not None and intent.generation < newest:
         conditions["intent"] = Condition.OLDER
-    return Files(conditions, intent, memory, {**(answers or {}), **state.told.answers()}, newest)
+    lost = conditions["memory"] is Condition.MISSING and state.memory.existed()
+    return Files(conditions, intent, memory, {**(answers or {}), **state.told.answers()}, newest, lost)
 
 
 def _read(file: IntentStore | MemoryStore | StatusStore, conditions: dict[str, Condition]) -> Any:
@@ -206,11 +226,51 @@ def _request_of(name: str, prefix: str) -> str:
     return parts[0] if parts else ""
 
 
+# --- what is said of it -----------------------------------------------------------------------------------------------
+
+
+REMADE = (
+    "the loop makes memory.json again as soon as it has seen every pool, and latches a brake that nobody has seen yet"
+)
+
+
+def places(plan: Recovery, looks: Mapping[str, Look]) -> Mapping[str, str]:
+    """In which pool each machine runs that belongs to no request, as far as pools were looked at."""
+    seen = [look for look in looks.values() if isinstance(look, Snapshot)]
+    return {name: look.pool for look in seen for name in plan.unknown if name in look.machines}
+
+
+def outcome(plan: Recovery, *, applied: bool, release: bool) -> str:
+    """What was done, and what to do next. ``applied``, ``release``: what the call asked for."""
+    written = "All that was to be written is written. " if plan.writes and applied else ""
+    if release and plan.keeps_brake(applied=applied):
+        return f"{written}The brake was not released: {_why_not(plan, applied=applied)}."
+    if plan.writes and not applied:
+        return "Nothing was written. To write it: provisioner recover --apply"
+    if release and plan.latched:
+        return f"{written}The loop releases the brake with its next cycle."
+    if plan.files.fine("memory") and plan.files.memory is not None and plan.files.memory.brake is not None:
+        return f"{written}The brake stays latched. To release it: provisioner recover --release-brake"
+    if plan.latched:
+        return f"{written}If a loop has latched the brake for that: provisioner recover --release-brake"
+    if plan.files.fine("memory"):
+        return "No brake is latched; there is nothing to release."
+    return f"{written}{REMADE[0].upper()}{REMADE[1:]}: look at `provisioner status` then."
+
+
+def _why_not(plan: Recovery, *, applied: bool) -> str:
+    if not plan.files.fine("memory"):
+        in_the_way = "memory" in plan.unreadable and not applied
+        return REMADE + ("; to make room for it: provisioner recover --apply" if in_the_way else "")
+    words = "files are wrong, for which it would latch again; write them as well"
+    return f"{words}: provisioner recover --apply --release-brake"
+
+
 # --- writing it -------------------------------------------------------------------------------------------------------
 
 
 def apply(state: StateDir, plan: Recovery) -> tuple[str, ...]:
-    """Write what is to be written, then let the loop release the brake; returns where the files went that made room.
+    """Write what is to be written; returns where the files went that made room. The brake stays as it is.
 
     Interrupted at any point, it can be run again. Raises StateError.
     """
@@ -221,8 +281,6 @@ def apply(state: StateDir, plan: Recovery) -> tuple[str, ...]:
             state.told.presume(id_)
         kept = state.intent.restore(plan.intent)
         moved += [kept] if kept else []
-    if plan.releases:
-        state.ask_recovery()
     return tuple(moved)
 
 

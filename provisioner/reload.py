@@ -42,6 +42,8 @@ class Configuration:
         self._environment = environment
         self.applied = applied
         self.judged = judged
+        self.refused = ""
+        """Why what the files say is not in force; empty when it is."""
         self._signature = self._sign()
         self.settings = self._started = load(path, environment)
 
@@ -56,6 +58,7 @@ class Configuration:
             self._check(settings, memory)
         except (ConfigError, ValueError, OSError) as error:
             log.error("New configuration refused, the one before stays in force", extra={"error": str(error)})
+            self.refused = str(error)
             self.judged(False)
             return limits
         self.settings = settings
@@ -64,6 +67,7 @@ class Configuration:
         if waiting := self._waiting(settings):
             log.warning("New settings are heeded only after another start", extra={"settings": ", ".join(waiting)})
         self.applied(new)
+        self.refused = ""
         self.judged(True)
         return new
 

@@ -6,15 +6,13 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from provisioner.durable import StateError
-from provisioner.marks import UNSEEN
 from provisioner.metrics import Metrics
 from provisioner.model import (
+    Brake,
     Limits,
-    Look,
     LossCause,
     Memory,
     Phase,
@@ -22,9 +20,11 @@ from provisioner.model import (
     RequestStatus,
     Slot,
     Snapshot,
+    Unobserved,
     Verdict,
 )
 from provisioner.names import NO_TEMPLATE, split_name
+from provisioner.notes import Notebook, longest_silence, utc
 from provisioner.reconcile import CycleReport
 from provisioner.server import Health
 from provisioner.status import unlisted
@@ -41,20 +41,33 @@ DESIRED = frozenset({Verdict.OPEN, Verdict.SUCCEEDED})
 class Reporter:
     """Called with each cycle's report, in the loop's thread; ``health`` and ``status`` in the server's."""
 
-    def __init__(self, metrics: Metrics, state: StateDir, *, limits: Limits, interval: float) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        state: StateDir,
+        *,
+        limits: Limits,
+        interval: float,
+        refused: Callable[[], str] = lambda: "",
+    ) -> None:
+        """``refused``: why the configuration in the files is not in force; empty when it is."""
         self._metrics = metrics
         self._state = state
         self.limits = limits
         self._seen: dict[str, Snapshot] = {}
         """The last complete snapshot of each pool: a pool that cannot be seen is not an empty one."""
-        self._alive_within = max(60.0, 12 * interval)
+        self._alive_within = longest_silence(interval)
         self._report: CycleReport | None = None
         self._memory: Memory | None = None
         self._complete = False
         self._began = self._ended = time.monotonic()
         self._logged = float("-inf")
         self._problem = ""
-        self._notes: Mapping[str, Sequence[str]] | None = None
+        self._failing: float | None = None
+        """Since when no cycle could do its work, by the monotonic clock."""
+        self._brake: Brake | None = None
+        """As it was logged."""
+        self._notebook = Notebook(state, interval, refused)
 
     def __call__(self, report: CycleReport) -> None:
         """Take in one cycle."""
@@ -62,22 +75,35 @@ class Reporter:
         self._complete = self._complete or (
             not report.problem and all(isinstance(look, Snapshot) for look in report.looks.values())
         )
+        if not report.problem:
+            self._failing = None
+        elif self._failing is None:
+            self._failing = self._ended
         self._measure(report)
         self._log(report)
-        self._note(report.looks)
+        self._log_brake(report)
+        self._notebook.take(report, self.limits, time.time())
         self._report = report
 
     # --- health and status ----------------------------------------------------------------------------------------
 
     def health(self) -> Health:
-        """Alive while cycles end; ready after the first complete one."""
-        if self._report is None:
+        """Alive while cycles end; ready once one was complete, and while the last one could do its work.
+
+        Who waits (for a pool that must be seen before memory.json can be made again, for a person who puts
+        intent.json back) is alive all the same: another start would see no more, and would begin to wait anew.
+        """
+        report = self._report
+        if report is None:
             return Health(True, False, "No cycle has ended yet: the loop starts, or stands by for another one.")
         silent = time.monotonic() - self._ended
         if silent > self._alive_within:
             return Health(False, self._complete, f"No cycle has ended for {silent:.0f} s.")
+        if report.problem and self._failing is not None:
+            words = f"Nothing has been planned for {time.monotonic() - self._failing:.0f} s: {report.problem}"
+            return Health(True, False, words + _blind(report))
         if not self._complete:
-            return Health(True, False, "No cycle has seen every pool yet.")
+            return Health(True, False, "No cycle has seen every pool yet." + _blind(report))
         return Health(True, True, f"The last cycle ended {silent:.1f} s ago.")
 
     def status(self) -> Mapping[str, Any]:
@@ -180,19 +206,6 @@ class Reporter:
                 sizes[os.path.basename(store.path)] = signature[2]
         return sizes
 
-    # --- notes for people ---------------------------------------------------------------------------------------------
-
-    def _note(self, looks: Mapping[str, Look]) -> None:
-        """What is wrong with the pools' places, where ``provisioner status`` finds it."""
-        notes = {name: _notes_of(look) for name, look in looks.items() if _notes_of(look)}
-        if notes == self._notes:
-            return
-        try:
-            self._state.notes.write(notes)
-            self._notes = notes
-        except StateError as error:
-            log.warning("Notes on pools were not written", extra={"error": str(error)})
-
     # --- log ------------------------------------------------------------------------------------------------------
 
     def _log(self, report: CycleReport) -> None:
@@ -222,9 +235,31 @@ class Reporter:
             },
         )
 
+    def _log_brake(self, report: CycleReport) -> None:
+        """Once when it latches, or holds at the start, and once when it is released."""
+        if report.memory is None or report.memory.brake == self._brake:
+            return
+        before, brake = self._brake, report.memory.brake
+        self._brake = brake
+        if brake is None:
+            log.info("Brake released", extra={"reason": str(before.reason) if before else ""})
+            return
+        log.error(
+            "Brake latched: no orphan is deleted until a person has looked and ran provisioner recover --release-brake",
+            extra={
+                "reason": str(brake.reason),
+                "detail": brake.detail,
+                "pool": brake.pool,
+                "since": utc(time.time() - (report.now - brake.since)),
+                "orphans": len(report.memory.orphans),
+            },
+        )
 
-def _notes_of(look: Look) -> Sequence[str]:
-    return look.problems if isinstance(look, Snapshot) else (UNSEEN + look.failure.text,)
+
+def _blind(report: CycleReport) -> str:
+    """Which pools cannot be seen, and why: sentences that follow another."""
+    unseen = {name: look.failure.text for name, look in report.looks.items() if isinstance(look, Unobserved)}
+    return "".join(f" Pool {name} cannot be seen: {text}" for name, text in unseen.items())
 
 
 def _windows(memory: Memory, limits: Limits) -> Mapping[str, int]:

@@ -193,7 +193,13 @@ class Service:
         backends: Mapping[str, Backend] = {
             name: MeasuredBackend(backend, metrics) for name, backend in self._backends.items()
         }
-        reporter = Reporter(metrics, self._state, limits=limits, interval=pace.interval_seconds)
+        reporter = Reporter(
+            metrics,
+            self._state,
+            limits=limits,
+            interval=pace.interval_seconds,
+            refused=lambda: configuration.refused,
+        )
 
         def applied(new: Limits) -> None:
             metrics.configure(new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,3 +64,18 @@ def small_site(directory: Path) -> Site:
         settings={"id": "demo", "pools": pools},
         templates=[template("Mixed", pools=["gke-main", "mig-a"])],
     )
+
+
+EXAMPLE = Path(__file__).parent.parent / "config" / "demoinst"
+
+
+def example_site(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The example's provider instance below ``directory``, as HF's environment names its directories."""
+    shutil.copytree(EXAMPLE, directory / "conf")
+    (directory / "work").mkdir()
+    for name in ("HF_TOP", "HF_CONFDIR", "HF_WORKDIR", "PRO_CONF_DIR", "PRO_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_PROVIDER_NAME", "demoinst")
+    monkeypatch.setenv("HF_PROVIDER_CONFDIR", str(directory / "conf"))
+    monkeypatch.setenv("HF_PROVIDER_WORKDIR", str(directory / "work"))
+    return directory

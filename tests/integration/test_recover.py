@@ -68,6 +68,9 @@ def test_lost_files_cost_no_machine_and_the_grid_goes_on() -> None:
         assert shown["requests"] == [{"id": first, "template": "GkePod", "count": 5, "kept": False}]
         assert not (grid.state / "intent.json").exists()
         assert recover(grid, "--apply")[0] == 0
+        code, shown = recover(grid)
+        assert (code, shown["brake"]["reason"], shown["writes"]) == (1, "intent_lost", []), "a person releases it"
+        assert recover(grid, "--release-brake")[0] == 0
         until(lambda: brake(grid) is None, 20, what="the brake is released")
         second = grid.hf.request("GkePod", 2)
         machines += complete(grid, second)
@@ -85,7 +88,9 @@ def test_lost_files_cost_no_machine_and_the_grid_goes_on() -> None:
         assert complete(grid, first) + complete(grid, second) == machines
         assert names(grid) == set(machines)
         assert grid.hf.reclaimed(machines) == {}
-        assert recover(grid)[0] == 0
+        assert recover(grid)[0] == 1
+        assert brake(grid) == "memory_lost", "looking releases nothing"
+        assert recover(grid, "--release-brake")[0] == 0
         until(lambda: brake(grid) is None, 20, what="the brake is released")
 
         back = grid.hf.give_back(machines)
@@ -103,10 +108,10 @@ def hf(tmp_path: Path) -> Iterator[Grid]:
         yield grid
 
 
-def recover_together(hf: Grid) -> list[dict[str, Any]]:
+def recover_together(hf: Grid, *flags: str) -> list[dict[str, Any]]:
     """Documents of two commands that run at the same time; both end well."""
     environment = {**os.environ, **hf.environment, "KUBECONFIG": str(hf.simulator.kubeconfig)}
-    command = [sys.executable, "-m", "provisioner", "recover", "--apply", "-o", "json"]
+    command = [sys.executable, "-m", "provisioner", "recover", *flags, "-o", "json"]
     both = [
         subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
@@ -122,7 +127,7 @@ def test_two_at_once_beside_a_running_loop_lose_and_double_nothing(hf: Grid) -> 
         wanted = hf.state.intent.read()
         (hf.work / "intent.json").unlink()
         until(lambda: (held := hf.state.memory.read().brake) and held.reason == "intent_lost", 20, what="the brake")
-        recover_together(hf)
+        recover_together(hf, "--apply", "--release-brake")
         until(lambda: hf.state.memory.read().brake is None, 20, what="the brake is released")
         found = hf.state.intent.read()
         assert {id_: request.count for id_, request in found.requests.items()} == {
@@ -140,14 +145,14 @@ def test_two_at_once_without_a_loop_move_each_file_once_and_keep_every_machine(h
     hf.stop_loop()
     (hf.work / "intent.json").unlink()
     (hf.work / "memory.json").write_text("{")
-    recover_together(hf)
+    recover_together(hf, "--apply")
     assert list(hf.state.intent.read().requests) == [request]
     assert len(list(hf.work.glob("memory.json.aside-*"))) == 1
     hf.start_loop()
     until(
         lambda: hf.state.memory.exists() and hf.state.memory.read().brake, 30, what="memory is made, the brake latched"
     )
-    recover_together(hf)
+    recover_together(hf, "--release-brake")
     until(lambda: hf.state.memory.read().brake is None, 20, what="the brake is released")
     assert hf.cloud("running") == sorted(machines)
     assert hf.status(request)[0]["status"] == "complete"

@@ -484,7 +484,7 @@ class Story:
         self.life.reconciler.limits = self.limits
 
     def recover(self) -> None:
-        """A person has looked and runs `provisioner recover --apply`."""
+        """A person has looked and runs `provisioner recover --apply --release-brake`."""
         try:
             files = recovery.read_files(self.hf)
         except StateMissing:  # nothing is left of anything: `provisioner init`
@@ -493,7 +493,10 @@ class Story:
         looks = self._look(self.life)
         if all(isinstance(look, Snapshot) for look in looks.values()):
             names = [name for look in looks.values() if isinstance(look, Snapshot) for name in look.machines]
-            recovery.apply(self.hf, recovery.recovery(files, names, PREFIX, PROVISIONER))
+            plan = recovery.recovery(files, names, PREFIX, PROVISIONER)
+            recovery.apply(self.hf, plan)
+            if plan.releases(applied=True):
+                self.hf.ask_recovery()
             self.judge.too_many = False
             self.judge.accepted = set(self.judge.orphans)
 
