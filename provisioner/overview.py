@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from provisioner.durable import StateMissing
+from provisioner.durable import StateMissing, StateUnreadable
 from provisioner.marks import UNSEEN
-from provisioner.model import Memory, RequestStatus, Verdict
+from provisioner.model import Intent, Memory, RequestStatus, Verdict
 from provisioner.notes import Notes, Trouble, read_notes, utc
 from provisioner.release import Calls, Waiting, forgotten, owned, waiting
 from provisioner.status import UNLISTED_AFTER
@@ -23,26 +23,26 @@ Document = Mapping[str, Any]
 
 
 def status(state: StateDir) -> dict[str, Any]:
-    """What the state files hold. Raises StateError.
+    """What the state files hold. Raises StateError, also where nothing was ever written.
 
     ``loop``: who signed last, ``last_beat``, ``silent_seconds`` and ``running`` (of both, None: nobody can say).
-    ``intent_older``, ``memory_lost``, ``memory_older``, ``memory_alone``: what is the matter with these files.
-    ``nothing_planned`` and ``configuration_refused``: ``since`` and ``text``, or None. ``paused``: pools. ``refused``:
-    pools that take no create or delete until a person mends something. ``brake``, ``waiting`` and ``forgotten``: as of
-    ``released``. ``problems``: sentences by pool. Times are UTC.
+    ``files``: of intent and memory the ``condition`` (fine, new, missing, unreadable, older or alone: without its lock
+    file) and, unless it is fine, a ``text``. ``nothing_planned`` and ``configuration_refused``: ``since`` and ``text``,
+    or None. ``paused``: pools. ``refused``: pools that take no create or delete until a person mends something.
+    ``brake``, ``release_asked``, ``waiting`` and ``forgotten``: as of ``released``. ``problems``: sentences by pool.
+    Times are UTC.
     """
-    memory = _memory(state)  # before intent: what it has read must not be what scripts wrote in between
-    intent, newest = state.intent.read_newest()
+    memory, memory_file = _memory(state)  # before intent: what it has read must not be what scripts wrote in between
+    intent, intent_file = _intent(state, memory)
     notes = read_notes(state)
+    owner = intent or memory
     document: dict[str, Any] = {
         "state_directory": state.path,
-        "provisioner": intent.provisioner,
-        "generation": intent.generation,
+        "provisioner": owner.provisioner if owner else "",
+        "generation": owner.generation if owner else 0,
         "loop": _loop(state, notes),
-        "intent_older": intent.generation < max(newest, memory.generation if memory else 0),
-        "memory_lost": memory is None and state.memory.existed(),
-        "memory_older": memory is not None and state.memory.is_older(),
-        "memory_alone": memory is not None and state.memory.stands_alone(),
+        "files": {"intent": intent_file, "memory": memory_file},
+        "memory_lost": memory_file["condition"] == "missing",
         "nothing_planned": _trouble(notes.problem),
         "configuration_refused": _trouble(notes.configuration),
         "paused": list(notes.paused),
@@ -52,15 +52,45 @@ def status(state: StateDir) -> dict[str, Any]:
         **(_held(memory) if memory else {"requests": [], "returns": [], "stuck": [], "unlisted": []}),
     }
     known_ids = set(memory.requests) | set(memory.returns) if memory else set()
-    document["unread"] = sorted((set(intent.requests) | set(intent.returns)) - known_ids)
+    read_ids = set(intent.requests) | set(intent.returns) if intent else set()
+    document["unread"] = sorted(read_ids - known_ids)
     return document
 
 
-def _memory(state: StateDir) -> Memory | None:
+def _memory(state: StateDir) -> tuple[Memory | None, Document]:
     try:
-        return state.memory.read()
+        memory = state.memory.read()
+        older = state.memory.is_older()
     except StateMissing:
-        return None
+        if state.memory.existed():
+            return None, _file("missing", "MEMORY LOST: memory.json is missing although it was written")
+        return None, _file("new", "No loop has made memory.json yet.")
+    except StateUnreadable as error:
+        return None, _file("unreadable", f"MEMORY UNREADABLE: {error}")
+    if older:
+        return memory, _file("older", "MEMORY OLD: memory.json is an old copy: a later one had been written")
+    if state.memory.stands_alone():
+        words = "MEMORY ALONE: memory.json stands without its lock file, so it may be an old copy"
+        return memory, _file("alone", words)
+    return memory, _file("fine")
+
+
+def _intent(state: StateDir, memory: Memory | None) -> tuple[Intent | None, Document]:
+    try:
+        intent, newest = state.intent.read_newest()
+    except StateMissing:
+        if memory is None and not (state.memory.existed() or state.intent.existed()):
+            raise
+        return None, _file("missing", "INTENT LOST: intent.json is missing although it was written")
+    except StateUnreadable as error:
+        return None, _file("unreadable", f"INTENT UNREADABLE: {error}")
+    if intent.generation < max(newest, memory.generation if memory else 0):
+        return intent, _file("older", "INTENT OLD: intent.json is an old copy: a later one had been written")
+    return intent, _file("fine")
+
+
+def _file(condition: str, text: str = "") -> Document:
+    return {"condition": condition, "text": text}
 
 
 def _loop(state: StateDir, notes: Notes) -> dict[str, Any]:
@@ -245,15 +275,9 @@ def _alarms(document: Document) -> Iterator[str]:
 
 
 def _file_alarms(document: Document) -> Iterator[str]:
-    what = "see what it would write: provisioner recover"
-    if document["intent_older"]:
-        yield f"INTENT OLD: intent.json is an old copy: a later one had been written; {what}"
-    if document["memory_lost"]:
-        yield "MEMORY LOST: memory.json is missing although it was written; see: provisioner recover"
-    if document["memory_older"]:
-        yield "MEMORY OLD: memory.json is an old copy: a later one had been written; a loop that starts makes it again"
-    if document["memory_alone"]:
-        yield "MEMORY ALONE: memory.json stands without its lock file: it may be an old copy; see: provisioner recover"
+    for file in document["files"].values():
+        if file["condition"] not in ("fine", "new"):
+            yield f"{file['text']}; what can be done: provisioner recover"
 
 
 def _indented(text: str) -> str:

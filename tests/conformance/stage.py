@@ -143,10 +143,15 @@ class Instance(HostFactory):
         path = self.work / "heartbeat"
         return path.stat().st_mtime_ns if path.exists() else 0
 
+    @property
+    def url(self) -> str:
+        """Where the loop answers."""
+        assert self._service is not None
+        return self._service.server.url
+
     def metric(self, name: str) -> float:
         """A metric's sum over its labels, as Prometheus is told."""
-        assert self._service is not None
-        families = text_string_to_metric_families(requests.get(f"{self._service.server.url}/metrics", timeout=10).text)
+        families = text_string_to_metric_families(requests.get(f"{self.url}/metrics", timeout=10).text)
         return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 
     # --- the cloud ----------------------------------------------------------------------------------------------------
@@ -240,7 +245,7 @@ class Grid(Instance):
             "pools": {"gke-main": own | dict(case.pool)},
             **case.settings,
         }
-        self._settings = settings
+        self.settings = settings
         self.configure()
         if case.loop:
             self.start_loop()
@@ -249,7 +254,7 @@ class Grid(Instance):
         """Another provisioner.yaml: the case's, with these settings; put in place at once as a careful editor does."""
         file = self.conf / "provisioner.yaml"
         aside = file.with_suffix(".new")
-        aside.write_text(yaml.safe_dump(self._settings | settings))
+        aside.write_text(yaml.safe_dump(self.settings | settings))
         aside.replace(file)
 
 

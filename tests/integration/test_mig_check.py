@@ -14,6 +14,7 @@ import requests
 
 from provisioner.backends import BackendError
 from provisioner.cli import run
+from provisioner.notes import read_notes
 from provisioner.reload import Configuration
 from provisioner.service import Service
 from provisioner.simulator.compute_settings import MigSpec
@@ -187,7 +188,7 @@ def test_a_loop_whose_group_is_missing_says_so_wherever_people_look(tmp_path: Pa
     with (tmp_path / "log").open("w") as log:
         loop = subprocess.Popen([*provisioner, "run", *place], stderr=log)
     try:
-        until(lambda: words in "".join(StateDir(state).notes.read().get("a", ())), 20, what="a note on the pool")
+        until(lambda: words in "".join(read_notes(StateDir(state)).pools.get("a", ())), 20, what="a note on the pool")
         logged = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
         (url,) = (entry["metrics"] for entry in logged if "metrics" in entry)
         metrics = requests.get(url, timeout=10).text

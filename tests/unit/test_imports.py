@@ -24,7 +24,7 @@ PURE = {
     f"provisioner.{name}"
     for name in (
         *("plan", "draft", "notices", "reflect", "demand", "returns", "remains", "housekeeping", "claims", "remember"),
-        *("moves", "pressure", "status", "rebuild", "model", "names", "answers"),
+        *("moves", "pressure", "status", "rebuild", "release", "model", "names", "answers"),
     )
 }
 CYCLE = {f"provisioner.{name}" for name in ("reconcile", "acting", "loop")}
@@ -32,7 +32,10 @@ BACKENDS = {name for name in MODULES if name.startswith("provisioner.backends")}
 SETTINGS = {f"provisioner.{name}" for name in ("settings", "config", "templates", "problems")}
 CORE = STORE | PURE | CYCLE | BACKENDS
 SIMULATOR = {name for name in MODULES if name.startswith("provisioner.simulator")}
-TOP = {f"provisioner.{name}" for name in ("cli", "server", "metrics", "reporting", "service", "demo", "playground")}
+TOP = {
+    f"provisioner.{name}"
+    for name in ("cli", "server", "metrics", "reporting", "notes", "overview", "service", "demo", "playground")
+}
 
 
 def imported(module: str, *, lazy: bool = True) -> set[str]:

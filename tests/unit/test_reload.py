@@ -92,8 +92,10 @@ def test_a_mistake_is_refused_whole_until_it_is_mended(site: Site) -> None:
     limits = site.configuration.refresh(site.limits, None)
     assert limits is site.limits
     assert limits.orphan_cap_per_hour == 20
+    assert "nonsense: unknown setting" in site.configuration.refused
     site.change("\nnonsense: 1", "")
     assert site.configuration.refresh(limits, None).orphan_cap_per_hour == 1
+    assert site.configuration.refused == ""
     assert site.judged == [False, True]
     assert len(site.applied) == 1
 

@@ -325,21 +325,6 @@ def test_a_problem_is_logged_when_it_begins_and_not_with_each_cycle(
     assert [entry.message for entry in caplog.records if entry.levelname == "ERROR"] == ["Cycle failed"] * 2
 
 
-# --- notes ------------------------------------------------------------------------------------------------------------
-
-
-def test_what_is_wrong_with_pools_is_where_status_finds_it(metrics: Metrics, tmp_path: Path) -> None:
-    state = StateDir(tmp_path)
-    reporter = Reporter(metrics, state, limits=LIMITS, interval=5.0)
-    reporter(report(memory(), replace(LOOK, problems=("someone else shrinks the group",)), BLIND))
-    assert state.notes.read() == {"pool": ["someone else shrinks the group"], "spare": ["cannot be seen: slow"]}
-    written = (tmp_path / "pools.json").stat().st_ino
-    reporter(report(memory(), replace(LOOK, problems=("someone else shrinks the group",)), BLIND))
-    assert (tmp_path / "pools.json").stat().st_ino == written, "it is written when it changes"
-    reporter(report(memory(), LOOK))
-    assert state.notes.read() == {}
-
-
 # --- health -----------------------------------------------------------------------------------------------------------
 
 LOOK = snapshot("pool", {})
@@ -359,6 +344,60 @@ def test_ready(reporter: Reporter, reports: list[CycleReport], ready: bool) -> N
         reporter(one)
 
     assert (reporter.health().alive, reporter.health().ready) == (True, ready)
+
+
+def test_who_cannot_plan_is_alive_and_not_ready_and_says_since_when_and_why(
+    reporter: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another start would see no more than this one."""
+    reporter(report(memory(), LOOK))
+    held = replace(report(None, LOOK, BLIND), problem="memory.json is lost. Not seen yet: spare.")
+    began = time.monotonic()
+    monkeypatch.setattr("time.monotonic", lambda: began + 10)
+    reporter(held)
+    monkeypatch.setattr("time.monotonic", lambda: began + 40)
+    reporter(held)
+    health = reporter.health()
+    assert (health.alive, health.ready) == (True, False)
+    words = "Nothing has been planned for 30 s: memory.json is lost. Not seen yet: spare."
+    assert health.detail == f"{words} Pool spare cannot be seen: slow"
+    reporter(report(memory(), LOOK))
+    assert reporter.health().ready
+    monkeypatch.setattr("time.monotonic", lambda: began + 50)
+    reporter(held)
+    assert reporter.health().detail.startswith("Nothing has been planned for 0 s: ")
+
+
+def test_a_brake_is_logged_once_when_it_latches_and_once_when_it_is_released(
+    reporter: Reporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    latched = replace(
+        memory(),
+        brake=Brake(BrakeReason.TOO_MANY_ORPHANS, NOW - 50, "8 of 9 machines have no request.", "pool"),
+        orphans={"hf-a": 1.0, "hf-b": 2.0},
+    )
+    for held in (memory(), latched, replace(latched, orphans={}), memory(), memory(), latched):
+        reporter(report(held))
+    told = [record for record in caplog.records if "rake" in record.message]
+    assert [record.levelname for record in told] == ["ERROR", "INFO", "ERROR"]
+    facts = {name: vars(told[0])[name] for name in ("reason", "detail", "pool", "since", "orphans")}
+    assert facts == {
+        "reason": "too_many_orphans",
+        "detail": "8 of 9 machines have no request.",
+        "pool": "pool",
+        "since": "1970-01-12T13:49:10Z",
+        "orphans": 2,
+    }
+    assert "provisioner recover --release-brake" in told[0].message
+
+
+def test_a_brake_that_latches_in_a_cycle_that_cannot_plan_is_logged(
+    reporter: Reporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = replace(memory(), brake=Brake(BrakeReason.INTENT_LOST, NOW, "intent.json is missing."))
+    reporter(replace(report(held), problem="intent.json is missing"))
+    assert [record for record in caplog.records if record.message.startswith("Brake latched")]
 
 
 def test_a_loop_that_stands_still_is_not_alive(reporter: Reporter, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -421,11 +421,24 @@ def test_the_last_inventory_wins(tmp_path: Path) -> None:
 def test_notes_on_pools_are_read_as_written(tmp_path: Path) -> None:
     notes = PoolNotes(str(tmp_path / "pools.json"))
     assert notes.read() == {}
-    notes.write({"a": ("one", "two")})
-    assert notes.read() == {"a": ["one", "two"]}
-    (tmp_path / "pools.json").write_text('{"a": 3}')
+    notes.write({"pools": {"a": ("one", "two")}, "paused": ("b",)})
+    assert notes.read() == {"pools": {"a": ["one", "two"]}, "paused": ["b"]}
+
+
+@pytest.mark.parametrize(
+    "before", [{}, {"a": ["one", "two"]}, {"pools": ["one"]}], ids=["none", "one pool", "its name"]
+)
+def test_notes_that_are_only_sentences_by_pool_are_read_as_such(tmp_path: Path, before: dict[str, list[str]]) -> None:
+    notes = PoolNotes(str(tmp_path / "pools.json"))
+    (tmp_path / "pools.json").write_text(json.dumps(before))
+    assert notes.read() == {"pools": before}
+
+
+@pytest.mark.parametrize("content", ['{"a": 3}', "[]", '{"pools": 3}'])
+def test_damaged_notes_are_no_notes(tmp_path: Path, content: str) -> None:
+    (tmp_path / "pools.json").write_text(content)
     with pytest.raises(StateUnreadable, match="sentences by pool"):
-        notes.read()
+        PoolNotes(str(tmp_path / "pools.json")).read()
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"names": "a"}', '{"names": [1]}'])

@@ -1,0 +1,170 @@
+"""What the loop leaves for people: since when, until when, and only when it changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provisioner.acting import Results
+from provisioner.model import (
+    Create,
+    Delete,
+    DeleteReason,
+    ErrorClass,
+    Failure,
+    Look,
+    Memory,
+    Outcome,
+    Pressure,
+)
+from provisioner.notes import Notebook, Notes, Trouble, read_notes
+from provisioner.reconcile import CycleReport
+from provisioner.store import StateDir
+from tests.unit.core import NOW, TEMPLATE, limits, machine, memory, name, pool, snapshot, unobserved
+
+LIMITS = limits()
+DENIED = Failure(ErrorClass.DENIED, "pods is forbidden")
+SEEN = snapshot(machine(0), machine(1))
+
+
+class Desk:
+    """A notebook, one cycle a second, and what it has left."""
+
+    def __init__(self, path: Path) -> None:
+        self.state = StateDir(path)
+        self.refused = ""
+        self.limits = LIMITS
+        self.wall = 100.0
+        self.notebook = Notebook(self.state, 5.0, lambda: self.refused)
+
+    def cycle(
+        self, *looks: Look, held: Memory | None = None, problem: str = "", outcomes: tuple[Outcome, ...] = ()
+    ) -> Notes:
+        """What stands in the file after another cycle."""
+        results = (Results("a", outcomes, ()),) if outcomes else ()
+        seen = {look.pool: look for look in looks}
+        report = CycleReport(1, NOW, 0.1, seen, held, None, {}, results, problem=problem)
+        self.wall += 1.0
+        self.notebook.take(report, self.limits, self.wall)
+        return read_notes(self.state)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def delete(number: int, failure: Failure | None = None) -> Outcome:
+    return Outcome(Delete(name(number), "a", DeleteReason.RETURNED), failure)
+
+
+def create(failure: Failure | None = None) -> Outcome:
+    return Outcome(Create(name(0), "a", TEMPLATE, "aaaaaaaaaa"), failure)
+
+
+def refusing(**changes: object) -> Memory:
+    """What a refused create leaves in memory."""
+    known = replace(Pressure(window=1, level=1, probing=True, failure=DENIED), **changes)  # type: ignore[arg-type]
+    return memory(pressures={("a", TEMPLATE): known})
+
+
+def test_what_is_wrong_with_pools_is_left_once(desk: Desk) -> None:
+    troubled = replace(SEEN, problems=("someone else shrinks the group",))
+    blind = unobserved("b")
+    notes = desk.cycle(troubled, blind)
+    assert notes.pools == {"a": ["someone else shrinks the group"], "b": [f"cannot be seen: {blind.failure.text}"]}
+    written = Path(desk.state.notes.path).stat().st_ino
+    desk.cycle(troubled, blind)
+    assert Path(desk.state.notes.path).stat().st_ino == written, "it is written when it changes"
+    assert desk.cycle(SEEN).pools == {}
+
+
+def test_a_problem_lasts_until_a_cycle_could_plan_also_in_other_words(desk: Desk) -> None:
+    assert desk.cycle().problem is None
+    assert desk.cycle(problem="not seen yet: a, b").problem == Trouble(102.0, "not seen yet: a, b")
+    assert desk.cycle(problem="not seen yet: b").problem == Trouble(102.0, "not seen yet: b")
+    assert desk.cycle().problem is None
+    assert desk.cycle(problem="not seen yet: b").problem == Trouble(105.0, "not seen yet: b")
+
+
+def test_a_refused_configuration_lasts_until_it_is_in_force(desk: Desk) -> None:
+    desk.refused = "nonsense: unknown setting"
+    assert desk.cycle().configuration == Trouble(101.0, "nonsense: unknown setting")
+    assert desk.cycle().configuration == Trouble(101.0, "nonsense: unknown setting")
+    desk.refused = ""
+    assert desk.cycle().configuration is None
+
+
+def test_paused_pools_are_named(desk: Desk) -> None:
+    desk.limits = limits(pool("a"), pool("b", paused=True))
+    assert desk.cycle().paused == ["b"]
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def refused(notes: Notes) -> list[tuple[str, str, float]]:
+    return [(one.operation, one.template, one.since) for one in notes.refused]
+
+
+def test_creates_count_as_refused_while_the_last_one_was(desk: Desk) -> None:
+    assert refused(desk.cycle(held=refusing())) == [("create", TEMPLATE, 101.0)]
+    assert refused(desk.cycle(held=refusing(level=2))) == [("create", TEMPLATE, 101.0)]
+    assert refused(desk.cycle(held=memory())) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"failure": Failure(ErrorClass.STOCKOUT, "none left")}, id="it passes by itself"),
+        pytest.param({"level": 0}, id="a later one was taken"),
+        pytest.param({"boot": True}, id="the create was taken, and its machine failed"),
+    ],
+)
+def test_what_another_try_may_mend_is_no_refusal(desk: Desk, changes: dict[str, object]) -> None:
+    assert refused(desk.cycle(held=refusing(**changes))) == []
+
+
+def test_of_a_pool_that_no_template_names_any_more_no_refusal_is_told(desk: Desk) -> None:
+    desk.limits = limits(pool("b"))
+    assert refused(desk.cycle(held=refusing())) == []
+
+
+def test_a_pool_refuses_deletes_until_it_takes_one(desk: Desk) -> None:
+    assert refused(desk.cycle(SEEN, outcomes=(delete(0, DENIED),))) == [("delete", "", 101.0)]
+    assert refused(desk.cycle(SEEN, outcomes=(delete(1, DENIED),))) == [("delete", "", 101.0)]
+    assert refused(desk.cycle(SEEN, outcomes=(create(),))) == [("delete", "", 101.0)], (
+        "a create tells nothing of deletes"
+    )
+    assert refused(desk.cycle(SEEN, outcomes=(delete(0, DENIED), delete(1)))) == []
+
+
+def test_no_delete_is_refused_of_machines_that_are_gone(desk: Desk) -> None:
+    desk.cycle(SEEN, outcomes=(delete(0, DENIED), delete(1, DENIED)))
+    assert refused(desk.cycle(unobserved("a"))), "a failed look is no empty one"
+    assert refused(desk.cycle(snapshot(machine(1))))
+    assert refused(desk.cycle(snapshot())) == []
+
+
+def test_a_delete_that_failed_otherwise_is_no_refusal(desk: Desk) -> None:
+    assert refused(desk.cycle(SEEN, outcomes=(delete(0, Failure(ErrorClass.TIMEOUT, "slow")),))) == []
+
+
+# --- orphans ----------------------------------------------------------------------------------------------------------
+
+
+def test_orphans_are_left_with_their_pools_also_while_a_pool_cannot_be_seen(desk: Desk) -> None:
+    held = memory(orphans={name(0): 0.0, name(1): 0.0, name(7): 0.0})
+    there = snapshot(machine(1), pool="b")
+    assert desk.cycle(snapshot(machine(0)), there, held=held).orphans == {"a": [name(0)], "b": [name(1)]}
+    assert desk.cycle(unobserved("a"), there, held=held).orphans == {"a": [name(0)], "b": [name(1)]}
+    assert desk.cycle(SEEN, there, held=memory()).orphans == {}
+
+
+def test_the_limits_by_which_orphans_go_are_left(desk: Desk) -> None:
+    desk.limits = replace(LIMITS, orphan_cap_per_hour=3, delete_unlisted_after=None)
+    found = desk.cycle().limits
+    assert found is not None
+    assert (found.orphan_cap_per_hour, found.orphan_grace, found.delete_unlisted_after) == (3, 600.0, None)
