@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 LEAST_SILENCE = 60.0
 """Seconds without the end of a cycle after which a loop counts as dead, as for the scripts; more for a slow one."""
 
-FOR_PEOPLE = frozenset({ErrorClass.DENIED, ErrorClass.INVALID, ErrorClass.NOT_FOUND})
+REFUSING = frozenset({ErrorClass.DENIED, ErrorClass.INVALID, ErrorClass.NOT_FOUND})
 """Why a call is refused until a person mends something: sent again it is refused again."""
 
 TERMS = ("orphan_grace", "orphan_cap_per_hour", "cancel_after", "delete_unlisted_after")
@@ -194,7 +194,7 @@ class Notebook:
             return
         held = self._deletes.setdefault(done.pool, {})
         for outcome in deletes:
-            if outcome.failure is not None and outcome.failure.error in FOR_PEOPLE:
+            if outcome.failure is not None and outcome.failure.error in REFUSING:
                 held.setdefault(outcome.action.name, Trouble(wall, outcome.failure.text))
 
     def _forget_deletes(self, looks: Mapping[str, Look]) -> None:
@@ -232,7 +232,7 @@ def refused_creates(memory: Memory, limits: Limits) -> Mapping[tuple[str, str], 
     return {
         pair: known.failure.text
         for pair, known in sorted(memory.pressures.items())
-        if pair in named and known.level and known.failure and known.failure.error in FOR_PEOPLE and not known.boot
+        if pair in named and known.level and known.failure and known.failure.error in REFUSING and not known.boot
     }
 
 

@@ -99,13 +99,34 @@ def test_lost_files_cost_no_machine_and_the_grid_goes_on() -> None:
         assert grid.cloud_state()["calls"]["pods.create"] == 7
 
 
-# --- several at once --------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def hf(tmp_path: Path) -> Iterator[Grid]:
     with stage() as cloud, Grid(tmp_path, cloud, Case(1, "", lambda _: None)) as grid:
         yield grid
+
+
+def test_looking_asks_the_pools_and_changes_no_byte(hf: Grid) -> None:
+    machines = hf.complete(2)
+    hf.stop_loop()
+    for name in ("intent.json", "memory.json"):
+        (hf.work / name).unlink()
+
+    def every_byte() -> dict[str, tuple[int, int, bytes]]:
+        return {
+            str(path): (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+            for path in (hf.work, *hf.work.rglob("*"))
+        }
+
+    before = every_byte()
+    environment = {**os.environ, **hf.environment, "KUBECONFIG": str(hf.simulator.kubeconfig)}
+    command = [sys.executable, "-m", "provisioner", "recover"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1, done.stderr
+    assert f"writes back request {machines[0].split('-')[1]}: 2 of" in done.stdout
+    assert every_byte() == before
+
+
+# --- several at once --------------------------------------------------------------------------------------------------
 
 
 def recover_together(hf: Grid, *flags: str) -> list[dict[str, Any]]:

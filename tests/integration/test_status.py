@@ -48,7 +48,7 @@ def until_shown(hf: Grid, section: str, *, over: bool = False) -> Any:
     return shown[1][section]
 
 
-def test_a_loop_that_has_ended_and_one_that_was_killed(hf: Grid) -> None:
+def test_a_loop_that_has_ended(hf: Grid) -> None:
     hf.complete(1)
     until(lambda: status(hf)[0] == 0, 30, what="all is well")
     hf.stop_loop()
