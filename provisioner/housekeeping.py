@@ -84,8 +84,8 @@ def find_orphans(draft: Draft, contact: Contact, busy: Set[str]) -> None:
     _check_brake(draft, strange)
     kept = {name: since for name, since in draft.orphans.items() if name in strange or not _all_seen(draft)}
     draft.orphans = kept | {name: draft.now for name in strange if name not in kept}
-    for name, pool in strange.items():
-        _delete_orphan(draft, name, pool, busy)
+    for name in sorted(strange, key=lambda name: (draft.orphans[name], name)):  # as release.py tells it
+        _delete_orphan(draft, name, strange[name], busy)
     _note_lost_strangers(draft, contact, returned)
 
 

@@ -1,0 +1,118 @@
+"""What a release of the brake sets going: which machines go and when, which requests are cancelled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner.housekeeping import CANCELLED_MESSAGE
+from provisioner.model import Contact, Delete, Limits, Memory, Snapshot, Verdict
+from provisioner.release import Calls, Waiting, forgotten, owned, waiting
+from tests.unit.core import NOW, OTHER, limits, machine, memory, plan, record, running, slot, snapshot
+
+LIMITS = limits(orphan_grace=600.0, orphan_cap_per_hour=2, cancel_after=1800.0)
+
+
+def times(held: Memory, known: Limits | None = LIMITS) -> dict[str, float | None]:
+    return {one.name: one.at for one in waiting(held, known, NOW)}
+
+
+# --- machines ---------------------------------------------------------------------------------------------------------
+
+
+def test_who_was_noted_first_goes_first_and_none_before_its_grace_is_over() -> None:
+    held = memory(orphans={"late": NOW - 100.0, "early": NOW - 700.0})
+    assert list(times(held).items()) == [("early", NOW), ("late", NOW + 500.0)]
+
+
+def test_no_more_go_in_any_hour_than_the_cap_allows() -> None:
+    held = memory(orphans=dict.fromkeys("abcde", NOW - 700.0), orphan_deletes=(NOW - 4000.0, NOW - 1000.0))
+    ends = [NOW, NOW + 2600.0, NOW + 3600.0, NOW + 6200.0, NOW + 7200.0]
+    assert times(held) == dict(zip("abcde", ends, strict=True)), "one went within the last hour"
+
+
+@pytest.mark.parametrize("known", [None, replace(LIMITS, orphan_cap_per_hour=0)], ids=["unknown limits", "a cap of 0"])
+def test_when_nobody_knows_or_never_no_time_is_told(known: Limits | None) -> None:
+    assert times(memory(orphans={"a": 0.0}), known) == {"a": None}
+
+
+def test_what_no_list_names_goes_only_where_that_is_configured() -> None:
+    held = memory(unlisted={"a": NOW - 100.0})
+    assert times(held) == {}
+    configured = replace(LIMITS, delete_unlisted_after=3600.0)
+    assert waiting(held, configured, NOW) == (Waiting("a", unlisted=True, at=NOW + 3500.0),)
+
+
+def test_machines_that_no_loop_has_noted_yet_have_all_their_grace() -> None:
+    held = memory(orphans={"known": NOW - 700.0})
+    found = waiting(held, LIMITS, NOW, {"known", "new"})
+    assert found == (Waiting("known", at=NOW), Waiting("new", at=NOW + 600.0))
+
+
+@pytest.mark.parametrize("spent", [(), (NOW - 100.0,)], ids=["a whole cap", "one has gone already"])
+def test_the_loop_does_as_was_told(spent: tuple[float, ...]) -> None:
+    """The same memory, brake released: the plan deletes each at the time that was told, and not before."""
+    known = replace(LIMITS, pools={"a": LIMITS.pools["a"]})
+    orphans = {machine(number, request=OTHER).name: NOW - 500.0 - 90.0 * number for number in range(3)}
+    held = memory(orphans=orphans, orphan_deletes=spent, accepted=tuple(orphans))
+    told = {one.name: one.at for one in waiting(held, known, NOW)}
+    there = [machine(number, request=OTHER) for number in range(3)]
+    gone: dict[str, float] = {}
+    for now in sorted({at for at in told.values() if at is not None} | {NOW + 1.0, NOW + 99.0, NOW + 2000.0}):
+        look: Snapshot = snapshot(*(one for one in there if one.name not in gone), began=now)
+        made = plan(held, look, limits=known, contact=Contact(since=now, active=now), now=now)
+        held = made.memory
+        gone |= {each.name: now for each in made.deletes if isinstance(each, Delete)}
+    assert gone == told
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+SILENT = record(running(0, Verdict.SUCCEEDED), running(1, Verdict.LOST), slot(2), read=NOW - 2000.0)
+
+
+def cancelled(calls: Calls | None = None, **changes: Any) -> bool:
+    held = memory(replace(SILENT, **changes))
+    polled = calls or Calls({SILENT.id: 5_000.0}, frozenset(), 6_800.0)
+    return bool(forgotten(held, LIMITS, polled, NOW))
+
+
+def test_a_request_that_hf_has_not_asked_for_while_it_called_is_cancelled() -> None:
+    assert cancelled()
+    assert owned(SILENT) == 2
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        pytest.param(Calls({SILENT.id: 5_001.0}, frozenset(), 6_800.0), id="it asked within the time"),
+        pytest.param(Calls({SILENT.id: 5_000.0}, frozenset(), 5_000.0), id="it has not called since"),
+        pytest.param(Calls({SILENT.id: 5_000.0}, frozenset({SILENT.id}), 6_800.0), id="it has read the answer"),
+    ],
+)
+def test_one_that_hf_remembers_is_not(calls: Calls) -> None:
+    assert not cancelled(calls)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"told_at": NOW - 10.0}, id="whose answer HF knows"),
+        pytest.param({"message": CANCELLED_MESSAGE}, id="that is cancelled already"),
+        pytest.param({"trimmed": True}, id="that leaves the files"),
+    ],
+)
+def test_one_that_is_over_is_not(changes: dict[str, Any]) -> None:
+    assert not cancelled(**changes)
+
+
+def test_one_that_hf_never_asked_for_is_silent_since_it_was_read() -> None:
+    never = Calls({}, frozenset(), 0.0)
+    assert cancelled(never)
+    assert not cancelled(never, read=NOW - 1799.0)
+
+
+def test_without_limits_nobody_can_say() -> None:
+    assert forgotten(memory(SILENT), None, Calls({}, frozenset(), 0.0), NOW) == ()
