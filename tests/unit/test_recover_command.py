@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,13 @@ from provisioner.model import (
     BrakeReason,
     ErrorClass,
     Failure,
+    Limits,
     Memory,
     RequestRecord,
     Unobserved,
     Verdict,
 )
+from provisioner.notes import Notes, terms_of
 from provisioner.store import StateDir
 from tests.sites import example_site
 from tests.unit.core import running
@@ -142,6 +144,20 @@ def test_when_they_go_is_bounded_by_the_cap_per_hour(state: StateDir, capsys: py
     shown = capsys.readouterr().out
     assert sum("  machine " in line for line in shown.splitlines()) == 20
     assert "and 25 more, the last of them at" in shown
+
+
+def test_the_limits_are_those_that_the_loop_has_left_else_the_configurations_else_unknown(
+    site: Path, state: StateDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remember(state, LATCHED)
+    limits = Limits("", {}, {}, orphan_grace=1200.0)
+    state.notes.write(asdict(Notes(terms=terms_of(limits))))
+    assert 195 < seconds_from_now(recover(capsys)[1]["waiting"][0]["deleted_at"]) < 205, "the loop's 20 minutes"
+    Path(state.notes.path).write_text("{")
+    assert -5 < seconds_from_now(recover(capsys)[1]["waiting"][0]["deleted_at"]) < 5, "the configuration's ten"
+    (site / "conf" / "provisioner.yaml").write_text("{")
+    code, shown = recover(capsys)
+    assert (code, [one["deleted_at"] for one in shown["waiting"]]) == (1, [None, None])
 
 
 def test_it_names_the_requests_that_a_release_would_cancel(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
@@ -283,6 +299,27 @@ def test_a_memory_that_will_be_made_again_has_no_brake_to_release_yet(
     assert (code, document["applied"], document["released"]) == (1, True, False)
     assert "nobody has seen yet" in document["outcome"]
     assert not state.recovery_asked()
+
+
+def test_what_an_old_copy_of_memory_says_of_the_brake_counts_for_nothing(
+    state: StateDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remember(state, LATCHED)
+    copy = Path(state.memory.path).read_bytes()
+    remember(state, replace(LATCHED, brake=None))
+    Path(state.memory.path).write_bytes(copy)
+    code, shown = recover(capsys)
+    assert (code, shown["files"]["memory"], shown["brake"], shown["waiting"]) == (1, "older", None, [])
+    code, shown = recover(capsys, "--release-brake")
+    assert (code, shown["released"], state.recovery_asked()) == (1, False, False)
+
+
+def test_where_no_memory_was_ever_made_no_brake_is_released(
+    state: StateDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, shown = recover(capsys, "--release-brake")
+    assert (code, shown["released"], state.recovery_asked()) == (1, False, False)
+    assert shown["outcome"].startswith("The brake was not released:")
 
 
 def test_a_memory_that_is_lost_is_a_problem_and_one_that_never_was_is_none(
