@@ -134,6 +134,7 @@ def test_of_a_pool_that_no_template_names_any_more_no_refusal_is_told(desk: Desk
 
 def test_a_pool_refuses_deletes_until_it_takes_one(desk: Desk) -> None:
     assert refused(desk.cycle(SEEN, outcomes=(delete(0, DENIED),))) == [("delete", "", 101.0)]
+    assert refused(desk.cycle(SEEN, outcomes=(delete(0, DENIED),))) == [("delete", "", 101.0)]
     assert refused(desk.cycle(SEEN, outcomes=(delete(1, DENIED),))) == [("delete", "", 101.0)]
     assert refused(desk.cycle(SEEN, outcomes=(create(),))) == [("delete", "", 101.0)], (
         "a create tells nothing of deletes"
@@ -168,3 +169,10 @@ def test_the_limits_by_which_orphans_go_are_left(desk: Desk) -> None:
     found = desk.cycle().limits
     assert found is not None
     assert (found.orphan_cap_per_hour, found.orphan_grace, found.delete_unlisted_after) == (3, 600.0, None)
+
+
+@pytest.mark.parametrize(("interval", "silence"), [(5.0, 60.0), (20.0, 240.0)], ids=["a usual loop", "a slow one"])
+def test_how_long_a_loop_may_be_silent_is_left(tmp_path: Path, interval: float, silence: float) -> None:
+    state = StateDir(tmp_path)
+    Notebook(state, interval).take(CycleReport(1, NOW, 0.1, {}, None, None, {}), LIMITS, 100.0)
+    assert read_notes(state).silence == silence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -107,15 +108,19 @@ def test_a_slow_loop_says_itself_how_long_its_silence_may_be(
 def test_where_nobody_can_say_it_is_not_said_that_the_loop_is_dead(
     state: StateDir, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user who may read the state directory and not write there."""
+    """From a host that mounts the state directory read-only."""
     real = os.utime
 
     def refused(path: Any, *arguments: Any, **options: Any) -> None:
         if str(path).startswith(f"{state.heartbeat.path}."):
-            raise PermissionError(13, "Permission denied")
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         real(path, *arguments, **options)
 
+    def not_removed(path: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
     monkeypatch.setattr(os, "utime", refused)
+    monkeypatch.setattr(os, "unlink", not_removed)
     code, text = shown(capsys)
     assert (code, "NOT RUNNING" in text) == (0, False)
     assert "loop last ran at 2" in text
@@ -198,7 +203,7 @@ def test_an_old_copy_of_intent_is_a_problem(
     copy = shutil.copy2(state.intent.path, f"{state.path}/copy")
     with state.intent.additions() as intent:
         intent.add_request("GkePod", 1, created_wall=0.0)
-    state.memory.write(replace(HELD, generation=2))
+    state.memory.write(replace(HELD, generation=2 if by_memory else 0))
     assert shown(capsys)[0] == 0
     os.replace(copy, state.intent.path)
     if by_memory:
@@ -382,3 +387,11 @@ def test_status_shows_machines_that_no_list_has_named_for_a_day(site: Path, caps
     shown = capsys.readouterr().out
     assert "machine hf-old: no list of HostFactory has named it for a day" in shown
     assert "hf-new" not in shown
+
+
+def test_a_slot_that_was_set_aside_is_a_problem(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
+    slot = Slot("hf-aaaaaaaaaa-000000", 0, "gke-main", Verdict.SUCCEEDED, 0.0, set_aside=True)
+    record = RequestRecord("aaaaaaaaaa", "GkePod", 1, 0.0, 60.0, {0: slot})
+    state.memory.write(Memory("demoinst", requests={record.id: record}))
+    code, text = shown(capsys)
+    assert (code, f"SET ASIDE: {slot.name}" in text) == (1, True)
