@@ -222,7 +222,7 @@ def brake_lines(document: Document) -> list[str]:
     if document["release_asked"]:
         lines.append("  The loop was asked to release the brake; it does so with its next cycle.")
     machines = document["waiting"]
-    lines += [_machine_line(one) for one in machines[:SHOWN]]
+    lines += [_machine_line(one, held=brake is not None) for one in machines[:SHOWN]]
     if len(machines) > SHOWN:
         last = machines[-1]["deleted_at"]
         when = f", the last of them at {last}" if last else ""
@@ -234,11 +234,13 @@ def brake_lines(document: Document) -> list[str]:
     return lines
 
 
-def _machine_line(one: Document) -> str:
+def _machine_line(one: Document, *, held: bool) -> str:
     where = f" in pool {one['pool']}" if one["pool"] else ""
     why = "is in no list of HostFactory" if one["unlisted"] else "has no request"
     when = f"at {one['deleted_at']}" if one["deleted_at"] else "in time, unless orphan_cap_per_hour is 0"
-    return f"  machine {one['machine']}{where} {why}: deleted as an orphan {when}"
+    return f"  machine {one['machine']}{where} {why}: deleted as an orphan {when}" + (
+        " if released now" if held else ""
+    )
 
 
 # --- for people -------------------------------------------------------------------------------------------------------
@@ -300,8 +302,8 @@ def status_text(document: Document) -> str:
     ]
     if document["brake"]:
         lines.append(
-            "  None of this is deleted or cancelled until a person has looked (provisioner recover) and released the "
-            "brake: provisioner recover --release-brake"
+            "  No orphan is deleted, and no request cancelled as forgotten, until a person has looked (provisioner "
+            "recover) and released it: provisioner recover --release-brake"
         )
     lines += [_request_line(request) for request in document["requests"]]
     lines += [
