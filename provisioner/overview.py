@@ -199,7 +199,7 @@ def _calls(state: StateDir) -> Calls:
     marks = state.seen.marks()
     _, listed = state.inventory.read() or ((), 0)
     return Calls(
-        {id_: mark / 1e9 for id_, mark in marks.items()}, state.seen.told(), max(0, listed, *marks.values()) / 1e9
+        {id_: mark / 1e9 for id_, mark in marks.items()}, state.told.ids(), max(0, listed, *marks.values()) / 1e9
     )
 
 

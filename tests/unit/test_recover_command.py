@@ -170,7 +170,7 @@ def test_it_names_the_requests_that_a_release_would_cancel(state: StateDir, caps
             for one in ("aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc")
         }
     remember(state, replace(LATCHED, requests={one.id: one for one in (forgotten, asked, heard)}))
-    state.seen.tell("cccccccccc")
+    state.told.presume("cccccccccc")
     for id_, ago in (("aaaaaaaaaa", 1801), ("bbbbbbbbbb", 0), ("cccccccccc", 1801)):
         state.seen.touch(id_)
         then = time.time() - ago
