@@ -31,6 +31,7 @@ from dataclasses import replace
 from aiohttp import web
 
 from provisioner.simulator import kube_discovery
+from provisioner.simulator.hang_ups import hung_up
 from provisioner.simulator.kube_errors import (
     ApiError,
     Json,
@@ -105,6 +106,8 @@ class Face:
         except ApiError as error:
             return refusal(error)
         except Exception as error:
+            if hung_up(request, error):
+                raise
             log.exception("Request failed", extra={"method": request.method, "path": request.path})
             return refusal(internal(repr(error)))
 

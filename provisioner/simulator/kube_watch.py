@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from contextlib import suppress
 
 from aiohttp import web
 
@@ -107,11 +106,10 @@ class Watch:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         first = self._first_lines()
         await response.prepare(request)
-        with suppress(ConnectionResetError):
-            await response.write(first[0])
-            if first[1]:
-                await self._go_on(response, interval)
-            await response.write_eof()
+        await response.write(first[0])
+        if first[1]:
+            await self._go_on(response, interval)
+        await response.write_eof()
         return response
 
     def _first_lines(self) -> tuple[bytes, bool]:

@@ -12,7 +12,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +24,7 @@ from provisioner.simulator import compute_http, control_http, kube_http
 from provisioner.simulator import kubeconfig as kubeconfigs
 from provisioner.simulator.cloud import Cloud, Conditions, contexts_of, migs_of, namespaces_of
 from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.hang_ups import Handler, forgive
 from provisioner.simulator.world import Fault, World
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ SHUTDOWN = 0.2
 BODY_LIMIT = 16 * 1024 * 1024
 
 T = TypeVar("T")
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Clockwork:
@@ -82,14 +82,14 @@ class Clockwork:
 
 
 def application(cloud: Cloud, clockwork: Clockwork) -> web.Application:
-    """The three faces; the world advances before each request."""
+    """The three faces; the world advances before each request, and callers may hang up."""
 
     @web.middleware
     async def in_time(request: web.Request, handler: Handler) -> web.StreamResponse:
         clockwork.advance(PATIENCE)
         return await handler(request)
 
-    app = web.Application(middlewares=[in_time], client_max_size=BODY_LIMIT)
+    app = web.Application(middlewares=[forgive, in_time], client_max_size=BODY_LIMIT)
     app.add_routes(kube_http.routes(cloud.cluster, cloud.world))
     app.add_routes(compute_http.routes(cloud.groups, cloud.world))
     app.add_routes(control_http.routes(cloud))

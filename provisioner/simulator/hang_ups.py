@@ -1,0 +1,30 @@
+"""Callers that hang up before they have their answer, or before their call is whole: none of the simulator's faults."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def hung_up(request: web.Request, error: Exception) -> bool:
+    """``error`` says no more than that the caller has gone. A connection that stands, and still fails, is a fault."""
+    gone = request.transport is None or request.transport.is_closing()
+    return gone and isinstance(error, ConnectionError)
+
+
+@web.middleware
+async def forgive(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Let a call whose caller has gone end quietly; the answer goes nowhere."""
+    try:
+        return await handler(request)
+    except Exception as error:
+        if not hung_up(request, error):
+            raise
+        log.debug("Caller hung up", extra={"method": request.method, "path": request.path})
+        return web.Response()

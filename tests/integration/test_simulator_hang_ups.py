@@ -1,0 +1,152 @@
+"""Callers that hang up on the embedded cloud, at any moment and on any face: no fault of it, and nothing to log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import requests
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.hang_ups import forgive
+from provisioner.simulator.server import Simulator
+from provisioner.simulator.world import Fault
+from tests.kube_cloud import QUICK, SPACE, manifest
+from tests.waiting import until
+
+PODS = f"/api/v1/namespaces/{SPACE}/pods"
+GROUP = "/compute/v1/projects/p/zones/us-central1-a/instanceGroupManagers/g"
+LARGE = 2000
+"""Pods and instances: their lists do not fit into what the kernel holds for a caller that reads nothing."""
+
+ANSWERS = {
+    "a list of pods": f"GET {PODS}",
+    "a watch": f"GET {PODS}?watch=1&timeoutSeconds=600&allowWatchBookmarks=true",
+    "a list of instances": "GET /compute/v1/projects/p/zones/us-central1-a/instances?maxResults=500",
+    "a list of members": f"POST {GROUP}/listManagedInstances",
+    "the control face": "GET /control/state",
+}
+CALLS = {
+    "a pod": f"POST {PODS}",
+    "instances": f"POST {GROUP}/createInstances",
+    "a batch": "POST /batch/compute/v1",
+    "the control face": "POST /control/preempt",
+}
+
+
+def reset(caller: socket.socket) -> None:
+    """What a killed program does to a connection."""
+    caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    caller.close()
+
+
+def close(caller: socket.socket) -> None:
+    """What a program does that has seen enough."""
+    caller.close()
+
+
+HOW = [pytest.param(act, id=act.__name__) for act in (reset, close)]
+
+
+@pytest.fixture(scope="module")
+def full() -> Iterator[Simulator]:
+    mig = MigSpec(project="p", name="g", zone="us-central1-a", size_limit=LARGE)
+    timings = {"gke": {**QUICK, "bookmark": 0.1}, "mig": {"call": 0, "operation": 0, "schedule": 0, "boot": 3600}}
+    with Simulator(namespaces=[SPACE], migs=[mig], timings=timings) as running:
+        running.call(lambda cloud: [cloud.cluster.create(SPACE, manifest(f"p{number}")) for number in range(LARGE)])
+        group = running.call(lambda cloud: cloud.groups.mig("p", mig.scope, "g"))
+        running.call(lambda _: [group.create([f"i{number + half}" for number in range(1000)]) for half in (0, 1000)])
+        yield running
+
+
+@pytest.fixture
+def simulator(full: Simulator, caplog: pytest.LogCaptureFixture) -> Iterator[Simulator]:
+    """Full of machines, and afterwards still well: it answers, and has logged nothing that a person should read."""
+    full.impose()
+    with caplog.at_level(logging.DEBUG):
+        yield full
+        assert len(requests.get(f"{full.control}state", timeout=30).json()["machines"]) >= 2 * LARGE
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def call(simulator: Simulator, line: str, head: str = "", body: bytes = b"") -> socket.socket:
+    """A caller with little room for the answer, who has asked and has not read yet."""
+    caller = socket.socket()
+    caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    host, _, port = simulator.address.removeprefix("http://").partition(":")
+    caller.connect((host, int(port)))
+    caller.sendall(f"{line} HTTP/1.1\r\nHost: x\r\n{head}\r\n".encode() + body)
+    return caller
+
+
+@pytest.mark.parametrize("hang_up", HOW)
+@pytest.mark.parametrize("line", ANSWERS.values(), ids=ANSWERS)
+def test_a_caller_may_hang_up_in_mid_answer(
+    simulator: Simulator, line: str, hang_up: Callable[[socket.socket], None]
+) -> None:
+    caller = call(simulator, line)
+    assert caller.recv(16) == b"HTTP/1.1 200 OK\r"
+    hang_up(caller)
+
+
+@pytest.mark.parametrize("hang_up", HOW)
+@pytest.mark.parametrize("line", ANSWERS.values(), ids=ANSWERS)
+def test_a_caller_may_hang_up_before_the_answer(
+    simulator: Simulator, line: str, hang_up: Callable[[socket.socket], None]
+) -> None:
+    for _ in range(5):
+        hang_up(call(simulator, line))
+
+
+@pytest.mark.parametrize("hang_up", HOW)
+@pytest.mark.parametrize("line", CALLS.values(), ids=CALLS)
+def test_a_caller_may_hang_up_in_mid_call(
+    simulator: Simulator, caplog: pytest.LogCaptureFixture, line: str, hang_up: Callable[[socket.socket], None]
+) -> None:
+    path = line.partition(" ")[2]
+    caller = call(simulator, line, "Content-Length: 100\r\nContent-Type: application/json\r\n", b"{")
+    hang_up(caller)
+    until(lambda: _hung_up(caplog) == [path], 30)
+
+
+def test_a_caller_may_hang_up_while_the_call_hangs(simulator: Simulator) -> None:
+    simulator.impose([Fault("hang", target, params={"seconds": 0.3}) for target in ("g", SPACE)])
+    for path in (GROUP, PODS):
+        close(call(simulator, f"GET {path}"))
+        assert requests.get(simulator.address + path, timeout=30).status_code == 200, "it hung for as long, but later"
+
+
+def test_a_watch_whose_caller_has_gone_ends_when_there_is_news(
+    simulator: Simulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    caller = call(simulator, ANSWERS["a watch"] + "&resourceVersion=0")
+    assert caller.recv(4096).startswith(b"HTTP/1.1 200 OK\r")
+    reset(caller)
+    until(lambda: _hung_up(caplog) == [PODS], 30)
+
+
+def test_a_connection_that_fails_elsewhere_is_still_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Only the caller's own connection is meant: another's end, in whatever the simulator itself does, is a fault."""
+
+    async def fail(_: web.Request) -> web.StreamResponse:
+        raise ConnectionResetError("somebody else hung up")
+
+    async def ask() -> int:
+        app = web.Application(middlewares=[forgive])
+        app.router.add_get("/", fail)
+        async with TestClient(TestServer(app)) as caller:
+            return (await caller.get("/")).status
+
+    assert asyncio.run(ask()) == 500
+    assert "somebody else hung up" in caplog.text
+
+
+def _hung_up(caplog: pytest.LogCaptureFixture) -> list[Any]:
+    return [record.__dict__["path"] for record in caplog.records if record.getMessage() == "Caller hung up"]
