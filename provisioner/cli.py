@@ -101,6 +101,7 @@ def _add_running(add: Add) -> None:
     simulator = add("simulator", _simulator, "Run the embedded cloud.")
     _add_config(simulator)
     simulator.add_argument("--listen", metavar="HOST", default="127.0.0.1", help="default 127.0.0.1")
+    simulator.add_argument("--unsafe-listen", action="store_true", help="allow a --listen that other machines reach")
     simulator.add_argument("--port", type=int, default=0, help="default 0: a free one")
     simulator.add_argument("--kubeconfig", type=Path, metavar="FILE", help="where to write it; default a new file")
     simulator.add_argument("--faults", type=Path, metavar="FILE", help="faults and timings, JSON or YAML")
@@ -238,6 +239,7 @@ def _simulator(options: argparse.Namespace) -> int:
             _settings(options.config),
             host=options.listen,
             port=options.port,
+            unsafe_listen=options.unsafe_listen,
             kubeconfig=options.kubeconfig,
             faults_file=options.faults,
             seed=options.seed,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import logging
 import math
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 import time
@@ -271,19 +273,39 @@ def _address(bound: Sequence[Any]) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def check_reach(host: str) -> None:
+    """ValueError where others than this machine's own programs would reach a server that listens on ``host``."""
+    try:
+        found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise ValueError(f"--listen {host}: {error.strerror}") from error
+    addresses = sorted({str(entry[4][0]) for entry in found})
+    outside = [address for address in addresses if not ipaddress.ip_address(address).is_loopback]
+    if outside:
+        raise ValueError(
+            f"--listen {host!r} ({', '.join(outside)}): others may reach that, and the control face, which makes"
+            " faults and takes machines away, has no lock. Listen on 127.0.0.1, or add --unsafe-listen if everybody who"
+            " can reach it may do so."
+        )
+
+
 def serve(
     settings: Settings | None = None,
     *,
     host: str = "127.0.0.1",
     port: int = 0,
+    unsafe_listen: bool = False,
     kubeconfig: Path | None = None,
     faults_file: Path | None = None,
     seed: int = 0,
 ) -> int:
     """``provisioner simulator``: returns the exit code. ValueError for a wrong file, OSError for a port or a place.
 
-    Where the environment names a Pub/Sub emulator and the configuration a subscription, audit log entries go there.
+    A ``host`` that others than this machine's own programs reach is a ValueError but for ``unsafe_listen``. Where the
+    environment names a Pub/Sub emulator and the configuration a subscription, audit log entries go there.
     """
+    if not unsafe_listen:
+        check_reach(host)
     conditions = Conditions.read(faults_file) if faults_file else Conditions()
     pubsub = os.environ.get("PUBSUB_EMULATOR_HOST", "")
     simulator = Simulator(settings, host=host, port=port, kubeconfig=kubeconfig, seed=seed, pubsub=pubsub)
