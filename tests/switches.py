@@ -13,7 +13,7 @@ from dataclasses import asdict, astuple, replace
 
 import pytest
 
-from provisioner.simulator.compute_settings import Duplicate, Switches
+from provisioner.simulator.compute_settings import Duplicate, Switches, UnknownPlace, UnknownProject
 
 PESSIMISTIC = Switches()
 
@@ -26,6 +26,8 @@ FLIPPED = {
     "the header masks fields": replace(PESSIMISTIC, field_mask_header=True),
     "the address comes early": replace(PESSIMISTIC, ip_before_running=True),
     "request ids are kept for a day": replace(PESSIMISTIC, request_id_seconds=86400.0),
+    "an unknown zone is not found": replace(PESSIMISTIC, unknown_place=UnknownPlace.NOT_FOUND),
+    "an unknown project is forbidden": replace(PESSIMISTIC, unknown_project=UnknownProject.FORBIDDEN),
 }
 
 FLIPS = [pytest.param(name, id=name, marks=pytest.mark.slow) for name in FLIPPED]

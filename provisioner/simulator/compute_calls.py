@@ -17,6 +17,7 @@ from provisioner.simulator.compute_documents import (
     zone_document,
 )
 from provisioner.simulator.compute_lists import ListCall, Source, aggregated_page, fixed, page_of, take, token_of
+from provisioner.simulator.compute_settings import UnknownPlace, UnknownProject
 from provisioner.simulator.groups import Groups
 from provisioner.simulator.labels import new_labels
 from provisioner.simulator.mig import Mig
@@ -78,7 +79,6 @@ class Call:
 
     def mig(self) -> Mig:
         """The MIG that the path names."""
-        self.check_place()
         return self.groups.mig(self.project, self.scope, self.parts["name"])
 
     def operation(self) -> Operation:
@@ -86,15 +86,33 @@ class Call:
         return self.groups.operations.get(self.project, self.scope, self.parts["name"])
 
     def check_place(self) -> None:
-        """404 for a project, zone or region that does not exist."""
-        known = self.groups.zones(self.project) + self.groups.regions(self.project)
-        if self.place and self.place not in known:
-            raise ApiError(404, "notFound", f"The resource 'projects/{self.project}/{self.scope}' was not found")
+        """Refuse a project, zone or region that does not exist; two switches say how."""
+        switches, groups = self.groups.switches, self.groups
+        if not groups.knows(self.project):
+            raise unknown_project(switches.unknown_project, self.project, self.method.name)
+        kind = self.scope.partition("/")[0]
+        if kind and self.place not in (groups.zones if kind == "zones" else groups.regions)(self.project):
+            raise unknown_place(switches.unknown_place, self.project, self.scope)
 
     def listing(self, place: str = "") -> ListCall:
         """This call as one of a list."""
-        self.check_place()
         return ListCall(self.groups.world, self.method.name, self.path, place or self.place, self.query, self.base)
+
+
+def unknown_project(said: UnknownProject, project: str, method: str) -> ApiError:
+    """What a call is answered whose project does not exist."""
+    if said is UnknownProject.FORBIDDEN:
+        return ApiError(403, "forbidden", f"Required 'compute.{method}' permission for 'projects/{project}'")
+    return ApiError(404, "notFound", f"The resource 'projects/{project}' was not found")
+
+
+def unknown_place(said: UnknownPlace, project: str, scope: str) -> ApiError:
+    """What a call is answered whose zone or region (``zones/…``) does not exist."""
+    if said is UnknownPlace.INVALID:
+        kind, _, place = scope.partition("/")
+        field = kind.removesuffix("s")
+        return ApiError(400, "invalid", f"Invalid value for field '{field}': '{place}'. Unknown {field}.")
+    return ApiError(404, "notFound", f"The resource 'projects/{project}/{scope}' was not found")
 
 
 # --- MIGs -------------------------------------------------------------------------------------------------------------
@@ -191,7 +209,6 @@ def _items(items: list[Document], last: str) -> Document:
 
 
 def _instance_get(call: Call) -> Document:
-    call.check_place()
     vm = call.groups.vm(call.project, call.place, call.parts["name"])
     document = call.groups.vms.shelf(call.project, call.place).get(vm.name)
     if document is None:
@@ -253,7 +270,6 @@ def _operation_aggregated(call: Call) -> Document:
 
 
 def _zone_get(call: Call) -> Document:
-    call.check_place()
     return zone_document(call.project, call.place)
 
 
@@ -263,7 +279,6 @@ def _zone_list(call: Call) -> Document:
 
 
 def _region_get(call: Call) -> Document:
-    call.check_place()
     return region_document(call.project, call.place, call.groups.zones(call.project))
 
 
@@ -274,7 +289,6 @@ def _region_list(call: Call) -> Document:
 
 
 def _project_get(call: Call) -> Document:
-    call.check_place()
     return project_document(call.project)
 
 
@@ -302,7 +316,6 @@ def _autoscalers(call: Call, scope: str) -> dict[str, Document]:
 
 
 def _autoscaler_get(call: Call) -> Document:
-    call.check_place()
     document = _autoscalers(call, call.scope).get(call.parts["name"])
     if document is None:
         raise ApiError(404, "notFound", f"The resource '{call.path}' was not found")

@@ -146,6 +146,7 @@ class Face:
         if self._strikes("reset", call):
             raise Dropped
         self._refuse(call)
+        call.check_place()
         if method.waits:
             await self._wait(call)
         document = method.answer(call)

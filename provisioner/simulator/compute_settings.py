@@ -160,6 +160,24 @@ class Duplicate(StrEnum):
     """The name is skipped, the others are made."""
 
 
+class UnknownPlace(StrEnum):
+    """What a call is answered that names a zone or region which does not exist."""
+
+    INVALID = "invalid"
+    """400: most reports; it looks like a mistake in the call's other values."""
+    NOT_FOUND = "not_found"
+    """404: one recent report."""
+
+
+class UnknownProject(StrEnum):
+    """What a call is answered that names a project which does not exist."""
+
+    NOT_FOUND = "not_found"
+    """404: most reports; it looks like a group that does not exist."""
+    FORBIDDEN = "forbidden"
+    """403, as for a project that exists and lets the caller do nothing."""
+
+
 @dataclass(frozen=True)
 class Switches:
     """Behaviours that no public text settles. Each default is the one that is hardest on the caller."""
@@ -177,6 +195,8 @@ class Switches:
     """The internal IP is shown from PROVISIONING on; otherwise from RUNNING on."""
     request_id_seconds: float = 900.0
     """How long a repeated requestId is recognised; after that the call is applied again."""
+    unknown_place: UnknownPlace = UnknownPlace.INVALID
+    unknown_project: UnknownProject = UnknownProject.NOT_FOUND
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Switches:
@@ -191,11 +211,11 @@ class Switches:
 
 
 def _switch(name: str, kind: type, value: object) -> object:
-    if kind is Duplicate:
+    if issubclass(kind, StrEnum):
         try:
-            return Duplicate(str(value))
+            return kind(str(value))
         except ValueError as error:
-            raise ValueError(f"{name}: expected one of {', '.join(Duplicate)}, got {value!r}") from error
+            raise ValueError(f"{name}: expected one of {', '.join(kind)}, got {value!r}") from error
     if kind is float:
         return parse_seconds(name, value)
     if not isinstance(value, bool):

@@ -102,13 +102,17 @@ class Groups:
             if key[:2] == (project, scope) and not self.world.strikes("mig_gone", mig.spec.name)
         ]
 
+    def knows(self, project: str) -> bool:
+        """There is such a project: it has a MIG."""
+        return any(spec.project == project for spec in self.specs)
+
     def zones(self, project: str) -> list[str]:
         """The zones that the project's MIGs use."""
-        return sorted({zone for spec in self._of(project) for zone in spec.all_zones})
+        return sorted({zone for spec in self.specs if spec.project == project for zone in spec.all_zones})
 
     def regions(self, project: str) -> list[str]:
         """The regions that the project's MIGs use."""
-        return sorted({spec.region or region_of(spec.zone) for spec in self._of(project)})
+        return sorted({spec.region or region_of(spec.zone) for spec in self.specs if spec.project == project})
 
     def vm(self, project: str, zone: str, name: str) -> Vm:
         """One VM; 404 when there is none."""
@@ -158,12 +162,6 @@ class Groups:
         members = [_member_state(mig, member) for mig in self.migs.values() for member in mig.members.values()]
         owned = {id(member.vm) for mig in self.migs.values() for member in mig.members.values() if member.vm}
         return members + [_vm_state(vm, "") for vm in self.vms if id(vm) not in owned]
-
-    def _of(self, project: str) -> list[MigSpec]:
-        specs = [spec for spec in self.specs if spec.project == project]
-        if not specs:
-            raise ApiError(404, "notFound", f"The resource 'projects/{project}' was not found")
-        return specs
 
     def _on_vm(self, vm: Vm, method: str, request_id: str) -> Operation:
         act = self.vms.delete if method == "delete" else self.vms.stop

@@ -226,8 +226,6 @@ def test_everything_that_can_be_read_answers_in_googles_schema(cloud: ComputeClo
     ("path", "query"),
     [
         (f"projects/p/zones/{ZONE}/instanceGroupManagers/absent", {}),
-        ("projects/p/zones/absent/instanceGroupManagers", {}),
-        ("projects/absent/zones", {}),
         (f"{INSTANCES}/absent", {}),
         (f"projects/p/zones/{ZONE}/operations/absent", {}),
         ("projects/p/global/instanceTemplates/absent", {}),

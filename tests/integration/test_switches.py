@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 import requests
 
-from provisioner.simulator.compute_settings import Duplicate, Switches
+from provisioner.simulator.compute_settings import Duplicate, Switches, UnknownPlace, UnknownProject
 from provisioner.simulator.groups import Groups
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import World
@@ -21,8 +21,13 @@ def test_each_is_flipped_alone_and_none_is_left_out() -> None:
     flips = [asdict(switches).items() - asdict(PESSIMISTIC).items() for switches in FLIPPED.values()]
     assert [len(flip) for flip in flips] == [1] * len(FLIPPED)
     assert {name for flip in flips for name, _ in flip} == asdict(PESSIMISTIC).keys()
-    ways = {value for flip in flips for name, value in flip if name == "duplicate_name"}
-    assert {*ways, PESSIMISTIC.duplicate_name} == set(Duplicate)
+    for switch, every in (
+        ("duplicate_name", Duplicate),
+        ("unknown_place", UnknownPlace),
+        ("unknown_project", UnknownProject),
+    ):
+        ways = {value for flip in flips for name, value in flip if name == switch}
+        assert {*ways, getattr(PESSIMISTIC, switch)} == set(every)
 
 
 @pytest.mark.parametrize("switches", FLIPPED, indirect=True)
