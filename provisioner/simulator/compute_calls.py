@@ -19,6 +19,7 @@ from provisioner.simulator.compute_documents import (
 from provisioner.simulator.compute_lists import ListCall, Source, aggregated_page, fixed, page_of, take, token_of
 from provisioner.simulator.compute_settings import UnknownPlace, UnknownProject
 from provisioner.simulator.groups import Groups
+from provisioner.simulator.instance_configs import config_document, preserved_states
 from provisioner.simulator.labels import new_labels
 from provisioner.simulator.mig import Mig
 from provisioner.simulator.operations import ApiError, Document, Operation
@@ -137,9 +138,10 @@ def _mig_aggregated(call: Call) -> Document:
 
 
 def _create_instances(call: Call) -> Document:
-    instances = call.body.get("instances", [])
-    names = [str(entry.get("name", "")) if isinstance(entry, dict) else "" for entry in _list(instances)]
-    return accepted(call, lambda mig, request_id: mig.create(names, request_id))
+    instances = _list(call.body.get("instances", []))
+    names = [str(entry.get("name", "")) if isinstance(entry, dict) else "" for entry in instances]
+    preserved = preserved_states(instances)
+    return accepted(call, lambda mig, request_id: mig.create(names, request_id, preserved))
 
 
 def _delete_instances(call: Call) -> Document:
@@ -192,11 +194,7 @@ def _list_errors(call: Call) -> Document:
 
 
 def _list_configs(call: Call) -> Document:
-    configs = {
-        member.name: {"name": member.name, "status": "EFFECTIVE" if member.vm else "APPLYING"}
-        for member in call.mig().members.values()
-        if member.configured and member.target == "RUNNING"
-    }
+    configs = {member.name: config_document(member) for member in call.mig().members.values() if member.configured}
     return _items(*take(call.listing(call.parts["name"]), fixed(configs), order=False))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from provisioner.simulator.compute_settings import MigSpec, project_number, region_of
 from provisioner.simulator.fingerprints import fingerprint_of
 from provisioner.simulator.group_patch import mig_fingerprint, with_settings
+from provisioner.simulator.instance_configs import stateful_document
 from provisioner.simulator.mig import Mig
 from provisioner.simulator.operations import BASE, ApiError, Document, timestamp
 
@@ -53,17 +54,19 @@ def mig_document(mig: Mig) -> Document:
         "targetSize": mig.target_size,
         "targetStoppedSize": 0,
         "targetSuspendedSize": 0,
+        "targetSizePolicy": {"mode": "INDIVIDUAL"},
         "listManagedInstancesResults": "PAGINATED" if mig.paginated else "PAGELESS",
         "currentActions": {field: actions[action] for action, field in ACTION_FIELDS.items()},
         "status": {
             "isStable": mig.stable,
-            "stateful": {"hasStatefulConfig": False, "perInstanceConfigs": {"allEffective": True}},
+            "stateful": stateful_document(mig.members.values()),
             "versionTarget": {"isReached": True},
             "allInstancesConfig": {"effective": True},
         },
         "updatePolicy": {
             "type": spec.update_type,
             "minimalAction": "REPLACE",
+            "minReadySec": 0,
             "replacementMethod": spec.replacement_method,
         },
         "instanceLifecyclePolicy": {

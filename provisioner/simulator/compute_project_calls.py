@@ -37,7 +37,6 @@ def _template_aggregated(call: Call) -> Document:
 
 
 def _machine_type_get(call: Call) -> Document:
-    call.check_place()
     return machine_type_document(call.project, call.place, call.parts["name"])
 
 
@@ -56,7 +55,6 @@ def _machine_type_aggregated(call: Call) -> Document:
 
 
 def _global_operation_get(call: Call) -> Document:
-    call.check_place()
     return call.groups.operations.get(call.project, "global", call.parts["name"]).document()
 
 

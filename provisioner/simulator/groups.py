@@ -4,7 +4,8 @@ What happens follows documented behaviour; where that is silent, a switch decide
 Fault modes: ``mig.py`` (attempts to create a VM), ``vms.py`` (a VM's life), ``compute_http.py``, and of operations:
 
 ============= ==========================================================================================
-op_error      the operation ends with an error and nothing is applied; ``code``, ``message``, ``status``
+op_error      the operation ends with an error and nothing is applied; ``code``, ``message``, ``status``,
+              ``details`` (errorDetails)
 op_stuck      the operation stays RUNNING; its effect comes, unless ``applied`` is false
 op_gone       operations get and wait answer 404
 precondition  createInstances only: the operation ends with 412 CONDITION_NOT_MET
@@ -173,6 +174,7 @@ class Groups:
             scope=f"zones/{vm.zone}",
             kind=method,
             target=vm.path,
+            target_id=str(vm.id),
             request_id=request_id,
             effect=effect,
         )

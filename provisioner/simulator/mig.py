@@ -34,6 +34,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from provisioner.simulator.attempt_errors import STOCKOUT, failed, insert_error, quota, stockout
 from provisioner.simulator.compute_settings import MAX_PER_CALL, Duplicate, MigSpec, Switches, Timings, region_of
 from provisioner.simulator.operations import (
     BASE,
@@ -46,7 +47,7 @@ from provisioner.simulator.operations import (
     timestamp,
 )
 from provisioner.simulator.vms import STARTING, Shelf, Vm, Vms
-from provisioner.simulator.world import Fault, World
+from provisioner.simulator.world import World
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 INSTANCE_URL = re.compile(r"(?:(?:.*/)?projects/(?P<project>[^/]+)/)?zones/(?P<zone>[^/]+)/instances/(?P<name>[^/]+)")
@@ -77,11 +78,22 @@ class Member:
     """Nothing is done for it any more; it is only still shown."""
     configured: bool = True
     """It has a per-instance config, because createInstances named it."""
+    preserved: Document = field(default_factory=dict)
+    """``preservedState`` of that config."""
 
     @property
     def target(self) -> str:
         """``targetStatus``: where the MIG wants it."""
         return {"DELETING": "DELETED", "ABANDONING": "ABANDONED"}.get(self.action, "RUNNING")
+
+    @property
+    def config(self) -> str:
+        """Status of its per-instance config; empty where it has none."""
+        if not self.configured:
+            return ""
+        if self.action in LEAVING:
+            return "DELETING"
+        return "EFFECTIVE" if self.vm else "APPLYING"
 
 
 @dataclass
@@ -109,8 +121,10 @@ class Mig:
 
     # --- calls; each is accepted or refused at once, and takes effect when its operation ends ------------------------
 
-    def create(self, names: Sequence[str], request_id: str = "") -> Operation:
-        """createInstances: new members with these names."""
+    def create(
+        self, names: Sequence[str], request_id: str = "", preserved: Mapping[str, Document] | None = None
+    ) -> Operation:
+        """createInstances: new members with these names; ``preserved``: ``preservedState`` of those that have one."""
         self._check_count(names)
         for name in names:
             if not NAME.fullmatch(name):
@@ -123,7 +137,7 @@ class Mig:
         present = [name for name in names if name in self.members]
         if present and self.switches.duplicate_name is Duplicate.HTTP_CONFLICT:
             raise ApiError(409, "alreadyExists", self._already(present[0]).message)
-        return self._begin("createInstances", request_id, lambda: self._create(names))
+        return self._begin("createInstances", request_id, lambda: self._create(names, preserved or {}))
 
     def delete(self, urls: Sequence[str], *, skip_invalid: bool, request_id: str = "") -> Operation:
         """deleteInstances: members and their VMs go; targetSize falls."""
@@ -194,11 +208,12 @@ class Mig:
             scope=self.spec.scope,
             kind=f"compute.instanceGroupManagers.{method}",
             target=self.spec.path,
+            target_id=self.id,
             request_id=request_id,
             effect=effect,
         )
 
-    def _create(self, names: Sequence[str]) -> OperationError | None:
+    def _create(self, names: Sequence[str], preserved: Mapping[str, Document]) -> OperationError | None:
         if self.spec.update_type == "PROACTIVE" and self.spec.replacement_method == "SUBSTITUTE":
             return PROACTIVE_SUBSTITUTE
         present = [name for name in names if name in self.members]
@@ -206,12 +221,15 @@ class Mig:
             return self._already(present[0])
         for name in names:
             if name not in self.members:
-                self._add(name)
+                self._add(Member(name, self._next_zone(), preserved=preserved.get(name, {})))
         return None
 
-    def _add(self, name: str, *, configured: bool = True) -> None:
+    def _next_zone(self) -> str:
         zones = self.spec.all_zones
-        member = self.members[name] = Member(name, zones[len(self.members) % len(zones)], configured=configured)
+        return zones[len(self.members) % len(zones)]
+
+    def _add(self, member: Member) -> None:
+        self.members[member.name] = member
         self.target_size += 1
         self._show(member)
         self._schedule(member, self.world.lognormal(*self.timings.schedule))
@@ -246,7 +264,7 @@ class Mig:
 
     def _resize(self, size: int) -> None:
         while self.target_size < size:
-            self._add(self._random_name(), configured=False)
+            self._add(Member(self._random_name(), self._next_zone(), configured=False))
         victims = [member for member in self.members.values() if member.action not in LEAVING]
         for member in victims[: max(0, self.target_size - size)]:
             self._delete(member)
@@ -269,7 +287,8 @@ class Mig:
             return
         error = self._obstacle(member)
         if error is None:
-            member.vm = self.vms.insert(self.spec, member.zone, member.name, like=self._identity(member))
+            like, metadata = self._identity(member), member.preserved.get("metadata", {})
+            member.vm = self.vms.insert(self.spec, member.zone, member.name, like=like, metadata=metadata)
             member.vm.watcher = lambda vm: self._noticed(member, vm)
             self._show(member)
             if fault := self.world.strikes("false_start", member.name, self.spec.name, member.zone):
@@ -285,9 +304,9 @@ class Mig:
         """There is no room for a VM that has been begun."""
         if member.vm is not vm or vm.status not in STARTING:
             return
-        error = _stockout(self.spec.project, member.zone, "ZONE_RESOURCE_POOL_EXHAUSTED")
+        error = stockout(self.spec, member.zone)
         member.vm = None
-        self.vms.withdraw(vm, _insert_error(error))
+        self.vms.withdraw(vm, insert_error(error))
         if member.action == "DELETING":
             self._leave(member)
         else:
@@ -308,7 +327,7 @@ class Mig:
         """An insert that came to nothing is two entries all the same."""
         path = f"projects/{self.spec.project}/zones/{member.zone}/instances/{member.name}"
         operation = self.vms.audit.begin("instances.insert", path)
-        self.vms.audit.end("instances.insert", path, operation, _insert_error(error))
+        self.vms.audit.end("instances.insert", path, operation, insert_error(error))
 
     def _obstacle(self, member: Member) -> Document | None:
         """Why the member's VM cannot be inserted now, as an entry of ``lastAttempt.errors``."""
@@ -318,16 +337,16 @@ class Mig:
             self.vms.insert(spec, zone, member.name)
         if member.name in self.vms.zone(spec.project, zone):
             path = f"projects/{spec.project}/zones/{zone}/instances/{member.name}"
-            return _failed(member, "RESOURCE_ALREADY_EXISTS", f"The resource '{path}' already exists")
+            return failed(member.name, "RESOURCE_ALREADY_EXISTS", f"The resource '{path}' already exists")
         if fault := self.world.strikes("stockout", *targets):
-            return _stockout(spec.project, zone, str(fault.params.get("code", "ZONE_RESOURCE_POOL_EXHAUSTED")))
+            return stockout(spec, zone, str(fault.params.get("code", STOCKOUT)))
         if spec.capacity is not None and sum(1 for other in self.members.values() if other.vm) >= spec.capacity:
-            return _stockout(spec.project, zone, "ZONE_RESOURCE_POOL_EXHAUSTED")
+            return stockout(spec, zone)
         if fault := self.world.strikes("quota", *targets):
-            return _quota(member, spec, fault)
+            return quota(spec, zone, member.name, fault)
         if self.world.strikes("ip_exhausted", *targets):
             subnet = f"projects/{spec.project}/regions/{region_of(zone)}/subnetworks/default"
-            return _failed(member, "IP_SPACE_EXHAUSTED", f"IP space of '{subnet}' is exhausted.")
+            return failed(member.name, "IP_SPACE_EXHAUSTED", f"IP space of '{subnet}' is exhausted.")
         if fault := self.world.strikes("attempt_error", *targets):
             message = str(fault.params.get("message", "Internal error. Please try again."))
             return {"code": str(fault.params.get("code", "INTERNAL_ERROR")), "message": message}
@@ -462,6 +481,8 @@ class Mig:
         if member.vm:
             document["id"] = str(member.vm.id)
             document["instanceStatus"] = member.vm.status
+            if member.preserved:
+                document["preservedStateFromConfig"] = member.preserved
         if member.action not in LEAVING:
             made_from = member.vm.spec if member.vm else self.spec
             document["version"] = {"instanceTemplate": BASE + made_from.template}
@@ -486,35 +507,3 @@ class Mig:
 
 def _invalid(message: str) -> ApiError:
     return ApiError(400, "invalid", message)
-
-
-def _failed(member: Member, code: str, message: str) -> Document:
-    return {"code": code, "message": f"Instance '{member.name}' creation failed: {message}"}
-
-
-def _insert_error(error: Document) -> OperationError:
-    return OperationError(str(error["code"]), str(error["message"]), 503)
-
-
-def _stockout(project: str, zone: str, code: str) -> Document:
-    """An entry of ``lastAttempt.errors`` in Google's words."""
-    where = (
-        f"The zone 'projects/{project}/zones/{zone}' does not have enough resources available to fulfill the request."
-    )
-    detail = " '(resource type:compute)'." if code.endswith("_WITH_DETAILS") else ""
-    return {"code": code, "message": f"{where}{detail}  Try a different zone, or try again later."}
-
-
-def _quota(member: Member, spec: MigSpec, fault: Fault) -> Document:
-    family = spec.machine_type.partition("-")[0].upper()
-    metric = str(fault.params.get("metric", f"{family}_CPUS"))
-    limit = float(fault.params.get("limit", 500.0))
-    region = region_of(member.zone)
-    info = {
-        "metricName": f"compute.googleapis.com/{metric.lower()}",
-        "limitName": f"{metric.replace('_', '-')}-per-project-region",
-        "dimensions": {"region": region},
-        "limit": limit,
-    }
-    error = _failed(member, "QUOTA_EXCEEDED", f"Quota '{metric}' exceeded.  Limit: {limit} in region {region}.")
-    return error | {"errorDetails": [{"quotaInfo": info}]}

@@ -6,9 +6,8 @@ An operation is an admission only: it is DONE when the intent is accepted, not w
 from __future__ import annotations
 
 import itertools
-import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -45,6 +44,13 @@ class OperationError:
     message: str
     status: int = 400
     """The HTTP status it would have had, had it been refused at once."""
+    details: Sequence[Document] = ()
+    """``errorDetails``."""
+
+    def document(self) -> Document:
+        """As an operation prints it."""
+        entry: Document = {"code": self.code, "message": self.message}
+        return entry | {"errorDetails": list(self.details)} if self.details else entry
 
 
 Effect = Callable[[], OperationError | None]
@@ -77,6 +83,7 @@ class Operation:
     """``operationType``, e.g. ``compute.instanceGroupManagers.createInstances`` or ``delete``."""
     target: str
     """Relative URL of what it works on."""
+    target_id: str
     request_id: str
     inserted: float
     """Epoch seconds by the world's clock, as the two below."""
@@ -111,7 +118,7 @@ class Operation:
             location.removesuffix("s"): f"{BASE}projects/{self.project}/{location}/{place}",
             "operationType": self.kind,
             "targetLink": BASE + self.target,
-            "targetId": str(zlib.crc32(self.target.encode()) + (1 << 60)),
+            "targetId": self.target_id,
             "status": "DONE" if self.done else "RUNNING",
             "user": f"{project_number(self.project)}-compute@developer.gserviceaccount.com",
             "progress": 100 if self.done else 0,
@@ -124,7 +131,7 @@ class Operation:
         if self.request_id:
             document["clientOperationId"] = self.request_id
         if self.error:
-            document["error"] = {"errors": [{"code": self.error.code, "message": self.error.message}]}
+            document["error"] = {"errors": [self.error.document()]}
             document["httpErrorStatusCode"] = self.error.status
             document["httpErrorMessage"] = PHRASES.get(self.error.status, "ERROR")
         return document
@@ -149,7 +156,9 @@ class Operations:
             return None
         return known
 
-    def begin(self, *, project: str, scope: str, kind: str, target: str, request_id: str, effect: Effect) -> Operation:
+    def begin(
+        self, *, project: str, scope: str, kind: str, target: str, target_id: str, request_id: str, effect: Effect
+    ) -> Operation:
         """Accept a call; its effect follows after a while."""
         operation = Operation(
             id=self.world.random.randrange(1 << 60, 1 << 63),
@@ -158,6 +167,7 @@ class Operations:
             scope=scope,
             kind=kind,
             target=target,
+            target_id=target_id,
             request_id=request_id,
             inserted=self.world.wall(),
         )
@@ -248,6 +258,7 @@ def _fault_error(faults: Mapping[str, Fault]) -> OperationError | None:
             str(params.get("code", "INTERNAL_ERROR")),
             str(params.get("message", "Internal error. Please try again or contact Google Support.")),
             int(params.get("status", 503)),
+            params.get("details", ()),
         )
     return PROACTIVE_SUBSTITUTE if "precondition" in faults else None
 

@@ -105,6 +105,8 @@ class Vm:
     status: str = "PROVISIONING"
     started: float | None = None
     stopped: float | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """What its group preserves for it, beside what every member has."""
     shows_ip: bool = False
     doomed: bool = False
     """Somebody asked for its deletion: it does not stay as TERMINATED."""
@@ -158,7 +160,15 @@ class Vms:
         """VMs of this name, in whatever project and zone."""
         return [vms[name] for vms in self._vms.values() if name in vms]
 
-    def insert(self, spec: MigSpec, zone: str, name: str, *, like: Vm | None = None) -> Vm:
+    def insert(
+        self,
+        spec: MigSpec,
+        zone: str,
+        name: str,
+        *,
+        like: Vm | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Vm:
         """Begin a VM whose name is free. ``like``: the VM before it, whose identity it takes over."""
         vm = Vm(
             id=like.id if like else self.world.random.randrange(1 << 60, 1 << 63),
@@ -168,6 +178,7 @@ class Vms:
             created=like.created if like else self.world.wall(),
             ip=self._address(name),
             labels=spec.labels,
+            metadata=metadata or {},
             shows_ip=self.switches.ip_before_running,
         )
         self._vms.setdefault((spec.project, zone), {})[name] = vm
@@ -340,6 +351,7 @@ def vm_document(vm: Vm) -> Document:
             "items": [
                 {"key": "created-by", "value": vm.spec.reference},
                 {"key": "instance-template", "value": vm.spec.template},
+                *({"key": key, "value": value} for key, value in vm.metadata.items()),
             ],
         },
     }

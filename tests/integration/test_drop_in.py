@@ -18,6 +18,7 @@ from provisioner.simulator.server import Simulator
 from tests.conformance.stage import PROJECT, TIMINGS, ZONE, Instance, names
 from tests.hostfactory import SCRIPTS
 from tests.schemas import check_output
+from tests.waiting import until
 
 NAMESPACE, GROUP = "gcp-symphony", "symphony-group"
 ATTRIBUTES = {"type": ["String", "X86_64"], "ncpus": ["Numeric", "1"], "nram": ["Numeric", "1024"]}
@@ -152,12 +153,27 @@ def test_pods_of_google_s_connector_drain_into_ours(gke: Moved, cloud: Simulator
 @pytest.mark.usefixtures("switches")
 def test_instances_of_google_s_connector_drain_into_ours(gce: Moved, cloud: Simulator) -> None:
     theirs = ["sym-0a1b2c3d-1", "sym-0a1b2c3d-2"]
-    cloud.call(lambda world: world.groups.mig(PROJECT, f"zones/{ZONE}", GROUP).create(theirs))
+    labels = {"metadata": {"symphony-request": "0a1b2c3d"}}
+    body = {"instances": [{"name": name, "preservedState": labels} for name in theirs]}
+    requests.post(f"{_group(cloud)}/createInstances", json=body, timeout=10).raise_for_status()
     gce.until_cloud(lambda machines: len(machines) == 2, "running")
+    assert _preserved(cloud) == dict.fromkeys(theirs, labels)
     pool = {"kind": "mig", "project": PROJECT, "zone": ZONE, "group": GROUP} | QUICK
     gce.take_over(pools={"group": pool})
     ours = drained(gce, {name: name for name in theirs}, "template-gcp-01")
     assert all(name.startswith("hf-") for name in ours), "not as theirs: nobody takes one for the other"
+    until(lambda: _preserved(cloud) == dict.fromkeys(ours), 30, what="nothing of theirs, and nothing of ours, is kept")
+    assert requests.get(_group(cloud), timeout=10).json()["status"]["stateful"]["isStateful"] is False
+
+
+def _group(cloud: Simulator) -> str:
+    return f"{cloud.compute}projects/{PROJECT}/zones/{ZONE}/instanceGroupManagers/{GROUP}"
+
+
+def _preserved(cloud: Simulator) -> dict[str, object]:
+    """What the group preserves, by name."""
+    listed = requests.post(f"{_group(cloud)}/listPerInstanceConfigs", timeout=10).json()
+    return {config["name"]: config.get("preservedState") for config in listed.get("items", [])}
 
 
 def test_their_files_alone_are_a_configuration(gke: Moved, gce: Moved) -> None:

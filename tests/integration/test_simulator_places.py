@@ -54,7 +54,7 @@ PROJECT_PATHS = (
 
 
 @pytest.fixture
-def cloud(switches: Switches) -> Iterator[ComputeCloud]:
+def cloud() -> Iterator[ComputeCloud]:
     with ComputeCloud([ZONAL, REGIONAL]) as running:
         yield running
 
@@ -108,8 +108,8 @@ def test_an_unknown_project_is_refused_as_a_switch_says(said: UnknownProject) ->
     assert (reason(error), text.format(method="zones.get") in str(error)) == (word, True)
 
 
-def test_a_region_is_no_zone_and_a_zone_no_region(cloud: ComputeCloud, switches: Switches) -> None:
-    raised, _, _ = PLACES[switches.unknown_place]
+def test_a_region_is_no_zone_and_a_zone_no_region(cloud: ComputeCloud) -> None:
+    raised, _, _ = PLACES[Switches().unknown_place]
     for kind, ask in (
         (compute_v1.ZonesClient, lambda zones: zones.get(project="p", zone="europe-west1", timeout=10)),
         (compute_v1.RegionsClient, lambda regions: regions.get(project="p", region="us-central1-a", timeout=10)),
@@ -117,24 +117,24 @@ def test_a_region_is_no_zone_and_a_zone_no_region(cloud: ComputeCloud, switches:
         assert type(refusal(cloud, kind, ask)) is raised
 
 
-def test_every_method_looks_at_the_zone(cloud: ComputeCloud, switches: Switches) -> None:
-    _, word, text = PLACES[switches.unknown_place]
+def test_every_method_looks_at_the_zone(cloud: ComputeCloud) -> None:
+    _, word, text = PLACES[Switches().unknown_place]
     for path in ZONE_PATHS:
         error = requests.get(f"{cloud.url}projects/p/zones/x{path}", timeout=10).json()["error"]
         assert error["errors"][0]["reason"] == word, path
         assert error["message"] == text.format(kind="zone", name="x"), path
 
 
-def test_every_method_looks_at_the_project_before_the_zone(cloud: ComputeCloud, switches: Switches) -> None:
-    _, word, _ = PROJECTS[switches.unknown_project]
+def test_every_method_looks_at_the_project_before_the_zone(cloud: ComputeCloud) -> None:
+    _, word, _ = PROJECTS[Switches().unknown_project]
     for path in (*PROJECT_PATHS, "/zones/x"):
         error = requests.get(f"{cloud.url}projects/x{path}", timeout=10).json()["error"]
         assert error["errors"][0]["reason"] == word, path
         assert "'projects/x'" in error["message"], path
 
 
-def test_nothing_is_changed_in_an_unknown_zone(cloud: ComputeCloud, switches: Switches) -> None:
-    _, word, _ = PLACES[switches.unknown_place]
+def test_nothing_is_changed_in_an_unknown_zone(cloud: ComputeCloud) -> None:
+    _, word, _ = PLACES[Switches().unknown_place]
     for verb, path in (
         ("POST", "instanceGroupManagers/g/createInstances"),
         ("POST", "instanceGroupManagers/g/deleteInstances"),
@@ -146,8 +146,8 @@ def test_nothing_is_changed_in_an_unknown_zone(cloud: ComputeCloud, switches: Sw
         assert answer.json()["error"]["errors"][0]["reason"] == word, path
 
 
-def test_a_batch_refuses_only_what_names_an_unknown_zone(cloud: ComputeCloud, switches: Switches) -> None:
-    raised, _, _ = PLACES[switches.unknown_place]
+def test_a_batch_refuses_only_what_names_an_unknown_zone(cloud: ComputeCloud) -> None:
+    raised, _, _ = PLACES[Switches().unknown_place]
     service = googleapiclient.discovery.build(
         "compute",
         "v1",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.discovery_schema import problems_of_call
+from tests.discovery_schema import discovery, problems_of_call
 
 PATH = "projects/p/zones/z/instances/vm"
 
@@ -46,6 +46,23 @@ def test_an_invalid_answer_is_found(document: Any, problem: str) -> None:
 def test_words_that_google_may_add_any_day_are_let_through() -> None:
     assert problems({"status": "SOME_NEW_STATUS", "someNewField": {"value": 1}}) == []
     assert len(problems({"status": "SOME_OLD_STATUS", "someOldField": 1})) == 2
+
+
+def test_of_the_beta_api_only_what_was_recorded_is_let_through() -> None:
+    group = "projects/p/zones/z/instanceGroupManagers/g"
+
+    def found(**policy: object) -> list[str]:
+        return problems_of_call("GET", group, [], 200, {"updatePolicy": policy})
+
+    assert found(minReadySec=0) == []
+    assert found(minReadySec="0") == [
+        "instanceGroupManagers.get: .updatePolicy.minReadySec: expected integer, got '0'",
+    ]
+    beta = discovery("beta")["schemas"]["InstanceGroupManager"]["properties"].keys()
+    [other, *_] = sorted(beta - discovery()["schemas"]["InstanceGroupManager"]["properties"].keys())
+    assert problems_of_call("GET", group, [], 200, {other: None}) == [
+        f"instanceGroupManagers.get: .{other}: unknown field"
+    ]
 
 
 def test_an_error_that_does_not_look_like_googles_is_found() -> None:
