@@ -44,7 +44,12 @@ GROUP_FIELDS = (
     "instanceLifecyclePolicy,distributionPolicy/zones/zone,status/autoscaler"
 )
 GROUPS_FIELDS = f"kind,nextPageToken,warning,items({GROUP_FIELDS})"
-MEMBER_FIELDS = "nextPageToken,managedInstances(name,instance,id,instanceStatus,currentAction,lastAttempt)"
+MEMBER_FIELDS = (
+    "nextPageToken,managedInstances(name,instance,id,instanceStatus,currentAction,"
+    "lastAttempt(errors(errors(code,message))))"
+)
+"""Of an error only what is said: its ``errorDetails`` are three times as long."""
+
 INSTANCE_FIELDS = (
     "kind,nextPageToken,warning,items(name,id,status,creationTimestamp,lastStartTimestamp,"
     "networkInterfaces(networkIP,accessConfigs/natIP),scheduling(provisioningModel,preemptible))"

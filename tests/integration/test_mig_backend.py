@@ -363,6 +363,26 @@ def test_a_refused_create_has_class_and_words(zonal: Bench, fault: Fault, error:
     assert all(outcome.failure and words in outcome.failure.text for outcome in outcomes)
 
 
+NO_ROOM = (
+    f"The zone 'projects/{PROJECT}/zones/{ZONAL.zone}' does not have enough resources available to fulfill the request."
+    "  Try a different zone, or try again later."
+)
+DETAILS = [
+    {"help": {"links": [{"description": "Troubleshooting documentation", "url": "https://example.com/"}]}},
+    {"localizedMessage": {"locale": "en-US", "message": "A VM instance is currently unavailable."}},
+    {"errorInfo": {"domain": "compute.googleapis.com", "reason": "resource_availability", "metadatas": {"a": ""}}},
+]
+
+
+def test_a_stock_out_is_told_in_its_plain_message_whatever_details_it_has(zonal: Bench) -> None:
+    plain = Failure(ErrorClass.STOCKOUT, f"ZONE_RESOURCE_POOL_EXHAUSTED: {NO_ROOM}")
+    refusal = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": NO_ROOM, "details": DETAILS}
+    zonal.cloud.set_faults(Fault("op_error", "hf-a", params=refusal, limit=1), Fault("stockout", name(2)))
+    assert [outcome.failure for outcome in zonal.create(1)] == [plain]
+    zonal.create(2)
+    until(lambda: zonal.look().machines[name(2)].failure == plain, 30, what="the reason of the attempt")
+
+
 def test_a_refused_template_does_not_keep_another_waiting(zonal: Bench) -> None:
     """Calls are made by template: the first refusal that would repeat itself stops only its own."""
     zonal.cloud.set_faults(Fault("denied", ".*createInstances", limit=1))

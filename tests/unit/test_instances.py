@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from provisioner.backends.compute_reads import MEMBER_FIELDS
 from provisioner.backends.instances import (
     Instance,
     Member,
@@ -19,6 +20,7 @@ from provisioner.backends.instances import (
     spec,
 )
 from provisioner.model import ErrorClass, Fingerprint, LossCause, Machine, Notice, Phase
+from provisioner.simulator.compute_filter import compile_fields, select
 
 NAME = "hf-abcde01234-000007"
 URL = f"http://127.0.0.1:1/compute/v1/projects/p/zones/us-central1-b/instances/{NAME}"
@@ -236,6 +238,23 @@ def test_the_last_attempt_gives_code_and_words() -> None:
     found = seen(member(currentAction="CREATING", lastAttempt=FAILED_ATTEMPT, **NO_VM), None)
     assert found.failure is not None
     assert found.failure.text == "ZONE_RESOURCE_POOL_EXHAUSTED: The zone does not have enough resources."
+
+
+@pytest.mark.parametrize(
+    "details", [[], [{"help": {}}], [{"quotaInfo": {"limit": 8.0}}], [None, "words"], "words", None]
+)
+def test_details_of_an_error_change_nothing(details: Any) -> None:
+    attempt = {"errors": {"errors": [STOCKOUT | {"errorDetails": details}]}}
+    found = seen(member(currentAction="CREATING", lastAttempt=attempt, **NO_VM), None)
+    assert found == seen(member(currentAction="CREATING", lastAttempt=FAILED_ATTEMPT, **NO_VM), None)
+
+
+def test_the_list_of_members_is_asked_for_what_errors_say_and_not_for_their_details() -> None:
+    attempt = {"errors": {"errors": [STOCKOUT | {"location": "x", "errorDetails": [{"help": {}}]}]}}
+    entry = member(currentAction="CREATING", **NO_VM)
+    answer = {"managedInstances": [entry | {"version": {}, "lastAttempt": attempt}]}
+    shown = select(answer, compile_fields(MEMBER_FIELDS))
+    assert shown == {"managedInstances": [entry | {"lastAttempt": FAILED_ATTEMPT}]}
 
 
 def test_a_reason_with_a_class_of_its_own_outlives_one_without() -> None:
