@@ -27,6 +27,7 @@ def preserved_states(instances: Sequence[Any]) -> dict[str, Document]:
 
 
 def _checked(state: object) -> Document:
+    """What it really holds: gcloud sends every kind, though most are empty."""
     if not isinstance(state, dict):
         raise _invalid("preservedState", state)
     for name, entries in state.items():
@@ -36,7 +37,7 @@ def _checked(state: object) -> Document:
         for key, entry in entries.items():
             if not isinstance(entry, KINDS[name]):
                 raise _invalid(f"{field}.{key}", entry)
-    return state
+    return {name: entries for name, entries in state.items() if entries}
 
 
 def _invalid(field: str, value: object) -> ApiError:

@@ -114,7 +114,7 @@ def test_a_configuration_has_a_fingerprint_of_its_content(service: Any) -> None:
 
 
 def test_a_group_is_stateful_only_while_something_is_preserved(cloud: ComputeCloud, service: Any) -> None:
-    create(service, a=None)
+    create(service, a={"metadata": {}, "disks": {}, "internalIPs": {}, "externalIPs": {}})  # as gcloud sends no state
     assert (stateful(service)["isStateful"], stateful(service)["hasStatefulConfig"]) == (False, False)
     create(service, b=STATE)
     assert (stateful(service)["isStateful"], stateful(service)["hasStatefulConfig"]) == (True, True)
