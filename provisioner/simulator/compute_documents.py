@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 
 from provisioner.simulator.compute_settings import MigSpec, project_number, region_of
@@ -10,7 +9,7 @@ from provisioner.simulator.fingerprints import fingerprint_of
 from provisioner.simulator.group_patch import mig_fingerprint, with_settings
 from provisioner.simulator.instance_configs import stateful_document
 from provisioner.simulator.mig import Mig
-from provisioner.simulator.operations import BASE, ApiError, Document, timestamp
+from provisioner.simulator.operations import BASE, ApiError, Document, numeric_id, timestamp
 
 ACTION_FIELDS = {
     "NONE": "none",
@@ -30,11 +29,6 @@ ACTION_FIELDS = {
 
 PROJECT_MADE = 1_400_000_000.0
 """When projects, zones and regions say they were created; nobody looks."""
-
-
-def numeric_id(path: str) -> str:
-    """The id of something that has no life of its own here."""
-    return str((1 << 60) + zlib.crc32(path.encode()))
 
 
 def mig_document(mig: Mig) -> Document:

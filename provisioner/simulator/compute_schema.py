@@ -97,7 +97,7 @@ Scheduling: automaticRestart? availabilityDomain# hostErrorTimeoutSeconds# insta
   onInstanceStopAction* preemptible? provisioningModel terminationTime@
 ServiceAccount: email scopes[]
 StandbyPolicy: initialDelaySec# mode
-Stateful: hasStatefulConfig? perInstanceConfigs:StatefulConfigs
+Stateful: hasStatefulConfig? isStateful? perInstanceConfigs:StatefulConfigs
 StatefulConfigs: allEffective?
 StatefulDevice: autoDelete
 StatefulPolicy: preservedState:StatefulState
@@ -107,8 +107,8 @@ StatusConfig: currentRevision effective?
 Tags: fingerprint items[]
 TargetSizePolicy: mode
 Typed: type
-UpdatePolicy: instanceRedistributionType maxSurge:FixedOrPercent maxUnavailable:FixedOrPercent minimalAction
-  mostDisruptiveAllowedAction replacementMethod type
+UpdatePolicy: instanceRedistributionType maxSurge:FixedOrPercent maxUnavailable:FixedOrPercent minReadySec#
+  minimalAction mostDisruptiveAllowedAction replacementMethod type
 Version: instanceTemplate name targetSize:FixedOrPercent
 VersionTarget: isReached?
 Zone: availableCpuPlatforms[] creationTimestamp@ deprecated:Deprecation description id# kind name region resourceStatus*

@@ -23,7 +23,7 @@ from typing import Any
 from provisioner.simulator.audit import Audit
 from provisioner.simulator.compute_settings import Duplicate, MigSpec, Switches, Timings, region_of
 from provisioner.simulator.mig import Member, Mig
-from provisioner.simulator.operations import ApiError, Operation, Operations, timestamp
+from provisioner.simulator.operations import ApiError, Operation, Operations, numeric_id, timestamp
 from provisioner.simulator.timing import Delay
 from provisioner.simulator.vms import Vm, Vms
 from provisioner.simulator.world import World
@@ -146,13 +146,14 @@ class Groups:
             scope=mig.spec.scope,
             kind="delete",
             target=mig.spec.autoscaler,
+            target_id=numeric_id(mig.spec.autoscaler),
             request_id=request_id,
             effect=effect,
         )
 
     def templates(self, project: str) -> dict[str, MigSpec]:
         """By name, each as a MIG that began with it describes it. What a MIG changes to later, another began with."""
-        return {spec.template.rpartition("/")[2]: spec for spec in self._of(project)}
+        return {spec.template.rpartition("/")[2]: spec for spec in self.specs if spec.project == project}
 
     def preempt(self, names: Collection[str]) -> list[str]:
         """Take running VMs away, as Spot does; the names of those that ran."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from provisioner.simulator.compute_documents import PROJECT_MADE, numeric_id
-from provisioner.simulator.operations import BASE, ApiError, Document, timestamp
+from provisioner.simulator.compute_documents import PROJECT_MADE
+from provisioner.simulator.operations import BASE, ApiError, Document, numeric_id, timestamp
 
 GIGABYTES_PER_CPU = {"standard": 4, "highmem": 8, "highcpu": 1}
 """Of N2 and its like; some families differ by a little."""

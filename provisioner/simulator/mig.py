@@ -28,7 +28,6 @@ paginated     listManagedInstances has pages
 from __future__ import annotations
 
 import re
-import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,6 +43,7 @@ from provisioner.simulator.operations import (
     Operation,
     OperationError,
     Operations,
+    numeric_id,
     timestamp,
 )
 from provisioner.simulator.vms import STARTING, Shelf, Vm, Vms
@@ -178,7 +178,7 @@ class Mig:
     @property
     def id(self) -> str:
         """Numeric id."""
-        return str((1 << 60) + zlib.crc32(self.spec.path.encode()))
+        return numeric_id(self.spec.path)
 
     @property
     def repairs(self) -> bool:

@@ -6,6 +6,7 @@ An operation is an admission only: it is DONE when the intent is accepted, not w
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,6 +65,11 @@ PHRASES: Mapping[int, str] = {
     412: "PRECONDITION FAILED",
     503: "SERVICE UNAVAILABLE",
 }
+
+
+def numeric_id(path: str) -> str:
+    """The id of something that has no life of its own here."""
+    return str((1 << 60) + zlib.crc32(path.encode()))
 
 
 def timestamp(wall: float) -> str:
