@@ -36,30 +36,54 @@ ODD_ANSWERS = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 TEXT_LIMIT = 500
 """Characters kept of Compute's words: they are stored with each slot and shown to people."""
 
-PATTERNS: tuple[tuple[ErrorClass, tuple[str, ...]], ...] = (
-    # Order matters: a rate limit also says "quota exceeded", and the class of a code is decided before its status.
-    (ErrorClass.THROTTLED, ("ratelimitexceeded", "rate_limit_exceeded", "rate limit exceeded", "per minute")),
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """How a class of errors is known, whatever the status says."""
+
+    error: ErrorClass
+    codes: tuple[str, ...]
+    """Parts of a code in small letters, without underscores: bodies spell it rateLimitExceeded, operations
+    RATE_LIMIT_EXCEEDED."""
+    texts: tuple[str, ...] = ()
+    """Parts of a text, in small letters, of errors whose code is missing, or general (CONDITION_NOT_MET)."""
+
+    def fit(self, code: str, text: str) -> bool:
+        """``code`` and ``text`` as above."""
+        return any(part in code for part in self.codes) or any(part in text for part in self.texts)
+
+
+SIGNS = (
+    # Order matters: a rate limit also says "quota exceeded", and an exhausted reservation is a condition not met.
+    Signs(
+        ErrorClass.THROTTLED,
+        ("ratelimitexceeded", "operationrateexceeded", "concurrentoperationsquotaexceeded"),
+        ("rate limit exceeded", "operation rate exceeded", "per minute", "per 100 seconds"),
+    ),
     # A Spot instance that was preempted while it started says nothing about the zone's stock.
-    (ErrorClass.OTHER, ("preempted", "due to preemption")),
-    (
+    Signs(ErrorClass.OTHER, ("preempted",), ("was preempted", "due to preemption")),
+    Signs(
         ErrorClass.STOCKOUT,
+        ("resourcepoolexhausted", "insufficientcapacity", "resourceavailability", "vmmincountnotreached"),
         (
-            "resource_pool_exhausted",
-            "resourcepoolexhausted",
-            "insufficient_capacity",
-            "insufficientcapacity",
-            "vm_min_count_not_reached",
+            # The first two are said of zones, regions and reservations, the others of reservations alone.
+            "sufficient capacity for the requested",
+            "does not have enough resources available",
+            "does not have available resources for the request",
+            "no available resources in specified reservation",
         ),
     ),
-    (ErrorClass.QUOTA, ("quota", "ip_space_exhausted")),
-    (ErrorClass.DENIED, ("permissions_error", "permission_denied", "forbidden")),
-    (ErrorClass.INVALID, ("condition_not_met", "conditionnotmet", "invalid")),
-    (ErrorClass.NOT_FOUND, ("resource_not_found", "notfound")),
+    Signs(ErrorClass.QUOTA, ("quota", "ipspaceexhausted", "limitexceeded")),
+    Signs(ErrorClass.DENIED, ("permissionserror", "permissiondenied", "forbidden")),
+    # What it needs is being made or changed: the same call is taken a little later.
+    Signs(ErrorClass.UNAVAILABLE, ("resourcenotready",), ("requires reservation to be in ready state",)),
+    Signs(ErrorClass.INVALID, ("conditionnotmet", "invalid", "unsupportedoperation")),
+    Signs(ErrorClass.NOT_FOUND, ("notfound",)),
 )
-"""Words in a code (or, for the first two classes, in a text) and the class they mean; the first that fits counts."""
+"""The first that fit decide. Codes and texts are Google's, from its papers and as Kubernetes' autoscaler knows them."""
 
-SPOKEN = 2
-"""How many of the first patterns are also looked for in the text: their codes are often general ones."""
+OF_A_RESOURCE = ("operationrateexceeded", "operation rate exceeded")
+"""Signs of a rate of operations on one resource: it says nothing about the calls of the project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +104,18 @@ class AlreadyExists(BackendError):
     """A name of the call is taken. Compute does not say which, nor whether the rest was done: look again."""
 
 
+class TooManyCalls(BackendError):
+    """Compute takes no more calls of the project until its next window of call quotas."""
+
+
 def classify(error: ComputeError) -> ErrorClass:
-    """The class of an error: by its code, then by its HTTP status."""
-    code, text = error.code.lower(), error.text.lower()
-    for number, (kind, words) in enumerate(PATTERNS):
-        if any(word in code or (number < SPOKEN and word in text) for word in words):
-            return kind
-    return _by_status(error.status)
+    """The class of an error: by its code and text, else by its HTTP status."""
+    code, text = _plain(error.code), error.text.lower()
+    return next((signs.error for signs in SIGNS if signs.fit(code, text)), _by_status(error.status))
+
+
+def _plain(code: str) -> str:
+    return code.replace("_", "").lower()
 
 
 def _by_status(status: int) -> ErrorClass:
@@ -106,8 +135,16 @@ def _by_status(status: int) -> ErrorClass:
 def raised(error: ComputeError) -> BackendError:
     """The error as an exception."""
     failure = error.failure()
-    taken = error.status == 409 or "alreadyexists" in error.code.replace("_", "").lower()
-    return (AlreadyExists if taken else BackendError)(failure.error, failure.text)
+    kind = BackendError
+    if error.status == 409 or "alreadyexists" in _plain(error.code):
+        kind = AlreadyExists
+    elif failure.error is ErrorClass.THROTTLED and not _of_a_resource(error):
+        kind = TooManyCalls
+    return kind(failure.error, failure.text)
+
+
+def _of_a_resource(error: ComputeError) -> bool:
+    return any(sign in _plain(error.code) or sign in error.text.lower() for sign in OF_A_RESOURCE)
 
 
 def http_error(status: int, body: object, text: str) -> ComputeError:
@@ -115,8 +152,14 @@ def http_error(status: int, body: object, text: str) -> ComputeError:
     error = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(error, Mapping):
         return ComputeError(status, "", f"HTTP {status}: {text.strip()[:TEXT_LIMIT]}")
-    details = error.get("errors") or [{}]
-    return ComputeError(status, str(details[0].get("reason", "")), str(error.get("message", "")))
+    return ComputeError(status, _reason(error), str(error.get("message", "")))
+
+
+def _reason(error: Mapping[str, Any]) -> str:
+    """Why, in one word: that of the first error, else of what newer answers have instead, an ErrorInfo."""
+    listed = (error.get(key) for key in ("errors", "details"))
+    parts = (part for parts in listed if isinstance(parts, list) for part in parts if isinstance(part, Mapping))
+    return next((str(part["reason"]) for part in parts if part.get("reason")), "")
 
 
 def operation_error(operation: Mapping[str, Any]) -> ComputeError | None:
@@ -151,8 +194,8 @@ def of_exception(error: BaseException) -> BackendError:
 
 
 def _of_google(error: google_errors.GoogleAPICallError) -> ComputeError:
-    details = [detail for detail in error.errors if isinstance(detail, Mapping)] or [{}]
-    return ComputeError(int(error.code or 0), str(details[0].get("reason", "")), str(error.message))
+    reason = _reason({"errors": error.errors, "details": error.details})
+    return ComputeError(int(error.code or 0), reason, str(error.message))
 
 
 def _class_of(error: BaseException) -> ErrorClass:

@@ -20,7 +20,7 @@ from requests.adapters import HTTPAdapter
 
 from provisioner.backends import BackendError
 from provisioner.backends.call_budget import CallBudget
-from provisioner.backends.compute_errors import CALL_ERRORS, http_error, of_exception, raised
+from provisioner.backends.compute_errors import CALL_ERRORS, TooManyCalls, http_error, of_exception, raised
 from provisioner.backends.google_login import google_credentials
 from provisioner.model import ErrorClass
 from provisioner.settings import MigPool
@@ -235,7 +235,7 @@ class ComputeReads:
         return body
 
     def _refusal(self, error: BackendError) -> BackendError:
-        if error.failure.error is ErrorClass.THROTTLED:
+        if isinstance(error, TooManyCalls):
             self._budget.refused()
         return error
 

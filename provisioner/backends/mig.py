@@ -35,6 +35,7 @@ from provisioner.backends.calls import Call, run_calls
 from provisioner.backends.compute_errors import (
     CALL_ERRORS,
     AlreadyExists,
+    TooManyCalls,
     of_exception,
     operation_error,
     raised,
@@ -372,7 +373,7 @@ class _Api:
             operation = call(request=request, timeout=self._times.call, retry=None)
         except CALL_ERRORS as error:
             failed = of_exception(error)
-            if failed.failure.error is ErrorClass.THROTTLED:
+            if isinstance(failed, TooManyCalls):
                 self._budget.refused()
             raise failed from error
         answer: Mapping[str, Any] = json.loads(compute_v1.Operation.to_json(operation, use_integers_for_enums=False))

@@ -78,6 +78,30 @@ def refused(status: int) -> Fault:
     return Fault("http_error", f".*{CREATES}", limit=1, params={"status": status})
 
 
+TOO_OFTEN = {
+    "too often, at once": Fault(
+        "http_error", f"hf-a/.*{CREATES}", limit=2, params={"status": 403, "reason": "resourceOperationRateExceeded"}
+    ),
+    "too often, in another spelling": Fault(
+        "http_error", f"hf-a/.*{CREATES}", limit=2, params={"status": 400, "reason": "operationRateExceeded"}
+    ),
+    "too often, as the operation tells": Fault(
+        "op_error", "hf-a", limit=2, params={"status": 403, "code": "RESOURCE_OPERATION_RATE_EXCEEDED"}
+    ),
+}
+"""Operations on one resource of the first group."""
+
+NOT_READY = Fault("http_error", f"hf-a/.*{CREATES}", limit=1, params={"status": 400, "reason": "resourceNotReady"})
+
+
+def exhausted(mode: str) -> Fault:
+    """No machine is left in the reservation that the template names."""
+    return Fault(mode, params={"status": 412, "code": "CONDITION_NOT_MET", "message": NO_ROOM})
+
+
+NO_ROOM = "Reservation r does not have sufficient capacity for the requested resources."
+FULL = f"CONDITION_NOT_MET: {NO_ROOM} Error Code: InsufficientInstanceCapacity"
+
 FALSE_START = Fault("false_start", params={"seconds": 10})
 """Each attempt is another VM, and looks see some of them."""
 
@@ -99,15 +123,19 @@ CASES = [
     ),
     Case("F1 a stock-out that ends", (Fault("stockout", limit=3, params={"code": "INSUFFICIENT_CAPACITY"}),)),
     Case("F1 a stock-out whose attempts show a VM", (FALSE_START,), ERROR, 0, STOCK, (2,), (2,)),
+    Case("F1 an exhausted reservation, as attempts tell", (exhausted("attempt_error"),), ERROR, 0, FULL, (2,), (2,)),
+    Case("F1 an exhausted reservation, as operations tell", (exhausted("op_error"),), ERROR, 0, FULL, BACKED_OFF),
     Case("F2 a quota", (Fault("quota"),), ERROR, 0, "Quota 'N2_CPUS' exceeded", (2,), (2,)),
     Case("F3 no addresses", (Fault("ip_exhausted"),), ERROR, 0, "IP_SPACE_EXHAUSTED", (2,), (2,)),
     Case("F3 an attempt that fails once", (Fault("attempt_error", limit=1),)),
     Case("F4 two calls over the rate", (Fault("throttled", f".*{CREATES}", limit=2),), creates=REPEATED),
+    *[Case(f"F4 operations {how}", (fault,), creates=REPEATED) for how, fault in TOO_OFTEN.items()],
     Case("F4 ten calls a minute", (Fault("throttled", params={"per_minute": 10}),)),
     *[
         Case(f"F5 {status} before it was applied", (refused(status),), creates=REPEATED)
         for status in (500, 502, 503, 504)
     ],
+    Case("F5 a resource that is not ready", (NOT_READY,), creates=REPEATED),
     *[Case(f"F5 {status} after it was applied", (lost(CREATES, status),)) for status in (500, 502, 503, 504)],
     Case("F5 an answer that is lost", (lost(CREATES),)),
     Case("F5 a service that is away", (Fault("unavailable", end=100),)),
@@ -195,6 +223,18 @@ def test_f4_what_is_over_the_rate_waits_and_nothing_is_taken_for_gone(site: Virt
     assert stays(site, answer)
     assert site.phases() == dict.fromkeys(names_of(answer), "running")
     assert (site.lost(), site.mutations()) == ({}, {CREATES: 1})
+
+
+LATER = {**TOO_OFTEN, "not ready": NOT_READY}
+
+
+@pytest.mark.parametrize("fault", LATER.values(), ids=LATER)
+def test_f4_what_a_group_takes_a_little_later_is_not_asked_of_another(tmp_path: Path, fault: Fault) -> None:
+    with VirtualSite(tmp_path, SPEC, replace(SPEC, name="hf-b", zone="us-central1-b")) as site:
+        site.faults(fault)
+        names = names_of(site.asked(3))
+        assert [name[-6:] for name in names] == ["000000", "000001", "000002"], "no slot was given up"
+        assert {machine["pool"] for machine in site.cloud.state()["machines"]} == {"hf-a"}
 
 
 # --- F9: names that are taken -----------------------------------------------------------------------------------------

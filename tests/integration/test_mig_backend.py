@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -348,6 +349,16 @@ REFUSALS = [
     (Fault("precondition", "hf-a"), ErrorClass.INVALID, "Set replacementMethod to RECREATE"),
     (Fault("mig_gone", "hf-a"), ErrorClass.NOT_FOUND, "hf-a"),
     (
+        Fault("http_error", ".*createInstances", params={"status": 403, "reason": "resourceOperationRateExceeded"}),
+        ErrorClass.THROTTLED,
+        "resourceOperationRateExceeded",
+    ),
+    (
+        Fault("http_error", ".*createInstances", params={"status": 400, "reason": "resourceNotReady"}),
+        ErrorClass.UNAVAILABLE,
+        "resourceNotReady",
+    ),
+    (
         Fault("op_error", "hf-a", params={"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "none left"}),
         ErrorClass.STOCKOUT,
         "ZONE_RESOURCE_POOL_EXHAUSTED: none left",
@@ -355,7 +366,9 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "error", "words"), REFUSALS, ids=[fault.mode for fault, _, _ in REFUSALS])
+@pytest.mark.parametrize(
+    ("fault", "error", "words"), REFUSALS, ids=[words or fault.mode for fault, _, words in REFUSALS]
+)
 def test_a_refused_create_has_class_and_words(zonal: Bench, fault: Fault, error: ErrorClass, words: str) -> None:
     zonal.cloud.set_faults(fault)
     outcomes = zonal.create(1, 2)
@@ -381,6 +394,23 @@ def test_a_stock_out_is_told_in_its_plain_message_whatever_details_it_has(zonal:
     assert [outcome.failure for outcome in zonal.create(1)] == [plain]
     zonal.create(2)
     until(lambda: zonal.look().machines[name(2)].failure == plain, 30, what="the reason of the attempt")
+
+
+@pytest.mark.parametrize(
+    ("reason", "seen"),
+    [
+        pytest.param("rateLimitExceeded", False, id="the calls of the project"),
+        pytest.param("resourceOperationRateExceeded", True, id="the operations on one resource"),
+    ],
+)
+def test_looks_rest_only_while_the_project_may_make_no_calls(zonal: Bench, reason: str, seen: bool) -> None:
+    zonal.create(1)
+    zonal.running(1)
+    fault = Fault("http_error", ".*createInstances", params={"status": 403, "reason": reason})
+    zonal.cloud.set_faults(fault)
+    assert failures(zonal.create(2)) == [ErrorClass.THROTTLED]
+    with nullcontext() if seen else pytest.raises(BackendError, match="takes no more calls of this project now"):
+        assert len(zonal.look().machines) == 1
 
 
 def test_a_refused_template_does_not_keep_another_waiting(zonal: Bench) -> None:

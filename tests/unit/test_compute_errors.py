@@ -16,6 +16,7 @@ from provisioner.backends.compute_errors import (
     TEXT_LIMIT,
     AlreadyExists,
     ComputeError,
+    TooManyCalls,
     attempt_error,
     classify,
     http_error,
@@ -31,6 +32,8 @@ SUBSTITUTE = (
     " Set replacementMethod to RECREATE or disable rolling update by setting type to OPPORTUNISTIC."
 )
 
+TOO_FREQUENT = "Operation rate exceeded for resource 'projects/p/global/x'. Too frequent operations from it."
+
 
 @pytest.mark.parametrize(
     ("status", "code", "text", "expected"),
@@ -44,12 +47,32 @@ SUBSTITUTE = (
         ),
         (403, "", "Quota exceeded for quota metric 'Queries' and limit 'Queries per minute' of 'x'", E.THROTTLED),
         (429, "", "Too many requests", E.THROTTLED),
+        (403, "resourceOperationRateExceeded", TOO_FREQUENT, E.THROTTLED),
+        (0, "RESOURCE_OPERATION_RATE_EXCEEDED", TOO_FREQUENT, E.THROTTLED),
+        (403, "", TOO_FREQUENT, E.THROTTLED),
+        (400, "operationRateExceeded", "", E.THROTTLED),
+        (403, "CONCURRENT_OPERATIONS_QUOTA_EXCEEDED", "Rate Limit Exceeded", E.THROTTLED),
+        (0, "CONCURRENT_OPERATIONS_QUOTA_EXCEEDED", "", E.THROTTLED),
+        (403, "", "Quota exceeded for quota group 'ReadGroup' and limit 'Read requests per 100 seconds'", E.THROTTLED),
         (0, "ZONE_RESOURCE_POOL_EXHAUSTED", "The zone does not have enough resources", E.STOCKOUT),
         (0, "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "", E.STOCKOUT),
         (0, "RESOURCE_POOL_EXHAUSTED", "", E.STOCKOUT),
         (0, "INSUFFICIENT_CAPACITY", "", E.STOCKOUT),
         (503, "insufficientCapacity", "", E.STOCKOUT),
         (0, "VM_MIN_COUNT_NOT_REACHED", "", E.STOCKOUT),
+        (429, "RESOURCE_AVAILABILITY", "The zone does not have enough resources available.", E.STOCKOUT),
+        (429, "", "The zone 'projects/p/zones/z' does not have enough resources available", E.STOCKOUT),
+        (503, "", "Region does not currently have sufficient capacity for the requested resources.", E.STOCKOUT),
+        (412, "conditionNotMet", "Reservation r does not have sufficient capacity for the requested", E.STOCKOUT),
+        (0, "CONDITION_NOT_MET", "Reservation r does not have sufficient capacity for the requested", E.STOCKOUT),
+        (0, "CONDITION_NOT_MET", "Zone does not currently have sufficient capacity for the requested", E.STOCKOUT),
+        (
+            0,
+            "CONDITION_NOT_MET",
+            "Specified reservation 'r' does not have available resources for the request.",
+            E.STOCKOUT,
+        ),
+        (0, "CONDITION_NOT_MET", "No available resources in specified reservations 'r'", E.STOCKOUT),
         (
             0,
             "QUOTA_EXCEEDED",
@@ -58,17 +81,28 @@ SUBSTITUTE = (
         ),
         (403, "quotaExceeded", "Quota 'INSTANCES' exceeded.", E.QUOTA),
         (0, "IP_SPACE_EXHAUSTED", "IP space of 'default' is exhausted.", E.QUOTA),
+        (0, "IP_SPACE_EXHAUSTED_WITH_DETAILS", "", E.QUOTA),
+        (0, "LIMIT_EXCEEDED", "Exceeded limit 'MAX_INSTANCES_IN_INSTANCE_GROUP' on resource 'g'.", E.QUOTA),
+        (403, "limitExceeded", "Exceeded limit 'MAX_INSTANCES_IN_INSTANCE_GROUP' on resource 'g'.", E.QUOTA),
         (0, "PERMISSIONS_ERROR", "Required 'compute.instances.create' permission", E.DENIED),
         (403, "forbidden", "Required permission for the project", E.DENIED),
         (401, "authError", "Invalid Credentials", E.DENIED),
         (412, "CONDITION_NOT_MET", SUBSTITUTE, E.INVALID),
         (412, "conditionNotMet", "", E.INVALID),
+        (0, "CONDITION_NOT_MET", "Constraint constraints/compute.vmExternalIpAccess violated for project", E.INVALID),
+        (0, "CONDITION_NOT_MET", "Specified reservation 'r' does not exist.", E.INVALID),
+        (0, "UNSUPPORTED_OPERATION", "The machine type does not support this disk type.", E.INVALID),
+        (400, "resourceNotReady", "The resource 'projects/p/global/networks/n' is not ready", E.UNAVAILABLE),
+        (0, "RESOURCE_NOT_READY", "", E.UNAVAILABLE),
+        (412, "CONDITION_NOT_MET", "it requires reservation to be in READY state", E.UNAVAILABLE),
         (400, "invalid", "Invalid value for field 'size'", E.INVALID),
         (400, "required", "Required field 'resource.instances' not specified", E.INVALID),
         (404, "notFound", "The resource was not found", E.NOT_FOUND),
         (0, "RESOURCE_NOT_FOUND", "", E.NOT_FOUND),
         (0, "INTERNAL_ERROR", "Instance failed to start due to preemption.", E.OTHER),
         (0, "PREEMPTED", "", E.OTHER),
+        (0, "INTERNAL_ERROR", "Instance was preempted.", E.OTHER),
+        (403, "forbidden", "POST https://host/projects/p/zones/z/instanceGroupManagers/preempted: no", E.DENIED),
         (0, "INTERNAL_ERROR", "Internal error. Please try again.", E.OTHER),
         (0, "RESOURCE_ALREADY_EXISTS", "The resource already exists", E.OTHER),
         (409, "alreadyExists", "", E.UNAVAILABLE),
@@ -126,8 +160,26 @@ def test_a_name_that_is_taken_asks_for_another_look(error: ComputeError, taken: 
     assert isinstance(raised(error), AlreadyExists) is taken
 
 
+@pytest.mark.parametrize(
+    ("error", "used_up"),
+    [
+        (ComputeError(403, "rateLimitExceeded", "Rate Limit Exceeded"), True),
+        (ComputeError(429, "", ""), True),
+        (ComputeError(403, "resourceOperationRateExceeded", TOO_FREQUENT), False),
+        (ComputeError(403, "", TOO_FREQUENT), False),
+        (ComputeError(400, "operationRateExceeded", ""), False),
+        (ComputeError(403, "quotaExceeded", ""), False),
+    ],
+)
+def test_only_a_rate_of_calls_keeps_the_project_quiet(error: ComputeError, used_up: bool) -> None:
+    assert isinstance(raised(error), TooManyCalls) is used_up
+
+
 def body(code: int, reason: str, message: str) -> dict[str, Any]:
     return {"error": {"code": code, "message": message, "errors": [{"reason": reason, "message": message}]}}
+
+
+INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 
 
 @pytest.mark.parametrize(
@@ -135,6 +187,18 @@ def body(code: int, reason: str, message: str) -> dict[str, Any]:
     [
         (403, body(403, "rateLimitExceeded", "slow down"), "", ComputeError(403, "rateLimitExceeded", "slow down")),
         (404, {"error": {"code": 404, "message": "gone"}}, "", ComputeError(404, "", "gone")),
+        (
+            429,
+            {"error": {"code": 429, "message": "m", "details": [{"@type": "Help"}, {"@type": INFO, "reason": "WHY"}]}},
+            "",
+            ComputeError(429, "WHY", "m"),
+        ),
+        (
+            429,
+            {"error": {"code": 429, "message": "m", "errors": ["odd"], "details": 3}},
+            "",
+            ComputeError(429, "", "m"),
+        ),
         (502, None, "<html>Bad Gateway</html>\n", ComputeError(502, "", "HTTP 502: <html>Bad Gateway</html>")),
         (500, ["odd"], "odd", ComputeError(500, "", "HTTP 500: odd")),
         (500, {"error": "odd"}, "odd", ComputeError(500, "", "HTTP 500: odd")),
@@ -201,6 +265,7 @@ def test_no_error_of_the_last_attempt(entry: dict[str, Any]) -> None:
         (google_errors.BadRequest("bad"), E.INVALID),
         (google_errors.Forbidden("no"), E.DENIED),
         (google_errors.Forbidden("slow", errors=[{"reason": "rateLimitExceeded"}]), E.THROTTLED),
+        (google_errors.TooManyRequests("no", details=[{"@type": INFO, "reason": "RESOURCE_AVAILABILITY"}]), E.STOCKOUT),
         (google_errors.NotFound("no"), E.NOT_FOUND),
         (google_errors.PreconditionFailed("no"), E.INVALID),
         (google_errors.TooManyRequests("slow"), E.THROTTLED),
