@@ -22,6 +22,7 @@ from provisioner.model import (
     RequestStatus,
     ReturnRecord,
     Slot,
+    Snapshot,
     Verdict,
     evolve,
 )
@@ -138,6 +139,10 @@ def _spend_orphan_delete(draft: Draft) -> bool:
     return True
 
 
+def _shows(snapshot: Snapshot, name: str) -> bool:
+    return name in snapshot.machines or name in snapshot.foreign or name in snapshot.namesakes
+
+
 def _all_seen(draft: Draft) -> bool:
     return all(pool in draft.snapshots for pool in draft.limits.pools)
 
@@ -150,7 +155,7 @@ def _note_lost_strangers(draft: Draft, contact: Contact, returned: Set[str]) -> 
         for name in sorted(contact.inventory - returned):
             if split_name(draft.limits.prefix, name) is None or find_slot(draft, name) is not None:
                 continue
-            if any(name in snapshot.machines or name in snapshot.foreign for snapshot in draft.snapshots.values()):
+            if any(_shows(snapshot, name) for snapshot in draft.snapshots.values()):
                 continue
             known = draft.before.strangers.get(name)
             if known is not None:

@@ -228,6 +228,9 @@ class Snapshot:
     """Ours, by name. The same object as in the snapshot before when nothing changed."""
     foreign: frozenset[str] = frozenset()
     """Of the names asked about, those that exist here and are not ours."""
+    namesakes: frozenset[str] = frozenset()
+    """Of the names asked about, those that exist here and may be ours, but are no machine of this pool: another pool's,
+    or an instance outside its group. They have not gone."""
     spec: str = ""
     """Fingerprint of the pod spec or instance template; a new one resets what was learned about the pool."""
     asked: frozenset[str] = frozenset()

@@ -549,7 +549,7 @@ class Reconciler:
 def _identity(look: Look) -> tuple[object, ...]:
     """The same for two looks that say the same, except for when they began."""
     if isinstance(look, Snapshot):
-        return look.pool, id(look.machines), look.causes, look.foreign, look.asked, look.spec
+        return look.pool, id(look.machines), look.causes, look.foreign, look.namesakes, look.asked, look.spec
     return (look.pool,)
 
 

@@ -94,7 +94,7 @@ def revoke(draft: Draft, record: RequestRecord, slot: Slot) -> Slot:
 def _stranger_result(
     draft: Draft, name: str, absent: dict[str, float], sent: dict[str, float], busy: Set[str]
 ) -> ReturnResult | None:
-    """A name that is no slot of ours: ours by identity, adopted, someone else's, or nowhere."""
+    """A name that is no slot of ours: ours by identity, adopted, someone else's, undecided, or nowhere."""
     for pool, snapshot in draft.snapshots.items():
         machine = snapshot.machines.get(name)
         if machine is None and name not in snapshot.foreign:
@@ -109,6 +109,9 @@ def _stranger_result(
             uid = machine.fingerprint.uid if machine else ""
             draft.deletes.append(Delete(name, pool, DeleteReason.RETURNED, uid, adopted=machine is None))
         draft.wake_at(sent[name] + DELETE_AGAIN)
+        return None
+    if any(name in snapshot.namesakes for snapshot in draft.snapshots.values()):
+        absent.pop(name, None)
         return None
     asked = all(name in snapshot.asked for snapshot in draft.snapshots.values())
     return ReturnResult.GONE if asked and proven_absent(draft, name, absent) else None

@@ -64,7 +64,7 @@ class Backend(Protocol):
 
         A backend whose pools share lists may have begun a little earlier: the snapshot says when.
         ``strangers`` are names HF returned that are no slot of ours: those that exist here and are not ours
-        are listed as ``foreign``.
+        are listed as ``foreign``, those that may be ours, but are no machine of this pool, as ``namesakes``.
         """
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:

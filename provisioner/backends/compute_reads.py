@@ -138,7 +138,7 @@ class ComputeReads:
         self.times = times
         self._url = f"{root}/compute/v1/"
         self._project = f"projects/{project}"
-        self._filter = f"name eq {prefix}-.*"
+        self._prefix = f"{prefix}-"
         self._budget = budget
         self._session = AuthorizedSession(credentials)
         end_in_time(self._session)
@@ -157,11 +157,15 @@ class ComputeReads:
         """Every managed instance. Without pages unless the group's listManagedInstancesResults is PAGINATED."""
         return self._pages("POST", f"{place.path}/listManagedInstances", "managedInstances", MEMBER_FIELDS, deadline)
 
-    def instances(self, zone: str, deadline: float) -> Mapping[str, Json]:
-        """Every instance of the zone with our name prefix, members of a group or not, by name."""
+    def instances(self, zone: str, deadline: float, begins: str = "") -> Mapping[str, Json]:
+        """Every instance of the zone whose name begins so, members of a group or not, by name; default: as ours do."""
         path = f"{self._project}/zones/{zone}/instances"
         kind = "compute#instanceList"
-        return _by_name(self._pages("GET", path, "items", INSTANCE_FIELDS, deadline, kind, filter=self._filter))
+        return _by_name(
+            self._pages(
+                "GET", path, "items", INSTANCE_FIELDS, deadline, kind, filter=f"name eq {begins or self._prefix}.*"
+            )
+        )
 
     def resource(self, path: str, fields: str, deadline: float) -> Json:
         """Whatever stands at a path below ``projects/``."""

@@ -65,12 +65,15 @@ class GkeBackend:
         that a silent stream takes to be noticed.
         """
         self._namespace.refresh(self._cache)
-        foreign = self._foreign(strangers)
+        there = self._strangers(strangers)
+        ours = {name for name, pod in there.items() if self._identity.is_of_provisioner(pod)}
+        machines = self._cache.machines(now)
         return Snapshot(
             pool=self.pool,
             began=now,
-            machines=self._cache.machines(now),
-            foreign=foreign,
+            machines=machines,
+            foreign=frozenset(there.keys() - ours),
+            namesakes=frozenset(ours - machines.keys()),
             spec=self._spec.current().digest,
             asked=frozenset(strangers),
             causes=self._cache.causes(),
@@ -145,15 +148,11 @@ class GkeBackend:
                 return None
             raise
 
-    def _foreign(self, names: Collection[str]) -> frozenset[str]:
-        """Those of the names that exist here and are not this provisioner's."""
+    def _strangers(self, names: Collection[str]) -> dict[str, Document]:
+        """The pods of these names that exist here, by name."""
         names = [name for name in names if POD_NAME.fullmatch(name)]
         if not names:
-            return frozenset()
+            return {}
         with ThreadPoolExecutor(min(MOST, len(names)), thread_name_prefix="stranger") as workers:
             pods = workers.map(self._find, names)
-            return frozenset(
-                name
-                for name, pod in zip(names, pods, strict=True)
-                if pod is not None and not self._identity.is_of_provisioner(pod)
-            )
+            return {name: pod for name, pod in zip(names, pods, strict=True) if pod is not None}

@@ -120,6 +120,7 @@ class GroupObserver:
             began=min(groups.began, *(found.began for found in lists.values())),
             machines=self._published({name: seen.machine for name, seen in self._seen.items()}, refused),
             foreign=frozenset(name for name in strangers if name in self.members and name not in self._seen),
+            namesakes=self._outside(strangers, entries, deadline),
             spec=self._spec,
             asked=frozenset(strangers),
             problems=self._problems,
@@ -169,6 +170,16 @@ class GroupObserver:
         with ThreadPoolExecutor(len(lists), thread_name_prefix="zone") as pool:
             found = pool.map(lambda shared: self._newer(shared, now, deadline), lists.values())
             return dict(zip(lists, found, strict=True))
+
+    def _outside(self, strangers: Collection[str], entries: Entries, deadline: float) -> frozenset[str]:
+        """Strangers that are no members, but instances: of another group, or of none. Of other names nobody knows."""
+        others = {name for name in strangers if name not in self.members}
+        found = {name for name in others if any(name in instances for instances in entries.values())}
+        for begins in self._adopt:
+            if any(name.startswith(begins) for name in others):
+                for zone in sorted(self._zones):
+                    found |= others & self._project.reads.instances(zone, deadline, begins).keys()
+        return frozenset(found)
 
     def _must_be_deleted(self, entries: Entries) -> None:
         """A group that no list shows was deleted if all instances that it had are gone; else the look has failed."""

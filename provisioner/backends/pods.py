@@ -130,18 +130,18 @@ class Identity:
             ) from error
 
     def owns(self, pod: Pod) -> bool:
-        """True for our pool's pods. One that merely copied our labels has another name than they spell."""
-        labels = pod["metadata"].get("labels") or {}
-        ending = f"-{labels.get(REQUEST_LABEL)}-{labels.get(SLOT_LABEL)}"
-        return (
-            self.is_of_provisioner(pod)
-            and labels.get(POOL_LABEL) == self.pool
-            and str(pod["metadata"]["name"]).endswith(ending)
-        )
+        """True for our pool's pods."""
+        return self.is_of_provisioner(pod) and _labels(pod).get(POOL_LABEL) == self.pool
 
     def is_of_provisioner(self, pod: Pod) -> bool:
-        """True for pods of any of our pools."""
-        return bool((pod["metadata"].get("labels") or {}).get(ID_LABEL) == self.provisioner)
+        """True for pods of any of our pools. One that merely copied our labels has another name than they spell."""
+        labels = _labels(pod)
+        ending = f"-{labels.get(REQUEST_LABEL)}-{labels.get(SLOT_LABEL)}"
+        return labels.get(ID_LABEL) == self.provisioner and str(pod["metadata"]["name"]).endswith(ending)
+
+
+def _labels(pod: Pod) -> Mapping[str, str]:
+    return pod["metadata"].get("labels") or {}
 
 
 def label_value(text: str) -> str:

@@ -141,13 +141,19 @@ class DirectGke(Direct):
             if (reading := self._identity.read(pod.document)) is not None
         ]
         self._cache.replace(readings, str(self._cluster.pods.version))
-        foreign = frozenset(name for name in strangers if self._is_foreign(name))
+        found = {name: self._cluster.pods.get(self._namespace, name) for name in strangers}
+        there = {name: pod.document for name, pod in found.items() if pod is not None}
+        ours = {name for name, pod in there.items() if self._identity.is_of_provisioner(pod)}
         machines = self._cache.machines(now)
-        return Snapshot(self.pool, now, machines, foreign, self.spec, causes=self._cache.causes())
-
-    def _is_foreign(self, name: str) -> bool:
-        pod = self._cluster.pods.get(self._namespace, name)
-        return pod is not None and not self._identity.is_of_provisioner(pod.document)
+        return Snapshot(
+            self.pool,
+            now,
+            machines,
+            foreign=frozenset(there.keys() - ours),
+            namesakes=frozenset(ours - machines.keys()),
+            spec=self.spec,
+            causes=self._cache.causes(),
+        )
 
     def _create(self, create: Create) -> Failure | None:
         document = {
@@ -209,8 +215,14 @@ class DirectMig(Direct):
         }
         if machines != self._machines:
             self._machines = machines
-        foreign = frozenset(name for name in strangers if name in members and name not in machines)
-        return Snapshot(self.pool, now, self._machines, foreign, self._mig.spec.template)
+        return Snapshot(
+            self.pool,
+            now,
+            self._machines,
+            foreign=frozenset(name for name in strangers if name in members and name not in machines),
+            namesakes=frozenset(name for name in strangers if name in instances and name not in members),
+            spec=self._mig.spec.template,
+        )
 
     def _members(self, lag: float) -> dict[str, Member]:
         shown = self._mig.shelf.after("", lag)

@@ -11,6 +11,8 @@ CASES = Cases()
 case = CASES.case
 
 UNKNOWN = "hf-zzzzzzzzzz-000007"
+COPY = "hf-zzzzzzzzzz-000008"
+"""A pod that somebody made with the labels of one of ours."""
 
 
 def given_back(hf: Grid, machines: object) -> dict[str, object]:
@@ -67,21 +69,18 @@ def gone_already(hf: Grid) -> None:
 def strangers(hf: Grid) -> None:
     kept = hf.complete(1)
     lookalike = kept[0].removesuffix("000000") + "\u0660" * 6
-    for name in ("other-1", "sym-1"):
-        _foreign_pod(hf, name)
-    entry = given_back(hf, [{"name": name} for name in (UNKNOWN, lookalike, "other-1", "sym-1")])
-    assert results(entry) == {UNKNOWN: "succeed", lookalike: "succeed", "other-1": "fail", "sym-1": "succeed"}
+    pods = f"{hf.simulator.kubernetes}/api/v1/namespaces/{hf.place}/pods"
+    labels = requests.get(f"{pods}/{kept[0]}", timeout=10).json()["metadata"]["labels"]
+    for name, marks in (("other-1", {}), (COPY, labels), ("sym-1", {}), ("sym-2", labels)):
+        pod = {"metadata": {"name": name, "labels": marks}, "spec": {"containers": [{"name": "main", "image": "b"}]}}
+        requests.post(pods, json=pod, timeout=10).raise_for_status()
+    gone, foreign = [UNKNOWN, lookalike, "sym-1", "sym-2"], ["other-1", COPY]
+    entry = given_back(hf, [{"name": name} for name in gone + foreign])
+    assert results(entry) == dict.fromkeys(gone, "succeed") | dict.fromkeys(foreign, "fail")
     assert entry["status"] == "complete_with_error"
-    [left_alone] = [machine for machine in entry["machines"] if machine["result"] == "fail"]  # type: ignore[attr-defined]
-    assert "left alone" in left_alone["message"]
-    assert hf.cloud() == sorted([*kept, "other-1"])
-
-
-def _foreign_pod(hf: Grid, name: str) -> None:
-    """A pod that somebody else made in our namespace."""
-    pod = {"metadata": {"name": name}, "spec": {"containers": [{"name": "main", "image": "busybox"}]}}
-    url = f"{hf.simulator.kubernetes}/api/v1/namespaces/{hf.place}/pods"
-    requests.post(url, json=pod, timeout=10).raise_for_status()
+    left_alone = [machine["message"] for machine in entry["machines"] if machine["result"] == "fail"]  # type: ignore[attr-defined]
+    assert all("left alone" in message for message in left_alone)
+    assert hf.cloud() == sorted([*kept, *foreign])
 
 
 @case(75, "known, unknown and already returned mixed → one id that covers all")

@@ -79,6 +79,11 @@ class MigPlace(Place):
         else:
             self._on_group(lambda group: group.create([name]))
 
+    def copy(self, name: str, as_name: str) -> None:
+        """An instance of the group's template beside the group."""
+        zone = self._on_group(lambda group: group.members[name].zone)
+        self._in_groups(lambda groups: groups.vms.insert(self._spec, zone, as_name))
+
     def remove(self, name: str) -> None:
         self._on_group(lambda group: group.delete([instance_url(group.members[name].zone, name)], skip_invalid=False))
         until(lambda: name not in self.present(), self.patience, what=f"{name} is removed")

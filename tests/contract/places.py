@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -127,6 +127,10 @@ class Place(ABC):
         """Somebody else makes a machine of this name."""
 
     @abstractmethod
+    def copy(self, name: str, as_name: str) -> None:
+        """Somebody else makes a machine that bears all marks of one of ours, but its name."""
+
+    @abstractmethod
     def remove(self, name: str) -> None:
         """Somebody else deletes a machine, and waits until it is gone."""
 
@@ -200,14 +204,16 @@ class GkePlace(Place):
     def spawn_foreign(self, name: str) -> None:
         self._add({"metadata": {"name": name}, "spec": {"containers": [{"name": "main", "image": "nginx"}]}})
 
+    def copy(self, name: str, as_name: str) -> None:
+        self._add_like(self._in_cluster(lambda cluster: cluster.get("pods", self._namespace, name).document), as_name)
+
     def remove(self, name: str) -> None:
         self._in_cluster(lambda cluster: cluster.delete(cluster.get("pods", self._namespace, name), 0))
 
     def recreate(self, name: str) -> None:
         known = self._in_cluster(lambda cluster: cluster.get("pods", self._namespace, name).document)
         self.remove(name)
-        metadata = {"name": name, "labels": known["metadata"]["labels"]}
-        self._add({"metadata": metadata, "spec": {"containers": known["spec"]["containers"]}})
+        self._add_like(known, name)
 
     def fail_creates(self, error: ErrorClass) -> None:
         target = "pods.create" if error is ErrorClass.DENIED else self._namespace
@@ -232,6 +238,10 @@ class GkePlace(Place):
 
     def _in_cluster(self, act: Callable[[Cluster], T]) -> T:
         return self._simulator.call(lambda cloud: act(cloud.cluster))
+
+    def _add_like(self, known: Mapping[str, Any], name: str) -> None:
+        metadata = {"name": name, "labels": known["metadata"]["labels"]}
+        self._add({"metadata": metadata, "spec": {"containers": known["spec"]["containers"]}})
 
     def _add(self, pod: dict[str, Any]) -> None:
         self._in_cluster(lambda cluster: cluster.create(self._namespace, {"apiVersion": "v1", "kind": "Pod", **pod}))

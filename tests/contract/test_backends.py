@@ -308,6 +308,21 @@ def test_strangers_that_exist_and_are_not_ours_are_foreign(place: Place) -> None
     assert place.look().asked == frozenset()
 
 
+def test_a_copy_of_a_machine_under_another_name_is_neither_ours_nor_gone_and_is_left_alone(place: Place) -> None:
+    place.create(1)
+    place.until_seen(ONE)
+    place.copy(ONE, STRANGER)
+
+    def noticed() -> bool:
+        asked = place.look([STRANGER])
+        return STRANGER in asked.foreign | asked.namesakes
+
+    until(noticed, place.patience)
+    assert list(place.look([STRANGER]).machines) == [ONE]
+    assert place.delete(STRANGER).failure is None
+    assert place.present() == {ONE, STRANGER}
+
+
 def test_strangers_that_cannot_be_looked_up_fail_the_look(place: Place) -> None:
     place.black_out()
     with pytest.raises(BackendError):

@@ -622,6 +622,7 @@ def test_a_copy_of_our_labels_under_another_name_is_not_ours(bench: Bench) -> No
     create(backend, 3)
     seen(backend, 3)
     assert sorted(look(backend)) == [name(1), name(3)]
+    assert backend.observe(0.0, [name(1), name(2)]).foreign == {name(2)}
     delete(backend, 2)
     assert "deletionTimestamp" not in bench.pods()[name(2)]["metadata"]
 
@@ -644,7 +645,15 @@ def test_two_pools_in_one_namespace_see_their_own(bench: Bench) -> None:
     create(second, 2)
     assert list(look(first)) == [name(1)]
     assert list(look(second)) == [name(2)]
-    assert first.observe(0.0, [name(2)]).foreign == frozenset(), "it is ours, if not this pool's"
+    asked = first.observe(0.0, [name(2), name(3)])
+    assert (asked.foreign, asked.namesakes) == (frozenset(), {name(2)}), "it is ours, if not this pool's"
+
+
+def test_a_pod_of_a_pool_that_nobody_knows_any_more_is_not_gone(bench: Bench) -> None:
+    """Only the pool of this name may touch it: HostFactory must not hear that it went."""
+    create(bench.backend(name="former"), 1)
+    asked = bench.backend().observe(0.0, [name(1)])
+    assert (asked.foreign, asked.namesakes) == (frozenset(), {name(1)})
 
 
 # --- deletes ----------------------------------------------------------------------------------------------------------

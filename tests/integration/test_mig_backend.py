@@ -531,6 +531,19 @@ def test_a_delete_sent_again_after_another_look_is_another_request(zonal: Bench)
     zonal.empty()
 
 
+@pytest.mark.parametrize("bench", [ZONAL, REGIONAL], ids=["zonal", "regional"], indirect=True)
+def test_an_adopted_instance_that_left_its_group_is_not_gone_and_left_alone(bench: Bench) -> None:
+    backend = bench.restarted(adopt_prefixes=("g", "sym-"))
+    zone = bench.spec.all_zones[0]
+    bench.cloud.do(lambda: bench.cloud.groups.vms.insert(bench.spec, zone, "sym-1"))
+    until(lambda: bench.look(["sym-1", "sym-2"]).namesakes == {"sym-1"}, 30)
+    assert bench.look(["sym-1"]).foreign == frozenset()
+    deletes = [Delete("sym-1", "m", DeleteReason.RETURNED, adopted=True)]
+    assert failures(backend.delete(deletes, lambda: True)) == []
+    assert list(bench.cloud.state()) == ["sym-1"]
+    assert sum(call == "instances" for call in bench.calls_of(bench.look)) <= len(bench.spec.all_zones)
+
+
 def test_members_that_are_not_ours_are_left_alone(zonal: Bench) -> None:
     group = zonal.cloud.groups.mig(PROJECT, "zones/us-central1-a", "hf-a")
     zonal.cloud.do(lambda: group.resize(2))

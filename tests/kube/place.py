@@ -63,6 +63,9 @@ class KubePlace(Place):
     def spawn_foreign(self, name: str) -> None:
         self._space.add_pod(name)
 
+    def copy(self, name: str, as_name: str) -> None:
+        self._space.add_pod(as_name, self._space.pod(name)["metadata"]["labels"])
+
     def remove(self, name: str) -> None:
         self._space.remove(name)
 

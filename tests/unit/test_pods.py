@@ -460,6 +460,7 @@ def test_ours(seen: Pod, ours: bool) -> None:
 def test_any_pool_of_ours_is_of_this_provisioner() -> None:
     assert IDENTITY.is_of_provisioner(labelled(pool="other"))
     assert not IDENTITY.is_of_provisioner(labelled(id="other"))
+    assert not IDENTITY.is_of_provisioner(labelled(slot="000008")), "a copy of our labels under another name"
 
 
 def test_the_selector_finds_what_the_labels_say() -> None:

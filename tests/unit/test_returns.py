@@ -200,6 +200,31 @@ def test_when_a_stranger_is_gone(first: dict[str, float], looks: list[Snapshot],
     assert (result(draft, STRANGER) is ReturnResult.GONE) is gone
 
 
+@pytest.mark.parametrize(
+    ("now", "looks", "expected"),
+    [
+        pytest.param(
+            NOW, "its own pool is blind", None, id="a pool that is blind may have it: it is not someone else's"
+        ),
+        pytest.param(NOW, "no pool has it", None, id="no pool has it: it is not gone all the same"),
+        pytest.param(BEFORE + 3600, "no pool has it", ReturnResult.STUCK, id="at the deadline it is still there"),
+        pytest.param(NOW, "another pool has it", None, id="another pool has it: that pool deletes it"),
+    ],
+)
+def test_what_is_there_and_not_this_pools_is_not_gone(now: float, looks: str, expected: ReturnResult | None) -> None:
+    held = snapshot(asked=frozenset({STRANGER}), namesakes=frozenset({STRANGER}))
+    others = {
+        "its own pool is blind": [],
+        "no pool has it": [snapshot(pool="b", asked=frozenset({STRANGER}))],
+        "another pool has it": [snapshot(machine(0, request=OTHER), pool="b", asked=frozenset({STRANGER}))],
+    }
+    back = giving_back(STRANGER, absent={STRANGER: SEEN - 30})
+    draft = settled(back, held, *others[looks], now=now)
+    assert result(draft, STRANGER) is expected
+    assert draft.returns[RETURN].absent == {}
+    assert [delete.pool for delete in draft.deletes] == ["b"] * (looks == "another pool has it")
+
+
 def test_a_stranger_that_is_there_again_was_never_absent() -> None:
     looks = [snapshot(machine(0, request=OTHER)), snapshot(pool="b")]
     draft = settled(giving_back(STRANGER, absent={STRANGER: SEEN - 30}), *looks)
