@@ -21,7 +21,7 @@ from requests.adapters import HTTPAdapter
 from provisioner.backends import BackendError
 from provisioner.backends.call_budget import CallBudget
 from provisioner.backends.compute_errors import CALL_ERRORS, TooManyCalls, http_error, of_exception, raised
-from provisioner.backends.google_login import google_credentials
+from provisioner.backends.google_login import NoCredentials, google_credentials
 from provisioner.model import ErrorClass
 from provisioner.settings import MigPool
 
@@ -116,9 +116,9 @@ class Place:
 
 
 def credentials_for(pool: MigPool) -> google.auth.credentials.Credentials:
-    """Anonymous for plain HTTP (a simulator), the pool's service account key, else what the surroundings offer."""
+    """None for plain HTTP (a simulator), the pool's service account key, else what the surroundings offer."""
     if pool.endpoint and pool.endpoint.startswith("http://"):
-        return google.auth.credentials.AnonymousCredentials()
+        return NoCredentials(pool.endpoint)
     return google_credentials(pool.credentials)
 
 

@@ -34,6 +34,23 @@ def google_credentials(key_file: Path | None) -> google.auth.credentials.Credent
         raise BackendError(ErrorClass.DENIED, f"no Google credentials ({error}); {HINT}") from error
 
 
+class NoCredentials(google.auth.credentials.AnonymousCredentials):  # type: ignore[misc]
+    """For plain HTTP, over which nobody's secrets are sent. A server that wants some is named, with what to set."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+
+    def refresh(self, request: object) -> None:
+        """The server did not know us; always BackendError."""
+        raise credentials_wanted(self._endpoint, "leave it out for Google's own")
+
+
+def credentials_wanted(endpoint: str, otherwise: str) -> BackendError:
+    """A server on plain HTTP said that it does not know us; ``otherwise``: what else to do than to use HTTPS."""
+    said = f"{endpoint} wants credentials (HTTP 401), and over plain HTTP none are sent"
+    return BackendError(ErrorClass.DENIED, f"{said}: let the pool's 'endpoint' begin with https://, or {otherwise}")
+
+
 class GoogleToken:
     """A token of Google's, renewed when it has to be. Not thread-safe."""
 

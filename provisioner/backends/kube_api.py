@@ -97,7 +97,7 @@ class KubeApi:
     flow: SharedFlow = field(default_factory=SharedFlow)
     """How many creates and deletes may be under way."""
     rejected: Callable[[Mapping[str, str]], None] = lambda _: None
-    """Told the headers that the server did not know us by."""
+    """Told the headers that the server did not know us by; BackendError where the server's own words would not help."""
     streams_lists: bool = True
     """False once the server refused to stream a list."""
     _pool: urllib3.HTTPConnectionPool | None = field(init=False)

@@ -24,7 +24,7 @@ from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
 from provisioner.backends import BackendError
 from provisioner.backends.exec_plugin import ExecPlugin
 from provisioner.backends.flow import MOST
-from provisioner.backends.google_login import GoogleToken
+from provisioner.backends.google_login import GoogleToken, credentials_wanted
 from provisioner.backends.kube_api import USUAL_TIMES, KubeApi, KubeTimes
 from provisioner.model import ErrorClass
 from provisioner.settings import GkePool
@@ -98,11 +98,13 @@ def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
     configuration.connection_pool_maxsize = CONNECTIONS
     configuration.keep_alive = True
     try:
-        login = Login(_credentials(pool, configuration))
+        credentials = _credentials(pool, configuration)
     except MALFORMED as error:
         raise BackendError(ErrorClass.INVALID, f"pool {pool.name}: no cluster is configured: {error}") from error
+    login = Login(credentials)
+    rejected = credentials.rejected if isinstance(credentials, Anonymous) else login.rejected
     connections = kubernetes.client.ApiClient(configuration).rest_client.pool_manager
-    return KubeApi(configuration.host, connections, login.authorization, times, rejected=login.rejected)
+    return KubeApi(configuration.host, connections, login.authorization, times, rejected=rejected)
 
 
 def _credentials(pool: GkePool, configuration: Any) -> Credentials:
@@ -119,7 +121,10 @@ def _credentials(pool: GkePool, configuration: Any) -> Credentials:
 
 
 class Anonymous:
-    """Nobody."""
+    """Nobody, as plain HTTP knows us."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
 
     def header(self) -> str:
         """None."""
@@ -128,11 +133,15 @@ class Anonymous:
     def renew(self) -> None:
         """There is nothing to renew."""
 
+    def rejected(self, _headers: Mapping[str, str]) -> None:
+        """The server wants to know who we are; always BackendError."""
+        raise credentials_wanted(self._endpoint, "name a 'kubeconfig' instead")
+
 
 def _at_endpoint(pool: GkePool, endpoint: str, configuration: Any) -> Credentials:
     configuration.host = endpoint.rstrip("/")
     if endpoint.startswith("http://"):
-        return Anonymous()
+        return Anonymous(endpoint)
     if pool.ca_file is not None:
         try:
             ssl.create_default_context(cafile=str(pool.ca_file))

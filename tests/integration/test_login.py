@@ -295,6 +295,17 @@ def test_the_official_client_is_not_asked_at_each_call() -> None:
     assert [known.header() for _ in range(3)] == ["Bearer 1"] * 3
 
 
+def test_a_server_on_plain_http_that_wants_credentials_is_told_with_what_to_set(guard: Guard, tmp_path: Path) -> None:
+    api = connect(pool(tmp_path, endpoint=guard.address))
+    for _ in range(2):
+        error = refused(lambda: api.get("/api/v1/pods"))
+        assert error.failure.error is ErrorClass.DENIED
+        assert error.failure.text == (
+            f"{guard.address} wants credentials (HTTP 401), and over plain HTTP none are sent: "
+            "let the pool's 'endpoint' begin with https://, or name a 'kubeconfig' instead"
+        )
+
+
 def test_a_kubeconfig_that_is_being_written_leaves_what_was_known(guard: Guard, tmp_path: Path) -> None:
     path = write_kubeconfig(tmp_path / "k", guard.address, {"token": "one"})
     api = connect(pool(tmp_path, kubeconfig=path))

@@ -396,6 +396,15 @@ def test_a_stock_out_is_told_in_its_plain_message_whatever_details_it_has(zonal:
     until(lambda: zonal.look().machines[name(2)].failure == plain, 30, what="the reason of the attempt")
 
 
+def test_a_create_that_wants_credentials_over_plain_http_says_what_to_set(zonal: Bench) -> None:
+    zonal.cloud.set_faults(Fault("http_error", params={"status": 401, "reason": "authError"}))
+    (outcome,) = zonal.create(1)
+    assert outcome.failure is not None
+    assert outcome.failure.error is ErrorClass.DENIED
+    assert outcome.failure.text.startswith(f"{zonal.cloud.url} wants credentials (HTTP 401)")
+    assert "let the pool's 'endpoint' begin with https://" in outcome.failure.text
+
+
 @pytest.mark.parametrize(
     ("reason", "seen"),
     [

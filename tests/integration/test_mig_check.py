@@ -176,6 +176,18 @@ def test_a_group_that_is_missing_and_a_place_that_does_not_answer(
     assert texts["silent"].startswith("cannot be checked: ConnectionError")
 
 
+def test_a_server_on_plain_http_that_wants_credentials_is_told_with_what_to_set(
+    tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud.set_faults(Fault("http_error", params={"status": 401, "reason": "authError", "message": "Login Required"}))
+    (found,) = findings(site(tmp_path, cloud.url, a=ZONAL).path, capsys, 1)
+    assert (found["pool"], found["severity"]) == ("a", "error")
+    assert found["text"] == (
+        f"cannot be checked: {cloud.url} wants credentials (HTTP 401), and over plain HTTP none are sent: "
+        "let the pool's 'endpoint' begin with https://, or leave it out for Google's own"
+    )
+
+
 def test_a_loop_whose_group_is_missing_says_so_wherever_people_look(tmp_path: Path, cloud: ComputeCloud) -> None:
     """It may have been deleted, or never have had this name: a start cannot tell, so a person has to."""
     made = site(tmp_path, cloud.url, a={**ZONAL, "group": "hf-x"})
