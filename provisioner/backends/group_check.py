@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from provisioner.backends import Finding, Severity
+from provisioner.model import Failure
 from provisioner.names import REQUEST_ID_LENGTH, SLOT_DIGITS
 from provisioner.settings import MigPool
 
@@ -17,6 +18,17 @@ ZONAL_LIMIT, REGIONAL_LIMIT = 1000, 2000
 
 ANY_SHAPE = re.compile(rf"(?P<prefix>[a-z][-a-z0-9]*)-[a-z0-9]{{{REQUEST_ID_LENGTH}}}-[0-9]{{{SLOT_DIGITS}}}")
 """The machine names of any provisioner."""
+
+
+NO_PROJECT = re.compile(
+    r"resource 'projects/[^/']+' was not found|failed to find project|unknown project|project \S+ is not found"
+    r"|permission for 'projects/[^/']+'",
+    re.IGNORECASE,
+)
+NO_LOCATION = re.compile(
+    r"resource 'projects/[^/']+/(zones|regions)/[^/']+' was not found|unknown (zone|region)", re.IGNORECASE
+)
+"""Compute's words for what is not there. Its status does not tell: it was 400, 403 and 404 for the same mistake."""
 
 
 def group_findings(pool: MigPool, group: Json) -> list[Finding]:
@@ -82,6 +94,20 @@ def missing(pool: MigPool) -> Finding:
     where = f"zone {pool.zone}" if pool.zone else f"region {pool.region}"
     group = f"there is no group {pool.group} in {where} of project {pool.project}"
     return Finding(pool.name, Severity.ERROR, f"{group}: correct pools.{pool.name}, or make the group: {line}")
+
+
+def missing_place(pool: MigPool, failure: Failure) -> str:
+    """Why there is not even a place where the group could be, with what to do; empty where Compute says nothing so."""
+    where, name = ("zone", pool.zone) if pool.zone else ("region", pool.region)
+    if NO_PROJECT.search(failure.text):
+        return (
+            f"there is no project {pool.project}, or no access to it: correct pools.{pool.name}.project, or let the"
+            f" pool's credentials see it ({failure.text})"
+        )
+    if NO_LOCATION.search(failure.text):
+        listed = f"gcloud compute {where}s list --project={pool.project}"
+        return f"there is no {where} {name}: correct pools.{pool.name}.{where}, or see: {listed}"
+    return ""
 
 
 def covers(prefix: str, other: str) -> bool:

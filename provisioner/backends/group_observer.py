@@ -16,7 +16,7 @@ from provisioner.backends import BackendError
 from provisioner.backends.compute_errors import understood
 from provisioner.backends.compute_project import Listing, Project, SharedList
 from provisioner.backends.compute_reads import ComputeReads, Json, Place
-from provisioner.backends.group_check import foreign_text, group_findings, missing
+from provisioner.backends.group_check import foreign_text, group_findings, missing, missing_place
 from provisioner.backends.instances import (
     LEAVING_ACTIONS,
     Member,
@@ -107,7 +107,7 @@ class GroupObserver:
     def _look(
         self, now: float, strangers: Collection[str], refused: Mapping[str, Machine], deadline: float
     ) -> Snapshot:
-        groups = self._newer(self._project.groups(self._place.location), now, deadline)
+        groups = self._groups(now, deadline)
         group = groups.items.get(self._place.group)
         self._zones |= zones(group or {}, self._place.zone)
         lists = self._instances(now, deadline)
@@ -160,6 +160,15 @@ class GroupObserver:
     def _newer(self, shared: SharedList, now: float, deadline: float) -> Listing:
         return shared.newer(self._pool.name, now, pace=self._pool.observe_seconds, deadline=deadline)
 
+    def _groups(self, now: float, deadline: float) -> Listing:
+        """The groups of the location; without project, zone or region there is none, and only a person can mend it."""
+        try:
+            return self._newer(self._project.groups(self._place.location), now, deadline)
+        except BackendError as error:
+            if text := missing_place(self._pool, error.failure):
+                raise self._absent(text) from error
+            raise
+
     def _instances(self, now: float, deadline: float) -> Mapping[str, Listing]:
         """The instances by zone, of all zones at the same time; the first zone that fails fails them all."""
         lists = {zone: self._project.instances(zone) for zone in sorted(self._zones)}
@@ -186,8 +195,8 @@ class GroupObserver:
         if not self._had or any(self._had & found.keys() for found in entries.values()):
             raise self._absent()
 
-    def _absent(self) -> BackendError:
-        text = f"{missing(self._pool).text}. Until it is seen, none of its machines counts as lost."
+    def _absent(self, text: str = "") -> BackendError:
+        text = f"{text or missing(self._pool).text}. Until it is seen, none of its machines counts as lost."
         return BackendError(ErrorClass.NOT_FOUND, text)
 
     def _list_members(self, group: Json, deadline: float) -> Mapping[str, Member]:

@@ -48,6 +48,7 @@ from provisioner.backends.group_check import (
     foreign_findings,
     group_findings,
     missing,
+    missing_place,
     name_findings,
     template_findings,
 )
@@ -141,6 +142,8 @@ class MigBackend:
         try:
             group = self._project.reads.group(self._place, deadline)
         except BackendError as error:
+            if text := missing_place(self._settings, error.failure):
+                return [Finding(self.pool, Severity.ERROR, text)]
             if error.failure.error is ErrorClass.NOT_FOUND:
                 return [missing(self._settings)]
             raise

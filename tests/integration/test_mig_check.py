@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ import pytest
 import requests
 
 from provisioner.backends import BackendError
+from provisioner.backends.mig import MigBackend
 from provisioner.cli import run
+from provisioner.loop import FOR_PEOPLE
 from provisioner.notes import read_notes
 from provisioner.reload import Configuration
 from provisioner.service import Service
+from provisioner.settings import MigPool
 from provisioner.simulator.compute_settings import MigSpec
 from provisioner.simulator.world import Fault
 from provisioner.store import StateDir
@@ -174,6 +178,93 @@ def test_a_group_that_is_missing_and_a_place_that_does_not_answer(
     )
     assert texts["missing"].startswith(f"{words}: gcloud compute instance-groups managed create hf-x --zone")
     assert texts["silent"].startswith("cannot be checked: ConnectionError")
+
+
+REGION = {"region": "us-central1", "group": "hf-r"}
+ABSENT = [
+    pytest.param(ZONAL, 400, "Invalid value for field 'zone': 'us-central1-a'. Unknown zone.", "zone", id="zone, 400"),
+    pytest.param(
+        ZONAL, 404, f"The resource 'projects/{PROJECT}/zones/us-central1-a' was not found", "zone", id="zone, 404"
+    ),
+    pytest.param(
+        REGION, 400, "Invalid value for field 'region': 'us-central1'. Unknown region.", "region", id="region, 400"
+    ),
+    pytest.param(
+        REGION, 404, f"The resource 'projects/{PROJECT}/regions/us-central1' was not found", "region", id="region, 404"
+    ),
+    pytest.param(ZONAL, 404, f"The resource 'projects/{PROJECT}' was not found", "project", id="project, 404"),
+    pytest.param(REGION, 404, f"Failed to find project {PROJECT}", "project", id="project, in older words"),
+    pytest.param(ZONAL, 400, f"Unknown project id: {PROJECT}", "project", id="project, 400"),
+    pytest.param(
+        ZONAL, 403, "Project 76352966089 is not found and cannot be used for API calls.", "project", id="project, 403"
+    ),
+    pytest.param(
+        ZONAL,
+        403,
+        f"Required 'compute.instanceGroupManagers.get' permission for 'projects/{PROJECT}'",
+        "project",
+        id="no access to the project",
+    ),
+]
+MISSING = {
+    "zone": "there is no zone us-central1-a: correct pools.a.zone, or see: gcloud compute zones list",
+    "region": "there is no region us-central1: correct pools.a.region, or see: gcloud compute regions list",
+    "project": f"there is no project {PROJECT}, or no access to it: correct pools.a.project, or let the pool's "
+    "credentials see it",
+}
+
+
+def absent(status: int, message: str) -> Fault:
+    """Compute refuses whatever it is asked with these words."""
+    reason = {400: "invalid", 403: "forbidden", 404: "notFound"}[status]
+    return Fault("http_error", params={"status": status, "reason": reason, "message": message})
+
+
+@pytest.mark.parametrize(("place", "status", "message", "what"), ABSENT)
+def test_a_project_zone_or_region_that_is_missing_is_told_from_a_missing_group(
+    tmp_path: Path,
+    cloud: ComputeCloud,
+    capsys: pytest.CaptureFixture[str],
+    place: dict[str, str],
+    status: int,
+    message: str,
+    what: str,
+) -> None:
+    cloud.set_faults(absent(status, message))
+    (found,) = findings(site(tmp_path, cloud.url, a=place).path, capsys, 1)
+    assert (found["pool"], found["severity"]) == ("a", "error")
+    assert found["text"].startswith(MISSING[what])
+    assert "make the group" not in found["text"]
+
+
+@pytest.mark.parametrize(("place", "status", "message", "what"), ABSENT)
+def test_a_loop_says_the_same_of_a_missing_project_zone_or_region(
+    cloud: ComputeCloud, place: dict[str, str], status: int, message: str, what: str
+) -> None:
+    cloud.set_faults(absent(status, message))
+    pool = MigPool(name="a", project=PROJECT, endpoint=cloud.url, observe_seconds=0.01, **place)
+    with closing(MigBackend(pool, prefix="hf")) as backend, pytest.raises(BackendError) as caught:
+        backend.observe(0.0, ())
+    failure = caught.value.failure
+    assert failure.error in FOR_PEOPLE, "nobody else can mend it"
+    assert failure.text.startswith(MISSING[what])
+    assert failure.text.endswith("Until it is seen, none of its machines counts as lost.")
+
+
+def test_a_zone_that_nobody_has_is_named(
+    tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (found,) = findings(site(tmp_path, cloud.url, a={**ZONAL, "zone": "us-central1-x"}).path, capsys, 1)
+    assert found["text"].startswith("there is no zone us-central1-x: correct pools.a.zone")
+
+
+def test_a_permission_that_lacks_is_told_in_compute_s_words(
+    tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = f"Required 'compute.x' permission for 'projects/{PROJECT}/zones/us-central1-a/instanceGroupManagers/hf-a'"
+    cloud.set_faults(absent(403, words))
+    (found,) = findings(site(tmp_path, cloud.url, a=ZONAL).path, capsys, 1)
+    assert found["text"] == f"cannot be checked: forbidden: {words}"
 
 
 def test_a_server_on_plain_http_that_wants_credentials_is_told_with_what_to_set(
