@@ -332,6 +332,29 @@ def test_only_of_returns_that_have_not_ended_pools_are_asked_for_the_names(bench
     assert bench.reconciler.strangers() == frozenset()
 
 
+def test_a_return_whose_id_nobody_heard_is_carried_out_and_another_of_its_machines_ends_at_once(bench: Bench) -> None:
+    """Its script was killed between the record and the print: HostFactory asks for it never, and tries again."""
+    bench.succeed(2)
+    kept, given = sorted(bench.place.machines)
+    unheard = bench.give_back(given)
+    bench.cycle(4)
+    assert list(bench.place.machines) == [kept]
+    bench.state.inventory.write([kept, given])
+    bench.cycle()
+    assert dict(bench.state.status.read_lost()) == {}, "it counts as given back"
+    again = bench.give_back(given)
+    bench.cycle()
+    answer = json.loads(bench.answer(again))
+    assert (answer["status"], [machine["result"] for machine in answer["machines"]]) == ("complete", ["succeed"])
+    assert [delete.name for delete in bench.place.deleted] == [given]
+    bench.clock.time += 30 * 86400.0
+    bench.state.seen.tell(again)
+    bench.cycle(2)
+    bench.clock.time += 30 * 86400.0
+    bench.cycle(3)
+    assert set(bench.state.intent.read().returns) == {unheard}, "only an end that was told lets a return leave"
+
+
 def test_an_intent_that_cannot_be_read_changes_no_answer_and_deletes_nothing(bench: Bench) -> None:
     id_ = bench.succeed(3)
     answer = bench.answer(id_)
