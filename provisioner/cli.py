@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_scripts.places import PlaceError, Places
 from provisioner import __version__, logs
+from provisioner.backends import BackendError
 from provisioner.config import load
 from provisioner.durable import StateError, StateUnreadable
 from provisioner.problems import ConfigError
@@ -56,6 +57,9 @@ def run(arguments: Sequence[str]) -> int:
         return FINE
     except (ConfigError, UsageError, PlaceError) as error:
         print(error, file=sys.stderr)
+        return WRONG
+    except BackendError as error:  # pools whose configuration leads nowhere
+        print(error.failure.text, file=sys.stderr)
         return WRONG
     except StateError as error:
         print(error, file=sys.stderr)
@@ -202,7 +206,6 @@ def _print(options: argparse.Namespace, document: Mapping[str, Any], text: Calla
 
 
 def _run(options: argparse.Namespace) -> int:
-    from provisioner.backends import BackendError
     from provisioner.reconcile import SupersededError
     from provisioner.reload import Configuration
     from provisioner.server import ListenError
@@ -217,8 +220,8 @@ def _run(options: argparse.Namespace) -> int:
             service = Service(configuration, state, listen=options.listen)
             service.heed_signals()
             service.run(once=options.once)
-    except BackendError as error:
-        raise UsageError(str(error)) from error
+            if options.once and service.unseen():
+                return PROBLEM
     except (ListenError, SupersededError) as error:
         print(error, file=sys.stderr)
         return PROBLEM
@@ -269,8 +272,9 @@ def _plan(options: argparse.Namespace) -> int:
     from provisioner.service import preview
 
     looks, plan = preview(_settings(options.config), _state(options.state_dir))
-    _print(options, inspection.plan_document(plan, looks), inspection.plan_text)
-    return FINE
+    document = inspection.plan_document(plan, looks)
+    _print(options, document, inspection.plan_text)
+    return FINE if inspection.plan_is_fine(document) else PROBLEM
 
 
 def _events(options: argparse.Namespace) -> int:
@@ -293,13 +297,9 @@ def _check(options: argparse.Namespace) -> int:
     provider = templates.load(_config_file(options.config).parent, os.environ)
     document = inspection.check_document(settings, advice(settings, provider.templates))
     if options.live:
-        from provisioner.backends import BackendError
         from provisioner.service import check_live
 
-        try:
-            document["findings"] = inspection.findings_document(check_live(settings, provider.templates))
-        except BackendError as error:
-            raise UsageError(str(error)) from error
+        document["findings"] = inspection.findings_document(check_live(settings, provider.templates))
     _print(options, document, inspection.check_text)
     return FINE if inspection.check_is_fine(document) else PROBLEM
 
@@ -380,7 +380,6 @@ def _notes(options: argparse.Namespace, state: StateDir) -> Notes:
 def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, Mapping[str, Look]]:
     """What there is to recover. Pools are looked at, and a configuration is needed, only where intent is lost."""
     from provisioner import recovery
-    from provisioner.backends import BackendError
     from provisioner.model import Snapshot
     from provisioner.service import look_once
 
@@ -389,10 +388,7 @@ def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, M
         orphans = tuple(files.memory.orphans) if files.memory else ()
         return recovery.recovery(files, orphans, "", ""), {}
     settings = _settings(options.config)
-    try:
-        looks = look_once(settings)
-    except BackendError as error:
-        raise UsageError(str(error)) from error
+    looks = look_once(settings)
     seen = {pool: look for pool, look in looks.items() if isinstance(look, Snapshot)}
     unseen = sorted(looks.keys() - seen.keys())
     if unseen and files.need_machines:

@@ -9,7 +9,7 @@ from typing import Any
 from provisioner.backends import Backend, BackendError, Finding, Severity
 from provisioner.backends.pod_spec import read_pod_spec
 from provisioner.durable import StateMissing
-from provisioner.loop import LoopClock
+from provisioner.loop import FOR_PEOPLE, LoopClock
 from provisioner.model import Look, Plan, Snapshot, Unobserved
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.overview import Document, brake_lines
@@ -30,11 +30,14 @@ def look(backends: Mapping[str, Backend], now: float, seconds: float = LOOK_SECO
 
 
 def _look(backend: Backend, now: float, deadline: float) -> Look:
+    """Tried again, but only once where a person has to mend it: credentials may have ended just now."""
+    refused = 0
     while True:
         try:
             return backend.observe(now, ())
         except BackendError as error:
-            if time.monotonic() + 1 >= deadline:
+            refused += error.failure.error in FOR_PEOPLE
+            if refused > 1 or time.monotonic() + 1 >= deadline:
                 return Unobserved(backend.pool, now, error.failure)
         time.sleep(1)
 
@@ -68,6 +71,11 @@ def plan_document(plan: Plan | None, looks: Mapping[str, Look]) -> dict[str, Any
             for (pool, template, reason), count in plan.deferred.items()
         ],
     }
+
+
+def plan_is_fine(document: Document) -> bool:
+    """Every pool was seen: of one that was not, the plan says nothing."""
+    return not any("error" in seen for seen in document["pools"].values())
 
 
 def plan_text(document: Document) -> str:

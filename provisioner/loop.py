@@ -248,6 +248,7 @@ class Loop:
         self._notices = Notices()
         self._clock = LoopClock()
         self._observers: Mapping[str, Observer] = {}
+        self._last_looks: Mapping[str, Look] = {}
 
     def stop(self) -> None:
         """End after the action in hand; safe in a signal handler and from any thread."""
@@ -273,6 +274,10 @@ class Loop:
             self._hold(once)
         finally:
             self._state.loop_lock.release()
+
+    def unseen(self) -> list[str]:
+        """The pools that the last cycle had no look at."""
+        return [name for name, look in self._last_looks.items() if isinstance(look, Unobserved)]
 
     # --- standby --------------------------------------------------------------------------------------------------
 
@@ -350,7 +355,8 @@ class Loop:
     def _first_looks(self, observers: Mapping[str, Observer]) -> None:
         deadline = time.monotonic() + self._pace.longest_cycle
         while time.monotonic() < deadline and not self._stop.is_set():
-            if not any(isinstance(look, Unobserved) for look in self._looks(observers, frozenset()).values()):
+            looks = self._looks(observers, frozenset()).values()
+            if not any(isinstance(look, Unobserved) and look.failure.error not in FOR_PEOPLE for look in looks):
                 return
             time.sleep(self._pace.intent_poll)
 
@@ -375,7 +381,8 @@ class Loop:
 
     def _cycle(self, reconciler: Reconciler, observers: Mapping[str, Observer]) -> CycleReport:
         reconciler.limits = self._refresh(reconciler.limits, reconciler.memory)
-        report = reconciler.cycle(self._looks(observers, reconciler.strangers()))
+        self._last_looks = self._looks(observers, reconciler.strangers())
+        report = reconciler.cycle(self._last_looks)
         try:
             self._state.heartbeat.touch()
         except StateError as error:

@@ -40,7 +40,7 @@ CHECK_SECONDS = 10.0
 
 
 def make_backends(settings: Settings) -> dict[str, Backend]:
-    """One backend per pool. Raises BackendError when a pool's place cannot be reached by its configuration."""
+    """One backend per pool. Raises BackendError, a line a pool, for those whose configuration leads to no place."""
     # The clients cost a second and 150 MB: only what the configuration needs is loaded.
     made: dict[str, Backend] = {}
     namespaces = Namespaces()
@@ -49,16 +49,28 @@ def make_backends(settings: Settings) -> dict[str, Backend]:
         from provisioner.backends.mig import MigBackend
 
         projects = Projects(prefix=settings.name_prefix, settings=settings.compute)
+    unusable: list[str] = []
     for name, pool in settings.pools.items():
         if isinstance(pool, MigPool):
             made[name] = MigBackend(
                 pool, prefix=settings.name_prefix, adopt_prefixes=settings.adopt_prefixes, projects=projects
             )
-        else:
-            from provisioner.backends.gke import GkeBackend
+            continue
+        from provisioner.backends.gke import GkeBackend
 
+        try:
             made[name] = GkeBackend(pool, provisioner=settings.id, namespaces=namespaces)
+        except BackendError as error:
+            unusable.append(error.failure.text)
+    if unusable:
+        _close(made)
+        raise BackendError(ErrorClass.INVALID, "\n".join(unusable))
     return made
+
+
+def _close(backends: Mapping[str, Backend]) -> None:
+    for backend in backends.values():
+        backend.close()
 
 
 def live_findings(backends: Mapping[str, Backend], seconds: float) -> list[Finding]:
@@ -105,8 +117,7 @@ def check_live(settings: Settings, templates: Sequence[Template]) -> list[Findin
         looked_at = {name: backend for name, backend in backends.items() if not isinstance(backend, Checkable)}
         looks = look(looked_at, 0.0, seconds=0.0)
     finally:
-        for backend in backends.values():
-            backend.close()
+        _close(backends)
     unseen = [one for one in looks.values() if isinstance(one, Unobserved)]
     return findings + [Finding(one.pool, Severity.ERROR, one.failure.text) for one in unseen]
 
@@ -126,8 +137,7 @@ def preview(settings: Settings, state: StateDir) -> tuple[Mapping[str, Look], Pl
         )
         return looks, reconciler.preview(looks)
     finally:
-        for backend in backends.values():
-            backend.close()
+        _close(backends)
 
 
 def trim(settings: Settings, state: StateDir, *, dry_run: bool) -> tuple[str, ...] | None:
@@ -160,8 +170,7 @@ def look_once(settings: Settings) -> Mapping[str, Look]:
     try:
         return look(backends, LoopClock().now())
     finally:
-        for backend in backends.values():
-            backend.close()
+        _close(backends)
 
 
 def dry_run(settings: Settings, state: StateDir, *, once: bool) -> None:
@@ -228,6 +237,10 @@ class Service:
     def stop(self) -> None:
         """End after the action in hand; safe in a signal handler and from any thread."""
         self._loop.stop()
+
+    def unseen(self) -> list[str]:
+        """The pools that the last cycle had no look at."""
+        return self._loop.unseen()
 
     def run(self, *, once: bool = False) -> None:
         """Until ``stop``. Raises ListenError, StateError, SupersededError; BackendError for a refused pool."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 
 import google.auth
 import google.auth.credentials
+from google.auth.environment_vars import CREDENTIALS
 from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import Request
 from google.oauth2 import service_account
@@ -22,16 +24,33 @@ TOKEN_SECONDS = 10.0
 HINT = "let the pool's 'credentials' name a key file, or run 'gcloud auth application-default login'"
 
 
+UNUSABLE = (GoogleAuthError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What Google's library raises for a file that holds no credentials."""
+
+
 def google_credentials(key_file: Path | None) -> google.auth.credentials.Credentials:
     """Of the key file, or else the application-default ones; BackendError when there are none."""
     try:
         if key_file is not None:
             return service_account.Credentials.from_service_account_file(str(key_file), scopes=SCOPES)
         return google.auth.default(scopes=SCOPES)[0]
-    except (OSError, ValueError) as error:
-        raise BackendError(ErrorClass.DENIED, f"key file {key_file}: {error}") from error
-    except GoogleAuthError as error:
-        raise BackendError(ErrorClass.DENIED, f"no Google credentials ({error}); {HINT}") from error
+    except UNUSABLE as error:
+        text = f"no Google credentials: {_source(key_file)}{_reason(error)}; {HINT}"
+        raise BackendError(ErrorClass.DENIED, text) from error
+
+
+def _source(key_file: Path | None) -> str:
+    """Which file was meant, if one was named."""
+    named = os.environ.get(CREDENTIALS)
+    if key_file is not None:
+        return f"{key_file}, which 'credentials' names, cannot be used: "
+    return f"{named}, which {CREDENTIALS} names, cannot be used: " if named else ""
+
+
+def _reason(error: Exception) -> str:
+    """The library's words on one line: some of its errors hold a text and the error behind it."""
+    said = error.args[0] if error.args and isinstance(error.args[0], str) else error
+    return " ".join(str(said).split()).rstrip(".")
 
 
 class NoCredentials(google.auth.credentials.AnonymousCredentials):  # type: ignore[misc]

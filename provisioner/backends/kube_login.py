@@ -17,7 +17,9 @@ from typing import Any, Protocol
 
 import kubernetes.client
 import kubernetes.config
+import urllib3
 import yaml
+from google.auth.exceptions import GoogleAuthError
 from kubernetes.config import incluster_config
 from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
@@ -25,7 +27,7 @@ from provisioner.backends import BackendError
 from provisioner.backends.exec_plugin import ExecPlugin
 from provisioner.backends.flow import MOST
 from provisioner.backends.google_login import GoogleToken, credentials_wanted
-from provisioner.backends.kube_api import USUAL_TIMES, KubeApi, KubeTimes
+from provisioner.backends.kube_api import USUAL_TIMES, KubeApi, KubeTimes, words
 from provisioner.model import ErrorClass
 from provisioner.settings import GkePool
 
@@ -46,8 +48,15 @@ MALFORMED = (
     KeyError,
     TypeError,
     AttributeError,
+    RecursionError,
+    urllib3.exceptions.HTTPError,
+    GoogleAuthError,
 )
-"""What the official client raises for a kubeconfig that is none."""
+"""What the official client, and those that it asks, raise for a kubeconfig that is none."""
+
+
+class UnusableAuthority(ValueError):
+    """A ``ca_file`` that holds no certificate authority, or is not there."""
 
 
 class Credentials(Protocol):
@@ -99,12 +108,36 @@ def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
     configuration.keep_alive = True
     try:
         credentials = _credentials(pool, configuration)
-    except MALFORMED as error:
-        raise BackendError(ErrorClass.INVALID, f"pool {pool.name}: no cluster is configured: {error}") from error
-    login = Login(credentials)
-    rejected = credentials.rejected if isinstance(credentials, Anonymous) else login.rejected
-    connections = kubernetes.client.ApiClient(configuration).rest_client.pool_manager
-    return KubeApi(configuration.host, connections, login.authorization, times, rejected=rejected)
+        login = Login(credentials)
+        rejected = credentials.rejected if isinstance(credentials, Anonymous) else login.rejected
+        connections = kubernetes.client.ApiClient(configuration).rest_client.pool_manager
+        return KubeApi(configuration.host, connections, login.authorization, times, rejected=rejected)
+    except (BackendError, *MALFORMED) as error:
+        raise BackendError(ErrorClass.INVALID, _unusable(pool, error)) from error
+
+
+def _unusable(pool: GkePool, error: Exception) -> str:
+    """That a pool's configuration leads to no cluster, with the file or address at fault and what to do."""
+    reason = _reason(error)
+    setting = f"pools.{pool.name}"
+    if isinstance(error, UnusableAuthority):
+        return f"pool {pool.name}: ca_file {pool.ca_file} cannot be used: {reason}; correct {setting}.ca_file"
+    if pool.endpoint is not None:
+        return f"pool {pool.name}: endpoint {pool.endpoint} cannot be used: {reason}; correct {setting}.endpoint"
+    if pool.kubeconfig is not None:
+        said = f"pool {pool.name}: kubeconfig {pool.kubeconfig} cannot be used: {reason}"
+        return f"{said}; correct it, or let {setting}.kubeconfig or KUBECONFIG name another"
+    said = f"pool {pool.name}: no kubeconfig is named, and this is no pod of a cluster ({reason})"
+    return f"{said}; let {setting}.kubeconfig or KUBECONFIG name one, or set {setting}.endpoint"
+
+
+def _reason(error: Exception) -> str:
+    """On one line. What Python says of a document of another shape helps nobody by itself."""
+    if isinstance(error, BackendError):
+        return words(error.failure.text)
+    said = words(str(error)).rstrip(".")
+    odd = isinstance(error, TypeError | AttributeError | KeyError | RecursionError)
+    return f"it is none ({said})" if odd else said
 
 
 def _credentials(pool: GkePool, configuration: Any) -> Credentials:
@@ -146,7 +179,7 @@ def _at_endpoint(pool: GkePool, endpoint: str, configuration: Any) -> Credential
         try:
             ssl.create_default_context(cafile=str(pool.ca_file))
         except OSError as error:
-            raise BackendError(ErrorClass.INVALID, f"pool {pool.name}: ca_file {pool.ca_file}: {error}") from error
+            raise UnusableAuthority(error) from error
         configuration.ssl_ca_cert = str(pool.ca_file)
     return GoogleToken(pool.credentials)
 
@@ -245,7 +278,7 @@ def _merged(path: Path) -> Any:
     """The kubeconfig, or several of them as the environment's KUBECONFIG may name, as one."""
     merged = KubeConfigMerger(str(path)).config  # type: ignore[no-untyped-call]
     if merged is None:
-        raise kubernetes.config.ConfigException(f"no kubeconfig at {path}")
+        raise kubernetes.config.ConfigException("no such file")
     return merged
 
 

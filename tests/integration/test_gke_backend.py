@@ -711,7 +711,7 @@ def test_a_delete_of_a_known_pod_is_one_call(bench: Bench) -> None:
 
 
 def test_without_a_cluster_the_backend_says_so(bench: Bench) -> None:
-    with pytest.raises(BackendError, match="no cluster is configured") as caught:
+    with pytest.raises(BackendError, match="pool gke-main: no kubeconfig is named") as caught:
         bench.backend(kubeconfig=None)
     assert caught.value.failure.error is ErrorClass.INVALID
 

@@ -326,18 +326,6 @@ def test_a_token_file_is_followed(guard: Guard, tmp_path: Path) -> None:
     assert guard.heard == ["one", "two"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "[1]", "{", "clusters: {}", "current-context: x\ncontexts: [{name: x}]\nusers: []\nclusters: []"],
-    ids=["empty", "a list", "broken", "without contexts", "a context of nothing"],
-)
-def test_a_kubeconfig_that_is_none_is_a_mistake_of_the_configuration(tmp_path: Path, text: str) -> None:
-    (tmp_path / "k").write_text(text)
-    error = refused(lambda: connect(pool(tmp_path, kubeconfig=tmp_path / "k")))
-    assert error.failure.error is ErrorClass.INVALID
-    assert error.failure.text.startswith("pool gke-main: no cluster is configured: ")
-
-
 # --- in a cluster -----------------------------------------------------------------------------------------------------
 
 
