@@ -228,9 +228,6 @@ class Snapshot:
     """Ours, by name. The same object as in the snapshot before when nothing changed."""
     foreign: frozenset[str] = frozenset()
     """Of the names asked about, those that exist here and are not ours."""
-    namesakes: frozenset[str] = frozenset()
-    """Of the names asked about, those that exist here and may be ours, but are no machine of this pool: another pool's,
-    or an instance outside its group. They have not gone."""
     spec: str = ""
     """Fingerprint of the pod spec or instance template; a new one resets what was learned about the pool."""
     asked: frozenset[str] = frozenset()
@@ -239,6 +236,8 @@ class Snapshot:
     """The machines that are known to have gone a while ago, perhaps between two looks, and why."""
     problems: tuple[str, ...] = ()
     """What people should know of the place: what others did to it, settings of it that will go wrong."""
+    namesakes: frozenset[str] = frozenset()
+    """Of the names asked about, those that are here, not this pool's, and perhaps ours all the same: not gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,8 +453,7 @@ class Memory:
     accepted: tuple[str, ...] = ()
     """Orphans that were known when a person released the brake: their number latches it no more."""
     unlisted: Mapping[str, float] = field(default_factory=dict)
-    """Machines that HF was told of and that no list of HF names any more, and since when. Only what has been missing
-    for an hour of lists is noted, so that lists that come in parts write nothing here."""
+    """Machines that HF was told of and no list of HF has named for an hour (lists come in parts), and since when."""
     brake: Brake | None = None
     strangers: Mapping[str, float] = field(default_factory=dict)
     """Hosts that HF lists, with our shape, that we do not know and no pool holds; since which set of snapshots."""
