@@ -336,7 +336,7 @@ def test_a_return_whose_id_nobody_heard_is_carried_out_and_another_of_its_machin
     """Its script was killed between the record and the print: HostFactory asks for it never, and tries again."""
     bench.succeed(2)
     kept, given = sorted(bench.place.machines)
-    unheard = bench.give_back(given)
+    bench.give_back(given)
     bench.cycle(4)
     assert list(bench.place.machines) == [kept]
     bench.state.inventory.write([kept, given])
