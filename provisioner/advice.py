@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from provisioner.backends import Finding, MachineSize, Severity
-from provisioner.backends.pod_spec import parse_pod_spec
+from provisioner.backends.pod_spec import read_pod_spec
 from provisioner.model import Create
 from provisioner.settings import GkePool, Settings
 from provisioner.templates import Template
@@ -20,13 +20,13 @@ MEBIBYTE = 1024**2
 """What HF's nram counts."""
 
 AMOUNT = re.compile(
-    r"([0-9]*\.?[0-9]+)(?:[eE]([+-]?[0-9]+)|(m|k|[KMGTPE]i?)?)",
+    r"([0-9]*\.?[0-9]+)(?:[eE]([+-]?[0-9]{1,2})|(m|k|[KMGTPE]i?)?)",
 )
 """A Kubernetes quantity, as far as processors and memory use them."""
 
 
 def advice(settings: Settings, templates: Sequence[Template]) -> list[str]:
-    """One line for each thing to look at; none when all fits."""
+    """One line for each thing to look at; none when all fits. OSError or ValueError for a pod spec that has changed."""
     return [line for template in templates for line in (*_slots(template), *_pods(settings, template))]
 
 
@@ -62,7 +62,7 @@ def _pods(settings: Settings, template: Template) -> Iterator[str]:
 
 
 def _pod(template: Template, pool: GkePool) -> Iterator[str]:
-    spec = parse_pod_spec(pool.pod_spec.read_text(encoding="utf-8-sig"), pool.namespace)
+    spec = read_pod_spec(pool.pod_spec, pool.namespace)
     pod = json.loads(spec.body(Create(template.id, pool.name, template.id, template.id), {}))["spec"]
     cores, memory = requested(pod, "cpu"), requested(pod, "memory") / MEBIBYTE
     yield from _promises(template, pool.name, MachineSize(f"the request of {pool.pod_spec}", cores, memory))
@@ -86,10 +86,15 @@ def requested(spec: Mapping[str, Any], resource: str) -> float:
     """What the containers of a pod request together; a limit without a request is one."""
     total = 0.0
     for container in spec["containers"]:
-        resources = container.get("resources") or {}
-        amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+        resources = _mapping(container.get("resources"))
+        amounts = {**_mapping(resources.get("limits")), **_mapping(resources.get("requests"))}
         total += quantity(amounts.get(resource, 0))
     return total
+
+
+def _mapping(written: object) -> Mapping[str, Any]:
+    """Empty for what is no mapping: Kubernetes refuses it."""
+    return written if isinstance(written, dict) else {}
 
 
 def quantity(written: object) -> float:

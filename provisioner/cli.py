@@ -20,6 +20,7 @@ from provisioner.durable import StateError, StateUnreadable
 from provisioner.problems import ConfigError
 from provisioner.settings import Settings
 from provisioner.store import StateDir
+from provisioner.templates import TemplatesError
 
 if TYPE_CHECKING:
     from provisioner.model import Look
@@ -55,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINE
-    except (ConfigError, UsageError, PlaceError) as error:
+    except (ConfigError, UsageError, PlaceError, TemplatesError) as error:
         print(error, file=sys.stderr)
         return WRONG
     except BackendError as error:  # pools whose configuration leads nowhere
@@ -295,7 +296,10 @@ def _check(options: argparse.Namespace) -> int:
 
     settings = _settings(options.config)
     provider = templates.load(_config_file(options.config).parent, os.environ)
-    document = inspection.check_document(settings, advice(settings, provider.templates))
+    try:
+        document = inspection.check_document(settings, advice(settings, provider.templates))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"The configuration changed while it was checked; check it again. ({error})") from error
     if options.live:
         from provisioner.service import check_live
 
@@ -306,11 +310,10 @@ def _check(options: argparse.Namespace) -> int:
 
 def _render(options: argparse.Namespace) -> int:
     from provisioner.render import render
-    from provisioner.templates import TemplatesError
 
     try:
         written = render(options.settings, options.out)
-    except (TemplatesError, OSError) as error:
+    except OSError as error:
         raise UsageError(str(error)) from error
     print("\n".join(map(str, written)))
     return FINE

@@ -7,6 +7,7 @@ Reads files only; no network, no clock, no logger.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from provisioner.problems import (
     Problem,
     Section,
     expected,
-    join,
     read_mapping,
     suggestion,
     validate,
@@ -38,6 +38,7 @@ from provisioner.settings import (
     Pool,
     Settings,
 )
+from provisioner.yaml_text import join, reason_of
 
 __all__ = ["Backoff", "ConfigError", "Events", "GkePool", "Loop", "MigPool", "Pool", "Problem", "Settings", "load"]
 
@@ -175,11 +176,12 @@ class _Reader:
         if not isinstance(body, dict):
             self.complain(where, expected("a mapping of settings", body))
             return None
-        if body.get("kind") not in KINDS:
-            wrong = expected("gke or mig", body["kind"]) if "kind" in body else "missing; expected gke or mig"
+        kind = body.get("kind")
+        if not isinstance(kind, str) or kind not in KINDS:
+            wrong = expected("gke or mig", kind) if "kind" in body else "missing; expected gke or mig"
             self.complain(join(where, "kind"), wrong)
             return None
-        pool, problems = self.pool(name, body["kind"], body)
+        pool, problems = self.pool(name, kind, body)
         self.problems += [Problem(str(self.path), join(where, problem.where), problem.text) for problem in problems]
         return pool
 
@@ -199,8 +201,13 @@ class _Reader:
         return pool, problems
 
     def beside(self, value: object) -> object:
-        """A path as written, from the configuration's directory."""
-        return self.path.parent / Path(value).expanduser() if isinstance(value, str) and value else value
+        """A path as written, from the configuration's directory; that of nobody's home stays as it is."""
+        if not isinstance(value, str) or not value:
+            return value
+        path = Path(value)
+        with suppress(RuntimeError):
+            path = path.expanduser()
+        return self.path.parent / path
 
     def inherited(self, kind: str, body: Mapping[str, Any]) -> dict[str, object]:
         """What a pool takes from HF's provider config and the environment when it does not say so itself."""
@@ -254,16 +261,16 @@ class _Reader:
 def pod_spec_problem(directory: Path, written: str, namespace: str) -> str | None:
     """What is wrong with a pod spec file, if anything. It stays within the directory: HF lets people edit templates."""
     path = directory / written
-    if not path.resolve().is_relative_to(directory.resolve()):
-        return f"{written!r} is outside the configuration's directory"
     try:
+        if not path.resolve().is_relative_to(directory.resolve()):
+            return f"{written!r} is outside the configuration's directory"
         read_pod_spec(path, namespace)
     except FileNotFoundError:
         return f"no such file: {written!r}"
     except PodSpecError as error:
         return f"{written!r}: {error}"
-    except (OSError, UnicodeDecodeError) as error:
-        return f"{written!r} cannot be read: {error}"
+    except (OSError, ValueError) as error:
+        return f"{written!r} cannot be read: {reason_of(error)}"
     return None
 
 

@@ -111,10 +111,12 @@ def open_regular(path: str, flags: int) -> int:
     return descriptor
 
 
-def read_regular(path: str) -> bytes:
-    """The content of a regular file, read from one inode. Raises OSError as ``open_regular``."""
+def read_regular(path: str, *, most: int | None = None) -> bytes:
+    """The content of a regular file, read from one inode; OSError as ``open_regular``, or for over ``most`` bytes."""
     descriptor = open_regular(path, os.O_RDONLY)
     try:
+        if most is not None and os.fstat(descriptor).st_size > most:
+            raise OSError(errno.EFBIG, f"has more than {most} bytes")
         return read_descriptor(descriptor)
     finally:
         os.close(descriptor)

@@ -1,6 +1,6 @@
 """Says everything that is wrong with a configuration at once: file, setting, what was expected, what was found.
 
-Reads YAML strictly (a key given twice is a mistake, not a choice). No network, no clock, no logger.
+No network, no clock, no logger.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
+
+from provisioner.yaml_text import join, parse, read_text, reason_of, syntax_text
 
 LONGEST_QUOTE = 60
 """Characters of a wrong value that are shown: enough to find it, too few to print a whole section or key."""
@@ -127,20 +129,15 @@ def _explain(model: type[Section], detail: ErrorDetails, file: str, where: str) 
     return Problem(file, path, expected(words_of(model, setting), detail["input"]))
 
 
-def join(*parts: object) -> str:
-    """A setting's path: the parts that are not empty, with dots between."""
-    return ".".join(str(part) for part in parts if str(part))
-
-
 def read_mapping(path: Path) -> tuple[dict[str, Any], list[Problem]]:
     """The YAML mapping in a file, with what is wrong with the file as a whole; an empty file is an empty mapping."""
     file = str(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path)
     except FileNotFoundError:
         return {}, [Problem(file, "", "no such file; an empty one takes every default")]
-    except (OSError, UnicodeDecodeError) as error:
-        return {}, [Problem(file, "", f"cannot be read: {error}")]
+    except (OSError, ValueError) as error:
+        return {}, [Problem(file, "", f"cannot be read: {reason_of(error)}")]
     try:
         document, repeated = parse(text)
     except yaml.YAMLError as error:
@@ -152,42 +149,3 @@ def read_mapping(path: Path) -> tuple[dict[str, Any], list[Problem]]:
         return {}, [*problems, Problem(file, "", expected("a mapping of settings", document))]
     odd = [Problem(file, quoted(key), "a setting's name has to be a text") for key in document if type(key) is not str]
     return {key: value for key, value in document.items() if type(key) is str}, [*problems, *odd]
-
-
-def syntax_text(error: yaml.YAMLError) -> str:
-    """What the YAML parser stumbled over, and where, on one line."""
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    reason = getattr(error, "problem", None) or getattr(error, "context", None) or " ".join(str(error).split())
-    return f"line {mark.line + 1}, column {mark.column + 1}: {reason}" if mark else f"not YAML: {reason}"
-
-
-def parse(text: str) -> tuple[Any, list[tuple[str, str]]]:
-    """The one document in a YAML text, and (path, reason) of each key that is given twice; raises YAMLError."""
-    loader = yaml.SafeLoader(text)
-    try:
-        node = loader.get_single_node()
-        if node is None:
-            return None, []
-        repeated = list(_repeated_keys(node, "", set()))
-        return loader.construct_document(node), repeated
-    finally:
-        loader.dispose()
-
-
-def _repeated_keys(node: yaml.Node, where: str, visited: set[int]) -> Iterator[tuple[str, str]]:
-    """Walks the document's nodes once each (an alias may lead back to its own parent)."""
-    if id(node) in visited:
-        return
-    visited.add(id(node))
-    if isinstance(node, yaml.MappingNode):
-        lines: dict[str, int] = {}
-        for key, value in node.value:
-            path = join(where, key.value if isinstance(key.value, str) else "?")
-            line = key.start_mark.line + 1
-            if path in lines:
-                yield path, f"given twice, in lines {lines[path]} and {line}"
-            lines.setdefault(path, line)
-            yield from _repeated_keys(value, path, visited)
-    elif isinstance(node, yaml.SequenceNode):
-        for number, value in enumerate(node.value):
-            yield from _repeated_keys(value, join(where, number), visited)

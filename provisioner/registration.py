@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from provisioner import templates
-from provisioner.problems import ConfigError, Problem, join
+from provisioner.problems import ConfigError, Problem
+from provisioner.yaml_text import join
 
 Entry = Mapping[str, Any]
 VERSION = 2

@@ -20,6 +20,8 @@ ONLY_AT_START = ("listen", "loop", "compute", "events")
 POOLS_ONLY_AT_START = ("observe_seconds", "require_dns", "credentials")
 """Settings, and settings of a pool, that a loop that runs does not heed."""
 
+REFUSED = "New configuration refused, the one before stays in force"
+
 Signature = tuple[tuple[str, int, int, int], ...]
 
 
@@ -57,10 +59,11 @@ class Configuration:
             settings = load(self._path, self._environment)
             self._check(settings, memory)
         except (ConfigError, ValueError, OSError) as error:
-            log.error("New configuration refused, the one before stays in force", extra={"error": str(error)})
-            self.refused = str(error)
-            self.judged(False)
-            return limits
+            log.error(REFUSED, extra={"error": str(error)})
+            return self._refuse(str(error), limits)
+        except Exception as error:  # the edge: nothing that people write into a file ends the loop
+            log.exception(REFUSED, extra={"error": repr(error)})
+            return self._refuse(repr(error), limits)
         self.settings = settings
         new = settings.limits()
         log.info("New configuration applied", extra={"file": str(self._path)})
@@ -70,6 +73,12 @@ class Configuration:
         self.refused = ""
         self.judged(True)
         return new
+
+    def _refuse(self, why: str, limits: Limits) -> Limits:
+        """The limits in force stay so."""
+        self.refused = why
+        self.judged(False)
+        return limits
 
     def _check(self, new: Settings, memory: Memory | None) -> None:
         """ValueError for what cannot change while the loop runs."""

@@ -19,9 +19,10 @@ import yaml
 from pydantic import Field, JsonValue, StringConstraints
 
 from provisioner import config, durable, templates
-from provisioner.problems import ConfigError, Expects, Problem, Section, join, quoted, read_mapping, validate
+from provisioner.problems import ConfigError, Expects, Problem, Section, quoted, read_mapping, validate
 from provisioner.registration import Entry, with_entries, with_requestors
 from provisioner.settings import AnyPool
+from provisioner.yaml_text import join
 
 HfName = Annotated[
     str,

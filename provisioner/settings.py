@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from provisioner.model import Limits, PoolLimits, TemplateLimits
 from provisioner.names import MAX_PREFIX_LENGTH
@@ -25,6 +25,14 @@ STUCK_SECONDS = 60.0
 
 COMPUTE_ADDRESS = "https://compute.googleapis.com"
 """Google's own Compute API."""
+
+
+def _nameable(path: Path) -> Path:
+    """A path that a file can have; ValueError for one with a NUL."""
+    if "\0" in str(path):
+        raise ValueError("a NUL ends a path")
+    return path
+
 
 Count = Annotated[int, Field(ge=1), Expects("a whole number ≥ 1")]
 Cap = Annotated[int | None, Field(ge=1), Expects("a whole number ≥ 1")]
@@ -67,8 +75,8 @@ Zone = Annotated[
 Region = Annotated[
     str | None, StringConstraints(pattern=r"^[a-z]+-[a-z]+[0-9]+$"), Expects("a region such as us-central1")
 ]
-File = Annotated[Path, Field(strict=False), Expects("a path")]
-OptionalFile = Annotated[Path | None, Field(strict=False), Expects("a path")]
+File = Annotated[Path, Field(strict=False), AfterValidator(_nameable), Expects("a path")]
+OptionalFile = File | None
 Endpoint = Annotated[
     str | None,
     StringConstraints(pattern=r"^https?://[^\s/]+"),

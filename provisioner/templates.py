@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from provisioner.durable import read_regular
@@ -46,6 +46,12 @@ UNUSED_PREFIX = "GKE_CRD_"
 
 OWN_FIELDS = frozenset({"templateId", "maxNumber", "attributes", "availableNumber", "requestedMachines"})
 """What getAvailableTemplates says by itself. The last two are of a moment: HF may have written an old answer's."""
+
+LARGEST = 16 * 1024 * 1024
+"""Bytes of a file: ten times what HF's ten thousand templates would take."""
+
+DEEPEST = 60
+"""Levels of a document: far more than HF knows, far fewer than Python's stack holds."""
 
 SHOWN_CHARACTERS = 60
 """Characters of a wrong value that are shown: enough to find it, too few to fill a line of a log."""
@@ -176,11 +182,32 @@ def load_config(path: str) -> tuple[ProviderConfig, list[Mistake]]:
 def read_json(path: str) -> object:
     """The JSON document in a file (with or without a byte order mark); raises TemplatesError."""
     try:
-        return json.loads(read_regular(path), parse_float=_finite, parse_constant=_finite)
+        content = read_regular(path, most=LARGEST)
     except OSError as error:
         raise TemplatesError(path, error.strerror or str(error)) from error
+    try:
+        document = json.loads(content, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
         raise TemplatesError(path, f"not JSON: {error}") from error
+    if _is_too_deep(document):
+        raise TemplatesError(path, f"nested more than {DEEPEST} levels deep")
+    return document
+
+
+def _is_too_deep(document: object) -> bool:
+    """What can just be read might not be printed again: Python's stack ends both."""
+    level = [document]
+    for _ in range(DEEPEST):
+        level = [part for whole in level for part in _parts(whole)]
+        if not level:
+            return False
+    return True
+
+
+def _parts(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _finite(written: str) -> float:

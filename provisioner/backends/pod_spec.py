@@ -23,7 +23,8 @@ import yaml
 
 from provisioner.backends import BackendError
 from provisioner.model import Create, ErrorClass
-from provisioner.problems import expected, parse, syntax_text
+from provisioner.problems import expected
+from provisioner.yaml_text import TOO_DEEP, parse, read_text, reason_of, syntax_text
 
 log = logging.getLogger(__name__)
 
@@ -96,19 +97,26 @@ class PodSpecFile:
             if signature == self._signature:
                 return self._spec
             spec = read_pod_spec(self._path, self._namespace)
-        except (OSError, UnicodeDecodeError, PodSpecError) as error:
-            raise BackendError(ErrorClass.INVALID, f"{self._path}: {error}") from error
+        except (OSError, ValueError) as error:
+            raise BackendError(ErrorClass.INVALID, f"{self._path}: {reason_of(error)}") from error
         self._signature = signature
         return spec
 
 
 def read_pod_spec(path: Path, namespace: str) -> PodSpec:
-    """The pod that a file describes; OSError, UnicodeDecodeError or PodSpecError."""
-    return parse_pod_spec(path.read_text(encoding="utf-8-sig"), namespace)
+    """The pod that a file describes; OSError, PodSpecError, or another ValueError for what is no text."""
+    return parse_pod_spec(read_text(path), namespace)
 
 
 def parse_pod_spec(text: str, namespace: str) -> PodSpec:
     """The pod that ``text`` describes, to be made in ``namespace``; PodSpecError when it describes none."""
+    try:
+        return _parsed(text, namespace)
+    except RecursionError as error:  # JSON has no limit of its own
+        raise PodSpecError(TOO_DEEP) from error
+
+
+def _parsed(text: str, namespace: str) -> PodSpec:
     pod = _manifest(_document(text))
     metadata, spec = pod["metadata"], pod["spec"]
     for name in ("labels", "annotations"):

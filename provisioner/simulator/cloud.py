@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from provisioner import yaml_text
 from provisioner.simulator.compute_settings import MigSpec, Switches, Timings
 from provisioner.simulator.groups import Groups
 from provisioner.simulator.kube_settings import PodTimings
@@ -84,9 +85,11 @@ class Conditions:
     def read(cls, path: Path) -> Conditions:
         """From a YAML or JSON file; a mistake is a ValueError that names the file."""
         try:
-            return cls.parse(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-        except (OSError, yaml.YAMLError, ValueError) as error:
-            raise ValueError(f"{path}: {error}") from error
+            return cls.parse(yaml_text.parse(yaml_text.read_text(path))[0] or {})
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path}: {yaml_text.reason_of(error)}") from error
+        except yaml.YAMLError as error:
+            raise ValueError(f"{path}: {yaml_text.syntax_text(error)}") from error
 
 
 def _object(where: str, value: object, known: set[str] | None = None) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from provisioner import config
+from provisioner.yaml_text import TOO_DEEP
 from tests.sites import SPEC, Site, small_site, template
 
 
@@ -424,7 +425,7 @@ TEXTS = {
     ),
     "a list is no configuration": ("- a\n", "expected a mapping of settings, got ['a']"),
     "a setting named by a number": ("5: a\n", "5: a setting's name has to be a text"),
-    "an alias into itself ends": ("id: &a [*a]\nid: x\n", "id: given twice, in lines 1 and 2"),
+    "an alias into itself": ("id: &a [*a]\nid: x\n", f"line 1, column 5: {TOO_DEEP}"),
 }
 
 

@@ -29,7 +29,7 @@ PURE = {
 }
 CYCLE = {f"provisioner.{name}" for name in ("reconcile", "acting", "loop")}
 BACKENDS = {name for name in MODULES if name.startswith("provisioner.backends")}
-SETTINGS = {f"provisioner.{name}" for name in ("settings", "config", "templates", "problems")}
+SETTINGS = {f"provisioner.{name}" for name in ("settings", "config", "templates", "problems", "yaml_text")}
 CORE = STORE | PURE | CYCLE | BACKENDS
 SIMULATOR = {name for name in MODULES if name.startswith("provisioner.simulator")}
 TOP = {
@@ -77,7 +77,7 @@ def ours(module: str) -> set[str]:
         pytest.param(STORE, STORE | WORDS | {"provisioner.answers"}, id="the store imports the model"),
         pytest.param(
             BACKENDS,
-            BACKENDS | WORDS | {"provisioner.settings", "provisioner.problems"},
+            BACKENDS | WORDS | {"provisioner.settings", "provisioner.problems", "provisioner.yaml_text"},
             id="backends import model and settings, and say what is wrong with a pod spec as of settings",
         ),
         pytest.param(CYCLE, CORE, id="the cycle imports store, pure modules, backends"),

@@ -12,7 +12,7 @@ import pytest
 
 from provisioner.model import Limits, Memory, RequestRecord, Slot, Verdict
 from provisioner.problems import ConfigError
-from provisioner.reload import Configuration
+from provisioner.reload import REFUSED, Configuration
 from provisioner.store import STATE_FILES, StateDir
 
 EXAMPLE = Path(__file__).parent.parent.parent / "config" / "demoinst"
@@ -175,3 +175,16 @@ def test_a_directory_that_is_away_leaves_what_is_in_force(site: Site, caplog: py
 def test_a_directory_that_is_not_there_at_the_start_is_a_mistake_in_the_configuration(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere"):
         Configuration(tmp_path / "nowhere" / "provisioner.yaml", ENVIRONMENT)
+
+
+def test_whatever_breaks_while_files_are_read_the_limits_stay(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("provisioner.reload.load", broken)
+    site.change("max_pending: 100", "max_pending: 99")
+    assert site.configuration.refresh(site.limits, None) is site.limits
+    assert site.judged == [False]
+    assert REFUSED in caplog.text
