@@ -17,7 +17,17 @@ from typing import NamedTuple
 from hf_scripts import log
 from hf_scripts.places import PlaceError, Places
 from provisioner import templates
-from provisioner.durable import FILE_MODE, StateError, create_whole, discard, open_shared, replace
+from provisioner.durable import (
+    FILE_MODE,
+    IRREGULAR,
+    LINK,
+    MOVE_AWAY,
+    StateError,
+    create_whole,
+    discard,
+    open_shared,
+    replace,
+)
 from provisioner.marks import DIRECTORY_MODE
 from provisioner.store import STATE_FILES, StateDir
 
@@ -113,8 +123,9 @@ def _configuration(directory: str, environment: Mapping[str, str]) -> Iterator[F
 def _log(path: str) -> Finding:
     if not path:
         return fix("HF_PROVIDER_LOGDIR: is not set, so there is no log of calls")
-    if os.path.exists(path) and not os.path.isfile(path):
-        return fix(f"{path}: is no regular file, so calls are not logged: remove it, or let LOGFILE name another")
+    if os.path.lexists(path) and (os.path.islink(path) or not os.path.isfile(path)):
+        what = LINK if os.path.islink(path) else IRREGULAR
+        return fix(f"{path}: {what}, so calls are not logged: remove it, or let LOGFILE name another")
     target, mode = (path, os.W_OK) if os.path.exists(path) else (os.path.dirname(path), os.W_OK | os.X_OK)
     if os.access(target, mode):
         return fine(f"{path}: the log of calls can be written")
@@ -167,8 +178,10 @@ def _loop_users(directory: str, loop_user: str) -> Iterator[tuple[str, int | Non
 
 def _state_files(state: StateDir, name: str) -> Iterator[Finding]:
     """What another user has made there, say root by a call of his own, may be closed to the scripts."""
+    seen = state.seen.path  # a directory may be linked
     closed = [_closed(path, state) for path in _kept(state) if os.path.exists(path) and not _usable(path)]
-    yield from closed or [fine(f"{state.path}: the files in it can be read and written")]
+    linked = [fix(f"{path}: {LINK}{MOVE_AWAY}") for path in _kept(state) if os.path.islink(path) and path != seen]
+    yield from [*linked, *closed] or [fine(f"{state.path}: the files in it can be read and written")]
     if os.access(state.intent.path, os.R_OK) or not state.intent.exists():
         yield _intent(state, name)
 

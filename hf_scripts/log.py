@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 
 from hf_scripts.places import PlaceError, Places
-from provisioner.durable import open_regular
+from provisioner.durable import open_own
 from provisioner.templates import ProviderConfig, TemplatesError, load_config
 
 LEVELS = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARNING": 30, "WARN": 30, "ERROR": 40, "CRITICAL": 50, "FATAL": 50}
@@ -51,7 +51,7 @@ def record(path: str, command: str, document: Mapping[str, object], output: str)
         answer = output
     line = json.dumps({"time": time.time(), "command": command, "input": document, "output": answer})
     try:
-        file = open_regular(path, APPEND)
+        file = open_own(path, APPEND)
         try:
             os.write(file, line.encode() + b"\n")
         finally:
@@ -83,7 +83,7 @@ def _path(places: Places, config: ProviderConfig) -> str:
 
 def _write(path: str, line: bytes, config: ProviderConfig) -> None:
     """One write in append mode: lines of calls at the same time do not mix."""
-    file = open_regular(path, APPEND)
+    file = open_own(path, APPEND)
     try:
         os.write(file, line)
         if config.log_max_rotate and 0 < config.log_max_megabytes * MEGABYTE < os.fstat(file).st_size:
@@ -100,7 +100,7 @@ def rotate(path: str, file: int, keep: int) -> None:
     import fcntl  # only here: a call in many thousands rotates
 
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    if not os.path.samestat(os.fstat(file), os.stat(path)):
+    if not os.path.samestat(os.fstat(file), os.lstat(path)):
         return
     # Up to the first free name, not from the last one down: a site may keep a million.
     free = next((number for number in range(1, keep) if not os.path.exists(f"{path}.{number}")), keep)

@@ -45,6 +45,18 @@ class StateUnreadable(StateError):
     """The file is there and cannot be understood. It was left alone."""
 
 
+class StateLinked(StateError):
+    """A symbolic link is in the place of a file of ours. It was neither followed nor moved."""
+
+
+class NoFileError(OSError):
+    """What has the name of a file is none that may be opened; ``strerror`` says what it is."""
+
+
+LINK, IRREGULAR = "is a symbolic link", "is no regular file"
+MOVE_AWAY = ", and a file of ours belongs there; it was left alone. Move it away. (A directory may be linked.)"
+
+
 class StateTooNew(StateError):
     """The file was written by a newer version of the provisioner. It was left alone."""
 
@@ -81,10 +93,12 @@ def read_whole(path: str, advice: str) -> bytes:
     """
     for pause in [*pauses(), None]:
         try:
-            return read_regular(path)
+            return read_own(path)
         except FileNotFoundError as error:
             raise missing(path, advice) from error
         except OSError as error:
+            if error.strerror == LINK:
+                raise StateLinked(f"{path}: {LINK}{MOVE_AWAY}") from error
             if error.errno != errno.ESTALE or pause is None:
                 raise StateUnreadable(f"{path}: cannot be read: {error.strerror}. {advice}") from error
             time.sleep(pause)
@@ -102,18 +116,41 @@ def missing(path: str, advice: str) -> StateMissing:
     return StateMissing(f"{path}: the file does not exist; nothing was created. {advice}")
 
 
-def open_regular(path: str, flags: int) -> int:
+def open_regular(path: str, flags: int, mode: int = LOG_MODE) -> int:
     """Open a regular file. Raises OSError, also for a FIFO or a device: those may keep a process waiting for ever."""
-    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, LOG_MODE)
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a FIFO that nobody reads
+            raise NoFileError(errno.EINVAL, IRREGULAR) from error
+        raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "is no regular file")
+        raise NoFileError(errno.EINVAL, IRREGULAR)
     return descriptor
+
+
+def open_own(path: str, flags: int, mode: int = LOG_MODE) -> int:
+    """As ``open_regular`` a file that only we make, which is no link: what one leads to is somebody else's."""
+    try:
+        return open_regular(path, flags | os.O_NOFOLLOW, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP and os.path.islink(path):
+            raise NoFileError(errno.ELOOP, LINK) from error
+        raise
 
 
 def read_regular(path: str, *, most: int | None = None) -> bytes:
     """The content of a regular file, read from one inode; OSError as ``open_regular``, or for over ``most`` bytes."""
-    descriptor = open_regular(path, os.O_RDONLY)
+    return _content(open_regular(path, os.O_RDONLY), most)
+
+
+def read_own(path: str) -> bytes:
+    """The same of a file that only we make. Raises OSError as ``open_own``."""
+    return _content(open_own(path, os.O_RDONLY), None)
+
+
+def _content(descriptor: int, most: int | None) -> bytes:
     try:
         if most is not None and os.fstat(descriptor).st_size > most:
             raise OSError(errno.EFBIG, f"has more than {most} bytes")
@@ -221,6 +258,8 @@ def stop_replacing(path: str) -> None:
 
 def unwritable(path: str, error: OSError) -> StateUnwritable:
     """The error for a refused write."""
+    if isinstance(error, NoFileError):
+        return StateUnwritable(f"{path}: {error.strerror}{MOVE_AWAY}")
     return StateUnwritable(
         f"{path}: cannot be written: {error.strerror or error}. "
         "Check free space, quota, owner, group and mode of the state directory, then try again."
@@ -242,11 +281,17 @@ def _write_aside(aside: str, content: bytes, path: str, *, durable: bool, mode: 
 
 
 def _keep_group(descriptor: int, path: str) -> None:
-    """Give the new file the old one's group: otherwise the other user would be locked out by the next write."""
+    """Give the new file the old one's group: otherwise the other user would be locked out by the next write.
+
+    A link is not replaced: whoever made it meant something by it.
+    """
     try:
-        group = os.stat(path).st_gid
+        facts = os.lstat(path)
     except FileNotFoundError:
         return
+    if stat.S_ISLNK(facts.st_mode):
+        raise NoFileError(errno.ELOOP, LINK)
+    group = facts.st_gid
     if group == os.fstat(descriptor).st_gid:
         return
     try:
@@ -258,7 +303,7 @@ def _keep_group(descriptor: int, path: str) -> None:
 
 def open_shared(path: str, flags: int) -> int:
     """Open a file, creating it if need be; its owner sees to it that the group may write whatever the umask was."""
-    descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    descriptor = open_own(path, flags | os.O_CREAT, FILE_MODE)
     facts = os.fstat(descriptor)
     if facts.st_mode & 0o777 != FILE_MODE and facts.st_uid == os.geteuid():
         os.fchmod(descriptor, FILE_MODE)
@@ -323,7 +368,7 @@ def _is_aside(entry: str, name: str) -> bool:
 def facts_of(path: str) -> os.stat_result | None:
     """What the system says of a file; None when there is no such file. Raises StateUnreadable."""
     try:
-        return os.stat(path)
+        return os.lstat(path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -333,6 +378,6 @@ def facts_of(path: str) -> os.stat_result | None:
 def modified_at(path: str) -> float | None:
     """Modification time by the file system's clock; None when there is no such file."""
     try:
-        return os.stat(path).st_mtime
+        return os.lstat(path).st_mtime
     except FileNotFoundError:
         return None

@@ -17,6 +17,7 @@ from typing import Any
 
 from provisioner.durable import (
     LockTimeout,
+    NoFileError,
     StateError,
     StateMissing,
     StateUnreadable,
@@ -65,6 +66,9 @@ class LockFile:
         except StateError:
             self.release()
             raise
+        except NoFileError as error:
+            self.release()
+            raise unwritable(self.path, error) from error
         except OSError as error:
             self.release()
             raise StateUnwritable(
@@ -95,7 +99,7 @@ class LockFile:
         if self._descriptor is None:
             return False
         try:
-            ours, named = os.fstat(self._descriptor), os.stat(self.path)
+            ours, named = os.fstat(self._descriptor), os.lstat(self.path)
         except FileNotFoundError:
             return False
         except OSError as error:

@@ -5,14 +5,19 @@ Their modification times are by one clock, the file system's, and are compared w
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from provisioner.durable import (
+    IRREGULAR,
+    LINK,
+    NoFileError,
     StateError,
     StateMissing,
     StateUnreadable,
@@ -50,14 +55,17 @@ def check_id(name: str) -> None:
 def touch(path: str) -> int:
     """Set the modification time to the file system's now, creating the file; returns it in ns. Raises OSError."""
     try:
-        os.utime(path)
+        os.utime(path, follow_symlinks=False)
     except FileNotFoundError:
         descriptor = open_shared(path, os.O_WRONLY)
         try:
             os.utime(descriptor)
         finally:
             os.close(descriptor)
-    return os.stat(path).st_mtime_ns
+    facts = os.lstat(path)
+    if not stat.S_ISREG(facts.st_mode):
+        raise NoFileError(errno.EINVAL, LINK if stat.S_ISLNK(facts.st_mode) else IRREGULAR)
+    return facts.st_mtime_ns
 
 
 def make_shared_directory(path: str) -> None:
@@ -245,7 +253,7 @@ class Heartbeat:
     def age_against(self, path: str) -> float | None:
         """Seconds from the last heartbeat to the other file's modification; None when either cannot be looked at."""
         try:
-            reference = os.stat(path).st_mtime_ns
+            reference = os.lstat(path).st_mtime_ns
         except OSError:
             return None
         return self.loop_silent_for(reference)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import reprlib
 import sqlite3
 import subprocess
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import hf_scripts
+from provisioner.durable import open_own
 
 SCRIPTS = Path(hf_scripts.__file__).parent
 SQLITE = b"SQLite format 3\0"
@@ -73,10 +75,12 @@ Call = Callable[[str, Document], Outcome]
 def read_trace(path: Path) -> list[Event]:
     """The calls of a trace in their order; raises TraceError. The format is told by the file's beginning."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_own(str(path), os.O_RDONLY), "rb") as file:
             begins = file.read(len(SQLITE))
-        events = list(_rows(path) if begins == SQLITE else _lines(path))
-    except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
+            events = list(_rows(path) if begins == SQLITE else _lines(path, (begins + file.read()).decode()))
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror or error}") from error
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: {error}") from error
     return sorted(events, key=lambda event: event.time)
 
@@ -92,9 +96,9 @@ def _rows(path: Path) -> Iterator[Event]:
             yield Event(_seconds(path, where, when), CATEGORIES[category], document, str(id_))
 
 
-def _lines(path: Path) -> Iterator[Event]:
+def _lines(path: Path, text: str) -> Iterator[Event]:
     """Our own format: what the scripts write with ``--record``."""
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         where = f"line {number}"
         entry = _parsed(path, where, line)
         match entry:

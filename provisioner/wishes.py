@@ -22,7 +22,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from provisioner.durable import FILE_MODE, discard, pauses, read_descriptor, stop_replacing, unwritable, write_all
+from provisioner.durable import (
+    FILE_MODE,
+    discard,
+    open_own,
+    pauses,
+    read_descriptor,
+    stop_replacing,
+    unwritable,
+    write_all,
+)
 
 UNFINISHED = ".new"
 """Ends the name of a wish that is not written to its end."""
@@ -121,7 +130,7 @@ def _prefix(path: str) -> str:
 
 def _content_while_owned(path: str) -> bytes:
     """The content of a wish; when nobody holds its lock any more the file is removed, and there is none."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_own(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         discard(path)

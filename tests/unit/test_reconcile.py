@@ -364,9 +364,9 @@ def test_an_intent_that_cannot_be_read_changes_no_answer_and_deletes_nothing(ben
 @pytest.mark.parametrize(
     ("call", "file", "fails"),
     [
-        pytest.param("stat", "seen/", True, id="a mark of a poll"),
-        pytest.param("stat", "hf-inventory.json", False, id="the hosts HF listed: only a hint"),
-        pytest.param("stat", "heartbeat", True, id="the sign of life that tells how old a lost memory is"),
+        pytest.param("lstat", "seen/", True, id="a mark of a poll"),
+        pytest.param("lstat", "hf-inventory.json", False, id="the hosts HF listed: only a hint"),
+        pytest.param("lstat", "heartbeat", True, id="the sign of life that tells how old a lost memory is"),
         pytest.param("unlink", "recover", True, id="what a person said"),
     ],
 )

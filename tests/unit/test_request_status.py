@@ -193,14 +193,14 @@ def test_a_heartbeat_that_cannot_be_looked_at_turns_no_record_into_a_failure(
     hf: Here, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     hf.state.heartbeat.touch()
-    stat = os.stat
+    stat = os.lstat
 
     def refused(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
         if path == hf.state.heartbeat.path:
             raise OSError(code, os.strerror(code), path)
         return stat(path, *arguments, **options)
 
-    monkeypatch.setattr(os, "stat", refused)
+    monkeypatch.setattr(os, "lstat", refused)
     request = hf.answer("requestMachines", wish())["requestId"]
     back = hf.answer("requestReturnMachines", {"machines": {"name": "a"}})["requestId"]
     assert [entry["status"] for entry in hf.answer("getRequestStatus", asking(request, back))["requests"]] == [

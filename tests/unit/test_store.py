@@ -286,8 +286,8 @@ def test_a_writer_that_is_served_an_old_intent_opens_it_again(state: StateDir, m
     old = Path(state.intent.path).read_bytes()
     add(state)
     served = iter([old, old])
-    real = durable.read_regular
-    monkeypatch.setattr(durable, "read_regular", lambda path: next(served, None) or real(path))
+    real = durable.read_own
+    monkeypatch.setattr(durable, "read_own", lambda path: next(served, None) or real(path))
     add(state)
     assert len(state.intent.read().requests) == 3
     assert next(served, None) is None

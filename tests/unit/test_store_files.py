@@ -116,10 +116,10 @@ def test_the_group_of_the_old_file_is_kept(tmp_path: Path) -> None:
 def test_a_group_that_cannot_be_kept_stops_the_write(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "f"
     replace(str(path), b"old")
-    real = os.stat
+    real = os.lstat
     facts = list(real(path))
     facts[5] = 4242
-    monkeypatch.setattr(durable.os, "stat", lambda name: os.stat_result(facts) if name == str(path) else real(name))
+    monkeypatch.setattr(durable.os, "lstat", lambda name: os.stat_result(facts) if name == str(path) else real(name))
     monkeypatch.setattr(durable.os, "fchown", failing(os.fchown, errno.EPERM, 1))
     with pytest.raises(StateUnwritable, match=r"its group 4242 cannot be kept; join that group or set the dir"):
         replace(str(path), b"new")
@@ -273,7 +273,7 @@ def test_a_lock_that_cannot_be_signed_is_let_go(tmp_path: Path, monkeypatch, cal
 def test_a_lock_that_cannot_be_looked_at_is_let_go(tmp_path: Path, monkeypatch) -> None:
     path = str(tmp_path / "lock")
     lock = LockFile(path)
-    monkeypatch.setattr(locks.os, "stat", failing(os.stat, errno.EIO, 1))
+    monkeypatch.setattr(locks.os, "lstat", failing(os.lstat, errno.EIO, 1))
     with pytest.raises(StateUnwritable, match="lock: cannot be written"):
         lock.try_acquire()
     assert LockFile(path).acquire(0)

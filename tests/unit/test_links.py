@@ -1,0 +1,201 @@
+"""No file of ours is read or written through a symbolic link; nothing but a file in its place keeps anybody waiting."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hf_scripts import log
+from hf_scripts.installation import look
+from hf_scripts.places import Places
+from provisioner.answers import Answer
+from provisioner.durable import StateError, StateLinked
+from provisioner.locks import DataLock
+from provisioner.model import Memory
+from provisioner.replay import TraceError, read_trace
+from provisioner.store import StateDir
+from tests.in_process import Here, wish
+
+ID = "abcdefghij"
+CONTENT = b'{"names": []}\n'
+
+
+def add(state: StateDir) -> None:
+    with state.intent.additions(create_for="inst") as additions:
+        additions.add_request("T1", 1, created_wall=0.0)
+
+
+def wait_for_lock(state: StateDir) -> None:
+    with DataLock(state.intent.lock_path):
+        pass
+
+
+USES: dict[str, list[Callable[[StateDir], object]]] = {
+    "intent.json": [add, lambda state: state.intent.read(), lambda state: state.intent.check("inst")],
+    "intent.json.lock": [add],
+    "intent.json.lock.turn": [wait_for_lock],
+    "memory.json": [lambda state: state.memory.write(Memory("inst")), lambda state: state.memory.read()],
+    "memory.json.lock": [lambda state: state.memory.write(Memory("inst"))],
+    "status.json": [lambda state: state.status.write({}, {}), lambda state: state.status.read_all()],
+    f"seen/{ID}": [lambda state: state.seen.touch(ID), lambda state: state.seen.tell(ID)],
+    "hf-inventory.json": [lambda state: state.inventory.write(["h"]), lambda state: state.inventory.read()],
+    "announced.json": [lambda state: state.announced.write({"T": 1}), lambda state: state.announced.read()],
+    "pools.json": [lambda state: state.notes.write({}), lambda state: state.notes.read()],
+    "heartbeat": [lambda state: state.heartbeat.touch()],
+    "journal.jsonl": [lambda state: state.journal.append([{"a": 1}])],
+    "loop.lock": [lambda state: state.loop_lock.acquire(0), lambda state: state.loop_lock.epoch()],
+    "recover": [lambda state: state.ask_recovery()],
+}
+EACH_USE = pytest.mark.parametrize(
+    ("name", "use"),
+    [pytest.param(name, use, id=f"{name} {number}") for name in USES for number, use in enumerate(USES[name])],
+)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateDir:
+    (tmp_path / "work" / "seen").mkdir(parents=True)
+    return StateDir(tmp_path / "work")
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Iterator[Path]:
+    """A file of somebody else, which is as it was when the test ends."""
+    path = tmp_path / "of-somebody-else"
+    path.write_bytes(CONTENT)
+    path.chmod(0o604)
+    before = path.stat()
+    yield path
+    after = path.stat()
+    assert path.read_bytes() == CONTENT
+    assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+
+
+@pytest.fixture(autouse=True)
+def nobody_waits() -> Iterator[None]:
+    """Who opens a FIFO that nobody else opens would wait for ever."""
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+
+
+@EACH_USE
+def test_a_link_in_place_of_a_file_is_refused_by_name(
+    state: StateDir, victim: Path, name: str, use: Callable[[StateDir], object]
+) -> None:
+    path = Path(state.path) / name
+    path.symlink_to(victim)
+    with pytest.raises(StateError, match="is a symbolic link") as caught:
+        use(state)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert path.is_symlink()
+
+
+@EACH_USE
+def test_a_link_to_nothing_makes_no_file(state: StateDir, name: str, use: Callable[[StateDir], object]) -> None:
+    path = Path(state.path) / name
+    target = Path(state.path).parent / "nothing"
+    path.symlink_to(target)
+    with pytest.raises(StateError, match="is a symbolic link"):
+        use(state)
+    assert not target.exists()
+
+
+@EACH_USE
+def test_a_fifo_in_place_of_a_file_keeps_nobody_waiting(
+    state: StateDir, name: str, use: Callable[[StateDir], object]
+) -> None:
+    path = Path(state.path) / name
+    os.mkfifo(path)
+    words = ""
+    try:
+        use(state)
+    except StateError as error:
+        words = str(error)
+    if words:
+        assert words.startswith(f"{path}: ")
+        assert "is no regular file" in words
+    else:
+        assert path.is_file()  # what is replaced whole was never opened
+
+
+def test_a_linked_directory_may_stay(tmp_path: Path) -> None:
+    for name in ("work", "seen"):
+        (tmp_path / "elsewhere" / name).mkdir(parents=True)
+    (tmp_path / "work").symlink_to(tmp_path / "elsewhere" / "work")
+    (tmp_path / "work" / "seen").symlink_to(tmp_path / "elsewhere" / "seen")
+    state = StateDir(tmp_path / "work")
+    add(state)
+    state.memory.write(Memory("inst"))
+    state.status.write({ID: Answer("{}", True)}, {})
+    state.seen.tell(ID)
+    state.journal.append([{"a": 1}])
+    state.heartbeat.touch()
+    assert state.loop_lock.acquire(0)
+    assert state.seen.told() == {ID}
+    assert (tmp_path / "elsewhere" / "seen" / ID).is_file()
+
+
+def test_a_linked_memory_is_not_taken_for_one_that_may_be_moved_aside(state: StateDir, victim: Path) -> None:
+    Path(state.memory.path).symlink_to(victim)
+    with pytest.raises(StateLinked):
+        state.memory.read()
+
+
+def test_a_wish_that_is_a_link_or_a_fifo_is_left_alone(state: StateDir, victim: Path) -> None:
+    link, fifo = (Path(state.path) / f"intent.wish-{name}" for name in ("aaaa", "bbbb"))
+    link.symlink_to(victim)
+    os.mkfifo(fifo)
+    add(state)
+    assert link.is_symlink()
+    assert fifo.exists()
+
+
+# --- the scripts ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hf(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Here:
+    return Here(tmp_path, capfd)
+
+
+def linked_log(hf: Here, victim: Path) -> Path:
+    path = Path(log.file_of(Places(hf.environment)))
+    path.unlink(missing_ok=True)
+    path.symlink_to(victim)
+    return path
+
+
+def test_hf_is_answered_where_the_log_is_a_link_and_nothing_is_logged_through_it(hf: Here, victim: Path) -> None:
+    linked_log(hf, victim)
+    assert hf.answer("requestMachines", wish("T1", 1))["requestId"]
+
+
+def test_check_install_says_that_the_log_is_a_link(hf: Here, victim: Path) -> None:
+    path = linked_log(hf, victim)
+    [said] = [str(one) for one in look(Places(hf.environment), "") if str(path) in str(one)]
+    assert said.startswith(f"fix: {path}: is a symbolic link")
+
+
+def test_check_install_says_that_a_state_file_is_a_link(hf: Here, victim: Path) -> None:
+    path = Path(hf.state.path) / "journal.jsonl"
+    path.symlink_to(victim)
+    assert f"fix: {path}: is a symbolic link" in "\n".join(str(one) for one in look(Places(hf.environment), ""))
+
+
+def test_a_call_is_not_recorded_through_a_link(tmp_path: Path, victim: Path) -> None:
+    (tmp_path / "trace").symlink_to(victim)
+    assert not log.record(str(tmp_path / "trace"), "getReturnRequests", {}, "{}")
+
+
+def test_a_trace_that_is_a_link_or_a_fifo_is_refused_by_name(tmp_path: Path, victim: Path) -> None:
+    (tmp_path / "link").symlink_to(victim)
+    os.mkfifo(tmp_path / "fifo")
+    for name, words in (("link", "is a symbolic link"), ("fifo", "is no regular file")):
+        with pytest.raises(TraceError, match=words) as caught:
+            read_trace(tmp_path / name)
+        assert str(caught.value).startswith(f"{tmp_path / name}: ")
