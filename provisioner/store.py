@@ -52,31 +52,10 @@ if TYPE_CHECKING:
     from provisioner.records import MemoryCodec
 
 __all__ = [
-    "LOCK_WAIT",
-    "SCHEMA",
-    "Additions",
-    "Answer",
-    "Heartbeat",
-    "IntentStore",
-    "Inventory",
-    "LockTimeout",
-    "LoopLock",
-    "Loss",
-    "MemoryStore",
-    "Seen",
-    "StateDir",
-    "StateError",
-    "StateExists",
-    "StateMissing",
-    "StateStale",
-    "StateStorage",
-    "StateTooNew",
-    "StateUnreadable",
-    "StateUnwritable",
-    "StatusStore",
-    "Told",
-    "new_id",
-]
+    "LOCK_WAIT", "SCHEMA", "Additions", "Answer", "Heartbeat", "IntentStore", "Inventory", "LockTimeout", "LoopLock",
+    "Loss", "MemoryStore", "Seen", "StateDir", "StateError", "StateExists", "StateMissing", "StateStale",
+    "StateStorage", "StateTooNew", "StateUnreadable", "StateUnwritable", "StatusStore", "Told", "new_id",
+]  # fmt: skip
 
 ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -202,7 +181,7 @@ class IntentStore(StateFile):
     def check(self, provisioner: str) -> None:
         """Raises what a script that asks for machines would, for the file's sake; writes nothing and takes no lock."""
         newest = self.known_generation()  # before the data: see is_older
-        self._current(newest, provisioner)
+        self._check_owner(self._settled(newest, provisioner), provisioner)
 
     def find(self, identifiers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
         """The documents of those ids that intent knows, requests or returns. Needs no model.
@@ -211,15 +190,10 @@ class IntentStore(StateFile):
         """
         wanted = list(identifiers)
         found = self._pick(self._load(), wanted)
-        for pause in [0.0, *pauses()] if len(found) < len(wanted) else ():
-            time.sleep(pause)
-            newest = self.known_generation()  # before the data: see is_older
-            tables = self._load()
-            if generation_of(tables) >= newest:
-                return self._pick(tables, wanted)
-        if len(found) < len(wanted):
-            raise self._stale(generation_of(tables), newest)
-        return found
+        if len(found) == len(wanted):
+            return found
+        newest = self.known_generation()  # before the data: see is_older
+        return self._pick(self._settled(newest, None), wanted)
 
     def _pick(self, tables: Tables, wanted: list[str]) -> dict[str, Mapping[str, Any]]:
         database = self._open(tables)
@@ -295,7 +269,7 @@ class IntentStore(StateFile):
 
     def _add(self, wish: Wish, lock: DataLock, create_for: str | None) -> None:
         with lock.held():
-            database = self._open(self._current(lock.generation, create_for))
+            database = self._open(self._current(lock, create_for))
             if all(database.state_table(name).pick(documents) == documents for name, documents in wish.tables.items()):
                 durable.settle(self.path)  # its writer died before he could say so
                 return
@@ -352,19 +326,28 @@ class IntentStore(StateFile):
         asked = time.monotonic()
         with DataLock(self.lock_path) as lock:
             waited = time.monotonic() - asked
-            database = self._open(self._current(lock.generation, None))
+            database = self._open(self._current(lock, None))
             for name in self.tables:
                 database.state_table(name).drop(doomed)
             if database.state.changed:
                 self._write(database, lock)
         return waited
 
-    def _current(self, newest: int, create_for: str | None) -> Tables:
-        """What is on disk, not older than the newest generation; caches are given a moment to catch up."""
+    def _current(self, lock: DataLock, create_for: str | None) -> Tables:
+        """What is on disk, not older than the newest generation. While caches catch up others may have the lock."""
+        while (tables := self._look(lock.generation, create_for)) is None or generation_of(tables) < lock.generation:
+            lock.release()
+            self._settled(lock.generation, create_for)
+            if not lock.acquire():
+                raise lock.timeout()
+        self._check_owner(tables, create_for)
+        return tables
+
+    def _settled(self, newest: int, create_for: str | None) -> Tables:
+        """The same without the lock; caches are given a moment to catch up."""
         for pause in [*pauses(), None]:
             tables = self._look(newest, create_for)
             if tables is not None and generation_of(tables) >= newest:
-                self._check_owner(tables, create_for)
                 return tables
             if pause is not None:
                 time.sleep(pause)

@@ -325,7 +325,7 @@ def write_what_is_wished(directory: Path, slowly: bool, held: Any, in_hand: Any,
     with DataLock(state.intent.lock_path) as lock:
         held.set()
         until(lambda: ended.is_set() or list(directory.glob("intent.wish-*[0-9a-f]")), 60, what="somebody waits")
-        state.intent._write(state.intent._open(state.intent._current(lock.generation, None)), lock)
+        state.intent._write(state.intent._open(state.intent._current(lock, None)), lock)
 
 
 def told(directory: Path, system: System, wait: float, *, slowly: bool) -> bool:

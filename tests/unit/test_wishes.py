@@ -167,7 +167,7 @@ def held_until(monkeypatch, event: Callable[[], None]) -> None:
 def serve(state: StateDir) -> None:
     """Another writer, who takes the lock at once."""
     with DataLock(state.intent.lock_path) as lock:
-        tables = state.intent._current(lock.generation, None)
+        tables = state.intent._current(lock, None)
         state.intent._write(state.intent._open(tables), lock)
 
 
