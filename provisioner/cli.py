@@ -143,6 +143,7 @@ def _add_site(add: Add) -> None:
     replay = add("replay", _replay, "Play a recorded trace of HostFactory's calls against the scripts.")
     replay.add_argument("trace", type=Path, metavar="TRACE", help="Morgan Stanley's sqlite file, or JSON lines")
     replay.add_argument("--speed", type=float, default=1.0, help="times faster than recorded; default 1")
+    replay.add_argument("--yes", action="store_true", help="also where a loop runs: it makes and deletes machines")
     replay.add_argument("--longest-gap", type=float, default=float("inf"), metavar="SECONDS", help="default: any")
 
 
@@ -320,7 +321,7 @@ def _render(options: argparse.Namespace) -> int:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    from provisioner.replay import Replay, TraceError, read_trace, run_script
+    from provisioner.replay import Replay, TraceError, loop_lives, read_trace, run_script
 
     if not (options.speed > 0 and options.longest_gap >= 0):  # nan is neither
         raise UsageError("--speed has to be above 0, --longest-gap at least 0")
@@ -328,6 +329,12 @@ def _replay(options: argparse.Namespace) -> int:
         events = read_trace(options.trace)
     except TraceError as error:
         raise UsageError(str(error)) from error
+    state = StateDir(Places(os.environ).state)
+    if not options.yes and loop_lives(state):
+        raise UsageError(
+            f"{state.path}: a loop runs there, and would make machines for what is replayed; nothing was asked. "
+            "Set HF_PROVIDER_WORKDIR to another directory, or give --yes."
+        )
     replay = Replay(run_script, speed=options.speed, longest_gap=options.longest_gap)
     replay.play(events)
     print(json.dumps(replay.report(), indent=2))

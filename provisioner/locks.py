@@ -22,6 +22,7 @@ from provisioner.durable import (
     StateMissing,
     StateUnreadable,
     StateUnwritable,
+    open_own,
     open_shared,
     read_whole,
     unwritable,
@@ -295,6 +296,22 @@ class LoopLock:
     def acquire(self, wait: float | None = None, stop: Callable[[], bool] = lambda: False) -> bool:
         """Become the loop within ``wait`` seconds (None: stand by until ``stop()``). False: another loop runs."""
         return self._file.acquire(wait, stop, STANDBY_POLL)
+
+    def is_held(self) -> bool:
+        """Some process is the loop now, as far as locks reach. Makes no file; false where there is none to look at."""
+        try:
+            descriptor = open_own(self.path, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return False
 
     def holder(self) -> dict[str, Any]:
         """``epoch``, ``host`` and ``pid`` of the loop that signed last; empty when unknown."""

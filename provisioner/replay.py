@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import hf_scripts
 from provisioner.durable import open_own
+from provisioner.store import StateDir
 
 SCRIPTS = Path(hf_scripts.__file__).parent
 SQLITE = b"SQLite format 3\0"
@@ -39,6 +40,10 @@ CATEGORIES = {
 """What Morgan Stanley's traces call the commands, in the table events(category, id, timestamp, type, value)."""
 
 Document = dict[str, Any]
+
+
+SILENT_SECONDS = 60.0
+"""Since its last heartbeat a loop may still run: it beats every few seconds."""
 
 
 class TraceError(Exception):
@@ -73,7 +78,10 @@ Call = Callable[[str, Document], Outcome]
 
 
 def read_trace(path: Path) -> list[Event]:
-    """The calls of a trace in their order; raises TraceError. The format is told by the file's beginning."""
+    """The calls of a trace in their order, those of one time as they were written; TraceError where there is none.
+
+    The format is told by the file's beginning.
+    """
     try:
         with os.fdopen(open_own(str(path), os.O_RDONLY), "rb") as file:
             begins = file.read(len(SQLITE))
@@ -82,13 +90,16 @@ def read_trace(path: Path) -> list[Event]:
         raise TraceError(f"{path}: {error.strerror or error}") from error
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: {error}") from error
+    if not events:
+        raise TraceError(f"{path}: holds no call of HostFactory's")
     return sorted(events, key=lambda event: event.time)
 
 
 def _rows(path: Path) -> Iterator[Event]:
     """Morgan Stanley's format: a request's id is its event's id."""
     marks = ", ".join("?" * len(CATEGORIES))
-    query = f"SELECT category, id, timestamp, value FROM events WHERE type = 'input' AND category IN ({marks})"
+    which = f"type = 'input' AND category IN ({marks})"
+    query = f"SELECT category, id, timestamp, value FROM events WHERE {which} ORDER BY rowid"
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
         for category, id_, when, value in database.execute(query, list(CATEGORIES)):
             where = f"{category} event {id_}"
@@ -140,6 +151,17 @@ def _machines(answer: Document) -> dict[str, tuple[str, ...]]:
         for entry in _listed(answer, "requests")
         if isinstance(entry.get("requestId"), str)
     }
+
+
+# --- where it is played -----------------------------------------------------------------------------------------------
+
+
+def loop_lives(state: StateDir) -> bool:
+    """A loop works on that directory: it holds its lock, or has a fresh heartbeat where locks do not reach from."""
+    if state.loop_lock.is_held():
+        return True
+    silent = state.heartbeat.silent_now()
+    return silent is not None and silent < SILENT_SECONDS and not state.loop_lock.holder().get("ended")
 
 
 # --- replaying --------------------------------------------------------------------------------------------------------

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from provisioner.cli import run
-from provisioner.replay import LONGEST_WAIT, Outcome, Replay, TraceError, read_trace, run_script
+from provisioner.replay import LONGEST_WAIT, Outcome, Replay, TraceError, loop_lives, read_trace, run_script
 from provisioner.simulator.server import Simulator
 from tests.conformance.stage import Case, Grid, names, stage, wish
 from tests.hostfactory import SCRIPTS, HostFactory
@@ -55,7 +56,10 @@ def test_a_recorded_run_ends_the_same_in_another_place(
     with Grid(tmp_path / "second", cloud, case(2)) as hf:
         for name, value in hf.environment.items():
             monkeypatch.setenv(name, value)
-        assert run(["replay", str(trace)]) == 0
+        assert run(["replay", str(trace)]) == 2
+        assert f"{hf.state.path}: a loop runs there" in capsys.readouterr().err
+        assert not hf.state.intent.exists(), "nothing was asked"
+        assert run(["replay", str(trace), "--yes"]) == 0
         report = json.loads(capsys.readouterr().out)
         assert (sum(report["calls"].values()), sum(report["refused"].values())) == (6, 0)
         assert report["unknown_machines"] == 0
@@ -244,3 +248,58 @@ def test_a_refused_call_counts(tmp_path: Path, cloud: Simulator, monkeypatch: py
     trace = tmp_path / "trace.jsonl"
     trace.write_text(line("requestMachines", wish("T0", 1), "no"))
     assert run(["replay", str(trace)]) == 1
+
+
+@pytest.fixture
+def silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostFactory:
+    """A provider instance without a loop."""
+    hf = HostFactory(tmp_path)
+    for name, value in hf.environment.items():
+        monkeypatch.setenv(name, value)
+    return hf
+
+
+def test_a_loop_is_known_by_its_lock_or_its_heartbeat_until_it_has_signed_off(silent: HostFactory) -> None:
+    state = silent.state
+    assert not loop_lives(state), "nothing ever ran there"
+    assert not Path(state.loop_lock.path).exists(), "looking makes no file"
+    assert state.loop_lock.acquire(0)
+    assert loop_lives(state), "it has begun"
+    state.loop_lock.raise_epoch()
+    state.loop_lock.release()
+    assert not loop_lives(state)
+    state.heartbeat.touch()
+    assert loop_lives(state), "it beats on a host whose locks are not seen here"
+    assert state.loop_lock.acquire(0)
+    state.loop_lock.sign_off()
+    state.loop_lock.release()
+    assert not loop_lives(state), "it has just ended"
+
+
+def test_where_no_loop_runs_nothing_is_asked(silent: HostFactory, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(line("requestMachines", wish("T1", 1)))
+    assert run(["replay", str(trace)]) == 0
+    assert len(silent.state.intent.read().requests) == 1
+
+
+@pytest.mark.parametrize("form", ["text", "rows", "rows of something else"])
+def test_a_trace_without_calls_is_no_success(
+    silent: HostFactory, tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace"
+    if form == "text":
+        trace.write_text("")
+    else:
+        events(trace, *([("pod", "a", 1.0, "input", "{}")] if form.endswith("else") else []))
+    assert run(["replay", str(trace)]) == 2
+    assert f"{trace}: holds no call of HostFactory's" in capsys.readouterr().err
+
+
+def test_rows_of_one_second_come_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:
+    commands = [("return", "r"), ("request", "q"), ("template", "t"), ("request", "a"), ("return", "b")]
+    trace = events(tmp_path / "events.db", *((name, id_, 7.0, "input", "{}") for name, id_ in commands))
+    with closing(sqlite3.connect(trace)) as database:
+        database.execute("CREATE INDEX by_category ON events (type, category, id, timestamp, value)")
+        database.commit()
+    assert [event.request for event in read_trace(trace)] == [id_ for _, id_ in commands]
