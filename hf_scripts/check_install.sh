@@ -1,6 +1,21 @@
 #!/bin/sh
 # Checks an installation and says what to fix: check_install.sh [--loop-user USER]
 # Run it as the user that HostFactory runs scripts as, with the environment that HostFactory gives them.
+usage='usage: check_install.sh [--loop-user USER]'
+case $#:${1:-} in
+  0: | 2:--loop-user) ;;
+  1:-h | 1:--help)
+    printf '%s\n' "$usage" \
+      "Checks an installation and says what to fix. Run it as the user that HostFactory runs scripts as, with the" \
+      "environment that HostFactory gives them. USER: who runs the loop, where its files do not show it yet." \
+      "Exit codes: 0 nothing to fix, 1 something to fix, 2 wrong usage."
+    exit 0
+    ;;
+  *)
+    printf '%s\n' "$usage" >&2
+    exit 2
+    ;;
+esac
 script=$(readlink -f -- "$0")
 found=$("${script%/*}/python" check_install "$@")
 code=$?

@@ -6,7 +6,6 @@ Leaves nothing but lines in the log: the scripts are called with documents that 
 from __future__ import annotations
 
 import fcntl
-import grp
 import json
 import os
 import pwd
@@ -30,6 +29,7 @@ from provisioner.durable import (
 )
 from provisioner.marks import DIRECTORY_MODE
 from provisioner.store import STATE_FILES, StateDir
+from provisioner.users import group_name, user_name
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CALL_SECONDS = 60
@@ -73,10 +73,7 @@ def fix(text: str) -> Finding:
 
 
 def main(arguments: list[str], environment: Mapping[str, str]) -> int:
-    """Prints a line for each finding; 1 when there is something to fix."""
-    if arguments[:1] not in ([], ["--loop-user"]) or len(arguments) not in (0, 2):
-        print("fix: usage: check_install.sh [--loop-user USER]")
-        return 1
+    """Prints a line for each finding; 1 when there is something to fix. ``arguments``: none, or --loop-user USER."""
     loop_user = arguments[1] if arguments else ""
     code = 0
     for finding in look(Places(environment), loop_user):
@@ -87,8 +84,8 @@ def main(arguments: list[str], environment: Mapping[str, str]) -> int:
 
 def look(places: Places, loop_user: str) -> Iterator[Finding]:
     """Everything, in the order in which one thing needs the other."""
-    groups = ", ".join(map(_group, sorted(_groups())))
-    yield fine(f"the scripts run as user {_user(os.geteuid())}, in groups {groups}")
+    groups = ", ".join(map(group_name, sorted(_groups())))
+    yield fine(f"the scripts run as user {user_name(os.geteuid())}, in groups {groups}")
     try:
         conf, state, log_path, name = places.conf, places.state, log.file_of(places), places.name
     except PlaceError as error:
@@ -129,7 +126,7 @@ def _log(path: str) -> Finding:
     target, mode = (path, os.W_OK) if os.path.exists(path) else (os.path.dirname(path), os.W_OK | os.X_OK)
     if os.access(target, mode):
         return fine(f"{path}: the log of calls can be written")
-    return fix(f"{target}: the log of calls cannot be written: create it, owned by {_user(os.geteuid())}")
+    return fix(f"{target}: the log of calls cannot be written: create it, owned by {user_name(os.geteuid())}")
 
 
 def _state_directory(directory: str) -> Iterator[Finding]:
@@ -139,7 +136,7 @@ def _state_directory(directory: str) -> Iterator[Finding]:
         )
     elif not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
         owner = _owner(os.stat(directory))
-        yield fix(f"{directory}: {_user(os.geteuid())} may not write here ({owner}): change owner, group or mode")
+        yield fix(f"{directory}: {user_name(os.geteuid())} may not write here ({owner}): change owner, group or mode")
     else:
         yield fine(f"{directory}: the state directory can be read and written")
 
@@ -157,9 +154,11 @@ def _both_users(directory: str, loop_user: str) -> Iterator[Finding]:
         elif not shared:
             yield fix(f"{directory}: {_owner(facts)}, but the loop runs as {name}: {advice}")
         elif facts.st_gid not in _groups_of(uid) or facts.st_gid not in _groups():
-            yield fix(f"group {_group(facts.st_gid)} of {directory} lacks the user of the scripts or {name}: {advice}")
+            yield fix(
+                f"group {group_name(facts.st_gid)} of {directory} lacks the user of the scripts or {name}: {advice}"
+            )
         else:
-            yield fine(f"scripts and loop ({name}) share group {_group(facts.st_gid)}")
+            yield fine(f"scripts and loop ({name}) share group {group_name(facts.st_gid)}")
 
 
 def _loop_users(directory: str, loop_user: str) -> Iterator[tuple[str, int | None]]:
@@ -173,7 +172,7 @@ def _loop_users(directory: str, loop_user: str) -> Iterator[tuple[str, int | Non
     heartbeat = os.path.join(directory, "heartbeat")
     if os.path.exists(heartbeat):
         uid = os.stat(heartbeat).st_uid
-        yield _user(uid), uid
+        yield user_name(uid), uid
 
 
 def _state_files(state: StateDir, name: str) -> Iterator[Finding]:
@@ -203,7 +202,7 @@ def _usable(path: str) -> bool:
 def _closed(path: str, state: StateDir) -> Finding:
     """To be given to this user and to the group that his new files get: no other could he keep when he replaces it."""
     directory = os.stat(state.path)
-    user, group = _user(os.geteuid()), _group(directory.st_gid if directory.st_mode & 0o2000 else os.getegid())
+    user, group = user_name(os.geteuid()), group_name(directory.st_gid if directory.st_mode & 0o2000 else os.getegid())
     chown, mode = ("chown -R", DIRECTORY_MODE) if os.path.isdir(path) else ("chown", FILE_MODE)
     return fix(
         f"{path}: {user} may not read and write it ({_owner(os.stat(path))}): "
@@ -235,21 +234,7 @@ def _groups_of(uid: int) -> set[int]:
 
 
 def _owner(facts: os.stat_result) -> str:
-    return f"owner {_user(facts.st_uid)}, group {_group(facts.st_gid)}, mode {facts.st_mode & 0o7777:o}"
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
-def _group(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
+    return f"owner {user_name(facts.st_uid)}, group {group_name(facts.st_gid)}, mode {facts.st_mode & 0o7777:o}"
 
 
 # --- the file system of the state directory ---------------------------------------------------------------------------

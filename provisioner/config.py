@@ -61,6 +61,10 @@ ORDERED: Mapping[type[Section], tuple[str, str]] = {
     Backoff: ("first_seconds", "last_seconds"),
 }
 """Settings of which the first may not be above the second."""
+NO_FILE = (
+    "no such file; make it and name the pools in it, as config/demoinst of the repository does, or say with --config "
+    "or HF_PROVIDER_CONFDIR where it is"
+)
 NO_PLACE = "expected names of pools, or podSpecYaml, or gcp_instance_group with gcp_zone or gcp_region"
 
 
@@ -79,6 +83,8 @@ def load(path: Path, environment: Mapping[str, str]) -> Settings:
     mistakes = [Problem(mistake.file, mistake.where, mistake.text) for mistake in provider.mistakes]
     if not path.exists() and not any(template.pools for template in provider.templates):
         problems = []  # Google's connector has no such file: its templates say where machines are made
+    if problems and not path.exists():
+        problems = [Problem(str(path), "", NO_FILE)]
     if problems:
         raise ConfigError([*problems, *mistakes])
     reader = _Reader(path, environment, provider, document, mistakes)

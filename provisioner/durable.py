@@ -45,6 +45,10 @@ class StateUnreadable(StateError):
     """The file is there and cannot be understood. It was left alone."""
 
 
+class StateDenied(StateError):
+    """This user may not read the file, which may well be right. It was left alone."""
+
+
 class StateLinked(StateError):
     """A symbolic link is in the place of a file of ours. It was neither followed nor moved."""
 
@@ -99,10 +103,29 @@ def read_whole(path: str, advice: str) -> bytes:
         except OSError as error:
             if error.strerror == LINK:
                 raise StateLinked(f"{path}: {LINK}{MOVE_AWAY}") from error
+            if is_denied(error):
+                raise denied(path) from error
             if error.errno != errno.ESTALE or pause is None:
                 raise StateUnreadable(f"{path}: cannot be read: {error.strerror}. {advice}") from error
             time.sleep(pause)
     raise AssertionError("unreachable: the last turn returns or raises")
+
+
+def is_denied(error: OSError) -> bool:
+    """Another user might have succeeded."""
+    return error.errno in (errno.EACCES, errno.EPERM)
+
+
+def denied(path: str) -> StateDenied:
+    """The error for a file that is another user's."""
+    return StateDenied(f"{path}: cannot be read: {os.strerror(errno.EACCES)}. {why_denied(path)}")
+
+
+def why_denied(path: str) -> str:
+    """Whose the file is, and who we are."""
+    from provisioner import users  # only here: a call in thousands is refused
+
+    return users.why_denied(path)
 
 
 def missing(path: str, advice: str) -> StateMissing:
@@ -260,6 +283,8 @@ def unwritable(path: str, error: OSError) -> StateUnwritable:
     """The error for a refused write."""
     if isinstance(error, NoFileError):
         return StateUnwritable(f"{path}: {error.strerror}{MOVE_AWAY}")
+    if error.errno == errno.EACCES:
+        return StateUnwritable(f"{path}: cannot be written: {error.strerror}. {why_denied(path)}")
     return StateUnwritable(
         f"{path}: cannot be written: {error.strerror or error}. "
         "Check free space, quota, owner, group and mode of the state directory, then try again."
@@ -372,6 +397,8 @@ def facts_of(path: str) -> os.stat_result | None:
     except FileNotFoundError:
         return None
     except OSError as error:
+        if is_denied(error):
+            raise denied(path) from error
         raise StateUnreadable(f"{path}: {error.strerror}. Check the state directory's mount.") from error
 
 

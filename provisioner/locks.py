@@ -72,6 +72,8 @@ class LockFile:
             raise unwritable(self.path, error) from error
         except OSError as error:
             self.release()
+            if error.errno == errno.EACCES:
+                raise unwritable(self.path, error) from error
             raise StateUnwritable(
                 f"{self.path}: cannot be locked: {error.strerror}. Check owner, group and mode of the state directory"
                 + (" and that its mount supports locks." if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP) else ".")

@@ -21,8 +21,10 @@ from provisioner.durable import (
     StateError,
     StateMissing,
     StateUnreadable,
+    denied,
     discard,
     facts_of,
+    is_denied,
     missing,
     modified_at,
     open_shared,
@@ -82,6 +84,18 @@ def make_shared_directory(path: str) -> None:
     os.chmod(path, DIRECTORY_MODE | (os.stat(path).st_mode & 0o2000))
 
 
+def names_in(path: str) -> list[str]:
+    """What a directory of marks holds; nothing before there is one. Raises StateUnreadable or StateDenied."""
+    try:
+        return os.listdir(path)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        if is_denied(error):
+            raise denied(path) from error
+        raise StateUnreadable(f"{path}: cannot be listed: {error.strerror}. Check the mount.") from error
+
+
 class Seen:
     """``seen/<request id>``: touched by a script at each poll of that request, before it reads the answer."""
 
@@ -108,13 +122,7 @@ class Seen:
     def _facts(self) -> dict[str, os.stat_result]:
         """Of every mark; one that goes while we look is left out."""
         facts = {}
-        try:
-            names = os.listdir(self.path)
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            raise StateUnreadable(f"{self.path}: cannot be listed: {error.strerror}. Check owner and mode.") from error
-        for name in filter(is_id, names):
+        for name in filter(is_id, names_in(self.path)):
             if found := facts_of(os.path.join(self.path, name)):
                 facts[name] = found
         return facts

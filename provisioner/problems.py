@@ -135,7 +135,7 @@ def read_mapping(path: Path) -> tuple[dict[str, Any], list[Problem]]:
     try:
         text = read_text(path)
     except FileNotFoundError:
-        return {}, [Problem(file, "", "no such file; an empty one takes every default")]
+        return {}, [Problem(file, "", "no such file")]
     except (OSError, ValueError) as error:
         return {}, [Problem(file, "", f"cannot be read: {reason_of(error)}")]
     try:

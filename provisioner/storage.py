@@ -15,6 +15,7 @@ from tinydb.storages import Storage
 from tinydb.table import Document, Table
 
 from provisioner.durable import (
+    StateMissing,
     StateTooNew,
     StateUnreadable,
     facts_of,
@@ -210,20 +211,27 @@ class StateFile:
     def _aside(self, move: Callable[[str, str], None]) -> str:
         signature = self.signature()
         if signature is None:
-            raise missing(self.path, self.advice)
+            raise self._missing()
         aside = f"{self.path}.aside-{signature[1]}"
         try:
             move(self.path, aside)
         except FileExistsError:
             return aside  # it has this name already: an earlier try was interrupted
         except FileNotFoundError as error:
-            raise missing(self.path, self.advice) from error
+            raise self._missing() from error
         except OSError as error:
             raise unwritable(self.path, error) from error
         return aside
 
     def _load(self) -> Tables:
-        return StateStorage(self.path, self.kind, self.advice).read()
+        try:
+            return StateStorage(self.path, self.kind, self.advice).read()
+        except StateMissing as error:
+            raise self._missing() from error
+
+    def _missing(self) -> StateMissing:
+        """The error for a file that is not there."""
+        return missing(self.path, self.advice)
 
     def _open(self, held: Tables) -> Database:
         """The tables as a TinyDB database; its changes are written by ``commit``."""

@@ -17,6 +17,7 @@ from provisioner.answers import Answer, Loss
 from provisioner.durable import (
     Disturbed,
     LockTimeout,
+    StateDenied,
     StateError,
     StateExists,
     StateMissing,
@@ -395,11 +396,22 @@ class IntentStore(StateFile):
     def _check_ready(self, create_for: str | None) -> None:
         self._check_directory()
         if create_for is None and not self.exists():
-            raise missing(self.path, RECOVER)
+            raise self._missing()
 
     def _check_directory(self) -> None:
         if not os.path.isdir(os.path.dirname(self.path)):
             raise missing(self.path, RECOVER)
+
+    def _missing(self) -> StateMissing:
+        """The error for intent.json, which in a new state directory is not there yet and not lost."""
+        directory = os.path.dirname(self.path)
+        others = (MemoryStore(directory), StatusStore(directory))
+        if not os.path.isdir(directory) or any(file.existed() for file in (self, *others)):
+            return super()._missing()
+        return StateMissing(
+            f"{self.path}: is not there yet: the state directory is new. "
+            "HostFactory's first requestMachines makes it, or `provisioner init`."
+        )
 
 
 class MemoryStore(StateFile):
@@ -523,7 +535,7 @@ class StatusStore(StateFile):
             return generation_of(self._load())
         except StateMissing:
             return 0
-        except StateUnreadable:
+        except (StateUnreadable, StateDenied):
             self.set_aside()
             return 0
 

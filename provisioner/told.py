@@ -27,7 +27,7 @@ from provisioner.durable import (
     read_whole,
     unwritable,
 )
-from provisioner.marks import ID_PATTERN, check_id, make_shared_directory
+from provisioner.marks import ID_PATTERN, check_id, make_shared_directory, names_in
 
 TOLD, CLAIMED, PRESUMED = b"told", b"claimed", b"presumed"
 """Whose entry it is: of a script that prints it; of the loop, which may claim otherwise until a script tells it; of a
@@ -96,7 +96,7 @@ class Told:
 
     def ids(self) -> frozenset[str]:
         """Those that HF was told of, or counts as told. Raises StateUnreadable."""
-        listed = frozenset(self._names())
+        listed = frozenset(names_in(self.path))
         if listed != self._listed:
             entries = filter(_id_of, listed)
             self._kinds = {name: self._kinds.get(name) or self._kind(name) for name in entries}
@@ -105,7 +105,7 @@ class Told:
 
     def answers(self) -> dict[str, Answer]:
         """Every settled answer. Raises StateUnreadable."""
-        ids = {id_ for name in self._names() if (id_ := _id_of(name))}
+        ids = {id_ for name in names_in(self.path) if (id_ := _id_of(name))}
         found = {id_: self.settled(id_) for id_ in sorted(ids)}
         return {id_: answer for id_, answer in found.items() if answer is not None}
 
@@ -114,7 +114,7 @@ class Told:
         or StateUnreadable."""
         doomed = frozenset(ids)
         # The last one first: what is left of an interrupted removal is as it once was.
-        for name in sorted((name for name in self._names() if name.partition(".")[0] in doomed), reverse=True):
+        for name in sorted((name for name in names_in(self.path) if name.partition(".")[0] in doomed), reverse=True):
             if "." not in name:
                 continue  # the mark of a poll
             path = os.path.join(self.path, name)
@@ -161,14 +161,6 @@ class Told:
             return read_whole(os.path.join(self.path, name), ADVICE).partition(b"\n")[0]
         except StateMissing:
             return b""
-
-    def _names(self) -> list[str]:
-        try:
-            return os.listdir(self.path)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise StateUnreadable(f"{self.path}: cannot be listed: {error.strerror}. Check owner and mode.") from error
 
     def _path(self, id_: str, place: int) -> str:
         check_id(id_)

@@ -232,6 +232,22 @@ def test_the_service_runs_as_its_own_user_and_writes_its_state_alone() -> None:
     assert re.findall(r"(?m)^ReadWritePaths=(.*)$", text) == re.findall(r"HF_PROVIDER_WORKDIR=(.*)", text)
 
 
+def test_there_is_one_way_to_install_and_one_place() -> None:
+    """README, unit and image say the same; what starts the loop and what HostFactory starts are found there."""
+    texts = [ROOT / "README.md", *(path for name in ("deploy", "config") for path in (ROOT / name).rglob("*"))]
+    lines = [line for path in texts if path.is_file() for line in path.read_text().splitlines()]
+    unit = (DEPLOY / "vm" / "provisioner.service").read_text()
+    place = re.findall(r"(?m)^ExecStart=(\S+)/bin/provisioner run$", unit)[0]
+    installs = [line for line in lines if "pip install" in line]
+    assert len(installs) == 3
+    for line in installs:
+        assert f"{place}/bin/pip install ." in line
+    assert {made for line in lines for made in re.findall(r"-m venv (\S+)", line)} == {place}
+    assert {found for line in lines for found in re.findall(r"(/opt/[^/\s]+)/(?:bin|lib)\b", line)} - {
+        "/opt/symphony"  # the machines' own
+    } == {place}
+
+
 def test_calls_in_hand_end_before_the_process_is_killed() -> None:
     deployment = yaml.safe_load((DEPLOY / "kustomize" / "base" / "deployment.yaml").read_text())
     (stop,) = re.findall(r"(?m)^TimeoutStopSec=(.*)$", (DEPLOY / "vm" / "provisioner.service").read_text())

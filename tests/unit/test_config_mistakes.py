@@ -438,7 +438,7 @@ def test_a_file_that_is_not_there_is_not_an_empty_one(site: Site) -> None:
     site.write()
     site.path.unlink()
 
-    with pytest.raises(config.ConfigError, match="1 problem\n  no such file; an empty one takes every default"):
+    with pytest.raises(config.ConfigError, match="1 problem\n  no such file; make it and name the pools"):
         config.load(site.path, {})
 
 

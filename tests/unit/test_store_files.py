@@ -18,6 +18,7 @@ import pytest
 from provisioner import durable, locks
 from provisioner.durable import (
     LockTimeout,
+    StateDenied,
     StateError,
     StateMissing,
     StateUnreadable,
@@ -402,7 +403,7 @@ def test_refused_marks_are_reported(seen: Seen, monkeypatch) -> None:
     with pytest.raises(StateUnwritable, match="abc: cannot be written: Read-only"):
         seen.touch("abc")
     monkeypatch.setattr("provisioner.marks.os.listdir", failing(os.listdir, errno.EACCES, 1))
-    with pytest.raises(StateUnreadable, match="seen: cannot be listed: Permission denied"):
+    with pytest.raises(StateDenied, match="seen: cannot be read: Permission denied"):
         seen.marks()
     monkeypatch.setattr("provisioner.durable.os.unlink", failing(os.unlink, errno.EACCES, 1))
     with pytest.raises(StateUnwritable, match="abc"):
