@@ -1,4 +1,4 @@
-"""The ``provisioner`` command. Exit codes: 0 fine, 1 a problem was found, 2 wrong usage or configuration."""
+"""The command ``provisioner``. Exit codes: 0 fine, 1 a problem found, 2 wrong usage or configuration, 130 Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from provisioner import __version__, logs
 from provisioner.backends import BackendError
 from provisioner.config import load
 from provisioner.durable import StateError, StateUnreadable
+from provisioner.interrupts import INTERRUPTED, orderly
 from provisioner.problems import ConfigError
 from provisioner.settings import Settings
 from provisioner.store import StateDir
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FINE, PROBLEM, WRONG = 0, 1, 2
+
+EXIT_CODES = "Exit codes: 0 fine, 1 a problem was found, 2 wrong usage or configuration, 130 ended by Ctrl-C."
 
 EVENTS = (
     "Print the messages of the Pub/Sub subscription and what each is good for. What is printed is taken: a loop that "
@@ -70,7 +73,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The commands and their options."""
-    top = argparse.ArgumentParser(prog="provisioner", description="HostFactory provisioner for Google Cloud.")
+    top = argparse.ArgumentParser(
+        prog="provisioner", description="HostFactory provisioner for Google Cloud.", epilog=EXIT_CODES
+    )
     top.add_argument("--version", action="version", version=f"provisioner {__version__}")
     top.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="default INFO")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -222,6 +227,8 @@ def _run(options: argparse.Namespace) -> int:
             service = Service(configuration, state, listen=options.listen)
             service.heed_signals()
             service.run(once=options.once)
+            if service.interrupted:
+                return INTERRUPTED
             if options.once and service.unseen():
                 return PROBLEM
     except (ListenError, SupersededError) as error:
@@ -313,7 +320,8 @@ def _render(options: argparse.Namespace) -> int:
     from provisioner.render import render
 
     try:
-        written = render(options.settings, options.out)
+        with orderly():
+            written = render(options.settings, options.out)
     except OSError as error:
         raise UsageError(str(error)) from error
     print("\n".join(map(str, written)))
@@ -336,7 +344,8 @@ def _replay(options: argparse.Namespace) -> int:
             "Set HF_PROVIDER_WORKDIR to another directory, or give --yes."
         )
     replay = Replay(run_script, speed=options.speed, longest_gap=options.longest_gap)
-    replay.play(events)
+    with orderly():
+        replay.play(events)
     print(json.dumps(replay.report(), indent=2))
     return PROBLEM if any(replay.refused.values()) else FINE
 

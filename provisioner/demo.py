@@ -7,6 +7,7 @@ status.
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,6 +25,9 @@ from provisioner.playground import Playground, PlaygroundError
 STEP_SECONDS = 60.0
 POLL_SECONDS = 0.5
 """HF polls every 30 s; a demonstration has no time for that."""
+
+TERMINATED = 143
+"""Exit code: what shells say of a program that SIGTERM ended."""
 
 PODS, INSTANCES, SPILLED, PREEMPTED = 30, 20, 6, 3
 
@@ -186,6 +190,7 @@ class Demo:
 def demo(*, keep: bool) -> int:
     """Play and judge; with ``keep``, leave cloud and loop running until interrupted. The exit code."""
     console = Console()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0 if keep else TERMINATED))
     try:
         with Playground() as playground:
             return _keep(playground, console) if keep else _play(playground, console)
@@ -202,7 +207,9 @@ def _play(playground: Playground, console: Console) -> int:
             play.play()
         console.print()
     except (NotHeldError, PlaygroundError) as error:
-        console.print(Text(f"Not held: {error}. Logs and state: {playground.directory}", style="red"))
+        playground.kept = True
+        kept = f"Logs and state are kept, to see why: {playground.directory}"
+        console.print(Text(f"Not held: {error}. {kept}", style="red"))
         return 1
     console.print(
         f"Every step held, in {time.monotonic() - began:.0f} s, judged by the cloud's own state: each machine was made "
@@ -225,9 +232,8 @@ then for example:
         highlight=False,
     )
     console.print(f"  curl {playground.url}/metrics\n\nCtrl-C ends both.", soft_wrap=True, highlight=False)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         signal.pause()
-    except KeyboardInterrupt:
+    finally:
         console.print("Ending.")
     return 0

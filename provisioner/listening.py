@@ -14,7 +14,7 @@ COLUMNS = "{worth:<10} {timestamp:<30} {kind:<10} {machine}{more}"
 
 
 def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool) -> str:
-    """Print every message for so many seconds, or until a signal; the reason if the stream broke, which ends it.
+    """Print every message for so many seconds, or until SIGTERM; the reason if the stream broke, which ends it.
 
     Raises BrokenPipeError when nobody reads on: messages that are taken are gone.
     """
@@ -37,8 +37,7 @@ def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool)
             ended.set()
 
     stream = EventStream(events.project, events.subscription, prefix=prefix, taken=taken, broke=broke)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
     stream.start()
     ended.wait(seconds)
     stream.close()

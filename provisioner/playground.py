@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +20,7 @@ from typing import Any, Self
 import requests
 
 import hf_scripts
+from provisioner.interrupts import held, orderly
 
 CONFIG = Path(__file__).parent.parent / "config" / "demoinst"
 SCRIPTS = Path(hf_scripts.__file__).parent
@@ -96,13 +98,13 @@ class Playground:
     def __init__(self) -> None:
         if not CONFIG.is_dir():
             raise PlaygroundError(f"{CONFIG} is missing: the demonstration runs from a clone of the repository.")
-        self.directory = Path(tempfile.mkdtemp(prefix="hostfactory-demo-"))
+        self.directory = Path(tempfile.gettempdir()) / f"hostfactory-demo-{os.urandom(6).hex()}"
+        """Goes with the playground, unless ``kept``."""
+        self.kept = False
+        """Somebody will want to look into logs and state."""
         self.config = self.directory / "conf"
         self.state = self.directory / "work"
         self.logs = self.directory / "log"
-        shutil.copytree(CONFIG, self.config)
-        self.state.mkdir()
-        self.logs.mkdir()
         self.addresses: dict[str, str] = {}
         self.url = ""
         """Where the loop that was started last answers."""
@@ -115,23 +117,39 @@ class Playground:
             "HF_PYTHON": sys.executable,
         }
         self.hf = HostFactory(self.environment, self.directory)
+        self._end = ExitStack()
 
     def __enter__(self) -> Self:
-        try:
-            self._start_simulator()
-            self.start_loop()
-        except BaseException:
-            self.close()
-            raise
+        with ExitStack() as stack:
+            stack.enter_context(orderly(self.close))
+            try:
+                self._begin()
+            except Exception:
+                self.kept = True
+                raise
+            self._end = stack.pop_all()
         return self
+
+    def _begin(self) -> None:
+        self.directory.mkdir(mode=0o700)
+        shutil.copytree(CONFIG, self.config)
+        self.state.mkdir()
+        self.logs.mkdir()
+        self._start_simulator()
+        self.start_loop()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._end.close()
 
     def close(self) -> None:
-        """End the loop, then the cloud."""
+        """End the loop, then the cloud; remove the directory unless it is kept. Safe to call twice."""
+        self._end_processes()
+        if not self.kept:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _end_processes(self) -> None:
         for process in reversed(self._processes):
             process.send_signal(signal.SIGTERM)
             try:
@@ -233,7 +251,7 @@ class Playground:
             if self.addresses
             else {}
         )
-        with (self.logs / f"{command}.log").open("a") as log:
+        with (self.logs / f"{command}.log").open("a") as log, held():
             process = subprocess.Popen(
                 [sys.executable, "-m", "provisioner", command, *arguments],
                 env={**os.environ, **self.environment, **endpoints, "PYTHONFAULTHANDLER": "1"},
@@ -242,5 +260,5 @@ class Playground:
                 text=True,
                 start_new_session=True,
             )
-        self._processes.append(process)
+            self._processes.append(process)
         return process

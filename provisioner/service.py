@@ -176,8 +176,7 @@ def look_once(settings: Settings) -> Mapping[str, Look]:
 def dry_run(settings: Settings, state: StateDir, *, once: bool) -> None:
     """Print each cycle's plan beside a running system until interrupted. Raises StateError, BackendError."""
     ending = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ending.set())
+    signal.signal(signal.SIGTERM, lambda *_: ending.set())
     while True:
         looks, plan = preview(settings, state)
         print(json.dumps({"time": round(time.time(), 3), **plan_document(plan, looks)}), flush=True)
@@ -192,6 +191,8 @@ class Service:
         """Raises BackendError when a pool's place cannot be reached by its configuration."""
         settings = configuration.settings
         self.registry = CollectorRegistry()
+        self.interrupted = False
+        """Ctrl-C ended it."""
         self._settings = settings
         self._state = state
         metrics = Metrics(self.registry)
@@ -230,8 +231,13 @@ class Service:
 
     def heed_signals(self) -> None:
         """SIGTERM and SIGINT end it, SIGHUP lets it look at once. Only in the main thread."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self.stop())
+
+        def interrupted(*_: object) -> None:
+            self.interrupted = True
+            self.stop()
+
+        signal.signal(signal.SIGINT, interrupted)
+        signal.signal(signal.SIGTERM, lambda *_: self.stop())
         signal.signal(signal.SIGHUP, lambda *_: self._loop.wakeups.wake(Wake.SIGNAL))
 
     def stop(self) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from provisioner.backends import BackendError
 from provisioner.backends.kube_api import words
+from provisioner.interrupts import ended_first
 from provisioner.model import ErrorClass
 
 PLUGIN_SECONDS = 30.0
@@ -96,7 +97,8 @@ class ExecPlugin:
             start_new_session=True,
         ) as process:
             try:
-                output, said = process.communicate(timeout=PLUGIN_SECONDS)
+                with ended_first(process.pid):
+                    output, said = process.communicate(timeout=PLUGIN_SECONDS)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise

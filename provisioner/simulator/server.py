@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aiohttp import web
 
+from provisioner.interrupts import INTERRUPTED, orderly
 from provisioner.simulator import compute_http, control_http, kube_http
 from provisioner.simulator import kubeconfig as kubeconfigs
 from provisioner.simulator.cloud import Cloud, Conditions, contexts_of, migs_of, namespaces_of
@@ -133,10 +134,12 @@ class Simulator:
             self.cloud.groups.audit.listeners.append(self._sink.take)
         self.address = ""
         """``http://HOST:PORT`` once it answers."""
+        self.ended_by: signal.Signals | None = None
+        """The signal that let it end, if one did."""
         self._host, self._port, self._speed = host, port, speed
         self._contexts = contexts_of(settings) if settings else {}
         self._namespace = spaces[0] if spaces else "default"
-        self._scratch = None if kubeconfig else Path(tempfile.mkdtemp(prefix="simulator-"))
+        self._scratch = None if kubeconfig else Path(tempfile.gettempdir()) / f"simulator-{os.urandom(6).hex()}"
         self.kubeconfig = kubeconfig or Path(str(self._scratch)) / "kubeconfig"
         """File that leads kubectl and the official clients here."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -236,6 +239,11 @@ class Simulator:
         """As ``POST reset`` of the control face."""
         self.call(Cloud.reset)
 
+    def _end_by(self, number: signal.Signals) -> None:
+        assert self._end is not None
+        self.ended_by = number
+        self._end.set()
+
     # --- the server ---------------------------------------------------------------------------------------------------
 
     async def serve(self, ready: Callable[[], None], signals: Sequence[signal.Signals] = ()) -> None:
@@ -250,9 +258,11 @@ class Simulator:
         try:
             await web.TCPSite(runner, self._host, self._port, backlog=1024).start()
             self.address = _address(runner.addresses[0])
+            if self._scratch is not None:
+                self._scratch.mkdir(mode=0o700)
             kubeconfigs.write(self.kubeconfig, kubeconfigs.kubeconfig(self.address, self._namespace, self._contexts))
             for number in signals:
-                self._loop.add_signal_handler(number, self._end.set)
+                self._loop.add_signal_handler(number, self._end_by, number)
             ready()
             await self._end.wait()
         finally:
@@ -320,8 +330,6 @@ def run_until_signal(simulator: Simulator) -> int:
         print(simulator.line(), flush=True)
         log.info("Simulator answers", extra={"address": simulator.address})
 
-    try:
+    with orderly(simulator.close):
         asyncio.run(simulator.serve(ready, (signal.SIGTERM, signal.SIGINT)))
-    finally:
-        simulator.close()
-    return 0
+    return INTERRUPTED if simulator.ended_by is signal.SIGINT else 0

@@ -10,12 +10,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import requests
 
 from provisioner import playground
-from provisioner.playground import Playground, PlaygroundError
+from provisioner.demo import demo
+from provisioner.playground import HostFactory, Playground, PlaygroundError
 from tests.waiting import until
 
 
@@ -141,3 +143,37 @@ def test_it_is_ready_only_after_a_complete_cycle_and_exports_every_pool(grid: Pl
     metrics = requests.get(f"{grid.url}/metrics", timeout=10).text
     for pool in ("gke-main", "gke-spare", "mig-a", "mig-b"):
         assert f'hf_provisioner_observation_timestamp_seconds{{pool="{pool}"}}' in metrics
+
+
+def directories(place: Path) -> list[str]:
+    return [path.name for path in place.iterdir() if path.name.startswith("hostfactory-demo-")]
+
+
+def test_a_playground_takes_its_directory_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with Playground() as made:
+        assert directories(tmp_path) == [made.directory.name]
+    assert directories(tmp_path) == []
+
+
+def test_a_demonstration_that_fails_keeps_its_directory_and_says_where_and_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(HostFactory, "templates", lambda _: (_ for _ in ()).throw(PlaygroundError("no templates")))
+    assert demo(keep=False) == 1
+    [kept] = directories(tmp_path)
+    said = "".join(capsys.readouterr().out.split())
+    assert "Notheld:notemplates.Logsandstatearekept,toseewhy:" in said
+    assert kept in said
+    assert (tmp_path / kept / "log" / "run.log").exists()
+
+
+def test_a_playground_that_does_not_start_keeps_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    made = Playground()
+    monkeypatch.setattr(made, "start_loop", lambda: (_ for _ in ()).throw(PlaygroundError("it did not start")))
+    with pytest.raises(PlaygroundError), made:
+        pass
+    assert directories(tmp_path) == [made.directory.name]
+    assert not made._processes

@@ -77,7 +77,9 @@ def ours(module: str) -> set[str]:
         pytest.param(STORE, STORE | WORDS | {"provisioner.answers"}, id="the store imports the model"),
         pytest.param(
             BACKENDS,
-            BACKENDS | WORDS | {"provisioner.settings", "provisioner.problems", "provisioner.yaml_text"},
+            BACKENDS
+            | WORDS
+            | {"provisioner.settings", "provisioner.problems", "provisioner.yaml_text", "provisioner.interrupts"},
             id="backends import model and settings, and say what is wrong with a pod spec as of settings",
         ),
         pytest.param(CYCLE, CORE, id="the cycle imports store, pure modules, backends"),
@@ -91,7 +93,7 @@ def ours(module: str) -> set[str]:
         ),
         pytest.param(
             SIMULATOR,
-            SIMULATOR | SETTINGS | BACKENDS | WORDS,
+            SIMULATOR | SETTINGS | BACKENDS | WORDS | {"provisioner.interrupts"},
             id="the simulator imports backends (its virtual-time face is one), nothing of the loop",
         ),
     ],

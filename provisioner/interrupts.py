@@ -1,0 +1,89 @@
+"""Ctrl-C: a command ends at once, with exit code 130 and without a traceback, also while Python still imports.
+
+No command needs a farewell for the sake of its files: each may be killed at any instruction. So the process just ends,
+unless what it began would outlive it (processes, temporary directories): who begins such a thing says so, with
+``orderly``, and hears of Ctrl-C as a KeyboardInterrupt; or with ``ended_first``, for a process that a thread waits for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+INTERRUPTED = 130
+"""Exit code: what shells say of a program that SIGINT ended."""
+
+_orderly: list[Callable[[], None]] = []
+_first: list[Callable[[], None]] = []
+_held: list[bool] = []
+"""For each block that is not to be broken: whether Ctrl-C came meanwhile."""
+
+
+def heed() -> None:
+    """From now on; in the main thread."""
+    signal.signal(signal.SIGINT, _interrupted)
+
+
+def end() -> None:
+    """End the process, after what is left to be ended. Threads are not waited for: they wait for clouds."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_processes()
+    for undo in tuple(reversed(_orderly)):
+        undo()
+    atexit._run_exitfuncs()
+    os._exit(INTERRUPTED)
+
+
+def end_processes() -> None:
+    """Those that threads wait for: at the end of this process nobody does any more."""
+    for kill in tuple(_first):
+        kill()
+
+
+@contextmanager
+def orderly(undo: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Inside, Ctrl-C is a KeyboardInterrupt. ``undo`` is called at the end, more than once when that is broken, too."""
+    _orderly.append(undo)
+    try:
+        yield
+    finally:
+        undo()
+        _orderly.remove(undo)
+
+
+@contextmanager
+def ended_first(process: int) -> Iterator[None]:
+    """Inside, Ctrl-C ends that process group before it ends this process. Any thread."""
+
+    def kill() -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(process, signal.SIGKILL)
+
+    _first.append(kill)
+    try:
+        yield
+    finally:
+        _first.remove(kill)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Ctrl-C waits until the end of the block: what is begun in it is known to who ends it. In the main thread."""
+    _held.append(False)
+    try:
+        yield
+    finally:
+        if _held.pop():
+            signal.raise_signal(signal.SIGINT)
+
+
+def _interrupted(*_: object) -> None:
+    if _held:
+        _held[-1] = True
+    elif _orderly:
+        raise KeyboardInterrupt
+    else:
+        end()

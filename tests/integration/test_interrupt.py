@@ -1,0 +1,193 @@
+"""Ctrl-C, at any moment of any command: exit 130, no traceback, no process and no temporary directory left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from provisioner.store import StateDir
+from tests.waiting import until
+
+EXAMPLE = Path(__file__).parents[2] / "config" / "demoinst"
+WAIT = 60.0
+"""Seconds that anything may take: nothing is judged by it."""
+
+BEGIN = """
+import sys
+from provisioner import __main__, interrupts
+interrupts.heed()
+print("heeds", file=sys.stderr, flush=True)
+__main__.main()
+"""
+"""As ``python -m provisioner``, and says from when on it heeds Ctrl-C: Python's own start is its own matter."""
+
+
+@dataclass
+class Site:
+    directory: Path
+
+    @property
+    def temporary(self) -> Path:
+        return self.directory / "tmp"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        places = {name: str(self.directory / place) for name, place in PLACES.items()}
+        return {**os.environ, **places, "HF_PROVIDER_NAME": "demoinst", "TMPDIR": str(self.temporary)}
+
+    def begin(self, *command: str) -> subprocess.Popen[str]:
+        """A command, from when on it heeds Ctrl-C."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", BEGIN, *command],
+            env=self.environment,
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stderr is not None
+        assert process.stderr.readline() == "heeds\n"
+        return process
+
+    def left(self) -> list[str]:
+        """The processes that were begun here, by their environment."""
+        mark = f"TMPDIR={self.temporary}".encode()
+        found = []
+        for place in Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in (place / "environ").read_bytes().split(b"\0"):
+                    found.append((place / "cmdline").read_text())
+            except OSError:
+                continue
+        return found
+
+
+PLACES = {"HF_PROVIDER_CONFDIR": "conf", "HF_PROVIDER_WORKDIR": "work", "HF_PROVIDER_LOGDIR": "log"}
+
+COMMANDS = {
+    "run": ["run", "--listen", "127.0.0.1:0"],
+    "run --dry-run": ["run", "--dry-run"],
+    "check": ["check"],
+    "check --live": ["check", "--live"],
+    "plan": ["plan"],
+    "status": ["status"],
+    "init": ["init"],
+    "trim": ["trim"],
+    "recover": ["recover"],
+    "events": ["events"],
+    "replay": ["replay", "trace.jsonl"],
+    "render-hf": ["render-hf", "hf.yaml", "--out", "out"],
+    "simulator": ["simulator"],
+    "demo": ["demo"],
+    "demo --keep": ["demo", "--keep"],
+}
+MOMENTS = (0.0, 0.15, 0.4, 1.0, 2.5)
+"""Seconds after a command began to heed Ctrl-C: while it imports, connects, waits, cleans up."""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    shutil.copytree(EXAMPLE, tmp_path / "conf")
+    for name in ("work", "log", "tmp", "out"):
+        (tmp_path / name).mkdir()
+    text = (tmp_path / "conf" / "provisioner.yaml").read_text()
+    kubeconfig = tmp_path / "conf" / "kubeconfig"
+    plugin = tmp_path / "plugin"
+    plugin.write_text("#!/bin/sh\nsleep 300\n")
+    plugin.chmod(0o755)
+    kubeconfig.write_text(KUBECONFIG.replace("PLUGIN", str(plugin)))
+    text = text.replace("kind: gke\n", f"kind: gke\n    kubeconfig: {kubeconfig}\n")
+    text += "\nevents: {project: demo-project, subscription: s}\n" if "events:" not in text else ""
+    (tmp_path / "conf" / "provisioner.yaml").write_text(text)
+    call = '{"time": %d, "command": "getReturnRequests", "input": {}, "output": ""}\n'
+    (tmp_path / "trace.jsonl").write_text("".join(call % at for at in range(0, 4000, 2)))
+    (tmp_path / "hf.yaml").write_text("{}\n")
+    return Site(tmp_path)
+
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: c
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+contexts: [{name: c, context: {cluster: c, user: u}}]
+users:
+- name: u
+  user:
+    exec: {apiVersion: client.authentication.k8s.io/v1, command: PLUGIN, interactiveMode: Never}
+"""
+
+
+def interrupted(site: Site, process: subprocess.Popen[str], *, times: int = 1) -> tuple[int, str]:
+    """Exit code and error output after Ctrl-C; the rules that hold for every command."""
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=WAIT)
+    until(lambda: not site.left(), WAIT, what=f"no process is left of {site.left()}")
+    for text in (out, said):
+        assert "Traceback" not in text
+        assert "KeyboardInterrupt" not in text
+        assert "Exception ignored" not in text
+    assert not list(site.temporary.iterdir())
+    return process.returncode, said
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_ctrl_c_ends_a_command_at_any_moment(site: Site, command: list[str], moment: float) -> None:
+    process = site.begin(*command)
+    time.sleep(moment)
+    done = process.poll() is not None
+    code, said = interrupted(site, process)
+    # In its last moment, when all is done, Python heeds no signal itself: a shell says 130 of -2, too.
+    assert code in (130, -signal.SIGINT) or (done and code in (0, 1, 2)), said
+
+
+def running(site: Site) -> bool:
+    return any("\0run\0" in command for command in site.left())
+
+
+READY: dict[str, Callable[[Site], object]] = {
+    "run": lambda site: (site.directory / "work" / "heartbeat").exists(),
+    "simulator": lambda site: list(site.temporary.glob("simulator-*/kubeconfig")),
+    "demo": running,
+    "demo --keep": running,
+    "check --live": lambda site: any("/plugin" in command for command in site.left()),
+}
+
+
+@pytest.mark.parametrize("command", READY)
+def test_ctrl_c_ends_a_command_that_has_others_under_way(site: Site, command: str) -> None:
+    process = site.begin(*COMMANDS[command])
+    until(lambda: READY[command](site), WAIT, what=f"{command} is under way")
+    assert interrupted(site, process)[0] == 130
+    if command == "run":
+        assert StateDir(site.directory / "work").loop_lock.holder()["ended"], "a successor need not wait"
+
+
+@pytest.mark.parametrize("command", ["demo", "simulator", "check --live"])
+def test_ctrl_c_again_and_again_leaves_no_more(site: Site, command: str) -> None:
+    process = site.begin(*COMMANDS[command])
+    until(lambda: READY[command](site), WAIT, what=f"{command} is under way")
+    assert interrupted(site, process, times=20)[0] == 130
+
+
+def test_sigterm_ends_a_playground_that_is_kept_cleanly(site: Site) -> None:
+    process = site.begin("demo", "--keep")
+    assert process.stdout is not None
+    while "Ctrl-C ends both" not in process.stdout.readline():
+        pass
+    process.terminate()
+    process.communicate(timeout=WAIT)
+    assert (process.returncode, site.left(), list(site.temporary.iterdir())) == (0, [], [])
