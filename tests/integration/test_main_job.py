@@ -160,8 +160,10 @@ def test_a_demonstration_that_fails_keeps_its_directory_and_says_where_and_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(HostFactory, "templates", lambda _: (_ for _ in ()).throw(PlaygroundError("no templates")))
     assert demo(keep=False) == 1
+    signal.signal(signal.SIGTERM, before)
     [kept] = directories(tmp_path)
     said = "".join(capsys.readouterr().out.split())
     assert "Notheld:notemplates.Logsandstatearekept,toseewhy:" in said
