@@ -66,7 +66,7 @@ class Places:
         self.starting: Counter[tuple[str, str]] = Counter()
         """The same with those of closed slots: what max_pending bounds."""
         self.probes: Counter[tuple[str, str]] = Counter()
-        """Of the pending, those asked for since the pool's back-off began."""
+        """Of the pending, those asked for since the pool's back-off began; after early losses, running ones too."""
         self.desired: Counter[str] = Counter()
         """By template: what counts against HF's maxNumber."""
         for record in draft.records():
@@ -84,10 +84,17 @@ class Places:
             if slot.verdict is Verdict.OPEN:
                 self.pending[key] += 1
                 self.probes[key] += self._is_probe(slot, key)
+        elif slot.verdict in OWNED and not slot.set_aside:
+            self.probes[key] += self._is_on_trial(slot, key)
 
     def _is_probe(self, slot: Slot, key: tuple[str, str]) -> bool:
         known = self._draft.pressures.get(key)
         return bool(known and known.probing and slot.submitted is not None and slot.submitted >= known.blocked_at)
+
+    def _is_on_trial(self, slot: Slot, key: tuple[str, str]) -> bool:
+        """It runs as a probe in a pool whose machines were lost early: what it tells is not known yet."""
+        known = self._draft.pressures.get(key)
+        return known is not None and known.early_loss is not None and self._is_probe(slot, key)
 
     def opened(self, slot: Slot, template: str) -> None:
         """A new slot takes its place."""
@@ -167,9 +174,11 @@ class Places:
         return cap - self.occupied[key] - nameless
 
     def _may_wait(self, key: tuple[str, str]) -> bool:
-        """A closed window is waited for, but not longer than ``spill_after``."""
-        since = self._draft.pressure(*key).closed_since
-        return since is None or self._draft.now < since + self._draft.pool(key[0]).spill_after
+        """A closed window is waited for, but not longer than ``spill_after``, and not while machines are on trial."""
+        known = self._draft.pressure(*key)
+        if known.early_loss is not None:
+            return False
+        return known.closed_since is None or self._draft.now < known.closed_since + self._draft.pool(key[0]).spill_after
 
     def hold(self, pool: str, template: str) -> None:
         """A machine is held back here by the window."""

@@ -1,18 +1,17 @@
 """A memory while it is being changed by one plan: what did not change stays the very same object.
 
-Verdicts change here and nowhere else, by the table in ``model.TRANSITIONS``. Pure: no I/O, no clock, no logger.
+Verdicts change here and nowhere else, by the table in ``TRANSITIONS``. Pure: no I/O, no clock, no logger.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from provisioner import pressure
 from provisioner.model import (
-    TRANSITIONS,
     Brake,
     BrakeReason,
     Close,
@@ -33,6 +32,21 @@ from provisioner.model import (
     Verdict,
     evolve,
 )
+
+TRANSITIONS: Mapping[Verdict, frozenset[Verdict]] = {
+    # A slot stays open, also while its machine runs, until its request gets its terminal answer:
+    # a machine that vanishes before that is failed and replaced, so HF never hears of it.
+    Verdict.OPEN: frozenset({Verdict.SUCCEEDED, Verdict.FAILED, Verdict.WITHDRAWN, Verdict.CANCELLED}),
+    # After the terminal answer HF owns the machine: it ends only by HF's return or by being lost.
+    Verdict.SUCCEEDED: frozenset({Verdict.RETURNED, Verdict.LOST}),
+    # HF hands a lost machine back through requestReturnMachines; it stays lost, the return merely ends the report.
+    Verdict.LOST: frozenset(),
+    Verdict.RETURNED: frozenset(),
+    Verdict.FAILED: frozenset(),
+    Verdict.WITHDRAWN: frozenset(),
+    Verdict.CANCELLED: frozenset(),
+}
+"""Law 8's table. Anything else is a bug: the slot is set aside, the cycle goes on."""
 
 OWNED = frozenset({Verdict.OPEN, Verdict.SUCCEEDED})
 """Verdicts of slots that should have a machine: *desired*."""

@@ -35,22 +35,6 @@ class Verdict(StrEnum):
     CANCELLED = "cancelled"
 
 
-TRANSITIONS: Mapping[Verdict, frozenset[Verdict]] = {
-    # A slot stays open, also while its machine runs, until its request gets its terminal answer:
-    # a machine that vanishes before that is failed and replaced, so HF never hears of it.
-    Verdict.OPEN: frozenset({Verdict.SUCCEEDED, Verdict.FAILED, Verdict.WITHDRAWN, Verdict.CANCELLED}),
-    # After the terminal answer HF owns the machine: it ends only by HF's return or by being lost.
-    Verdict.SUCCEEDED: frozenset({Verdict.RETURNED, Verdict.LOST}),
-    # HF hands a lost machine back through requestReturnMachines; it stays lost, the return merely ends the report.
-    Verdict.LOST: frozenset(),
-    Verdict.RETURNED: frozenset(),
-    Verdict.FAILED: frozenset(),
-    Verdict.WITHDRAWN: frozenset(),
-    Verdict.CANCELLED: frozenset(),
-}
-"""Law 8's table. Anything else is a bug: the slot is set aside, the cycle goes on."""
-
-
 class DeleteReason(StrEnum):
     """Why a machine is deleted. There is no other reason (law 5)."""
 
@@ -321,6 +305,8 @@ class Slot(NamedTuple):
     """Its machine was last seen held back on purpose."""
     lifted: float | None = None
     """When its machine was first seen held back no more: its boot counts from then."""
+    early: bool = False
+    """Its machine ran and ended in its first minutes by nobody's doing: it counts against its pool as a failed boot."""
 
 
 if TYPE_CHECKING:
@@ -418,6 +404,8 @@ class Pressure:
     """That is why a machine did not run whose create was taken: only one that runs shows that it is over."""
     closed_since: float | None = None
     """Since when a slot has waited for the window."""
+    early_loss: Failure | None = None
+    """How a machine was lost in its first minutes when most were: until one outlives these, none that runs is proof."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,6 +466,8 @@ class PoolLimits:
     max_pending: int = 1000
     initial_window: int = 100
     boot_deadline: float = 600.0
+    early_loss: float = 300.0
+    """A machine lost sooner than this after it ran, by nobody's doing, counts as a failed boot. 0: none does."""
     gated_deadline: float = 3600.0
     spill_after: float = 180.0
     lag: float = 0.0

@@ -1,12 +1,14 @@
 """How much may be asked of one pool for one template: window, back-off, probes.
 
 The window bounds what is pending, grows with each machine that runs and halves when most of a round fails.
-A round is as many results as the window is wide. Pure: no I/O, no clock, no logger.
+A round is as many results as the window is wide. A machine that is lost in its first minutes takes its growth back;
+where most are, one at a time is tried until one outlives them. Pure: no I/O, no clock, no logger.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 from provisioner.model import AMBIGUOUS_ERRORS, ErrorClass, Failure, Limits, PoolLimits, Pressure
@@ -63,6 +65,38 @@ def ran(
         pressure = _recovered(pressure)
     grown = replace(pressure, window=min(pressure.window + machines, pool.max_pending), ran=pressure.ran + machines)
     return _judged(grown, now, limits)
+
+
+def lost_early(
+    pressure: Pressure,
+    fates: Sequence[bool],
+    failure: Failure,
+    submitted: float,
+    now: float,
+    limits: Limits,
+    *,
+    machines: int = 1,
+) -> Pressure:
+    """Machines that ran were lost in their first minutes: the window gives back what it grew by them.
+
+    ``fates`` says of the machines that ran here, from the newest on, which were so lost. When that is most of as many
+    as the window is wide, or a probe, it closes: until a machine has outlived these minutes, one that runs is no proof.
+    """
+    known = replace(pressure, window=max(1, pressure.window - machines))
+    old = pressure.level > 0 and submitted < pressure.blocked_at
+    if known.early_loss is None:
+        if 2 * sum(fates[: known.window]) <= known.window:
+            return known
+        known = replace(known, window=max(1, known.window // 2), ran=0, failed=0, probing=True, early_loss=failure)
+    return known if old else refused(replace(known, early_loss=failure), failure, now, limits, boot=True)
+
+
+def outlived(pressure: Pressure, submitted: float) -> Pressure:
+    """A machine has outlived its first minutes: asked for since early losses closed the window, it shows that they are
+    over."""
+    if pressure.early_loss is None or submitted < pressure.blocked_at:
+        return pressure
+    return _recovered(replace(pressure, early_loss=None))
 
 
 def failed(
@@ -123,6 +157,10 @@ def backoff_seconds(level: int, limits: Limits, seed: str) -> float:
 
 
 def _recovered(pressure: Pressure) -> Pressure:
+    """What it backed off from is over; but of early losses neither a create that is taken nor a machine that runs says
+    anything."""
+    if pressure.early_loss is not None:
+        return replace(pressure, retry_at=0.0, failure=pressure.early_loss, boot=True)
     return replace(pressure, level=0, probing=False, retry_at=0.0, failure=None, boot=False)
 
 

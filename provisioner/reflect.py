@@ -6,9 +6,11 @@ Pure: no I/O, no clock, no logger.
 from __future__ import annotations
 
 from collections.abc import Set
+from dataclasses import dataclass, field
 
 from provisioner import pressure
 from provisioner.draft import OWNED, SOON, Draft
+from provisioner.early_loss import EarlyLosses
 from provisioner.model import (
     DeleteReason,
     ErrorClass,
@@ -31,8 +33,15 @@ VANISHED = Failure(ErrorClass.OTHER, "The machine vanished.")
 REPLACED = Failure(ErrorClass.OTHER, "Another machine appeared under the same name.")
 ENDED = Failure(ErrorClass.OTHER, "The machine ended.")
 
-Began = dict[tuple[str, str], list[float]]
-"""By pool and template: when the machines were asked for that are now first seen running."""
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What the snapshots teach about pools and templates, besides what they say of single slots."""
+
+    early: EarlyLosses
+    began: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    """By pool and template: when the machines were asked for that are now first seen running."""
+
 
 LATE_CREATE = 60.0
 """Seconds for which a create without a good answer may still be under way, and hold its place: longer than any call."""
@@ -41,7 +50,7 @@ LATE_CREATE = 60.0
 def reflect(draft: Draft) -> None:
     """Bring every slot in line with the newest complete snapshot of its pool; list what no slot explains."""
     explained: dict[str, int] = dict.fromkeys(draft.snapshots, 0)
-    began: Began = {}
+    news = News(EarlyLosses(draft))
     for record in draft.records():
         for slot in tuple(record.slots.values()):
             snapshot = draft.snapshots.get(slot.pool)
@@ -51,11 +60,12 @@ def reflect(draft: Draft) -> None:
             if machine is not None:
                 explained[slot.pool] += 1
                 if not _unchanged(slot, machine):
-                    _present(draft, record, slot, machine, began)
+                    _present(draft, record, slot, machine, news)
             elif not slot.gone:
-                _absent(draft, record, slot, snapshot)
-    for key, submissions in began.items():
+                _absent(draft, record, slot, snapshot, news)
+    for key, submissions in news.began.items():
         draft.set_pressure(*key, _ran(draft, *key, submissions))
+    news.early.judge()
     for name, snapshot in draft.snapshots.items():
         if len(snapshot.machines) > explained[name]:
             draft.unknown[name] = _unexplained(draft, snapshot)
@@ -84,17 +94,21 @@ def _unchanged(slot: Slot, machine: Machine) -> bool:
     ) or slot.set_aside
 
 
-def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, began: Began) -> None:
+def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, news: News) -> None:
+    ended = draft.snapshots[slot.pool].began
     if slot.verdict not in OWNED:
         _remains(draft, record, slot, machine)
     elif slot.ran is not None and slot.fingerprint.differs(machine.fingerprint):
-        _end(draft, record, slot, REPLACED, machine.cause or LossCause.UNKNOWN)
+        _end(draft, record, slot, REPLACED, machine.cause or LossCause.UNKNOWN, news, ended)
     elif machine.phase is Phase.GONE:
-        _end(draft, record, _applied(slot), machine.failure or ENDED, machine.cause or LossCause.UNKNOWN)
+        _end(draft, record, _applied(slot), machine.failure or ENDED, machine.cause or LossCause.UNKNOWN, news, ended)
     elif machine.phase is Phase.STOPPING and slot.verdict is Verdict.OPEN:
-        _end(draft, record, _applied(slot), machine.failure or ENDED, machine.cause or LossCause.DELETED)
+        _end(draft, record, _applied(slot), machine.failure or ENDED, machine.cause or LossCause.DELETED, news, ended)
     else:
-        _follow(draft, record, slot, machine, began)
+        if machine.phase is Phase.STOPPING:  # HF hears of it now, and may give it back before it is gone
+            cause = machine.cause or LossCause.DELETED
+            slot, _ = news.early.mark(record, slot, machine.failure or ENDED, cause, ended)
+        _follow(draft, record, slot, machine, news)
 
 
 def _applied(slot: Slot) -> Slot:
@@ -107,7 +121,7 @@ def _submitted(slot: Slot) -> float:
     return slot.opened if slot.submitted is None else slot.submitted
 
 
-def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, began: Began) -> None:
+def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, news: News) -> None:
     """A machine that is there and may stay: remember what HF and later comparisons need."""
     runs = slot.ran is None and machine.phase is Phase.RUNNING
     known = slot.ran is not None or runs
@@ -133,7 +147,7 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, b
     if runs or changed != slot:
         draft.put(record.id, changed)
     if runs:
-        began.setdefault((slot.pool, record.template), []).append(changed.submitted or slot.opened)
+        news.began.setdefault((slot.pool, record.template), []).append(changed.submitted or slot.opened)
 
 
 def _merged(known: Fingerprint, seen: Fingerprint) -> Fingerprint:
@@ -166,7 +180,7 @@ def _remains(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) 
         draft.put(record.id, changed)
 
 
-def _absent(draft: Draft, record: RequestRecord, slot: Slot, snapshot: Snapshot) -> None:
+def _absent(draft: Draft, record: RequestRecord, slot: Slot, snapshot: Snapshot, news: News) -> None:
     """Not in a complete snapshot. Absence is proven by two that begin the backend's lag apart (DESIGN §5).
 
     An accepted create that no look has shown may still come, unless its place says that it came and went.
@@ -188,15 +202,27 @@ def _absent(draft: Draft, record: RequestRecord, slot: Slot, snapshot: Snapshot)
     elif snapshot.began <= slot.absent or snapshot.began - slot.absent < lag:
         draft.wake_at(draft.now + max(slot.absent + lag - snapshot.began, SOON))
     elif slot.verdict in OWNED:
-        _end(draft, record, slot, VANISHED, slot.cause or LossCause.UNKNOWN, gone=True)
+        _end(draft, record, slot, VANISHED, slot.cause or LossCause.UNKNOWN, news, slot.absent, gone=True)
     else:
         draft.put(record.id, evolve(slot, gone=True))
 
 
 def _end(
-    draft: Draft, record: RequestRecord, slot: Slot, failure: Failure, cause: LossCause, *, gone: bool = False
+    draft: Draft,
+    record: RequestRecord,
+    slot: Slot,
+    failure: Failure,
+    cause: LossCause,
+    news: News,
+    ended: float,
+    *,
+    gone: bool = False,
 ) -> None:
-    """A machine ended by itself: lost when HF had been told of it for good, else failed (and replaced)."""
+    """A machine ended by itself: lost when HF had been told of it for good, else failed (and replaced).
+
+    The look that first showed so began at ``ended``.
+    """
+    slot, failure = news.early.mark(record, slot, failure, cause, ended)
     if slot.verdict is Verdict.SUCCEEDED:
         draft.close(record, slot, Verdict.LOST, reason=DeleteReason.LOST, failure=failure, cause=cause, gone=gone)
         return

@@ -40,6 +40,7 @@ CountOrZero = Annotated[int, Field(ge=0), Expects("a whole number ≥ 0")]
 Duration = Annotated[float, Field(gt=0), Expects("a number > 0")]
 DurationOrZero = Annotated[float, Field(ge=0), Expects("a number ≥ 0")]
 OptionalDuration = Annotated[float | None, Field(ge=0), Expects("a number ≥ 0")]
+EarlySeconds = Annotated[float, Field(ge=0, le=3600), Expects("a number ≥ 0, at most 3600")]
 UnlistedHours = Annotated[float | None, Field(ge=1), Expects("a number ≥ 1")]
 Switch = Annotated[bool, Expects("true or false")]
 Text = Annotated[str, StringConstraints(min_length=1), Expects("a text")]
@@ -142,6 +143,11 @@ class Pool(Section):
     """Machines an unproven pool may be asked for at first; default 100. Each that runs lets one more be asked for."""
     boot_deadline_seconds: Duration = 600.0
     """Seconds from its create until a machine has to run; default 600. A new GKE node may take five minutes to join."""
+    early_loss_seconds: EarlySeconds = 300.0
+    """Seconds that a machine has to run; default 300; 0 asks for none. One that ends sooner by itself counts as a
+    failed boot: what breaks after joining the grid does so in minutes, and HF asks anew for each machine that it loses.
+    Preempted, evicted, deleted and returned ones do not count, nor those whose node went. Less, or 0, where machines
+    are meant to end sooner; at most 3600, as a stop of the loop counts for an hour at most."""
     spill_after_seconds: Duration = 180.0
     """Seconds a machine may wait here before the template's next pool makes it; default 180."""
     lag_seconds: DurationOrZero = 0.0
@@ -161,6 +167,7 @@ class Pool(Section):
             max_pending=self.max_pending,
             initial_window=min(self.initial_window, self.max_pending),
             boot_deadline=self.boot_deadline_seconds,
+            early_loss=self.early_loss_seconds,
             spill_after=self.spill_after_seconds,
             lag=self.lag_seconds,
             stale_after=max(60.0, 6 * self.observe_seconds),

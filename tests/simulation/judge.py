@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from provisioner.answers import Answer
 from provisioner.backends.pods import ID_LABEL, REQUEST_LABEL
+from provisioner.draft import TRANSITIONS
 from provisioner.durable import StateMissing
 from provisioner.housekeeping import CANCELLED_MESSAGE, FEW_ORPHANS, ORPHAN_SHARE
 from provisioner.model import (
-    TRANSITIONS,
     Create,
     Delete,
     DeleteReason,

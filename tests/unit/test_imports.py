@@ -24,7 +24,7 @@ PURE = {
     f"provisioner.{name}"
     for name in (
         *("plan", "draft", "notices", "reflect", "demand", "returns", "remains", "housekeeping", "claims", "remember"),
-        *("moves", "pressure", "status", "rebuild", "release", "model", "names", "answers"),
+        *("moves", "early_loss", "pressure", "status", "rebuild", "release", "model", "names", "answers"),
     )
 }
 CYCLE = {f"provisioner.{name}" for name in ("reconcile", "acting", "loop")}

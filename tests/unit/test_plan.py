@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from provisioner import pressure
-from provisioner.draft import OWNED
+from provisioner.draft import OWNED, TRANSITIONS
 from provisioner.model import (
-    TRANSITIONS,
     DeferReason,
     Delete,
     DeleteReason,

@@ -9,9 +9,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provisioner.draft import OWNED
+from provisioner.draft import OWNED, TRANSITIONS
 from provisioner.model import (
-    TRANSITIONS,
     Contact,
     DeleteReason,
     Fingerprint,
