@@ -1,7 +1,7 @@
 """Machines that run and end in their first minutes by nobody's doing: against their pool they count as failed boots.
 
-How long a machine lived is judged by loop time, from the plan that first saw it run to the look that first showed its
-end: it may have lived shorter, never longer. So a pause of the loop, or of its looks, makes no loss an early one.
+How long a machine lived is counted in loop time, from the plan that first saw it run to the look that first showed its
+end. So what ends while nobody looks, or while no loop runs, has lived as long as that took.
 Pure: no I/O, no clock, no logger.
 """
 

@@ -123,6 +123,11 @@ WRONG_SETTINGS = {
         31,
         f"{MIG}.observe_seconds: expected a number > 0, at most 30, got 31",
     ),
+    "first minutes that are longer than a stop of the loop counts": (
+        f"{MIG}.early_loss_seconds",
+        3601,
+        f"{MIG}.early_loss_seconds: expected a number ≥ 0, at most 3600, got 3601",
+    ),
     "a port without a host": ("listen", "9464", "listen: expected HOST:PORT such as 127.0.0.1:9464, got '9464'"),
     "a floor above the interval": (
         "loop.floor_seconds",

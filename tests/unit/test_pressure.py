@@ -283,6 +283,99 @@ def test_an_accepted_create_from_before_the_back_off_does_not_end_it() -> None:
     assert pressure.accepted(known, PROBING.blocked_at - 1) is known
 
 
+# --- machines that are lost in their first minutes --------------------------------------------------------------------
+
+LOST = Failure(ErrorClass.OTHER, "Lost in its first 300 s: exit code 1")
+TRIED = Pressure(
+    window=8, level=2, probing=True, blocked_at=NOW - 60, retry_at=NOW - 1, failure=LOST, early_loss=LOST, boot=True
+)
+
+
+def lost(known: Pressure, fates: str, submitted: float = NOW - 10, machines: int = 1) -> Pressure:
+    """``fates``: of the machines that ran, from the newest on, ``x`` for one lost early and ``.`` for another."""
+    dead = [fate == "x" for fate in fates]
+    return pressure.lost_early(known, dead, LOST, submitted, NOW, LIMITS, machines=machines)
+
+
+@pytest.mark.parametrize(
+    ("window", "fates", "after"),
+    [
+        pytest.param(9, "xxxxx...", 4, id="most of the newest: it closes, half as wide"),
+        pytest.param(9, "xxxx....", 8, id="half of the newest: it gives back what it grew"),
+        pytest.param(9, "........xxxxx", 8, id="only machines from before the newest"),
+        pytest.param(9, "xxxx", 8, id="all, but fewer than most of a window"),
+        pytest.param(1, "x", 1, id="the narrowest window: its only machine"),
+        pytest.param(1, ".x", 1, id="the narrowest window: not the newest"),
+    ],
+)
+def test_a_window_and_early_losses(window: int, fates: str, after: int) -> None:
+    known = lost(Pressure(window=window, ran=3, failed=2), fates)
+    closed = after < window - 1 or fates == "x"
+    assert (known.window, known.level, known.probing) == (after, int(closed), closed)
+    assert (known.failure, known.early_loss) == ((LOST, LOST) if closed else (None, None))
+    assert (known.ran, known.failed) == ((0, 0) if closed else (3, 2)), "a round ends when the window closes"
+
+
+def test_a_window_gives_back_what_it_grew_by_all_machines_that_are_lost_at_once() -> None:
+    assert lost(Pressure(window=40), "xxx" + 40 * ".", machines=3).window == 37
+    assert lost(Pressure(window=2), "..xxx", machines=3).window == 1
+
+
+@pytest.mark.parametrize("submitted", [NOW - 61, NOW - 10])
+def test_a_machine_that_runs_is_no_proof_after_early_losses(submitted: float) -> None:
+    known = ran(TRIED, submitted)
+    assert (known.level, known.probing, known.failure, known.early_loss) == (2, True, LOST, LOST)
+
+
+@pytest.mark.parametrize(
+    ("submitted", "ended"),
+    [
+        pytest.param(TRIED.blocked_at, True, id="asked for since the window closed"),
+        pytest.param(TRIED.blocked_at - 1, False, id="asked for before"),
+    ],
+)
+def test_a_machine_that_outlives_its_first_minutes_and_the_back_off(submitted: float, ended: bool) -> None:
+    known = pressure.outlived(TRIED, submitted)
+    assert (known.level == 0, not known.probing, known.failure is None, known.early_loss is None) == (ended,) * 4
+    assert known.window == TRIED.window
+
+
+def test_a_machine_that_outlives_its_first_minutes_says_nothing_of_another_back_off() -> None:
+    assert pressure.outlived(PROBING, NOW) is PROBING
+
+
+def test_a_probe_that_is_lost_early_backs_off_for_longer_whatever_ran_before() -> None:
+    known = lost(TRIED, "x" + 40 * ".")
+    assert (known.level, known.blocked_at, known.early_loss) == (3, NOW, LOST)
+    assert pressure.blocked(known, NOW)
+
+
+def test_an_early_loss_from_before_the_back_off_only_gives_back_what_the_window_grew() -> None:
+    assert lost(TRIED, "xxxx", submitted=TRIED.blocked_at - 1) == replace(TRIED, window=7)
+
+
+def test_early_losses_in_a_pool_that_backs_off_for_another_reason_have_to_be_outlived_when_that_is_over() -> None:
+    known = lost(PROBING, 8 * "x", submitted=PROBING.blocked_at - 1)
+    assert (known.level, known.retry_at, known.failure) == (2, PROBING.retry_at, STOCKOUT)
+    known = ran(known)
+    assert (known.level, known.probing, known.failure) == (2, True, LOST), "stock is there; what runs has to live"
+    assert pressure.outlived(known, NOW - 10).level == 0
+
+
+def test_early_losses_in_a_pool_that_is_only_too_busy_are_probed() -> None:
+    known = lost(pressure.throttled(Pressure(window=8), BUSY, 60.0, NOW), 8 * "x")
+    assert (known.probing, known.early_loss) == (True, LOST)
+    known = pressure.accepted(known, NOW + 60)
+    assert (known.probing, known.failure, known.retry_at) == (True, LOST, 0.0)
+
+
+def test_what_a_pool_refuses_between_early_losses_does_not_end_what_has_to_be_outlived() -> None:
+    known = pressure.refused(TRIED, Failure(ErrorClass.UNAVAILABLE, "connection refused"), NOW, LIMITS)
+    known = pressure.accepted(known, NOW + 60)
+    assert (known.level, known.probing, known.failure, known.early_loss) == (3, True, LOST, LOST)
+    assert pressure.accepted(known, NOW + 61) is known
+
+
 # --- a new spec -------------------------------------------------------------------------------------------------------
 
 
@@ -292,6 +385,7 @@ def test_an_accepted_create_from_before_the_back_off_does_not_end_it() -> None:
         pytest.param(PROBING, "s", PROBING, id="the same spec: remembered"),
         pytest.param(PROBING, "", PROBING, id="a look that does not know the spec: remembered"),
         pytest.param(PROBING, "t", Pressure(window=100, spec="t"), id="another spec: forgotten"),
+        pytest.param(replace(TRIED, spec="s"), "t", Pressure(window=100, spec="t"), id="early losses: forgotten too"),
         pytest.param(Pressure(window=3), "s", Pressure(window=3, spec="s"), id="the first spec seen: noted"),
     ],
 )
@@ -301,7 +395,10 @@ def test_a_spec_and_what_was_learned(known: Pressure, spec: str, expected: Press
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["ran", "failed", "boot", "refused", "accepted"]), st.sampled_from(list(ErrorClass)))
+        st.tuples(
+            st.sampled_from(["ran", "failed", "boot", "refused", "accepted", "lost", "outlived"]),
+            st.sampled_from(list(ErrorClass)),
+        )
     )
 )
 def test_whatever_happens_a_window_stays_between_one_and_max_pending(
@@ -320,9 +417,14 @@ def test_whatever_happens_a_window_stays_between_one_and_max_pending(
                 known = pressure.failed(known, failure, now - 1, now, LIMITS, boot=True)
             case "refused":
                 known = pressure.refused(known, failure, now, LIMITS)
+            case "lost":
+                known = pressure.lost_early(known, [True] * 9, failure, now - 1, now, LIMITS, machines=2)
+            case "outlived":
+                known = pressure.outlived(known, now - 1)
             case _:
                 known = pressure.accepted(known, now - 1)
         assert 1 <= known.window <= 9
         assert known.ran + known.failed < known.window or known.window == 1
         assert known.retry_at <= now + 1800.0
         assert (known.level == 0) <= (not known.probing)
+        assert (known.early_loss is not None) <= known.probing

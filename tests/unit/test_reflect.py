@@ -45,7 +45,9 @@ from tests.unit.core import (
     unsent,
 )
 
-LIMITS = limits(pool("a"), pool("b"))
+LIMITS = limits(pool("a", early_loss=0.0), pool("b", early_loss=0.0))
+"""What counts as an early loss has tests of its own."""
+
 ENDED_RECORD = RequestStatus.COMPLETE
 
 
@@ -295,7 +297,9 @@ SUCCEEDED = running(0, Verdict.SUCCEEDED)
 def test_a_machine_that_is_not_there(
     before: Slot, lag: float, looks: list[float], verdict: Verdict, gone: bool
 ) -> None:
-    after = reflected(before, *(snapshot(began=began) for began in looks), limits=limits(pool("a", lag=lag)))
+    after = reflected(
+        before, *(snapshot(began=began) for began in looks), limits=limits(pool("a", lag=lag, early_loss=0.0))
+    )
     assert (after.verdict, after.gone) == (verdict, gone)
     assert (after.failure == VANISHED) is (before.verdict is not after.verdict)
 
