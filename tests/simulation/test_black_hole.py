@@ -21,6 +21,7 @@ from provisioner.simulator.kube_store import Stored
 from provisioner.simulator.pods import Cluster
 from provisioner.simulator.world import Fault, World
 from provisioner.store import StateDir
+from tests.virtual_site import SPEC, VirtualSite, limits_of, succeeded
 
 WANTED = 200
 CALLS = 30.0
@@ -344,3 +345,50 @@ def test_what_others_do_to_all_machines_in_their_first_minutes_closes_nothing(
             assert well.pressure().level == 0
             assert well.pressure().early_loss is None
     assert well.made() >= 4 * WANTED
+
+
+# --- managed instance groups ------------------------------------------------------------------------------------------
+
+GROUP = replace(SPEC, provisioning_model="STANDARD")
+
+
+def kept_at(site: VirtualSite, wanted: int, seconds: float) -> None:
+    """HostFactory gives back what is lost and asks for what is missing."""
+    hosts: set[str] = set()
+    open_ = {site.request(wanted): wanted}
+    site.run(CALLS)
+    for _ in range(round(seconds / CALLS)):
+        for id_ in [id_ for id_ in open_ if site.ended(id_)]:
+            hosts |= set(succeeded(site.answer(id_)))
+            del open_[id_]
+        lost = hosts & site.lost().keys()
+        if lost:
+            site.give_back(sorted(lost))
+        hosts -= lost
+        if missing := wanted - len(hosts) - sum(open_.values()):
+            open_[site.request(missing)] = missing
+        site.run(CALLS)
+
+
+@pytest.mark.parametrize(
+    ("mode", "closes"),
+    [
+        pytest.param("stopped", True, id="they stop, nobody knows why"),
+        pytest.param("recreated", True, id="the group makes them anew"),
+        pytest.param("preemption", False, id="they are preempted"),
+    ],
+)
+def test_instances_that_end_after_half_a_minute(tmp_path: Path, mode: str, closes: bool) -> None:
+    limits = limits_of([GROUP.name])
+    pool = replace(limits.pools[GROUP.name], initial_window=15, early_loss=EARLY)
+    limits = replace(limits, pools={GROUP.name: pool}, backoff_last=1800.0)
+    spec = GROUP if closes else SPEC
+    with VirtualSite(tmp_path, spec, limits=limits, faults=[Fault(mode, params={"seconds": 30.0})]) as site:
+        kept_at(site, 10, HOUR / 2)
+        memory = site.reports[-1].memory
+        assert memory is not None
+        known = memory.pressures[GROUP.name, "T"]
+        slots = [slot for record in memory.requests.values() for slot in record.slots.values()]
+        made = sum(slot.submitted is not None for slot in slots)
+    assert (known.early_loss is not None) is closes
+    assert (made < 30) is closes, f"{made} machines"

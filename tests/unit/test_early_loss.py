@@ -30,6 +30,7 @@ from tests.unit.core import (
     BEFORE,
     BROKEN,
     NOW,
+    OTHER,
     REQUEST,
     SEEN,
     STOCKOUT,
@@ -197,6 +198,19 @@ def test_a_window_closes_when_most_of_the_newest_machines_are_lost_early(known: 
     assert (known.early_loss == WHY, known.probing, known.level == 1, known.failure == WHY) == (closed,) * 4
 
 
+@pytest.mark.parametrize("other", [{"pool": "b"}, {}], ids=["another pool", "another template"])
+def test_machines_of_another_pool_or_template_say_nothing_of_a_window(other: dict[str, str]) -> None:
+    alive = [running(number, Verdict.SUCCEEDED, OTHER, ran=BEFORE + 20, **other) for number in range(20)]
+    dead = [running(number, Verdict.SUCCEEDED) for number in range(6)]
+    template = TEMPLATE if other else "U"
+    known = memory(
+        record(*dead, **ENDED), record(*alive, id_=OTHER, template=template, **ENDED), pressures=narrow(window=16)
+    )
+    shown = [machine(number, **DEAD) for number in range(6)]
+    shown += [] if other else [machine(number, request=OTHER) for number in range(20)]
+    assert learned(seen(known, at(60, *shown))).early_loss == WHY
+
+
 def test_each_early_loss_takes_back_what_its_machine_let_the_window_grow() -> None:
     assert died(alive=20, dead=3, window=20).window == 17
 
@@ -254,6 +268,7 @@ def test_a_plan_is_due_when_the_machine_on_trial_has_outlived_its_first_minutes(
             running(submitted=TRIED.blocked_at - 1), machine(), id="it was asked for before the window closed"
         ),
         pytest.param(running(), machine(phase=Phase.PENDING), id="it is not ready"),
+        pytest.param(running(0, Verdict.LOST), machine(), id="it was lost, and another one has its name"),
         pytest.param(running(), machine(phase=Phase.STOPPING, cause=LossCause.NODE), id="it stops"),
     ],
 )
@@ -267,6 +282,12 @@ def test_a_probe_that_dies_early_backs_off_for_longer() -> None:
     assert (known.level, known.blocked_at, known.early_loss) == (4, BEFORE + 31, WHY)
     assert known.retry_at > BEFORE + 31
     assert (tried.creates, tried.deferred) == ((), {("a", TEMPLATE, DeferReason.BACKOFF): 10})
+
+
+def test_a_probe_that_dies_together_with_older_machines_is_a_probe_that_died() -> None:
+    old = running(1, submitted=TRIED.blocked_at - 1)
+    known = learned(trial(running(), old, look=at(30, machine(0, **DEAD), machine(1, **DEAD))).memory)
+    assert (known.level, known.window) == (4, 6)
 
 
 def test_a_probe_that_is_preempted_says_nothing_and_the_next_one_is_tried() -> None:
