@@ -369,6 +369,13 @@ def test_early_losses_in_a_pool_that_is_only_too_busy_are_probed() -> None:
     assert (known.probing, known.failure, known.retry_at) == (True, LOST, 0.0)
 
 
+@pytest.mark.parametrize("error", [ErrorClass.INVALID, ErrorClass.TIMEOUT])
+def test_a_create_that_is_taken_is_no_proof_after_early_losses_of_whatever_class(error: ErrorClass) -> None:
+    known = pressure.lost_early(Pressure(window=2), [True, True], Failure(error, "text"), NOW - 10, NOW, LIMITS)
+    assert not pressure.pausing(known)
+    assert pressure.accepted(known, NOW) is known
+
+
 def test_what_a_pool_refuses_between_early_losses_does_not_end_what_has_to_be_outlived() -> None:
     known = pressure.refused(TRIED, Failure(ErrorClass.UNAVAILABLE, "connection refused"), NOW, LIMITS)
     known = pressure.accepted(known, NOW + 60)
