@@ -7,11 +7,11 @@ Pure: no I/O, no clock, no logger.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping
 
 from provisioner import pressure
 from provisioner.draft import OWNED, SOON, Draft
-from provisioner.model import Failure, LossCause, Phase, RequestRecord, Slot, evolve
+from provisioner.model import Failure, LossCause, Phase, Pressure, RequestRecord, Slot, evolve
 
 OTHERS_DOING = frozenset({LossCause.PREEMPTED, LossCause.EVICTED, LossCause.NODE, LossCause.DELETED})
 """Causes, announced or found, that say nothing of what a machine runs. A deletion is an act of somebody who may want
@@ -51,7 +51,7 @@ class EarlyLosses:
                 known, _fates(draft, *key), failure, newest, draft.now, draft.limits, machines=len(losses)
             )
             draft.set_pressure(*key, learned)
-        closed = {key for key, known in draft.pressures.items() if known.early_loss is not None}
+        closed = {key: known for key in draft.pressures if (known := draft.pressure(*key)).early_loss is not None}
         if closed:
             _judge_probes(draft, closed)
 
@@ -78,15 +78,15 @@ def _fates(draft: Draft, pool: str, template: str) -> list[bool]:
     return [early for _, early in sorted(ran)]
 
 
-def _judge_probes(draft: Draft, closed: Set[Key]) -> None:
+def _judge_probes(draft: Draft, closed: Mapping[Key, Pressure]) -> None:
     """Where early losses closed the window: has a machine that was asked for since outlived its first minutes?"""
     for record in draft.records():
         for slot in record.slots.values():
-            if (slot.pool, record.template) not in closed or slot.ran is None or not _runs(draft, slot):
+            known = closed.get((slot.pool, record.template))
+            if known is None or slot.ran is None or _submitted(slot) < known.blocked_at or not _runs(draft, slot):
                 continue
             proven_at = slot.ran + draft.pool(slot.pool).early_loss
             if draft.snapshots[slot.pool].began >= proven_at:
-                known = draft.pressure(slot.pool, record.template)
                 draft.set_pressure(slot.pool, record.template, pressure.outlived(known, _submitted(slot)))
             else:
                 draft.wake_at(max(proven_at, draft.now) + SOON)  # a later look that says the same is no news

@@ -107,7 +107,10 @@ def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, 
     else:
         if machine.phase is Phase.STOPPING:  # HF hears of it now, and may give it back before it is gone
             cause = machine.cause or LossCause.DELETED
-            slot, _ = news.early.mark(record, slot, machine.failure or ENDED, cause, ended)
+            marked, _ = news.early.mark(record, slot, machine.failure or ENDED, cause, ended)
+            if marked != slot:
+                draft.put(record.id, marked)
+            slot = marked
         _follow(draft, record, slot, machine, news)
 
 

@@ -158,6 +158,15 @@ def test_a_machine_that_stops_counts_once_also_when_hostfactory_gives_it_back_be
     assert learned(seen(planned, at(40, stops), at(50), at(51))).window == 3
 
 
+def test_a_machine_that_stops_counts_once_whatever_was_known_of_it_before() -> None:
+    """A look that says nothing else of it that is new."""
+    stops = machine(phase=Phase.STOPPING, cause=LossCause.UNKNOWN)
+    known = memory(record(running(0, Verdict.SUCCEEDED, cause=LossCause.UNKNOWN), **ENDED))
+    first = seen(known, at(30, stops))
+    assert (first.requests[REQUEST].slots[0].early, learned(first).window) == (True, 3)
+    assert seen(first, at(31, stops)) is first
+
+
 def test_a_machine_that_stops_and_is_lost_counts_once() -> None:
     stops = machine(phase=Phase.STOPPING, cause=LossCause.UNKNOWN, failure=BROKEN)
     known = seen(memory(record(SUCCEEDED, **ENDED)), at(30, stops), at(40, stops), at(50, machine(**DEAD)))
