@@ -85,6 +85,7 @@ def test_an_update_policy_decides_whether_instances_can_be_created(cloud: Comput
     assert policy == {
         "type": "OPPORTUNISTIC",
         "minimalAction": "REPLACE",
+        "minReadySec": 0,
         "replacementMethod": "SUBSTITUTE",
         "maxSurge": {"fixed": 1, "calculated": 1},
         "maxUnavailable": {"fixed": 1, "calculated": 1},

@@ -27,7 +27,7 @@ PURE = {
         *("moves", "early_loss", "pressure", "status", "rebuild", "release", "model", "names", "answers"),
     )
 }
-CYCLE = {f"provisioner.{name}" for name in ("reconcile", "acting", "loop")}
+CYCLE = {f"provisioner.{name}" for name in ("reconcile", "contacts", "acting", "loop")}
 BACKENDS = {name for name in MODULES if name.startswith("provisioner.backends")}
 SETTINGS = {f"provisioner.{name}" for name in ("settings", "config", "templates", "problems", "yaml_text")}
 CORE = STORE | PURE | CYCLE | BACKENDS
