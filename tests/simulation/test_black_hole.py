@@ -136,7 +136,8 @@ class Grid:
             return
         if answer is None or not answer.ended:
             return
-        self._state.seen.tell(id_)
+        self._state.seen.touch(id_)
+        self._state.told.tell(id_, answer.text)
         del self.open[id_]
         entry = json.loads(answer.text)
         machines = entry["machines"]

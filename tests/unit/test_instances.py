@@ -20,7 +20,7 @@ from provisioner.backends.instances import (
     spec,
 )
 from provisioner.model import ErrorClass, Fingerprint, LossCause, Machine, Notice, Phase
-from provisioner.simulator.compute_filter import compile_fields, select
+from provisioner.simulator.compute_mask import compile_fields, select
 
 NAME = "hf-abcde01234-000007"
 URL = f"http://127.0.0.1:1/compute/v1/projects/p/zones/us-central1-b/instances/{NAME}"

@@ -41,7 +41,8 @@ USES: dict[str, list[Callable[[StateDir], object]]] = {
     "memory.json": [lambda state: state.memory.write(Memory("inst")), lambda state: state.memory.read()],
     "memory.json.lock": [lambda state: state.memory.write(Memory("inst"))],
     "status.json": [lambda state: state.status.write({}, {}), lambda state: state.status.read_all()],
-    f"seen/{ID}": [lambda state: state.seen.touch(ID), lambda state: state.seen.tell(ID)],
+    f"seen/{ID}": [lambda state: state.seen.touch(ID)],
+    f"seen/{ID}.told-0": [lambda state: state.told.tell(ID, "{}"), lambda state: state.told.settled(ID)],
     "hf-inventory.json": [lambda state: state.inventory.write(["h"]), lambda state: state.inventory.read()],
     "announced.json": [lambda state: state.announced.write({"T": 1}), lambda state: state.announced.read()],
     "pools.json": [lambda state: state.notes.write({}), lambda state: state.notes.read()],
@@ -132,11 +133,12 @@ def test_a_linked_directory_may_stay(tmp_path: Path) -> None:
     add(state)
     state.memory.write(Memory("inst"))
     state.status.write({ID: Answer("{}", True)}, {})
-    state.seen.tell(ID)
+    state.seen.touch(ID)
+    state.told.tell(ID, "{}")
     state.journal.append([{"a": 1}])
     state.heartbeat.touch()
     assert state.loop_lock.acquire(0)
-    assert state.seen.told() == {ID}
+    assert state.told.ids() == {ID}
     assert (tmp_path / "elsewhere" / "seen" / ID).is_file()
 
 
