@@ -60,6 +60,15 @@ class Call(NamedTuple):
         return StateDir(self.places.state)
 
 
+class LostHost(NamedTuple):
+    """A host that HF lists and has to give back."""
+
+    name: str
+    """As HF sent it; may be empty."""
+    machine: str
+    loss: Loss
+
+
 # --- getAvailableTemplates --------------------------------------------------------------------------------------------
 
 
@@ -240,16 +249,16 @@ def _with_silence(message: str, silent: float | None) -> str:
 def request_return_machines(call: Call) -> str:
     """Records durably which machines HF gives back, known to us or not, then names the return."""
     hosts = documents.hosts(call.document)
-    if not hosts:
+    names = list(dict.fromkeys(hosts.machines))
+    if not names:
         raise call.document.refused("machines", "the list is empty")
-    names = list(dict.fromkeys(host.machine for host in hosts))
     state = call.state()
     with state.intent.additions(create_for=call.places.name) as intent:
         request = intent.add_return(names, created_wall=time.time())
     call.facts.update(request=request, machines=len(names))
-    disagreeing = [host.name for host in hosts if host.name and short_name(host.name) != host.machine]
+    disagreeing = {name: None for name, ours in zip(*hosts, strict=True) if name and short_name(name) != ours}
     if disagreeing:
-        call.facts.update(name_is_not_machine_id=disagreeing)
+        call.facts.update(name_is_not_machine_id=list(disagreeing))
     return _accepted(state, request, f"Return recorded; machines: {len(names)}.")
 
 
@@ -258,54 +267,47 @@ def request_return_machines(call: Call) -> str:
 
 def get_return_requests(call: Call) -> str:
     """Of the hosts HF lists, those that are lost and not yet given back."""
-    listed = call.document.root.get("machines") is not None
-    hosts = documents.hosts(call.document) if listed else []
+    listed = documents.listed(call.document)
+    hosts = documents.Hosts([], []) if listed is None else listed
+    names = dict.fromkeys(hosts.machines)
     state = call.state()
     lost = _lost_hosts(state, hosts)
-    if listed:
-        _note_inventory(call, state, hosts)
-    call.facts.update(hosts=len(hosts), lost=len(lost))
+    if listed is not None:
+        _note_inventory(call, state, names)
+    call.facts.update(hosts=len(names), lost=len(lost))
     reported = [
-        {"machine": host.name or host.machine, "machineId": host.machine, "gracePeriod": loss.grace}
-        for host, loss in lost
+        {"machine": host.name or host.machine, "machineId": host.machine, "gracePeriod": host.loss.grace}
+        for host in lost
     ]
     return json.dumps({"status": "complete", "message": _loss_message(lost), "requests": reported})
 
 
-def _loss_message(lost: list[tuple[documents.Host, Loss]]) -> str:
+def _loss_message(lost: list[LostHost]) -> str:
     """How many and why: HF's entries of lost hosts have no place for a cause."""
-    named = ", ".join(f"{host.machine}: {loss.cause}" for host, loss in lost[:MAX_NAMED])
+    named = ", ".join(f"{host.machine}: {host.loss.cause}" for host in lost[:MAX_NAMED])
     more = f" and {len(lost) - MAX_NAMED} more" if len(lost) > MAX_NAMED else ""
     return f"Lost hosts: {len(lost)}." + (f" {named}{more}." if named else "")
 
 
-def _note_inventory(call: Call, state: StateDir, hosts: list[documents.Host]) -> None:
-    """Notes what HF listed. Only a hint for the loop: HF gets its answer also when that cannot be written.
-
-    A list may be one of several parts, which come faster than the loop looks: those before it share no host with it.
-    """
-    names, before = dict.fromkeys(host.machine for host in hosts), None
-    with contextlib.suppress(StateError):
-        before = state.inventory.read()
-    if names and before and names.keys().isdisjoint(before[0]):
-        names = dict.fromkeys(before[0]) | names
+def _note_inventory(call: Call, state: StateDir, names: Mapping[str, None]) -> None:
+    """Notes what HF listed. Only a hint for the loop: HF gets its answer also when that cannot be written."""
     try:
-        state.inventory.write(names)
+        state.inventory.note(names)
     except StateUnwritable as error:
         log.append(call.places, "WARNING", "Could not note the listed hosts", {"problem": str(error)})
 
 
-def _lost_hosts(state: StateDir, hosts: list[documents.Host]) -> list[tuple[documents.Host, Loss]]:
-    """The lost ones among ``hosts`` that were not given back."""
+def _lost_hosts(state: StateDir, hosts: documents.Hosts) -> list[LostHost]:
+    """The lost ones among ``hosts`` that were not given back, each once."""
     try:
         lost = state.status.read_lost()
     except StateMissing:
         if not os.path.isdir(state.path):
             raise
         lost = {}  # before the loop's first cycle, or until it has made the file again: nobody guesses
-    found = [host for host in hosts if host.machine in lost]
+    found = dict.fromkeys((name, machine) for name, machine in zip(*hosts, strict=True) if machine in lost)
     returned = state.intent.returned_names() if found else frozenset()
-    return [(host, lost[host.machine]) for host in found if host.machine not in returned]
+    return [LostHost(name, machine, lost[machine]) for name, machine in found if machine not in returned]
 
 
 # --- the call ---------------------------------------------------------------------------------------------------------
@@ -318,6 +320,9 @@ COMMANDS: Mapping[str, Callable[[Call], str]] = {
     "getReturnRequests": get_return_requests,
 }
 
+TAKES_HOSTS = frozenset({"requestReturnMachines", "getReturnRequests"})
+"""What HF may hand a whole grid to: such a document is not parsed before its hosts are asked for, piece by piece."""
+
 
 def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> int:
     """One call: prints the answer or the refusal on stdout, logs it, and returns the exit code."""
@@ -328,7 +333,8 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
     document, trace = None, ""
     try:
         arguments, trace = documents.recording(command, arguments)
-        document = documents.read(command, arguments, may_be_empty=command == "getAvailableTemplates")
+        whole = command not in TAKES_HOSTS or trace != ""  # a trace holds documents, and nothing that is none
+        document = documents.read(command, arguments, may_be_empty=command == "getAvailableTemplates", whole=whole)
         text = COMMANDS[command](Call(document, places, facts))
     except Refused as error:
         level, text = "WARNING", documents.printable(str(error))

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 from provisioner.durable import read_regular
@@ -21,6 +24,12 @@ UID_PARTS = [8, 4, 4, 4, 12]
 """Characters between the hyphens of a pod's uid: what other connectors give HF as machineId, and no pool finds. No name
 of ours has this shape."""
 
+UID_LENGTH = sum(UID_PARTS) + len(UID_PARTS) - 1
+
+PIECE = 65_536
+"""Bytes of a long list of hosts that are parsed at a time. HF may list a whole grid: as one document, fifty thousand
+hosts are 25 MB of Python's dictionaries and take twice as long."""
+
 USAGE = "usage: {command}.sh [--record TRACE] -f FILE, or {command}.sh JSON"
 
 
@@ -28,11 +37,17 @@ class Refused(Exception):
     """A call that cannot be answered; the text is one line for HF. Exit 1, and nothing was recorded."""
 
 
-class Document(NamedTuple):
+class Document:
     """HF's JSON object, and what to call its source in a message."""
 
-    source: str
-    root: dict[str, object]
+    def __init__(self, source: str, content: bytes) -> None:
+        self.source = source
+        self.content = content
+
+    @cached_property
+    def root(self) -> dict[str, object]:
+        """The object as a whole. Raises Refused for what is none."""
+        return _root(self.source, self.content)
 
     def refused(self, where: str, words: str) -> Refused:
         """What is wrong at a place of this document."""
@@ -63,13 +78,14 @@ class Wish(NamedTuple):
     rc_account: str
 
 
-class Host(NamedTuple):
-    """A machine as HF names it."""
+class Hosts(NamedTuple):
+    """Machines in the order in which HF names them: two lists, as an object for each of fifty thousand would cost more
+    than the rest of the call."""
 
-    name: str
-    """The host name as HF sent it; may be empty when it sent only an id."""
-    machine: str
-    """Our name for it: the machine id, unless that is a uid beside a name; else the short host name."""
+    names: list[str]
+    """The host names as HF sent them; empty where it sent only an id."""
+    machines: list[str]
+    """Our names for them: the machine id, unless that is a uid beside a name; else the short host name."""
 
 
 def recording(command: str, arguments: list[str]) -> tuple[list[str], str]:
@@ -82,17 +98,21 @@ def recording(command: str, arguments: list[str]) -> tuple[list[str], str]:
     return [*arguments[:at], *arguments[at + 2 :]], arguments[at + 1]
 
 
-def read(command: str, arguments: list[str], *, may_be_empty: bool = False) -> Document:
-    """The input of a call from its arguments: ``-f FILE`` or the JSON itself, which wins. Raises Refused."""
+def read(command: str, arguments: list[str], *, may_be_empty: bool = False, whole: bool = True) -> Document:
+    """The input of a call from its arguments: ``-f FILE`` or the JSON itself, which wins. Raises Refused.
+
+    Without ``whole`` it is parsed when it is asked for: by ``hosts`` and ``listed`` a piece at a time.
+    """
     file, text = _source(command, arguments)
     if text is not None:
         source, content = "the argument", os.fsencode(text)
     else:
         assert file is not None
         source, content = printable(file), _content(file)
-    if may_be_empty and not content.strip():
-        return Document(source, {})
-    return Document(source, _root(source, content))
+    document = Document(source, b"{}" if may_be_empty and not content.strip() else content)
+    if whole:
+        document.root = _root(source, document.content)
+    return document
 
 
 def printable(text: str) -> str:
@@ -192,15 +212,56 @@ def request_ids(document: Document) -> list[str]:
     return list(dict.fromkeys(ids))
 
 
-def hosts(document: Document) -> list[Host]:
-    """The machines of requestReturnMachines and getReturnRequests, each once, in order. HF may list ten thousand."""
-    found = {}
-    for index, entry in enumerate(_entries(document, "machines")):
+def hosts(document: Document) -> Hosts:
+    """The machines of requestReturnMachines."""
+    found = listed(document)
+    return _hosts(document, _entries(document, "machines")) if found is None else found
+
+
+def listed(document: Document) -> Hosts | None:
+    """The machines of getReturnRequests; None when HF sent no list, which is not an empty one."""
+    if len(document.content) > PIECE:
+        # Wrong, or not written as HF writes: read as a whole it is understood, or refused by its exact place.
+        with suppress(ValueError, RecursionError, Refused):
+            return _hosts(document, chain.from_iterable(_in_pieces(document.content, "machines")))
+    return None if document.root.get("machines") is None else _hosts(document, _entries(document, "machines"))
+
+
+def _hosts(document: Document, entries: Iterable[dict[str, object]]) -> Hosts:
+    found = Hosts([], [])
+    for index, entry in enumerate(entries):
         name, machine = entry.get("name") or "", entry.get("machineId") or ""
         if not (isinstance(name, str) and isinstance(machine, str) and (short := short_name(_telling(name, machine)))):
             raise _no_host(document, _place(document, "machines", index), entry)
-        found[name, machine] = Host(name, short)
-    return list(found.values())
+        found.names.append(name)
+        found.machines.append(short)
+    return found
+
+
+def _in_pieces(content: bytes, key: str) -> Iterator[list[dict[str, object]]]:
+    """The objects of the list ``key`` of a long document, a piece of it at a time.
+
+    The list is cut out between the first and the last bracket, and cut in pieces where ``},`` stands. JSON itself tells
+    whether those were the right places: after a cut anywhere else, in a text or within an object, what is left of the
+    document, or one of the pieces, does not parse. Raises ValueError then, and RecursionError.
+    """
+    start, end = content.index(b"[") + 1, content.rindex(b"]")
+    around = json.loads(content[:start] + content[max(start, end) :])
+    if not isinstance(around, dict) or around.get(key) != []:
+        raise ValueError(f"the list {key} is not all that stands between brackets")
+    while end - start > PIECE:
+        cut = content.rindex(b"},", start, start + PIECE) + 1
+        yield _objects(content[start:cut])
+        start = cut + 1
+    yield _objects(content[start:end])
+
+
+def _objects(content: bytes) -> list[dict[str, object]]:
+    """The objects of a piece, of which there is at least one: nothing may follow a comma but another."""
+    entries: list[dict[str, object]] = json.loads(b"[%b]" % content)
+    if set(map(type, entries)) != {dict}:
+        raise ValueError("not a list of objects")
+    return entries
 
 
 def _telling(name: str, machine: str) -> str:
@@ -209,7 +270,7 @@ def _telling(name: str, machine: str) -> str:
 
 
 def _is_uid(machine: str) -> bool:
-    return [len(part) for part in machine.split("-")] == UID_PARTS
+    return len(machine) == UID_LENGTH and [len(part) for part in machine.split("-")] == UID_PARTS
 
 
 def _no_host(document: Document, where: str, entry: dict[str, object]) -> Refused:

@@ -192,17 +192,20 @@ def read_descriptor(descriptor: int) -> bytes:
 
 def parse(path: str, content: bytes, advice: str) -> Any:
     """The JSON document in ``content``. Raises StateUnreadable, which says where it does not parse."""
+    size, empty = len(content), not content.strip(b" \t\r\n\0")
     try:
-        return json.loads(content)
+        text = content.decode(json.detect_encoding(content), "surrogatepass")
+        del content  # as a text it is there once more, and may be the largest thing that a script holds
+        return json.loads(text)
     except json.JSONDecodeError as error:
         byte = len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
-        place = f"line {error.lineno} column {error.colno} (byte {byte} of {len(content)}): {error.msg}"
+        place = f"line {error.lineno} column {error.colno} (byte {byte} of {size}): {error.msg}"
     except UnicodeDecodeError as error:
-        place = f"byte {error.start} of {len(content)}: {error.reason}"
+        place = f"byte {error.start} of {size}: {error.reason}"
     except (ValueError, RecursionError) as error:
         place = str(error)
-    if not content.strip(b" \t\r\n\0"):
-        place = f"it holds nothing ({len(content)} bytes)"
+    if empty:
+        place = f"it holds nothing ({size} bytes)"
     raise StateUnreadable(f"{path}: not valid JSON: {place}. The file was left as it is. {advice}")
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -140,27 +140,53 @@ class Seen:
 class Inventory:
     """``hf-inventory.json``: the hosts HF listed in its last getReturnRequests; the last one wins."""
 
+    advice = "HF's next getReturnRequests writes it again."
+
     def __init__(self, path: str) -> None:
         self.path = path
 
     def write(self, names: Iterable[str]) -> None:
         """Replace the list. Not fsynced: HF lists its hosts again within a minute."""
-        replace(self.path, json.dumps({"names": list(names)}).encode(), durable=False)
+        replace(self.path, _listing(names), durable=False)
+
+    def note(self, names: Mapping[str, object]) -> None:
+        """Replace the list, or add to it: one that shares no host with it is a further part of what HF lists.
+
+        Such parts come faster than the loop looks. A list that cannot be read makes room. Raises StateUnwritable.
+        """
+        content, before = _listing(names), b""
+        with suppress(StateError):
+            before = self._content()
+        if names and before != content:  # mostly HF lists what it did before, and fifty thousand names need no look
+            with suppress(StateError):
+                known = self._names(before)
+                if names.keys().isdisjoint(known):
+                    content = _listing([*known, *names])
+        replace(self.path, content, durable=False)
 
     def read(self) -> tuple[tuple[str, ...], int] | None:
         """The names and when they were written (ns); None before HF's first call. Raises StateUnreadable."""
-        advice = "HF's next getReturnRequests writes it again."
         facts = facts_of(self.path)  # before the content: what is written meanwhile has a mark of its own
         if facts is None:
             return None
         try:
-            document = parse(self.path, read_whole(self.path, advice), advice)
+            return tuple(self._names(self._content())), facts.st_mtime_ns
         except StateMissing:
             return None
+
+    def _content(self) -> bytes:
+        return read_whole(self.path, self.advice)
+
+    def _names(self, content: bytes) -> list[str]:
+        document = parse(self.path, content, self.advice)
         names = document.get("names") if isinstance(document, dict) else None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise StateUnreadable(f"{self.path}: expected {{'names': [...]}}. {advice}")
-        return tuple(names), facts.st_mtime_ns
+            raise StateUnreadable(f"{self.path}: expected {{'names': [...]}}. {self.advice}")
+        return names
+
+
+def _listing(names: Iterable[str]) -> bytes:
+    return json.dumps({"names": list(names)}).encode()
 
 
 class PoolNotes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 from tinydb import TinyDB
@@ -20,6 +21,7 @@ from provisioner.durable import (
     StateUnreadable,
     facts_of,
     missing,
+    open_regular,
     parse,
     read_whole,
     replace,
@@ -29,6 +31,12 @@ from provisioner.locks import DataLock, read_record, whole_number
 
 SCHEMA = 1
 """Version of what the databases hold. A file with a higher one is refused."""
+
+BLOCK = 65_536
+"""Bytes that are read at a time where the beginning of a file is looked for: mostly it is in the first."""
+
+ENDS = (b"}}}", b"{}}")
+"""So ends every database: its last document, or none, then that table, then the file."""
 
 RECOVER = "Restore it from a backup, or run `provisioner recover`."
 
@@ -77,7 +85,21 @@ class StateStorage(Storage):
         """All tables. Raises StateMissing, StateUnreadable or StateTooNew."""
         if self._held is not None:
             return self._held
-        tables = parse(self._path, read_whole(self._path, self._advice), self._advice)
+        return self._checked(parse(self._path, read_whole(self._path, self._advice), self._advice))
+
+    def read_before(self, name: str) -> Tables:
+        """The tables that stand before the one of that name; all of them where the file is not as we write it.
+
+        For a file whose last table is large: fifty thousand machines are twelve megabytes of answers. Of what is left
+        unread only the end is looked at, which a file that was cut off lacks. Raises as ``read``.
+        """
+        with suppress(OSError, ValueError, RecursionError):
+            tables = json.loads(_beginning(self._path, f',"{name}":{{'.encode()) + b"}")
+            return self._checked(tables)
+        return self.read()
+
+    def _checked(self, tables: Any) -> Tables:
+        """What was parsed, when it is a database of ours. Raises StateUnreadable or StateTooNew."""
         if problem := _shape_problem(tables, self._kind):
             raise unreadable(self._path, problem, self._advice)
         if (schema := tables["meta"]["state"]["schema"]) > SCHEMA:
@@ -100,6 +122,27 @@ class StateStorage(Storage):
         tables = self.read()
         tables["meta"]["state"]["generation"] = generation
         replace(self._path, _encoded(tables), check=check)
+
+
+def _beginning(path: str, mark: bytes) -> bytes:
+    """What stands before ``mark`` in a file that ends as ours do. Raises OSError, or ValueError where it does not.
+
+    In a text of JSON the mark's quotes would have backslashes; what stands before a mark at another depth has brackets
+    open, and does not parse.
+    """
+    descriptor = open_regular(path, os.O_RDONLY)
+    try:
+        size = os.fstat(descriptor).st_size
+        if os.pread(descriptor, 3, max(size - 3, 0)) not in ENDS:
+            raise ValueError(f"{path} does not end as a database")
+        content = b""
+        while block := os.read(descriptor, BLOCK):
+            content += block
+            if (at := content.find(mark)) >= 0:
+                return content[:at]
+        raise ValueError(f"{path} lacks {mark!r}")
+    finally:
+        os.close(descriptor)
 
 
 def _encoded(content: Mapping[str, Any]) -> bytes:
@@ -240,6 +283,12 @@ class StateFile:
     def _view(self, name: str) -> StateTable:
         """One table as it is in the file now, read once."""
         return self._open(self._load()).state_table(name)
+
+    def _view_before(self, last: str, name: str) -> StateTable:
+        """One table as it is in the file now, read without the table ``last`` and what follows."""
+        storage = StateStorage(self.path, self.kind, self.advice)
+        tables = storage.read_before(last)
+        return self._open(tables if name in tables else storage.read()).state_table(name)
 
     def _unreadable(self, problem: str) -> StateUnreadable:
         return unreadable(self.path, problem, self.advice)

@@ -2,8 +2,8 @@
 
     python tests/bench/bench_scripts.py [--rounds N]
 
-Goals: up to 100 machines at most twice the bare import, up to 10,000 three times and 40 MB; at 50,000, five times the
-largest grid that was asked for, none. Exit 1 if one is missed.
+Goals: up to 100 machines at most twice the bare import, up to 10,000 three times, and four times at 50,000, five times
+the largest grid that was asked for; 40 MB. Exit 1 if one is missed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from provisioner.store import Answer, Loss
 from tests.hostfactory import COMMANDS, HostFactory
 
 SIZES = (0, 100, 1_000, 10_000, 50_000)
-GOALS = {0: 2.0, 100: 2.0, 1_000: 3.0, 10_000: 3.0}
-"""Most times the bare import's wall time, by machines in the state. A size that is not here has no goal."""
+GOALS = {0: 2.0, 100: 2.0, 1_000: 3.0, 10_000: 3.0, 50_000: 4.0}
+"""Most times the bare import's wall time, by machines in the state."""
 GOAL_MEGABYTES = 40.0
-"""Peak memory at the sizes that have a goal."""
+"""Peak memory."""
 BATCH = 100
 """Machines per request: HF's own batch limit."""
 LOSSES = 5
@@ -132,9 +132,9 @@ def line(machines: int, name: str, cost: Cost, base: Cost) -> str:
     end = f" {cost.megabytes:>7.1f} MB"
     if name == BASE:
         return f"{start} {'':>18}{end}"
-    ratio, goal = cost.seconds / base.seconds, GOALS.get(machines)
-    beside = f"{ratio:>6.2f} x" + (f" (goal {goal:.0f} x)" if goal else "")
-    missed = goal is not None and (ratio > goal or cost.megabytes > GOAL_MEGABYTES)
+    ratio, goal = cost.seconds / base.seconds, GOALS[machines]
+    beside = f"{ratio:>6.2f} x (goal {goal:.0f} x)"
+    missed = ratio > goal or cost.megabytes > GOAL_MEGABYTES
     return f"{start} {beside:<18}{end}" + ("  MISSED" if missed else "")
 
 

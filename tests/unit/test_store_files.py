@@ -442,6 +442,15 @@ def test_damaged_notes_are_no_notes(tmp_path: Path, content: str) -> None:
         PoolNotes(str(tmp_path / "pools.json")).read()
 
 
+def test_the_same_list_again_is_noted_as_a_new_one(tmp_path: Path) -> None:
+    inventory = Inventory(str(tmp_path / "hf-inventory.json"))
+    inventory.note({"a": None, "b": None})
+    os.utime(inventory.path, ns=(1, 1))
+    inventory.note({"a": None, "b": None})
+    names, mark = inventory.read() or ((), 0)
+    assert (names, mark > 1) == (("a", "b"), True)
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"names": "a"}', '{"names": [1]}'])
 def test_a_damaged_inventory_is_not_an_empty_one(tmp_path: Path, content: str) -> None:
     (tmp_path / "i.json").write_text(content)
