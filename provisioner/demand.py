@@ -41,6 +41,12 @@ def missing(record: RequestRecord) -> int:
     )
 
 
+def waiting(record: RequestRecord) -> list[Slot]:
+    """The slots of a request whose machines are to run and do not yet."""
+    slots = record.slots.values()
+    return [slot for slot in slots if slot.ran is None and slot.verdict is Verdict.OPEN and not slot.set_aside]
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """How many machines a pool takes now, and what would stop one more."""
@@ -69,36 +75,35 @@ class Places:
         """Of the pending, those asked for since the pool's back-off began; after early losses, running ones too."""
         self.desired: Counter[str] = Counter()
         """By template: what counts against HF's maxNumber."""
+        # Machines were lost early there: what a probe tells that runs is not known yet.
+        trials = {key for key, known in draft.pressures.items() if known.early_loss is not None}
         for record in draft.records():
-            for slot in record.slots.values():
-                if not slot.gone:
-                    self._count(slot, record.template)
+            there = [slot for slot in record.slots.values() if not slot.gone]
+            for pool, machines in Counter([slot.pool for slot in there]).items():
+                self.occupied[pool, record.template] += machines
+            self.desired[record.template] += sum([slot.verdict in OWNED for slot in there])
+            for slot in there:
+                if slot.ran is None:
+                    self._count_starting(slot, record.template)
+                elif trials and (key := (slot.pool, record.template)) in trials:
+                    self.probes[key] += slot.verdict in OWNED and not slot.set_aside and self._is_probe(slot, key)
 
-    def _count(self, slot: Slot, template: str) -> None:
+    def _count_starting(self, slot: Slot, template: str, machines: int = 1) -> None:
         key = (slot.pool, template)
-        self.occupied[key] += 1
-        if slot.verdict in OWNED:
-            self.desired[template] += 1
-        if slot.ran is None:
-            self.starting[key] += 1
-            if slot.verdict is Verdict.OPEN:
-                self.pending[key] += 1
-                self.probes[key] += self._is_probe(slot, key)
-        elif slot.verdict in OWNED and not slot.set_aside:
-            self.probes[key] += self._is_on_trial(slot, key)
+        self.starting[key] += machines
+        if slot.verdict is Verdict.OPEN:
+            self.pending[key] += machines
+            self.probes[key] += machines * self._is_probe(slot, key)
 
     def _is_probe(self, slot: Slot, key: tuple[str, str]) -> bool:
         known = self._draft.pressures.get(key)
         return bool(known and known.probing and slot.submitted is not None and slot.submitted >= known.blocked_at)
 
-    def _is_on_trial(self, slot: Slot, key: tuple[str, str]) -> bool:
-        """It runs as a probe in a pool whose machines were lost early: what it tells is not known yet."""
-        known = self._draft.pressures.get(key)
-        return known is not None and known.early_loss is not None and self._is_probe(slot, key)
-
-    def opened(self, slot: Slot, template: str) -> None:
-        """A new slot takes its place."""
-        self._count(slot, template)
+    def opened(self, slot: Slot, template: str, machines: int) -> None:
+        """New slots, as many as ``machines``, of which each is like this one, take their places."""
+        self.occupied[slot.pool, template] += machines
+        self.desired[template] += machines
+        self._count_starting(slot, template, machines)
 
     def released(self, slot: Slot, template: str) -> None:
         """An open slot that did not run is closed; its machine, if one was asked for, still takes its place."""
@@ -204,8 +209,8 @@ def ask(draft: Draft, record: RequestRecord, places: Places) -> None:
             draft, record, missing(record), Failure(ErrorClass.INVALID, f"Template {record.template} has no pools.")
         )
         return
-    for slot in tuple(record.slots.values()):
-        if slot.verdict is Verdict.OPEN and slot.ran is None and not slot.set_aside and slot.pool in draft.snapshots:
+    for slot in waiting(record):
+        if slot.pool in draft.snapshots:
             _pursue(draft, record, slot, template, places)
     wanted = missing(draft.record(record.id))
     if wanted <= 0:
@@ -318,8 +323,8 @@ def _open(draft: Draft, record: RequestRecord, pool: str, machines: int, places:
             submitted=draft.now,
         )
         draft.put(record.id, slot)
-        places.opened(slot, record.template)
         draft.creates.append(Create(slot.name, pool, record.template, record.id))
+    places.opened(slot, record.template, machines)
 
 
 def _give_up(draft: Draft, record: RequestRecord, machines: int, failure: Failure) -> None:

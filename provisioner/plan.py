@@ -11,7 +11,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from provisioner import pressure
-from provisioner.demand import Places, ask, missing
+from provisioner.demand import Places, ask, missing, waiting
 from provisioner.draft import SOON, Draft
 from provisioner.housekeeping import adopt, cancel_unpolled, find_orphans, find_unlisted, note_told, trim
 from provisioner.model import (
@@ -141,9 +141,7 @@ def _close_overdue(draft: Draft, record: RequestRecord, places: Places) -> None:
     now = draft.now
     overdue = now >= record.deadline
     draft.wake_at(record.deadline)
-    for slot in tuple(record.slots.values()):
-        if slot.verdict is not Verdict.OPEN or slot.ran is not None or slot.set_aside:
-            continue
+    for slot in waiting(record):
         observed = slot.pool in draft.snapshots
         if overdue:
             text = slot.failure or _reason(draft, slot.pool, record.template, observed)
@@ -182,12 +180,9 @@ def _reason(draft: Draft, pool: str, template: str, observed: bool) -> Failure:
 
 def _conclude(draft: Draft, record: RequestRecord) -> None:
     """Give the request its terminal answer once nothing is missing and nothing is on its way (laws 7 and 8)."""
-    slots = record.slots.values()
-    if any(slot.verdict is Verdict.OPEN and slot.ran is None and not slot.set_aside for slot in slots):
+    if waiting(record) or missing(record) > 0:
         return
-    if missing(record) > 0:
-        return
-    running = [slot for slot in slots if slot.verdict is Verdict.OPEN and slot.ran is not None]
+    running = [slot for slot in record.slots.values() if slot.verdict is Verdict.OPEN and slot.ran is not None]
     for slot in running:
         draft.put(record.id, evolve(slot, verdict=Verdict.SUCCEEDED))
     status = RequestStatus.COMPLETE if len(running) >= record.count else RequestStatus.COMPLETE_WITH_ERROR

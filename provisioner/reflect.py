@@ -88,7 +88,7 @@ def _unchanged(slot: Slot, machine: Machine) -> bool:
         slot.ran is not None
         and slot.verdict in OWNED
         and machine.phase is Phase.RUNNING
-        and slot.fingerprint == machine.fingerprint
+        and (slot.fingerprint is machine.fingerprint or slot.fingerprint == machine.fingerprint)
         and slot.notice is machine.notice
         and slot.absent is None
     ) or slot.set_aside

@@ -17,9 +17,8 @@ NEVER = float("inf")
 def delete_closed(draft: Draft, busy: Set[str]) -> None:
     """Delete what is still there of closed slots; note what is stuck."""
     for record in draft.records():
-        for slot in tuple(record.slots.values()):
-            if slot.verdict in OWNED or slot.gone or slot.set_aside:
-                continue
+        left = [slot for slot in record.slots.values() if not (slot.gone or slot.verdict in OWNED or slot.set_aside)]
+        for slot in left:
             snapshot = draft.snapshots.get(slot.pool)
             machine = snapshot.machines.get(slot.name) if snapshot else None
             if machine is None:

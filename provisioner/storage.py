@@ -284,10 +284,10 @@ class StateFile:
         """One table as it is in the file now, read once."""
         return self._open(self._load()).state_table(name)
 
-    def _view_before(self, last: str, name: str) -> StateTable:
-        """One table as it is in the file now, read without the table ``last`` and what follows."""
+    def _peek(self, name: str) -> StateTable:
+        """One table as it is in the file now, read without the last one."""
         storage = StateStorage(self.path, self.kind, self.advice)
-        tables = storage.read_before(last)
+        tables = storage.read_before(self.tables[-1])
         return self._open(tables if name in tables else storage.read()).state_table(name)
 
     def _unreadable(self, problem: str) -> StateUnreadable:

@@ -493,16 +493,11 @@ class StatusStore(StateFile):
 
     def read_lost(self) -> dict[str, Loss]:
         """The hosts to report, by short name. Raises as ``read_answers`` does."""
-        return {
-            name: self._loss(name, document) for name, document in self._view_before("answers", "lost").by_id().items()
-        }
+        return {name: self._loss(name, document) for name, document in self._peek("lost").by_id().items()}
 
     def read_available(self) -> dict[str, int]:
         """How many more machines each template may have, by id; raises as ``read_answers`` does."""
-        return {
-            name: self._machines(name, document)
-            for name, document in self._view_before("answers", "available").by_id().items()
-        }
+        return {name: self._machines(name, document) for name, document in self._peek("available").by_id().items()}
 
     def write(
         self, answers: Mapping[str, Answer], lost: Mapping[str, Loss], available: Mapping[str, int] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,7 @@ from provisioner.model import (
     Limits,
     LossCause,
     Machine,
+    Memory,
     Outcome,
     Phase,
     PoolLimits,
@@ -135,6 +138,34 @@ def test_loop_time_ignores_a_wall_clock_that_is_set(monkeypatch: pytest.MonkeyPa
     before = clock.now()
     monkeypatch.setattr("time.time", lambda: 0.0)
     assert 0.0 <= clock.now() - before < 1.0
+
+
+# --- the garbage collector --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_garbage_collector_waits_for_the_end_of_a_cycle_however_it_ends(tmp_path: Path, fails: bool) -> None:
+    enabled: list[bool] = []
+
+    def refresh(limits: Limits, _: Memory | None) -> Limits:
+        enabled.append(gc.isenabled())
+        if fails:
+            raise StateError("so ends the cycle")
+        return limits
+
+    loop = Loop(
+        state=StateDir(tmp_path),
+        backends={"pool": Place()},
+        limits=LIMITS,
+        provisioner="demo",
+        pace=QUICK,
+        report=lambda _: enabled.append(gc.isenabled()),
+        refresh=refresh,
+    )
+    with pytest.raises(StateError) if fails else nullcontext():
+        loop.run(once=True)
+    assert enabled == ([False] if fails else [False, True])
+    assert gc.isenabled()
 
 
 # --- wake-ups ---------------------------------------------------------------------------------------------------------
