@@ -17,7 +17,19 @@ MODULES = {
     for path in (ROOT / package).rglob("*.py")
 }
 
-STORE_MODULES = ("store", "storage", "durable", "locks", "wishes", "marks", "told", "journal", "records", "users")
+STORE_MODULES = (
+    "store",
+    "storage",
+    "durable",
+    "locks",
+    "wishes",
+    "marks",
+    "told",
+    "published",
+    "journal",
+    "records",
+    "users",
+)
 WORDS = {"provisioner.model", "provisioner.names"}
 STORE = {f"provisioner.{name}" for name in STORE_MODULES}
 PURE = {
