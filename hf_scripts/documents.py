@@ -228,13 +228,13 @@ def listed(document: Document) -> Hosts | None:
 
 
 def _hosts(document: Document, entries: Iterable[dict[str, object]]) -> Hosts:
-    found = Hosts([], [])
+    names, machines = found = Hosts([], [])
     for index, entry in enumerate(entries):
         name, machine = entry.get("name") or "", entry.get("machineId") or ""
         if not (isinstance(name, str) and isinstance(machine, str) and (short := short_name(_telling(name, machine)))):
             raise _no_host(document, _place(document, "machines", index), entry)
-        found.names.append(name)
-        found.machines.append(short)
+        names.append(name)
+        machines.append(short)
     return found
 
 
@@ -266,11 +266,13 @@ def _objects(content: bytes) -> list[dict[str, object]]:
 
 def _telling(name: str, machine: str) -> str:
     """Which of the two a machine is found by."""
-    return name if not machine or (name and machine != name and _is_uid(machine)) else machine
+    if len(machine) == UID_LENGTH:  # hardly any is as long: asked first, of fifty thousand
+        return name if name and _is_uid(machine) else machine
+    return machine or name
 
 
 def _is_uid(machine: str) -> bool:
-    return len(machine) == UID_LENGTH and [len(part) for part in machine.split("-")] == UID_PARTS
+    return [len(part) for part in machine.split("-")] == UID_PARTS
 
 
 def _no_host(document: Document, where: str, entry: dict[str, object]) -> Refused:
