@@ -352,4 +352,6 @@ def test_a_stream_that_breaks_is_opened_again_after_pauses_that_grow(monkeypatch
 
 
 def test_a_stream_that_was_never_begun_can_be_closed() -> None:
-    EventStream("p", "s", prefix="hf", taken=lambda _: None).close()
+    told: list[object] = []
+    EventStream("p", "s", prefix="hf", taken=told.append, broke=told.append).close()
+    assert told == []
