@@ -635,7 +635,7 @@ class Story:
     def _call(self, command: Callable[[Call], str], document: dict[str, object]) -> str:
         """What a script prints, by its own code. Raises REFUSED where it would exit with 1."""
         environment = {"HF_PROVIDER_NAME": PROVISIONER, "HF_PROVIDER_WORKDIR": self.directory.name}
-        return command(Call(Document("the story", document), Places(environment), {}))
+        return command(Call(Document("the story", json.dumps(document).encode()), Places(environment), {}))
 
     @contextmanager
     def _additions(self) -> Iterator[Additions]:
