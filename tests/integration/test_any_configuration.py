@@ -38,6 +38,7 @@ def refusals(grid: Playground) -> list[str]:
     return [json.loads(line)["error"] for line in lines if REFUSED in line]
 
 
+@pytest.mark.slow
 def test_whatever_is_saved_while_the_loop_runs_it_says_so_and_serves_on(grid: Playground) -> None:
     file = grid.config / "provisioner.yaml"
     right = file.read_bytes()

@@ -143,6 +143,7 @@ def interrupted(site: Site, process: subprocess.Popen[str], *, times: int = 1) -
     return process.returncode, said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_ctrl_c_ends_a_command_at_any_moment(site: Site, command: list[str], moment: float) -> None:
@@ -167,6 +168,7 @@ READY: dict[str, Callable[[Site], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", READY)
 def test_ctrl_c_ends_a_command_that_has_others_under_way(site: Site, command: str) -> None:
     process = site.begin(*COMMANDS[command])
@@ -183,6 +185,7 @@ def test_ctrl_c_again_and_again_leaves_no_more(site: Site, command: str) -> None
     assert interrupted(site, process, times=20)[0] == 130
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_playground_that_is_kept_cleanly(site: Site) -> None:
     process = site.begin("demo", "--keep")
     assert process.stdout is not None

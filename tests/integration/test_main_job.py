@@ -50,6 +50,7 @@ def complete(grid: Playground, id_: str, seconds: float = 60) -> dict[str, objec
     )
 
 
+@pytest.mark.slow
 def test_a_loop_killed_in_the_middle_of_100_creates_and_restarted_ends_with_exactly_100(grid: Playground) -> None:
     grid.faults({"mode": "slow_start", "target": ".*", "params": {"seconds": 1}})
     id_ = grid.hf.request("GkePod", 100)
@@ -149,6 +150,7 @@ def directories(place: Path) -> list[str]:
     return [path.name for path in place.iterdir() if path.name.startswith("hostfactory-demo-")]
 
 
+@pytest.mark.slow
 def test_a_playground_takes_its_directory_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with Playground() as made:

@@ -279,6 +279,7 @@ def test_a_server_on_plain_http_that_wants_credentials_is_told_with_what_to_set(
     )
 
 
+@pytest.mark.slow
 def test_a_loop_whose_group_is_missing_says_so_wherever_people_look(tmp_path: Path, cloud: ComputeCloud) -> None:
     """It may have been deleted, or never have had this name: a start cannot tell, so a person has to."""
     made = site(tmp_path, cloud.url, a={**ZONAL, "group": "hf-x"})

@@ -76,6 +76,7 @@ def test_a_paused_pool(hf: Grid) -> None:
     until_shown(hf, "paused", over=True)
 
 
+@pytest.mark.slow
 def test_a_pool_that_refuses_every_create_and_delete_although_it_can_be_seen(hf: Grid) -> None:
     machines = hf.complete(2)
     hf.fault("denied")

@@ -188,6 +188,7 @@ def call(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
 PLACE = ("--config", "provisioner.yaml", "--state-dir", "state")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [None, NESTED], ids=["missing", "nested beyond all reason"])
 @pytest.mark.parametrize(
     "command",
@@ -216,6 +217,7 @@ def test_commands_that_need_no_cluster_do_their_work(site: Site) -> None:
     assert "has never run on this directory" in shown.stdout, "that is all there is to say"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [("plan", *PLACE), ("run", "--once", *PLACE), ("check", "--live", "provisioner.yaml")],
     ids=["plan", "run --once", "check --live"],

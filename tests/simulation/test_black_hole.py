@@ -231,6 +231,7 @@ def test_without_the_rule_they_would_be_replaced_for_ever(grid: Grids) -> None:
     assert hole.pressure().level == 0
 
 
+@pytest.mark.slow
 def test_machines_that_die_while_others_of_their_request_boot_close_the_window_too(grid: Grids) -> None:
     """HostFactory never hears of them: they fail before the terminal answer, and are replaced."""
     hole = grid(dies(), Fault("slow_start", rate=0.2, params={"seconds": 280.0}))
@@ -248,6 +249,7 @@ def test_a_loop_that_starts_anew_keeps_the_window_closed(grid: Grids) -> None:
     assert hole.made() < 2 * WANTED
 
 
+@pytest.mark.slow
 def test_the_next_pool_of_the_template_makes_what_the_first_cannot_keep(grid: Grids) -> None:
     hole = grid(dies(), template="both")
     hole.run(900.0)
@@ -259,6 +261,7 @@ def test_the_next_pool_of_the_template_makes_what_the_first_cannot_keep(grid: Gr
     assert hole.made("second") < 2 * WANTED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hours", [0.1, 3.0])
 def test_the_pool_recovers_once_a_machine_lives(grid: Grids, hours: float) -> None:
     """It takes a pause of at most half an hour, the minutes that a probe has to outlive, and a few rounds."""
@@ -270,6 +273,7 @@ def test_the_pool_recovers_once_a_machine_lives(grid: Grids, hours: float) -> No
     assert hole.pressure().early_loss is None
 
 
+@pytest.mark.slow
 def test_another_pod_spec_is_tried_at_once(grid: Grids) -> None:
     hole = grid(dies(end=3 * HOUR))
     hole.run(3 * HOUR)
@@ -297,6 +301,7 @@ def test_a_healthy_pool_that_loses_a_few_early_is_as_fast_as_one_that_loses_none
     assert WANTED < lossy.made() < WANTED * 1.2
 
 
+@pytest.mark.slow
 def test_a_window_that_stays_narrow_is_not_closed_by_a_few_early_losses_of_many(grid: Grids) -> None:
     """Eight at a time: the losses of an hour are more than the window is wide, and few of the machines that ran."""
     pools = {"first": PoolLimits("first", max_pending=8, initial_window=8, early_loss=EARLY)}
@@ -332,6 +337,7 @@ def given_back(grid: Grid) -> None:
     grid.give_back(set(grid.hosts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", [preempted, evicted, drained_by_force, deleted, given_back])
 def test_what_others_do_to_all_machines_in_their_first_minutes_closes_nothing(
     grid: Grids, trouble: Callable[[Grid], None]

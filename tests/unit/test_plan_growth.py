@@ -64,6 +64,7 @@ def plans(slots: int, per_request: int) -> dict[str, Callable[[], Plan]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("requests", ["one request", "many requests"])
 @pytest.mark.parametrize("kind", plans(1, 1))
 def test_ten_times_the_slots_take_ten_times_the_steps(kind: str, requests: str) -> None:
