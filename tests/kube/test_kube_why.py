@@ -240,8 +240,8 @@ def test_the_cause_of_each_loss_reaches_hostfactory_and_the_journal(space: Space
 
         until(lambda: closed().keys() == causes.keys(), 20, every=0.2, what="all are closed")
         assert {name: line["cause"] for name, line in closed().items()} == causes
-        assert closed()[exited]["text"] == "main: Completed: exit code 0"
-        assert closed()[failed]["text"] == "main: OOMKilled: exit code 137"
+        assert closed()[exited]["text"] == "Lost in its first 300 s: main: Completed: exit code 0"
+        assert closed()[failed]["text"] == "Lost in its first 300 s: main: OOMKilled: exit code 137"
         until(lambda: space.names() == {unready}, 20, what="the remains are deleted, and the unready one stays")
         space.set_condition(unready, "Ready", "True")
         assert grid.ended(grid.hf.give_back([unready]))["status"] == "complete"
