@@ -30,7 +30,11 @@ FLIPPED = {
     "an unknown project is forbidden": replace(PESSIMISTIC, unknown_project=UnknownProject.FORBIDDEN),
 }
 
-FLIPS = [pytest.param(name, id=name, marks=pytest.mark.slow) for name in FLIPPED]
+OF_PLACES = {"an unknown zone is not found", "an unknown project is forbidden"}
+"""Only who names a place that is not there meets these: such tests are run with each of the words by themselves."""
+
+TRIED = [name for name in FLIPPED if name not in OF_PLACES]
+FLIPS = [pytest.param(name, id=name, marks=pytest.mark.slow) for name in TRIED]
 EACH = [pytest.param("", id="unflipped"), *FLIPS]
 """Parameters of the fixture ``switches``."""
 

@@ -21,7 +21,7 @@ from provisioner.notes import read_notes
 from provisioner.reload import Configuration
 from provisioner.service import Service
 from provisioner.settings import MigPool
-from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.compute_settings import MigSpec, Switches, UnknownPlace, UnknownProject
 from provisioner.simulator.world import Fault
 from provisioner.store import StateDir
 from tests.compute_cloud import ComputeCloud
@@ -251,11 +251,22 @@ def test_a_loop_says_the_same_of_a_missing_project_zone_or_region(
     assert failure.text.endswith("Until it is seen, none of its machines counts as lost.")
 
 
+@pytest.mark.parametrize("said", UnknownPlace)
 def test_a_zone_that_nobody_has_is_named(
-    tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, said: UnknownPlace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (found,) = findings(site(tmp_path, cloud.url, a={**ZONAL, "zone": "us-central1-x"}).path, capsys, 1)
+    with ComputeCloud([GOOD], switches=Switches(unknown_place=said)) as cloud:
+        (found,) = findings(site(tmp_path, cloud.url, a={**ZONAL, "zone": "us-central1-x"}).path, capsys, 1)
     assert found["text"].startswith("there is no zone us-central1-x: correct pools.a.zone")
+
+
+@pytest.mark.parametrize("said", UnknownProject)
+def test_a_project_that_nobody_has_is_named(
+    tmp_path: Path, said: UnknownProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ComputeCloud([GOOD], switches=Switches(unknown_project=said)) as cloud:
+        (found,) = findings(site(tmp_path, cloud.url, a={**ZONAL, "project": "nobodys"}).path, capsys, 1)
+    assert found["text"].startswith("there is no project nobodys, or no access")
 
 
 def test_a_permission_that_lacks_is_told_in_compute_s_words(
