@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 from hf_scripts import documents, log
 from hf_scripts.documents import Document, Refused
-from hf_scripts.places import PlaceError, Places
-from provisioner import templates
+from provisioner.hostfactory import templates
+from provisioner.hostfactory.environment import PlaceError, Places
+from provisioner.hostfactory.templates import Template
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, short_name
-from provisioner.store import (
+from provisioner.state.directory import (
     Answer,
     Loss,
     StateDir,
@@ -29,7 +30,6 @@ from provisioner.store import (
     StateMissing,
     StateUnwritable,
 )
-from provisioner.templates import Template
 
 SILENT_SECONDS = 60.0
 """Without a heartbeat for longer than this the loop is taken to be down: it beats every few seconds."""

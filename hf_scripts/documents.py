@@ -13,9 +13,9 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
-from provisioner.durable import read_regular
+from provisioner.files.atomic import read_regular
+from provisioner.hostfactory.templates import Invalid, shown, tagged
 from provisioner.names import short_name
-from provisioner.templates import Invalid, shown, tagged
 
 MAX_COUNT = 100_000
 """Machines in one request at most, ten times the largest maxNumber: more is a slip, and would fill the state files."""

@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from hf_scripts import log
-from hf_scripts.places import PlaceError, Places
-from provisioner import templates
-from provisioner.durable import (
+from provisioner.files.atomic import (
     FILE_MODE,
     IRREGULAR,
     LINK,
@@ -27,9 +25,11 @@ from provisioner.durable import (
     open_shared,
     replace,
 )
-from provisioner.marks import DIRECTORY_MODE
-from provisioner.store import STATE_FILES, StateDir
-from provisioner.users import group_name, user_name
+from provisioner.files.owners import group_name, user_name
+from provisioner.hostfactory import templates
+from provisioner.hostfactory.environment import PlaceError, Places
+from provisioner.state.directory import STATE_FILES, StateDir
+from provisioner.state.hf_signals import DIRECTORY_MODE
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CALL_SECONDS = 60

@@ -12,9 +12,9 @@ import os
 import time
 from collections.abc import Mapping
 
-from hf_scripts.places import PlaceError, Places
-from provisioner.durable import open_own
-from provisioner.templates import ProviderConfig, TemplatesError, load_config
+from provisioner.files.atomic import open_own
+from provisioner.hostfactory.environment import PlaceError, Places
+from provisioner.hostfactory.templates import ProviderConfig, TemplatesError, load_config
 
 LEVELS = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARNING": 30, "WARN": 30, "ERROR": 40, "CRITICAL": 50, "FATAL": 50}
 

@@ -9,7 +9,7 @@ def main() -> None:
     """Entry point; ends the process with an exit code of ``cli``, or 130 after Ctrl-C."""
     interrupts.heed()
     try:
-        from provisioner import cli
+        from provisioner.commands import cli
 
         cli.main()
     except KeyboardInterrupt:

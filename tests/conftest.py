@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from provisioner.simulator.compute_settings import Switches
-from tests import pubsub_emulator, simulators
-from tests.attendance import attend
-from tests.simulators import Notes
-from tests.switches import EACH, FLIPPED, assume
+from provisioner.simulator.compute.settings import Switches
+from tests.support.checks.attendance import attend
+from tests.support.checks.switches import EACH, FLIPPED, assume
+from tests.support.clouds import pubsub_emulator, simulators
+from tests.support.clouds.simulators import Notes
 
 if TYPE_CHECKING:
     from tests.kube.cluster import Cluster, GivenCluster

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from provisioner import yaml_text
-from provisioner.simulator.compute_settings import MigSpec, Switches, Timings
-from provisioner.simulator.groups import Groups
-from provisioner.simulator.kube_settings import PodTimings
-from provisioner.simulator.pods import Cluster
+from provisioner.files import yaml_text
+from provisioner.simulator.compute.groups import Groups
+from provisioner.simulator.compute.settings import MigSpec, Switches, Timings
+from provisioner.simulator.kubernetes.pods import Cluster
+from provisioner.simulator.kubernetes.settings import PodTimings
 from provisioner.simulator.world import Fault, World
 
 if TYPE_CHECKING:
-    from provisioner.settings import Settings
+    from provisioner.settings.tree import Settings
 
 MODES = frozenset(
     # of pods, and on the way to the Kubernetes API

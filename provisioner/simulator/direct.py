@@ -14,18 +14,19 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from provisioner.backends import BackendError, MayStart
-from provisioner.backends.compute_errors import ComputeError, operation_error
-from provisioner.backends.instances import Member, instance_url, machine, read_instance, read_member
-from provisioner.backends.kube_api import KubeError, refusal
-from provisioner.backends.pod_cache import PodCache
-from provisioner.backends.pods import Identity, is_terminating
+from provisioner.backends.gke.api import KubeError, refusal
+from provisioner.backends.gke.pod_cache import PodCache
+from provisioner.backends.gke.pods import Identity, is_terminating
+from provisioner.backends.mig.errors import ComputeError, operation_error
+from provisioner.backends.mig.instances import Member, instance_url, machine, read_instance, read_member
 from provisioner.model import STOPPING_ERRORS, Action, Create, Delete, ErrorClass, Failure, Machine, Outcome, Snapshot
 from provisioner.names import name_pattern
-from provisioner.simulator import kube_errors, operations
-from provisioner.simulator.groups import Groups
-from provisioner.simulator.kube_store import Stored
-from provisioner.simulator.mig import Mig
-from provisioner.simulator.pods import Cluster
+from provisioner.simulator.compute import operations
+from provisioner.simulator.compute.group import Mig
+from provisioner.simulator.compute.groups import Groups
+from provisioner.simulator.kubernetes import errors
+from provisioner.simulator.kubernetes.pods import Cluster
+from provisioner.simulator.kubernetes.store import Stored
 from provisioner.simulator.world import World
 
 
@@ -162,7 +163,7 @@ class DirectGke(Direct):
         }
         try:
             pod = self._cluster.create(self._namespace, document)
-        except kube_errors.ApiError as error:
+        except errors.ApiError as error:
             refused = _refusal(error)
             known = self._cluster.pods.get(self._namespace, create.name)
             if refused.reason != "AlreadyExists" or known is None or not self._is_ours_and_stays(known):
@@ -184,7 +185,7 @@ class DirectGke(Direct):
         return pod.uid == delete.uid if delete.uid else delete.adopted or self._identity.owns(pod.document)
 
 
-def _refusal(error: kube_errors.ApiError) -> KubeError:
+def _refusal(error: errors.ApiError) -> KubeError:
     """As the gke backend would read the answer."""
     return refusal(error.code, json.dumps(error.status).encode(), None)
 

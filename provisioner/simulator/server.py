@@ -23,15 +23,17 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from aiohttp import web
 
 from provisioner.interrupts import INTERRUPTED, orderly
-from provisioner.simulator import compute_http, control_http, kube_http
-from provisioner.simulator import kubeconfig as kubeconfigs
+from provisioner.simulator import control
 from provisioner.simulator.cloud import Cloud, Conditions, contexts_of, migs_of, namespaces_of
-from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.compute import api as compute_api
+from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.hang_ups import Handler, forgive
+from provisioner.simulator.kubernetes import api as kubernetes_api
+from provisioner.simulator.kubernetes import kubeconfig as kubeconfigs
 from provisioner.simulator.world import Fault, World
 
 if TYPE_CHECKING:
-    from provisioner.settings import Settings
+    from provisioner.settings.tree import Settings
     from provisioner.simulator.pubsub import Sink
 
 log = logging.getLogger(__name__)
@@ -93,9 +95,9 @@ def application(cloud: Cloud, clockwork: Clockwork) -> web.Application:
         return await handler(request)
 
     app = web.Application(middlewares=[forgive, in_time], client_max_size=BODY_LIMIT)
-    app.add_routes(kube_http.routes(cloud.cluster, cloud.world))
-    app.add_routes(compute_http.routes(cloud.groups, cloud.world))
-    app.add_routes(control_http.routes(cloud))
+    app.add_routes(kubernetes_api.routes(cloud.cluster, cloud.world))
+    app.add_routes(compute_api.routes(cloud.groups, cloud.world))
+    app.add_routes(control.routes(cloud))
     return app
 
 

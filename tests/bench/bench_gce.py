@@ -30,14 +30,14 @@ from google.cloud import compute_v1
 from rich.console import Console
 from rich.table import Table
 
-from provisioner.backends.compute_project import Projects
-from provisioner.backends.mig import MigBackend
-from provisioner.loop import LoopClock, Observer
+from provisioner.backends.mig.backend import MigBackend
+from provisioner.backends.mig.project import Projects
+from provisioner.commands.service import make_backends
+from provisioner.loop.loop import LoopClock, Observer
 from provisioner.model import Create, Outcome, Phase, Snapshot
 from provisioner.names import machine_name
-from provisioner.service import make_backends
-from provisioner.settings import MigPool
-from tests.sites import Site, template
+from provisioner.settings.tree import MigPool
+from tests.support.clouds.sites import Site, template
 
 ROOT = Path(__file__).parent.parent.parent
 MACHINES = 10_000
@@ -229,9 +229,9 @@ def cpu_of_typed_client(endpoint: str) -> float:
 
 def child(path: str) -> int:
     """In a process of its own: a provisioner's backends look at everything; prints the peak of its memory in MB."""
-    from provisioner.config import load
-    from provisioner.inspection import look
-    from provisioner.loop import calm_collector
+    from provisioner.commands.inspection import look
+    from provisioner.loop.loop import calm_collector
+    from provisioner.settings.loader import load
 
     calm_collector()
     backends = make_backends(load(Path(path), {}))

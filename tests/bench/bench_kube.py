@@ -22,7 +22,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from provisioner.loop import calm_collector
+from provisioner.loop.loop import calm_collector
 from tests.bench.kube_clients import REQUEST, Client, Coroutines, Ours, Rate, Target, Threads, timed
 from tests.bench.kube_loop import Quiet, Reaction, hold, p95, react
 from tests.kube.build import BuildError, assets

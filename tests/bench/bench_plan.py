@@ -19,8 +19,9 @@ from dataclasses import replace
 from rich.console import Console
 from rich.table import Table
 
-from provisioner.acting import InlineActors
-from provisioner.loop import calm_collector, uncollected
+from provisioner.loop.actors import InlineActors
+from provisioner.loop.cycle import Reconciler
+from provisioner.loop.loop import calm_collector, uncollected
 from provisioner.model import (
     Fingerprint,
     Intent,
@@ -36,9 +37,8 @@ from provisioner.model import (
     TemplateLimits,
     evolve,
 )
-from provisioner.plan import World, make_plan
-from provisioner.reconcile import Reconciler
-from provisioner.store import StateDir
+from provisioner.planning.plan import World, make_plan
+from provisioner.state.directory import StateDir
 
 SIZES = (1_000, 10_000, 100_000)
 PER_REQUEST = 10_000

@@ -20,8 +20,8 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from provisioner.names import machine_name
-from provisioner.store import Answer, Loss
-from tests.hostfactory import COMMANDS, HostFactory
+from provisioner.state.directory import Answer, Loss
+from tests.support.hostfactory.provider import COMMANDS, HostFactory
 
 SIZES = (0, 100, 1_000, 10_000, 50_000)
 GOALS = {0: 2.0, 100: 2.0, 1_000: 3.0, 10_000: 3.0, 50_000: 4.0}

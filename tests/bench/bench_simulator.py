@@ -19,7 +19,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from provisioner.simulator.server import Simulator
-from tests.kube_cloud import SPACE, impose, manifest
+from tests.support.clouds.kube_cloud import SPACE, impose, manifest
 
 CREATES, PODS, CLIENTS = 1_000, 10_000, 16
 

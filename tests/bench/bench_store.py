@@ -16,10 +16,10 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from provisioner.answers import Answer
+from provisioner.hostfactory.answer import Answer
 from provisioner.model import Fingerprint, Memory, RequestRecord, Slot, Verdict
 from provisioner.names import machine_name
-from provisioner.store import StateDir
+from provisioner.state.directory import StateDir
 from tests.bench.bench_plan import timed
 
 REQUESTS, MACHINES = 100, 100

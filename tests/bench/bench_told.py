@@ -19,12 +19,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from provisioner.durable import create_whole
+from provisioner.files.atomic import create_whole
 from provisioner.names import machine_name
-from provisioner.store import Answer
+from provisioner.state.directory import Answer
 from tests.bench.bench_scripts import call, entry, measure
-from tests.hostfactory import HostFactory
-from tests.in_process import entry as answer_of
+from tests.support.hostfactory.in_process import entry as answer_of
+from tests.support.hostfactory.provider import HostFactory
 
 GOALS = {1: 2.0, 100: 2.0, 1_000: 2.0, 10_000: 3.0}
 """Most times a later call's wall time, by machines in the answer."""

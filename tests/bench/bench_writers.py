@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.hostfactory import HostFactory
+from tests.support.hostfactory.provider import HostFactory
 
 STEADY, CALLS = 8, 80
 """Writers at a time, and their calls in one round."""

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Protocol
 import aiohttp
 import urllib3
 
-from provisioner.backends.gke import GkeBackend
+from provisioner.backends.gke.backend import GkeBackend
 from provisioner.model import Create, Delete, DeleteReason
-from provisioner.settings import GkePool
+from provisioner.settings.tree import GkePool
 from tests.kube.space import Space
 
 REQUEST = "abcdefghij"

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
 from tests.kube.cluster import NODE_CAPACITY, NODES, Cluster
@@ -21,7 +21,7 @@ from tests.kube.grid import POD, TEMPLATE, Grid
 from tests.kube.kubelets import LABEL
 from tests.kube.proxy import Proxy
 from tests.kube.space import Space
-from tests.waiting import until
+from tests.support.waiting import until
 
 PACE = {"interval_seconds": 5, "floor_seconds": 0.5}
 """The loop's own defaults."""

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.stage import SECONDS, Ahead, Cases, Grid, loop_time, names
-from tests.hostfactory import golden
-from tests.waiting import until
+from tests.support.hostfactory.provider import golden
+from tests.support.waiting import until
 
 CASES = Cases()
 case = CASES.case

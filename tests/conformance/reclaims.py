@@ -6,7 +6,7 @@ import requests
 
 from tests.conformance.returns import UNKNOWN
 from tests.conformance.stage import PROJECT, SECONDS, TIMINGS, ZONE, Cases, Grid
-from tests.waiting import until
+from tests.support.waiting import until
 
 CASES = Cases()
 case = CASES.case

@@ -10,8 +10,8 @@ import subprocess
 from itertools import permutations
 
 from tests.conformance.stage import SECONDS, Cases, Grid, names, wish
-from tests.hostfactory import golden
-from tests.waiting import until
+from tests.support.hostfactory.provider import golden
+from tests.support.waiting import until
 
 CASES = Cases()
 case = CASES.case

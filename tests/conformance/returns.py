@@ -5,7 +5,7 @@ from __future__ import annotations
 import requests
 
 from tests.conformance.stage import SECONDS, Cases, Grid, names
-from tests.waiting import until
+from tests.support.waiting import until
 
 CASES = Cases()
 case = CASES.case

@@ -19,14 +19,14 @@ import requests
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from provisioner.loop import LoopClock
-from provisioner.reload import Configuration
-from provisioner.service import Service
-from provisioner.simulator.compute_settings import MigSpec
+from provisioner.commands.service import Service
+from provisioner.loop.loop import LoopClock
+from provisioner.settings.reload import Configuration
+from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
-from tests.hostfactory import INSTANCE, TEMPLATES, HostFactory
-from tests.waiting import until
+from tests.support.hostfactory.provider import INSTANCE, TEMPLATES, HostFactory
+from tests.support.waiting import until
 
 SECONDS = 30.0
 """How long anything may take that the loop does; on an idle machine it takes a tenth of a second."""

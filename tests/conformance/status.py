@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 
-from provisioner import status as rendering
 from provisioner.model import (
     DeleteReason,
     ErrorClass,
@@ -19,9 +18,10 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.names import machine_name
+from provisioner.planning import answers as rendering
 from provisioner.simulator.world import Fault
 from tests.conformance.stage import SECONDS, Cases, Grid, names, template
-from tests.waiting import until
+from tests.support.waiting import until
 
 CASES = Cases()
 case = CASES.case

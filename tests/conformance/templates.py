@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.conformance.stage import Cases, Grid, template
-from tests.hostfactory import TEMPLATES
+from tests.support.hostfactory.provider import TEMPLATES
 
 CASES = Cases()
 case = CASES.case

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import pytest
 
-from provisioner.simulator.compute_settings import Switches
+from provisioner.simulator.compute.settings import Switches
 from provisioner.simulator.server import Simulator
 from tests.conformance import life, reclaims, requests, returns, status, templates, transport
 from tests.conformance.stage import MIG_CASES, Case, Grid, stage, wish
-from tests.hostfactory import HostFactory
-from tests.switches import FLIPS
+from tests.support.checks.switches import FLIPS
+from tests.support.hostfactory.provider import HostFactory
 
 PARTS = (transport, templates, requests, status, returns, reclaims, life)
 PLAYED = [case for part in PARTS for case in part.CASES]

@@ -10,8 +10,8 @@ import pytest
 from provisioner.simulator.server import Simulator
 from tests.contract.mig_place import REGIONAL, ZONAL, MigPlace
 from tests.contract.places import GkePlace, Place
-from tests.switches import FLIPPED, TRIED, assume
-from tests.wire import Wire
+from tests.support.checks.switches import FLIPPED, TRIED, assume
+from tests.support.clients.wire import Wire
 
 REAL = [pytest.param(name, marks=pytest.mark.kube) for name in ("kube-watched", "kube-listed")]
 """A namespace of a real cluster: where it and the simulator differ, the simulator is wrong."""

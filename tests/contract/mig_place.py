@@ -6,22 +6,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from provisioner.backends.compute_reads import ComputeTimes
-from provisioner.backends.instances import instance_url
-from provisioner.backends.mig import MigBackend
+from provisioner.backends.mig.backend import MigBackend
+from provisioner.backends.mig.instances import instance_url
+from provisioner.backends.mig.reads import ComputeTimes
 from provisioner.model import ErrorClass
 from provisioner.names import name_pattern
-from provisioner.settings import MigPool
+from provisioner.settings.tree import MigPool
 from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.compute_settings import MigSpec
-from provisioner.simulator.groups import Groups
-from provisioner.simulator.mig import Mig
+from provisioner.simulator.compute.group import Mig
+from provisioner.simulator.compute.groups import Groups
+from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
-from tests.compute_cloud import QUICK
 from tests.contract.places import PREFIX, Place
-from tests.waiting import until
-from tests.wire import Wire
+from tests.support.clients.wire import Wire
+from tests.support.clouds.compute_cloud import QUICK
+from tests.support.waiting import until
 
 T = TypeVar("T")
 

@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from provisioner.backends import Backend
-from provisioner.backends.gke import GkeBackend
-from provisioner.backends.kube_api import KubeTimes
+from provisioner.backends.gke.api import KubeTimes
+from provisioner.backends.gke.backend import GkeBackend
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Machine, Outcome, Phase, Snapshot
 from provisioner.names import machine_name
-from provisioner.settings import GkePool
+from provisioner.settings.tree import GkePool
 from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.kube_settings import PodTimings
-from provisioner.simulator.kubeconfig import kubeconfig
-from provisioner.simulator.pods import Cluster
+from provisioner.simulator.kubernetes.kubeconfig import kubeconfig
+from provisioner.simulator.kubernetes.pods import Cluster
+from provisioner.simulator.kubernetes.settings import PodTimings
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
-from tests.waiting import until
-from tests.wire import Wire
+from tests.support.clients.wire import Wire
+from tests.support.waiting import until
 
 T = TypeVar("T")
 

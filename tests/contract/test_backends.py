@@ -9,7 +9,7 @@ import pytest
 from provisioner.backends import BackendError
 from provisioner.model import AMBIGUOUS_ERRORS, Delete, DeleteReason, ErrorClass, Machine, Outcome, Phase
 from tests.contract.places import OTHER_REQUEST, PREFIX, REQUEST, Place, always
-from tests.waiting import until
+from tests.support.waiting import until
 
 ONE = f"{PREFIX}-{REQUEST}-000001"
 TWO = f"{PREFIX}-{REQUEST}-000002"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
-from tests.compute_clients import ABSENT, ApiLibrary, Client, CloudLibrary, Gcloud
-from tests.waiting import until
+from tests.support.clients.compute_clients import ABSENT, ApiLibrary, Client, CloudLibrary, Gcloud
+from tests.support.waiting import until
 
 ZONAL = MigSpec(project="p", zone="us-central1-a", name="g")
 REGIONAL = MigSpec(project="p", region="europe-west1", name="r", list_results="PAGINATED")

@@ -18,8 +18,8 @@ from tests.contract.places import PREFIX, REQUEST, GkePlace, Place
 from tests.kube.client import Client
 from tests.kube.kubelets import LABEL, STUCK
 from tests.kube.space import Pods
-from tests.waiting import until
-from tests.wire import Wire
+from tests.support.clients.wire import Wire
+from tests.support.waiting import until
 
 ONE = f"{PREFIX}-{REQUEST}-000001"
 GATE = "queue.example.com/wait"

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 import requests
 
-from provisioner.playground import Playground
-from provisioner.reload import REFUSED
+from provisioner.settings.reload import REFUSED
+from provisioner.tools.playground import Playground
+from tests.support.waiting import until
 from tests.unit.test_config_any_bytes import BYTES
-from tests.waiting import until
 
 WORST = (
     "nested beyond Python's stack, in brackets",

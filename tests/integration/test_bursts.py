@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from provisioner.model import Limits
-from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.world import Fault
-from tests.switches import TRIED
-from tests.virtual_site import VirtualSite, limits_of, messages, succeeded
+from tests.support.checks.switches import TRIED
+from tests.support.clouds.virtual_site import VirtualSite, limits_of, messages, succeeded
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("switches")]
 

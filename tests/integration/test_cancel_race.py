@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from tests.hostfactory import HostFactory
-from tests.virtual_site import PACE, VirtualSite, succeeded
-from tests.waiting import until
+from tests.support.clouds.virtual_site import PACE, VirtualSite, succeeded
+from tests.support.hostfactory.provider import HostFactory
+from tests.support.waiting import until
 
 STRACE = shutil.which("strace")
 LISTS = 200.0

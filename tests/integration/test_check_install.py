@@ -14,9 +14,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from hf_scripts import installation
-from hf_scripts.places import Places
-from provisioner.users import user_name
-from tests.hostfactory import SCRIPTS, HostFactory
+from provisioner.files.owners import user_name
+from provisioner.hostfactory.environment import Places
+from tests.support.hostfactory.provider import SCRIPTS, HostFactory
 
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="root: only root can become another user")
 

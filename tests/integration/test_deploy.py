@@ -17,9 +17,7 @@ import requests
 import yaml
 from prometheus_client import CollectorRegistry
 
-from provisioner import config
-from provisioner.loop import LOOK_ENDS, Pace
-from provisioner.metrics import Metrics
+from provisioner.loop.loop import LOOK_ENDS, Pace
 from provisioner.model import (
     Create,
     Delete,
@@ -30,8 +28,10 @@ from provisioner.model import (
     Outcome,
     Phase,
 )
-from provisioner.server import Health, Server
-from tests.waiting import until
+from provisioner.settings import loader
+from provisioner.telemetry.metrics import Metrics
+from provisioner.telemetry.server import Health, Server
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -179,9 +179,9 @@ def test_the_configuration_that_is_mounted_is_right_and_its_pods_are_in_the_name
     (container,) = only(manifests, "Deployment")["spec"]["template"]["spec"]["containers"]
     environment = {entry["name"]: entry["value"] for entry in container["env"]}
 
-    pools = config.load(tmp_path / "provisioner.yaml", environment).pools.values()
+    pools = loader.load(tmp_path / "provisioner.yaml", environment).pools.values()
 
-    assert {pool.namespace for pool in pools if isinstance(pool, config.GkePool)} == {
+    assert {pool.namespace for pool in pools if isinstance(pool, loader.GkePool)} == {
         only(manifests, "Role")["metadata"]["namespace"]
     }
     assert environment["HF_PROVIDER_CONFDIR"] in {mount["mountPath"] for mount in container["volumeMounts"]}
@@ -321,7 +321,7 @@ def work(metrics: Metrics) -> None:
 @pytest.fixture
 def metrics() -> Metrics:
     metrics = Metrics(CollectorRegistry())
-    metrics.configure(config.load(CONFIG / "provisioner.yaml", {"HF_PROVIDER_NAME": "gkeinst"}).limits())
+    metrics.configure(loader.load(CONFIG / "provisioner.yaml", {"HF_PROVIDER_NAME": "gkeinst"}).limits())
     work(metrics)
     return metrics
 

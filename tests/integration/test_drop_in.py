@@ -12,13 +12,13 @@ import pytest
 import requests
 import yaml
 
-from provisioner import config
-from provisioner.simulator.compute_settings import MigSpec
+from provisioner.settings import loader
+from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from tests.conformance.stage import PROJECT, TIMINGS, ZONE, Instance, names
-from tests.hostfactory import SCRIPTS
-from tests.schemas import check_output
-from tests.waiting import until
+from tests.support.checks.schemas import check_output
+from tests.support.hostfactory.provider import SCRIPTS
+from tests.support.waiting import until
 
 NAMESPACE, GROUP = "gcp-symphony", "symphony-group"
 ATTRIBUTES = {"type": ["String", "X86_64"], "ncpus": ["Numeric", "1"], "nram": ["Numeric", "1024"]}
@@ -173,14 +173,14 @@ def _group(cloud: Simulator) -> str:
 def _preserved(cloud: Simulator) -> dict[str, object]:
     """What the group preserves, by name."""
     listed = requests.post(f"{_group(cloud)}/listPerInstanceConfigs", timeout=10).json()
-    return {config["name"]: config.get("preservedState") for config in listed.get("items", [])}
+    return {config["name"]: loader.get("preservedState") for config in listed.get("items", [])}
 
 
 def test_their_files_alone_are_a_configuration(gke: Moved, gce: Moved) -> None:
-    pods = config.load(gke.conf / "provisioner.yaml", gke.environment)
+    pods = loader.load(gke.conf / "provisioner.yaml", gke.environment)
     [pool] = pods.pools.values()
     assert (pods.id, pool.place[-2:]) == ("gcpgkeinst", (NAMESPACE, str(gke.conf / "pod-specs" / "pod-spec.yaml")))
-    instances = config.load(gce.conf / "provisioner.yaml", gce.environment)
+    instances = loader.load(gce.conf / "provisioner.yaml", gce.environment)
     [pool] = instances.pools.values()
     assert (instances.name_prefix, pool.place[-3:]) == ("sym", (PROJECT, ZONE, GROUP))
 

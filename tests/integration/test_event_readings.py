@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from provisioner.backends import pod_events
-from provisioner.backends.kube_api import KubeTimes
-from provisioner.backends.kube_login import connect
-from provisioner.backends.namespace import Namespaces
-from provisioner.backends.pod_cache import PodCache, PodCaches
-from provisioner.backends.pod_events import REASONS, PodEvents
-from provisioner.backends.pods import Identity
+from provisioner.backends.gke import pod_events
+from provisioner.backends.gke.api import KubeTimes
+from provisioner.backends.gke.login import connect
+from provisioner.backends.gke.namespace import Namespaces
+from provisioner.backends.gke.pod_cache import PodCache, PodCaches
+from provisioner.backends.gke.pod_events import REASONS, PodEvents
+from provisioner.backends.gke.pods import Identity
 from provisioner.model import Create, ErrorClass, Failure
-from provisioner.settings import GkePool
+from provisioner.settings.tree import GkePool
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
-from tests.kube_cloud import QUICK, SPACE
-from tests.waiting import until
+from tests.support.clouds.kube_cloud import QUICK, SPACE
+from tests.support.waiting import until
 
 POOLS = Identity("demo", "gke-main"), Identity("demo", "gke-spare")
 NO_NODE = Fault("stockout", params={"words": "GCE quota exceeded"})

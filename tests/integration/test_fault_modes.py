@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from provisioner.backends import compute_reads
-from provisioner.events import Worth
+from provisioner.backends.mig import reads
+from provisioner.backends.mig.events import Worth
 from provisioner.model import Phase, Snapshot, Unobserved
-from provisioner.simulator.compute_settings import Duplicate, Switches
+from provisioner.simulator.compute.settings import Duplicate, Switches
 from provisioner.simulator.world import Fault
-from tests.switches import TRIED
-from tests.virtual_site import SPEC, Crash, VirtualSite, dying, limits_of, messages, succeeded
+from tests.support.checks.switches import TRIED
+from tests.support.clouds.virtual_site import SPEC, Crash, VirtualSite, dying, limits_of, messages, succeeded
 
 CREATES, DELETES = "createInstances", "deleteInstances"
 ZONE = "us-central1-a"
@@ -474,7 +474,7 @@ def test_f18_an_address_that_another_machine_had_is_no_trace_of_it(site: Virtual
 def test_f14_pages_that_do_not_fit_together_lose_nobody(
     site: VirtualSite, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compute_reads, "PAGE", 2)
+    monkeypatch.setattr(reads, "PAGE", 2)
     site.faults(Fault("paginated"))
     answer = site.asked(5)
     site.faults(Fault("paginated"), fault)

@@ -14,12 +14,12 @@ import pytest
 import requests
 
 from provisioner.backends import Finding
-from provisioner.backends.group_check import autoscaler_findings, group_findings, missing, template_findings
-from provisioner.settings import MigPool
-from provisioner.simulator.compute_settings import MigSpec
+from provisioner.backends.mig.checks import autoscaler_findings, group_findings, missing, template_findings
+from provisioner.settings.tree import MigPool
+from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
-from tests.compute_clients import Gcloud
-from tests.waiting import until
+from tests.support.clients.compute_clients import Gcloud
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(shutil.which("gcloud") is None, reason="needs gcloud")
 

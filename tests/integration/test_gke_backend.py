@@ -13,23 +13,23 @@ from typing import Any, TypeVar
 import pytest
 
 from provisioner.backends import BackendError
-from provisioner.backends.flow import MOST
-from provisioner.backends.gke import GkeBackend
-from provisioner.backends.kube_api import KubeTimes
-from provisioner.backends.kube_login import connect
-from provisioner.backends.namespace import Namespaces
-from provisioner.backends.pods import Pod
+from provisioner.backends.concurrency import MOST
+from provisioner.backends.gke.api import KubeTimes
+from provisioner.backends.gke.backend import GkeBackend
+from provisioner.backends.gke.login import connect
+from provisioner.backends.gke.namespace import Namespaces
+from provisioner.backends.gke.pods import Pod
+from provisioner.commands.service import make_backends
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass, LossCause, Machine, Outcome, Phase
-from provisioner.service import make_backends
-from provisioner.settings import GkePool, Settings
+from provisioner.settings.tree import GkePool, Settings
 from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.kube_settings import PodTimings
-from provisioner.simulator.kubeconfig import kubeconfig
-from provisioner.simulator.pods import Cluster
+from provisioner.simulator.kubernetes.kubeconfig import kubeconfig
+from provisioner.simulator.kubernetes.pods import Cluster
+from provisioner.simulator.kubernetes.settings import PodTimings
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
-from tests.waiting import until
-from tests.wire import Wire
+from tests.support.clients.wire import Wire
+from tests.support.waiting import until
 
 T = TypeVar("T")
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.locks import DataLock
-from provisioner.store import StateDir
-from tests.hostfactory import ROOT, HostFactory
-from tests.waiting import until
+from provisioner.state.directory import StateDir
+from provisioner.state.locks import DataLock
+from tests.support.hostfactory.provider import ROOT, HostFactory
+from tests.support.waiting import until
 
 WISH = {"template": {"templateId": "T2", "machineCount": 1}}
 
@@ -66,7 +66,7 @@ SECONDS = 12.0
 
 WRITER = """
 import json, random, sys, time
-from provisioner.store import LockTimeout, StateDir, StateUnwritable
+from provisioner.state.directory import LockTimeout, StateDir, StateUnwritable
 state, chance, deadline = StateDir(sys.argv[1]), random.Random(int(sys.argv[2])), time.monotonic() + float(sys.argv[3])
 while time.monotonic() < deadline:
     try:

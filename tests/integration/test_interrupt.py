@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.store import StateDir
-from tests.waiting import until
+from provisioner.state.directory import StateDir
+from tests.support.waiting import until
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "demoinst"
 WAIT = 60.0

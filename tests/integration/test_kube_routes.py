@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import urllib3
 
-from provisioner.backends.kube_api import KubeApi
+from provisioner.backends.gke.api import KubeApi
 
 
 class Server(ThreadingHTTPServer):

@@ -18,7 +18,7 @@ import requests
 
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
-from tests.waiting import until
+from tests.support.waiting import until
 
 KUBECTL = shutil.which("kubectl")
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")

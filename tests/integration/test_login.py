@@ -14,14 +14,15 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from kubernetes.config import incluster_config
 
-from provisioner.backends import BackendError, exec_plugin
-from provisioner.backends.exec_plugin import ExecPlugin
-from provisioner.backends.gke import GkeBackend
-from provisioner.backends.kube_api import KubeApi, KubeError
-from provisioner.backends.kube_login import RENEW_SECONDS, Kubeconfig, Login, connect
+from provisioner.backends import BackendError
+from provisioner.backends.gke import exec_plugin
+from provisioner.backends.gke.api import KubeApi, KubeError
+from provisioner.backends.gke.backend import GkeBackend
+from provisioner.backends.gke.exec_plugin import ExecPlugin
+from provisioner.backends.gke.login import RENEW_SECONDS, Kubeconfig, Login, connect
 from provisioner.model import Create, ErrorClass
-from provisioner.settings import GkePool
-from tests.waiting import until
+from provisioner.settings.tree import GkePool
+from tests.support.waiting import until
 
 VERSION = "client.authentication.k8s.io/v1"
 EPOCH = 1_900_000_000.0

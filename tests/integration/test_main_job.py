@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import requests
 
-from provisioner import playground
-from provisioner.demo import demo
-from provisioner.playground import HostFactory, Playground, PlaygroundError
-from tests.waiting import until
+from provisioner.tools import playground
+from provisioner.tools.demo import demo
+from provisioner.tools.playground import HostFactory, Playground, PlaygroundError
+from tests.support.waiting import until
 
 
 @pytest.fixture

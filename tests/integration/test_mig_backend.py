@@ -12,12 +12,14 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner.acting import Batch, ThreadedActors
-from provisioner.backends import BackendError, admissions, mig
-from provisioner.backends.compute_reads import ComputeTimes
-from provisioner.backends.instances import Member
-from provisioner.backends.mig import MigBackend, request_id
-from provisioner.backends.resolver import Resolver
+from provisioner.backends import BackendError
+from provisioner.backends.dns import Resolver
+from provisioner.backends.mig import admissions
+from provisioner.backends.mig import backend as migs
+from provisioner.backends.mig.backend import MigBackend, request_id
+from provisioner.backends.mig.instances import Member
+from provisioner.backends.mig.reads import ComputeTimes
+from provisioner.loop.actors import Batch, ThreadedActors
 from provisioner.model import (
     Delete,
     DeleteReason,
@@ -26,9 +28,9 @@ from provisioner.model import (
     Outcome,
     Phase,
 )
-from provisioner.simulator.compute_settings import Duplicate, MigSpec, Switches
+from provisioner.simulator.compute.settings import Duplicate, MigSpec, Switches
 from provisioner.simulator.world import Fault
-from tests.mig_bench import (
+from tests.support.checks.mig_bench import (
     CREATES,
     DELETES,
     PROJECT,
@@ -43,7 +45,7 @@ from tests.mig_bench import (
     phases,
     pool,
 )
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("switches")
 
@@ -96,13 +98,13 @@ def test_looks_do_not_follow_each_other_at_once_however_often_they_are_asked_for
 
 def test_some_deletes_begin_however_long_their_list_took(zonal: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A group whose list always takes longer than calls may be begun would never shrink."""
-    monkeypatch.setattr(mig, "CHUNK", 1)
-    zonal.create(*range(mig.WORKERS + 2))
-    machines = zonal.running(mig.WORKERS + 2).machines.values()
+    monkeypatch.setattr(migs, "CHUNK", 1)
+    zonal.create(*range(migs.WORKERS + 2))
+    machines = zonal.running(migs.WORKERS + 2).machines.values()
     deletes = [Delete(one.name, "m", DeleteReason.RETURNED, one.fingerprint.uid) for one in machines]
     in_time = iter([True])
-    assert len(zonal.backend.delete(deletes, lambda: next(in_time, False))) == mig.WORKERS
-    assert zonal.calls(DELETES) == mig.WORKERS
+    assert len(zonal.backend.delete(deletes, lambda: next(in_time, False))) == migs.WORKERS
+    assert zonal.calls(DELETES) == migs.WORKERS
     assert zonal.backend.delete(deletes, lambda: False) == []
 
 
@@ -247,7 +249,7 @@ def test_names_of_which_one_is_taken_stay_open_when_nobody_can_say_which() -> No
 
 
 def test_only_so_many_request_ids_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mig, "REMEMBERED_IDS", 2)
+    monkeypatch.setattr(migs, "REMEMBERED_IDS", 2)
     backend = MigBackend(pool("http://127.0.0.1:9"), prefix="hf")
     ids = []
     for number in (1, 2, 3):
@@ -474,7 +476,7 @@ def test_a_member_that_leaves_already_is_not_asked_for(action: str, monkeypatch:
     """An abandoned instance belongs to whoever took it out of the group."""
     backend = MigBackend(pool("http://127.0.0.1:9"), prefix="hf")
     leaving = Member(name(1), "7", "us-central1-a", "RUNNING", action, None)
-    monkeypatch.setattr(backend, "_members", lambda _deadline: {name(1): leaving})
+    monkeypatch.setattr(migs, "_members", lambda _deadline: {name(1): leaving})
     assert classes(backend.delete([Delete(name(1), "m", DeleteReason.RETURNED, "7")], lambda: True)) == {name(1): None}
     backend.close()
 
@@ -488,8 +490,8 @@ def test_a_member_that_has_lost_its_instance_is_deleted_whatever_instance_was_me
     members = {
         name(number): Member(name(number), id_, "z", "", "CREATING", None) for number, id_ in ((1, ""), (2, "8"))
     }
-    monkeypatch.setattr(backend, "_members", lambda _deadline: members)
-    monkeypatch.setattr(mig._Api, "delete", lambda _api, urls: sent.extend(urls) or {})
+    monkeypatch.setattr(migs, "_members", lambda _deadline: members)
+    monkeypatch.setattr(backend._Api, "delete", lambda _api, urls: sent.extend(urls) or {})
     deletes = [Delete(one, "m", DeleteReason.RETURNED, "7") for one in members]
     assert classes(backend.delete(deletes, lambda: True)) == dict.fromkeys(members)
     assert sent == [f"zones/z/instances/{name(1)}"]
@@ -504,8 +506,8 @@ def test_members_without_a_zone_are_named_in_a_call_of_their_own(
     zones = {name(1): "us-central1-a", name(2): "", name(3): "us-central1-b"}
     members = {one: Member(one, "", zone, "", "CREATING", None) for one, zone in zones.items()}
     sent: list[list[str]] = []
-    monkeypatch.setattr(backend, "_members", lambda _deadline: members)
-    monkeypatch.setattr(mig._Api, "delete", lambda _api, urls: sent.append(list(urls)) or {})
+    monkeypatch.setattr(migs, "_members", lambda _deadline: members)
+    monkeypatch.setattr(backend._Api, "delete", lambda _api, urls: sent.append(list(urls)) or {})
     outcomes = backend.delete([Delete(one, "m", DeleteReason.TIMED_OUT) for one in zones], lambda: True)
     assert classes(outcomes) == dict.fromkeys(zones)
     addressed = [f"zones/us-central1-{zone}/instances/{name(number)}" for number, zone in ((1, "a"), (3, "b"))]

@@ -14,20 +14,20 @@ import pytest
 import requests
 
 from provisioner.backends import BackendError
-from provisioner.backends.mig import MigBackend
-from provisioner.cli import run
-from provisioner.loop import FOR_PEOPLE
-from provisioner.notes import read_notes
-from provisioner.reload import Configuration
-from provisioner.service import Service
-from provisioner.settings import MigPool
-from provisioner.simulator.compute_settings import MigSpec, Switches, UnknownPlace, UnknownProject
+from provisioner.backends.mig.backend import MigBackend
+from provisioner.commands.cli import run
+from provisioner.commands.service import Service
+from provisioner.loop.loop import FOR_PEOPLE
+from provisioner.settings.reload import Configuration
+from provisioner.settings.tree import MigPool
+from provisioner.simulator.compute.settings import MigSpec, Switches, UnknownPlace, UnknownProject
 from provisioner.simulator.world import Fault
-from provisioner.store import StateDir
-from tests.compute_cloud import ComputeCloud
-from tests.mig_bench import OddServer
-from tests.sites import Site, template
-from tests.waiting import until
+from provisioner.state.directory import StateDir
+from provisioner.telemetry.notes import read_notes
+from tests.support.checks.mig_bench import OddServer
+from tests.support.clouds.compute_cloud import ComputeCloud
+from tests.support.clouds.sites import Site, template
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("switches")
 

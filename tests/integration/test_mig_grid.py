@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.simulator.compute_settings import Duplicate, Switches
+from provisioner.simulator.compute.settings import Duplicate, Switches
 from provisioner.simulator.world import Fault
-from tests.mig_grid import FIRST, SECOND, Grid, spot
+from tests.support.clouds.mig_grid import FIRST, SECOND, Grid, spot
 
 pytestmark = pytest.mark.usefixtures("switches")
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from provisioner.backends import BackendError, compute_reads
-from provisioner.backends.compute_project import Projects
-from provisioner.backends.compute_reads import ComputeTimes
-from provisioner.backends.mig import MigBackend
+from provisioner.backends import BackendError
+from provisioner.backends.mig import reads
+from provisioner.backends.mig.backend import MigBackend
+from provisioner.backends.mig.project import Projects
+from provisioner.backends.mig.reads import ComputeTimes
 from provisioner.model import (
     Create,
     Delete,
@@ -26,11 +27,10 @@ from provisioner.model import (
     Machine,
     Phase,
 )
-from provisioner.settings import Compute, MigPool
-from provisioner.simulator.compute_settings import MigSpec, Switches
+from provisioner.settings.tree import Compute, MigPool
+from provisioner.simulator.compute.settings import MigSpec, Switches
 from provisioner.simulator.world import Fault
-from tests.compute_cloud import ComputeCloud
-from tests.mig_bench import (
+from tests.support.checks.mig_bench import (
     PROJECT,
     REGIONAL,
     REQUEST,
@@ -45,7 +45,8 @@ from tests.mig_bench import (
     phases,
     pool,
 )
-from tests.waiting import until
+from tests.support.clouds.compute_cloud import ComputeCloud
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("switches")
 
@@ -192,7 +193,7 @@ def test_the_end_of_the_loop_leaves_pages_unread(monkeypatch: pytest.MonkeyPatch
     with Bench(REGIONAL) as bench:
         bench.create(*range(1, 31))
         bench.running(30)
-        monkeypatch.setattr(compute_reads, "PAGE", 1)
+        monkeypatch.setattr(reads, "PAGE", 1)
         bench.cloud.set_faults(Fault("hang", ".*instances.list", params={"seconds": 1.0}))
         before = bench.calls("instances")
         with ThreadPoolExecutor(1) as thread:
@@ -411,7 +412,7 @@ def test_a_list_that_lacks_members_that_run_fails_also_the_first_look(
     spec: MigSpec, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A restarted loop knows no members to miss; the group itself counts them."""
-    monkeypatch.setattr(compute_reads, "PAGE", page)
+    monkeypatch.setattr(reads, "PAGE", page)
     with Bench(spec) as bench:
         bench.create(1, 2, 3)
         before = bench.running(3)

@@ -14,12 +14,12 @@ import pytest
 import urllib3
 
 from provisioner.backends import BackendError
-from provisioner.backends.kube_api import KubeApi, KubeTimes
-from provisioner.backends.pod_cache import Listing, PodCache, PodCaches
-from provisioner.backends.pod_watch import PodWatch, list_pods
-from provisioner.backends.pods import Identity
+from provisioner.backends.gke.api import KubeApi, KubeTimes
+from provisioner.backends.gke.pod_cache import Listing, PodCache, PodCaches
+from provisioner.backends.gke.pod_watch import PodWatch, list_pods
+from provisioner.backends.gke.pods import Identity
 from provisioner.model import Create, ErrorClass
-from tests.waiting import until
+from tests.support.waiting import until
 
 IDENTITY = Identity("demo", "gke-main")
 NAME = "hf-abcdefghij-000001"

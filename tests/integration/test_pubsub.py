@@ -17,14 +17,14 @@ import pytest
 import requests
 from google.cloud import pubsub_v1
 
-from provisioner import events
-from provisioner.events import EventStream, Judged, Kind, Worth
-from provisioner.simulator.compute_settings import MigSpec
+from provisioner.backends.mig import events
+from provisioner.backends.mig.events import EventStream, Judged, Kind, Worth
+from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
-from provisioner.store import StateDir
-from tests.ports import free_ports
-from tests.sites import small_site, template
-from tests.waiting import until
+from provisioner.state.directory import StateDir
+from tests.support.clouds.sites import small_site, template
+from tests.support.ports import free_ports
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.pubsub
 

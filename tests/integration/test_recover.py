@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from provisioner.playground import Playground, PlaygroundError
-from provisioner.store import StateDir
+from provisioner.state.directory import StateDir
+from provisioner.tools.playground import Playground, PlaygroundError
 from tests.conformance.stage import Case, Grid, stage
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 def recover(grid: Playground, *arguments: str) -> tuple[int, dict[str, Any]]:

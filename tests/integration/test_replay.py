@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from provisioner.cli import run
-from provisioner.replay import LONGEST_WAIT, Outcome, Replay, TraceError, loop_lives, read_trace, run_script
+from provisioner.commands.cli import run
 from provisioner.simulator.server import Simulator
+from provisioner.tools.replay import LONGEST_WAIT, Outcome, Replay, TraceError, loop_lives, read_trace, run_script
 from tests.conformance.stage import Case, Grid, names, stage, wish
-from tests.hostfactory import SCRIPTS, HostFactory
+from tests.support.hostfactory.provider import SCRIPTS, HostFactory
 
 
 @pytest.fixture

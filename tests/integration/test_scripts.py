@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.store import Answer, Loss
-from tests.hostfactory import COMMANDS, ROOT, SCRIPTS, HostFactory
-from tests.schemas import check_output
+from provisioner.state.directory import Answer, Loss
+from tests.support.checks.schemas import check_output
+from tests.support.hostfactory.provider import COMMANDS, ROOT, SCRIPTS, HostFactory
 
 INPUTS: dict[str, object] = {
     "getAvailableTemplates": {},

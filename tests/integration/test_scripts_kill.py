@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import pytest
 
-from provisioner.locks import DataLock
-from provisioner.store import Answer, Loss
-from tests.hostfactory import HostFactory
+from provisioner.state.directory import Answer, Loss
+from provisioner.state.locks import DataLock
+from tests.support.hostfactory.provider import HostFactory
 
 STRACE = shutil.which("strace")
 CALLS = ("write", "pwrite64", "fsync", "fdatasync", "rename", "renameat", "renameat2", "flock", "utimensat", "unlink")

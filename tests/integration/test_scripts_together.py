@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.locks import DataLock
-from provisioner.store import LOCK_WAIT, Answer
-from tests.hostfactory import COMMANDS, ROOT, SCRIPTS, HostFactory
-from tests.schemas import check_output
-from tests.waiting import until
+from provisioner.state.directory import LOCK_WAIT, Answer
+from provisioner.state.locks import DataLock
+from tests.support.checks.schemas import check_output
+from tests.support.hostfactory.provider import COMMANDS, ROOT, SCRIPTS, HostFactory
+from tests.support.waiting import until
 
 CALLERS = 50
 LONGEST_CALL = LOCK_WAIT + 20
@@ -27,8 +27,8 @@ LONGEST_CALL = LOCK_WAIT + 20
 
 HOLDER = """
 import sys, time
-from provisioner.locks import DataLock
-from provisioner.store import StateDir
+from provisioner.state.locks import DataLock
+from provisioner.state.directory import StateDir
 with DataLock(StateDir(sys.argv[1]).intent.lock_path):
     print("held", flush=True)
     time.sleep(600)

@@ -14,9 +14,9 @@ import requests
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from provisioner.metrics import Metrics
 from provisioner.model import Limits, PoolLimits, TemplateLimits
-from provisioner.server import Health, ListenError, Server
+from provisioner.telemetry.metrics import Metrics
+from provisioner.telemetry.server import Health, ListenError, Server
 
 LIMITS = Limits(prefix="hf", pools={"pool": PoolLimits("pool")}, templates={"T": TemplateLimits("T", ("pool",))})
 Start = Callable[..., Server]

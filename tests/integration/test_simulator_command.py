@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from provisioner.cli import run
+from provisioner.commands.cli import run
 from provisioner.simulator.server import check_reach
-from tests.sites import small_site
+from tests.support.clouds.sites import small_site
 
 EVERYWHERE = "0.0.0.0"
 

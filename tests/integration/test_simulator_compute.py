@@ -18,10 +18,10 @@ from google.api_core.exceptions import Conflict, Forbidden, NotFound, ServiceUna
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
-from provisioner.simulator.compute_settings import Duplicate, MigSpec, Switches
+from provisioner.simulator.compute.settings import Duplicate, MigSpec, Switches
 from provisioner.simulator.world import Fault
-from tests.compute_cloud import QUICK, ComputeCloud
-from tests.waiting import until
+from tests.support.clouds.compute_cloud import QUICK, ComputeCloud
+from tests.support.waiting import until
 
 ZONE = "us-central1-a"
 REGION = "europe-west1"

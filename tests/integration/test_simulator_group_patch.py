@@ -12,13 +12,13 @@ import pytest
 import requests
 from google.cloud import compute_v1
 
-from provisioner.cli import run
-from provisioner.simulator.compute_settings import MigSpec
+from provisioner.commands.cli import run
+from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.world import Fault
-from tests.compute_cloud import ComputeCloud
 from tests.integration.test_mig_check import site
 from tests.integration.test_simulator_compute import client, running
-from tests.waiting import until
+from tests.support.clouds.compute_cloud import ComputeCloud
+from tests.support.waiting import until
 
 ZONAL = MigSpec(
     project="p",

@@ -14,12 +14,12 @@ import requests
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.hang_ups import forgive
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
-from tests.kube_cloud import QUICK, SPACE, manifest
-from tests.waiting import until
+from tests.support.clouds.kube_cloud import QUICK, SPACE, manifest
+from tests.support.waiting import until
 
 PODS = f"/api/v1/namespaces/{SPACE}/pods"
 GROUP = "/compute/v1/projects/p/zones/us-central1-a/instanceGroupManagers/g"

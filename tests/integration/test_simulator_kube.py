@@ -13,7 +13,7 @@ from kubernetes.client import ApiException
 
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
-from tests.kube_cloud import (
+from tests.support.clouds.kube_cloud import (
     PARTIAL,
     SPACE,
     TABLE,
@@ -25,7 +25,7 @@ from tests.kube_cloud import (
     run_pods,
     url,
 )
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,11 @@ import requests
 from google.api_core.exceptions import BadRequest, NotFound, PreconditionFailed
 from google.cloud import compute_v1
 
-from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.world import Fault
-from tests.compute_cloud import QUICK, ComputeCloud
 from tests.integration.test_simulator_compute import Api, client, library, running
-from tests.waiting import until
+from tests.support.clouds.compute_cloud import QUICK, ComputeCloud
+from tests.support.waiting import until
 
 ZONE, REGION = "us-central1-a", "europe-west1"
 ZONAL = MigSpec(project="p", zone=ZONE, name="g", labels={"team": "risk"}, autoscaler_mode="ON")

@@ -15,8 +15,8 @@ from google.api_core.exceptions import BadRequest, Forbidden, GoogleAPICallError
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
-from provisioner.simulator.compute_settings import MigSpec, Switches, UnknownPlace, UnknownProject
-from tests.compute_cloud import ComputeCloud
+from provisioner.simulator.compute.settings import MigSpec, Switches, UnknownPlace, UnknownProject
+from tests.support.clouds.compute_cloud import ComputeCloud
 
 ZONAL = MigSpec(project="p", zone="us-central1-a", name="g")
 REGIONAL = MigSpec(project="p", region="europe-west1", name="r")

@@ -15,10 +15,10 @@ import requests
 import urllib3
 from kubernetes import client
 
-from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Clockwork, Simulator
 from provisioner.simulator.world import World
-from tests.kube_cloud import (
+from tests.support.clouds.kube_cloud import (
     QUICK,
     SPACE,
     impose,
@@ -29,7 +29,7 @@ from tests.kube_cloud import (
     run_pods,
     url,
 )
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,10 @@ from google.api_core.client_options import ClientOptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
-from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.world import Fault
-from tests.compute_cloud import ComputeCloud
-from tests.waiting import until
+from tests.support.clouds.compute_cloud import ComputeCloud
+from tests.support.waiting import until
 
 ZONE = "us-central1-a"
 WHERE = {"project": "p", "zone": ZONE}

@@ -14,7 +14,7 @@ from kubernetes import watch
 
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
-from tests.kube_cloud import (
+from tests.support.clouds.kube_cloud import (
     SPACE,
     TABLE,
     impose,

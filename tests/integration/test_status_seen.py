@@ -16,7 +16,7 @@ import pytest
 import requests
 
 from tests.conformance.stage import Case, Grid, stage
-from tests.waiting import until
+from tests.support.waiting import until
 
 Shown = tuple[int, dict[str, Any]]
 BRAKE_LINE = "Brake latched"

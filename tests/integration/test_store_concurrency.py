@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from provisioner import storage, store
 from provisioner.model import Intent
-from provisioner.store import StateDir, StateError
+from provisioner.state import database, directory
+from provisioner.state.directory import StateDir, StateError
 
 KEPT = 20
 """Requests a writer leaves standing; older ones it trims, so that the file keeps its size."""
@@ -129,7 +129,7 @@ class NoLock:
 
 @pytest.mark.parametrize(
     ("module", "name", "broken"),
-    [(storage, "replace", truncate_in_place), (store, "DataLock", NoLock)],
+    [(database, "replace", truncate_in_place), (directory, "DataLock", NoLock)],
     ids=["truncating in place", "no lock"],
 )
 def test_a_broken_store_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module, name: str, broken) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from provisioner.model import Memory
-from provisioner.store import StateDir, StateError, StateMissing
+from provisioner.state.directory import StateDir, StateError, StateMissing
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace: not installed")
 
@@ -25,7 +25,7 @@ CALLS = ("flock", "pwrite64", "fchmod", "write", "fsync", "rename")
 
 WRITER = """
 import json, sys
-from provisioner.store import StateDir
+from provisioner.state.directory import StateDir
 state = StateDir(sys.argv[1])
 if sys.argv[2] == "memory":
     from provisioner.model import Memory

@@ -7,12 +7,12 @@ from dataclasses import asdict
 import pytest
 import requests
 
-from provisioner.simulator.compute_settings import Duplicate, Switches, UnknownPlace, UnknownProject
-from provisioner.simulator.groups import Groups
+from provisioner.simulator.compute.groups import Groups
+from provisioner.simulator.compute.settings import Duplicate, Switches, UnknownPlace, UnknownProject
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import World
-from tests.liar import GROUPS, lying_elsewhere
-from tests.switches import FLIPPED, PESSIMISTIC, assume
+from tests.support.checks.liar import GROUPS, lying_elsewhere
+from tests.support.checks.switches import FLIPPED, PESSIMISTIC, assume
 
 MASKED = "the header masks fields"
 

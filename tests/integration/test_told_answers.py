@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from provisioner.housekeeping import CANCELLED_MESSAGE
 from provisioner.model import BrakeReason
-from provisioner.status import RETURNED_EARLY
-from provisioner.told import Told
-from tests.in_process import Here, asking, entry
+from provisioner.planning.answers import RETURNED_EARLY
+from provisioner.planning.orphans import CANCELLED_MESSAGE
+from provisioner.state.terminal_answers import Told
+from tests.support.hostfactory.in_process import Here, asking, entry
 from tests.unit.test_reconcile import LIMITS, Bench, hf_calls
 
 

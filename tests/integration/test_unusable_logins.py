@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from provisioner.backends import BackendError
-from provisioner.backends.google_login import google_credentials
-from provisioner.backends.kube_login import connect
+from provisioner.backends.gke.login import connect
+from provisioner.backends.google_auth import google_credentials
 from provisioner.model import ErrorClass
-from provisioner.settings import GkePool
-from tests.sites import SPEC, Site, template
+from provisioner.settings.tree import GkePool
+from tests.support.clouds.sites import SPEC, Site, template
 
 NESTED = "[" * 5000
 

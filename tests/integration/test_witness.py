@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from provisioner.playground import Playground
-from provisioner.simulator.compute_methods import METHODS
-from tests import simulators
-from tests.liar import GROUPS, ask, lying_elsewhere, lying_here
-from tests.simulators import Notes
-from tests.waiting import until
+from provisioner.simulator.compute.methods import METHODS
+from provisioner.tools.playground import Playground
+from tests.support.checks.liar import GROUPS, ask, lying_elsewhere, lying_here
+from tests.support.clouds import simulators
+from tests.support.clouds.simulators import Notes
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 LIED = f"GET {GROUPS}/g is answered 200: instanceGroupManagers.get: "
@@ -66,7 +66,7 @@ def test_every_answer_of_the_demonstration_s_cloud_is_seen(notes: Notes) -> None
 
 LYING_TESTS = """
 import pytest
-from tests.liar import ask, lying_elsewhere, lying_here
+from tests.support.checks.liar import ask, lying_elsewhere, lying_here
 
 def test_here():
     with lying_here({"id": 42}) as compute:
@@ -112,6 +112,6 @@ def test_an_answer_that_is_wrong_fails_the_run(tmp_path: Path, workers: str) -> 
 def test_a_command_is_run_with_its_answers_checked(
     capfd: pytest.CaptureFixture[str], program: str, code: int, words: str
 ) -> None:
-    program = f"import sys; from tests.liar import ask, lying_elsewhere\n{program}"
+    program = f"import sys; from tests.support.checks.liar import ask, lying_elsewhere\n{program}"
     assert simulators.run([sys.executable, "-c", program]) == code
     assert words in capfd.readouterr().out

@@ -21,8 +21,8 @@ import yaml
 
 from tests.kube import kubelets
 from tests.kube.client import Client
-from tests.ports import free_ports
-from tests.waiting import until
+from tests.support.ports import free_ports
+from tests.support.waiting import until
 
 ADMIN = "admin"
 CONTROLLERS = ("kube-controller-manager", "kube-scheduler", "kwok")

@@ -14,9 +14,9 @@ from typing import Any, Self
 
 import yaml
 
-from provisioner.playground import HostFactory
+from provisioner.tools.playground import HostFactory
 from tests.kube.space import Space
-from tests.waiting import until
+from tests.support.waiting import until
 
 TEMPLATE = "GkePod"
 POOL = "gke-main"

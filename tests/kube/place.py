@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from provisioner.backends.gke import GkeBackend
-from provisioner.backends.kube_api import KubeTimes
+from provisioner.backends.gke.api import KubeTimes
+from provisioner.backends.gke.backend import GkeBackend
 from provisioner.model import ErrorClass
-from provisioner.settings import GkePool
+from provisioner.settings.tree import GkePool
 from tests.contract.places import Place
 from tests.kube.proxy import Proxy, Trouble
 from tests.kube.space import Space

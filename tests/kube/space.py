@@ -17,7 +17,7 @@ import yaml
 
 from tests.kube.client import Client, Document, Refused
 from tests.kube.cluster import kubeconfig
-from tests.waiting import until
+from tests.support.waiting import until
 
 RBAC = Path(__file__).parents[2] / "deploy" / "kustomize" / "base" / "rbac.yaml"
 ACCOUNT = "provisioner"

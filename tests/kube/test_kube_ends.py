@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from provisioner.model import Delete, DeleteReason, Phase, Verdict
-from provisioner.remains import delete_closed
-from provisioner.settings import STUCK_SECONDS
+from provisioner.planning.cleanup import delete_closed
+from provisioner.settings.tree import STUCK_SECONDS
 from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.kubeconfig import kubeconfig
+from provisioner.simulator.kubernetes.kubeconfig import kubeconfig
 from provisioner.simulator.server import Simulator
 from tests.contract.places import PREFIX, QUICK_PODS, REQUEST, always
 from tests.kube.grid import POD, Grid
@@ -22,8 +22,8 @@ from tests.kube.kubelets import LABEL, STUCK
 from tests.kube.place import KubePlace
 from tests.kube.proxy import Proxy
 from tests.kube.space import Space
+from tests.support.waiting import until
 from tests.unit import core
-from tests.waiting import until
 
 pytestmark = pytest.mark.kube
 

@@ -16,7 +16,7 @@ from tests.kube.grid import END_SECONDS, POD, POOL, TEMPLATE, Grid
 from tests.kube.kubelets import LABEL, STUCK
 from tests.kube.proxy import Proxy
 from tests.kube.space import Space
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.kube
 

@@ -17,14 +17,14 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from kubernetes.config import incluster_config
 
 from provisioner.backends import BackendError
-from provisioner.backends.gke import GkeBackend
+from provisioner.backends.gke.backend import GkeBackend
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass
-from provisioner.settings import GkePool
+from provisioner.settings.tree import GkePool
 from tests.kube.client import Client
 from tests.kube.cluster import kubeconfig
 from tests.kube.place import SPEC, TIMES
 from tests.kube.space import RBAC, Space
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.kube
 

@@ -20,7 +20,7 @@ from tests.kube.cluster import Cluster
 from tests.kube.place import KubePlace
 from tests.kube.proxy import Proxy
 from tests.kube.space import RBAC, Space
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.kube
 

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from provisioner.backends import BackendError
-from provisioner.backends.gke import GkeBackend
-from provisioner.backends.kube_api import KubeTimes
-from provisioner.backends.namespace import Namespaces
-from provisioner.backends.pods import Identity
+from provisioner.backends.gke.api import KubeTimes
+from provisioner.backends.gke.backend import GkeBackend
+from provisioner.backends.gke.namespace import Namespaces
+from provisioner.backends.gke.pods import Identity
 from provisioner.model import Create
 from provisioner.names import machine_name
-from provisioner.settings import GkePool
+from provisioner.settings.tree import GkePool
 from tests.contract.places import PREFIX, REQUEST
 from tests.kube.cluster import Cluster
 from tests.kube.place import SPEC, TIMES
 from tests.kube.proxy import Proxy, Trouble
 from tests.kube.space import Space
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.kube
 

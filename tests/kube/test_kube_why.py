@@ -22,7 +22,7 @@ from tests.kube.kubelets import LABEL, STUCK
 from tests.kube.place import KubePlace
 from tests.kube.proxy import Proxy
 from tests.kube.space import Space
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.kube, pytest.mark.usefixtures("cluster")]
 

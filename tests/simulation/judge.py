@@ -11,11 +11,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from provisioner.answers import Answer
-from provisioner.backends.pods import ID_LABEL, REQUEST_LABEL
-from provisioner.draft import TRANSITIONS
-from provisioner.durable import StateMissing
-from provisioner.housekeeping import CANCELLED_MESSAGE, FEW_ORPHANS, ORPHAN_SHARE
+from provisioner.backends.gke.pods import ID_LABEL, REQUEST_LABEL
+from provisioner.files.atomic import StateMissing
+from provisioner.hostfactory.answer import Answer
+from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
     Create,
     Delete,
@@ -29,9 +28,10 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.names import split_name
-from provisioner.reconcile import CycleReport
-from provisioner.simulator import pod_status
-from provisioner.status import RETURNED_EARLY
+from provisioner.planning.answers import RETURNED_EARLY
+from provisioner.planning.draft import TRANSITIONS
+from provisioner.planning.orphans import CANCELLED_MESSAGE, FEW_ORPHANS, ORPHAN_SHARE
+from provisioner.simulator.kubernetes import pod_status
 
 if TYPE_CHECKING:
     from tests.simulation.story import Story, Wanted

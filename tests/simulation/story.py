@@ -19,12 +19,13 @@ from unittest.mock import patch
 from hf_scripts import commands
 from hf_scripts.commands import Call
 from hf_scripts.documents import Document
-from hf_scripts.places import Places
-from provisioner import recovery, store
-from provisioner.acting import Batch, Results, carry_out
-from provisioner.answers import Answer
 from provisioner.backends import BackendError, MayStart
-from provisioner.durable import StateMissing, StateStale, StateUnreadable, StateUnwritable
+from provisioner.files.atomic import StateMissing, StateStale, StateUnreadable, StateUnwritable
+from provisioner.hostfactory.answer import Answer
+from provisioner.hostfactory.environment import Places
+from provisioner.loop.actors import Batch, Results, carry_out
+from provisioner.loop.cycle import CycleReport, Reconciler, SupersededError
+from provisioner.loop.early_notices import Notices
 from provisioner.model import (
     Create,
     Delete,
@@ -40,16 +41,15 @@ from provisioner.model import (
     TemplateLimits,
     Unobserved,
 )
-from provisioner.notices import Notices
-from provisioner.reconcile import CycleReport, Reconciler, SupersededError
-from provisioner.simulator.compute_settings import MigSpec, Timings
+from provisioner.simulator.compute.groups import Groups
+from provisioner.simulator.compute.settings import MigSpec, Timings
 from provisioner.simulator.direct import Direct, DirectGke, DirectMig, Line
-from provisioner.simulator.groups import Groups
-from provisioner.simulator.kube_errors import ApiError
-from provisioner.simulator.pods import Cluster
+from provisioner.simulator.kubernetes.errors import ApiError
+from provisioner.simulator.kubernetes.pods import Cluster
 from provisioner.simulator.world import World
-from provisioner.store import Additions, StateDir
-from provisioner.told import Told
+from provisioner.state import directory, recovery
+from provisioner.state.directory import Additions, StateDir
+from provisioner.state.terminal_answers import Told
 from tests.simulation.judge import Judge, TrueMachine, machines_of
 
 PROVISIONER = "demo"
@@ -301,7 +301,7 @@ class Story:
         self.due = 0.0
         self.copies: dict[str, bytes] = {}
         """Backups of state files, by kind."""
-        self._no_pauses = patch.object(store, "pauses", list)
+        self._no_pauses = patch.object(directory, "pauses", list)
         self._no_pauses.start()
         self.life = self._live()
 
@@ -381,7 +381,7 @@ class Story:
             assert self._marks() == before, "a superseded loop wrote"
 
     def _marks(self) -> list[object]:
-        return [store.signature() for store in (self.hf.intent, self.hf.memory, self.hf.status)]
+        return [directory.signature() for store in (self.hf.intent, self.hf.memory, self.hf.status)]
 
     def cycle(self, *, blind: Collection[str] = (), late: Collection[str] = ()) -> None:
         """One cycle. ``blind`` pools cannot be seen, of ``late`` ones only an old snapshot is at hand."""
@@ -641,7 +641,7 @@ class Story:
     def _additions(self) -> Iterator[Additions]:
         """One script's write; ids count up, so that a story can be told again."""
         with (
-            patch.object(store, "new_id", lambda: f"r{next(self._numbers):09d}"),
+            patch.object(directory, "new_id", lambda: f"r{next(self._numbers):09d}"),
             self.hf.intent.additions(create_for=PROVISIONER) as intent,
         ):
             yield intent

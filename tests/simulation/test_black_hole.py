@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.acting import InlineActors
-from provisioner.durable import StateMissing
+from provisioner.files.atomic import StateMissing
+from provisioner.loop.actors import InlineActors
+from provisioner.loop.cycle import CycleReport, Reconciler
 from provisioner.model import Create, ErrorClass, Failure, Limits, PoolLimits, Pressure, TemplateLimits
-from provisioner.reconcile import CycleReport, Reconciler
 from provisioner.simulator.direct import DirectGke
-from provisioner.simulator.kube_store import Stored
-from provisioner.simulator.pods import Cluster
+from provisioner.simulator.kubernetes.pods import Cluster
+from provisioner.simulator.kubernetes.store import Stored
 from provisioner.simulator.world import Fault, World
-from provisioner.store import StateDir
-from tests.virtual_site import SPEC, VirtualSite, limits_of, succeeded
+from provisioner.state.directory import StateDir
+from tests.support.clouds.virtual_site import SPEC, VirtualSite, limits_of, succeeded
 
 WANTED = 200
 CALLS = 30.0

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
-from provisioner import demand, housekeeping, plan, reconcile, reflect, returns, status
-from provisioner.draft import Draft
+from provisioner.loop import cycle
+from provisioner.loop.cycle import Reconciler
 from provisioner.model import (
     Contact,
     Delete,
@@ -32,7 +32,8 @@ from provisioner.model import (
     Unobserved,
     Verdict,
 )
-from provisioner.reconcile import Reconciler
+from provisioner.planning import answers, observation, orphans, plan, returns, scheduling
+from provisioner.planning.draft import Draft
 from tests.simulation.story import VirtualClock
 from tests.simulation.test_disasters import Disasters
 from tests.simulation.test_laws import Laws, Telling
@@ -88,7 +89,7 @@ def memory_is_recorded_a_cycle_late() -> Break:
 
 
 def a_failed_look_is_an_empty_pool() -> Break:
-    make_plan = reconcile.make_plan
+    make_plan = cycle.make_plan
 
     def credulous(world: plan.World, *rest: Any) -> Plan:
         looks = {
@@ -97,7 +98,7 @@ def a_failed_look_is_an_empty_pool() -> Break:
         }
         return make_plan(replace(world, looks=looks), *rest)
 
-    return patch.object(reconcile, "make_plan", credulous)
+    return patch.object(cycle, "make_plan", credulous)
 
 
 def an_old_look_is_as_good_as_a_new_one() -> Break:
@@ -122,13 +123,13 @@ def the_brake_never_latches() -> Break:
 
 
 def orphans_get_no_grace() -> Break:
-    delete_orphan = housekeeping._delete_orphan
+    delete_orphan = orphans._delete_orphan
 
     def hasty(draft: Draft, *rest: Any) -> None:
         draft.limits = replace(draft.limits, orphan_grace=0.0)
         delete_orphan(draft, *rest)
 
-    return patch.object(housekeeping, "_delete_orphan", hasty)
+    return patch.object(orphans, "_delete_orphan", hasty)
 
 
 def nothing_has_a_deadline() -> Break:
@@ -140,18 +141,18 @@ def nothing_is_planned_because_it_falls_due() -> Break:
 
 
 def a_lost_machine_leaves_its_terminal_answer() -> Break:
-    return patch.object(status, "SUCCEEDED_ONCE", frozenset({Verdict.SUCCEEDED, Verdict.RETURNED}))
+    return patch.object(answers, "SUCCEEDED_ONCE", frozenset({Verdict.SUCCEEDED, Verdict.RETURNED}))
 
 
 def a_terminal_request_is_opened_again() -> Break:
-    end = reflect._end
+    end = observation._end
 
     def reopening(draft: Draft, record: RequestRecord, slot: Slot, *rest: Any, **more: Any) -> None:
         end(draft, record, slot, *rest, **more)
         if slot.verdict is Verdict.SUCCEEDED:
             draft.update(record.id, ended=None, ended_at=None)
 
-    return patch.object(reflect, "_end", reopening)
+    return patch.object(observation, "_end", reopening)
 
 
 def the_epoch_is_ignored() -> Break:
@@ -168,9 +169,9 @@ def time_is_the_wall_clock() -> Break:
 
 
 def only_wanted_machines_count_against_a_cap() -> Break:
-    begin = demand.Places.__init__
+    begin = scheduling.Places.__init__
 
-    def blind(self: demand.Places, draft: Draft, busy: Collection[str]) -> None:
+    def blind(self: scheduling.Places, draft: Draft, busy: Collection[str]) -> None:
         begin(self, draft, frozenset(busy))
         wanted = [
             (slot, (slot.pool, record.template))
@@ -181,7 +182,7 @@ def only_wanted_machines_count_against_a_cap() -> Break:
         self.occupied = Counter(key for _, key in wanted)
         self.starting = Counter(key for slot, key in wanted if slot.ran is None)
 
-    return patch.object(demand.Places, "__init__", blind)
+    return patch.object(scheduling.Places, "__init__", blind)
 
 
 def one_look_proves_an_absence() -> Break:
@@ -203,7 +204,7 @@ def a_returned_machine_stays_in_a_running_answer() -> Break:
 
 
 def a_request_is_cancelled_unannounced() -> Break:
-    cancel_unpolled = housekeeping.cancel_unpolled
+    cancel_unpolled = orphans.cancel_unpolled
 
     def abrupt(draft: Draft, contact: Any) -> None:
         cancel_unpolled(draft, contact)
@@ -223,7 +224,7 @@ def a_failed_machine_is_not_replaced_but_the_request_completes() -> Break:
 
 
 def a_memory_made_again_counts_slots_from_the_beginning() -> Break:
-    rebuild = reconcile.rebuild
+    rebuild = cycle.rebuild
 
     def forgetful(*arguments: Any) -> Memory:
         memory = rebuild(*arguments)
@@ -232,11 +233,11 @@ def a_memory_made_again_counts_slots_from_the_beginning() -> Break:
         }
         return replace(memory, requests=records)
 
-    return patch.object(reconcile, "rebuild", forgetful)
+    return patch.object(cycle, "rebuild", forgetful)
 
 
 def what_hf_lists_may_be_an_orphan() -> Break:
-    find_orphans = housekeeping.find_orphans
+    find_orphans = orphans.find_orphans
 
     def deaf(draft: Draft, contact: Contact, busy: Collection[str]) -> None:
         find_orphans(draft, replace(contact, listed={}), frozenset(busy))

@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from provisioner.simulator.compute_settings import Switches
+from provisioner.simulator.compute.settings import Switches
 from tests.simulation.test_laws import STORIES, Laws, tell_some
-from tests.switches import FLIPS
+from tests.support.checks.switches import FLIPS
 
 pytestmark = pytest.mark.timeout(900)
 

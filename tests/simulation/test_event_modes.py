@@ -14,12 +14,12 @@ from itertools import cycle
 
 import pytest
 
-from provisioner.events import Hint, Sieve, Worth
+from provisioner.backends.mig.events import Hint, Sieve, Worth
 from provisioner.model import LossCause, Notice, PoolLimits, TemplateLimits
-from provisioner.simulator.compute_settings import Switches, Timings
+from provisioner.simulator.compute.settings import Switches, Timings
 from provisioner.simulator.world import Fault
 from tests.simulation.story import LIMITS, PREFIX, SPEC, Story
-from tests.switches import FLIPPED
+from tests.support.checks.switches import FLIPPED
 
 EXACT = Timings(
     operation=(0.0, 0.0),

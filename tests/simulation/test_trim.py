@@ -30,9 +30,9 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.names import RETURN_ID_PREFIX, machine_name
-from provisioner.plan import make_trim
-from provisioner.status import Rendered, render
-from provisioner.store import StateDir, new_id
+from provisioner.planning.answers import Rendered, render
+from provisioner.planning.plan import make_trim
+from provisioner.state.directory import StateDir, new_id
 from tests.simulation.story import LIMITS, Story, crash, disk_is_full
 
 RETENTION = LIMITS.retention

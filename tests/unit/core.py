@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from provisioner.demand import Places
-from provisioner.draft import OWNED, Draft
 from provisioner.model import (
     Contact,
     DeleteReason,
@@ -32,7 +30,9 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.names import machine_name
-from provisioner.plan import World, make_plan
+from provisioner.planning.draft import OWNED, Draft
+from provisioner.planning.plan import World, make_plan
+from provisioner.planning.scheduling import Places
 
 NOW = 10_000.0
 """Loop time of a test's plan."""

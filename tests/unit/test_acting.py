@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from provisioner.acting import Batch, InlineActors, Results, ThreadedActors, batches, carry_out
+from provisioner.loop.actors import Batch, InlineActors, Results, ThreadedActors, batches, carry_out
 from provisioner.model import Action, Create, Delete, DeleteReason, ErrorClass, Failure, Outcome
-from tests.waiting import until
+from tests.support.waiting import until
 
 FAILED = Failure(ErrorClass.OTHER, "no")
 

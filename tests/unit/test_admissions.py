@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from provisioner.backends import admissions
-from provisioner.backends.admissions import Admissions
+from provisioner.backends.mig import admissions
+from provisioner.backends.mig.admissions import Admissions
 from provisioner.model import ErrorClass, Failure, Machine, Phase
-from tests.waiting import until
+from tests.support.waiting import until
 
 RUNNING = {"name": "op", "status": "RUNNING"}
 DONE = {"name": "op", "status": "DONE"}

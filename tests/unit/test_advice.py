@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import config, templates
-from provisioner.advice import advice, quantity
-from tests.sites import small_site, template
+from provisioner.hostfactory import templates
+from provisioner.settings import loader
+from provisioner.settings.advice import advice, quantity
+from tests.support.clouds.sites import small_site, template
 
 
 def advised(directory: Path, spec: str = "", **attributes: object) -> list[str]:
@@ -20,7 +21,7 @@ def advised(directory: Path, spec: str = "", **attributes: object) -> list[str]:
     )
     site.templates = [template("Mixed", pools=["gke-main", "mig-a"], attributes={"type": "X86_64"} | attributes)]
     site.write()
-    settings = config.load(site.path, site.environment)
+    settings = loader.load(site.path, site.environment)
     return advice(settings, templates.load(directory, site.environment).templates)
 
 

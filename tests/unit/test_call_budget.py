@@ -8,9 +8,9 @@ import time
 import pytest
 
 from provisioner.backends import BackendError
-from provisioner.backends.call_budget import CallBudget
+from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.model import ErrorClass
-from tests.waiting import until
+from tests.support.waiting import until
 
 SOON, NEVER = 0.1, 1000.0
 

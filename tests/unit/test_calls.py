@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from provisioner.backends import BackendError
-from provisioner.backends.calls import Call, run_calls
-from provisioner.backends.flow import FIRST, MOST, SharedFlow
+from provisioner.backends.batch import Call, run_calls
+from provisioner.backends.concurrency import FIRST, MOST, SharedFlow
 from provisioner.model import STOPPING_ERRORS, Create, Delete, DeleteReason, ErrorClass, Failure, Outcome
 
 QUOTA = Failure(ErrorClass.QUOTA, "exceeded quota: pods")

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from provisioner import __version__
-from provisioner.cli import run
+from provisioner.commands.cli import run
 from provisioner.model import Memory, RequestRecord, RequestStatus
-from provisioner.store import StateDir
-from tests.sites import example_site
+from provisioner.state.directory import StateDir
+from tests.support.clouds.sites import example_site
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import requests.exceptions as request_errors
 import urllib3.exceptions as connection_errors
 from google.protobuf.json_format import ParseError
 
-from provisioner.backends.compute_errors import (
+from provisioner.backends.mig.errors import (
     CALL_ERRORS,
     TEXT_LIMIT,
     AlreadyExists,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from provisioner import config
 from provisioner.model import PoolLimits
-from tests.sites import Site, small_site, template
+from provisioner.settings import loader
+from tests.support.clouds.sites import Site, small_site, template
 
 EXAMPLES = Path(__file__).parents[2] / "config" / "demoinst"
 
@@ -21,7 +21,7 @@ def site(tmp_path: Path) -> Site:
 
 
 def test_the_example_is_right_and_says_what_the_plan_needs() -> None:
-    found = config.load(EXAMPLES / "provisioner.yaml", {"HF_PROVIDER_NAME": "demoinst"}).limits()
+    found = loader.load(EXAMPLES / "provisioner.yaml", {"HF_PROVIDER_NAME": "demoinst"}).limits()
 
     assert list(found.pools) == ["gke-main", "gke-spare", "mig-a", "mig-b"]
     assert found.prefix == "hf"
@@ -154,20 +154,20 @@ def test_an_empty_file_takes_every_default_and_googles_fields(site: Site) -> Non
 
     assert (found.id, found.name_prefix) == ("t", "sym")
     assert found.pools == {
-        "Pod": config.GkePool(
+        "Pod": loader.GkePool(
             name="Pod",
             namespace="their-pods",
             pod_spec=site.directory / "spec.yaml",
             kubeconfig=site.directory / "kubeconfig",
         ),
-        "Vm": config.MigPool(
+        "Vm": loader.MigPool(
             name="Vm",
             project="their-project",
             zone="us-central1-a",
             group="group",
             credentials=site.directory / "key.json",
         ),
-        "Vms": config.MigPool(
+        "Vms": loader.MigPool(
             name="Vms",
             project="their-project",
             region="us-central1",
@@ -247,7 +247,7 @@ def test_a_section_without_content_takes_its_defaults(site: Site) -> None:
 
     found = site.load()
 
-    assert (found.loop, found.backoff, found.events) == (config.Loop(), config.Backoff(), None)
+    assert (found.loop, found.backoff, found.events) == (loader.Loop(), loader.Backoff(), None)
 
 
 def test_a_lower_limit_may_be_the_upper_one(site: Site) -> None:

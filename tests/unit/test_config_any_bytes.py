@@ -16,11 +16,12 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from provisioner import cli, config
-from provisioner.advice import advice
+from provisioner.commands import cli
+from provisioner.files.yaml_text import DEEPEST, LARGEST, MOST_VALUES, parse
+from provisioner.settings import loader
+from provisioner.settings.advice import advice
 from provisioner.simulator.cloud import Conditions
-from provisioner.yaml_text import DEEPEST, LARGEST, MOST_VALUES, parse
-from tests.sites import SPEC, Site, small_site
+from tests.support.clouds.sites import SPEC, Site, small_site
 
 FUZZ = settings(
     max_examples=150,
@@ -89,15 +90,15 @@ def site(tmp_path: Path) -> Site:
 def complaint(site: Site) -> str:
     """What is said of the configuration; empty where it can be used."""
     try:
-        found = config.load(site.path, {})
-        advice(found, config.templates.load(site.directory, {}).templates)
-    except config.ConfigError as error:
+        found = loader.load(site.path, {})
+        advice(found, loader.templates.load(site.directory, {}).templates)
+    except loader.ConfigError as error:
         problems = error.problems
     else:
         return ""
     assert problems
     assert all(problem.file for problem in problems)
-    return str(config.ConfigError(problems))
+    return str(loader.ConfigError(problems))
 
 
 @pytest.mark.parametrize("content", BYTES.values(), ids=BYTES.keys())
@@ -145,7 +146,7 @@ def test_a_pod_spec_that_goes_while_it_is_checked_is_named(
 ) -> None:
     load = cli.load
 
-    def lost(*arguments: Any) -> config.Settings:
+    def lost(*arguments: Any) -> loader.Settings:
         found = load(*arguments)
         (site.directory / "spec.yaml").unlink()
         return found
@@ -160,7 +161,7 @@ def test_templates_that_go_while_they_are_checked_are_named(
 ) -> None:
     load = cli.load
 
-    def lost(*arguments: Any) -> config.Settings:
+    def lost(*arguments: Any) -> loader.Settings:
         found = load(*arguments)
         (site.directory / "tprov_templates.json").unlink()
         return found

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from provisioner import config
-from provisioner.yaml_text import TOO_DEEP
-from tests.sites import SPEC, Site, small_site, template
+from provisioner.files.yaml_text import TOO_DEEP
+from provisioner.settings import loader
+from tests.support.clouds.sites import SPEC, Site, small_site, template
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ def test_every_mistake_is_said_at_once_in_the_promised_form(site: Site) -> None:
     site.templates.append(template("Pod", pools=["gke-man"]))
     site.write()
 
-    with pytest.raises(config.ConfigError) as caught:
-        config.load(site.path, {})
+    with pytest.raises(loader.ConfigError) as caught:
+        loader.load(site.path, {})
 
     assert str(caught.value) == (
         f"{site.path}: 2 problems\n"
@@ -41,7 +41,7 @@ GKE = "pools.gke-main"
 MIG = "pools.mig-a"
 NAME = "1 to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit"
 PREFIX = "a lower-case letter, then letters, digits or '-', not ending in '-', at most 45 in all"
-NO_PLACE = "templates.T.pools: " + config.NO_PLACE
+NO_PLACE = "templates.T.pools: " + loader.NO_PLACE
 PLACE = "lower-case letters, digits and '-', beginning with a letter"
 
 WRONG_SETTINGS = {
@@ -443,16 +443,16 @@ def test_a_file_that_is_not_there_is_not_an_empty_one(site: Site) -> None:
     site.write()
     site.path.unlink()
 
-    with pytest.raises(config.ConfigError, match="1 problem\n  no such file; make it and name the pools"):
-        config.load(site.path, {})
+    with pytest.raises(loader.ConfigError, match="1 problem\n  no such file; make it and name the pools"):
+        loader.load(site.path, {})
 
 
 def test_a_templates_file_that_cannot_be_read_is_said_beside_the_settings(site: Site) -> None:
     site.write("a: [")
     (site.directory / "tprov_templates.json").write_text("{")
 
-    with pytest.raises(config.ConfigError) as caught:
-        config.load(site.path, {})
+    with pytest.raises(loader.ConfigError) as caught:
+        loader.load(site.path, {})
 
     assert [Path(problem.file).name for problem in caught.value.problems] == [
         "provisioner.yaml",
@@ -462,12 +462,12 @@ def test_a_templates_file_that_cannot_be_read_is_said_beside_the_settings(site: 
 
 def sections() -> list[tuple[str, str, Any]]:
     models = (
-        config.Settings,
-        config.Loop,
-        config.Backoff,
-        config.Events,
-        config.GkePool,
-        config.MigPool,
+        loader.Settings,
+        loader.Loop,
+        loader.Backoff,
+        loader.Events,
+        loader.GkePool,
+        loader.MigPool,
     )
     return [(model.__name__, name, info) for model in models for name, info in model.model_fields.items()]
 

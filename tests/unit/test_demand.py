@@ -8,8 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner.demand import HF_MAXIMUM, SLOW, ask, missing
-from provisioner.draft import Draft
 from provisioner.model import (
     Create,
     DeferReason,
@@ -27,6 +25,8 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.names import NO_TEMPLATE
+from provisioner.planning.draft import Draft
+from provisioner.planning.scheduling import HF_MAXIMUM, SLOW, ask, missing
 from tests.unit.core import (
     BEFORE,
     BROKEN,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.discovery_schema import discovery, problems_of_call
+from tests.support.checks.discovery_schema import discovery, problems_of_call
 
 PATH = "projects/p/zones/z/instances/vm"
 

@@ -25,7 +25,7 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
-from provisioner.reflect import reflect
+from provisioner.planning.observation import reflect
 from tests.unit.core import (
     BEFORE,
     BROKEN,

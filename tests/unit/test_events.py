@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from provisioner import events, listening
-from provisioner.events import EventStream, Judged, Kind, MalformedError, Sieve, Worth, parse
-from provisioner.listening import message_document, message_text
-from provisioner.metrics import WORTHS
-from provisioner.settings import Events
+from provisioner.backends.mig import events
+from provisioner.backends.mig.events import EventStream, Judged, Kind, MalformedError, Sieve, Worth, parse
+from provisioner.commands import events as command
+from provisioner.commands.events import message_document, message_text
+from provisioner.settings.tree import Events
+from provisioner.telemetry.metrics import WORTHS
 
 NAME = "hf-abcde01234-000007"
 
@@ -327,11 +328,11 @@ def test_listening_ends_when_nobody_reads_what_is_printed(monkeypatch: pytest.Mo
     def closed(*_: object, **__: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr(listening, "EventStream", Stream)
-    monkeypatch.setattr(listening, "print", closed, raising=False)
-    monkeypatch.setattr(listening.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(command, "EventStream", Stream)
+    monkeypatch.setattr(command, "print", closed, raising=False)
+    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
     with pytest.raises(BrokenPipeError):
-        listening.listen(Events(project="p", subscription="s"), "hf", 5.0, as_json=False)
+        command.listen(Events(project="p", subscription="s"), "hf", 5.0, as_json=False)
 
 
 def test_a_stream_that_breaks_is_opened_again_after_pauses_that_grow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,14 +11,14 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from hf_scripts.installation import HERE
-from provisioner.cli import run
-from provisioner.durable import StateDenied, StateError, StateMissing, StateUnwritable
-from provisioner.marks import Seen
+from provisioner.commands.cli import run
+from provisioner.files.atomic import StateDenied, StateError, StateMissing, StateUnwritable
 from provisioner.model import Memory
-from provisioner.problems import ConfigError
-from provisioner.store import StateDir
-from tests.in_process import Here, asking
-from tests.sites import small_site
+from provisioner.settings.problems import ConfigError
+from provisioner.state.directory import StateDir
+from provisioner.state.hf_signals import Seen
+from tests.support.clouds.sites import small_site
+from tests.support.hostfactory.in_process import Here, asking
 
 USER = 65501
 """Of nobody."""
@@ -85,9 +85,9 @@ def test_a_missing_configuration_is_told_what_belongs_in_it(tmp_path: Path) -> N
 
 
 def site_load(path: Path) -> object:
-    from provisioner import config
+    from provisioner.settings import loader
 
-    return config.load(path, {})
+    return loader.load(path, {})
 
 
 @pytest.mark.parametrize("option", ["--help", "-h"])
@@ -178,7 +178,7 @@ def test_a_directory_that_may_not_be_searched_is_the_one_that_is_named(open_stat
 
 @only_root
 def test_a_memory_that_may_not_be_read_is_not_moved_aside(open_state: StateDir) -> None:
-    from provisioner.recovery import read_files
+    from provisioner.state.recovery import read_files
 
     open_state.intent.create("demo")
     open_state.memory.write(Memory("demo"))

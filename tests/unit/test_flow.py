@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.backends.flow import FIRST, LEAST, MOST, QUICK_SECONDS, SLOW_TIMES, USUAL_WAIT, Flow, SharedFlow
+from provisioner.backends.concurrency import FIRST, LEAST, MOST, QUICK_SECONDS, SLOW_TIMES, USUAL_WAIT, Flow, SharedFlow
 
 NOW = 1000.0
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from provisioner.backends import Finding, Severity
-from provisioner.backends.group_check import (
+from provisioner.backends.mig.checks import (
     autoscaler_findings,
     covers,
     group_findings,
@@ -15,7 +15,7 @@ from provisioner.backends.group_check import (
     name_findings,
     template_findings,
 )
-from provisioner.settings import MigPool
+from provisioner.settings.tree import MigPool
 
 ZONAL = MigPool(name="mig-a", project="p", zone="us-central1-a", group="g")
 REGIONAL = MigPool(name="mig-r", project="p", region="us-central1", group="g")

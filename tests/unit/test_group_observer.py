@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from provisioner.backends import group_observer
-from provisioner.backends.mig import MigBackend
+from provisioner.backends.mig import observer
+from provisioner.backends.mig.backend import MigBackend
 from provisioner.model import Phase, Snapshot
-from provisioner.simulator.compute_settings import MigSpec
+from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.world import Fault
-from tests.mig_bench import creates, name, pool
-from tests.mig_cloud import SPEC, Cloud
-from tests.virtual_compute import ENDPOINT, VirtualWire
+from tests.support.checks.mig_bench import creates, name, pool
+from tests.support.clouds.mig_cloud import SPEC, Cloud
+from tests.support.clouds.virtual_compute import ENDPOINT, VirtualWire
 
 ONE, TWO = name(1), name(2)
 
@@ -80,7 +80,7 @@ def test_what_the_shared_lists_do_not_show_is_noticed_all_the_same_in_time(
     watch.settle()
     watch.cloud.mig.resize(2)
     watch.settle()
-    monkeypatch.setattr(group_observer, "MEMBERS_SECONDS", 0.0)
+    monkeypatch.setattr(observer, "MEMBERS_SECONDS", 0.0)
     assert list(watch.look().machines) == [TWO]
 
 

@@ -7,16 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner.draft import Draft
-from provisioner.housekeeping import (
-    CANCELLED_MESSAGE,
-    adopt,
-    cancel_unpolled,
-    find_orphans,
-    find_unlisted,
-    note_told,
-    trim,
-)
 from provisioner.model import (
     Brake,
     BrakeReason,
@@ -32,8 +22,18 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
-from provisioner.reflect import reflect
-from provisioner.returns import DELETE_AGAIN
+from provisioner.planning.draft import Draft
+from provisioner.planning.observation import reflect
+from provisioner.planning.orphans import (
+    CANCELLED_MESSAGE,
+    adopt,
+    cancel_unpolled,
+    find_orphans,
+    find_unlisted,
+    note_told,
+    trim,
+)
+from provisioner.planning.returns import DELETE_AGAIN
 from tests.unit.core import (
     BEFORE,
     NOW,

@@ -1,4 +1,4 @@
-"""Imports point one way, and each library has one importer."""
+"""Each library has its importers. In which direction our own modules import each other: the contracts of setup.cfg."""
 
 from __future__ import annotations
 
@@ -17,57 +17,25 @@ MODULES = {
     for path in (ROOT / package).rglob("*.py")
 }
 
-STORE_MODULES = (
-    "store",
-    "storage",
-    "durable",
-    "locks",
-    "wishes",
-    "marks",
-    "told",
-    "published",
-    "journal",
-    "records",
-    "users",
-)
-WORDS = {"provisioner.model", "provisioner.names"}
-STORE = {f"provisioner.{name}" for name in STORE_MODULES}
-PURE = {
-    f"provisioner.{name}"
-    for name in (
-        *("plan", "draft", "notices", "reflect", "demand", "returns", "remains", "housekeeping", "claims", "remember"),
-        *("moves", "early_loss", "pressure", "status", "rebuild", "release", "model", "names", "answers"),
-    )
-}
-CYCLE = {f"provisioner.{name}" for name in ("reconcile", "contacts", "acting", "loop")}
-BACKENDS = {name for name in MODULES if name.startswith("provisioner.backends")}
-SETTINGS = {f"provisioner.{name}" for name in ("settings", "config", "templates", "problems", "yaml_text")}
-CORE = STORE | PURE | CYCLE | BACKENDS
-SIMULATOR = {name for name in MODULES if name.startswith("provisioner.simulator")}
-TOP = {
-    f"provisioner.{name}"
-    for name in ("cli", "server", "metrics", "reporting", "notes", "overview", "service", "demo", "playground")
-}
 
-
-def imported(module: str, *, lazy: bool = True) -> set[str]:
+def imported(module: str) -> set[str]:
     """What a module imports: every dotted name, modules of ours resolved. Type-checking blocks do not count."""
     tree = ast.parse(MODULES[module].read_text())
     return {
         name if name in MODULES or not name.startswith(("provisioner.", "hf_scripts.")) else name.rpartition(".")[0]
-        for node in _imports(tree, lazy)
+        for node in _imports(tree)
         for name in _names(node)
     }
 
 
-def _imports(tree: ast.AST, lazy: bool) -> Iterator[ast.Import | ast.ImportFrom]:
+def _imports(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             continue
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield node
-        elif lazy or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield from _imports(node, lazy)
+        else:
+            yield from _imports(node)
 
 
 def _names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
@@ -78,55 +46,17 @@ def _names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def ours(module: str) -> set[str]:
-    return imported(module) & set(MODULES) - {module, "provisioner"}
-
-
-@pytest.mark.parametrize(
-    ("modules", "allowed"),
-    [
-        pytest.param(PURE, PURE, id="what is pure imports only what is pure"),
-        pytest.param(STORE, STORE | WORDS | {"provisioner.answers"}, id="the store imports the model"),
-        pytest.param(
-            BACKENDS,
-            BACKENDS
-            | WORDS
-            | {"provisioner.settings", "provisioner.problems", "provisioner.yaml_text", "provisioner.interrupts"},
-            id="backends import model and settings, and say what is wrong with a pod spec as of settings",
-        ),
-        pytest.param(CYCLE, CORE, id="the cycle imports store, pure modules, backends"),
-        pytest.param(
-            {name for name in MODULES if name.startswith("hf_scripts")},
-            STORE
-            | WORDS
-            | {"provisioner.templates", "provisioner.answers"}
-            | {name for name in MODULES if name.startswith("hf_scripts")},
-            id="the scripts import store, templates and model",
-        ),
-        pytest.param(
-            SIMULATOR,
-            SIMULATOR | SETTINGS | BACKENDS | WORDS | {"provisioner.interrupts"},
-            id="the simulator imports backends (its virtual-time face is one), nothing of the loop",
-        ),
-    ],
-)
-def test_imports_point_one_way(modules: set[str], allowed: set[str]) -> None:
-    wrong = {module: sorted(ours(module) - allowed) for module in sorted(modules) if ours(module) - allowed}
-    assert wrong == {}
-
-
-def test_the_core_knows_neither_command_line_nor_metrics_nor_simulator() -> None:
-    assert {module: found for module in CORE if (found := ours(module) & (TOP | SIMULATOR))} == {}
-
-
 @pytest.mark.parametrize(
     ("library", "importers"),
     [
-        ("tinydb", {"provisioner.storage"}),
-        ("kubernetes", {"provisioner.backends.kube_login"}),
-        ("google.cloud.compute_v1", {"provisioner.backends.mig"}),
-        ("google.cloud.pubsub_v1", {"provisioner.events"}),
-        ("prometheus_client", {"provisioner.metrics", "provisioner.server", "provisioner.service"}),
+        ("tinydb", {"provisioner.state.database"}),
+        ("kubernetes", {"provisioner.backends.gke.login"}),
+        ("google.cloud.compute_v1", {"provisioner.backends.mig.backend"}),
+        ("google.cloud.pubsub_v1", {"provisioner.backends.mig.events"}),
+        (
+            "prometheus_client",
+            {"provisioner.telemetry.metrics", "provisioner.telemetry.server", "provisioner.commands.service"},
+        ),
     ],
 )
 def test_each_library_has_its_importers(library: str, importers: set[str]) -> None:

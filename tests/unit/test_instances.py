@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.backends.compute_reads import MEMBER_FIELDS
-from provisioner.backends.instances import (
+from provisioner.backends.mig.instances import (
     Instance,
     Member,
     counted,
@@ -19,8 +18,9 @@ from provisioner.backends.instances import (
     settled,
     spec,
 )
+from provisioner.backends.mig.reads import MEMBER_FIELDS
 from provisioner.model import ErrorClass, Fingerprint, LossCause, Machine, Notice, Phase
-from provisioner.simulator.compute_mask import compile_fields, select
+from provisioner.simulator.compute.mask import compile_fields, select
 
 NAME = "hf-abcde01234-000007"
 URL = f"http://127.0.0.1:1/compute/v1/projects/p/zones/us-central1-b/instances/{NAME}"

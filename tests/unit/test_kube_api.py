@@ -8,7 +8,7 @@ import pytest
 import urllib3
 
 from provisioner.backends import BackendError
-from provisioner.backends.kube_api import MAX_WAIT, MAX_WORDS, parse, refusal, unanswered
+from provisioner.backends.gke.api import MAX_WAIT, MAX_WORDS, parse, refusal, unanswered
 from provisioner.model import ErrorClass
 
 QUOTA = 'pods "a" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=50, limited: pods=50'

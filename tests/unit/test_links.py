@@ -11,14 +11,14 @@ import pytest
 
 from hf_scripts import log
 from hf_scripts.installation import look
-from hf_scripts.places import Places
-from provisioner.answers import Answer
-from provisioner.durable import StateError, StateLinked
-from provisioner.locks import DataLock
+from provisioner.files.atomic import StateError, StateLinked
+from provisioner.hostfactory.answer import Answer
+from provisioner.hostfactory.environment import Places
 from provisioner.model import Memory
-from provisioner.replay import TraceError, read_trace
-from provisioner.store import StateDir
-from tests.in_process import Here, wish
+from provisioner.state.directory import StateDir
+from provisioner.state.locks import DataLock
+from provisioner.tools.replay import TraceError, read_trace
+from tests.support.hostfactory.in_process import Here, wish
 
 ID = "abcdefghij"
 CONTENT = b'{"names": []}\n'

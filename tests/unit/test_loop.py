@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import loop as loops
 from provisioner.backends import BackendError, MayStart
-from provisioner.backends.compute_reads import USUAL_TIMES
-from provisioner.backends.kube_api import CONNECT_SECONDS, KubeTimes
-from provisioner.durable import StateError
-from provisioner.loop import Hints, Loop, LoopClock, Observer, Pace, Wake, Wakeups
+from provisioner.backends.gke.api import CONNECT_SECONDS, KubeTimes
+from provisioner.backends.mig.reads import USUAL_TIMES
+from provisioner.files.atomic import StateError
+from provisioner.loop import loop as loops
+from provisioner.loop.cycle import CycleReport, SupersededError
+from provisioner.loop.loop import Hints, Loop, LoopClock, Observer, Pace, Wake, Wakeups
 from provisioner.model import (
     Create,
     Delete,
@@ -38,9 +39,8 @@ from provisioner.model import (
     TemplateLimits,
     Unobserved,
 )
-from provisioner.reconcile import CycleReport, SupersededError
-from provisioner.store import StateDir
-from tests.waiting import until
+from provisioner.state.directory import StateDir
+from tests.support.waiting import until
 
 LIMITS = Limits("hf", {"pool": PoolLimits("pool")}, {"T": TemplateLimits("T", ("pool",))})
 QUICK = Pace(interval=0.2, floor=0.0, act=1.0, intent_poll=0.01)

@@ -15,7 +15,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from provisioner import __version__
 from provisioner.backends import Backend, BackendError, MayStart
-from provisioner.metrics import OPERATIONS, EventMetrics, MeasuredBackend, Metrics
 from provisioner.model import (
     Create,
     Delete,
@@ -29,6 +28,7 @@ from provisioner.model import (
     Snapshot,
     TemplateLimits,
 )
+from provisioner.telemetry.metrics import OPERATIONS, EventMetrics, MeasuredBackend, Metrics
 
 EXPECTED = {
     # name: (type in the exposition format, labels)
@@ -62,7 +62,7 @@ EXPECTED = {
     "hf_provisioner_events_total": ("counter", {"worth"}),
     "hf_provisioner_event_stream_breaks_total": ("counter", set()),
 }
-SOURCE = Path(__file__).parents[2] / "provisioner" / "metrics.py"
+SOURCE = Path(__file__).parents[2] / "provisioner" / "telemetry" / "metrics.py"
 REQUEST = "abcdefghij"
 LIMITS = Limits(
     prefix="hf",

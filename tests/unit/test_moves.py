@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from provisioner.model import ErrorClass, Limits, Memory, PoolLimits, RequestRecord, Slot, Verdict
-from provisioner.moves import moved, whereabouts
+from provisioner.planning.relocation import moved, whereabouts
 
 HERE, THERE = "group a in z of project p", "group b in z of project p"
 RUNNING = Slot("hf-aaaaaaaaaa-000000", 0, "m", Verdict.SUCCEEDED, 0.0, submitted=0.0)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.acting import Results
+from provisioner.loop.actors import Results
+from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
     Create,
     Delete,
@@ -19,9 +20,8 @@ from provisioner.model import (
     Outcome,
     Pressure,
 )
-from provisioner.notes import Notebook, Notes, Trouble, read_notes
-from provisioner.reconcile import CycleReport
-from provisioner.store import StateDir
+from provisioner.state.directory import StateDir
+from provisioner.telemetry.notes import Notebook, Notes, Trouble, read_notes
 from tests.unit.core import NOW, TEMPLATE, limits, machine, memory, name, pool, snapshot, unobserved
 
 LIMITS = limits()

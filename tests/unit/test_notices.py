@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from provisioner.loop.early_notices import FORGOTTEN_AFTER, Notices
 from provisioner.model import ErrorClass, Failure, LossCause, Machine, Notice, Phase, Snapshot, Unobserved
-from provisioner.notices import FORGOTTEN_AFTER, Notices
 
 LAG = 30.0
 NOTICE = Notice(LossCause.PREEMPTED, 130.0)

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner import pressure
-from provisioner.draft import OWNED, TRANSITIONS
 from provisioner.model import (
     DeferReason,
     Delete,
@@ -33,7 +31,9 @@ from provisioner.model import (
     Verdict,
     evolve,
 )
-from provisioner.returns import DELETE_AGAIN
+from provisioner.planning import window
+from provisioner.planning.draft import OWNED, TRANSITIONS
+from provisioner.planning.returns import DELETE_AGAIN
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -184,7 +184,7 @@ def test_where_machines_do_not_run_a_create_that_is_taken_proves_nothing(submitt
     made = plan(memory(record(one)), snapshot(seen), snapshot(pool="b"), limits=limits())
     learned = made.memory.pressures["a", TEMPLATE]
     assert (learned.level, learned.failure) == (1, NO_IMAGE)
-    assert pressure.accepted(learned, NOW) is learned
+    assert window.accepted(learned, NOW) is learned
 
 
 def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> None:
@@ -193,7 +193,7 @@ def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> N
     made = plan(memory(record(late)), *looks, limits=ONE)
     assert after(made).slots[0].failure == STOCKOUT
     assert made.deletes == (Delete(name(0), "a", DeleteReason.TIMED_OUT, "uid-0"),)
-    assert pressure.blocked(made.memory.pressures["a", TEMPLATE], NOW)
+    assert window.blocked(made.memory.pressures["a", TEMPLATE], NOW)
     assert made.creates == ()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from provisioner.model import Contact, Limits, Memory, Plan, ReturnRequest
-from provisioner.plan import World, make_plan
+from provisioner.planning.plan import World, make_plan
 from tests.bench.bench_plan import running, scene
 
 LINEAR = 10.5

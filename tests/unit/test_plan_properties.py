@@ -9,7 +9,6 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provisioner.draft import OWNED, TRANSITIONS
 from provisioner.model import (
     Contact,
     DeleteReason,
@@ -28,7 +27,8 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.names import split_name
-from provisioner.plan import World, make_plan
+from provisioner.planning.draft import OWNED, TRANSITIONS
+from provisioner.planning.plan import World, make_plan
 from tests.unit.core import (
     BEFORE,
     BROKEN,

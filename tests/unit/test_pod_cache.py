@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from provisioner.backends.pod_cache import CAUSE_SECONDS, UNRESOLVED, PodCache
-from provisioner.backends.pods import Identity, Pod, Reading
-from provisioner.backends.resolver import Resolver
+from provisioner.backends.dns import Resolver
+from provisioner.backends.gke.pod_cache import CAUSE_SECONDS, UNRESOLVED, PodCache
+from provisioner.backends.gke.pods import Identity, Pod, Reading
 from provisioner.model import Create, ErrorClass, Failure, LossCause, Notice, Phase
-from tests.waiting import until
+from tests.support.waiting import until
 
 IDENTITY = Identity("demo", "gke-main")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.backends.pod_events import explanations
+from provisioner.backends.gke.pod_events import explanations
 from provisioner.model import ErrorClass, Failure
 
 ZONE = "Node scale up in zones us-east1-b associated with this pod failed: {}. Pod is at risk of not being scheduled."

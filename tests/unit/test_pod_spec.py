@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.backends import BackendError
-from provisioner.backends.pod_spec import PodSpecError, PodSpecFile, parse_pod_spec
+from provisioner.backends.gke.pod_spec import PodSpecError, PodSpecFile, parse_pod_spec
 from provisioner.model import Create, ErrorClass
 
 CREATE = Create("hf-abcdefghij-000007", "gke-main", "small", "abcdefghij")

@@ -8,9 +8,17 @@ from typing import Any
 import pytest
 
 from provisioner.backends import BackendError
-from provisioner.backends.pods import DEFAULT_GRACE_SECONDS, Ending, Identity, Pod, is_unplaced, label_value, machine_of
+from provisioner.backends.gke.pods import (
+    DEFAULT_GRACE_SECONDS,
+    Ending,
+    Identity,
+    Pod,
+    is_unplaced,
+    label_value,
+    machine_of,
+)
 from provisioner.model import Create, ErrorClass, Failure, Fingerprint, LossCause, Phase
-from provisioner.pressure import ROUND_ERRORS
+from provisioner.planning.window import ROUND_ERRORS
 
 NAME = "hf-abcdefghij-000007"
 IDENTITY = Identity("demo", "gke-main")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner import pressure
 from provisioner.model import ErrorClass, Failure, Pressure
+from provisioner.planning import window
 from tests.unit.core import BROKEN, NOW, STOCKOUT, limits, pool
 
 LIMITS = limits(backoff_first=5.0, backoff_last=1800.0)
@@ -18,11 +18,11 @@ PROBING = Pressure(window=8, spec="s", level=2, probing=True, blocked_at=NOW - 6
 
 
 def ran(known: Pressure, submitted: float = NOW - 10) -> Pressure:
-    return pressure.ran(known, POOL, submitted, NOW, LIMITS)
+    return window.ran(known, POOL, submitted, NOW, LIMITS)
 
 
 def failed(known: Pressure, failure: Failure = BROKEN, submitted: float = NOW - 10) -> Pressure:
-    return pressure.failed(known, failure, submitted, NOW, LIMITS)
+    return window.failed(known, failure, submitted, NOW, LIMITS)
 
 
 # --- the window -------------------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ def failed(known: Pressure, failure: Failure = BROKEN, submitted: float = NOW - 
     ],
 )
 def test_a_fresh_window(initial: int, most: int, window: int) -> None:
-    assert pressure.fresh(pool(initial_window=initial, max_pending=most), "s") == Pressure(window=window, spec="s")
+    assert window.fresh(pool(initial_window=initial, max_pending=most), "s") == Pressure(window=window, spec="s")
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_fresh_window(initial: int, most: int, window: int) -> None:
     ],
 )
 def test_room(known: Pressure, pending: int, probes: int, room: int) -> None:
-    assert pressure.room(known, pending, probes) == room
+    assert window.room(known, pending, probes) == room
 
 
 def test_a_window_doubles_in_a_round_in_which_everything_runs() -> None:
@@ -61,7 +61,7 @@ def test_a_window_doubles_in_a_round_in_which_everything_runs() -> None:
 
 
 def test_a_window_never_grows_beyond_max_pending() -> None:
-    known = pressure.ran(Pressure(window=5), pool(max_pending=5), NOW, NOW, LIMITS)
+    known = window.ran(Pressure(window=5), pool(max_pending=5), NOW, NOW, LIMITS)
     assert known.window == 5
 
 
@@ -110,14 +110,14 @@ def test_a_window_never_shuts_for_good() -> None:
 )
 def test_one_failure_blocks_only_if_the_next_create_would_meet_it_again(error: ErrorClass, blocked: bool) -> None:
     known = failed(Pressure(window=8), Failure(error, "text"))
-    assert pressure.blocked(known, NOW) is blocked
+    assert window.blocked(known, NOW) is blocked
     assert (known.failure, known.failed) == (Failure(error, "text"), 1)
 
 
 def test_a_failed_probe_blocks_whatever_its_class() -> None:
     known = failed(PROBING, BROKEN)
     assert (known.level, known.failure) == (3, BROKEN)
-    assert pressure.blocked(known, NOW)
+    assert window.blocked(known, NOW)
 
 
 def test_failures_of_one_instant_back_off_once() -> None:
@@ -134,9 +134,9 @@ def test_what_was_asked_for_before_the_back_off_says_nothing_new() -> None:
 def test_what_was_asked_for_before_the_back_off_does_not_change_what_ends_it(boot: bool) -> None:
     silent = Failure(ErrorClass.UNAVAILABLE, "connection refused")
     known = replace(PROBING, failure=silent)
-    known = pressure.failed(known, BROKEN, PROBING.blocked_at - 1, NOW, LIMITS, boot=boot)
+    known = window.failed(known, BROKEN, PROBING.blocked_at - 1, NOW, LIMITS, boot=boot)
     assert known.failure == silent
-    assert pressure.accepted(known, NOW).level == 0
+    assert window.accepted(known, NOW).level == 0
 
 
 def test_a_round_of_old_failures_that_ends_while_a_probe_is_under_way_starts_no_other_probe() -> None:
@@ -158,40 +158,40 @@ def test_a_pool_that_throttles_is_left_alone_as_long_as_it_says_and_keeps_its_wi
     for number in range(20):
         now = NOW + 2 * number
         for _ in range(16):
-            known = pressure.throttled(known, BUSY, 1.0, now)
+            known = window.throttled(known, BUSY, 1.0, now)
         assert (known.window, known.failed, known.probing, known.level) == (64, 0, False, 1)
         assert known.retry_at == now + 1.0, "however often it says so"
-        assert pressure.pausing(known)
-        assert pressure.accepted(known, now - 1) == known, "what it took before that says nothing"
-    known = pressure.accepted(known, now + 1.0)
+        assert window.pausing(known)
+        assert window.accepted(known, now - 1) == known, "what it took before that says nothing"
+    known = window.accepted(known, now + 1.0)
     assert (known.window, known.level, known.retry_at, known.failure) == (64, 0, 0.0, None)
 
 
 def test_a_pool_that_throttles_when_it_has_backed_off_for_long_is_not_new_to_it() -> None:
     known = Pressure(window=8, level=3, blocked_at=NOW - 60, retry_at=NOW - 1, failure=BUSY)
-    assert pressure.throttled(known, BUSY, 1.0, NOW).level == 3
+    assert window.throttled(known, BUSY, 1.0, NOW).level == 3
 
 
 @pytest.mark.parametrize("boot", [True, False])
 def test_a_pool_that_throttles_is_waited_for_whatever_single_machines_failed_there_before(boot: bool) -> None:
-    known = pressure.failed(Pressure(window=8), BROKEN, NOW - 10, NOW, LIMITS, boot=boot)
+    known = window.failed(Pressure(window=8), BROKEN, NOW - 10, NOW, LIMITS, boot=boot)
     assert known.level == 0, "one of a round is no back-off"
-    known = pressure.throttled(known, BUSY, 1.0, NOW)
+    known = window.throttled(known, BUSY, 1.0, NOW)
     assert (known.level, known.retry_at, known.probing) == (1, NOW + 1.0, False)
-    assert pressure.pausing(known)
-    assert pressure.accepted(known, NOW + 1.0).level == 0
+    assert window.pausing(known)
+    assert window.accepted(known, NOW + 1.0).level == 0
 
 
 def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_though_it_says_not_how_long() -> None:
-    known = pressure.refused(replace(PROBING, retry_at=NOW - 1), BUSY, NOW, LIMITS)
+    known = window.refused(replace(PROBING, retry_at=NOW - 1), BUSY, NOW, LIMITS)
     assert (known.probing, known.level) == (True, PROBING.level + 1)
 
 
 def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_later() -> None:
-    known = pressure.throttled(replace(PROBING, retry_at=NOW - 1), BUSY, 7.0, NOW)
+    known = window.throttled(replace(PROBING, retry_at=NOW - 1), BUSY, 7.0, NOW)
     assert known == replace(PROBING, retry_at=NOW + 7.0)
-    assert not pressure.pausing(known)
-    assert pressure.throttled(known, BUSY, 1.0, NOW) == known, "the longer wait stands"
+    assert not window.pausing(known)
+    assert window.throttled(known, BUSY, 1.0, NOW) == known, "the longer wait stands"
 
 
 @pytest.mark.parametrize(
@@ -203,22 +203,22 @@ def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_later() -> None:
     ],
 )
 def test_after_a_refusal(error: ErrorClass, probing: bool) -> None:
-    known = pressure.refused(Pressure(window=8), Failure(error, "text"), NOW, LIMITS)
+    known = window.refused(Pressure(window=8), Failure(error, "text"), NOW, LIMITS)
     assert (known.probing, known.level, known.blocked_at) == (probing, 1, NOW)
-    assert pressure.blocked(known, NOW)
-    assert not pressure.blocked(known, known.retry_at)
+    assert window.blocked(known, NOW)
+    assert not window.blocked(known, known.retry_at)
 
 
 @given(level=st.integers(1, 200), seed=st.text())
 def test_a_back_off_is_exponential_with_jitter_within_its_bounds(level: int, seed: str) -> None:
     step = min(1800.0, 5.0 * 2.0 ** min(level - 1, 100))
-    assert step / 2 <= pressure.backoff_seconds(level, LIMITS, seed) <= step
+    assert step / 2 <= window.backoff_seconds(level, LIMITS, seed) <= step
 
 
 def test_two_pools_do_not_retry_in_step() -> None:
-    seconds = {pressure.backoff_seconds(4, LIMITS, seed) for seed in ("a", "b", "c")}
+    seconds = {window.backoff_seconds(4, LIMITS, seed) for seed in ("a", "b", "c")}
     assert len(seconds) == 3
-    assert pressure.backoff_seconds(4, LIMITS, "a") in seconds
+    assert window.backoff_seconds(4, LIMITS, "a") in seconds
 
 
 @pytest.mark.parametrize(
@@ -244,8 +244,8 @@ def test_a_machine_that_runs_and_the_back_off(known: Pressure, submitted: float,
     ],
 )
 def test_a_pool_pauses_only_for_what_is_soon_over(error: ErrorClass, pausing: bool) -> None:
-    assert pressure.pausing(replace(PROBING, failure=Failure(error, "text"))) is pausing
-    assert not pressure.pausing(Pressure(window=8))
+    assert window.pausing(replace(PROBING, failure=Failure(error, "text"))) is pausing
+    assert not window.pausing(Pressure(window=8))
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_a_pool_pauses_only_for_what_is_soon_over(error: ErrorClass, pausing: bo
 )
 def test_an_accepted_create_ends_the_back_off_of_an_error_of_the_call_alone(error: ErrorClass, ended: bool) -> None:
     known = replace(PROBING, failure=Failure(error, "text"))
-    assert (pressure.accepted(known, NOW).level == 0) is ended
+    assert (window.accepted(known, NOW).level == 0) is ended
 
 
 @pytest.mark.parametrize("error", [ErrorClass.INVALID, ErrorClass.TIMEOUT])
@@ -265,22 +265,22 @@ def test_an_accepted_create_ends_the_back_off_of_an_error_of_the_call_alone(erro
 def test_only_a_machine_that_runs_ends_the_back_off_of_machines_that_did_not(error: ErrorClass, window: int) -> None:
     known = Pressure(window=window)
     for _ in range(window):
-        known = pressure.failed(known, Failure(error, "text"), NOW - 10, NOW, LIMITS, boot=True)
+        known = window.failed(known, Failure(error, "text"), NOW - 10, NOW, LIMITS, boot=True)
     assert (known.level, known.probing) == (1, True)
-    assert not pressure.pausing(known)
-    assert pressure.accepted(known, NOW) is known
-    assert pressure.ran(known, POOL, NOW, NOW, LIMITS).level == 0
+    assert not window.pausing(known)
+    assert window.accepted(known, NOW) is known
+    assert window.ran(known, POOL, NOW, NOW, LIMITS).level == 0
 
 
 def test_of_what_a_pool_refused_and_what_did_not_run_there_the_later_says_what_ends_the_back_off() -> None:
-    boot = pressure.failed(Pressure(window=8), Failure(ErrorClass.INVALID, "image"), NOW - 10, NOW, LIMITS, boot=True)
-    call = pressure.refused(boot, Failure(ErrorClass.UNAVAILABLE, "refused"), boot.retry_at, LIMITS)
-    assert pressure.accepted(call, call.blocked_at).level == 0
+    boot = window.failed(Pressure(window=8), Failure(ErrorClass.INVALID, "image"), NOW - 10, NOW, LIMITS, boot=True)
+    call = window.refused(boot, Failure(ErrorClass.UNAVAILABLE, "refused"), boot.retry_at, LIMITS)
+    assert window.accepted(call, call.blocked_at).level == 0
 
 
 def test_an_accepted_create_from_before_the_back_off_does_not_end_it() -> None:
     known = replace(PROBING, failure=Failure(ErrorClass.DENIED, "text"))
-    assert pressure.accepted(known, PROBING.blocked_at - 1) is known
+    assert window.accepted(known, PROBING.blocked_at - 1) is known
 
 
 # --- machines that are lost in their first minutes --------------------------------------------------------------------
@@ -294,7 +294,7 @@ TRIED = Pressure(
 def lost(known: Pressure, fates: str, submitted: float = NOW - 10, machines: int = 1) -> Pressure:
     """``fates``: of the machines that ran, from the newest on, ``x`` for one lost early and ``.`` for another."""
     dead = [fate == "x" for fate in fates]
-    return pressure.lost_early(known, dead, LOST, submitted, NOW, LIMITS, machines=machines)
+    return window.lost_early(known, dead, LOST, submitted, NOW, LIMITS, machines=machines)
 
 
 @pytest.mark.parametrize(
@@ -335,19 +335,19 @@ def test_a_machine_that_runs_is_no_proof_after_early_losses(submitted: float) ->
     ],
 )
 def test_a_machine_that_outlives_its_first_minutes_and_the_back_off(submitted: float, ended: bool) -> None:
-    known = pressure.outlived(TRIED, submitted)
+    known = window.outlived(TRIED, submitted)
     assert (known.level == 0, not known.probing, known.failure is None, known.early_loss is None) == (ended,) * 4
     assert known.window == TRIED.window
 
 
 def test_a_machine_that_outlives_its_first_minutes_says_nothing_of_another_back_off() -> None:
-    assert pressure.outlived(PROBING, NOW) is PROBING
+    assert window.outlived(PROBING, NOW) is PROBING
 
 
 def test_a_probe_that_is_lost_early_backs_off_for_longer_whatever_ran_before() -> None:
     known = lost(TRIED, "x" + 40 * ".")
     assert (known.level, known.blocked_at, known.early_loss) == (3, NOW, LOST)
-    assert pressure.blocked(known, NOW)
+    assert window.blocked(known, NOW)
 
 
 def test_an_early_loss_from_before_the_back_off_only_gives_back_what_the_window_grew() -> None:
@@ -359,28 +359,28 @@ def test_early_losses_in_a_pool_that_backs_off_for_another_reason_have_to_be_out
     assert (known.level, known.retry_at, known.failure) == (2, PROBING.retry_at, STOCKOUT)
     known = ran(known)
     assert (known.level, known.probing, known.failure) == (2, True, LOST), "stock is there; what runs has to live"
-    assert pressure.outlived(known, NOW - 10).level == 0
+    assert window.outlived(known, NOW - 10).level == 0
 
 
 def test_early_losses_in_a_pool_that_is_only_too_busy_are_probed() -> None:
-    known = lost(pressure.throttled(Pressure(window=8), BUSY, 60.0, NOW), 8 * "x")
+    known = lost(window.throttled(Pressure(window=8), BUSY, 60.0, NOW), 8 * "x")
     assert (known.probing, known.early_loss) == (True, LOST)
-    known = pressure.accepted(known, NOW + 60)
+    known = window.accepted(known, NOW + 60)
     assert (known.probing, known.failure, known.retry_at) == (True, LOST, 0.0)
 
 
 @pytest.mark.parametrize("error", [ErrorClass.INVALID, ErrorClass.TIMEOUT])
 def test_a_create_that_is_taken_is_no_proof_after_early_losses_of_whatever_class(error: ErrorClass) -> None:
-    known = pressure.lost_early(Pressure(window=2), [True, True], Failure(error, "text"), NOW - 10, NOW, LIMITS)
-    assert not pressure.pausing(known)
-    assert pressure.accepted(known, NOW) is known
+    known = window.lost_early(Pressure(window=2), [True, True], Failure(error, "text"), NOW - 10, NOW, LIMITS)
+    assert not window.pausing(known)
+    assert window.accepted(known, NOW) is known
 
 
 def test_what_a_pool_refuses_between_early_losses_does_not_end_what_has_to_be_outlived() -> None:
-    known = pressure.refused(TRIED, Failure(ErrorClass.UNAVAILABLE, "connection refused"), NOW, LIMITS)
-    known = pressure.accepted(known, NOW + 60)
+    known = window.refused(TRIED, Failure(ErrorClass.UNAVAILABLE, "connection refused"), NOW, LIMITS)
+    known = window.accepted(known, NOW + 60)
     assert (known.level, known.probing, known.failure, known.early_loss) == (3, True, LOST, LOST)
-    assert pressure.accepted(known, NOW + 61) is known
+    assert window.accepted(known, NOW + 61) is known
 
 
 # --- a new spec -------------------------------------------------------------------------------------------------------
@@ -397,7 +397,7 @@ def test_what_a_pool_refuses_between_early_losses_does_not_end_what_has_to_be_ou
     ],
 )
 def test_a_spec_and_what_was_learned(known: Pressure, spec: str, expected: Pressure) -> None:
-    assert pressure.respecified(known, POOL, spec) == expected
+    assert window.respecified(known, POOL, spec) == expected
 
 
 @given(
@@ -411,25 +411,25 @@ def test_a_spec_and_what_was_learned(known: Pressure, spec: str, expected: Press
 def test_whatever_happens_a_window_stays_between_one_and_max_pending(
     events: list[tuple[str, ErrorClass]],
 ) -> None:
-    small, known, now = pool(initial_window=4, max_pending=9), pressure.fresh(pool(initial_window=4), "s"), NOW
+    small, known, now = pool(initial_window=4, max_pending=9), window.fresh(pool(initial_window=4), "s"), NOW
     for event, error in events:
         now += 7.0
         failure = Failure(error, "text")
         match event:
             case "ran":
-                known = pressure.ran(known, small, now - 1, now, LIMITS)
+                known = window.ran(known, small, now - 1, now, LIMITS)
             case "failed":
-                known = pressure.failed(known, failure, now - 1, now, LIMITS)
+                known = window.failed(known, failure, now - 1, now, LIMITS)
             case "boot":
-                known = pressure.failed(known, failure, now - 1, now, LIMITS, boot=True)
+                known = window.failed(known, failure, now - 1, now, LIMITS, boot=True)
             case "refused":
-                known = pressure.refused(known, failure, now, LIMITS)
+                known = window.refused(known, failure, now, LIMITS)
             case "lost":
-                known = pressure.lost_early(known, [True] * 9, failure, now - 1, now, LIMITS, machines=2)
+                known = window.lost_early(known, [True] * 9, failure, now - 1, now, LIMITS, machines=2)
             case "outlived":
-                known = pressure.outlived(known, now - 1)
+                known = window.outlived(known, now - 1)
             case _:
-                known = pressure.accepted(known, now - 1)
+                known = window.accepted(known, now - 1)
         assert 1 <= known.window <= 9
         assert known.ran + known.failed < known.window or known.window == 1
         assert known.retry_at <= now + 1800.0

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from provisioner.answers import Answer
-from provisioner.housekeeping import CANCELLED_MESSAGE
+from provisioner.hostfactory.answer import Answer
 from provisioner.model import (
     BrakeReason,
     DeleteReason,
@@ -26,8 +25,9 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.names import SLOT_BLOCK
-from provisioner.rebuild import Remains, fresh, rebuild
-from provisioner.status import NOT_OURS, STUCK_STRANGER, request_answer, return_answer
+from provisioner.planning.answers import NOT_OURS, STUCK_STRANGER, request_answer, return_answer
+from provisioner.planning.orphans import CANCELLED_MESSAGE
+from provisioner.planning.rebuild import Remains, fresh, rebuild
 from tests.unit.core import (
     BROKEN,
     NOW,

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.acting import InlineActors
 from provisioner.backends import MayStart
-from provisioner.durable import StateError, StateUnwritable
+from provisioner.files.atomic import StateError, StateUnwritable
+from provisioner.loop.actors import InlineActors
+from provisioner.loop.cycle import CycleReport, Reconciler, SupersededError
 from provisioner.model import (
     Brake,
     BrakeReason,
@@ -36,8 +37,7 @@ from provisioner.model import (
     Verdict,
     evolve,
 )
-from provisioner.reconcile import CycleReport, Reconciler, SupersededError
-from provisioner.store import StateDir
+from provisioner.state.directory import StateDir
 
 LIMITS = Limits(
     "hf",
@@ -659,7 +659,7 @@ def test_a_forbidden_transition_sets_its_slot_aside_and_the_cycle_goes_on(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     id_ = bench.succeed(3)
-    monkeypatch.setattr("provisioner.draft.TRANSITIONS", {verdict: frozenset() for verdict in Verdict})
+    monkeypatch.setattr("provisioner.planning.draft.TRANSITIONS", {verdict: frozenset() for verdict in Verdict})
     victim = next(iter(bench.place.machines))
     bench.give_back(victim)
     bench.request(2, "U")

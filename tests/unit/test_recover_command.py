@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from provisioner import service
-from provisioner.cli import run
+from provisioner.commands import service
+from provisioner.commands.cli import run
 from provisioner.model import (
     Brake,
     BrakeReason,
@@ -24,9 +24,9 @@ from provisioner.model import (
     Unobserved,
     Verdict,
 )
-from provisioner.notes import Notes, terms_of
-from provisioner.store import StateDir
-from tests.sites import example_site
+from provisioner.state.directory import StateDir
+from provisioner.telemetry.notes import Notes, terms_of
+from tests.support.clouds.sites import example_site
 from tests.unit.core import running
 
 ORPHANS = {"hf-zzzzzzzzzz-000001": 9_000.0, "hf-zzzzzzzzzz-000002": 9_900.0}

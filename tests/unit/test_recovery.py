@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.answers import Answer
-from provisioner.durable import StateMissing, StateTooNew, StateUnwritable
+from provisioner.files.atomic import StateMissing, StateTooNew, StateUnwritable
+from provisioner.hostfactory.answer import Answer
 from provisioner.model import Brake, BrakeReason, Intent, Memory, RequestStatus, Verdict
 from provisioner.names import NO_TEMPLATE
-from provisioner.recovery import LONG_AGO, Recovery, apply, read_files, recovery
-from provisioner.status import request_answer, return_answer
-from provisioner.store import IntentStore, MemoryStore, StateDir, StateStale
+from provisioner.planning.answers import request_answer, return_answer
+from provisioner.state.directory import IntentStore, MemoryStore, StateDir, StateStale
+from provisioner.state.recovery import LONG_AGO, Recovery, apply, read_files, recovery
 from tests.unit.core import NOW, OTHER, PREFIX, REQUEST, TEMPLATE, giving_back, memory, name, record, running
 
 RETURN = "ret-aaaaaaaaaa"

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner.demand import missing
 from provisioner.model import (
     DeleteReason,
     Failure,
@@ -23,7 +22,8 @@ from provisioner.model import (
     Verdict,
     evolve,
 )
-from provisioner.reflect import ENDED, LATE_CREATE, REPLACED, VANISHED, reflect
+from provisioner.planning.observation import ENDED, LATE_CREATE, REPLACED, VANISHED, reflect
+from provisioner.planning.scheduling import missing
 from tests.unit.core import (
     BEFORE,
     BROKEN,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from provisioner.housekeeping import CANCELLED_MESSAGE
 from provisioner.model import Contact, Delete, Limits, Memory, Snapshot, Verdict
-from provisioner.release import Calls, Waiting, forgotten, owned, waiting
+from provisioner.planning.orphans import CANCELLED_MESSAGE
+from provisioner.planning.release import Calls, Waiting, forgotten, owned, waiting
 from tests.unit.core import NOW, OTHER, limits, machine, memory, plan, record, running, slot, snapshot
 
 LIMITS = limits(orphan_grace=600.0, orphan_cap_per_hour=2, cancel_after=1800.0)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from provisioner.model import Limits, Memory, RequestRecord, Slot, Verdict
-from provisioner.problems import ConfigError
-from provisioner.reload import REFUSED, Configuration
-from provisioner.store import STATE_FILES, StateDir
+from provisioner.settings.problems import ConfigError
+from provisioner.settings.reload import REFUSED, Configuration
+from provisioner.state.directory import STATE_FILES, StateDir
 
 EXAMPLE = Path(__file__).parent.parent.parent / "config" / "demoinst"
 ENVIRONMENT = {"HF_PROVIDER_NAME": "demoinst", "PROVISIONER_COMPUTE_ENDPOINT": "http://127.0.0.1:1"}
@@ -183,7 +183,7 @@ def test_whatever_breaks_while_files_are_read_the_limits_stay(
     def broken(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("provisioner.reload.load", broken)
+    monkeypatch.setattr("provisioner.settings.reload.load", broken)
     site.change("max_pending: 100", "max_pending: 99")
     assert site.configuration.refresh(site.limits, None) is site.limits
     assert site.judged == [False]

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from provisioner.draft import OWNED, Draft
 from provisioner.model import Delete, DeleteReason, LossCause, Machine, Notice, Phase, RequestStatus, Slot, Verdict
-from provisioner.remains import delete_closed
-from provisioner.returns import DELETE_AGAIN
+from provisioner.planning.cleanup import delete_closed
+from provisioner.planning.draft import OWNED, Draft
+from provisioner.planning.returns import DELETE_AGAIN
 from tests.unit.core import (
     BEFORE,
     NOW,

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner import pressure
 from provisioner.model import (
     AMBIGUOUS_ERRORS,
     Create,
@@ -21,8 +20,9 @@ from provisioner.model import (
     Verdict,
     evolve,
 )
-from provisioner.remember import RETRY_DELETE, remember
-from provisioner.returns import DELETE_AGAIN
+from provisioner.planning import window
+from provisioner.planning.outcomes import RETRY_DELETE, remember
+from provisioner.planning.returns import DELETE_AGAIN
 from tests.unit.core import (
     BEFORE,
     NOW,
@@ -85,7 +85,7 @@ def test_a_create_that_failed(error: ErrorClass, verdict: Verdict, submitted: fl
     else:
         assert closes == ()
     learned = known.pressures["a", TEMPLATE]
-    assert pressure.blocked(learned, NOW) is (error is not ErrorClass.OTHER)
+    assert window.blocked(learned, NOW) is (error is not ErrorClass.OTHER)
     assert learned.failed == (verdict is Verdict.FAILED)
     assert learned.failure == failure
 

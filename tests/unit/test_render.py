@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner import config
-from provisioner.cli import run
-from provisioner.problems import ConfigError
-from provisioner.render import render
-from provisioner.templates import UNUSED_KEYS, load
-from tests.sites import ATTRIBUTES, SPEC
+from provisioner.commands.cli import run
+from provisioner.hostfactory.templates import UNUSED_KEYS, load
+from provisioner.settings import loader
+from provisioner.settings.problems import ConfigError
+from provisioner.tools.render import render
+from tests.support.clouds.sites import ATTRIBUTES, SPEC
 
 EXAMPLES = Path(__file__).parents[2] / "config"
 
@@ -95,7 +95,7 @@ def test_two_instances_become_one_whose_templates_may_name_both_kinds_of_pool(
     assert run(["render-hf", str(file), "--out", str(tmp_path / "out")]) == 0
     conf = tmp_path / "out" / "conf" / "providers" / "demoinst"
     assert str(conf / "provisioner.yaml") in capsys.readouterr().out.splitlines()
-    made = config.load(conf / "provisioner.yaml", {})
+    made = loader.load(conf / "provisioner.yaml", {})
     assert {name: (pool.kind, pool.place[-1]) for name, pool in made.pools.items()} == {
         "Pod": ("gke", str(conf / "pod.yaml")),
         "Vm": ("mig", "g"),
@@ -105,7 +105,7 @@ def test_two_instances_become_one_whose_templates_may_name_both_kinds_of_pool(
     templates = json.loads((conf / "demoinstprov_templates.json").read_text())
     templates["templates"][0]["pools"] = ["Pod", "Vm"]
     (conf / "demoinstprov_templates.json").write_text(json.dumps(templates))
-    assert config.load(conf / "provisioner.yaml", {}).template_limits["Pod"].pools == ("Pod", "Vm")
+    assert loader.load(conf / "provisioner.yaml", {}).template_limits["Pod"].pools == ("Pod", "Vm")
 
 
 def test_what_does_not_fit_together_is_told_at_once(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_settings_of_merged_directories_are_carried_over(tmp_path: Path) -> None
     second = {"loop": loop, "events": {"project": "demo-project", "subscription": "s"}}
     file = carried(tmp_path, first, second, provisioner={"orphan_cap_per_hour": 0})
     render(file, tmp_path / "out")
-    made = config.load(tmp_path / "out" / "conf" / "providers" / "demoinst" / "provisioner.yaml", {})
+    made = loader.load(tmp_path / "out" / "conf" / "providers" / "demoinst" / "provisioner.yaml", {})
     assert (made.name_prefix, made.adopt_prefixes, made.loop.interval_seconds) == ("sym", ("old-",), 2.0)
     assert (made.events and made.events.subscription, made.orphan_cap_per_hour) == ("s", 0)
 
@@ -295,7 +295,7 @@ def test_settings_that_differ_are_told_until_the_settings_file_gives_them(tmp_pa
     assert (problem.where, problem.text) == ("provisioner", f"loop is {values}: give it here")
     sources = [first.parent.name, second.parent.name]
     render(settings(tmp_path, merge=sources, provisioner={"loop": {"interval_seconds": 4.0}}), tmp_path / "out")
-    made = config.load(tmp_path / "out" / "conf" / "providers" / "demoinst" / "provisioner.yaml", {})
+    made = loader.load(tmp_path / "out" / "conf" / "providers" / "demoinst" / "provisioner.yaml", {})
     assert made.loop.interval_seconds == 4.0
 
 
@@ -317,13 +317,13 @@ def test_a_name_prefix_is_one_wherever_it_is_given(
     else:
         render(file, tmp_path / "out")
         path = tmp_path / "out" / "conf" / "providers" / "demoinst" / "provisioner.yaml"
-        assert config.load(path, {}).name_prefix == prefix
+        assert loader.load(path, {}).name_prefix == prefix
 
 
 def test_a_setting_goes_before_the_key_of_the_same_directory(tmp_path: Path) -> None:
     render(carried(tmp_path, {}, {"name_prefix": "grid"}), tmp_path / "out")
     path = tmp_path / "out" / "conf" / "providers" / "demoinst" / "provisioner.yaml"
-    assert config.load(path, {}).name_prefix == "grid"
+    assert loader.load(path, {}).name_prefix == "grid"
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from provisioner.acting import Results
-from provisioner.metrics import Metrics
+from provisioner.loop.actors import Results
+from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
     Brake,
     BrakeReason,
@@ -44,9 +44,9 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.names import machine_name
-from provisioner.reconcile import CycleReport
-from provisioner.reporting import Reporter
-from provisioner.store import StateDir
+from provisioner.state.directory import StateDir
+from provisioner.telemetry.metrics import Metrics
+from provisioner.telemetry.reporter import Reporter
 
 REQUEST = "abcdefghij"
 NOW = 200.0

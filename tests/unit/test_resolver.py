@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from provisioner.backends.resolver import RETRY_SECONDS, Resolver, name_resolves
-from tests.waiting import until
+from provisioner.backends.dns import RETRY_SECONDS, Resolver, name_resolves
+from tests.support.waiting import until
 
 
 class Names:

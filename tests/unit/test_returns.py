@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import pytest
 
-from provisioner.draft import Draft
 from provisioner.model import (
     Delete,
     DeleteReason,
@@ -20,7 +19,8 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
-from provisioner.returns import DELETE_AGAIN, settle_returns
+from provisioner.planning.draft import Draft
+from provisioner.planning.returns import DELETE_AGAIN, settle_returns
 from tests.unit.core import (
     BEFORE,
     NOW,

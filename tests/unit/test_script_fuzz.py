@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hf_scripts.commands import COMMANDS
-from provisioner.store import Answer
-from tests.hostfactory import GOLDEN, TEMPLATES
-from tests.in_process import Here, asking, entry, publish, wish
-from tests.schemas import check_output, parsed
+from provisioner.state.directory import Answer
+from tests.support.checks.schemas import check_output, parsed
+from tests.support.hostfactory.in_process import Here, asking, entry, publish, wish
+from tests.support.hostfactory.provider import GOLDEN, TEMPLATES
 
 FUZZ = settings(
     max_examples=50,

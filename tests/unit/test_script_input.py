@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hf_scripts import commands
-from tests.in_process import Here, wish
+from tests.support.hostfactory.in_process import Here, wish
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hf_scripts import log
-from hf_scripts.places import Places
+from provisioner.hostfactory.environment import Places
 
 HOST = "master1"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_scripts.places import PlaceError, Places
+from provisioner.hostfactory.environment import PlaceError, Places
 
 PLACE_CASES = [
     pytest.param(

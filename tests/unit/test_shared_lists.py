@@ -10,12 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from provisioner.backends import BackendError, compute_project
-from provisioner.backends.compute_project import Projects, SharedList
-from provisioner.backends.compute_reads import Json
+from provisioner.backends import BackendError
+from provisioner.backends.mig import project
+from provisioner.backends.mig.project import Projects, SharedList
+from provisioner.backends.mig.reads import Json
 from provisioner.model import ErrorClass
-from provisioner.settings import MigPool
-from tests.waiting import until
+from provisioner.settings.tree import MigPool
+from tests.support.waiting import until
 
 SLOW, DEADLINE = 1000.0, 0.0
 
@@ -138,7 +139,7 @@ def test_a_reading_that_takes_longer_than_the_pace_serves_all_who_waited_for_it(
         times.append(times[0])
         return times[0]
 
-    monkeypatch.setattr(compute_project, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(project, "time", SimpleNamespace(monotonic=clock))
     server.free.clear()
     with ThreadPoolExecutor(4) as pools:
         waiting = [pools.submit(began, shared, "a", 1.0, 10.0)]

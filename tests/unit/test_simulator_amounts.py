@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from provisioner.simulator.kube_amounts import amount, amount_causes, check_amounts
-from provisioner.simulator.kube_errors import ApiError
+from provisioner.simulator.kubernetes.amounts import amount, amount_causes, check_amounts
+from provisioner.simulator.kubernetes.errors import ApiError
 
 
 @pytest.mark.parametrize(

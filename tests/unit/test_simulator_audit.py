@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from provisioner.events import Kind, MalformedError, parse
-from provisioner.simulator.compute_settings import project_number
-from provisioner.simulator.operations import ApiError
+from provisioner.backends.mig.events import Kind, MalformedError, parse
+from provisioner.simulator.compute.operations import ApiError
+from provisioner.simulator.compute.settings import project_number
 from provisioner.simulator.world import Fault
-from tests.mig_cloud import EXACT, SPEC, ZONE, Cloud
+from tests.support.clouds.mig_cloud import EXACT, SPEC, ZONE, Cloud
 
 pytestmark = pytest.mark.usefixtures("switches")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.simulator.instance_configs import config_document, stateful_document
-from provisioner.simulator.mig import Member
-from provisioner.simulator.operations import Document
-from tests.mig_cloud import ZONE, Cloud
+from provisioner.simulator.compute.group import Member
+from provisioner.simulator.compute.instance_configs import config_document, stateful_document
+from provisioner.simulator.compute.operations import Document
+from tests.support.clouds.mig_cloud import ZONE, Cloud
 
 STATE = {"metadata": {"request": "r-1"}}
 

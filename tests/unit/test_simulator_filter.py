@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulator.compute_filter import compile_filter
-from provisioner.simulator.operations import BASE
+from provisioner.simulator.compute.filter import compile_filter
+from provisioner.simulator.compute.operations import BASE
 
 VM: dict[str, Any] = {
     "name": "hf-a-000001",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.simulator.fingerprints import check_fingerprint, fingerprint_of
-from provisioner.simulator.operations import ApiError
+from provisioner.simulator.compute.fingerprints import check_fingerprint, fingerprint_of
+from provisioner.simulator.compute.operations import ApiError
 
 
 def test_a_fingerprint_changes_with_the_content_alone() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulator.compute_settings import Duplicate, MigSpec, Switches, Timings
-from provisioner.simulator.operations import ApiError
+from provisioner.simulator.compute.operations import ApiError
+from provisioner.simulator.compute.settings import Duplicate, MigSpec, Switches, Timings
 from provisioner.simulator.world import Fault
-from tests.mig_cloud import EXACT, SPEC, ZONE, Cloud
+from tests.support.clouds.mig_cloud import EXACT, SPEC, ZONE, Cloud
 
 pytestmark = pytest.mark.usefixtures("switches")
 

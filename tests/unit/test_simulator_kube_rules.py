@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulator import cloud, kubeconfig
+from provisioner.simulator import cloud
 from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.kube_errors import ApiError
-from provisioner.simulator.kube_form import Form, Shape, negotiate
-from provisioner.simulator.kube_patch import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, apply_patch
-from provisioner.simulator.kube_selectors import selector
-from provisioner.simulator.kube_store import Stored
-from provisioner.simulator.kube_table import duration, pod_word
-from provisioner.simulator.pods import KINDS
+from provisioner.simulator.kubernetes import kubeconfig
+from provisioner.simulator.kubernetes.errors import ApiError
+from provisioner.simulator.kubernetes.form import Form, Shape, negotiate
+from provisioner.simulator.kubernetes.patch import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, apply_patch
+from provisioner.simulator.kubernetes.pods import KINDS
+from provisioner.simulator.kubernetes.selectors import selector
+from provisioner.simulator.kubernetes.store import Stored
+from provisioner.simulator.kubernetes.table import duration, pod_word
 
 PODS = next(kind for kind in KINDS if kind.resource == "pods")
 POD: dict[str, Any] = {
@@ -246,7 +247,7 @@ def test_the_one_word_for_a_pod(changes: dict[str, Any], word: str) -> None:
 
 
 def test_every_mode_that_some_part_asks_for_is_known_and_explained_and_no_other() -> None:
-    sources = [path.read_text(encoding="utf-8") for path in Path(cloud.__file__).parent.glob("*.py")]
+    sources = [path.read_text(encoding="utf-8") for path in Path(cloud.__file__).parent.rglob("*.py")]
     asked = {mode for text in sources for mode in re.findall(r"strikes\(\s*\"([a-z_]+)\"", text, re.IGNORECASE)}
     by_a_variable = {"op_error", "op_gone", "op_stuck", "precondition", "abandoned", "deleted", "preemption"}
     by_a_variable |= {"recreated", "stopped", "clock_skew"}

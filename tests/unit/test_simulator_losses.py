@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner.simulator.compute_settings import Switches
+from provisioner.simulator.compute.settings import Switches
 from provisioner.simulator.world import Fault
-from tests.mig_cloud import EXACT, SPEC, ZONE, Cloud
+from tests.support.clouds.mig_cloud import EXACT, SPEC, ZONE, Cloud
 
 pytestmark = pytest.mark.usefixtures("switches")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulator.compute_mask import DEEPEST, compile_fields, select
+from provisioner.simulator.compute.mask import DEEPEST, compile_fields, select
 
 VM: dict[str, Any] = {
     "name": "hf-a-000001",

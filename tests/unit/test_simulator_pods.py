@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulator import pod_status
-from provisioner.simulator.kube_errors import ApiError
-from provisioner.simulator.kube_settings import PodTimings
-from provisioner.simulator.kube_store import FIRST_VERSION, Stored
-from provisioner.simulator.pods import Cluster
+from provisioner.simulator.kubernetes import pod_status
+from provisioner.simulator.kubernetes.errors import ApiError
+from provisioner.simulator.kubernetes.pods import Cluster
+from provisioner.simulator.kubernetes.settings import PodTimings
+from provisioner.simulator.kubernetes.store import FIRST_VERSION, Stored
 from provisioner.simulator.world import Fault, World
 
 QUICK = PodTimings.parse({"schedule": 1, "start": 2, "ready": 3, "stop": 4, "confirm": 1, "reschedule": 10})

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulator.compute_schema import Field, Kind, field_at, messages
-from tests.discovery_schema import RECORDED, discovery
+from provisioner.simulator.compute.schema import Field, Kind, field_at, messages
+from tests.support.checks.discovery_schema import RECORDED, discovery
 
 RESOURCES = [
     "Autoscaler",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.answers import Loss
+from provisioner.hostfactory.answer import Loss
 from provisioner.model import (
     Contact,
     DeleteReason,
@@ -26,7 +26,7 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.status import (
+from provisioner.planning.answers import (
     NOT_OURS,
     RETURNED_EARLY,
     STUCK,
@@ -37,7 +37,7 @@ from provisioner.status import (
     request_answer,
     return_answer,
 )
-from tests.schemas import check_output
+from tests.support.checks.schemas import check_output
 from tests.unit.core import (
     BEFORE,
     BROKEN,

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from provisioner.cli import run
-from provisioner.marks import UNSEEN
+from provisioner.commands.cli import run
 from provisioner.model import Brake, BrakeReason, Memory, RequestRecord, Slot, Verdict, evolve
-from provisioner.notes import Notes, Refusal, Trouble
-from provisioner.store import StateDir
-from tests.sites import example_site
+from provisioner.state.directory import StateDir
+from provisioner.state.hf_signals import UNSEEN
+from provisioner.telemetry.notes import Notes, Refusal, Trouble
+from tests.support.clouds.sites import example_site
 
 HELD = Memory("demoinst", time=10_000.0, orphans={"hf-zzzzzzzzzz-000001": 9_900.0})
 
@@ -229,7 +229,7 @@ def add_and_read_it(state: StateDir) -> None:
 
 def wrap_once(monkeypatch: pytest.MonkeyPatch, method: str, meanwhile: Callable[[], None]) -> None:
     """Between the first read of memory and whatever comes next, this happens."""
-    from provisioner.store import MemoryStore
+    from provisioner.state.directory import MemoryStore
 
     whole = getattr(MemoryStore, method)
 

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from tinydb import TinyDB
 
-from provisioner import durable, model, store
-from provisioner.answers import Answer, Loss
-from provisioner.locks import DataLock
+from provisioner import model
+from provisioner.files import atomic
+from provisioner.hostfactory.answer import Answer, Loss
 from provisioner.model import Memory, RequestRecord
 from provisioner.names import name_pattern
-from provisioner.store import (
+from provisioner.state import directory
+from provisioner.state.directory import (
     SCHEMA,
     LockTimeout,
     StateDir,
@@ -29,6 +30,7 @@ from provisioner.store import (
     StateUnreadable,
     StateUnwritable,
 )
+from provisioner.state.locks import DataLock
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -40,7 +42,7 @@ def state(tmp_path: Path) -> StateDir:
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(atomic, "FIRST_PAUSE", 0.0)
 
 
 @pytest.fixture
@@ -154,7 +156,7 @@ def test_additions_are_written_once_however_many_they_are(state: StateDir, monke
     add(state)
     renames = []
     real = os.rename
-    monkeypatch.setattr(durable.os, "rename", lambda old, new: (renames.append(new), real(old, new)))
+    monkeypatch.setattr(atomic.os, "rename", lambda old, new: (renames.append(new), real(old, new)))
     with state.intent.additions() as intent:
         requests = [intent.add_request("T", 1, created_wall=1.0) for _ in range(3)]
         back = intent.add_return(["a", "b"], created_wall=2.0)
@@ -191,7 +193,7 @@ def test_an_exception_inside_writes_nothing_and_leaves_no_lock(state: StateDir, 
 def test_a_writer_whose_lock_file_is_removed_meanwhile_changes_nothing(state: StateDir, monkeypatch) -> None:
     add(state)
     before = state.intent.signature()
-    monkeypatch.setattr(store, "waiting", lambda *_: os.unlink(state.intent.lock_path) or [])
+    monkeypatch.setattr(directory, "waiting", lambda *_: os.unlink(state.intent.lock_path) or [])
     with pytest.raises(StateUnwritable, match="Never remove lock files"):
         add(state)
     assert state.intent.signature() == before
@@ -226,12 +228,12 @@ def test_find_knows_requests_and_returns_by_id(state: StateDir) -> None:
 
 
 def test_ids_have_the_models_shape_and_none_is_given_twice(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert name_pattern("hf").fullmatch(f"hf-{store.new_id()}-000001")
-    many = {store.new_id() for _ in range(2000)}
+    assert name_pattern("hf").fullmatch(f"hf-{directory.new_id()}-000001")
+    many = {directory.new_id() for _ in range(2000)}
     assert len(many) == 2000
-    assert set("".join(many)) == set(store.ID_ALPHABET)
+    assert set("".join(many)) == set(directory.ID_ALPHABET)
     draws = iter(["same", "same", "other", "same", "same", "third"])
-    monkeypatch.setattr(store, "new_id", lambda: next(draws))
+    monkeypatch.setattr(directory, "new_id", lambda: next(draws))
     assert add(state) == "same"
     before = state.intent.signature()
     with pytest.raises(StateError, match="is taken already; nothing was written"):
@@ -244,8 +246,8 @@ def test_ids_have_the_models_shape_and_none_is_given_twice(state: StateDir, monk
 
 def test_a_random_byte_that_would_favour_some_letters_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     draws = iter([bytes([252, 253, 254, 255] + [0] * 6), bytes([35] * 10)])
-    monkeypatch.setattr(store.os, "urandom", lambda size: next(draws))
-    assert store.new_id() == "aaaaaa9999"
+    monkeypatch.setattr(directory.os, "urandom", lambda size: next(draws))
+    assert directory.new_id() == "aaaaaa9999"
 
 
 # --- generations ------------------------------------------------------------------------------------------------------
@@ -286,8 +288,8 @@ def test_a_writer_that_is_served_an_old_intent_opens_it_again(state: StateDir, m
     old = Path(state.intent.path).read_bytes()
     add(state)
     served = iter([old, old])
-    real = durable.read_own
-    monkeypatch.setattr(durable, "read_own", lambda path: next(served, None) or real(path))
+    real = atomic.read_own
+    monkeypatch.setattr(atomic, "read_own", lambda path: next(served, None) or real(path))
     add(state)
     assert len(state.intent.read().requests) == 3
     assert next(served, None) is None
@@ -547,13 +549,15 @@ def test_a_writer_that_waits_too_long_names_the_holder(state: StateDir) -> None:
 
 
 def test_the_scripts_share_of_the_store_imports_nothing_heavy() -> None:
-    code = "import sys, provisioner.store as store; state = store.StateDir('.');print(*sys.modules, sep='\\n')"
+    code = (
+        "import sys, provisioner.state.directory as store; state = store.StateDir('.');print(*sys.modules, sep='\\n')"
+    )
     run = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, env=clean_environment())
     assert run.returncode == 0, run.stderr
     loaded = set(run.stdout.split())
     heavy = {"dataclasses", "inspect", "logging", "datetime", "uuid", "tempfile", "socket", "subprocess", "pathlib"}
     assert loaded & heavy == set()
-    assert not {"provisioner.model", "provisioner.records", "provisioner.journal"} & loaded
+    assert not {"provisioner.model", "provisioner.state.codec", "provisioner.state.journal"} & loaded
 
 
 def clean_environment() -> dict[str, str]:

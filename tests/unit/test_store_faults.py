@@ -20,13 +20,14 @@ from unittest.mock import patch
 
 import pytest
 
-from provisioner import durable, locks, marks, storage, store, wishes
-from provisioner.answers import Answer
-from provisioner.locks import DataLock
+from provisioner.files import atomic
+from provisioner.hostfactory.answer import Answer
 from provisioner.model import Memory
-from provisioner.store import SCHEMA, StateDir, StateError, StateMissing
-from provisioner.wishes import Wish
-from tests.waiting import until
+from provisioner.state import database, directory, group_commit, hf_signals, locks
+from provisioner.state.directory import SCHEMA, StateDir, StateError, StateMissing
+from provisioner.state.group_commit import Wish
+from provisioner.state.locks import DataLock
+from tests.support.waiting import until
 
 CALLS = ("open", "close", "read", "pread", "write", "pwrite", "fsync", "fstat", "lstat", "fchmod", "rename", "listdir")
 """Calls on ``os`` that a write makes; ``flock`` comes from fcntl."""
@@ -126,7 +127,7 @@ def add(state: StateDir) -> None:
     file = Path(state.intent.path)
     number = len(json.loads(file.read_text())["requests"]) if file.exists() else 0
     with (
-        patch.object(store, "new_id", lambda: f"request{number:03d}"),
+        patch.object(directory, "new_id", lambda: f"request{number:03d}"),
         state.intent.additions(wait=0, create_for="demo") as intent,
     ):
         intent.add_request("T", 1, created_wall=1.0)
@@ -170,7 +171,7 @@ def _or_none(read: Callable[[], Any]) -> Any:
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Caches catch up at once."""
-    monkeypatch.setattr(durable, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(atomic, "FIRST_PAUSE", 0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -183,9 +184,9 @@ def quick_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 def played(system: System) -> Iterator[None]:
     """The store's modules have this system."""
     with pytest.MonkeyPatch.context() as owners:
-        for module in (durable, locks, marks, storage, store, wishes):
+        for module in (atomic, locks, hf_signals, database, directory, group_commit):
             owners.setattr(module, "os", system)
-        for module in (locks, wishes):
+        for module in (locks, group_commit):
             owners.setattr(module, "fcntl", system)
         yield
 
@@ -313,14 +314,14 @@ FORK = multiprocessing.get_context("fork")
 def write_what_is_wished(directory: Path, slowly: bool, held: Any, in_hand: Any, ended: Any) -> None:
     """A writer who holds the lock until somebody waits, or waits no longer, and writes his wish: at once, or slowly, so
     that the new content takes its place only after all is over for the one who waited."""
-    real = durable._rename
+    real = atomic._rename
 
     def rename(aside: str, path: str) -> None:
         in_hand.set()
         assert not slowly or ended.wait(60)
         real(aside, path)
 
-    durable._rename = rename
+    atomic._rename = rename
     state = StateDir(directory)
     with DataLock(state.intent.lock_path) as lock:
         held.set()
@@ -392,11 +393,11 @@ def test_the_order_of_a_write(tmp_path: Path) -> None:
 
 def truncate_in_place(path: str, content: bytes, *, durable: bool = True, **_: object) -> None:
     """What TinyDB's own JSONStorage does."""
-    descriptor = storage.os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o660)
-    storage.os.write(descriptor, content)
+    descriptor = database.os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o660)
+    database.os.write(descriptor, content)
     if durable:
-        storage.os.fsync(descriptor)
-    storage.os.close(descriptor)
+        database.os.fsync(descriptor)
+    database.os.close(descriptor)
 
 
 def note_before_writing(self: Any, database: Any, lock: Any, generation: int, *_: object) -> None:
@@ -413,13 +414,13 @@ def keep_unsynced(path: str, content: bytes, *, durable: bool = True, **_: objec
     real_replace(path, content, durable=False)
 
 
-real_replace = durable.replace
+real_replace = atomic.replace
 
 BROKEN = {
-    "the file is truncated in place": (storage, "replace", truncate_in_place, kill_everywhere),
-    "the content is not synced": (storage, "replace", keep_unsynced, cut_power_everywhere),
-    "the directory is not synced": (durable, "sync_directory", sync_nothing, cut_power_everywhere),
-    "the lock file runs ahead": (storage.StateFile, "_save", note_before_writing, kill_everywhere),
+    "the file is truncated in place": (database, "replace", truncate_in_place, kill_everywhere),
+    "the content is not synced": (database, "replace", keep_unsynced, cut_power_everywhere),
+    "the directory is not synced": (atomic, "sync_directory", sync_nothing, cut_power_everywhere),
+    "the lock file runs ahead": (database.StateFile, "_save", note_before_writing, kill_everywhere),
 }
 
 

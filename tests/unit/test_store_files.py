@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import durable, locks
-from provisioner.durable import (
+from provisioner.files import atomic
+from provisioner.files.atomic import (
     LockTimeout,
     StateDenied,
     StateError,
@@ -26,11 +26,12 @@ from provisioner.durable import (
     read_whole,
     replace,
 )
-from provisioner.journal import Journal
-from provisioner.locks import DataLock, LockFile, LoopLock, describe_holder
-from provisioner.marks import Heartbeat, Inventory, PoolNotes, Seen
-from provisioner.told import Told
-from tests.waiting import until
+from provisioner.state import locks
+from provisioner.state.hf_signals import Heartbeat, Inventory, PoolNotes, Seen
+from provisioner.state.journal import Journal
+from provisioner.state.locks import DataLock, LockFile, LoopLock, describe_holder
+from provisioner.state.terminal_answers import Told
+from tests.support.waiting import until
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
@@ -52,14 +53,14 @@ def failing(real: Callable[..., object], error: int, times: int) -> Callable[...
 def test_a_file_replaced_on_the_server_meanwhile_is_opened_again(tmp_path: Path, monkeypatch, call: str) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"content")
-    monkeypatch.setattr(durable, "FIRST_PAUSE", 0.0)
-    monkeypatch.setattr(durable.os, call, failing(getattr(os, call), errno.ESTALE, 3))
+    monkeypatch.setattr(atomic, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(atomic.os, call, failing(getattr(os, call), errno.ESTALE, 3))
     assert read_whole(str(path), "") == b"content"
 
 
 def test_a_file_that_stays_stale_is_unreadable_after_a_bounded_time(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(durable, "FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(durable.os, "open", failing(os.open, errno.ESTALE, 10_000))
+    monkeypatch.setattr(atomic, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(atomic.os, "open", failing(os.open, errno.ESTALE, 10_000))
     with pytest.raises(StateUnreadable, match=r"f: cannot be read: .*[Ss]tale.*Ask\."):
         read_whole(str(tmp_path / "f"), "Ask.")
 
@@ -76,11 +77,11 @@ def test_a_reader_keeps_the_inode_it_opened(tmp_path: Path, monkeypatch) -> None
 
     def open_then_replaced(name: str, *arguments: int) -> int:
         descriptor = real(name, *arguments)
-        monkeypatch.setattr(durable.os, "open", real)
+        monkeypatch.setattr(atomic.os, "open", real)
         replace(path, b"new")
         return descriptor
 
-    monkeypatch.setattr(durable.os, "open", open_then_replaced)
+    monkeypatch.setattr(atomic.os, "open", open_then_replaced)
     assert read_whole(path, "") == b"old" * 5000
     assert read_whole(path, "") == b"new"
 
@@ -100,7 +101,7 @@ def test_leftovers_of_killed_writers_go_and_those_of_running_ones_stay(tmp_path:
 
 
 def test_a_leftover_that_cannot_be_removed_does_not_fail_the_write(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(durable.os, "listdir", failing(os.listdir, errno.EACCES, 1))
+    monkeypatch.setattr(atomic.os, "listdir", failing(os.listdir, errno.EACCES, 1))
     replace(str(tmp_path / "f"), b"new")
     assert (tmp_path / "f").read_bytes() == b"new"
 
@@ -120,8 +121,8 @@ def test_a_group_that_cannot_be_kept_stops_the_write(tmp_path: Path, monkeypatch
     real = os.lstat
     facts = list(real(path))
     facts[5] = 4242
-    monkeypatch.setattr(durable.os, "lstat", lambda name: os.stat_result(facts) if name == str(path) else real(name))
-    monkeypatch.setattr(durable.os, "fchown", failing(os.fchown, errno.EPERM, 1))
+    monkeypatch.setattr(atomic.os, "lstat", lambda name: os.stat_result(facts) if name == str(path) else real(name))
+    monkeypatch.setattr(atomic.os, "fchown", failing(os.fchown, errno.EPERM, 1))
     with pytest.raises(StateUnwritable, match=r"its group 4242 cannot be kept; join that group or set the dir"):
         replace(str(path), b"new")
     assert [file.name for file in tmp_path.iterdir()] == ["f"]
@@ -130,7 +131,7 @@ def test_a_group_that_cannot_be_kept_stops_the_write(tmp_path: Path, monkeypatch
 
 def test_a_short_write_is_continued(tmp_path: Path, monkeypatch) -> None:
     real = os.write
-    monkeypatch.setattr(durable.os, "write", lambda descriptor, content: real(descriptor, content[:7]))
+    monkeypatch.setattr(atomic.os, "write", lambda descriptor, content: real(descriptor, content[:7]))
     replace(str(tmp_path / "f"), b"0123456789" * 3)
     assert (tmp_path / "f").read_bytes() == b"0123456789" * 3
 
@@ -241,7 +242,7 @@ def test_the_holder_of_a_lock_is_described(tmp_path: Path, facts: dict[str, obje
 
 def test_a_kill_frees_the_lock_and_its_name_stays_harmless(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    code = f"from provisioner.locks import DataLock\nwith DataLock({str(path)!r}): print(1, flush=True); input()"
+    code = f"from provisioner.state.locks import DataLock\nwith DataLock({str(path)!r}): print(1, flush=True); input()"
     holder = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
     )
@@ -256,7 +257,7 @@ def test_a_kill_frees_the_lock_and_its_name_stays_harmless(tmp_path: Path) -> No
 
 
 def test_a_directory_that_may_not_be_written_is_named(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(durable.os, "open", failing(os.open, errno.EROFS, 1))
+    monkeypatch.setattr(atomic.os, "open", failing(os.open, errno.EROFS, 1))
     with pytest.raises(StateUnwritable, match=r"lock\.turn: cannot be locked: Read-only file system\."):
         DataLock(str(tmp_path / "lock")).__enter__()
 
@@ -399,13 +400,13 @@ def test_marks_are_made_only_in_a_state_directory(tmp_path: Path) -> None:
 
 def test_refused_marks_are_reported(seen: Seen, monkeypatch) -> None:
     seen.touch("abc")
-    monkeypatch.setattr("provisioner.marks.os.utime", failing(os.utime, errno.EROFS, 1))
+    monkeypatch.setattr("provisioner.state.hf_signals.os.utime", failing(os.utime, errno.EROFS, 1))
     with pytest.raises(StateUnwritable, match="abc: cannot be written: Read-only"):
         seen.touch("abc")
-    monkeypatch.setattr("provisioner.marks.os.listdir", failing(os.listdir, errno.EACCES, 1))
+    monkeypatch.setattr("provisioner.state.hf_signals.os.listdir", failing(os.listdir, errno.EACCES, 1))
     with pytest.raises(StateDenied, match="seen: cannot be read: Permission denied"):
         seen.marks()
-    monkeypatch.setattr("provisioner.durable.os.unlink", failing(os.unlink, errno.EACCES, 1))
+    monkeypatch.setattr("provisioner.files.atomic.os.unlink", failing(os.unlink, errno.EACCES, 1))
     with pytest.raises(StateUnwritable, match="abc"):
         seen.forget(["abc"])
 

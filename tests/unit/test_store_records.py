@@ -26,8 +26,8 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.records import MemoryCodec, RecordError, Rules, intent_of
-from provisioner.store import StateDir
+from provisioner.state.codec import MemoryCodec, RecordError, Rules, intent_of
+from provisioner.state.directory import StateDir
 
 TEXT = st.text(max_size=8)
 NUMBER = st.floats(allow_nan=False, allow_infinity=False)

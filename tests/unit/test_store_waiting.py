@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.durable import pauses
-from provisioner.locks import DataLock
-from provisioner.store import StateDir, StateMissing, StateStale
+from provisioner.files.atomic import pauses
+from provisioner.state.directory import StateDir, StateMissing, StateStale
+from provisioner.state.locks import DataLock
 
 CALLERS = 8
 WAIT = 60.0

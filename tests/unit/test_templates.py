@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from provisioner import templates
-from provisioner.templates import Provider, TemplatesError
-from tests.hostfactory import ROOT, golden
-from tests.schemas import check_output
+from provisioner.hostfactory import templates
+from provisioner.hostfactory.templates import Provider, TemplatesError
+from tests.support.checks.schemas import check_output
+from tests.support.hostfactory.provider import ROOT, golden
 
 ATTRIBUTES = {"type": ["String", "X86_64"], "ncpus": ["Numeric", "4"], "nram": ["Numeric", "8192"]}
 GOOD = {"templateId": "T1", "maxNumber": 10, "attributes": ATTRIBUTES}

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import durable
-from provisioner.durable import StateUnreadable, StateUnwritable
-from provisioner.told import Told
+from provisioner.files import atomic
+from provisioner.files.atomic import StateUnreadable, StateUnwritable
+from provisioner.state.terminal_answers import Told
 
 ONE, OTHER = '{"requestId":"a","status":"complete"}', '{"requestId":"a","status":"complete_with_error"}'
 
@@ -129,7 +129,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, name: str, act: Callable[[], ob
 
     with monkeypatch.context() as patched:
         patched.setattr(name, ends)
-        patched.setattr(durable, "discard", lambda path: True)
+        patched.setattr(atomic, "discard", lambda path: True)
         with pytest.raises(KeyboardInterrupt):
             act()
 
@@ -146,7 +146,7 @@ def test_a_full_disk_settles_nothing_and_leaves_nothing(told: Told, monkeypatch:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(durable, "write_all", full)
+        patched.setattr(atomic, "write_all", full)
         with pytest.raises(StateUnwritable, match="No space left"):
             told.tell("a", ONE)
     assert files(told) == []

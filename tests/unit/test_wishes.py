@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from provisioner import durable, store, wishes
-from provisioner.locks import DataLock, LockFile
-from provisioner.store import SCHEMA, LockTimeout, StateDir
-from provisioner.wishes import Wish, waiting
+from provisioner.files import atomic
+from provisioner.state import directory, group_commit
+from provisioner.state.directory import SCHEMA, LockTimeout, StateDir
+from provisioner.state.group_commit import Wish, waiting
+from provisioner.state.locks import DataLock, LockFile
 
 TERMS = {"schema": SCHEMA}
 MINE = {"requests": {"mine000000": {"template": "M", "count": 1, "created_wall": 1.0}}}
@@ -73,7 +74,7 @@ def test_a_trim_serves_those_who_wait_too(state: StateDir) -> None:
 
 
 def test_what_a_dead_process_wished_is_removed_and_never_written(state: StateDir) -> None:
-    names = ["intent.wish-0", f"intent.wish-1{wishes.UNFINISHED}"]
+    names = ["intent.wish-0", f"intent.wish-1{group_commit.UNFINISHED}"]
     for name in names:
         Path(state.path, name).write_text(json.dumps({"terms": TERMS, "tables": MINE}))
     own = add(state)
@@ -96,10 +97,10 @@ def test_one_who_dies_while_others_are_written_is_not_written(state: StateDir, m
         owner.join()
         return real(*arguments, **keywords)
 
-    owner, real = fork.Process(target=wait_for_ever), durable._write_aside
+    owner, real = fork.Process(target=wait_for_ever), atomic._write_aside
     owner.start()
     assert posted.wait(60)
-    monkeypatch.setattr(durable, "_write_aside", die)
+    monkeypatch.setattr(atomic, "_write_aside", die)
     own = add(state)
     assert recorded(state) == {own}
     assert left(state) == []
@@ -120,7 +121,7 @@ def test_what_a_writer_does_not_understand_is_left_to_its_owner(state: StateDir,
     real = json.dumps
     wish = mine(state)
     with monkeypatch.context() as patch:
-        patch.setattr(wishes.json, "dumps", lambda *_, **__: real(content))
+        patch.setattr(group_commit.json, "dumps", lambda *_, **__: real(content))
         posted = wish.posted(TERMS)
         posted.__enter__()
     own = add(state)
@@ -196,7 +197,7 @@ def test_a_wish_whose_writer_died_before_he_could_say_so_is_not_written_twice(st
     with monkeypatch.context() as patch:
         patch.setattr(Wish, "granted", lambda self: None)
         held_until(patch, lambda: serve(StateDir(state.path)))
-        patch.setattr(durable, "sync_directory", synced.append)
+        patch.setattr(atomic, "sync_directory", synced.append)
         request = add(state)
     assert recorded(state) == {request}
     assert state.intent.read().generation == 2
@@ -209,7 +210,7 @@ def test_one_whose_time_is_up_and_who_is_written_answers_once_it_is_durable(stat
         patch.undo()
         patch.setattr(Wish, "granted", lambda self: None)
         serve(StateDir(state.path))
-        patch.setattr(durable, "sync_directory", synced.append)
+        patch.setattr(atomic, "sync_directory", synced.append)
         return False
 
     synced: list[int] = []
@@ -223,7 +224,7 @@ def test_one_whose_time_is_up_and_who_is_written_answers_once_it_is_durable(stat
 
 def test_where_no_wish_can_be_left_the_wait_is_all_there_is(state: StateDir, monkeypatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(wishes, "write_all", _refuse)
+        patch.setattr(group_commit, "write_all", _refuse)
         patch.setattr(DataLock, "try_acquire", lambda self: False)
         request = add(state)
     assert recorded(state) == {request}
@@ -304,11 +305,13 @@ def withdrawal_beside_a_write(directory: Path, at: tuple[int, int, int]) -> int:
     state = StateDir(directory)
     state.intent.create("demo")
     believed: list[bool] = []
-    wish = Wish(state.intent.path, {"requests": {store.new_id(): {"template": "M", "count": 1, "created_wall": 1.0}}})
+    wish = Wish(
+        state.intent.path, {"requests": {directory.new_id(): {"template": "M", "count": 1, "created_wall": 1.0}}}
+    )
     (id_,) = wish.tables["requests"]
     give_up = [
-        lambda: durable.discard(wish._path),
-        lambda: durable.stop_replacing(state.intent.path),
+        lambda: atomic.discard(wish._path),
+        lambda: atomic.stop_replacing(state.intent.path),
         lambda: believed.append(id_ in recorded(state)),
     ]
     events: dict[int, list[Callable[[], None]]] = {}
@@ -317,8 +320,8 @@ def withdrawal_beside_a_write(directory: Path, at: tuple[int, int, int]) -> int:
     with wish.posted(TERMS):
         steps = Steps(events)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(durable, "os", steps)
-            patch.setattr(wishes, "os", steps)
+            patch.setattr(atomic, "os", steps)
+            patch.setattr(group_commit, "os", steps)
             own = add(StateDir(directory))
         for step in [step for steps_left in events.values() for step in steps_left]:
             step()
@@ -348,8 +351,8 @@ def test_whoever_gives_up_knows_whether_his_wish_was_written(tmp_path: Path) -> 
 
 
 BROKEN = {
-    "the writer does not look again": (store.IntentStore, "_check_wanted", lambda *_: None),
-    "what is written aside stays": (durable, "stop_replacing", lambda *_: None),
+    "the writer does not look again": (directory.IntentStore, "_check_wanted", lambda *_: None),
+    "what is written aside stays": (atomic, "stop_replacing", lambda *_: None),
 }
 
 
@@ -367,10 +370,10 @@ def test_a_write_that_is_disturbed_without_end_is_refused(state: StateDir, monke
         os.unlink(aside)
         real(aside, path)
 
-    real = durable._rename
-    monkeypatch.setattr(durable, "_rename", remove_first)
+    real = atomic._rename
+    monkeypatch.setattr(atomic, "_rename", remove_first)
     monkeypatch.setattr(os, "fsync", os.fstat)
-    with pytest.raises(durable.Disturbed, match="was removed before it took its place; nothing was written"):
+    with pytest.raises(atomic.Disturbed, match="was removed before it took its place; nothing was written"):
         add(state)
     assert recorded(state) == set()
 

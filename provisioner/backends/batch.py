@@ -1,0 +1,164 @@
+"""Sends a batch of calls to a cloud: some at a time, each with its own end, and none that is known to be useless.
+
+Shared by all backends. It never retries: the next cycle is the retry.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from provisioner.backends import BackendError, MayStart
+from provisioner.backends.concurrency import SharedFlow
+from provisioner.model import Action, Create, ErrorClass, Failure, Outcome
+
+log = logging.getLogger(__name__)
+
+Send = Callable[[], Mapping[str, Failure]]
+"""Sends one request. Returns what failed, by machine name (empty: all went well); raises BackendError when all did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to a cloud, for one action or for several that the cloud takes together."""
+
+    actions: tuple[Action, ...]
+    send: Send
+
+
+def run_calls(
+    calls: Sequence[Call],
+    *,
+    workers: int,
+    may_start: MayStart,
+    stops: Collection[ErrorClass] = (),
+    flow: SharedFlow | None = None,
+) -> list[Outcome]:
+    """Send ``calls``, at most ``workers`` at once, and return the outcomes of those that were sent, in their order.
+
+    A failure never stops another call, except that the first one whose class is in ``stops`` stops the creates of the
+    same template that are not yet sent. Nothing is sent once ``may_start()`` is False. With a ``flow`` it decides how
+    many calls are under way, and once the server has asked to be left alone nothing more is sent. Returns when all sent
+    calls have ended, so each call must have its own time-out.
+    """
+    return _Batch(calls, workers, may_start, frozenset(stops), flow).run() if calls else []
+
+
+class _Batch:
+    """The calls of one batch, and what they know of each other: which templates are stopped."""
+
+    def __init__(
+        self,
+        calls: Sequence[Call],
+        workers: int,
+        may_start: MayStart,
+        stops: frozenset[ErrorClass],
+        flow: SharedFlow | None,
+    ) -> None:
+        self._most = workers
+        self._may_start = may_start
+        self._stops = stops
+        self._flow = flow
+        self._lock = threading.Lock()
+        self._left = deque(enumerate(calls))
+        self._outcomes: list[list[Outcome]] = [[] for _ in calls]
+        self._stopped: set[str] = set()
+        self._working = 0
+        self._threads: list[threading.Thread] = []
+
+    def run(self) -> list[Outcome]:
+        """Send what may be sent; all outcomes."""
+        with self._lock:
+            self._employ()
+        for thread in self._threads:  # It grows meanwhile: a worker begins the next one before it ends itself.
+            thread.join()
+        return [outcome for outcomes in self._outcomes for outcome in outcomes]
+
+    def _employ(self) -> None:
+        """Begin one more worker, which waits for the lock that is held. RuntimeError when there can be no more."""
+        thread = threading.Thread(target=self._work, name=f"call-{self._working}", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+        self._working += 1
+        if self._flow is not None:
+            self._flow.begun()
+
+    def _work(self) -> None:
+        while (following := self._following()) is not None:
+            number, call = following
+            self._outcomes[number] = self._send(call)
+
+    def _following(self) -> tuple[int, Call] | None:
+        """The next call to be sent, and one more worker if there is room for one; None ends this worker."""
+        with self._lock:
+            if (self._room() >= 0 or self._working == 1) and (call := self._take()) is not None:
+                if self._left and self._room() > 0:
+                    with contextlib.suppress(RuntimeError):  # Then those that there are do it.
+                        self._employ()
+                return call
+            self._working -= 1
+            if self._flow is not None:
+                self._flow.ended()
+            return None
+
+    def _room(self) -> int:
+        """How many more workers there may be; below 0 so many must end. One may always work, whatever others do."""
+        own = self._most - self._working
+        return own if self._flow is None else min(own, self._flow.room())
+
+    def _take(self) -> tuple[int, Call] | None:
+        """The next call that is neither useless nor too late."""
+        while self._left:
+            number, call = self._left.popleft()
+            if not self._stopped.isdisjoint(_templates(call.actions)):
+                continue
+            if self._may_start() and (self._flow is None or self._flow.open(time.monotonic())):
+                return number, call
+            self._left.clear()
+        return None
+
+    def _send(self, call: Call) -> list[Outcome]:
+        """Send one call, and learn from its answer."""
+        began = time.monotonic()
+        failures, wait = _failures(call)
+        ended = time.monotonic()
+        errors = {failure.error for failure in failures.values()}
+        if self._flow is not None and ErrorClass.THROTTLED in errors:
+            self._flow.refused(began, ended, wait)
+        elif self._flow is not None and ErrorClass.UNAVAILABLE not in errors:  # Not answered: not how fast, either.
+            self._flow.answered(type(call.actions[0]).__name__, began, ended)
+        if not self._stops.isdisjoint(errors):
+            stopped = [action for action in call.actions if _error(failures, action) in self._stops]
+            with self._lock:
+                self._stopped |= _templates(stopped)
+        return [Outcome(action, failures.get(action.name), ended - began, wait) for action in call.actions]
+
+
+def _templates(actions: Iterable[Action]) -> set[str]:
+    """The templates of the creates among ``actions``; a delete is never useless."""
+    return {action.template for action in actions if isinstance(action, Create)}
+
+
+def _error(failures: Mapping[str, Failure], action: Action) -> ErrorClass | None:
+    failure = failures.get(action.name)
+    return failure.error if failure else None
+
+
+def _failures(call: Call) -> tuple[Mapping[str, Failure], float | None]:
+    """What failed of a call, by name, and how long the cloud asks to be left alone.
+
+    A bug in one call must not hide the outcomes of the others.
+    """
+    try:
+        return call.send(), None
+    except BackendError as error:
+        return {action.name: error.failure for action in call.actions}, error.retry_after
+    except Exception as error:
+        log.exception("Call failed unexpectedly", extra={"machines": [action.name for action in call.actions]})
+        failure = Failure(ErrorClass.OTHER, f"{type(error).__name__}: {error}")
+        return {action.name: failure for action in call.actions}, None

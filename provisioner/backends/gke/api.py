@@ -1,0 +1,233 @@
+"""Raw requests to one Kubernetes API server over the official client's connections, its refusals as few error classes.
+
+Raw, because typed models cost three times the processor time of the request itself. Every call has its own time-outs
+and is tried once: the next cycle is the retry.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import urllib3
+
+from provisioner.backends import BackendError
+from provisioner.backends.concurrency import SharedFlow
+from provisioner.model import ErrorClass, Failure
+
+CONNECT_SECONDS = 5.0
+"""A server that does not accept a connection within this is not there."""
+UNKNOWN_USER = 401
+"""HTTP status."""
+MAX_WORDS = 400
+"""Characters of the server's words that are kept: they are stored with each slot and shown to people."""
+MAX_WAIT = 300.0
+"""Seconds. API servers ask to be left alone for one; what asks for more than this is asked again all the same."""
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KubeTimes:
+    """How patient we are with an API server. Seconds."""
+
+    call: float = 30.0
+    """For an answer: above the server's limit for a slow admission webhook (10 s), below that for a request (60 s)."""
+    silence: float = 90.0
+    """For a sign of life of a watch: servers send a bookmark about every 60 s, so a longer silence is a dead stream."""
+    blind: float = 10.0
+    """How long a cache still counts without its stream: a stream that begins anew is no outage."""
+    first_look: float = 10.0
+    """How long the first look waits for the first list."""
+    stream: float = 270.0
+    """After which the server is asked to end a stream, ± 10 %, so that many watches do not begin anew together."""
+    first_retry: float = 0.1
+    """Before the first attempt after a failure; doubles."""
+    last_retry: float = 10.0
+    """Most between two attempts."""
+    unplaced: float = 3.0
+    """How long a pod must have waited for a node before its events are read: most get one at once."""
+    events: float = 15.0
+    """Between two readings of events: an autoscaler looks about every 10 s, and its words are for people."""
+
+
+USUAL_TIMES = KubeTimes()
+
+_QUOTA = re.compile(r"\bquota\b", re.IGNORECASE)
+_WEBHOOK = re.compile(r"denied the request")
+_CLASSES: Mapping[int, ErrorClass] = {
+    400: ErrorClass.INVALID,
+    401: ErrorClass.DENIED,
+    403: ErrorClass.DENIED,
+    404: ErrorClass.NOT_FOUND,
+    408: ErrorClass.TIMEOUT,
+    413: ErrorClass.INVALID,
+    415: ErrorClass.INVALID,
+    422: ErrorClass.INVALID,
+    429: ErrorClass.THROTTLED,
+    504: ErrorClass.TIMEOUT,
+}
+
+
+class KubeError(BackendError):
+    """The server answered, and refused."""
+
+    def __init__(self, status: int, reason: str, failure: Failure, retry_after: float | None = None) -> None:
+        super().__init__(failure.error, failure.text, retry_after)
+        self.status = status
+        """HTTP status."""
+        self.reason = reason
+        """Kubernetes' one word for it, such as AlreadyExists; empty when the answer was not a Status object."""
+
+
+@dataclass(slots=True)
+class KubeApi:
+    """One API server."""
+
+    host: str
+    """``scheme://host[:port]``, perhaps with a path."""
+    connections: urllib3.PoolManager
+    authorization: Callable[[], Mapping[str, str]]
+    """The headers that say who we are, renewed when they have to be."""
+    times: KubeTimes = USUAL_TIMES
+    flow: SharedFlow = field(default_factory=SharedFlow)
+    """How many creates and deletes may be under way."""
+    rejected: Callable[[Mapping[str, str]], None] = lambda _: None
+    """Told the headers that the server did not know us by; BackendError where the server's own words would not help."""
+    streams_lists: bool = True
+    """False once the server refused to stream a list."""
+    _pool: urllib3.HTTPConnectionPool | None = field(init=False)
+    """Asked itself, as finding it costs a manager a quarter of a call. None: a proxy wants whole addresses."""
+    _prefix: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._prefix = urlsplit(self.host).path
+        self._pool = self._found()
+
+    def _found(self) -> urllib3.HTTPConnectionPool | None:
+        by_proxy = self.connections.proxy is not None and self.host.startswith("http://")
+        return None if by_proxy else self.connections.connection_from_url(self.host)
+
+    def close(self) -> None:
+        """End the idle connections; a later call makes new ones."""
+        self.connections.clear()
+        self._pool = self._found()
+
+    def get(self, path: str, query: Mapping[str, str | int] | None = None) -> Document:
+        """The JSON object at ``path``."""
+        return self.send("GET", path, query=query)
+
+    def send(
+        self, method: str, path: str, *, query: Mapping[str, str | int] | None = None, body: bytes | None = None
+    ) -> Document:
+        """One request and the JSON object that answers it; KubeError when refused, BackendError when not answered."""
+        reply = self._request(method, path, query, body, self.times.call, preload_content=True)
+        if reply.status >= 300:
+            raise refusal(reply.status, reply.data, reply.headers.get("Retry-After"))
+        return parse(reply.data)
+
+    def stream(self, path: str, query: Mapping[str, str | int]) -> urllib3.response.BaseHTTPResponse:
+        """An open answer to be read as it comes; reading raises an urllib3 error when it falls silent."""
+        reply = self._request("GET", path, query, None, self.times.silence, preload_content=False)
+        if reply.status < 300:
+            return reply
+        try:
+            raise refusal(reply.status, reply.read(), reply.headers.get("Retry-After"))
+        except urllib3.exceptions.HTTPError as error:
+            raise BackendError(*unanswered(error)) from error
+        finally:
+            reply.close()
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int] | None,
+        body: bytes | None,
+        read_seconds: float,
+        *,
+        preload_content: bool,
+    ) -> urllib3.response.BaseHTTPResponse:
+        authorization = self.authorization()
+        headers = {"Accept": "application/json", **authorization}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            reply = self._urlopen(
+                method,
+                path + ("?" + urlencode(query) if query else ""),
+                body=body,
+                headers=headers,
+                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds),
+                retries=False,
+                redirect=False,
+                preload_content=preload_content,
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise BackendError(*unanswered(error)) from error
+        if reply.status == UNKNOWN_USER:
+            self.rejected(authorization)
+        return reply
+
+    def _urlopen(self, method: str, path: str, **options: Any) -> urllib3.response.BaseHTTPResponse:
+        if self._pool is None:
+            return self.connections.urlopen(method, self.host + path, **options)
+        return self._pool.urlopen(method, self._prefix + path, **options)
+
+
+def unanswered(error: urllib3.exceptions.HTTPError) -> tuple[ErrorClass, str]:
+    """The class and words of a request without an answer: it may have been applied, or not."""
+    reading = isinstance(error, urllib3.exceptions.ReadTimeoutError)
+    return (ErrorClass.TIMEOUT if reading else ErrorClass.UNAVAILABLE), words(f"{type(error).__name__}: {error}")
+
+
+def refusal(status: int, body: bytes, retry_after: str | None) -> KubeError:
+    """The error that an answer with a status of 300 or more stands for."""
+    try:
+        answer = parse(body)
+    except BackendError:
+        answer = {}
+    message = str(answer.get("message") or f"HTTP {status} {body[:MAX_WORDS].decode(errors='replace')}".strip())
+    if retry_after:
+        message += f" (retry after {retry_after} s)"
+    reason = str(answer.get("reason") or "")
+    failure = Failure(_error_class(status, reason, message), words(message))
+    return KubeError(status, reason, failure, _seconds(retry_after))
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """A Retry-After header; None when it is none, or a date, which no API server sends."""
+    return min(MAX_WAIT, float(retry_after)) if retry_after and retry_after.isdecimal() else None
+
+
+def _error_class(status: int, reason: str, message: str) -> ErrorClass:
+    if _WEBHOOK.search(message):
+        return ErrorClass.DENIED
+    if status == 403 and _QUOTA.search(message):
+        return ErrorClass.QUOTA
+    if status == 409 and reason == "Conflict":
+        return ErrorClass.UNAVAILABLE  # Two writers met, as the quota's counter often does: the same call may succeed.
+    if status in _CLASSES:
+        return _CLASSES[status]
+    return ErrorClass.UNAVAILABLE if status >= 500 else ErrorClass.OTHER
+
+
+def parse(body: bytes) -> Document:
+    """The JSON object in an answer; BackendError when there is none (law 4: half an answer is no answer)."""
+    try:
+        document = json.loads(body)
+    except ValueError as error:
+        raise BackendError(ErrorClass.UNAVAILABLE, words(f"the answer is not JSON: {error}")) from error
+    if not isinstance(document, dict):
+        raise BackendError(ErrorClass.UNAVAILABLE, f"the answer is not a JSON object: {type(document).__name__}")
+    return document
+
+
+def words(text: str) -> str:
+    """A message on one line, cut to a bearable length."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_WORDS else line[: MAX_WORDS - 1] + "…"

@@ -1,0 +1,158 @@
+"""The gke backend: one pool is the pods of one provisioner in one namespace, all made from one pod spec."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from provisioner.backends import BackendError, MayStart
+from provisioner.backends.batch import Call, run_calls
+from provisioner.backends.concurrency import MOST
+from provisioner.backends.dns import Resolver
+from provisioner.backends.gke.api import USUAL_TIMES, Document, KubeError, KubeTimes
+from provisioner.backends.gke.login import connect
+from provisioner.backends.gke.namespace import Namespaces
+from provisioner.backends.gke.pod_cache import PodCache
+from provisioner.backends.gke.pod_spec import PodSpec, PodSpecFile
+from provisioner.backends.gke.pod_watch import pods_path
+from provisioner.backends.gke.pods import Identity, is_terminating
+from provisioner.model import STOPPING_ERRORS, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
+from provisioner.settings.tree import GkePool
+
+POD_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{,251}[a-z0-9])?")
+"""No pod has another name. HF may name any host: one that is no name would ask for something else than a pod."""
+
+
+class GkeBackend:
+    """One pool of pods."""
+
+    lag = 0.0
+    """The cache follows the server's own order, and holds what we created from the moment that was accepted."""
+
+    def __init__(
+        self,
+        pool: GkePool,
+        *,
+        provisioner: str,
+        times: KubeTimes = USUAL_TIMES,
+        namespaces: Namespaces | None = None,
+    ) -> None:
+        """Reads the pod spec; BackendError when there is none, or no cluster can be found in the configuration.
+
+        Pools with the same ``namespaces`` share connections and watches; without it the pool has its own.
+        """
+        self.pool = pool.name
+        self.pace = pool.observe_seconds
+        self._identity = Identity(provisioner, pool.name)
+        self._path = pods_path(pool.namespace)
+        self._spec = PodSpecFile(pool.pod_spec, pool.namespace)
+        self._resolver = Resolver() if pool.require_dns else None
+        self._cache = PodCache(self._identity, resolver=self._resolver)
+        self._namespace = (namespaces or Namespaces()).join(pool, self._cache, partial(connect, pool, times))
+        self._api = self._namespace.api
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Watch from now on; without it every look lists the pods."""
+        self._namespace.watch(self._cache, wake)
+
+    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
+        """Everything of ours in the namespace.
+
+        A look at a live watch begins now: what we created is in the cache at once, what others did within the time
+        that a silent stream takes to be noticed.
+        """
+        self._namespace.refresh(self._cache)
+        there = self._strangers(strangers)
+        ours = {name for name, pod in there.items() if self._identity.is_of_provisioner(pod)}
+        machines = self._cache.machines(now)
+        return Snapshot(
+            pool=self.pool,
+            began=now,
+            machines=machines,
+            foreign=frozenset(there.keys() - ours),
+            namesakes=frozenset(ours - machines.keys()),
+            spec=self._spec.current().digest,
+            asked=frozenset(strangers),
+            causes=self._cache.causes(),
+        )
+
+    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
+        """Create pods, some at a time."""
+        spec = self._spec.current()
+        calls = [Call((create,), partial(self._create, spec, create)) for create in creates]
+        return run_calls(calls, workers=MOST, may_start=may_start, stops=STOPPING_ERRORS, flow=self._api.flow)
+
+    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
+        """Delete pods, some at a time, each with its own grace period unless by force."""
+        calls = [Call((delete,), partial(self._delete, delete)) for delete in deletes]
+        return run_calls(calls, workers=MOST, may_start=may_start, flow=self._api.flow)
+
+    def close(self) -> None:
+        """End the watch, if no other pool needs it, and the connections: those in use stay, new ones are made."""
+        self._namespace.leave(self._cache)
+        if self._resolver is not None:
+            self._resolver.close()
+        self._api.close()
+
+    def _create(self, spec: PodSpec, create: Create) -> Mapping[str, Failure]:
+        """Create one pod. What is accepted is in the next look, whatever the watch has heard by then."""
+        try:
+            pod = self._api.send("POST", self._path, body=spec.body(create, self._identity.labels(create)))
+        except KubeError as error:
+            if error.status != 409 or error.reason != "AlreadyExists":
+                raise
+            pod = self._already_there(create)
+        self._cache.add_created(pod)
+        return {}
+
+    def _already_there(self, create: Create) -> Document:
+        """The pod that has the name already, if it is this slot's own; BackendError otherwise."""
+        pod = self._find(create.name)
+        if pod is None:
+            raise BackendError(ErrorClass.UNAVAILABLE, f'pod "{create.name}" existed already, and is gone now')
+        if not self._identity.owns(pod):
+            raise BackendError(ErrorClass.OTHER, f'the name is taken: pod "{create.name}" exists and is not ours')
+        if is_terminating(pod):
+            raise BackendError(ErrorClass.OTHER, f'pod "{create.name}" exists already and is being deleted')
+        return pod
+
+    def _delete(self, delete: Delete) -> Mapping[str, Failure]:
+        """Delete one pod, and no namesake: what is not there any more, or is another's, is a success."""
+        uid = delete.uid or self._uid(delete)
+        if not uid:
+            return {}
+        grace = {"gracePeriodSeconds": 0} if delete.force else {}
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}, **grace}
+        try:
+            self._api.send("DELETE", f"{self._path}/{delete.name}", body=json.dumps(options).encode())
+        except KubeError as error:
+            if error.status != 404 and not (error.status == 409 and "UID" in error.failure.text):
+                raise
+        return {}
+
+    def _uid(self, delete: Delete) -> str:
+        """The uid of the pod of this name that may be deleted: ours, or an adopted one; empty when there is none."""
+        pod = self._find(delete.name)
+        meant = pod is not None and (delete.adopted or self._identity.owns(pod))
+        return str(pod["metadata"]["uid"]) if pod is not None and meant else ""
+
+    def _find(self, name: str) -> Document | None:
+        """The pod of this name, whoever's it is; None when there is none."""
+        try:
+            return self._api.get(f"{self._path}/{name}")
+        except KubeError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def _strangers(self, names: Collection[str]) -> dict[str, Document]:
+        """The pods of these names that exist here, by name."""
+        names = [name for name in names if POD_NAME.fullmatch(name)]
+        if not names:
+            return {}
+        with ThreadPoolExecutor(min(MOST, len(names)), thread_name_prefix="stranger") as workers:
+            pods = workers.map(self._find, names)
+            return {name: pod for name, pod in zip(names, pods, strict=True) if pod is not None}

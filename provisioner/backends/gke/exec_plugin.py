@@ -1,0 +1,133 @@
+"""Asks a kubeconfig's exec plugin (such as gke-gcloud-auth-plugin) for a token, and again before that one ends.
+
+The protocol is Kubernetes' client.authentication.k8s.io. Only tokens are taken, no client certificates.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from provisioner.backends import BackendError
+from provisioner.backends.gke.api import words
+from provisioner.interrupts import ended_first
+from provisioner.model import ErrorClass
+
+PLUGIN_SECONDS = 30.0
+"""For an answer: a plugin may ask a token server, and try again."""
+EARLY_SECONDS = 30.0
+"""A token is renewed so long before its end, or after three quarters of a shorter life: a create that is refused for
+an old token costs a slot."""
+HINT = "install it where the provisioner runs, or let the pool name endpoint and credentials instead of a kubeconfig"
+
+
+class ExecPlugin:
+    """The plugin of one user of a kubeconfig. Not thread-safe."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        directory: Path,
+        cluster: Mapping[str, Any],
+        *,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``settings``: the user's ``exec``; ``directory``: of the kubeconfig; ``cluster``: as plugins are told it.
+
+        Runs nothing yet. BackendError when the settings are none.
+        """
+        self._version, command = settings.get("apiVersion"), settings.get("command")
+        if not isinstance(self._version, str) or not isinstance(command, str):
+            raise BackendError(ErrorClass.INVALID, "kubeconfig: exec: expected a command and an apiVersion")
+        if settings.get("interactiveMode") == "Always":
+            raise BackendError(ErrorClass.INVALID, f"kubeconfig: exec plugin {command} wants a terminal; there is none")
+        self._command = str(directory / command) if "/" in command else command
+        self._arguments = [str(argument) for argument in settings.get("args") or ()]
+        self._hint = str(settings.get("installHint") or HINT).strip()
+        self._environment = {str(item["name"]): str(item["value"]) for item in settings.get("env") or ()}
+        told = {"cluster": dict(cluster)} if settings.get("provideClusterInfo") else {}
+        info = {"apiVersion": self._version, "kind": "ExecCredential", "spec": {"interactive": False, **told}}
+        self._environment["KUBERNETES_EXEC_INFO"] = json.dumps(info)
+        self._wall = wall
+        self._token = ""
+        self._renew_at = float("inf")
+
+    def header(self) -> str:
+        """The value of the Authorization header; BackendError when the plugin gives no token."""
+        if not self._token or self._wall() >= self._renew_at:
+            self._token = ""
+            begun, status = self._wall(), self._ask()
+            self._renew_at = _renewal(begun, status.get("expirationTimestamp"))
+            self._token = status["token"]
+        return f"Bearer {self._token}"
+
+    def renew(self) -> None:
+        """The token is worth nothing: get another one next time."""
+        self._token = ""
+
+    def _ask(self) -> Mapping[str, Any]:
+        """The status of a credential, with its token."""
+        try:
+            code, output, said = self._run()
+        except FileNotFoundError as error:
+            raise self._failed(f"not found; {self._hint}") from error
+        except subprocess.TimeoutExpired as error:
+            raise self._failed(f"gave no answer within {PLUGIN_SECONDS:g} s") from error
+        except OSError as error:
+            raise self._failed(f"cannot be run: {error.strerror}") from error
+        if code != 0:
+            raise self._failed(f"ended with {code}: {said.decode(errors='replace').strip() or 'it said nothing'}")
+        return self._status(output)
+
+    def _run(self) -> tuple[int, bytes, bytes]:
+        """Exit code, output and error output; one that hangs is ended with all that it started."""
+        with subprocess.Popen(
+            [self._command, *self._arguments],
+            env={**os.environ, **self._environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        ) as process:
+            try:
+                with ended_first(process.pid):
+                    output, said = process.communicate(timeout=PLUGIN_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+            return process.returncode, output, said
+
+    def _status(self, output: bytes) -> Mapping[str, Any]:
+        """What is in a plugin's output. Its words may be secret: they are not repeated."""
+        try:
+            credential = json.loads(output)
+            version, status = credential["apiVersion"], credential["status"]
+            token = status.get("token")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._failed("did not print an ExecCredential") from error
+        if version != self._version:
+            raise self._failed(f"speaks {version!r}, but the kubeconfig says {self._version!r}")
+        if not isinstance(token, str) or not token:
+            raise self._failed("gave no token")
+        return {**status, "token": token}
+
+    def _failed(self, reason: str) -> BackendError:
+        return BackendError(ErrorClass.DENIED, words(f"no credentials: exec plugin {self._command}: {reason}"))
+
+
+def _renewal(begun: float, expires: object) -> float:
+    """Wall time from which a token is renewed; never for one without an end."""
+    if not isinstance(expires, str):
+        return float("inf")
+    try:
+        ends = datetime.fromisoformat(expires).timestamp()
+    except ValueError:
+        return begun
+    return ends - min(EARLY_SECONDS, (ends - begun) / 4)

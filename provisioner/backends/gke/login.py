@@ -1,0 +1,289 @@
+"""Finds a pool's API server, and says who we are there: in-cluster account, kubeconfig, or endpoint with Google's.
+
+The only importer of kubernetes: the official client reads kubeconfigs and keeps the connections. Credentials are read
+again as they rotate, and when the server does not take them.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import kubernetes.client
+import kubernetes.config
+import urllib3
+import yaml
+from google.auth.exceptions import GoogleAuthError
+from kubernetes.config import incluster_config
+from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
+
+from provisioner.backends import BackendError
+from provisioner.backends.concurrency import MOST
+from provisioner.backends.gke.api import USUAL_TIMES, KubeApi, KubeTimes, words
+from provisioner.backends.gke.exec_plugin import ExecPlugin
+from provisioner.backends.google_auth import GoogleToken, credentials_wanted
+from provisioner.model import ErrorClass
+from provisioner.settings.tree import GkePool
+
+CONNECTIONS = 2 * MOST
+"""Kept alive, for all pools of a cluster: the calls, a watch of each namespace, and the looks at single pods."""
+RENEW_SECONDS = 5.0
+"""Least time between two renewals of rejected credentials, and for which credentials that cannot be had are not asked
+for again: a plugin takes a second, and a thousand deletes may be waiting."""
+KEEP_SECONDS = 5.0
+"""For what the official client says of a kubeconfig's own credentials: asking it costs half as much as a request. Those
+that end are renewed by it minutes before."""
+
+MALFORMED = (
+    kubernetes.config.ConfigException,
+    yaml.YAMLError,
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    urllib3.exceptions.HTTPError,
+    GoogleAuthError,
+)
+"""What the official client, and those that it asks, raise for a kubeconfig that is none."""
+
+
+class UnusableAuthority(ValueError):
+    """A ``ca_file`` that holds no certificate authority, or is not there."""
+
+
+class Credentials(Protocol):
+    """Where the words come from that say who we are. Called by one thread at a time."""
+
+    def header(self) -> str:
+        """The value of the Authorization header, empty without one; BackendError when there is none to be had."""
+
+    def renew(self) -> None:
+        """The server did not take them: next time newer ones, if there are."""
+
+
+class Login:
+    """Who we are to one API server. Thread-safe."""
+
+    def __init__(self, credentials: Credentials, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._credentials, self._clock = credentials, clock
+        self._lock = threading.Lock()
+        self._given = ""
+        self._failed: tuple[float, BackendError] | None = None
+        self._renewed = float("-inf")
+
+    def authorization(self) -> Mapping[str, str]:
+        """The headers of a request; BackendError when there are no credentials to be had."""
+        with self._lock:
+            if self._failed and self._clock() < self._failed[0] + RENEW_SECONDS:
+                failure = self._failed[1].failure
+                raise BackendError(failure.error, failure.text)
+            try:
+                self._given, self._failed = self._credentials.header(), None
+            except BackendError as error:
+                self._failed = (self._clock(), error)
+                raise
+            return {"Authorization": self._given} if self._given else {}
+
+    def rejected(self, headers: Mapping[str, str]) -> None:
+        """The server answered a request with these headers that it does not know us."""
+        with self._lock:
+            known = headers.get("Authorization", "") == self._given
+            if known and self._clock() >= self._renewed + RENEW_SECONDS:
+                self._renewed = self._clock()
+                self._credentials.renew()
+
+
+def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
+    """The API server of a pool. Asks nobody yet; BackendError when the configuration leads to none."""
+    configuration = kubernetes.client.Configuration()
+    configuration.connection_pool_maxsize = CONNECTIONS
+    configuration.keep_alive = True
+    try:
+        credentials = _credentials(pool, configuration)
+        login = Login(credentials)
+        rejected = credentials.rejected if isinstance(credentials, Anonymous) else login.rejected
+        connections = kubernetes.client.ApiClient(configuration).rest_client.pool_manager
+        return KubeApi(configuration.host, connections, login.authorization, times, rejected=rejected)
+    except (BackendError, *MALFORMED) as error:
+        raise BackendError(ErrorClass.INVALID, _unusable(pool, error)) from error
+
+
+def _unusable(pool: GkePool, error: Exception) -> str:
+    """That a pool's configuration leads to no cluster, with the file or address at fault and what to do."""
+    reason = _reason(error)
+    setting = f"pools.{pool.name}"
+    if isinstance(error, UnusableAuthority):
+        return f"pool {pool.name}: ca_file {pool.ca_file} cannot be used: {reason}; correct {setting}.ca_file"
+    if pool.endpoint is not None:
+        return f"pool {pool.name}: endpoint {pool.endpoint} cannot be used: {reason}; correct {setting}.endpoint"
+    if pool.kubeconfig is not None:
+        said = f"pool {pool.name}: kubeconfig {pool.kubeconfig} cannot be used: {reason}"
+        return f"{said}; correct it, or let {setting}.kubeconfig or KUBECONFIG name another"
+    said = f"pool {pool.name}: no kubeconfig is named, and this is no pod of a cluster ({reason})"
+    return f"{said}; let {setting}.kubeconfig or KUBECONFIG name one, or set {setting}.endpoint"
+
+
+def _reason(error: Exception) -> str:
+    """On one line. What Python says of a document of another shape helps nobody by itself."""
+    if isinstance(error, BackendError):
+        return words(error.failure.text)
+    said = words(str(error)).rstrip(".")
+    odd = isinstance(error, TypeError | AttributeError | KeyError | RecursionError)
+    return f"it is none ({said})" if odd else said
+
+
+def _credentials(pool: GkePool, configuration: Any) -> Credentials:
+    """Fills in where the cluster is; returns who we are there."""
+    if pool.endpoint is not None:
+        return _at_endpoint(pool, pool.endpoint, configuration)
+    if pool.kubeconfig is not None:
+        return _in_kubeconfig(pool.kubeconfig, pool.context, configuration)
+    kubernetes.config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    return TokenFile(Path(incluster_config.SERVICE_TOKEN_FILENAME))
+
+
+# --- an endpoint ------------------------------------------------------------------------------------------------------
+
+
+class Anonymous:
+    """Nobody, as plain HTTP knows us."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+
+    def header(self) -> str:
+        """None."""
+        return ""
+
+    def renew(self) -> None:
+        """There is nothing to renew."""
+
+    def rejected(self, _headers: Mapping[str, str]) -> None:
+        """The server wants to know who we are; always BackendError."""
+        raise credentials_wanted(self._endpoint, "name a 'kubeconfig' instead")
+
+
+def _at_endpoint(pool: GkePool, endpoint: str, configuration: Any) -> Credentials:
+    configuration.host = endpoint.rstrip("/")
+    if endpoint.startswith("http://"):
+        return Anonymous(endpoint)
+    if pool.ca_file is not None:
+        try:
+            ssl.create_default_context(cafile=str(pool.ca_file))
+        except OSError as error:
+            raise UnusableAuthority(error) from error
+        configuration.ssl_ca_cert = str(pool.ca_file)
+    return GoogleToken(pool.credentials)
+
+
+# --- a file that holds a token ----------------------------------------------------------------------------------------
+
+
+class TokenFile:
+    """A token in a file that somebody replaces before it ends, as a kubelet does."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._signature: tuple[int, ...] = ()
+        self._token = ""
+
+    def header(self) -> str:
+        """The token that is in the file now."""
+        try:
+            stat = self._path.stat()
+            signature = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            if signature != self._signature:
+                self._token, self._signature = self._path.read_text(encoding="utf-8").strip(), signature
+        except (OSError, UnicodeDecodeError) as error:
+            raise BackendError(ErrorClass.DENIED, f"no credentials: {self._path}: {error}") from error
+        if not self._token:
+            raise BackendError(ErrorClass.DENIED, f"no credentials: {self._path} is empty")
+        return f"Bearer {self._token}"
+
+    def renew(self) -> None:
+        """Read it again, whatever its signature says."""
+        self._signature = ()
+
+
+# --- a kubeconfig -----------------------------------------------------------------------------------------------------
+
+
+class Kubeconfig:
+    """What a kubeconfig itself holds: a token, a password, a client certificate, an auth-provider's token."""
+
+    def __init__(self, load: Callable[[Any], None], configuration: Any) -> None:
+        """``load`` fills a configuration of the official client; ``configuration`` was filled by it."""
+        self._load, self._configuration = load, configuration
+        self._header, self._kept_until = "", float("-inf")
+
+    def header(self) -> str:
+        """What the file says, or what its auth-provider renewed."""
+        if time.monotonic() >= self._kept_until:
+            try:
+                setting = self._configuration.auth_settings().get("BearerToken")
+            except MALFORMED as error:
+                raise BackendError(ErrorClass.DENIED, f"no credentials: {error}") from error
+            self._header = str(setting["value"] or "") if setting else ""
+            self._kept_until = time.monotonic() + KEEP_SECONDS
+        return self._header
+
+    def renew(self) -> None:
+        """Somebody may have written another one into the file."""
+        configuration = kubernetes.client.Configuration()
+        try:
+            self._load(configuration)
+        except MALFORMED:
+            return  # What we have stays: the file may be in the midst of being written.
+        self._configuration, self._kept_until = configuration, float("-inf")
+
+
+def _in_kubeconfig(path: Path, context: str | None, configuration: Any) -> Credentials:
+    """Plugins and token files are ours to follow, as the official client reads them once and hides their failures."""
+    user, directory = _user(path, context)
+    _load_kubeconfig(path, context, configuration)
+    if "exec" in user:
+        return ExecPlugin(user["exec"], directory, _described(configuration))
+    if "tokenFile" in user:
+        return TokenFile(directory / user["tokenFile"])
+    return Kubeconfig(lambda fresh: _load_kubeconfig(path, context, fresh), configuration)
+
+
+def _user(path: Path, context: str | None) -> tuple[Mapping[str, Any], Path]:
+    """The settings of a context's user, and the directory that its paths are relative to."""
+    merged = _merged(path)
+    known = merged["contexts"].get_with_name(context or merged["current-context"])["context"]
+    user = merged["users"].get_with_name(known.safe_get("user"), safe=True)
+    return ((user.safe_get("user") or {}), Path(user.path).absolute().parent) if user else ({}, Path())
+
+
+def _load_kubeconfig(path: Path, context: str | None, configuration: Any) -> None:
+    """Fill in what the official client makes of a kubeconfig without its plugins and token files."""
+    merged = _merged(path)
+    for user in merged["users"].value:
+        for name in ("exec", "tokenFile"):
+            (user.safe_get("user") or {}).pop(name, None)
+    loader = KubeConfigLoader(config_dict=merged, active_context=context, config_base_path=None)  # type: ignore[no-untyped-call]
+    loader.load_and_set(configuration)  # type: ignore[no-untyped-call]
+
+
+def _merged(path: Path) -> Any:
+    """The kubeconfig, or several of them as the environment's KUBECONFIG may name, as one."""
+    merged = KubeConfigMerger(str(path)).config  # type: ignore[no-untyped-call]
+    if merged is None:
+        raise kubernetes.config.ConfigException("no such file")
+    return merged
+
+
+def _described(configuration: Any) -> Mapping[str, Any]:
+    """The cluster, as the protocol of plugins describes one."""
+    authority = configuration.ssl_ca_cert
+    data = b64encode(Path(authority).read_bytes()).decode() if authority and os.path.exists(authority) else ""
+    return {"server": configuration.host, **({"certificate-authority-data": data} if data else {})}

@@ -1,0 +1,78 @@
+"""What pools share: those of one cluster its connections, those of one namespace a watch and the reading of events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from provisioner.backends.gke.api import KubeApi
+from provisioner.backends.gke.pod_cache import Listing, PodCache, PodCaches
+from provisioner.backends.gke.pod_events import PodEvents
+from provisioner.backends.gke.pod_watch import PodWatch, list_pods
+from provisioner.backends.gke.pods import ID_LABEL
+from provisioner.settings.tree import GkePool
+
+
+class Namespace:
+    """The pods of one provisioner in one namespace, for all pools that join before the first of them watches."""
+
+    def __init__(self, api: KubeApi, name: str, provisioner: str) -> None:
+        self.api, self._name = api, name
+        self.watched = False
+        """True once the watch has begun; also after its end."""
+        self._caches = PodCaches()
+        self._watch = PodWatch(api, name, f"{ID_LABEL}={provisioner}", self._caches)
+        self._events = PodEvents(api, name, self._caches)
+
+    def join(self, cache: PodCache) -> None:
+        """A pool's cache is kept by this namespace from now on."""
+        self._caches.add(cache)
+
+    def watch(self, cache: PodCache, wake: Callable[[], None]) -> None:
+        """Watch from now on, and call ``wake`` when this cache has news."""
+        self._caches.add(cache, wake)
+        if not self.watched:
+            self.watched = True
+            self._watch.start()
+
+    def refresh(self, cache: PodCache) -> None:
+        """Make sure that the cache is complete and current: by the watch, else by a list; BackendError if it is not.
+
+        Beside a watch, what is said of pods that no node takes is read in the background.
+        """
+        if self.watched:
+            self._watch.check()
+            self._events.look()
+            return
+        listing = Listing([cache.identity])
+        version = list_pods(self.api, self._name, cache.identity.selector, listing)
+        cache.replace(listing.readings(cache.identity), version)
+
+    def leave(self, cache: PodCache) -> None:
+        """The pool needs its cache no more. The last one ends the watch."""
+        self._caches.remove(cache)
+        if self.watched and not self._caches:
+            self._watch.close()
+            self._events.close()
+
+
+class Namespaces:
+    """All clusters and namespaces that the pools of one process live in."""
+
+    def __init__(self) -> None:
+        self._apis: dict[tuple[str, ...], KubeApi] = {}
+        self._namespaces: dict[tuple[str, ...], Namespace] = {}
+
+    def join(self, pool: GkePool, cache: PodCache, connect: Callable[[], KubeApi]) -> Namespace:
+        """The namespace of a pool, which ``cache`` joins; ``connect`` is called for the first pool of a cluster.
+
+        A watch that runs takes no further pool: its list is over. Such a pool gets a watch of its own.
+        """
+        if pool.cluster not in self._apis:
+            self._apis[pool.cluster] = connect()
+        key = (*pool.cluster, pool.namespace, cache.identity.provisioner)
+        known = self._namespaces.get(key)
+        if known is None or known.watched:
+            known = Namespace(self._apis[pool.cluster], pool.namespace, cache.identity.provisioner)
+            self._namespaces[key] = known
+        known.join(cache)
+        return known

@@ -1,0 +1,267 @@
+"""The pods of a pool as last heard of: what a list, a watch and our own creates say, in the server's order.
+
+Keeps of each pod only what the plan needs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+
+from provisioner.backends.dns import Resolver
+from provisioner.backends.gke.api import words
+from provisioner.backends.gke.pods import Ending, Identity, Pod, Reading, is_unplaced
+from provisioner.model import ErrorClass, Failure, LossCause, Machine, Notice, Phase
+
+CAUSE_SECONDS = 300.0
+"""How long it is remembered why a pod went: longer than a plan can be late."""
+
+UNRESOLVED = Failure(ErrorClass.OTHER, "its name does not resolve yet")
+
+
+def refined(known: Failure, told: Failure) -> Failure:
+    """Why no node takes a pod, by what the autoscaler said: its class, and its words before the scheduler's."""
+    return Failure(told.error, words(f"{told.text}; {known.text}"))
+
+
+class PodCache:
+    """Pods by name, and the one mapping of machines that all looks share until something changes. Thread-safe."""
+
+    def __init__(
+        self, identity: Identity, resolver: Resolver | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """With a ``resolver`` a machine runs only once its name resolves. ``clock`` is monotonic."""
+        self.identity = identity
+        self._resolver, self._clock = resolver, clock
+        self._lock = threading.Lock()
+        self._pods: dict[str, Machine] = {}
+        """Without their notices, whose end is loop time."""
+        self._endings: dict[str, tuple[Ending, float]] = {}
+        """How pods will end, and the monotonic time at which that was first heard."""
+        self._created: dict[str, int] = {}
+        """Names that only our own create has shown so far, and the version it gave them."""
+        self._causes: dict[str, tuple[LossCause, float]] = {}
+        """Why pods went, and the monotonic time at which they did, in that order."""
+        self._unplaced: dict[str, float] = {}
+        """Names of the pods that no node takes; since when, in monotonic time."""
+        self._told: Mapping[str, Failure] = {}
+        """What the autoscaler said of them, by uid."""
+        self._version = 0
+        self._dirty: set[str] = set()
+        self._machines: Mapping[str, Machine] = {}
+
+    def replace(self, readings: Iterable[Reading], version: str) -> bool:
+        """Take a complete list of that version; True when there is something new."""
+        with self._lock:
+            present = {self._put(reading) for reading in readings}
+            self._advance(version)
+            for name in self._pods.keys() - present - self._created.keys():
+                self._drop(name, LossCause.UNKNOWN)
+            return bool(self._dirty)
+
+    def apply(self, kind: str, pod: Pod) -> bool:
+        """Take an event of a watch (``ADDED``, ``MODIFIED`` or ``DELETED``); True when there is something new."""
+        reading, name = self.identity.read(pod), pod["metadata"]["name"]
+        with self._lock:
+            self._version = max(self._version, _number(pod["metadata"].get("resourceVersion")))
+            if reading is not None and kind != "DELETED":
+                self._put(reading)
+            elif name in self._pods and self._pods[name].fingerprint.uid == pod["metadata"].get("uid"):
+                # Its last words may come together with its end. One that has none was deleted without any grace.
+                cause = reading[0].cause if reading is not None else None
+                self._drop(name, cause or LossCause.DELETED)
+            return bool(self._dirty)
+
+    def advance(self, version: str) -> None:
+        """Everything up to this version has been heard (a bookmark)."""
+        with self._lock:
+            self._advance(version)
+
+    def add_created(self, pod: Pod) -> None:
+        """Take the answer to our own create, unless the watch is past it: then it has told all there is to tell.
+
+        So a machine whose create was accepted is never absent from a later look, however late the watch is.
+        """
+        reading, version = self.identity.read(pod), _number(pod["metadata"].get("resourceVersion"))
+        with self._lock:
+            if reading is not None and version > self._version:
+                self._created[self._put(reading)] = version
+
+    def unplaced(self, seconds: float) -> frozenset[str]:
+        """Uids of the pods that no node has taken for so long."""
+        with self._lock:
+            before = self._clock() - seconds
+            waiting = [name for name, since in self._unplaced.items() if since <= before]
+            return frozenset(self._pods[name].fingerprint.uid for name in waiting)
+
+    def explain(self, told: Mapping[str, Failure]) -> bool:
+        """Take what was said, by uid, of the pods that no node takes; True when there is something new."""
+        with self._lock:
+            before, self._told = self._told, told
+            for name in self._unplaced:
+                uid = self._pods[name].fingerprint.uid
+                if before.get(uid) != told.get(uid):
+                    self._dirty.add(name)
+            return bool(self._dirty)
+
+    def machines(self, now: float) -> Mapping[str, Machine]:
+        """All machines by name, at loop time ``now``: the same object as before when nothing changed."""
+        with self._lock:
+            dirty, self._dirty = self._dirty, set()
+            changes = {name: self._machine(name, now) for name in dirty}
+            if any(machine != self._machines.get(name) for name, machine in changes.items()):
+                self._machines = _changed(self._machines, changes)
+            return self._machines
+
+    def causes(self) -> Mapping[str, LossCause]:
+        """The pods that went lately, also those that no look has shown, and why, as far as a watch has told."""
+        with self._lock:
+            before = self._clock() - CAUSE_SECONDS
+            while self._causes and self._causes[oldest := next(iter(self._causes))][1] < before:
+                del self._causes[oldest]
+            return {name: cause for name, (cause, _) in self._causes.items()}
+
+    def _put(self, reading: Reading) -> str:
+        """Remember what was read of a pod; its name."""
+        (machine, ending), name = reading, reading[0].name
+        old, (ending_before, since) = self._pods.get(name), self._endings.get(name, (None, 0.0))
+        self._created.pop(name, None)
+        if (old, ending_before) == reading:
+            return name
+        self._pods[name] = machine if old is None else _sharing(old, machine)
+        self._endings.pop(name, None)
+        if ending is not None:
+            self._endings[name] = (ending, since if ending == ending_before else self._clock())
+        if not is_unplaced(machine):
+            self._unplaced.pop(name, None)
+        elif name not in self._unplaced:
+            self._unplaced[name] = self._clock()
+        self._dirty.add(name)
+        return name
+
+    def _drop(self, name: str, cause: LossCause) -> None:
+        self._causes.pop(name, None)
+        self._causes[name] = cause, self._clock()
+        self._pods.pop(name, None)
+        self._endings.pop(name, None)
+        self._created.pop(name, None)
+        self._unplaced.pop(name, None)
+        self._dirty.add(name)
+        if self._resolver is not None:
+            self._resolver.forget(name)
+
+    def _advance(self, version: str) -> None:
+        """What we created before this version and the server has not shown since does not exist any more."""
+        self._version = _number(version)
+        for name in [name for name, created in self._created.items() if created <= self._version]:
+            self._drop(name, LossCause.UNKNOWN)
+
+    def _machine(self, name: str, now: float) -> Machine | None:
+        """A machine as the plan sees it. One whose name does not resolve yet is looked at again next time."""
+        machine = self._pods.get(name)
+        if machine is None:
+            return None
+        if machine.phase is Phase.RUNNING and self._resolver is not None and not self._resolver.resolves(name):
+            self._dirty.add(name)
+            machine = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED)
+        told = self._told.get(machine.fingerprint.uid)
+        if told is not None and machine.failure is not None and name in self._unplaced:
+            machine = replace(machine, failure=refined(machine.failure, told))
+        if name not in self._endings:
+            return machine
+        ending, since = self._endings[name]
+        return replace(machine, notice=Notice(ending.cause, now + ending.seconds + since - self._clock()))
+
+
+def _sharing(old: Machine, new: Machine) -> Machine:
+    """``new``, with what it has in common with ``old`` kept once: the plan's memory holds that too."""
+    same = old.fingerprint == new.fingerprint
+    return replace(new, name=old.name, fingerprint=old.fingerprint if same else new.fingerprint)
+
+
+def _changed(machines: Mapping[str, Machine], changes: Mapping[str, Machine | None]) -> Mapping[str, Machine]:
+    """Another mapping, with these changes; None: the machine is gone."""
+    changed = dict(machines)
+    for name, machine in changes.items():
+        if machine is not None:
+            changed[name] = machine
+        else:
+            changed.pop(name, None)
+    return changed
+
+
+def _number(version: object) -> int:
+    """A resource version as the number it is; 0 when a server uses another form, which then is never ahead."""
+    return int(version) if isinstance(version, str) and version.isdigit() else 0
+
+
+class Listing:
+    """The pods of a list that is under way: of each only what its pool needs. Pods of no pool are left out."""
+
+    def __init__(self, pools: Iterable[Identity]) -> None:
+        self._found: dict[Identity, dict[str, Reading]] = {pool: {} for pool in pools}
+
+    def take(self, kind: str, pod: Pod) -> None:
+        """One pod of the list (``ADDED``), or what became of it before the list was complete."""
+        for pool, found in self._found.items():
+            reading = None if kind == "DELETED" else pool.read(pod)
+            if reading is not None:
+                found[reading[0].name] = reading
+            else:
+                found.pop(pod["metadata"].get("name"), None)
+
+    def readings(self, pool: Identity) -> Collection[Reading]:
+        """What was found of a pool."""
+        return self._found[pool].values()
+
+
+class PodCaches:
+    """The caches of all pools that share a watch: each hears everything, and keeps what is its own."""
+
+    def __init__(self) -> None:
+        self._wakes: Mapping[PodCache, Callable[[], None]] = {}
+        """What to call when a cache has news. Never changed but replaced: the watch reads it in its own thread."""
+
+    def __bool__(self) -> bool:
+        return bool(self._wakes)
+
+    def add(self, cache: PodCache, wake: Callable[[], None] = lambda: None) -> None:
+        """From now on this cache hears what comes, and ``wake`` is called when it has news."""
+        self._wakes = {**self._wakes, cache: wake}
+
+    def remove(self, cache: PodCache) -> None:
+        """Tell this cache nothing more."""
+        self._wakes = {known: wake for known, wake in self._wakes.items() if known is not cache}
+
+    def listing(self) -> Listing:
+        """An empty list of the pods of all pools."""
+        return Listing(cache.identity for cache in self._wakes)
+
+    def replace(self, listing: Listing, version: str) -> None:
+        """Take a complete list of that version."""
+        for cache, wake in self._wakes.items():
+            cache.replace(listing.readings(cache.identity), version)
+            wake()
+
+    def apply(self, kind: str, pod: Pod) -> None:
+        """Take an event of the watch."""
+        for cache, wake in self._wakes.items():
+            if cache.apply(kind, pod):
+                wake()
+
+    def unplaced(self, seconds: float) -> frozenset[str]:
+        """Uids of the pods of all pools that no node has taken for so long."""
+        return frozenset().union(*(cache.unplaced(seconds) for cache in self._wakes))
+
+    def explain(self, told: Mapping[str, Failure]) -> None:
+        """Take what was said of them, by uid."""
+        for cache, wake in self._wakes.items():
+            if cache.explain(told):
+                wake()
+
+    def advance(self, version: str) -> None:
+        """Take a bookmark of the watch."""
+        for cache in self._wakes:
+            cache.advance(version)

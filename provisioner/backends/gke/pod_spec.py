@@ -1,0 +1,230 @@
+"""The pod that a pool makes: read from what the user wrote, completed for one slot.
+
+What the user wrote is a Pod manifest or only its ``spec``, as YAML or JSON. Set for each machine are
+``metadata.name``, our labels and ``spec.hostname``; ``restartPolicy`` is ``Never`` unless the user chose one, so that
+a machine whose container ends is seen as lost instead of coming back empty under the same name. ``{{machine}}``,
+``{{request}}`` and ``{{template}}`` in values of environment variables are replaced. Nothing else is changed.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import logging
+import re
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from provisioner.backends import BackendError
+from provisioner.files.yaml_text import TOO_DEEP, parse, read_text, reason_of, syntax_text
+from provisioner.model import Create, ErrorClass
+from provisioner.settings.problems import expected
+
+log = logging.getLogger(__name__)
+
+PLACEHOLDER = re.compile(r"\{\{(machine|request|template)\}\}")
+MANIFEST = frozenset({"apiVersion", "kind", "metadata", "spec"})
+"""Any of these at the top makes a document a manifest: a spec has no such fields."""
+TEXT = "a text (in quotes)"
+"""YAML takes ``1`` and ``true`` for something else; the API server refuses them where it wants a text."""
+
+
+class PodSpecError(ValueError):
+    """The text is not a pod that can be made; says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodSpec:
+    """A pod that can be made many times."""
+
+    pieces: tuple[str, ...]
+    """The whole Pod as JSON text; every second piece names what stands there for each slot."""
+    labels: Mapping[str, Any]
+    """Those that the user wrote."""
+    digest: str
+    """Changes when the text changes."""
+    hostname: str = ""
+    """The user's own, which the machine's name replaces."""
+
+    def body(self, create: Create, labels: Mapping[str, str]) -> bytes:
+        """The request body that makes the pod of one slot."""
+        texts = {"machine": create.name, "request": create.request, "template": create.template}
+        values = {key: json.dumps(text)[1:-1] for key, text in texts.items()}
+        values["labels"] = json.dumps({**self.labels, **labels}, separators=(",", ":"))
+        pieces = list(self.pieces)
+        pieces[1::2] = [values[key] for key in pieces[1::2]]
+        return "".join(pieces).encode()
+
+    def replaced(self, labels: Collection[str]) -> list[str]:
+        """The fields of the user's that each pod has otherwise, given the names of our labels."""
+        theirs = [f"metadata.labels.{label}" for label in self.labels if label in labels]
+        return [*theirs, "spec.hostname"] if self.hostname else theirs
+
+
+class PodSpecFile:
+    """A pod spec as its file is now. One that is changed into something else is refused, the old one stays in force."""
+
+    def __init__(self, path: Path, namespace: str) -> None:
+        """Reads it; BackendError says what is wrong with it."""
+        self._path, self._namespace = path, namespace
+        self._lock = threading.Lock()
+        self._signature: tuple[int, ...] = ()
+        self._refused = ""
+        self._spec = self._read()
+
+    def current(self) -> PodSpec:
+        """The last good one. Thread-safe."""
+        with self._lock:
+            try:
+                self._spec, self._refused = self._read(), ""
+            except BackendError as error:
+                if error.failure.text != self._refused:
+                    self._refused = error.failure.text
+                    log.exception("Pod spec refused, the one before stays in force")
+            return self._spec
+
+    def _read(self) -> PodSpec:
+        """Read the file, unless it is the one that was read before."""
+        try:
+            stat = self._path.stat()
+            signature = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            if signature == self._signature:
+                return self._spec
+            spec = read_pod_spec(self._path, self._namespace)
+        except (OSError, ValueError) as error:
+            raise BackendError(ErrorClass.INVALID, f"{self._path}: {reason_of(error)}") from error
+        self._signature = signature
+        return spec
+
+
+def read_pod_spec(path: Path, namespace: str) -> PodSpec:
+    """The pod that a file describes; OSError, PodSpecError, or another ValueError for what is no text."""
+    return parse_pod_spec(read_text(path), namespace)
+
+
+def parse_pod_spec(text: str, namespace: str) -> PodSpec:
+    """The pod that ``text`` describes, to be made in ``namespace``; PodSpecError when it describes none."""
+    try:
+        return _parsed(text, namespace)
+    except RecursionError as error:  # JSON has no limit of its own
+        raise PodSpecError(TOO_DEEP) from error
+
+
+def _parsed(text: str, namespace: str) -> PodSpec:
+    pod = _manifest(_document(text))
+    metadata, spec = pod["metadata"], pod["spec"]
+    for name in ("labels", "annotations"):
+        for key, value in _mapping(metadata.get(name) or {}, f"metadata.{name}").items():
+            _check_text(value, f"metadata.{name}.{key}")
+    if metadata.get("namespace", namespace) != namespace:
+        raise PodSpecError(f"metadata.namespace: {expected(f'{namespace!r} (the pool)', metadata['namespace'])}")
+    if not spec.get("containers"):
+        raise PodSpecError("containers: missing; expected at least one container")
+    for path, container in _containers(spec):
+        _check_container(container, path)
+    metadata.pop("generateName", None)
+    spec.setdefault("restartPolicy", "Never")
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    labels = metadata.get("labels") or {}
+    try:
+        pieces = _pieces(pod, digest)
+        json.dumps(labels, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise PodSpecError(f"a value that JSON cannot hold (quote dates and times): {error}") from error
+    return PodSpec(pieces, labels, digest, str(spec.get("hostname") or ""))
+
+
+def _pieces(pod: dict[str, Any], digest: str) -> tuple[str, ...]:
+    """The pod's JSON, cut where slots differ. No text holds its own digest, so that marks the cuts."""
+    pod = copy.deepcopy(pod)
+    metadata, spec = pod["metadata"], pod["spec"]
+    metadata["name"] = spec["hostname"] = f"<{digest}:machine>"
+    metadata["labels"] = f"<{digest}:labels>"
+    for variable in _variables(spec):
+        variable["value"] = PLACEHOLDER.sub(rf"<{digest}:\1>", variable["value"])
+    text = json.dumps(pod, separators=(",", ":"), allow_nan=False)
+    text = text.replace(f'"<{digest}:labels>"', f"<{digest}:labels>")  # An object, not a text.
+    return tuple(re.split(rf"<{digest}:(\w+)>", text))
+
+
+def _document(text: str) -> object:
+    """What the text holds. JSON is read as JSON: with tabs, or numbers such as 1e3, it is no YAML."""
+    try:
+        return json.loads(text, object_pairs_hook=_distinct)
+    except ValueError:
+        pass
+    try:
+        document, repeated = parse(text)
+    except yaml.YAMLError as error:
+        raise PodSpecError(syntax_text(error)) from error
+    if repeated:
+        raise PodSpecError(": ".join(repeated[0]))
+    return document
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; one with a key given twice is left to the YAML reader, which says where."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is given twice")
+    return found
+
+
+def _manifest(document: object) -> dict[str, Any]:
+    """A full Pod, whether the user wrote one or only its spec."""
+    if not isinstance(document, dict):
+        raise PodSpecError(expected("a pod's spec or a Pod manifest", document))
+    if MANIFEST.isdisjoint(document):
+        document = {"spec": document}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, **document}
+    for key, value in (("apiVersion", "v1"), ("kind", "Pod")):
+        if pod[key] != value:
+            raise PodSpecError(f"{key}: {expected(value, pod[key])}")
+    return {**pod, "metadata": dict(_mapping(pod["metadata"], "metadata")), "spec": _mapping(pod.get("spec"), "spec")}
+
+
+def _mapping(value: object, path: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise PodSpecError(f"{path}: {expected('a mapping', value)}")
+    return value
+
+
+def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every container, init containers first, with its place."""
+    for key in ("initContainers", "containers"):
+        containers = spec.get(key) or []
+        if not isinstance(containers, list):
+            raise PodSpecError(f"{key}: {expected('a list of containers', containers)}")
+        for number, container in enumerate(containers):
+            yield f"{key}.{number}", container
+
+
+def _check_container(container: object, path: str) -> None:
+    known = _mapping(container, path)
+    for key in ("name", "image"):
+        _check_text(known.get(key), f"{path}.{key}")
+    variables = known.get("env") or []
+    if not isinstance(variables, list):
+        raise PodSpecError(f"{path}.env: {expected('a list of variables', variables)}")
+    for number, variable in enumerate(variables):
+        place = f"{path}.env.{number}"
+        _check_text(_mapping(variable, place).get("value", ""), f"{place}.value")
+
+
+def _check_text(value: object, path: str) -> None:
+    if not isinstance(value, str):
+        raise PodSpecError(f"{path}: {expected(TEXT, value)}")
+
+
+def _variables(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The environment variables of all containers that have a value."""
+    for _, container in _containers(spec):
+        for variable in container.get("env") or ():
+            if "value" in variable:
+                yield variable

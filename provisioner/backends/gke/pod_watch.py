@@ -1,0 +1,272 @@
+"""Keeps pod caches up to date: lists all pods, then follows the server's watch, for as long as a pool needs it.
+
+The list is streamed: a watch that begins with all pods, one at a time, says when these were all, and goes on. A server
+that refuses this is asked for pages. A stream that ends is normal and is resumed from the last version; ``410 Gone``
+means list again; silence means that the stream is dead. The caches count as live only while this thread can vouch for
+them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping
+
+import urllib3
+
+from provisioner.backends import BackendError
+from provisioner.backends.gke.api import Document, KubeApi, KubeError, unanswered
+from provisioner.backends.gke.pod_cache import Listing, PodCaches
+from provisioner.model import ErrorClass, Failure
+
+log = logging.getLogger(__name__)
+
+PAGE = 500
+"""Pods per page of a list: 2.5 MB, 20 ms to parse."""
+STEADY_SECONDS = 0.5
+"""A stream that lived longer than this was no failure."""
+CLOSE_SECONDS = 2.0
+"""How long the end of the thread is waited for. It dies with the process anyway."""
+STREAMED_LIST: Mapping[str, str | int] = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+"""Asks for a list as the begin of a watch. Without a version it is as new as the request; from version 0 it could be
+older than what we have seen (Kubernetes API concepts, "Streaming lists")."""
+END_OF_LIST = "k8s.io/initial-events-end"
+"""Annotates the bookmark after the last pod of a streamed list."""
+REFUSALS = frozenset({400, 422})
+"""HTTP statuses of servers that do not know streamed lists: older than 1.27, or with the feature switched off."""
+PASSING = frozenset({410, 429, 503, 504})
+"""Codes of an ERROR event that say nothing against streamed lists. Any other does: 500 comes from a server whose etcd
+cannot tell how far it is."""
+
+
+class Disordered(Exception):
+    """The server's stream cannot be followed any further: list again."""
+
+
+class NoStreamedLists(Exception):
+    """The server does not stream lists: ask for pages."""
+
+
+class PodWatch:
+    """One thread that follows the pods of one namespace."""
+
+    def __init__(self, api: KubeApi, namespace: str, selector: str, caches: PodCaches) -> None:
+        self._api, self._namespace, self._selector, self._caches = api, namespace, selector, caches
+        self._closing = threading.Event()
+        self._tried = threading.Event()
+        """Set when the first list has succeeded or failed."""
+        self._synced = False
+        self._version = ""
+        """From where the watch goes on; empty: list first."""
+        self._heard = 0.0
+        """Monotonic time when the server last told us something: a list, an event, a bookmark."""
+        self._blind_since: float | None = None
+        """Monotonic time of a list or of the end of a stream, when nothing follows it yet; None while a stream does."""
+        self._failure = Failure(ErrorClass.UNAVAILABLE, "the first list of pods has not ended yet")
+        self._failures = 0
+        """In a row."""
+        self._stream: urllib3.response.BaseHTTPResponse | None = None
+        self._thread = threading.Thread(target=self._run, name=f"watch {namespace}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to list and watch."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the stream and the thread."""
+        self._closing.set()
+        stream = self._stream
+        if stream is not None:
+            with contextlib.suppress(ValueError, RuntimeError, OSError):  # It has just ended by itself.
+                stream.shutdown()
+        self._thread.join(CLOSE_SECONDS)
+
+    def check(self) -> None:
+        """Raise BackendError unless the caches are complete and current (law 4)."""
+        if not self._synced:
+            self._tried.wait(self._api.times.first_look)
+        now, blind_since = time.monotonic(), self._blind_since
+        if not self._synced or (blind_since is not None and now - blind_since > self._api.times.blind):
+            raise BackendError(self._failure.error, self._failure.text)
+        if now - self._heard > self._api.times.silence + self._api.times.blind:
+            raise BackendError(ErrorClass.TIMEOUT, f"the watch has been silent for {now - self._heard:.0f} s")
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._go_on()
+            except NoStreamedLists as error:
+                self._api.streams_lists = False
+                log.info("Server streams no lists, asking for pages", extra={**self._where, "text": str(error)})
+            except Disordered as error:
+                self._version = ""
+                self._retry_later("Pods are listed again", Failure(ErrorClass.OTHER, str(error)))
+            except BackendError as error:
+                if isinstance(error, KubeError) or error.failure.error is ErrorClass.TIMEOUT:
+                    self._version = ""  # Refused or silent: what we know may be worthless. Broken off: it is not.
+                self._retry_later("Watch failed", error.failure)
+            except Exception as error:
+                if not self._closing.is_set():  # A stream that is shut down under its reader fails in many ways.
+                    log.exception("Watch failed unexpectedly", extra=self._where)
+                self._version = ""
+                self._retry_later("Watch failed", Failure(ErrorClass.OTHER, repr(error)))
+
+    def _go_on(self) -> None:
+        """Resume the watch from the last version, or list when there is none or it is too old to be trusted."""
+        if self._version and time.monotonic() - self._heard <= self._api.times.silence:
+            self._follow({"resourceVersion": self._version})
+        elif self._api.streams_lists:
+            self._follow(STREAMED_LIST, self._caches.listing())
+        else:
+            listing = self._caches.listing()
+            self._replace(listing, list_pods(self._api, self._namespace, self._selector, listing))
+
+    def _replace(self, listing: Listing, version: str) -> None:
+        """Replace the caches by a complete list."""
+        self._caches.replace(listing, version)
+        self._version, self._synced, self._heard = version, True, time.monotonic()
+        self._blind_since = self._heard
+        self._tried.set()
+
+    def _follow(self, begin: Mapping[str, str | int], listing: Listing | None = None) -> None:
+        """Follow one stream to its end, which is normal: servers cut slow readers off without a word.
+
+        With a ``listing`` the stream begins with a list, which counts for nothing before its end is told.
+        """
+        begun = time.monotonic()
+        self._stream = stream = self._open(begin, listing)
+        try:
+            if self._closing.is_set():
+                return
+            if listing is None:
+                self._blind_since = None
+            for event in events(stream):
+                listing = self._take(event, listing)
+        finally:
+            self._blind_since, self._stream = self._blind_since or time.monotonic(), None
+            stream.close()
+            if listing is None and time.monotonic() - begun > STEADY_SECONDS:
+                self._failures = 0
+        if listing is not None:
+            raise BackendError(ErrorClass.UNAVAILABLE, "the streamed list of pods ended before it was complete")
+        self._closing.wait(self._api.times.first_retry)
+
+    def _open(self, begin: Mapping[str, str | int], listing: Listing | None) -> urllib3.response.BaseHTTPResponse:
+        query: dict[str, str | int] = {
+            "watch": 1,
+            "labelSelector": self._selector,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": max(1, round(self._api.times.stream * random.uniform(0.9, 1.1))),
+            **begin,
+        }
+        try:
+            return self._api.stream(pods_path(self._namespace), query)
+        except KubeError as error:
+            if listing is not None and error.status in REFUSALS:
+                raise NoStreamedLists(error.failure.text) from error
+            raise
+
+    def _take(self, event: Document, listing: Listing | None) -> Listing | None:
+        """Apply one event, or gather it in a list under way; the list while it is not complete."""
+        kind, pod = str(event.get("type")), event.get("object")
+        if kind == "ERROR" or not isinstance(pod, dict):
+            raise _complaint(event, listing)
+        version = pod.get("metadata", {}).get("resourceVersion")
+        if not isinstance(version, str) or not version:
+            raise Disordered(f"a {kind} event without a version")
+        if listing is not None and not _ends_list(kind, pod):
+            listing.take(kind, pod)
+            return listing
+        if listing is not None:
+            self._replace(listing, version)
+            self._blind_since = None
+            return None
+        if kind == "BOOKMARK":
+            self._caches.advance(version)
+        else:
+            self._caches.apply(kind, pod)
+        self._version, self._heard = version, time.monotonic()
+        return None
+
+    @property
+    def _where(self) -> dict[str, str]:
+        """Facts of every log line."""
+        return {"namespace": self._namespace}
+
+    def _retry_later(self, what: str, failure: Failure) -> None:
+        """Remember a failure and wait before the next attempt, longer with each failure in a row."""
+        if self._closing.is_set():
+            return
+        self._failure = failure
+        self._blind_since = self._blind_since or time.monotonic()
+        self._tried.set()
+        delay = min(self._api.times.last_retry, self._api.times.first_retry * 2 ** min(self._failures, 20))
+        self._failures += 1
+        log.warning(what, extra={**self._where, "error": str(failure.error), "text": failure.text})
+        self._closing.wait(delay * random.uniform(0.5, 1.0))
+
+
+def pods_path(namespace: str) -> str:
+    """Where the API server keeps the pods of a namespace."""
+    return f"/api/v1/namespaces/{namespace}/pods"
+
+
+def list_pods(api: KubeApi, namespace: str, selector: str, listing: Listing) -> str:
+    """Put every pod into ``listing``; the list's version. BackendError when it is not complete."""
+    query: dict[str, str | int] = {"labelSelector": selector, "limit": PAGE}
+    while True:
+        page = api.get(pods_path(namespace), query)
+        metadata, items = page.get("metadata"), page.get("items")
+        if not isinstance(metadata, dict) or not isinstance(items, list) or not metadata.get("resourceVersion"):
+            raise BackendError(ErrorClass.UNAVAILABLE, f"the answer is no list of pods: kind {page.get('kind')!r}")
+        for pod in items:
+            listing.take("ADDED", pod)
+        if not metadata.get("continue"):
+            return str(metadata["resourceVersion"])
+        query["continue"] = str(metadata["continue"])
+
+
+def events(stream: urllib3.response.BaseHTTPResponse) -> Iterator[Document]:
+    """The events of a watch as they come; ends with the stream; BackendError when it breaks off or falls silent."""
+    rest = b""
+    try:
+        for chunk in stream.stream(1 << 16):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                if line.strip():
+                    yield _event(line)
+    except urllib3.exceptions.HTTPError as error:
+        raise BackendError(*unanswered(error)) from error
+
+
+def _event(line: bytes) -> Document:
+    """One line of a watch. An ERROR event with status 410 or a line that is no event means: list again."""
+    try:
+        event = json.loads(line)
+    except ValueError as error:
+        raise Disordered(f"an event that is not JSON: {error}") from error
+    if not isinstance(event, dict):
+        raise Disordered("an event that is no JSON object")
+    return event
+
+
+def _ends_list(kind: str, pod: Document) -> bool:
+    """True for the bookmark after the last pod. Another bookmark before it: the server did not begin with a list."""
+    if kind != "BOOKMARK":
+        return False
+    if (pod["metadata"].get("annotations") or {}).get(END_OF_LIST) != "true":
+        raise NoStreamedLists("a bookmark came before the end of the list")
+    return True
+
+
+def _complaint(event: Document, listing: Listing | None) -> Disordered | NoStreamedLists:
+    """What an ERROR event, or one without an object, means for a stream."""
+    status = event.get("object")
+    text = str(status.get("message") or event) if isinstance(status, dict) else str(event)
+    if listing is not None and isinstance(status, dict) and status.get("code") not in PASSING:
+        return NoStreamedLists(text)
+    return Disordered(text)

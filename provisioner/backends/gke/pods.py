@@ -1,0 +1,375 @@
+"""What a pod says about its machine: phase, address, why it does not run, how it will end. Pure: no I/O, no clock.
+
+Works on pods as the API server's JSON describes them: typed models cost more than the request that fetched them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from provisioner.backends import BackendError
+from provisioner.backends.gke.api import words
+from provisioner.model import Create, ErrorClass, Failure, Fingerprint, LossCause, Machine, Phase
+
+Pod = Mapping[str, Any]
+
+ID_LABEL = "hf-provisioner/id"
+POOL_LABEL = "hf-provisioner/pool"
+REQUEST_LABEL = "hf-provisioner/request"
+TEMPLATE_LABEL = "hf-provisioner/template"
+SLOT_LABEL = "hf-provisioner/slot"
+OWN_LABELS = frozenset({ID_LABEL, POOL_LABEL, REQUEST_LABEL, TEMPLATE_LABEL, SLOT_LABEL})
+
+DEFAULT_GRACE_SECONDS = 30
+"""Kubernetes' own default for terminationGracePeriodSeconds."""
+
+FAULTY_SPEC = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+        "SignatureValidationFailed",
+    }
+)
+"""Reasons of a waiting container that another pod of the same spec would meet too."""
+
+STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
+"""Reasons of a waiting container that only say that it is not there yet."""
+
+DISRUPTIONS: Mapping[str, LossCause] = {
+    "PreemptionByScheduler": LossCause.PREEMPTED,
+    "EvictionByEvictionAPI": LossCause.EVICTED,
+    "DeletionByTaintManager": LossCause.NODE,
+    "DeletionByPodGC": LossCause.NODE,
+}
+"""Reasons of the DisruptionTarget condition. TerminationByKubelet is decided by its message."""
+
+KUBELET_ENDINGS: Mapping[str, LossCause] = {"shutdown": LossCause.NODE, "preempt": LossCause.PREEMPTED}
+"""Words of the message of TerminationByKubelet; without them the kubelet evicted the pod (memory, disk, pids)."""
+
+FAILED_REASONS: Mapping[str, LossCause] = {
+    "Evicted": LossCause.EVICTED,
+    "Preempting": LossCause.PREEMPTED,
+    "NodeShutdown": LossCause.NODE,
+    "Shutdown": LossCause.NODE,
+    "Terminated": LossCause.NODE,
+    "NodeLost": LossCause.NODE,
+    "NodeAffinity": LossCause.NODE,
+    "OutOfcpu": LossCause.NODE,
+    "OutOfmemory": LossCause.NODE,
+    "OutOfpods": LossCause.NODE,
+    "UnexpectedAdmissionError": LossCause.NODE,
+    "DeadlineExceeded": LossCause.EXITED,
+}
+"""Values of ``status.reason`` of a failed pod, as kubelets and GKE write them. A kubelet that begins anew takes its
+pods in again, or refuses them. DeadlineExceeded is the pod's own ``activeDeadlineSeconds``."""
+
+LOST_CONTAINER = "ContainerStatusUnknown"
+"""Why a container has ended that its kubelet could not find any more: its node was restarted, it did not exit."""
+
+SPOT_TAINTS = frozenset({"cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible"})
+SPOT_SELECTORS = frozenset({*(f"{taint}=true" for taint in SPOT_TAINTS), "cloud.google.com/gke-provisioning=spot"})
+"""How GKE marks Spot and preemptible nodes."""
+
+RECENT = 1024
+"""Values that many pods have in common, remembered to be kept in memory once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A pod that will end by itself."""
+
+    cause: LossCause
+    seconds: float
+    """How long it had when this was said."""
+
+
+Reading = tuple[Machine, Ending | None]
+"""The machine that a pod is, without its notice (whose end is loop time), and how it will end if that was said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose pods and which pool's: what makes a pod ours (law 5). Both are valid label values."""
+
+    provisioner: str
+    pool: str
+
+    @property
+    def selector(self) -> str:
+        """The label selector of all pods that may be ours."""
+        return f"{ID_LABEL}={self.provisioner},{POOL_LABEL}={self.pool}"
+
+    def labels(self, create: Create) -> dict[str, str]:
+        """The labels of the pod that fills a slot."""
+        return {
+            ID_LABEL: self.provisioner,
+            POOL_LABEL: self.pool,
+            REQUEST_LABEL: create.request,
+            TEMPLATE_LABEL: label_value(create.template),
+            SLOT_LABEL: create.name.rpartition("-")[2],
+        }
+
+    def read(self, pod: Pod) -> Reading | None:
+        """The machine that a pod is; None when it is not ours; BackendError when it cannot be read (law 4)."""
+        try:
+            return machine_of(pod) if self.owns(pod) else None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BackendError(
+                ErrorClass.UNAVAILABLE, f"the server described a pod as no server does: {error!r}"
+            ) from error
+
+    def owns(self, pod: Pod) -> bool:
+        """True for our pool's pods."""
+        return self.is_of_provisioner(pod) and _labels(pod).get(POOL_LABEL) == self.pool
+
+    def is_of_provisioner(self, pod: Pod) -> bool:
+        """True for pods of any of our pools. One that merely copied our labels has another name than they spell."""
+        labels = _labels(pod)
+        ending = f"-{labels.get(REQUEST_LABEL)}-{labels.get(SLOT_LABEL)}"
+        return labels.get(ID_LABEL) == self.provisioner and str(pod["metadata"]["name"]).endswith(ending)
+
+
+def _labels(pod: Pod) -> Mapping[str, str]:
+    return pod["metadata"].get("labels") or {}
+
+
+def label_value(text: str) -> str:
+    """``text`` as a label may hold it: at most 63 of ``[A-Za-z0-9._-]``, no sign at either end."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:63].strip("._-")
+
+
+def is_terminating(pod: Pod) -> bool:
+    """True once its deletion was asked for."""
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def machine_of(pod: Pod) -> Reading:
+    """What a pod says of its machine."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    phase, ip = _phase(pod), str(status.get("podIP") or "")
+    machine = Machine(
+        name=metadata["name"],
+        phase=phase,
+        fingerprint=Fingerprint(metadata.get("uid") or "", _shared(metadata.get("creationTimestamp") or ""), ip=ip),
+        ip=ip,
+        launched=_epoch(status.get("startTime") or metadata.get("creationTimestamp")),
+        failure=None if phase is Phase.RUNNING else _failure(pod),
+        cause=_cause(pod) if phase in (Phase.STOPPING, Phase.GONE) else None,
+        gated=phase is Phase.PENDING and bool(_gates(pod)),
+    )
+    return machine, _ending(pod, phase)
+
+
+def is_unplaced(machine: Machine) -> bool:
+    """No node takes its pod: of pods that are pending only these have such a failure."""
+    stockout = machine.failure is not None and machine.failure.error is ErrorClass.STOCKOUT
+    return machine.phase is Phase.PENDING and stockout
+
+
+def _phase(pod: Pod) -> Phase:
+    """A pod whose deletion was asked for is STOPPING also when its containers have ended: nothing is left to delete."""
+    status = pod.get("status") or {}
+    if is_terminating(pod):
+        return Phase.STOPPING
+    if _has_ended(status):
+        return Phase.GONE
+    ready = _condition(status, "Ready").get("status") == "True"
+    if status.get("phase") == "Running" and ready and status.get("podIP"):
+        return Phase.RUNNING
+    return Phase.PENDING
+
+
+def _has_ended(status: Mapping[str, Any]) -> bool:
+    return status.get("phase") in ("Failed", "Succeeded")
+
+
+def _gates(pod: Pod) -> list[str]:
+    """The scheduling gates that hold it back, by name."""
+    return [str(gate.get("name")) for gate in (pod.get("spec") or {}).get("schedulingGates") or ()]
+
+
+# --- how it ends ------------------------------------------------------------------------------------------------------
+
+
+def _ending(pod: Pod, phase: Phase) -> Ending | None:
+    """A pod that terminates has its deletion's grace; one that is only marked for disruption has its own."""
+    status, metadata = pod.get("status") or {}, pod["metadata"]
+    if phase is Phase.STOPPING:
+        grace = 0 if _has_ended(status) else metadata.get("deletionGracePeriodSeconds") or 0
+        return Ending(_cause(pod), float(grace))
+    if phase is not Phase.GONE and _disruption(status):
+        grace = (pod.get("spec") or {}).get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
+        return Ending(_cause(pod), float(grace))
+    return None
+
+
+def _cause(pod: Pod) -> LossCause:
+    """Why a pod ends or has ended; the loss of a node that Google may take away at any time is a preemption."""
+    cause = _witnessed(pod)
+    return LossCause.PREEMPTED if cause is LossCause.NODE and _wants_spot(pod) else cause
+
+
+def _witnessed(pod: Pod) -> LossCause:
+    """The cause by the best witness there is: who disrupted it, its kubelet, who deleted it, its containers."""
+    status = pod.get("status") or {}
+    disruption = _disruption(status)
+    if disruption.get("reason") == "TerminationByKubelet":
+        message = str(disruption.get("message")).lower()
+        return next((cause for word, cause in KUBELET_ENDINGS.items() if word in message), LossCause.EVICTED)
+    if disruption:
+        return DISRUPTIONS.get(str(disruption.get("reason")), LossCause.UNKNOWN)
+    if status.get("phase") == "Failed" and status.get("reason"):
+        return FAILED_REASONS.get(status["reason"], LossCause.UNKNOWN)
+    if is_terminating(pod):
+        return LossCause.DELETED
+    return _exit(status)
+
+
+def _exit(status: Mapping[str, Any]) -> LossCause:
+    """Of a pod that nobody ended: its containers have, unless their kubelet lost them."""
+    ends = [ended for container in _containers(status) if (ended := _terminated(container))]
+    if any(ended.get("reason") == LOST_CONTAINER for ended in ends):
+        return LossCause.NODE
+    return LossCause.EXITED if ends or status.get("phase") == "Succeeded" else LossCause.UNKNOWN
+
+
+def _wants_spot(pod: Pod) -> bool:
+    """True for a pod that asks for, or tolerates, nodes that Google takes away: the loss of one is a preemption."""
+    spec = pod.get("spec") or {}
+    wanted = {f"{key}={value}" for key, value in (spec.get("nodeSelector") or {}).items()}
+    tolerated = {str(toleration.get("key")) for toleration in spec.get("tolerations") or ()}
+    return not wanted.isdisjoint(SPOT_SELECTORS) or not tolerated.isdisjoint(SPOT_TAINTS)
+
+
+def _disruption(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    condition = _condition(status, "DisruptionTarget")
+    return condition if condition.get("status") == "True" else {}
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """The condition of this type; empty when the pod has none."""
+    return next((c for c in status.get("conditions") or () if c.get("type") == kind), {})
+
+
+# --- why it does not run ----------------------------------------------------------------------------------------------
+
+
+def _failure(pod: Pod) -> Failure | None:
+    """Why a pod does not run, from the first cause to the last symptom; None while it is merely starting."""
+    status = pod.get("status") or {}
+    if _has_ended(status):
+        return _end(pod)
+    if disruption := _disruption(status):
+        return _say(ErrorClass.OTHER, disruption)
+    scheduled, ready = _condition(status, "PodScheduled"), _condition(status, "Ready")
+    if scheduled.get("status") == "False":
+        return _not_scheduled(scheduled, _gates(pod))
+    for container in _containers(status):
+        if failure := _trouble(container):
+            return failure
+    if status.get("phase") == "Running" and ready.get("status") == "False":
+        return _restarted(status) or _say(ErrorClass.OTHER, ready)
+    return None
+
+
+def _end(pod: Pod) -> Failure | None:
+    """Why a pod has ended: in the words of who ended it, else of the container that failed first, or ended at all.
+
+    A sidecar (an init container that is always restarted) is stopped when the others have ended: that is no cause.
+    """
+    status = pod["status"]
+    for witness in (status, _disruption(status)):
+        if witness.get("reason"):
+            return _say(ErrorClass.OTHER, witness)
+    inits = (pod.get("spec") or {}).get("initContainers") or ()
+    sidecars = {init.get("name") for init in inits if init.get("restartPolicy") == "Always"}
+    ends = [
+        (ended, container)
+        for container in _containers(status)
+        if container.get("name") not in sidecars and (ended := _terminated(container))
+    ]
+    first = next((end for end in ends if end[0].get("exitCode")), ends[-1] if ends else None)
+    return _say(ErrorClass.OTHER, *first) if first else None
+
+
+def _not_scheduled(condition: Mapping[str, Any], gates: Sequence[str]) -> Failure | None:
+    """It has no node: it is held back by gates, or there is none for it. Just lifted gates are no trouble any more."""
+    if condition.get("reason") == "SchedulingGated":
+        return _say(ErrorClass.OTHER, condition, more=", ".join(gates)) if gates else None
+    unschedulable = condition.get("reason") == "Unschedulable"
+    return _say(ErrorClass.STOCKOUT if unschedulable else ErrorClass.OTHER, condition)
+
+
+def _trouble(container: Mapping[str, Any]) -> Failure | None:
+    """Why a container does not run; None for one that runs, has ended well, or is about to start."""
+    ended = _terminated(container)
+    if ended.get("exitCode"):
+        return _say(ErrorClass.OTHER, ended, container)
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    reason = str(waiting.get("reason") or "")
+    if reason in STARTING:
+        return None
+    return _say(ErrorClass.INVALID if reason in FAULTY_SPEC else ErrorClass.OTHER, waiting, container)
+
+
+def _restarted(status: Mapping[str, Any]) -> Failure | None:
+    """How a container ended the last time that runs again and is not ready: as good a reason as there is."""
+    for container in _containers(status):
+        last = _terminated_last(container)
+        if last.get("exitCode") and not container.get("ready"):
+            return _say(ErrorClass.OTHER, last, container)
+    return None
+
+
+def _containers(status: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """What is known of each container, init containers first: they hold up the others."""
+    return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+
+
+def _terminated(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (container.get("state") or {}).get("terminated") or {}
+
+
+def _terminated_last(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (container.get("lastState") or {}).get("terminated") or {}
+
+
+def _say(
+    error: ErrorClass, source: Mapping[str, Any], container: Mapping[str, Any] | None = None, more: str = ""
+) -> Failure:
+    """The server's words: container, reason, message, and of one that waits how it ended the last time."""
+    container = container or {}
+    parts = [container.get("name"), source.get("reason"), source.get("message"), more]
+    ended = source if "exitCode" in source else _terminated_last(container)
+    parts += [ended.get("reason"), ended.get("message")] if ended is not source else []
+    parts += [f"exit code {ended['exitCode']}"] if "exitCode" in ended else []
+    return _failure_of(error, words(": ".join(str(part) for part in parts if part)))
+
+
+@lru_cache(RECENT)
+def _failure_of(error: ErrorClass, text: str) -> Failure:
+    """A failure, the same one for all pods that wait for the same reason."""
+    return Failure(error, text)
+
+
+@lru_cache(RECENT)
+def _shared(text: str) -> str:
+    """The text that was equal to this one before: thousands of pods are made in the same few seconds."""
+    return text
+
+
+@lru_cache(RECENT)
+def _epoch(timestamp: str | None) -> int:
+    """Epoch seconds of an RFC 3339 time; 0 when there is none."""
+    return int(datetime.fromisoformat(timestamp).timestamp()) if timestamp else 0

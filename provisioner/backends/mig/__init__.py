@@ -1,0 +1,1 @@
+"""The ``mig`` kind of place: the instances of one managed instance group."""

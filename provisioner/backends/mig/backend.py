@@ -1,0 +1,389 @@
+"""One managed instance group as a pool: creates and deletes instances by name, and sees what became of them.
+
+The only importer of google.cloud.compute, whose import takes a second and 150 MB: import this module only where a
+group is configured. Promises of the backend protocol, and how they are kept here:
+
+* A look costs a list of the location's groups and one of each zone's instances (a page per 500), which all pools of
+  the project share; while the group changes, also a list of its members. It is complete or raises (``group_observer``).
+* A create is one call per 1,000 names plus usually one wait. The operation ends when the group has *accepted* the
+  names: that is all it says. What becomes of them is seen by looking; the group itself would try for ever. One that
+  does not end soon is asked for with the looks (``admissions``).
+* createInstances carries a request id made from its content, so that a repeat after a crash or a lost answer is the
+  same request to Compute. It carries names alone: with a preservedState the group would become stateful.
+* A delete is one list of members, then one call per 1,000 of those that are there: Compute deletes by name, so we look
+  just before which instance has it. It needs no request id: to delete twice is harmless.
+* ``ExtendedOperation.result()`` is never used: it asks Google's own address whatever the endpoint is.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any, TypeVar
+
+from google.api_core.client_options import ClientOptions
+from google.cloud import compute_v1
+
+from provisioner.backends import BackendError, Finding, MachineSize, MayStart, Severity
+from provisioner.backends.batch import Call, run_calls
+from provisioner.backends.dns import Resolver
+from provisioner.backends.mig.admissions import Admissions
+from provisioner.backends.mig.checks import (
+    autoscaler_findings,
+    foreign_findings,
+    group_findings,
+    missing,
+    missing_place,
+    name_findings,
+    template_findings,
+)
+from provisioner.backends.mig.errors import (
+    CALL_ERRORS,
+    AlreadyExists,
+    TooManyCalls,
+    of_exception,
+    operation_error,
+    raised,
+    understood,
+)
+from provisioner.backends.mig.instances import Member, custom_size, zones
+from provisioner.backends.mig.observer import GroupObserver, read_members
+from provisioner.backends.mig.project import Project, Projects
+from provisioner.backends.mig.reads import USUAL_TIMES, ComputeTimes, Json, Place, credentials_for, end_in_time
+from provisioner.model import STOPPING_ERRORS, Action, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
+from provisioner.names import name_pattern
+from provisioner.settings.tree import MigPool
+
+CHUNK = 1000
+"""Compute takes so many instances in a request."""
+
+WORKERS = 4
+"""Mutations under way at once. A group works through them one after the other anyway."""
+
+HASTE = 1 / 3
+"""Least part of the pace between two looks: hints may come by the thousand, and each look costs lists."""
+
+REQUEST_IDS = uuid.UUID("5d3f1f3e-6f43-4c7e-9d2a-0f2f1c1b7a10")
+"""Namespace of our request ids. Any fixed value does; a new one only forgets requests under way."""
+
+CHECK_FIELDS = "name,autoscalingPolicy/mode,properties/labels"
+"""Of an autoscaler and of an instance template."""
+
+TYPE_FIELDS = "properties/machineType"
+
+REMEMBERED_IDS = 10_000
+"""Request ids of failed operations. Compute forgets them, too (when, is not documented)."""
+
+T = TypeVar("T")
+
+
+class MigBackend:
+    """Implements ``provisioner.backends.Backend`` for one managed instance group."""
+
+    def __init__(
+        self,
+        pool: MigPool,
+        *,
+        prefix: str,
+        adopt_prefixes: tuple[str, ...] = (),
+        times: ComputeTimes = USUAL_TIMES,
+        projects: Projects | None = None,
+    ) -> None:
+        """Calls nothing yet. Members that begin with one of ``adopt_prefixes`` are expected beside ours.
+
+        ``projects``: shared by all pools of the provisioner; ``times`` is theirs when it is given.
+        """
+        self.pool = pool.name
+        self.lag = pool.lag_seconds
+        self.pace = pool.observe_seconds
+        self._settings = pool
+        self._project = (projects or Projects(prefix=prefix, times=times)).of(pool)
+        self._place = Place.of(pool)
+        self._prefix, self._adopt = prefix, adopt_prefixes
+        self._shape = name_pattern(prefix)
+        self._resolver = Resolver() if pool.require_dns else None
+        self._observer = GroupObserver(
+            pool, self._project, prefix=prefix, adopt_prefixes=adopt_prefixes, resolver=self._resolver
+        )
+        self._admissions = Admissions(pool.lag_seconds)
+        self._ending = threading.Event()
+        self._next_look = 0.0
+        self._lock = threading.Lock()
+        self._connected: _Api | None = None
+        self._spent: dict[str, None] = {}
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """A group cannot be watched; Pub/Sub is what may say that something changed."""
+
+    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
+        """The members of the group whose names have our shape. Instances outside the group are never ours.
+
+        Waits when the look before began less than a part of the pace ago.
+        """
+        self._ending.wait(max(0.0, self._next_look - time.monotonic()))
+        self._next_look = time.monotonic() + HASTE * self.pace
+        reads, location = self._project.reads, self._place.location
+        deadline = time.monotonic() + reads.times.call  # for all of them: they must not hold up the look
+        members = self._observer.members
+        self._admissions.ask(lambda name: reads.operation(location, name, deadline), members)
+        return self._observer.look(now, strangers, self._admissions.refused(members))
+
+    def check(self, seconds: float) -> list[Finding]:
+        """What of the group's settings will go wrong; BackendError when it cannot be read within ``seconds``."""
+        with understood():
+            return self._check(time.monotonic() + seconds)
+
+    def _check(self, deadline: float) -> list[Finding]:
+        try:
+            group = self._project.reads.group(self._place, deadline)
+        except BackendError as error:
+            if text := missing_place(self._settings, error.failure):
+                return [Finding(self.pool, Severity.ERROR, text)]
+            if error.failure.error is ErrorClass.NOT_FOUND:
+                return [missing(self._settings)]
+            raise
+        members = self._members(deadline)
+        return [
+            *group_findings(self._settings, group),
+            *self._of_resource(autoscaler_findings, group.get("status", {}).get("autoscaler"), deadline),
+            *self._of_resource(template_findings, group.get("instanceTemplate"), deadline),
+            *name_findings(self._settings, self._prefix, members),
+            *foreign_findings(self._settings, [name for name in members if not self._expected(name)]),
+        ]
+
+    def size(self, seconds: float) -> MachineSize | None:
+        """What the machine type in the group's instance template has."""
+        deadline = time.monotonic() + seconds
+        with understood():
+            group = self._project.reads.group(self._place, deadline)
+            template = group.get("instanceTemplate", "").partition("/projects/")[2]
+            if not template:
+                return None
+            properties = self._project.reads.resource(f"projects/{template}", TYPE_FIELDS, deadline)["properties"]
+            kind = properties["machineType"].rpartition("/")[2]
+            size = custom_size(kind) or self._type_size(kind, zones(group, self._place.zone), deadline)
+            return MachineSize(f"machine type {kind}", *size)
+
+    def _type_size(self, kind: str, zones: Collection[str], deadline: float) -> tuple[int, int]:
+        """Processors and memory of one of Google's machine types, as the first zone says that has it."""
+        unknown = BackendError(ErrorClass.NOT_FOUND, "the group names no zone")
+        for zone in sorted(zones):
+            path = f"projects/{self._place.project}/zones/{zone}/machineTypes/{kind}"
+            try:
+                found = self._project.reads.resource(path, "guestCpus,memoryMb", deadline)
+            except BackendError as error:
+                unknown = error
+            else:
+                return int(found["guestCpus"]), int(found["memoryMb"])
+        raise unknown
+
+    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
+        """Ask the group for the names, by template and thousand. Names it already has are a success without a call."""
+        known = self._observer.members
+        outcomes = [Outcome(create) for create in creates if create.name in known]
+        missing = sorted((create for create in creates if create.name not in known), key=lambda one: one.template)
+        calls = [
+            Call(tuple(chunk), partial(self._create, [create.name for create in chunk]))
+            for _, alike in groupby(missing, key=lambda one: one.template)
+            for chunk in _chunks(list(alike))
+        ]
+        outcomes += run_calls(calls, workers=WORKERS, may_start=may_start, stops=STOPPING_ERRORS)
+        return _in_order(outcomes, creates)
+
+    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
+        """Take the names out of the group, which deletes their instances and lowers its target size.
+
+        Success means that the group was asked, or that the group does not hold this instance, or already deletes it.
+        """
+        ours = [delete for delete in deletes if self._may_delete(delete)]
+        outcomes = [Outcome(delete) for delete in deletes if not self._may_delete(delete)]
+        if not ours or not may_start():
+            return outcomes
+        self._admissions.forget([delete.name for delete in ours])
+        try:
+            members = self._members(time.monotonic() + self._project.times.call)
+        except BackendError as error:
+            return _in_order([*outcomes, *(Outcome(delete, error.failure) for delete in ours)], deletes)
+        there = [delete for delete in ours if _holds(members.get(delete.name), delete)]
+        outcomes += [Outcome(delete) for delete in ours if not _holds(members.get(delete.name), delete)]
+        # Compute takes addresses or bare names, not both in one request.
+        named = [(members[delete.name].url, delete) for delete in there]
+        calls = [
+            Call(tuple(delete for _, delete in chunk), partial(self._delete, [url for url, _ in chunk]))
+            for addressed in (True, False)
+            for chunk in _chunks([(url, delete) for url, delete in named if ("/" in url) is addressed])
+        ]
+        self._observer.expect_change([delete.name for delete in there])
+        # The list may have taken longer than calls may be begun: some begin all the same, or none ever would.
+        ready = iter(range(WORKERS))
+        outcomes += run_calls(calls, workers=WORKERS, may_start=lambda: next(ready, None) is not None or may_start())
+        return _in_order(outcomes, deletes)
+
+    def close(self) -> None:
+        """End a look that waits; close the connections."""
+        self._ending.set()
+        if self._resolver:
+            self._resolver.close()
+        if self._connected:
+            self._connected.close()
+        self._project.close()
+
+    def _api(self) -> _Api:
+        """The typed client, made at first use: missing credentials make this pool unobservable, not the loop fail."""
+        with self._lock:
+            if self._connected is None:
+                self._connected = _Api(self._settings, self._project)
+            return self._connected
+
+    def _may_delete(self, delete: Delete) -> bool:
+        """Law 5: what has not the shape of our names is never touched, unless it is adopted."""
+        return delete.adopted or bool(self._shape.fullmatch(delete.name))
+
+    def _expected(self, name: str) -> bool:
+        """Ours, or of the provider whose machines we take over."""
+        return bool(self._shape.fullmatch(name)) or name.startswith(self._adopt)
+
+    def _members(self, deadline: float) -> dict[str, Member]:
+        return read_members(self._project.reads, self._place, deadline)
+
+    def _of_resource(
+        self, findings: Callable[[MigPool, Json], list[Finding]], url: str | None, deadline: float
+    ) -> list[Finding]:
+        """What is found in a resource that the group names, if it names one."""
+        if not url:
+            return []
+        path = "projects/" + url.partition("/projects/")[2]
+        try:
+            return findings(self._settings, self._project.reads.resource(path, CHECK_FIELDS, deadline))
+        except BackendError as error:
+            text = f"{path} cannot be read, so it was not checked: {error.failure.text}"
+            return [Finding(self.pool, Severity.WARNING, text)]
+
+    def _create(self, names: Sequence[str]) -> Mapping[str, Failure]:
+        """One createInstances. Compute has taken it once it is answered; a late result is for the looks."""
+        api, id_ = self._api(), self._unspent_id(names)
+        self._observer.expect_change()
+        try:
+            operation = api.create(names, id_)
+            done = operation.get("status") == "DONE"
+            ended = operation if done else self._project.reads.finished(self._place.location, operation["name"])
+            if ended is None:
+                self._admissions.expect(operation["name"], names)
+            elif error := operation_error(ended):
+                self._spend(id_)
+                raise raised(error)
+        except AlreadyExists as error:
+            return self._look_again(names, error.failure.text)
+        return {}
+
+    def _unspent_id(self, names: Sequence[str]) -> str:
+        """The request id of a create: the same for the same names, until Compute has answered it with an error."""
+        tries = 0
+        while (id_ := request_id(self._settings.place, names, tries)) in self._spent:
+            tries += 1
+        return id_
+
+    def _spend(self, id_: str) -> None:
+        """From now on this id only brings back the operation that failed: a repeat of the create needs another."""
+        with self._lock:
+            self._spent[id_] = None
+            if len(self._spent) > REMEMBERED_IDS:
+                del self._spent[next(iter(self._spent))]
+
+    def _look_again(self, names: Sequence[str], text: str) -> Mapping[str, Failure]:
+        """A name of the call is taken; Compute says neither which nor what became of the others.
+
+        Members with these names are ours, for nobody else makes names of our shape: a success. The others count as
+        unanswered, so that they are asked for again, by then without the names that are there.
+        """
+        try:
+            members = self._members(time.monotonic() + self._project.times.call)
+        except BackendError:
+            members = {}
+        return {name: Failure(ErrorClass.UNAVAILABLE, text) for name in names if name not in members}
+
+    def _delete(self, urls: Sequence[str]) -> Mapping[str, Failure]:
+        """One deleteInstances. Its operation is not waited for: the next looks show what it did."""
+        if error := operation_error(self._api().delete(urls)):
+            raise raised(error)
+        return {}
+
+
+def _holds(member: Member | None, delete: Delete) -> bool:
+    """Whether the group still holds the instance that is meant, and does not delete it already.
+
+    A member without instance (its id is empty) has to be deleted as well: it counts, and the group may fill it.
+    """
+    if member is None or member.action in ("DELETING", "ABANDONING"):
+        return False
+    return not (delete.uid and member.id and delete.uid != member.id)
+
+
+def _chunks(items: list[T]) -> Iterator[list[T]]:
+    for start in range(0, len(items), CHUNK):
+        yield items[start : start + CHUNK]
+
+
+def _in_order(outcomes: list[Outcome], actions: Sequence[Action]) -> list[Outcome]:
+    """The outcomes in the order of their actions."""
+    order = {action.name: number for number, action in enumerate(actions)}
+    return sorted(outcomes, key=lambda outcome: order[outcome.action.name])
+
+
+def request_id(group: Sequence[str], names: Sequence[str], tries: int) -> str:
+    """The same for the same content: Compute takes the second of two requests with one id for the first."""
+    return str(uuid.uuid5(REQUEST_IDS, "|".join((*group, str(tries), *sorted(names)))))
+
+
+class _Api:
+    """The mutations of one group, through the typed client; its answers are turned into JSON."""
+
+    def __init__(self, pool: MigPool, project: Project) -> None:
+        credentials = credentials_for(pool)
+        self._place, self._times, self._budget = Place.of(pool), project.times, project.budget
+        zonal = bool(self._place.zone)
+        kind = compute_v1.InstanceGroupManagersClient if zonal else compute_v1.RegionInstanceGroupManagersClient
+        self._client = kind(credentials=credentials, client_options=ClientOptions(api_endpoint=self._place.root))
+        end_in_time(self._client.transport._session)
+        self._body = ("" if zonal else "region_") + "instance_group_managers_{}_instances_request_resource"
+
+    def create(self, names: Sequence[str], id_: str) -> Mapping[str, Any]:
+        """createInstances; the operation."""
+        body = {"instances": [{"name": name} for name in names]}
+        return self._send("create", self._client.create_instances_unary, body, request_id=id_)
+
+    def delete(self, urls: Sequence[str]) -> Mapping[str, Any]:
+        """deleteInstances, of those that are still members by then; the operation."""
+        body = {"instances": list(urls), "skip_instances_on_validation_error": True}
+        return self._send("delete", self._client.delete_instances_unary, body)
+
+    def _send(self, verb: str, call: Callable[..., Any], body: Mapping[str, Any], **more: str) -> Mapping[str, Any]:
+        kind, _, location = self._place.location.partition("s/")
+        request = {
+            "project": self._place.project,
+            kind: location,
+            "instance_group_manager": self._place.group,
+            self._body.format(verb): body,
+            **more,
+        }
+        self._budget.count()
+        try:
+            operation = call(request=request, timeout=self._times.call, retry=None)
+        except CALL_ERRORS as error:
+            failed = of_exception(error)
+            if isinstance(failed, TooManyCalls):
+                self._budget.refused()
+            raise failed from error
+        answer: Mapping[str, Any] = json.loads(compute_v1.Operation.to_json(operation, use_integers_for_enums=False))
+        if not answer.get("name"):
+            raise BackendError(ErrorClass.UNAVAILABLE, f"{verb}Instances was answered with something else: {answer}")
+        return answer
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.transport.close()

@@ -1,0 +1,151 @@
+"""What of a group's settings will go wrong, as sentences for people that say what to do. Pure: no I/O, no logger."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from provisioner.backends import Finding, Severity
+from provisioner.model import Failure
+from provisioner.names import REQUEST_ID_LENGTH, SLOT_DIGITS
+from provisioner.settings.tree import MigPool
+
+Json = Mapping[str, Any]
+
+ZONAL_LIMIT, REGIONAL_LIMIT = 1000, 2000
+"""Instances that a group holds unless Google raised the limit (a regional one up to 4,000); no call tells which."""
+
+ANY_SHAPE = re.compile(rf"(?P<prefix>[a-z][-a-z0-9]*)-[a-z0-9]{{{REQUEST_ID_LENGTH}}}-[0-9]{{{SLOT_DIGITS}}}")
+"""The machine names of any provisioner."""
+
+
+NO_PROJECT = re.compile(
+    r"resource 'projects/[^/']+' was not found|failed to find project|unknown project|project \S+ is not found"
+    r"|permission for 'projects/[^/']+'",
+    re.IGNORECASE,
+)
+NO_LOCATION = re.compile(
+    r"resource 'projects/[^/']+/(zones|regions)/[^/']+' was not found|unknown (zone|region)", re.IGNORECASE
+)
+"""Compute's words for what is not there. Its status does not tell: it was 400, 403 and 404 for the same mistake."""
+
+
+def group_findings(pool: MigPool, group: Json) -> list[Finding]:
+    """What the group itself says."""
+    return [
+        Finding(pool.name, severity, text)
+        for severity, text in (_update_policy(pool, group), _repair(pool, group), _size(pool))
+        if text
+    ]
+
+
+def autoscaler_findings(pool: MigPool, autoscaler: Json) -> list[Finding]:
+    """What its autoscaler says; an autoscaler chooses its victims itself."""
+    mode = (autoscaler.get("autoscalingPolicy") or {}).get("mode", "ON")
+    if mode == "OFF":
+        return []
+    text = (
+        f"an autoscaler works on it (mode {mode}) and would delete machines in use: {_gcloud(pool, 'stop-autoscaling')}"
+    )
+    return [Finding(pool.name, Severity.ERROR, text)]
+
+
+def template_findings(pool: MigPool, template: Json) -> list[Finding]:
+    """What its instance template says: instances have no labels but the template's, for no call adds any."""
+    if (template.get("properties") or {}).get("labels"):
+        return []
+    text = (
+        "the instance template has no labels, so bills cannot be told apart: make a template with --labels, then "
+        + _gcloud(pool, "set-instance-template", "--template=NEW_TEMPLATE")
+    )
+    return [Finding(pool.name, Severity.WARNING, text)]
+
+
+def name_findings(pool: MigPool, prefix: str, names: Iterable[str]) -> list[Finding]:
+    """Machines of another provisioner in the group, whose prefix begins with ours or the other way round."""
+    found = {match["prefix"] for name in names if (match := ANY_SHAPE.fullmatch(name))}
+    return [
+        Finding(
+            pool.name,
+            Severity.REFUSED,
+            f"the group holds machines of a provisioner with name_prefix {other!r}, which ours, {prefix!r}, cannot be"
+            " told from: give one of them another name_prefix, of which neither is the beginning of the other, or a"
+            " group of its own",
+        )
+        for other in sorted(found - {prefix})
+        if covers(prefix, other) or covers(other, prefix)
+    ]
+
+
+def foreign_findings(pool: MigPool, names: Sequence[str]) -> list[Finding]:
+    """Members that we neither made nor may delete."""
+    return [Finding(pool.name, Severity.WARNING, foreign_text(names))] if names else []
+
+
+def foreign_text(names: Sequence[str]) -> str:
+    """What is said of them."""
+    return f"{len(names)} members are not ours, e.g. {min(names)}: someone else resizes or uses the group"
+
+
+def missing(pool: MigPool) -> Finding:
+    """There is no such group: it was deleted, or its name in the configuration is wrong."""
+    line = _gcloud(pool, "create", "--template=TEMPLATE", "--size=0", "--default-action-on-vm-failure=do-nothing")
+    where = f"zone {pool.zone}" if pool.zone else f"region {pool.region}"
+    group = f"there is no group {pool.group} in {where} of project {pool.project}"
+    return Finding(pool.name, Severity.ERROR, f"{group}: correct pools.{pool.name}, or make the group: {line}")
+
+
+def missing_place(pool: MigPool, failure: Failure) -> str:
+    """Why there is not even a place where the group could be, with what to do; empty where Compute says nothing so."""
+    where, name = ("zone", pool.zone) if pool.zone else ("region", pool.region)
+    if NO_PROJECT.search(failure.text):
+        return (
+            f"there is no project {pool.project}, or no access to it: correct pools.{pool.name}.project, or let the"
+            f" pool's credentials see it ({failure.text})"
+        )
+    if NO_LOCATION.search(failure.text):
+        listed = f"gcloud compute {where}s list --project={pool.project}"
+        return f"there is no {where} {name}: correct pools.{pool.name}.{where}, or see: {listed}"
+    return ""
+
+
+def covers(prefix: str, other: str) -> bool:
+    """Names that begin with ``other`` also begin with ``prefix``."""
+    return f"{other}-".startswith(f"{prefix}-")
+
+
+def _update_policy(pool: MigPool, group: Json) -> tuple[Severity, str]:
+    update = group.get("updatePolicy") or {}
+    if update.get("type") != "PROACTIVE" or update.get("replacementMethod", "SUBSTITUTE") != "SUBSTITUTE":
+        return Severity.ERROR, ""
+    return Severity.ERROR, (
+        "its updatePolicy is PROACTIVE with replacementMethod SUBSTITUTE, so every create will be refused"
+        f" (CONDITION_NOT_MET): {_gcloud(pool, 'update', '--update-policy-type=opportunistic')}"
+    )
+
+
+def _repair(pool: MigPool, group: Json) -> tuple[Severity, str]:
+    lifecycle = group.get("instanceLifecyclePolicy") or {}
+    if lifecycle.get("defaultActionOnFailure", "REPAIR") == "DO_NOTHING":
+        return Severity.WARNING, ""
+    return Severity.WARNING, (
+        "its defaultActionOnFailure is REPAIR, so the group makes lost machines again under their old names, and they"
+        f" are deleted when they are seen: {_gcloud(pool, 'update', '--default-action-on-vm-failure=do-nothing')}"
+    )
+
+
+def _size(pool: MigPool) -> tuple[Severity, str]:
+    limit = ZONAL_LIMIT if pool.zone else REGIONAL_LIMIT
+    if pool.max_machines is None or pool.max_machines <= limit:
+        return Severity.WARNING, ""
+    return Severity.WARNING, (
+        f"max_machines is {pool.max_machines}, but a group like this holds {limit} instances unless Google raised its"
+        f" limit: ask for that, or set max_machines to {limit} and add another group to the template's pools"
+    )
+
+
+def _gcloud(pool: MigPool, verb: str, *flags: str) -> str:
+    where = f"--zone={pool.zone}" if pool.zone else f"--region={pool.region}"
+    words = ("gcloud compute instance-groups managed", verb, pool.group, where, f"--project={pool.project}", *flags)
+    return " ".join(words)

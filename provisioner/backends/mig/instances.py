@@ -1,0 +1,252 @@
+"""Compute's JSON as our machines: what a managed instance group and its instances say, judged together.
+
+A machine is a member of the group. Its member entry (listManagedInstances) says what the group does with it; its
+instance entry (instances.list) says how it is reached. The two lists are read one after the other and each may be late,
+so a machine runs only when both say so, and ends when either does. Pure: no I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from provisioner.backends.mig.errors import attempt_error
+from provisioner.model import ErrorClass, Failure, Fingerprint, LossCause, Machine, Notice, Phase
+
+Json = Mapping[str, Any]
+
+SPOT_GRACE_SECONDS = 30.0
+"""A Spot instance gets so long between the notice and the end (Scheduling in the API's reference)."""
+
+GRACE_SECONDS = 120.0
+"""Any other gets so long, whoever stops or deletes it (likewise)."""
+
+WAITING_ACTIONS = frozenset({"CREATING", "CREATING_WITHOUT_RETRIES", "VERIFYING", "REFRESHING", "STARTING", "RESUMING"})
+"""The group works towards a running instance."""
+
+LEAVING_ACTIONS = frozenset({"DELETING", "ABANDONING", "STOPPING", "SUSPENDING", "RESTARTING"})
+"""The group ends what the instance does now. After RESTARTING it is another machine: its memory is lost."""
+
+CUSTOM_TYPE = re.compile(r"(?:[a-z0-9]+-)?custom-([0-9]+)-([0-9]+)(?:-ext)?")
+"""``custom-4-8192``, ``n2-custom-4-8192-ext``: the name says it all (the E2 types with shared cores are looked up)."""
+
+WAITING_STATUSES = frozenset({"PENDING", "PROVISIONING", "STAGING", "RUNNING"})
+ENDING_STATUSES = frozenset({"STOPPING", "SUSPENDING", "PENDING_STOP", "DEPROVISIONING"})
+ENDED_STATUSES = frozenset({"TERMINATED", "STOPPED", "SUSPENDED"})
+
+ATTEMPT_STATUSES = frozenset({"", "PROVISIONING", "STAGING"})
+"""The last attempt's error means something only until the instance is up (the rule of Kubernetes' autoscaler)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One entry of listManagedInstances."""
+
+    name: str
+    id: str
+    """Empty while there is no instance."""
+    zone: str
+    """Empty while the group has not chosen one."""
+    status: str
+    action: str
+    attempt: Failure | None
+    """Why the group could not create it yet."""
+
+    @property
+    def url(self) -> str:
+        """How a call names it: relative, for addresses with another host are refused. Without zone, its bare name."""
+        return instance_url(self.zone, self.name) if self.zone else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One entry of instances.list."""
+
+    name: str
+    id: str
+    status: str
+    created: str
+    started: str
+    ip: str
+    public_ip: str
+    spot: bool
+
+
+def instance_url(zone: str, name: str) -> str:
+    """The shortest address of an instance that Compute takes."""
+    return f"zones/{zone}/instances/{name}"
+
+
+def read_member(item: Json, zone: str) -> Member:
+    """A member; ``zone`` is that of a zonal group, empty for a regional one."""
+    url = item.get("instance", "")
+    status = item.get("instanceStatus", "")
+    error = attempt_error(item) if status in ATTEMPT_STATUSES else None
+    return Member(
+        name=item.get("name") or url.rpartition("/")[2],
+        id=str(item.get("id", "")),
+        zone=url.partition("/zones/")[2].partition("/")[0] or zone,
+        status=status,
+        action=item.get("currentAction", "NONE"),
+        attempt=error.failure() if error else None,
+    )
+
+
+def read_instance(item: Json) -> Instance:
+    """An instance, with what of it the mask lets through."""
+    network = (item.get("networkInterfaces") or [{}])[0]
+    access = (network.get("accessConfigs") or [{}])[0]
+    scheduling = item.get("scheduling") or {}
+    return Instance(
+        name=item["name"],
+        id=str(item.get("id", "")),
+        status=item.get("status", ""),
+        created=item.get("creationTimestamp", ""),
+        started=item.get("lastStartTimestamp", ""),
+        ip=network.get("networkIP", ""),
+        public_ip=access.get("natIP", ""),
+        spot=scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible")),
+    )
+
+
+def machine(member: Member, instance: Instance | None, before: Machine | None, began: float) -> Machine:
+    """What the two entries say of one machine; ``before`` itself when that is what was known.
+
+    ``began`` is the loop time of the look. An instance entry with another id than the member's is not used: it belongs
+    to another incarnation (one of the lists is late), or to an instance outside the group that took the name.
+    """
+    if instance and instance.id != member.id:
+        instance = None
+    phase = _phase(member, instance)
+    cause = _cause(member, instance, before) if phase in (Phase.STOPPING, Phase.GONE) else None
+    made = Machine(
+        name=member.name,
+        phase=phase,
+        fingerprint=_fingerprint(member, instance),
+        ip=instance.ip if instance else "",
+        public_ip=instance.public_ip if instance else "",
+        launched=_epoch(instance.created) if instance else 0,
+        failure=_failure(member, instance, phase, cause, before),
+        cause=cause,
+        notice=_notice(phase, cause, before, began),
+    )
+    return before if made == before and before is not None else made
+
+
+def _phase(member: Member, instance: Instance | None) -> Phase:
+    """The unlikelier a state is to be outdated, the earlier it is asked for: no end is taken back."""
+    statuses = _statuses(member, instance)
+    if member.action == "RECREATING":
+        return Phase.GONE  # what comes back under the name is another machine
+    if member.action in LEAVING_ACTIONS:
+        return Phase.STOPPING
+    if statuses & ENDED_STATUSES or (member.action == "NONE" and not statuses):
+        return Phase.GONE
+    if statuses & ENDING_STATUSES:
+        return Phase.STOPPING
+    if member.action == "NONE" and statuses == {"RUNNING"} and instance and instance.ip:
+        return Phase.RUNNING
+    return Phase.PENDING
+
+
+def _statuses(member: Member, instance: Instance | None) -> set[str]:
+    return {member.status, instance.status if instance else ""} - {""}
+
+
+def _cause(member: Member, instance: Instance | None, before: Machine | None) -> LossCause:
+    """Why it ends. What was known stays: the last entry of a preempted instance says less than the first."""
+    if before and before.cause:
+        return before.cause
+    if member.action == "DELETING" or not _statuses(member, instance):
+        return LossCause.DELETED
+    if member.action in LEAVING_ACTIONS:
+        return LossCause.UNKNOWN
+    return LossCause.PREEMPTED if instance and instance.spot else LossCause.UNKNOWN
+
+
+def _fingerprint(member: Member, instance: Instance | None) -> Fingerprint:
+    """The start counts once the instance runs: until then a start may be tried again."""
+    if instance is None:
+        return Fingerprint(uid=member.id)
+    started = instance.started if instance.status == "RUNNING" else ""
+    return Fingerprint(uid=member.id, created=instance.created, started=started, ip=instance.ip)
+
+
+def _failure(
+    member: Member, instance: Instance | None, phase: Phase, cause: LossCause | None, before: Machine | None
+) -> Failure | None:
+    """Why it does not run, as far as that is known. A reason with a class of its own outlives one without."""
+    if phase is Phase.RUNNING:
+        return None
+    if phase is Phase.PENDING:
+        found = member.attempt or _unusual(member, instance)
+        known = before.failure if before is not None and before.phase is Phase.PENDING else None
+        return known if known is not None and found is not None and found.error is ErrorClass.OTHER else found
+    if cause is LossCause.PREEMPTED:
+        return Failure(ErrorClass.OTHER, "The instance was preempted.")
+    status = "/".join(sorted(_statuses(member, instance))) or "without instance"
+    return Failure(ErrorClass.OTHER, f"The instance is {status}, the group's action {member.action}.")
+
+
+def _unusual(member: Member, instance: Instance | None) -> Failure | None:
+    """A word that Compute learned after us, or REPAIRING: it does not run, and nobody can say until when."""
+    strange = _statuses(member, instance) - WAITING_STATUSES
+    if member.action not in WAITING_ACTIONS | {"NONE"}:
+        strange.add(member.action)
+    return Failure(ErrorClass.OTHER, f"The instance is {'/'.join(sorted(strange))}.") if strange else None
+
+
+def _notice(phase: Phase, cause: LossCause | None, before: Machine | None, began: float) -> Notice | None:
+    """An instance that stops will be gone soon, or may hang while it stops; the end does not move from look to look."""
+    if phase is not Phase.STOPPING or cause is None:
+        return None
+    if before and before.notice:
+        return before.notice
+    return Notice(cause, began + (SPOT_GRACE_SECONDS if cause is LossCause.PREEMPTED else GRACE_SECONDS))
+
+
+def _epoch(timestamp: str) -> int:
+    """Epoch seconds of an RFC 3339 time; 0 when there is none."""
+    try:
+        return int(datetime.fromisoformat(timestamp).timestamp())
+    except ValueError:
+        return 0
+
+
+def counted(group: Json) -> int:
+    """How many members the group itself counts, whatever it does with them."""
+    return sum(value for value in (group.get("currentActions") or {}).values() if isinstance(value, int))
+
+
+def resting(group: Json) -> int:
+    """How many members the group counts that it has made and does nothing with: those that run."""
+    return int((group.get("currentActions") or {}).get("none", 0))
+
+
+def spec(group: Json) -> str:
+    """The instance templates in use; they cannot be changed, only replaced, so their names say all."""
+    urls = [version.get("instanceTemplate", "") for version in group.get("versions") or []]
+    urls = urls or [group.get("instanceTemplate", "")]
+    return ",".join(url.partition("/projects/")[2] or url for url in urls)
+
+
+def settled(group: Json, members: int) -> bool:
+    """The group does nothing with any of its members, and has and wants exactly so many."""
+    return (resting(group), counted(group), group.get("targetSize", 0)) == (members, members, members)
+
+
+def custom_size(machine_type: str) -> tuple[int, int] | None:
+    """Processors and memory (in 2^20 bytes) that a custom machine type names; None for one of Google's own."""
+    found = CUSTOM_TYPE.fullmatch(machine_type)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def zones(group: Json, zone: str) -> frozenset[str]:
+    """Where the group's instances may be; ``zone`` is that of a zonal group, empty for a regional one."""
+    if zone:
+        return frozenset({zone})
+    policy = group.get("distributionPolicy") or {}
+    return frozenset(entry["zone"].rpartition("/")[2] for entry in policy.get("zones") or [])

@@ -1,0 +1,301 @@
+"""Makes snapshots of one managed instance group, and notices what people should know.
+
+A look is the groups of its zone or region and the instances of its zones: lists that all pools of the project share.
+They prove that nothing changed; only when they do not are the group's members listed, which say what it does with each.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from provisioner.backends import BackendError
+from provisioner.backends.dns import Resolver
+from provisioner.backends.mig.checks import foreign_text, group_findings, missing, missing_place
+from provisioner.backends.mig.errors import understood
+from provisioner.backends.mig.instances import (
+    LEAVING_ACTIONS,
+    Member,
+    counted,
+    machine,
+    read_instance,
+    read_member,
+    resting,
+    settled,
+    spec,
+    zones,
+)
+from provisioner.backends.mig.project import Listing, Project, SharedList
+from provisioner.backends.mig.reads import ComputeReads, Json, Place
+from provisioner.model import ErrorClass, Failure, Machine, Phase, Snapshot
+from provisioner.names import name_pattern
+from provisioner.settings.tree import MigPool
+
+log = logging.getLogger(__name__)
+
+UNRESOLVED = Failure(ErrorClass.OTHER, "The instance's name does not resolve yet.")
+
+Entries = Mapping[str, Mapping[str, Json]]
+"""The instances of a look, by zone and name."""
+
+MEMBERS_SECONDS = 300.0
+"""A quiet group's members are listed so often all the same: one may leave just as another comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A machine, and the two entries that it was read from."""
+
+    member: Member
+    entry: Json | None
+    machine: Machine
+
+
+class GroupObserver:
+    """Looks at one group, and remembers the look before. One look at a time."""
+
+    def __init__(
+        self,
+        pool: MigPool,
+        project: Project,
+        *,
+        prefix: str,
+        adopt_prefixes: tuple[str, ...],
+        resolver: Resolver | None,
+    ) -> None:
+        """With a ``resolver`` a machine runs only once its name resolves."""
+        self._pool, self._place, self._project = pool, Place.of(pool), project
+        self._shape, self._adopt = name_pattern(prefix), adopt_prefixes
+        self._resolver = resolver
+        self._seen: Mapping[str, _Seen] = {}
+        self._machines: Mapping[str, Machine] = {}
+        self._zones: frozenset[str] = frozenset()
+        self._spec = ""
+        self._had: Set[str] = frozenset()
+        """Names of ours that were members when they were listed last."""
+        self._listed = float("-inf")
+        self._restless_until = float("-inf")
+        self._asked: set[str] = set()
+        """Members that we asked the group to delete."""
+        self._taken: set[str] = set()
+        """Members that someone else had deleted while they ran."""
+        self._strays: set[str] = set()
+        """Former members that run on."""
+        self._problems: tuple[str, ...] = ()
+        self.members: Mapping[str, Member] = {}
+        """As they were listed last, whatever their names."""
+
+    def expect_change(self, names: Collection[str] = ()) -> None:
+        """The group was asked to do something: list its members until its lists must show it.
+
+        ``names`` are those that it was asked to delete: what becomes of them is no news.
+        """
+        self._asked.update(names)
+        self._restless_until = time.monotonic() + self._pool.lag_seconds
+
+    def look(self, now: float, strangers: Collection[str], refused: Mapping[str, Machine]) -> Snapshot:
+        """A complete snapshot, begun at ``now`` or when a list that is shared was; BackendError otherwise.
+
+        ``refused`` are machines that no list will ever show.
+        """
+        with understood():
+            return self._look(now, strangers, refused, time.monotonic() + self._project.times.look)
+
+    def _look(
+        self, now: float, strangers: Collection[str], refused: Mapping[str, Machine], deadline: float
+    ) -> Snapshot:
+        groups = self._groups(now, deadline)
+        group = groups.items.get(self._place.group)
+        self._zones |= zones(group or {}, self._place.zone)
+        lists = self._instances(now, deadline)
+        entries = {zone: found.items for zone, found in lists.items()}
+        if group is None:
+            self._must_be_deleted(entries)
+        self._follow(group, entries, now, deadline)
+        return Snapshot(
+            pool=self._pool.name,
+            began=min(groups.began, *(found.began for found in lists.values())),
+            machines=self._published({name: seen.machine for name, seen in self._seen.items()}, refused),
+            foreign=frozenset(name for name in strangers if name in self.members and name not in self._seen),
+            namesakes=self._outside(strangers, entries, deadline),
+            spec=self._spec,
+            asked=frozenset(strangers),
+            problems=self._problems,
+        )
+
+    def _follow(self, group: Json | None, entries: Entries, now: float, deadline: float) -> None:
+        """Bring what is remembered in line with the lists."""
+        if group is None:
+            members: Mapping[str, Member] = {}
+        elif self._quiet(group, entries):
+            return
+        else:
+            members = self._list_members(group, deadline)
+        ours = {name: member for name, member in members.items() if self._shape.fullmatch(name)}
+        self._compare(members, entries)
+        self._say([*self._settings(group), *self._doings_of_others(members, ours)])
+        self._seen = {name: self._judged(member, _entry(entries, member), now) for name, member in ours.items()}
+        self.members = members
+        if group is None:
+            self._listed = float("-inf")
+        else:
+            self._had, self._spec, self._listed = ours.keys(), spec(group), time.monotonic()
+
+    def _quiet(self, group: Json, entries: Entries) -> bool:
+        """The shared lists prove that every machine is as it was: the group is done, the instances run unchanged."""
+        return (
+            time.monotonic() > self._restless_until
+            and time.monotonic() < self._listed + MEMBERS_SECONDS
+            and settled(group, len(self.members))
+            and spec(group) == self._spec
+            and all(
+                seen.machine.phase is Phase.RUNNING and _entry(entries, seen.member) == seen.entry
+                for seen in self._seen.values()
+            )
+        )
+
+    def _newer(self, shared: SharedList, now: float, deadline: float) -> Listing:
+        return shared.newer(self._pool.name, now, pace=self._pool.observe_seconds, deadline=deadline)
+
+    def _groups(self, now: float, deadline: float) -> Listing:
+        """The groups of the location; without project, zone or region there is none, and only a person can mend it."""
+        try:
+            return self._newer(self._project.groups(self._place.location), now, deadline)
+        except BackendError as error:
+            if text := missing_place(self._pool, error.failure):
+                raise self._absent(text) from error
+            raise
+
+    def _instances(self, now: float, deadline: float) -> Mapping[str, Listing]:
+        """The instances by zone, of all zones at the same time; the first zone that fails fails them all."""
+        lists = {zone: self._project.instances(zone) for zone in sorted(self._zones)}
+        if not lists:
+            raise self._absent()
+        if len(lists) == 1:
+            return {zone: self._newer(shared, now, deadline) for zone, shared in lists.items()}
+        with ThreadPoolExecutor(len(lists), thread_name_prefix="zone") as pool:
+            found = pool.map(lambda shared: self._newer(shared, now, deadline), lists.values())
+            return dict(zip(lists, found, strict=True))
+
+    def _outside(self, strangers: Collection[str], entries: Entries, deadline: float) -> frozenset[str]:
+        """Strangers that are no members, but instances: of another group, or of none. Of other names nobody knows."""
+        others = {name for name in strangers if name not in self.members}
+        found = {name for name in others if any(name in instances for instances in entries.values())}
+        for begins in self._adopt:
+            if any(name.startswith(begins) for name in others):
+                for zone in sorted(self._zones):
+                    found |= others & self._project.reads.instances(zone, deadline, begins).keys()
+        return frozenset(found)
+
+    def _must_be_deleted(self, entries: Entries) -> None:
+        """A group that no list shows was deleted if all instances that it had are gone; else the look has failed."""
+        if not self._had or any(self._had & found.keys() for found in entries.values()):
+            raise self._absent()
+
+    def _absent(self, text: str = "") -> BackendError:
+        text = f"{text or missing(self._pool).text}. Until it is seen, none of its machines counts as lost."
+        return BackendError(ErrorClass.NOT_FOUND, text)
+
+    def _list_members(self, group: Json, deadline: float) -> Mapping[str, Member]:
+        """The members; BackendError when the list lacks some that the group counted before it and counts after it."""
+        reads = self._project.reads
+        members = read_members(reads, self._place, deadline)
+        if self._lacking(members, group) and (count := self._lacking(members, reads.group(self._place, deadline))):
+            raise BackendError(ErrorClass.OTHER, f"{len(members)} members are listed, but the group counts {count}")
+        self._zones |= {member.zone for member in members.values()} - {""}
+        return members
+
+    def _lacking(self, members: Mapping[str, Member], group: Json) -> int:
+        """How many the group counts, if that is more than a complete list can have; else 0.
+
+        It has all that run; what is being made may be listed late. But where members were listed before, it is not
+        empty while the group counts any.
+        """
+        count = counted(group) if self.members and not members else resting(group)
+        return count if count > len(members) else 0
+
+    def _judged(self, member: Member, entry: Json | None, now: float) -> _Seen:
+        """What the two entries say; the very same as before when neither changed."""
+        before = self._seen.get(member.name)
+        if before is not None and before.member == member and before.entry == entry:
+            return before
+        instance = read_instance(entry) if entry is not None else None
+        return _Seen(member, entry, machine(member, instance, before.machine if before else None, now))
+
+    def _published(self, found: dict[str, Machine], refused: Mapping[str, Machine]) -> Mapping[str, Machine]:
+        """Our machines by name; the very mapping of the look before when nothing changed."""
+        before = self._machines
+        if self._resolver is not None:
+            found = {name: self._resolved(self._resolver, made) for name, made in found.items()}
+            for name in before.keys() - found.keys():
+                self._resolver.forget(name)
+        found |= refused
+        same = len(found) == len(before) and all(before.get(name) is made for name, made in found.items())
+        self._machines = before if same else found
+        return self._machines
+
+    def _resolved(self, resolver: Resolver, made: Machine) -> Machine:
+        """The machine, pending while its name does not resolve."""
+        if made.phase is not Phase.RUNNING or resolver.resolves(made.name):
+            return made
+        waiting = replace(made, phase=Phase.PENDING, failure=UNRESOLVED)
+        before = self._machines.get(made.name)
+        return before if before == waiting and before is not None else waiting
+
+    # --- what people should know --------------------------------------------------------------------------------------
+
+    def _settings(self, group: Json | None) -> Iterator[str]:
+        if group is None:
+            yield f"the group was deleted: {self._place.path}"
+        else:
+            yield from (finding.text for finding in group_findings(self._pool, group))
+
+    def _compare(self, members: Mapping[str, Member], entries: Entries) -> None:
+        """What someone else did since the look before, as far as two looks tell."""
+        for name, seen in self._seen.items():
+            member = members.get(name)
+            if member is None and (seen.member.action == "ABANDONING" or seen.member.action not in LEAVING_ACTIONS):
+                self._strays.add(name)
+            elif member is not None and member.action == "DELETING" and seen.machine.phase is Phase.RUNNING:
+                self._taken.add(name)
+        self._strays = {name for name in self._strays - members.keys() if _runs(entries, name)}
+        self._taken = self._taken & members.keys() - self._asked
+        self._asked &= members.keys()
+
+    def _doings_of_others(self, members: Mapping[str, Member], ours: Mapping[str, Member]) -> Iterator[str]:
+        if foreign := [name for name in members.keys() - ours.keys() if not name.startswith(self._adopt)]:
+            yield foreign_text(foreign)
+        if self._taken:
+            words = f"e.g. {min(self._taken)}: someone else shrinks the group"
+            yield f"{len(self._taken)} members that ran are being deleted, not by us, {words}"
+        if self._strays:
+            words = f"e.g. {min(self._strays)}: nobody deletes them"
+            yield f"{len(self._strays)} members were taken out of the group and run on, {words}"
+
+    def _say(self, problems: Sequence[str]) -> None:
+        """Remember the group's problems, and log what is new among them."""
+        for problem in problems:
+            if problem not in self._problems:
+                log.warning("The group has a problem", extra={"pool": self._pool.name, "problem": problem})
+        self._problems = tuple(problems)
+
+
+def _entry(entries: Entries, member: Member) -> Json | None:
+    """A member's own instance. Names are unique in a zone only: another may have one of this name."""
+    if member.zone:
+        return entries.get(member.zone, {}).get(member.name)
+    return next((found[member.name] for found in entries.values() if member.name in found), None)
+
+
+def _runs(entries: Entries, name: str) -> bool:
+    return any(name in found and found[name].get("status") == "RUNNING" for found in entries.values())
+
+
+def read_members(reads: ComputeReads, place: Place, deadline: float) -> dict[str, Member]:
+    """The members of the group by name, or BackendError. ``deadline`` is monotonic time."""
+    with understood():
+        items = reads.members(place, deadline)
+        return {member.name: member for member in (read_member(item, place.zone) for item in items)}

@@ -1,0 +1,1 @@
+"""The commands of ``provisioner``: what each does, and what it says."""

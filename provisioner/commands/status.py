@@ -1,0 +1,331 @@
+"""What ``provisioner status`` says: what the files hold, whether the loop runs, and what waits for a person."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from provisioner.files.atomic import StateMissing, StateUnreadable
+from provisioner.model import Intent, Memory, RequestStatus, Verdict
+from provisioner.planning.answers import UNLISTED_AFTER
+from provisioner.planning.release import Calls, Waiting, forgotten, owned, waiting
+from provisioner.state.directory import StateDir
+from provisioner.state.hf_signals import UNSEEN
+from provisioner.telemetry.notes import Notes, Trouble, read_notes, utc
+
+SHOWN = 20
+"""Machines that wait to be deleted, as many as a terminal is shown; ``-o json`` names all."""
+
+Document = Mapping[str, Any]
+
+
+def status(state: StateDir) -> dict[str, Any]:
+    """What the state files hold. Raises StateError, also where nothing was ever written.
+
+    ``loop``: who signed last, ``last_beat``, ``silent_seconds`` and ``running`` (of both, None: nobody can say).
+    ``files``: of intent and memory the ``condition`` (fine, new, missing, unreadable, older or alone: without its lock
+    file) and, unless it is fine, a ``text``. ``nothing_planned`` and ``configuration_refused``: ``since`` and ``text``,
+    or None. ``paused``: pools. ``refused``: pools that take no create or delete until a person mends something.
+    ``brake``, ``release_asked``, ``waiting`` and ``forgotten``: as of ``released``. ``problems``: sentences by pool.
+    Times are UTC.
+    """
+    memory, memory_file = _memory(state)  # before intent: what it has read must not be what scripts wrote in between
+    intent, intent_file = _intent(state, memory)
+    notes = read_notes(state)
+    owner = intent or memory
+    document: dict[str, Any] = {
+        "state_directory": state.path,
+        "provisioner": owner.provisioner if owner else "",
+        "generation": owner.generation if owner else 0,
+        "loop": _loop(state, notes),
+        "files": {"intent": intent_file, "memory": memory_file},
+        "memory_lost": memory_file["condition"] == "missing",
+        "nothing_planned": _trouble(notes.problem),
+        "configuration_refused": _trouble(notes.configuration),
+        "paused": list(notes.paused),
+        "refused": [{**asdict(one), "since": utc(one.since)} for one in notes.refused],
+        **released(state, memory, notes),
+        "problems": {pool: list(sentences) for pool, sentences in notes.pools.items()},
+        **(_held(memory) if memory else {"requests": [], "returns": [], "stuck": [], "unlisted": []}),
+    }
+    known_ids = set(memory.requests) | set(memory.returns) if memory else set()
+    read_ids = set(intent.requests) | set(intent.returns) if intent else set()
+    document["unread"] = sorted(read_ids - known_ids)
+    return document
+
+
+def _memory(state: StateDir) -> tuple[Memory | None, Document]:
+    try:
+        memory = state.memory.read()
+        older = state.memory.is_older()
+    except StateMissing:
+        if state.memory.existed():
+            return None, _file("missing", "MEMORY LOST: memory.json is missing although it was written")
+        return None, _file("new", "No loop has made memory.json yet.")
+    except StateUnreadable as error:
+        return None, _file("unreadable", f"MEMORY UNREADABLE: {error}")
+    if older:
+        return memory, _file("older", "MEMORY OLD: memory.json is an old copy: a later one had been written")
+    if state.memory.stands_alone():
+        words = "MEMORY ALONE: memory.json stands without its lock file, so it may be an old copy"
+        return memory, _file("alone", words)
+    return memory, _file("fine")
+
+
+def _intent(state: StateDir, memory: Memory | None) -> tuple[Intent | None, Document]:
+    try:
+        intent, newest = state.intent.read_newest()
+    except StateMissing:
+        if memory is None and not (state.memory.existed() or state.intent.existed()):
+            raise
+        return None, _file("missing", "INTENT LOST: intent.json is missing although it was written")
+    except StateUnreadable as error:
+        return None, _file("unreadable", f"INTENT UNREADABLE: {error}")
+    if intent.generation < max(newest, memory.generation if memory else 0):
+        return intent, _file("older", "INTENT OLD: intent.json is an old copy: a later one had been written")
+    return intent, _file("fine")
+
+
+def _file(condition: str, text: str = "") -> Document:
+    return {"condition": condition, "text": text}
+
+
+def _loop(state: StateDir, notes: Notes) -> dict[str, Any]:
+    """Whether it runs, by the file system's clock alone (DESIGN law 11)."""
+    holder, last, silent = state.loop_lock.holder(), state.heartbeat.last(), state.heartbeat.silent_now()
+    running: bool | None = None
+    if last is None or holder.get("ended"):
+        running = False
+    elif silent is not None:
+        running = silent <= notes.silence
+    beat = None if last is None else utc(last)
+    return {**holder, "last_beat": beat, "silent_seconds": silent, "running": running}
+
+
+def _trouble(trouble: Trouble | None) -> dict[str, Any] | None:
+    return {"since": utc(trouble.since), "text": trouble.text} if trouble else None
+
+
+def _held(memory: Memory) -> dict[str, Any]:
+    """What the loop remembers."""
+    return {
+        "requests": [_request(memory, id_) for id_ in memory.requests],
+        "returns": [
+            {
+                "id": back.id,
+                "status": back.ended or RequestStatus.RUNNING,
+                "machines": len(back.names),
+                "settled": len(back.results),
+            }
+            for back in memory.returns.values()
+        ],
+        "stuck": [
+            {"machine": slot.name, "pool": slot.pool}
+            for record in memory.requests.values()
+            for slot in record.slots.values()
+            if slot.stuck and not slot.gone
+        ],
+        "pressure": [
+            {
+                "pool": pool,
+                "template": template,
+                "window": known.window,
+                "backing_off": known.level > 0,
+                "why": known.failure.text if known.failure else "",
+            }
+            for (pool, template), known in sorted(memory.pressures.items())
+        ],
+        "unlisted": sorted(name for name, since in memory.unlisted.items() if _now(memory) - since >= UNLISTED_AFTER),
+    }
+
+
+def _request(memory: Memory, id_: str) -> dict[str, Any]:
+    record = memory.requests[id_]
+    slots = record.slots.values()
+    return {
+        "id": id_,
+        "template": record.template,
+        "count": record.count,
+        "status": record.ended or RequestStatus.RUNNING,
+        "running": sum(slot.ran is not None and slot.verdict in (Verdict.OPEN, Verdict.SUCCEEDED) for slot in slots),
+        "slots": dict(Counter(str(slot.verdict) for slot in slots)),
+        "set_aside": [slot.name for slot in slots if slot.set_aside],
+    }
+
+
+# --- the brake --------------------------------------------------------------------------------------------------------
+
+
+def released(state: StateDir, memory: Memory | None, notes: Notes, news: Mapping[str, str] | None = None) -> Document:
+    """The brake, and what waits for its release.
+
+    ``brake``: ``reason``, ``detail``, ``pool`` and ``since``, or None. ``release_asked``: the loop is to release it.
+    ``waiting``: machines that are deleted as orphans: ``machine``, ``pool`` (empty: unknown), ``unlisted`` and
+    ``deleted_at``: if no brake holds from now on, not before; None: never, or nobody knows. ``forgotten``: requests
+    that are cancelled, with the number of ``machines`` deleted. ``news``: machines without a request that no loop has
+    noted yet, with their pools. Raises StateError.
+    """
+    news = news or {}
+    document: dict[str, Any] = {"brake": None, "release_asked": state.recovery_asked(), "waiting": [], "forgotten": []}
+    if memory is None:
+        document["waiting"] = [_waiting(Waiting(name), news[name], None) for name in sorted(news)]
+        return document
+    pools = {name: pool for pool, names in notes.orphans.items() for name in names} | dict(news)
+    pools |= {slot.name: slot.pool for record in memory.requests.values() for slot in record.slots.values()}
+    brake = memory.brake
+    if brake is not None:
+        since = utc(_wall(memory, brake.since))
+        document["brake"] = {"reason": brake.reason, "detail": brake.detail, "pool": brake.pool, "since": since}
+    document["waiting"] = [
+        _waiting(one, pools.get(one.name, ""), None if one.at is None else utc(_wall(memory, one.at)))
+        for one in waiting(memory, notes.limits, _now(memory), news.keys())
+    ]
+    document["forgotten"] = [
+        {"id": record.id, "machines": owned(record)}
+        for record in forgotten(memory, notes.limits, _calls(state), _now(memory))
+    ]
+    return document
+
+
+def _waiting(one: Waiting, pool: str, at: str | None) -> dict[str, Any]:
+    return {"machine": one.name, "pool": pool, "unlisted": one.unlisted, "deleted_at": at}
+
+
+def _calls(state: StateDir) -> Calls:
+    """HF's calls, in seconds by the file system's clock."""
+    marks = state.seen.marks()
+    _, listed = state.inventory.read() or ((), 0)
+    return Calls(
+        {id_: mark / 1e9 for id_, mark in marks.items()}, state.told.ids(), max(0, listed, *marks.values()) / 1e9
+    )
+
+
+def _now(memory: Memory) -> float:
+    """Loop time, as the next loop would have it."""
+    return memory.time + max(0.0, time.time() - memory.time_wall)
+
+
+def _wall(memory: Memory, at: float) -> float:
+    """Loop time as epoch seconds of the loop's host."""
+    return memory.time_wall + (at - memory.time)
+
+
+def brake_lines(document: Document) -> list[str]:
+    """For a terminal: the brake, and what waits for its release."""
+    lines, brake = [], document["brake"]
+    if brake:
+        where = f" in pool {brake['pool']}" if brake["pool"] else ""
+        lines.append(f"  BRAKE {brake['reason']}{where} since {brake['since']}: {brake['detail']}")
+    if document["release_asked"]:
+        lines.append("  The loop was asked to release the brake; it does so with its next cycle.")
+    machines = document["waiting"]
+    lines += [_machine_line(one, held=brake is not None) for one in machines[:SHOWN]]
+    if len(machines) > SHOWN:
+        last = machines[-1]["deleted_at"]
+        when = f", the last of them at {last}" if last else ""
+        lines.append(f"  and {len(machines) - SHOWN} more{when}; `-o json` names all")
+    lines += [
+        f"  request {one['id']}: cancelled, and its {one['machines']} machines deleted, unless HostFactory asks first"
+        for one in document["forgotten"]
+    ]
+    return lines
+
+
+def _machine_line(one: Document, *, held: bool) -> str:
+    where = f" in pool {one['pool']}" if one["pool"] else ""
+    why = "is in no list of HostFactory" if one["unlisted"] else "has no request"
+    when = f"at {one['deleted_at']}" if one["deleted_at"] else "in time, unless orphan_cap_per_hour is 0"
+    return f"  machine {one['machine']}{where} {why}: deleted as an orphan {when}" + (
+        " if released now" if held else ""
+    )
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def status_is_fine(document: Document) -> bool:
+    """Nothing here asks for a person."""
+    unseen = any(note.startswith(UNSEEN) for notes in document["problems"].values() for note in notes)
+    aside = any(request["set_aside"] for request in document["requests"])
+    return not (unseen or aside or any(_alarms(document)) or document["brake"])
+
+
+def _alarms(document: Document) -> Iterator[str]:
+    """What a person has to mend, the worst first."""
+    loop = document["loop"]
+    if loop["running"] is False:
+        since = loop["last_beat"]
+        words = f"since {since}" if since else "and has never run on this directory"
+        yield f"LOOP NOT RUNNING {words}: start `provisioner run`; no machine is made or deleted until then"
+    yield from _file_alarms(document)
+    if trouble := document["nothing_planned"]:
+        yield f"NOTHING IS PLANNED since {trouble['since']}: {trouble['text']}"
+    if trouble := document["configuration_refused"]:
+        words = "CONFIGURATION REFUSED, the one before stays in force"
+        yield f"{words}, since {trouble['since']}: {_indented(trouble['text'])}"
+    for pool in document["paused"]:
+        yield f"PAUSED pool {pool}: it gets no new machines until `paused` is taken out of provisioner.yaml"
+    for one in document["refused"]:
+        which = f"creates of {one['template']}" if one["operation"] == "create" else "deletes"
+        yield f"REFUSED by pool {one['pool']}: {which} since {one['since']}: {one['text']}"
+    for one in document["stuck"]:
+        words = "still terminating long after its grace period; see its node and its finalizers"
+        yield f"STUCK {one['machine']} in pool {one['pool']}: {words}"
+
+
+def _file_alarms(document: Document) -> Iterator[str]:
+    for file in document["files"].values():
+        if file["condition"] not in ("fine", "new"):
+            yield f"{file['text']}; what can be done: provisioner recover"
+
+
+def _indented(text: str) -> str:
+    return text.replace("\n", "\n    ")
+
+
+def status_text(document: Document) -> str:
+    """For a terminal."""
+    loop = document["loop"]
+    silent = loop["silent_seconds"]
+    ran = (
+        "has never run" if loop["last_beat"] is None else f"last ran at {loop['last_beat']} on {loop.get('host', '?')}"
+    )
+    ago = "" if silent is None else f", {silent:.0f} s ago"
+    lines = [
+        f"Provisioner {document['provisioner']} in {document['state_directory']}",
+        f"  loop {ran}{ago}, epoch {loop.get('epoch', 0)}; intent generation {document['generation']}",
+        *(f"  {alarm}" for alarm in _alarms(document)),
+        *brake_lines(document),
+    ]
+    if document["brake"]:
+        lines.append(
+            "  No orphan is deleted, and no request cancelled as forgotten, until a person has looked (provisioner "
+            "recover) and released it: provisioner recover --release-brake"
+        )
+    lines += [_request_line(request) for request in document["requests"]]
+    lines += [
+        f"  return  {back['id']}: {back['status']}, {back['settled']} of {back['machines']} settled"
+        for back in document["returns"]
+    ]
+    lines += [
+        f"  pool {known['pool']}, {known['template']}: window {known['window']}"
+        + (f", backing off: {known['why']}" if known["backing_off"] else "")
+        for known in document.get("pressure", ())
+    ]
+    lines += [f"  pool {pool}: {note}" for pool, notes in document["problems"].items() for note in notes]
+    lines += [f"  machine {name}: no list of HostFactory has named it for a day" for name in document["unlisted"]]
+    if document["unread"]:
+        lines.append(f"  not read by a loop yet: {', '.join(document['unread'])}")
+    return "\n".join(lines)
+
+
+def _request_line(request: Document) -> str:
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(request["slots"].items()))
+    aside = f"; SET ASIDE: {', '.join(request['set_aside'])}" if request["set_aside"] else ""
+    return (
+        f"  request {request['id']} ({request['template']}): {request['status']}, "
+        f"{request['running']} of {request['count']} running; slots: {verdicts or 'none'}{aside}"
+    )

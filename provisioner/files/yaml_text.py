@@ -1,0 +1,135 @@
+"""A YAML text that a person wrote, read strictly and safely. No clock, no logger.
+
+Strictly: a key given twice is a mistake, not a choice. Safely: any text is a document or a YAMLError within moments,
+also one nested beyond Python's stack, and one whose aliases stand for a billion values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.constructor import ConstructorError
+from yaml.error import Mark, MarkedYAMLError
+
+from provisioner.files.atomic import read_regular
+
+LARGEST = 256 * 1024
+"""Bytes of a file: a thousand pools take half as many. A larger one would stop the loop for many seconds."""
+
+DEEPEST = 60
+"""Levels of a document: a pod's manifest has twenty, Python's stack holds some hundred."""
+
+MOST_VALUES = 20_000
+"""Values in a document whose aliases are written out: twenty for each of a thousand pools."""
+
+INTEGER_BITS = 64
+"""What JSON's readers, Kubernetes' among them, take as a whole number."""
+
+TOO_DEEP = f"nested more than {DEEPEST} levels deep, or an alias leads back to what holds it"
+
+
+def read_text(path: Path) -> str:
+    """The text of a regular file. Raises OSError, or ValueError for what is no UTF-8 or no path."""
+    return read_regular(str(path), most=LARGEST).decode("utf-8-sig")
+
+
+def reason_of(error: OSError | ValueError) -> str:
+    """Why ``read_text`` failed, without the file's name, which stands before it anyway."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
+def parse(text: str) -> tuple[Any, list[tuple[str, str]]]:
+    """The one document in a YAML text, and (path, reason) of each key that is given twice. Raises YAMLError alone."""
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None, []
+        _measure(node, 1, {})
+        repeated = list(_repeated_keys(node, "", set()))
+        return loader.construct_document(node), repeated
+    except RecursionError as error:
+        raise _mistake(TOO_DEEP, loader.get_mark()) from error
+    except (ValueError, OverflowError) as error:  # an escape or a version beyond what Python's numbers take
+        raise _mistake(f"a number that is none: {error}", loader.get_mark()) from error
+    finally:
+        loader.dispose()
+
+
+def syntax_text(error: yaml.YAMLError) -> str:
+    """What the YAML parser stumbled over, and where, on one line."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    reason = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
+    reason = " ".join(reason.split())
+    return f"line {mark.line + 1}, column {mark.column + 1}: {reason}" if mark else f"not YAML: {reason}"
+
+
+def join(*parts: object) -> str:
+    """A setting's path: the parts that are not empty, with dots between."""
+    return ".".join(str(part) for part in parts if str(part))
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe one; what its constructors stumble over is said with its place, like any other mistake."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        kind = node.tag.rpartition(":")[2]
+        try:
+            value = super().construct_object(node, deep)
+            if isinstance(value, str):
+                value.encode()  # half a character, as "\ud800": it can neither be printed nor name a file
+        except (ValueError, LookupError, AttributeError, TypeError) as error:
+            raise _mistake(f"this is no {kind}", node.start_mark) from error
+        if isinstance(value, int) and value.bit_length() > INTEGER_BITS:
+            raise _mistake(f"a whole number of more than {INTEGER_BITS} bits", node.start_mark)
+        return value
+
+
+def _mistake(reason: str, mark: Mark) -> MarkedYAMLError:
+    return ConstructorError(None, None, reason, mark)
+
+
+def _measure(node: yaml.Node, level: int, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
+    """How many values a node stands for, aliases written out, and how many levels. Raises YAMLError for too many.
+
+    ``known``: those of the nodes that were measured before. What holds itself is deeper than any limit.
+    """
+    if id(node) not in known:
+        if level > DEEPEST:
+            raise _mistake(TOO_DEEP, node.start_mark)
+        parts = [_measure(part, level + 1, known) for part in _parts(node)]
+        known[id(node)] = 1 + sum(size for size, _ in parts), 1 + max((height for _, height in parts), default=0)
+    size, height = known[id(node)]
+    if level + height - 1 > DEEPEST:
+        raise _mistake(TOO_DEEP, node.start_mark)
+    if size > MOST_VALUES:
+        raise _mistake(f"more than {MOST_VALUES} values, aliases written out", node.start_mark)
+    return size, height
+
+
+def _parts(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return node.value if isinstance(node, yaml.SequenceNode) else []
+
+
+def _repeated_keys(node: yaml.Node, where: str, visited: set[int]) -> Iterator[tuple[str, str]]:
+    """Walks the document's nodes once each."""
+    if id(node) in visited:
+        return
+    visited.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            path = join(where, key.value if isinstance(key.value, str) else "?")
+            line = key.start_mark.line + 1
+            if path in lines:
+                yield path, f"given twice, in lines {lines[path]} and {line}"
+            lines.setdefault(path, line)
+            yield from _repeated_keys(value, path, visited)
+    elif isinstance(node, yaml.SequenceNode):
+        for number, value in enumerate(node.value):
+            yield from _repeated_keys(value, join(where, number), visited)

@@ -1,0 +1,1 @@
+"""What HostFactory's own files, calls and environment look like."""

@@ -1,0 +1,83 @@
+"""Where a script finds its configuration, its state and its log: HF_PROVIDER_*, else HF_*, else LSF's PRO_*.
+
+Looks at the environment and at which directories exist; reads and writes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from provisioner.hostfactory.templates import TEMPLATE_ID, shown
+
+SCRIPTS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "hf_scripts")
+"""Where the scripts are: their package is installed beside this one."""
+
+
+class PlaceError(Exception):
+    """The environment does not say where something is; the text is one line that names the variable."""
+
+
+class Places(NamedTuple):
+    """The directories of one provider instance. Each property raises PlaceError when the environment gives none."""
+
+    environment: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The provider instance: HF_PROVIDER_NAME, for LSF PROVIDER_NAME."""
+        name = self._first("HF_PROVIDER_NAME", "PROVIDER_NAME")
+        if not re.fullmatch(TEMPLATE_ID, name):
+            words = "is not set" if not name else f"expected 1 to 64 letters, digits, '_' or '-', got {shown(name)}"
+            raise PlaceError(f"HF_PROVIDER_NAME: {words}")
+        return name
+
+    @property
+    def lsf(self) -> bool:
+        """LSF's resource connector calls, not HostFactory."""
+        return not self._first("HF_PROVIDER_NAME") and bool(self._first("PROVIDER_NAME"))
+
+    @property
+    def conf(self) -> str:
+        """The directory of HF's two files for the instance. LSF keeps them in ``conf`` below the directory it names."""
+        found = self._given("HF_PROVIDER_CONFDIR", "HF_CONFDIR", "conf") or self._first("PRO_CONF_DIR")
+        if not found:
+            raise PlaceError("HF_PROVIDER_CONFDIR: is not set, nor HF_CONFDIR, HF_TOP or PRO_CONF_DIR")
+        deeper = os.path.join(found, "conf")
+        return deeper if not self._first("HF_PROVIDER_CONFDIR") and os.path.isdir(deeper) else found
+
+    @property
+    def state(self) -> str:
+        """The state directory: HF's work directory. LSF's is shared by all providers: there a directory in it."""
+        found = self._given("HF_PROVIDER_WORKDIR", "HF_WORKDIR", "work")
+        if not found and self._first("PRO_DATA_DIR"):
+            found = os.path.join(self._first("PRO_DATA_DIR"), self.name)
+        if not found:
+            raise PlaceError("HF_PROVIDER_WORKDIR: is not set, nor HF_WORKDIR, HF_TOP or PRO_DATA_DIR")
+        return found
+
+    @property
+    def logs(self) -> str:
+        """The directory of the log; empty when the environment gives none: then there is no log."""
+        top = self._first("HF_TOP")
+        return self._first("HF_PROVIDER_LOGDIR", "HF_LOGDIR") or (top and f"{top}/log") or self._first("PRO_LSF_LOGDIR")
+
+    @property
+    def host(self) -> str:
+        """The machine that HostFactory runs on, as the log's name has it."""
+        return self._first("EGOSC_INSTANCE_HOST") or os.uname().nodename
+
+    def _given(self, own: str, common: str, under_top: str) -> str:
+        """The instance's own directory, else its part of HF's common one."""
+        if self._first(own):
+            return self._first(own)
+        common_directory = self._first(common) or (
+            self._first("HF_TOP") and os.path.join(self._first("HF_TOP"), under_top)
+        )
+        return common_directory and os.path.join(common_directory, "providers", self.name)
+
+    def _first(self, *names: str) -> str:
+        """The first of these variables that is not empty."""
+        return next((self.environment[name] for name in names if self.environment.get(name)), "")

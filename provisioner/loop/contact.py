@@ -1,0 +1,82 @@
+"""When HF called last, and about what: told by the marks that its scripts leave."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Set
+from dataclasses import replace
+
+from provisioner.files.atomic import StateError
+from provisioner.model import Contact, Intent
+from provisioner.state.directory import StateDir
+
+log = logging.getLogger(__name__)
+
+HF_AWAY = 300.0
+"""Seconds without any call of HF after which it counts as having been away: it calls at least every 30 s."""
+
+ONE_LIST = 300.0
+"""Seconds within which HF lists all its hosts, though a single list may name only some: it calls every 30 s."""
+
+LISTED_FOR = 86400.0
+"""Seconds for which it is remembered that a list named a host."""
+
+
+def _with_list(known: Contact, names: Collection[str], now: float) -> Contact:
+    """After a list of HF. What it does not name may stand in the next one."""
+    listed = {name: at for name, at in known.listed.items() if now - at < LISTED_FOR} | dict.fromkeys(names, now)
+    inventory = frozenset(name for name, at in listed.items() if now - at < ONE_LIST)
+    return replace(known, listed=listed, lists=now, inventory=inventory)
+
+
+class Contacts:
+    """Notices HF's calls by the marks that scripts leave; loop time is ours, marks are only compared for change."""
+
+    def __init__(self, state: StateDir) -> None:
+        self._state = state
+        self._marks: dict[str, int] | None = None
+        self._inventory: tuple[tuple[str, ...], int] = ((), 0)
+        self._intent: Intent | None = None
+        self.known = Contact()
+
+    def read(self, now: float, intent: Intent) -> Contact:
+        """What is known of HF's calls now; the same object when nothing is new. Raises StateError."""
+        marks = self._state.seen.marks()
+        told = self._state.told.ids()
+        names, listed = self._read_inventory()
+        if self._marks is None:
+            started = Contact(since=now, active=now, told=told, started=now)
+            self.known = _with_list(started, names, now) if listed else started
+        else:
+            polled = {id_ for id_, mark in marks.items() if self._marks.get(id_) != mark}
+            new_list = listed != self._inventory[1]
+            called = polled or new_list or self._asks(intent)
+            if called or told != self.known.told:
+                times = {id_: at for id_, at in self.known.polled.items() if id_ in marks} | dict.fromkeys(polled, now)
+                active = now if called else self.known.active
+                # After a silence it was HF that was away: it gets its time to ask for each request anew.
+                since = now if active - self.known.active > HF_AWAY else self.known.since
+                known = replace(self.known, polled=times, since=since, active=active, told=told)
+                self.known = _with_list(known, names, now) if new_list else known
+        self._marks, self._inventory, self._intent = marks, (names, listed), intent
+        return self.known
+
+    def hear(self, told: Set[str]) -> Contact:
+        """HF was told of these just now; what is known with that."""
+        self.known = replace(self.known, told=self.known.told | told)
+        return self.known
+
+    def _asks(self, intent: Intent) -> bool:
+        """HF has recorded something since the last look; what the loop itself removed is no call of HF's."""
+        before = self._intent
+        if before is None or before is intent:
+            return False
+        return not (intent.requests.keys() <= before.requests.keys() and intent.returns.keys() <= before.returns.keys())
+
+    def _read_inventory(self) -> tuple[tuple[str, ...], int]:
+        """Only a hint: when it cannot be read, what was listed before stands."""
+        try:
+            return self._state.inventory.read() or ((), 0)
+        except StateError as error:
+            log.warning("HF's inventory could not be read", extra={"error": str(error)})
+            return self._inventory

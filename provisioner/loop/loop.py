@@ -1,0 +1,440 @@
+"""Cycle after cycle: observers beside the loop, wake-ups, signals, standby, a clean end."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+from typing import Protocol
+
+from provisioner.backends import Backend, BackendError
+from provisioner.files.atomic import StateError, StateMissing
+from provisioner.loop.actors import ThreadedActors
+from provisioner.loop.cycle import CycleReport, Reconciler, SupersededError
+from provisioner.loop.early_notices import Notices
+from provisioner.model import ErrorClass, Failure, Limits, Look, LossCause, Memory, Notice, Unobserved
+from provisioner.state.directory import StateDir
+
+log = logging.getLogger(__name__)
+
+LONGEST_CALLS = 45.0
+"""Seconds that a batch goes on at most once it begins no more: a group's create (20 s), the wait for its result (5 s),
+and the look for names that are taken (20 s)."""
+
+LOOK_ENDS = 5.0
+"""Seconds that looks under way get when the loop ends; nobody needs what they would show."""
+
+FOR_PEOPLE = frozenset({ErrorClass.DENIED, ErrorClass.NOT_FOUND})
+"""Why a pool cannot be seen until a person mends something: another look will not."""
+
+GATHER = 0.1
+"""Seconds between a hint and the look it causes: a burst of events is one look."""
+
+LONGEST_GAP = 3600.0
+"""Of the wall clock's gap across a restart, no more than this counts as loop time (law 11)."""
+
+
+COLLECTOR = (100_000, 50, 100)
+"""Thresholds of Python's garbage collector. What the loop makes is acyclic and mostly stays: with the usual 700 the
+collector costs more than the plan of ten thousand slots, and its cost grows faster than they do."""
+
+
+def calm_collector() -> None:
+    """Let the garbage collector run as rarely as a process with many lasting values needs it."""
+    gc.set_threshold(*COLLECTOR)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """The garbage collector waits while a cycle puts many new values in the place of old ones.
+
+    The old ones go when nothing refers to them any more; until then there are twice as many as to look through: of a
+    hundred thousand slots that was a twelfth of the time of a plan, and of ten thousand nothing.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+class Wake(StrEnum):
+    """Who woke the loop."""
+
+    TIMER = "timer"
+    INTENT = "intent"
+    WATCH = "watch"
+    PUBSUB = "pubsub"
+    SIGNAL = "signal"
+
+
+class LoopClock:
+    """Loop time: the wall clock's time when it first ran, carried on by the monotonic clock (law 11)."""
+
+    def __init__(self, time_before: float | None = None, wall_before: float | None = None) -> None:
+        self._monotonic = time.monotonic()
+        self._start = time.time()
+        if time_before is not None and wall_before is not None:
+            self._start = time_before + min(max(time.time() - wall_before, 0.0), LONGEST_GAP)
+
+    def now(self) -> float:
+        """Loop time in seconds."""
+        return self._start + time.monotonic() - self._monotonic
+
+    def wall(self) -> float:
+        """Epoch seconds of this host."""
+        return time.time()
+
+
+class Wakeups:
+    """Hints that something may have changed; many at once are one."""
+
+    def __init__(self, count: Callable[[Wake], None] = lambda _: None) -> None:
+        self._event = threading.Event()
+        self._count = count
+
+    def wake(self, source: Wake) -> None:
+        """Let the next cycle begin as soon as it may."""
+        self._count(source)
+        self._event.set()
+
+    def wait(self, seconds: float, poll: float, changed: Callable[[], bool]) -> None:
+        """Until a wake-up, until ``changed()`` (asked every ``poll`` seconds), or until the time is over."""
+        deadline = time.monotonic() + seconds
+        while not self._event.wait(min(poll, max(0.0, deadline - time.monotonic()))):
+            if changed():
+                self._count(Wake.INTENT)
+                return
+            if time.monotonic() >= deadline:
+                self._count(Wake.TIMER)
+                return
+        self._event.clear()
+
+
+class Observer:
+    """Looks at one pool, at its own pace, in its own thread; the newest look is always at hand."""
+
+    def __init__(self, backend: Backend, clock: LoopClock, wake: Callable[[], None]) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._wake = wake
+        self._strangers: frozenset[str] = frozenset()
+        self._look: Look = Unobserved(
+            backend.pool, clock.now(), Failure(ErrorClass.UNAVAILABLE, "The pool has not been seen yet.")
+        )
+        self._told: ErrorClass | None = None
+        """Why the looks fail now, as it was logged."""
+        self._again = threading.Event()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name=f"observe-{backend.pool}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._backend.start(self.look_now)
+        self._thread.start()
+
+    def latest(self, strangers: frozenset[str]) -> Look:
+        """The newest look; the next one also asks about ``strangers``."""
+        if strangers != self._strangers:
+            self._strangers = strangers
+            self._again.set()
+        return self._look
+
+    def look_now(self) -> None:
+        """Do not wait for the pace."""
+        self._again.set()
+
+    def end(self) -> None:
+        """Look no more; a look under way goes on."""
+        self._ended = True
+        self._again.set()
+
+    def stop(self, seconds: float = LOOK_ENDS) -> None:
+        """End the thread, which has so long for its look, and the backend's connections."""
+        self.end()
+        self._thread.join(seconds)
+        self._backend.close()
+
+    def _run(self) -> None:
+        while not self._ended:
+            self._again.clear()
+            look = self._observe()
+            news = type(look) is not type(self._look) or getattr(look, "machines", 0) is not getattr(
+                self._look, "machines", 0
+            )
+            self._look = look
+            if news:
+                self._wake()
+            if self._again.wait(self._backend.pace):
+                time.sleep(GATHER)
+
+    def _observe(self) -> Look:
+        began = self._clock.now()
+        try:
+            strangers = self._strangers
+            seen = replace(self._backend.observe(began, strangers), asked=strangers)
+            self._told = None
+            return seen
+        except BackendError as error:
+            failure = error.failure
+        except Exception as error:  # the edge: a bug in a backend blinds one pool, not the loop
+            log.exception("Backend broke off a look", extra={"pool": self._backend.pool})
+            failure = Failure(ErrorClass.OTHER, f"internal error: {error}")
+        if self._told is not failure.error and not self._ended:
+            self._told = failure.error
+            log.log(
+                logging.ERROR if failure.error in FOR_PEOPLE else logging.WARNING,
+                "Pool cannot be seen",
+                extra={"pool": self._backend.pool, "error": str(failure.error), "text": failure.text},
+            )
+        return Unobserved(self._backend.pool, began, failure)
+
+
+def _stop(observers: Collection[Observer]) -> None:
+    """End them all at once: each may be in a look whose cloud does not answer."""
+    for observer in observers:
+        observer.end()
+    deadline = time.monotonic() + LOOK_ENDS
+    for observer in observers:
+        observer.stop(max(0.0, deadline - time.monotonic()))
+
+
+class Hints(Protocol):
+    """A stream of hints about machines, read only while this loop is the one that runs."""
+
+    def start(self) -> None:
+        """Begin to read, in the background."""
+
+    def close(self) -> None:
+        """Stop reading; also when it was never begun."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often the loop runs; seconds."""
+
+    interval: float = 5.0
+    floor: float = 0.5
+    act: float = 2.0
+    intent_poll: float = 0.1
+
+    @property
+    def longest_cycle(self) -> float:
+        """No batch outlives it: the time in which a cycle begins calls, and that which the last of them take."""
+        return self.act + LONGEST_CALLS
+
+
+class Loop:
+    """One provisioner on one state directory."""
+
+    def __init__(
+        self,
+        *,
+        state: StateDir,
+        backends: Mapping[str, Backend],
+        limits: Limits,
+        provisioner: str,
+        pace: Pace,
+        report: Callable[[CycleReport], None],
+        refresh: Callable[[Limits, Memory | None], Limits] = lambda limits, _: limits,
+        count_wake: Callable[[Wake], None] = lambda _: None,
+        hints: Hints | None = None,
+    ) -> None:
+        self._state = state
+        self._backends = backends
+        self._limits = limits
+        self._provisioner = provisioner
+        self._pace = pace
+        self._report = report
+        self._refresh = refresh
+        """Asked before each cycle for the limits in force; given those of the cycle before."""
+        self.wakeups = Wakeups(count_wake)
+        self._stop = threading.Event()
+        self._epoch = 0
+        self._hints = hints
+        self._notices = Notices()
+        self._clock = LoopClock()
+        self._observers: Mapping[str, Observer] = {}
+        self._last_looks: Mapping[str, Look] = {}
+
+    def stop(self) -> None:
+        """End after the action in hand; safe in a signal handler and from any thread."""
+        self._stop.set()
+        self.wakeups.wake(Wake.SIGNAL)
+
+    def look_now(self, source: Wake) -> None:
+        """Something may have changed in a cloud: look at every pool at once. From any thread."""
+        for observer in self._observers.values():
+            observer.look_now()
+        self.wakeups.wake(source)
+
+    def announce(self, name: str, cause: LossCause, seconds: float) -> None:
+        """A place says that a machine ends in so many seconds. From any thread."""
+        now = self._clock.now()
+        self._notices.hear(name, Notice(cause, now + seconds), now)
+
+    def run(self, *, once: bool = False) -> None:
+        """Stand by until no other loop runs, then hold pressure until ``stop``. Raises StateError, SupersededError."""
+        if not self._become_the_loop():
+            return
+        try:
+            self._hold(once)
+        finally:
+            self._state.loop_lock.release()
+
+    def unseen(self) -> list[str]:
+        """The pools that the last cycle had no look at."""
+        return [name for name, look in self._last_looks.items() if isinstance(look, Unobserved)]
+
+    # --- standby --------------------------------------------------------------------------------------------------
+
+    def _become_the_loop(self) -> bool:
+        """Lock, raise the epoch, and let a predecessor that may still act finish; False when stopped meanwhile."""
+        lock = self._state.loop_lock
+        if not lock.acquire(0):
+            log.info("Standing by: another loop runs", extra={"holder": str(lock.holder())})
+            if not lock.acquire(None, self._stop.is_set):
+                return False
+        before = lock.holder()
+        self._epoch = lock.raise_epoch(self._remembered_epoch() + 1)
+        if _may_live(before):
+            seconds = self._pace.longest_cycle
+            log.info("Waiting for the loop before to end", extra={"holder": str(before), "seconds": seconds})
+            if self._stop.wait(seconds):
+                return False
+        self._check_epoch()
+        return True
+
+    def _remembered_epoch(self) -> int:
+        try:
+            return self._state.memory.read().epoch
+        except StateMissing:
+            return 0
+
+    def _check_epoch(self) -> None:
+        epoch = self._state.loop_lock.epoch()
+        if epoch != self._epoch:
+            raise SupersededError(f"A newer loop (epoch {epoch}) works on {self._state.path}; this one ends.")
+
+    # --- cycles ---------------------------------------------------------------------------------------------------
+
+    def _hold(self, once: bool) -> None:
+        clock = self._clock = self._resumed_clock()
+        actors = ThreadedActors(self._backends, lambda: self.wakeups.wake(Wake.WATCH))
+        reconciler = Reconciler(
+            clock=clock,
+            state=self._state,
+            actors=actors,
+            limits=self._limits,
+            provisioner=self._provisioner,
+            epoch=self._epoch,
+            act_seconds=self._pace.act,
+            check=self._check_epoch,
+            stopping=self._stop.is_set,
+        )
+        observers = {
+            name: Observer(backend, clock, lambda: self.wakeups.wake(Wake.WATCH))
+            for name, backend in self._backends.items()
+        }
+        for observer in observers.values():
+            observer.start()
+        self._observers = observers
+        try:
+            if self._hints:
+                self._hints.start()
+            if once:
+                self._first_looks(observers)
+            self._cycles(reconciler, observers, once)
+        finally:
+            if self._hints:
+                self._hints.close()
+            if actors.settle(self._pace.longest_cycle):
+                self._finish(reconciler)
+            _stop(observers.values())
+
+    def _resumed_clock(self) -> LoopClock:
+        try:
+            memory = self._state.memory.read()
+        except StateMissing:
+            return LoopClock()
+        return LoopClock(memory.time, memory.time_wall)
+
+    def _first_looks(self, observers: Mapping[str, Observer]) -> None:
+        deadline = time.monotonic() + self._pace.longest_cycle
+        while time.monotonic() < deadline and not self._stop.is_set():
+            looks = self._looks(observers, frozenset()).values()
+            if not any(isinstance(look, Unobserved) and look.failure.error not in FOR_PEOPLE for look in looks):
+                return
+            time.sleep(self._pace.intent_poll)
+
+    def _looks(self, observers: Mapping[str, Observer], strangers: frozenset[str]) -> dict[str, Look]:
+        return {
+            name: self._notices.added_to(observer.latest(strangers), self._backends[name].lag)
+            for name, observer in observers.items()
+        }
+
+    def _cycles(self, reconciler: Reconciler, observers: Mapping[str, Observer], once: bool) -> None:
+        while not self._stop.is_set():
+            began = time.monotonic()
+            signature = self._signature()
+            report = self._cycle(reconciler, observers)
+            if once:
+                return
+            due = report.plan.due if report.plan else float("inf")
+            pause = min(self._pace.interval, max(0.0, due - report.now))
+            if report.plan is not None:  # it was busy: let changes gather, instead of one plan for each
+                self._stop.wait(max(0.0, self._pace.floor - (time.monotonic() - began)))
+            self.wakeups.wait(pause, self._pace.intent_poll, partial(self._intent_changed, signature))
+
+    def _cycle(self, reconciler: Reconciler, observers: Mapping[str, Observer]) -> CycleReport:
+        with uncollected():
+            reconciler.limits = self._refresh(reconciler.limits, reconciler.memory)
+            self._last_looks = self._looks(observers, reconciler.strangers())
+            report = reconciler.cycle(self._last_looks)
+        try:
+            self._state.heartbeat.touch()
+        except StateError as error:
+            log.error("Heartbeat could not be written", extra={"error": str(error)})
+        self._report(report)
+        return report
+
+    def _finish(self, reconciler: Reconciler) -> None:
+        """Record what the last calls came to, so that a successor need not ask again, nor wait."""
+        try:
+            reconciler.settle()
+            self._check_epoch()
+            self._state.loop_lock.sign_off()
+        except (StateError, SupersededError) as error:
+            log.warning("The last outcomes were not recorded", extra={"error": str(error)})
+
+    def _intent_changed(self, signature: tuple[int, int, int] | None) -> bool:
+        return self._signature() != signature
+
+    def _signature(self) -> tuple[int, int, int] | None:
+        try:
+            return self._state.intent.signature()
+        except StateError:
+            return None
+
+
+def _may_live(holder: Mapping[str, object]) -> bool:
+    """The loop that signed before may still have calls under way: on another host, or as a process of this one."""
+    if not holder.get("pid") or holder.get("ended"):
+        return False
+    if holder.get("host") != socket.gethostname():
+        return True
+    try:
+        os.kill(int(str(holder["pid"])), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    except PermissionError:
+        return True
+    return int(str(holder["pid"])) != os.getpid()

@@ -1,0 +1,217 @@
+"""What HF is told, rendered from memory (interface §1.3, §1.5). Pure: no I/O, no clock, no logger."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from provisioner.hostfactory.answer import Answer, Loss
+from provisioner.model import (
+    Contact,
+    DeleteReason,
+    ErrorClass,
+    Failure,
+    Limits,
+    LossCause,
+    Memory,
+    RequestRecord,
+    RequestStatus,
+    ReturnRecord,
+    ReturnResult,
+    Slot,
+    Verdict,
+)
+from provisioner.names import split_name
+
+SUCCEEDED_ONCE = frozenset({Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST})
+"""Once told as succeeded, always told so (law 8)."""
+
+CANCELLED = frozenset({Verdict.CANCELLED, Verdict.RETURNED, Verdict.LOST})
+"""Closed before HF had read the terminal answer, if that is why they are deleted."""
+
+NOT_OURS = "This machine exists but is not managed by this provisioner; it was left alone."
+RETURNED_EARLY = "HostFactory returned the machine before the request ended."
+STUCK = "The machine was still there at the deadline; its deletion is tried further."
+STUCK_STRANGER = "The machine, which belongs to no request, was still there at the deadline: return it again."
+"""Only slots are pursued after the end of their return."""
+
+CAPACITY_CODES = {
+    ErrorClass.STOCKOUT: "InsufficientInstanceCapacity",
+    ErrorClass.QUOTA: "InsufficientCapacity",
+}
+"""LSF's resource connector reads ``Error Code: X`` in a message and pauses the template for these. For other codes it
+may disable the template, so other errors have none (interface §6)."""
+
+CODE = " Error Code: "
+
+UNLISTED_AFTER = 86400.0
+"""Seconds without being named by any list of HF after which a machine is shown to people."""
+
+Rendered = dict[str, tuple[object, Answer]]
+"""Answers by id, each with the record it was made of: an unchanged record is not rendered again."""
+
+
+def render(memory: Memory, before: Rendered, prefix: str) -> Rendered:
+    """The answer of each request and return request; the very same objects where nothing changed."""
+    answers: Rendered = {}
+    for record in memory.requests.values():
+        known = before.get(record.id)
+        answers[record.id] = known if known and known[0] is record else (record, request_answer(record))
+    for back in memory.returns.values():
+        known = before.get(back.id)
+        if known is None or known[0] is not back or back.ended is None:
+            answer = return_answer(back, memory, prefix)
+            known = known if known and known[0] is back and known[1] == answer else (back, answer)
+        answers[back.id] = known
+    return answers
+
+
+def request_answer(record: RequestRecord) -> Answer:
+    """A request's entry: what succeeded, what is on its way, what failed; never what was replaced."""
+    machines = [
+        entry for number in sorted(record.slots) if (entry := _machine(record.slots[number], record)) is not None
+    ]
+    # While a cancel is announced HF must not take a terminal answer home: it has not heard any, and asks again.
+    status = RequestStatus.RUNNING if record.cancelling else record.ended or RequestStatus.RUNNING
+    message = record.message or ("cancelling: HostFactory has not asked for a long time." if record.cancelling else "")
+    if not message and status is RequestStatus.COMPLETE_WITH_ERROR:
+        message = next((entry["message"] for entry in machines if entry["result"] == "fail"), "")
+    return _answer(record.id, status, message, machines)
+
+
+def revised(before: Memory, after: Memory) -> dict[str, Answer]:
+    """The terminal answers that take the place of others, which scripts may be about to print (law 8)."""
+    found = {}
+    for record in after.requests.values():
+        old = before.requests.get(record.id)
+        if old is None or old is record or old.ended is None:
+            continue
+        answer = request_answer(record)
+        if answer.ended and answer.text != request_answer(replace(old, cancelling=False)).text:
+            found[record.id] = answer
+    return found
+
+
+def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
+    """A return request's entry: each named machine until nothing of it is left."""
+    machines = [_returned(name, record.results.get(name), _slot(memory, prefix, name)) for name in record.names]
+    return _answer(record.id, record.ended or RequestStatus.RUNNING, "", machines)
+
+
+def losses(memory: Memory, contact: Contact, prefix: str, now: float) -> Mapping[str, Loss]:
+    """Machines HF has to give back, by name: gone, or with the seconds that their notice leaves."""
+    returned = {name for back in memory.returns.values() for name in back.names}
+    lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.lost_strangers}
+    for record in memory.requests.values():
+        for slot in record.slots.values():
+            if slot.verdict is Verdict.LOST:
+                lost[slot.name] = _gone(slot)
+            elif slot.notice is not None and slot.verdict is Verdict.SUCCEEDED:
+                lost[slot.name] = Loss(max(0, int(slot.notice.ends - now)), slot.notice.cause)
+    for name in contact.inventory:
+        slot_ = _slot(memory, prefix, name)
+        if slot_ is not None and slot_.closed is not None:
+            lost[name] = _gone(slot_)
+    return {name: loss for name, loss in lost.items() if name not in returned}
+
+
+def _gone(slot: Slot) -> Loss:
+    return Loss(0, slot.cause or LossCause.UNKNOWN)
+
+
+def available(memory: Memory, limits: Limits) -> dict[str, int]:
+    """How many more machines each template may have by its caps; templates without a cap are left out.
+
+    From caps and machines alone: HF asks when it starts and keeps the number, so nothing that passes may go in.
+    """
+    owned: Counter[str] = Counter()
+    occupied: Counter[tuple[str, str]] = Counter()
+    for record in memory.requests.values():
+        for slot in record.slots.values():
+            if not slot.gone:
+                occupied[slot.pool, record.template] += 1
+                owned[record.template] += slot.closed is None
+    found = {}
+    for template in limits.templates.values():
+        caps = [] if template.max_machines is None else [template.max_machines - owned[template.id]]
+        pools = {name: limits.pools[name].max_machines for name in template.pools if name in limits.pools}
+        capped = {name: cap for name, cap in pools.items() if cap is not None}
+        if pools and len(capped) == len(pools):
+            caps.append(sum(max(0, cap - occupied[name, template.id]) for name, cap in capped.items()))
+        if caps:
+            found[template.id] = max(0, min(caps))
+    return found
+
+
+def unlisted(memory: Memory, prefix: str, now: float) -> list[Slot]:
+    """Machines that HF was told of and that no list of HF has named for a day."""
+    names = [name for name, since in memory.unlisted.items() if now - since >= UNLISTED_AFTER]
+    return [slot for name in names if (slot := _slot(memory, prefix, name)) is not None]
+
+
+def _answer(id_: str, status: RequestStatus, message: str, machines: list[dict[str, Any]]) -> Answer:
+    entry = {"requestId": id_, "status": str(status), "message": message, "machines": machines}
+    return Answer(json.dumps(entry, separators=(",", ":"), ensure_ascii=False), status is not RequestStatus.RUNNING)
+
+
+def _machine(slot: Slot, record: RequestRecord) -> dict[str, Any] | None:
+    if slot.verdict in CANCELLED and slot.delete is DeleteReason.CANCELLED:
+        text = record.message or RETURNED_EARLY
+        return _entry(slot, "fail", "terminated", text, record.rc_account)
+    if slot.verdict in SUCCEEDED_ONCE or (slot.verdict is Verdict.OPEN and slot.ran is not None):
+        return _entry(slot, "succeed", "running", "", record.rc_account)
+    if slot.verdict is Verdict.OPEN:
+        return _entry(slot, "executing", "pending", _text(slot.failure), record.rc_account)
+    if slot.verdict is Verdict.FAILED and slot.submitted is None:
+        return _entry(slot, "fail", "terminated", _text(slot.failure) or "The machine failed.", record.rc_account)
+    return None
+
+
+def _entry(slot: Slot, result: str, status: str, message: str, rc_account: str = "") -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "machineId": slot.name,
+        "name": slot.name,
+        "result": result,
+        "status": status,
+        "privateIpAddress": slot.ip,
+        "publicIpAddress": slot.public_ip,
+        "launchtime": slot.launched,
+        "message": message,
+    }
+    return entry | {"rcAccount": rc_account} if rc_account else entry
+
+
+def _returned(name: str, result: ReturnResult | None, slot: Slot | None) -> dict[str, Any]:
+    words = {
+        None: ("executing", "shutting-down", ""),
+        ReturnResult.GONE: ("succeed", "terminated", ""),
+        ReturnResult.NOT_OURS: ("fail", "running", NOT_OURS),
+        ReturnResult.STUCK: ("fail", "stopping", STUCK if slot else STUCK_STRANGER),
+    }
+    known = slot or Slot(name=name, number=0, pool="", verdict=Verdict.OPEN, opened=0.0)
+    return _entry(known, *words[result])
+
+
+def _slot(memory: Memory, prefix: str, name: str) -> Slot | None:
+    parts = split_name(prefix, name)
+    record = memory.requests.get(parts[0]) if parts else None
+    return record.slots.get(parts[1]) if parts and record else None
+
+
+def _text(failure: Failure | None) -> str:
+    if failure is None:
+        return ""
+    code = CAPACITY_CODES.get(failure.error)
+    return f"{failure.error}: {failure.text}" + (f"{CODE}{code}" if code else "")
+
+
+def failure_of(message: str) -> Failure | None:
+    """The failure that a machine's message was made of; None where it was made of none."""
+    word, _, text = message.partition(": ")
+    if word not in set(ErrorClass):
+        return None
+    error = ErrorClass(word)
+    return Failure(error, text.removesuffix(f"{CODE}{CAPACITY_CODES[error]}") if error in CAPACITY_CODES else text)

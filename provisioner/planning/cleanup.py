@@ -1,0 +1,68 @@
+"""What is left of closed slots: delete it, again when it does not go, by force only where that is configured.
+
+Pure: no I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from provisioner.model import Delete, DeleteReason, Machine, Phase, RequestRecord, Slot, evolve
+from provisioner.planning.draft import OWNED, Draft
+from provisioner.planning.returns import DELETE_AGAIN
+
+NEVER = float("inf")
+
+
+def delete_closed(draft: Draft, busy: Set[str]) -> None:
+    """Delete what is still there of closed slots; note what is stuck."""
+    for record in draft.records():
+        left = [slot for slot in record.slots.values() if not (slot.gone or slot.verdict in OWNED or slot.set_aside)]
+        for slot in left:
+            snapshot = draft.snapshots.get(slot.pool)
+            machine = snapshot.machines.get(slot.name) if snapshot else None
+            if machine is None:
+                continue
+            slot = _judged(draft, record, slot, machine)
+            if slot.delete is not None and slot.pool not in busy:
+                _delete(draft, record, slot, slot.delete, machine)
+
+
+def _judged(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> Slot:
+    """The slot, stuck from some time after its grace period until its machine is gone or another one."""
+    after, ends = draft.pool(slot.pool).stuck_after, _grace_ends(machine)
+    stuck = slot.stuck and machine.phase is Phase.STOPPING
+    if after is not None and not stuck:
+        draft.wake_at(ends + after)
+        stuck = draft.now >= ends + after
+    if stuck is not slot.stuck:
+        slot = evolve(slot, stuck=stuck)
+        draft.put(record.id, slot)
+    return slot
+
+
+def _delete(draft: Draft, record: RequestRecord, slot: Slot, reason: DeleteReason, machine: Machine) -> None:
+    """Send a delete when one is due: the first, one more after a while, and the first forced one at its own time."""
+    force = draft.now >= _forced_from(draft, slot, machine)
+    again = float("-inf") if slot.delete_sent is None else slot.delete_sent + DELETE_AGAIN
+    if draft.now < again and (slot.forced or not force):
+        draft.wake_at(again)
+        return
+    draft.put(record.id, evolve(slot, delete_sent=draft.now, forced=force))
+    draft.deletes.append(Delete(slot.name, slot.pool, reason, machine.fingerprint.uid, force=force))
+    draft.wake_at(draft.now + DELETE_AGAIN)
+
+
+def _forced_from(draft: Draft, slot: Slot, machine: Machine) -> float:
+    """From when on its grace period is over for good; never before we have once asked it to go in peace."""
+    after = draft.pool(slot.pool).force_after
+    if after is None or (slot.delete_sent is None and not slot.forced):
+        return NEVER
+    due = _grace_ends(machine) + after
+    draft.wake_at(due)
+    return due
+
+
+def _grace_ends(machine: Machine) -> float:
+    """Loop time at which its grace period ends; never for one that does not terminate."""
+    return machine.notice.ends if machine.phase is Phase.STOPPING and machine.notice else NEVER

@@ -1,0 +1,201 @@
+"""A memory while it is being changed by one plan: what did not change stays the very same object.
+
+Verdicts change here and nowhere else, by the table in ``TRANSITIONS``. Pure: no I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from provisioner.model import (
+    Brake,
+    BrakeReason,
+    Close,
+    Create,
+    DeferReason,
+    Delete,
+    DeleteReason,
+    Failure,
+    Limits,
+    LossCause,
+    Memory,
+    PoolLimits,
+    Pressure,
+    RequestRecord,
+    ReturnRecord,
+    Slot,
+    Snapshot,
+    Verdict,
+    evolve,
+)
+from provisioner.planning import window
+
+TRANSITIONS: Mapping[Verdict, frozenset[Verdict]] = {
+    # A slot stays open, also while its machine runs, until its request gets its terminal answer:
+    # a machine that vanishes before that is failed and replaced, so HF never hears of it.
+    Verdict.OPEN: frozenset({Verdict.SUCCEEDED, Verdict.FAILED, Verdict.WITHDRAWN, Verdict.CANCELLED}),
+    # After the terminal answer HF owns the machine: it ends only by HF's return or by being lost.
+    Verdict.SUCCEEDED: frozenset({Verdict.RETURNED, Verdict.LOST}),
+    # HF hands a lost machine back through requestReturnMachines; it stays lost, the return merely ends the report.
+    Verdict.LOST: frozenset(),
+    Verdict.RETURNED: frozenset(),
+    Verdict.FAILED: frozenset(),
+    Verdict.WITHDRAWN: frozenset(),
+    Verdict.CANCELLED: frozenset(),
+}
+"""Law 8's table. Anything else is a bug: the slot is set aside, the cycle goes on."""
+
+OWNED = frozenset({Verdict.OPEN, Verdict.SUCCEEDED})
+"""Verdicts of slots that should have a machine: *desired*."""
+
+SOON = 0.001
+"""Seconds from now that mean: with the next cycle, whether or not anything else changes."""
+
+
+class Draft:
+    """Working copy of a memory, with everything else that a plan decides."""
+
+    def __init__(self, memory: Memory, snapshots: dict[str, Snapshot], limits: Limits, now: float) -> None:
+        self.before = memory
+        self.snapshots = snapshots
+        """The pools that may be acted upon."""
+        self.limits = limits
+        self.now = now
+        self.requests = dict(memory.requests)
+        self.returns = dict(memory.returns)
+        self.pressures = dict(memory.pressures)
+        self.orphans = dict(memory.orphans)
+        self.brake = memory.brake
+        self.changes: dict[str, Any] = {}
+        """Other fields of the memory that changed."""
+        self.creates: list[Create] = []
+        self.deletes: list[Delete] = []
+        self.closes: list[Close] = []
+        self.deferred: Counter[tuple[str, str, DeferReason]] = Counter()
+        self.forget: list[str] = []
+        self.due = float("inf")
+        self.unknown: dict[str, list[str]] = {}
+        """Machines of ours in each pool that no slot explains."""
+        self._slots: dict[str, dict[int, Slot]] = {}
+
+    def wake_at(self, when: float) -> None:
+        """Something will have to be decided at ``when``."""
+        if self.now < when < self.due:
+            self.due = when
+
+    def records(self) -> Iterator[RequestRecord]:
+        """Every request, as changed so far; the caller may change them meanwhile."""
+        for id_ in list(self.requests):
+            yield self.record(id_)
+
+    def record(self, id_: str) -> RequestRecord:
+        """A request with its slots as changed so far."""
+        record = self.requests[id_]
+        slots = self._slots.get(id_)
+        return record if slots is None else replace(record, slots=slots)
+
+    def slot(self, id_: str, number: int) -> Slot | None:
+        """One slot of a known request, as changed so far."""
+        return self._slots.get(id_, self.requests[id_].slots).get(number)
+
+    def drop(self, id_: str) -> None:
+        """Forget a request."""
+        del self.requests[id_]
+        self._slots.pop(id_, None)
+
+    def update(self, id_: str, **changes: Any) -> None:
+        """Change facts of a request (never its slots)."""
+        self.requests[id_] = replace(self.requests[id_], **changes)
+
+    def update_return(self, record: ReturnRecord) -> None:
+        """Replace what is known of a return request."""
+        self.returns[record.id] = record
+
+    def put(self, id_: str, slot: Slot) -> None:
+        """Replace or add a slot of a request."""
+        slots = self._slots.get(id_)
+        if slots is None:
+            slots = self._slots[id_] = dict(self.requests[id_].slots)
+        slots[slot.number] = slot
+
+    def close(
+        self,
+        record: RequestRecord,
+        slot: Slot,
+        verdict: Verdict,
+        *,
+        reason: DeleteReason | None = None,
+        failure: Failure | None = None,
+        cause: LossCause | None = None,
+        gone: bool = False,
+    ) -> Slot:
+        """Give a slot its verdict; one that the table forbids sets the slot aside instead."""
+        if verdict not in TRANSITIONS[slot.verdict]:
+            changed = evolve(slot, set_aside=True)
+        else:
+            changed = evolve(
+                slot,
+                verdict=verdict,
+                closed=self.now,
+                delete=reason,
+                failure=failure or slot.failure,
+                cause=cause or slot.cause,
+                notice=None,
+                gone=gone or (slot.submitted is None and not slot.seen),
+            )
+            if not changed.gone:
+                self.wake_at(self.now + SOON)  # to see that it goes
+            self.closes.append(Close(slot.name, slot.pool, record.template, verdict, changed.failure, changed.cause))
+        self.put(record.id, changed)
+        return changed
+
+    def pool(self, name: str) -> PoolLimits:
+        """A pool's limits; those of a pool that left the configuration allow nothing new."""
+        return self.limits.pools.get(name) or PoolLimits(name=name, max_machines=0, paused=True)
+
+    def pressure(self, pool: str, template: str) -> Pressure:
+        """What is known of a template in a pool, forgotten if the pool's spec changed."""
+        limits = self.pool(pool)
+        snapshot = self.snapshots.get(pool)
+        spec = snapshot.spec if snapshot else ""
+        known = self.pressures.get((pool, template))
+        return window.fresh(limits, spec) if known is None else window.respecified(known, limits, spec)
+
+    def set_pressure(self, pool: str, template: str, value: Pressure) -> None:
+        """Remember what was learned."""
+        if self.pressures.get((pool, template)) != value:
+            self.pressures[pool, template] = value
+
+    def latch(self, reason: BrakeReason, detail: str, pool: str = "") -> None:
+        """Stop deleting orphans until a person says otherwise (law 6). The first reason stays."""
+        if self.brake is None:
+            self.brake = Brake(reason, self.now, detail, pool)
+
+    def memory(self) -> Memory:
+        """The memory as it has to be recorded; the one before, when nothing changed."""
+        for id_, slots in self._slots.items():
+            if id_ in self.requests:
+                self.requests[id_] = replace(self.requests[id_], slots=slots)
+        changes = dict(self.changes)
+        for name, new in (
+            ("requests", self.requests),
+            ("returns", self.returns),
+            ("pressures", self.pressures),
+            ("orphans", self.orphans),
+        ):
+            if not _same(getattr(self.before, name), new):
+                changes[name] = new
+        if self.brake is not self.before.brake:
+            changes["brake"] = self.brake
+        return replace(self.before, **changes) if changes else self.before
+
+
+def _same(before: Any, after: Any) -> bool:
+    """The same keys with the very same (or equal plain) values."""
+    return len(before) == len(after) and all(
+        key in before and (before[key] is value or (isinstance(value, float) and before[key] == value))
+        for key, value in after.items()
+    )

@@ -1,0 +1,98 @@
+"""Machines that run and end in their first minutes by nobody's doing: against their pool they count as failed boots.
+
+How long a machine lived is counted in loop time, from the plan that first saw it run to the look that first showed its
+end. So what ends while nobody looks, or while no loop runs, has lived as long as that took.
+Pure: no I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from provisioner.model import Failure, LossCause, Phase, Pressure, RequestRecord, Slot, evolve
+from provisioner.planning import window
+from provisioner.planning.draft import OWNED, SOON, Draft
+
+OTHERS_DOING = frozenset({LossCause.PREEMPTED, LossCause.EVICTED, LossCause.NODE, LossCause.DELETED})
+"""Causes, announced or found, that say nothing of what a machine runs. A deletion is an act of somebody who may want
+another machine at once, and who has to stop by himself; that nobody knows why a machine ended is no excuse."""
+
+Key = tuple[str, str]
+"""Pool and template."""
+
+
+class EarlyLosses:
+    """Those that one plan finds."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._found: dict[Key, list[tuple[float, Failure]]] = {}
+        """When their machines were asked for, and why they ended."""
+
+    def mark(
+        self, record: RequestRecord, slot: Slot, failure: Failure, cause: LossCause, ended: float
+    ) -> tuple[Slot, Failure]:
+        """The slot of a machine that was not asked to end and does, and why; a look begun at ``ended`` shows it."""
+        limit = self._draft.pool(slot.pool).early_loss
+        if not (slot.early or _is_early(slot, cause, ended, limit)):
+            return slot, failure
+        failure = Failure(failure.error, f"Lost in its first {limit:g} s: {failure.text}")
+        if not slot.early:
+            self._found.setdefault((slot.pool, record.template), []).append((_submitted(slot), failure))
+        return evolve(slot, early=True), failure
+
+    def judge(self) -> None:
+        """Close the windows where most machines are lost so; open those where one has outlived its first minutes."""
+        draft = self._draft
+        for key, losses in self._found.items():
+            newest = max(submitted for submitted, _ in losses)
+            known, failure = draft.pressure(*key), losses[-1][1]
+            learned = window.lost_early(
+                known, _fates(draft, *key), failure, newest, draft.now, draft.limits, machines=len(losses)
+            )
+            draft.set_pressure(*key, learned)
+        closed = {key: known for key in draft.pressures if (known := draft.pressure(*key)).early_loss is not None}
+        if closed:
+            _judge_probes(draft, closed)
+
+
+def _is_early(slot: Slot, cause: LossCause, ended: float, limit: float) -> bool:
+    announced = slot.notice.cause if slot.notice else None
+    others = not OTHERS_DOING.isdisjoint((cause, slot.cause, announced))
+    return slot.ran is not None and ended - slot.ran < limit and not others
+
+
+def _submitted(slot: Slot) -> float:
+    return slot.opened if slot.submitted is None else slot.submitted
+
+
+def _fates(draft: Draft, pool: str, template: str) -> list[bool]:
+    """Of each machine that ran in a pool for a template, from the newest on: was it lost in its first minutes?"""
+    ran = [
+        (-slot.ran, slot.early)
+        for record in draft.records()
+        if record.template == template
+        for slot in record.slots.values()
+        if slot.pool == pool and slot.ran is not None
+    ]
+    return [early for _, early in sorted(ran)]
+
+
+def _judge_probes(draft: Draft, closed: Mapping[Key, Pressure]) -> None:
+    """Where early losses closed the window: has a machine that was asked for since outlived its first minutes?"""
+    for record in draft.records():
+        for slot in record.slots.values():
+            known = closed.get((slot.pool, record.template))
+            if known is None or slot.ran is None or _submitted(slot) < known.blocked_at or not _runs(draft, slot):
+                continue
+            proven_at = slot.ran + draft.pool(slot.pool).early_loss
+            if draft.snapshots[slot.pool].began >= proven_at:
+                draft.set_pressure(slot.pool, record.template, window.outlived(known, _submitted(slot)))
+            else:
+                draft.wake_at(max(proven_at, draft.now) + SOON)  # a later look that says the same is no news
+
+
+def _runs(draft: Draft, slot: Slot) -> bool:
+    snapshot = draft.snapshots.get(slot.pool)
+    machine = snapshot.machines.get(slot.name) if snapshot else None
+    return slot.verdict in OWNED and machine is not None and machine.phase is Phase.RUNNING

@@ -1,0 +1,96 @@
+"""What a release of the brake sets going: the machines that are deleted as orphans, when, and the requests cancelled.
+
+As far as files tell: the loop judges anew by what it sees then. Pure: no I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+
+from provisioner.model import Limits, Memory, RequestRecord
+from provisioner.planning.draft import OWNED
+from provisioner.planning.orphans import CANCELLED_MESSAGE
+
+HOUR = 3600.0
+"""Seconds in which so many orphans are deleted as the cap allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A machine that is deleted as an orphan unless something explains it before."""
+
+    name: str
+    unlisted: bool = False
+    """It has a request, but no list of HF names it; otherwise it has none."""
+    at: float | None = None
+    """Loop time before which it is not deleted, if no brake holds from now on; None: nobody knows, or never."""
+
+
+def waiting(memory: Memory, limits: Limits | None, now: float, news: Set[str] = frozenset()) -> tuple[Waiting, ...]:
+    """Machines that wait to be deleted as orphans, in the order in which they go, by grace and cap per hour.
+
+    ``limits``: None where nobody knows them. ``news``: machines without a request that no loop has noted yet.
+    """
+    grace = limits.orphan_grace if limits else 0.0
+    ripe = [(since + grace, False, name) for name, since in memory.orphans.items()]
+    ripe += [(now + grace, False, name) for name in news - memory.orphans.keys()]
+    if limits and limits.delete_unlisted_after is not None:
+        ripe += [(since + limits.delete_unlisted_after, True, name) for name, since in memory.unlisted.items()]
+    ripe.sort()
+    times = _times([at for at, _, _ in ripe], memory.orphan_deletes, limits, now)
+    return tuple(Waiting(name, unlisted, at) for (_, unlisted, name), at in zip(ripe, times, strict=True))
+
+
+def _times(ripe: list[float], before: tuple[float, ...], limits: Limits | None, now: float) -> Iterator[float | None]:
+    """When each goes, of machines in the order of their grace; ``before``: when others went, which the cap counts."""
+    times = [at for at in before if at > now - HOUR]
+    cap = limits.orphan_cap_per_hour if limits else 0
+    for at in ripe:
+        if not cap:
+            yield None
+            continue
+        due = max(at, now)
+        times.append(max(due, times[-cap] + HOUR) if len(times) >= cap else due)
+        yield times[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """HF's calls by the marks that its scripts leave, in seconds by the file system's clock alone."""
+
+    polled: Mapping[str, float]
+    """When HF last asked for each request."""
+    told: Set[str]
+    """Requests whose terminal answer HF has read."""
+    last: float
+    """When HF last called at all."""
+
+
+def forgotten(memory: Memory, limits: Limits | None, calls: Calls, now: float) -> tuple[RequestRecord, ...]:
+    """Requests that HF seems to have forgotten: cancelled, unless it asks for them first.
+
+    The loop counts only what it has seen itself, so after its start it waits longer than the marks say.
+    """
+    if limits is None:
+        return ()
+    return tuple(
+        record
+        for record in memory.requests.values()
+        if record.told_at is None
+        and record.id not in calls.told
+        and record.message != CANCELLED_MESSAGE
+        and not record.trimmed
+        and _silence(record, calls, now) >= limits.cancel_after
+    )
+
+
+def _silence(record: RequestRecord, calls: Calls, now: float) -> float:
+    """Seconds for which HF has called and not asked for this; of one that it never asked for, by the loop's clock."""
+    polled = calls.polled.get(record.id)
+    return now - record.read if polled is None else calls.last - polled
+
+
+def owned(record: RequestRecord) -> int:
+    """Machines of a request that a cancel deletes."""
+    return sum(slot.verdict in OWNED for slot in record.slots.values())

@@ -1,0 +1,128 @@
+"""What HF gives back: close the slots of the named machines, follow each name until nothing of it is left.
+
+Pure: no I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+
+from provisioner.model import (
+    Delete,
+    DeleteReason,
+    RequestRecord,
+    RequestStatus,
+    ReturnRecord,
+    ReturnResult,
+    Slot,
+    Verdict,
+    evolve,
+)
+from provisioner.names import split_name
+from provisioner.planning.draft import SOON, Draft
+
+DELETE_AGAIN = 60.0
+"""Seconds after which a delete is sent again when the machine is still there: a delete call is a wish, and a lost
+one must not leave a machine for ever."""
+
+
+def settle_returns(draft: Draft, busy: Set[str]) -> None:
+    """Take each open return request one step further, and end it when every name is settled."""
+    for record in list(draft.returns.values()):
+        if record.ended is not None:
+            continue
+        draft.wake_at(record.deadline)
+        settled = _settle(draft, record, busy)
+        if len(settled.results) == len(set(settled.names)):
+            clean = all(result is ReturnResult.GONE for result in settled.results.values())
+            status = RequestStatus.COMPLETE if clean else RequestStatus.COMPLETE_WITH_ERROR
+            settled = replace(settled, ended=status, ended_at=draft.now)
+        if settled != record:
+            draft.update_return(settled)
+
+
+def find_slot(draft: Draft, name: str) -> Slot | None:
+    """The slot of this name, as changed so far."""
+    parts = split_name(draft.limits.prefix, name)
+    return draft.slot(*parts) if parts and parts[0] in draft.requests else None
+
+
+def _settle(draft: Draft, record: ReturnRecord, busy: Set[str]) -> ReturnRecord:
+    results, absent, sent = dict(record.results), dict(record.absent), dict(record.sent)
+    for name in record.names:
+        if name in results:
+            continue
+        slot = find_slot(draft, name)
+        result = _slot_result(draft, slot) if slot else _stranger_result(draft, name, absent, sent, busy)
+        if result is None and draft.now >= record.deadline:
+            result = ReturnResult.STUCK
+        if result is not None:
+            results[name] = result
+    return replace(record, results=results, absent=absent, sent=sent)
+
+
+def _slot_result(draft: Draft, slot: Slot) -> ReturnResult | None:
+    parts = split_name(draft.limits.prefix, slot.name)
+    record = draft.record(parts[0]) if parts else None
+    if record is not None and slot.verdict is Verdict.OPEN:
+        slot = draft.close(record, slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED)
+    elif record is not None and slot.verdict is Verdict.SUCCEEDED and record.told_at is not None:
+        slot = draft.close(record, slot, Verdict.RETURNED, reason=DeleteReason.RETURNED)
+    elif record is not None and record.told_at is None and slot.verdict in (Verdict.SUCCEEDED, Verdict.LOST):
+        slot = take_back(draft, record, slot)
+    return ReturnResult.GONE if slot.gone else None
+
+
+def take_back(draft: Draft, record: RequestRecord, slot: Slot) -> Slot:
+    """HF has not read the terminal answer yet: it must not take from it a machine that it gave back."""
+    if slot.delete is DeleteReason.CANCELLED:
+        return slot
+    draft.update(record.id, ended=RequestStatus.COMPLETE_WITH_ERROR)
+    return revoke(draft, draft.record(record.id), slot)
+
+
+def revoke(draft: Draft, record: RequestRecord, slot: Slot) -> Slot:
+    """A machine that succeeded, and that HF was not told of: from now on it is told as failed."""
+    if slot.verdict is Verdict.SUCCEEDED:
+        return draft.close(record, slot, Verdict.RETURNED, reason=DeleteReason.CANCELLED)
+    marked = evolve(slot, delete=DeleteReason.CANCELLED)
+    draft.put(record.id, marked)
+    return marked
+
+
+def _stranger_result(
+    draft: Draft, name: str, absent: dict[str, float], sent: dict[str, float], busy: Set[str]
+) -> ReturnResult | None:
+    """A name that is no slot of ours: ours by identity, adopted, someone else's, undecided, or nowhere."""
+    for pool, snapshot in draft.snapshots.items():
+        machine = snapshot.machines.get(name)
+        if machine is None and name not in snapshot.foreign:
+            continue
+        if machine is None and not name.startswith(draft.limits.adopt_prefixes):
+            return ReturnResult.NOT_OURS
+        absent.pop(name, None)
+        if pool in busy:
+            return None
+        if draft.now >= sent.get(name, float("-inf")) + DELETE_AGAIN:
+            sent[name] = draft.now
+            uid = machine.fingerprint.uid if machine else ""
+            draft.deletes.append(Delete(name, pool, DeleteReason.RETURNED, uid, adopted=machine is None))
+        draft.wake_at(sent[name] + DELETE_AGAIN)
+        return None
+    if any(name in snapshot.namesakes for snapshot in draft.snapshots.values()):
+        absent.pop(name, None)
+        return None
+    asked = all(name in snapshot.asked for snapshot in draft.snapshots.values())
+    return ReturnResult.GONE if asked and proven_absent(draft, name, absent) else None
+
+
+def proven_absent(draft: Draft, name: str, absent: dict[str, float]) -> bool:
+    """Two sets of complete snapshots of all pools lack it, begun the longest lag apart; ``absent`` holds the first."""
+    if not draft.limits.pools or any(pool not in draft.snapshots for pool in draft.limits.pools):
+        return False
+    began = min(snapshot.began for snapshot in draft.snapshots.values())
+    lag = max(pool.lag for pool in draft.limits.pools.values())
+    first = absent.setdefault(name, began)
+    draft.wake_at(draft.now + max(first + lag - began, SOON))
+    return began > first and began - first >= lag

@@ -1,0 +1,151 @@
+"""Says everything that is wrong with a configuration at once: file, setting, what was expected, what was found.
+
+No network, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from provisioner.files.yaml_text import join, parse, read_text, reason_of, syntax_text
+
+LONGEST_QUOTE = 60
+"""Characters of a wrong value that are shown: enough to find it, too few to print a whole section or key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake: the file, the setting's path within it (may be empty), and the text."""
+
+    file: str
+    where: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.text}" if self.where else self.text
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used; ``problems`` holds every mistake found, its text lists them by file."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self._lines()))
+
+    def _lines(self) -> Iterator[str]:
+        for file in dict.fromkeys(problem.file for problem in self.problems):
+            mine = [problem for problem in self.problems if problem.file == file]
+            yield f"{file}: {len(mine)} problem{'s' if len(mine) > 1 else ''}"
+            for problem in mine:
+                yield f"  {problem}"
+
+
+@dataclass(frozen=True, slots=True)
+class Expects:
+    """Metadata of a setting's type: what a right value is, in words that follow "expected"."""
+
+    words: str
+
+
+class Section(BaseModel):
+    """Settings that are read once and never change; unknown ones are mistakes, and no type is guessed."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+SomeSection = TypeVar("SomeSection", bound=Section)
+
+
+def quoted(value: object) -> str:
+    """A wrong value as people find it in their file: short, and nothing for YAML's null."""
+    if value is None:
+        return "nothing"
+    text = repr(value)
+    return text if len(text) <= LONGEST_QUOTE else text[: LONGEST_QUOTE - 1] + "…"
+
+
+def expected(words: str, value: object) -> str:
+    """The text for a value that is not what ``words`` says."""
+    return f"expected {words}, got {quoted(value)}"
+
+
+def suggestion(word: str, known: Collection[str]) -> str:
+    """What a misspelt word may have meant, as the end of a sentence; what there is when nothing is near."""
+    near = difflib.get_close_matches(word, known, n=1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; there are {', '.join(repr(name) for name in known)}" if known else ""
+
+
+def words_of(model: type[Section], setting: str) -> str:
+    """What ``model`` expects of a setting, from the ``Expects`` in its type."""
+    field = model.model_fields[setting]
+    notes = [*field.metadata, *_nested_notes(field.annotation)]
+    return next((note.words for note in notes if isinstance(note, Expects)), "a mapping of settings")
+
+
+def _nested_notes(annotation: object) -> Iterator[object]:
+    for part in get_args(annotation):
+        yield from getattr(part, "__metadata__", ())
+        yield from _nested_notes(part)
+
+
+def validate(
+    model: type[SomeSection], body: Mapping[str, object], file: str, where: str, **given: object
+) -> tuple[SomeSection | None, list[Problem]]:
+    """``body`` as a ``model``, or None, and what is wrong with it; ``where`` is the section's path in ``file``.
+
+    ``given`` are fields that the program fills in: as settings they are unknown.
+    """
+    settable = [name for name in model.model_fields if name not in given]
+    problems = [
+        Problem(file, join(where, name), "unknown setting" + suggestion(str(name), settable))
+        for name in body
+        if name not in settable
+    ]
+    known = {name: value for name, value in body.items() if name in settable}
+    try:
+        return model.model_validate({**known, **given}), problems
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        return None, [*problems, *(_explain(model, detail, file, where) for detail in details)]
+
+
+def _explain(model: type[Section], detail: ErrorDetails, file: str, where: str) -> Problem:
+    setting = str(detail["loc"][0])
+    path = join(where, *detail["loc"])
+    if detail["type"] == "missing":
+        return Problem(file, path, f"missing; expected {words_of(model, setting)}")
+    return Problem(file, path, expected(words_of(model, setting), detail["input"]))
+
+
+def read_mapping(path: Path) -> tuple[dict[str, Any], list[Problem]]:
+    """The YAML mapping in a file, with what is wrong with the file as a whole; an empty file is an empty mapping."""
+    file = str(path)
+    try:
+        text = read_text(path)
+    except FileNotFoundError:
+        return {}, [Problem(file, "", "no such file")]
+    except (OSError, ValueError) as error:
+        return {}, [Problem(file, "", f"cannot be read: {reason_of(error)}")]
+    try:
+        document, repeated = parse(text)
+    except yaml.YAMLError as error:
+        return {}, [Problem(file, "", syntax_text(error))]
+    problems = [Problem(file, where, reason) for where, reason in repeated]
+    if document is None:
+        return {}, problems
+    if not isinstance(document, dict):
+        return {}, [*problems, Problem(file, "", expected("a mapping of settings", document))]
+    odd = [Problem(file, quoted(key), "a setting's name has to be a text") for key in document if type(key) is not str]
+    return {key: value for key, value in document.items() if type(key) is str}, [*problems, *odd]

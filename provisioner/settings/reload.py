@@ -1,0 +1,121 @@
+"""The configuration in force: read again when its files change; a bad new one is refused whole (DESIGN §5)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from provisioner.model import Limits, Memory
+from provisioner.settings.loader import load
+from provisioner.settings.problems import ConfigError
+from provisioner.settings.tree import Settings
+from provisioner.state.directory import STATE_FILES
+
+log = logging.getLogger(__name__)
+
+ONLY_AT_START = ("listen", "loop", "compute", "events")
+POOLS_ONLY_AT_START = ("observe_seconds", "require_dns", "credentials")
+"""Settings, and settings of a pool, that a loop that runs does not heed."""
+
+REFUSED = "New configuration refused, the one before stays in force"
+
+Signature = tuple[tuple[str, int, int, int], ...]
+
+
+class Configuration:
+    """Settings and where they come from. Which pools there are is fixed at the start; their limits are not."""
+
+    def __init__(
+        self,
+        path: Path,
+        environment: Mapping[str, str],
+        *,
+        applied: Callable[[Limits], None] = lambda _: None,
+        judged: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        """Reads the files; raises ConfigError.
+
+        ``applied`` hears of new limits, ``judged`` of whether what the files say is in force.
+        """
+        self._path = path
+        self._environment = environment
+        self.applied = applied
+        self.judged = judged
+        self.refused = ""
+        """Why what the files say is not in force; empty when it is."""
+        self._signature = self._sign()
+        self.settings = self._started = load(path, environment)
+
+    def refresh(self, limits: Limits, memory: Memory | None) -> Limits:
+        """The limits in force: new ones if the files changed into something that can be applied."""
+        signature = self._sign()
+        if signature == self._signature:
+            return limits
+        self._signature = signature
+        try:
+            settings = load(self._path, self._environment)
+            self._check(settings, memory)
+        except (ConfigError, ValueError, OSError) as error:
+            log.error(REFUSED, extra={"error": str(error)})
+            return self._refuse(str(error), limits)
+        except Exception as error:  # the edge: nothing that people write into a file ends the loop
+            log.exception(REFUSED, extra={"error": repr(error)})
+            return self._refuse(repr(error), limits)
+        self.settings = settings
+        new = settings.limits()
+        log.info("New configuration applied", extra={"file": str(self._path)})
+        if waiting := self._waiting(settings):
+            log.warning("New settings are heeded only after another start", extra={"settings": ", ".join(waiting)})
+        self.applied(new)
+        self.refused = ""
+        self.judged(True)
+        return new
+
+    def _refuse(self, why: str, limits: Limits) -> Limits:
+        """The limits in force stay so."""
+        self.refused = why
+        self.judged(False)
+        return limits
+
+    def _check(self, new: Settings, memory: Memory | None) -> None:
+        """ValueError for what cannot change while the loop runs."""
+        for name in ("id", "instance", "name_prefix"):
+            if getattr(new, name) != getattr(self.settings, name):
+                raise ValueError(f"{name}: cannot change while the loop runs; start it again")
+        places = {name: pool.place for name, pool in self.settings.pools.items()}
+        if places != {name: pool.place for name, pool in new.pools.items()}:
+            raise ValueError("pools: none can come, go or move while the loop runs; start it again")
+        for record in memory.requests.values() if memory else ():
+            busy = not all(slot.gone for slot in record.slots.values())
+            if busy and record.template not in new.template_limits:
+                raise ValueError(f"templates.{record.template}: still has machines; it cannot be removed")
+
+    def _waiting(self, new: Settings) -> list[str]:
+        """What is no longer as it was at the start, and stays so until the next one."""
+        known = self._started
+        changed = [name for name in ONLY_AT_START if getattr(new, name) != getattr(known, name)]
+        return changed + [
+            f"pools.{name}.{setting}"
+            for name, pool in new.pools.items()
+            for setting in POOLS_ONLY_AT_START
+            if getattr(pool, setting, None) != getattr(known.pools[name], setting, None)
+        ]
+
+    def _sign(self) -> Signature:
+        """Changes whenever one of the directory's JSON or YAML files does, but for the state's, which always change.
+
+        Of a directory that cannot be read there is nothing to sign: what is wrong with it, reading the files says.
+        """
+        found = []
+        with suppress(OSError):
+            for entry in sorted(os.scandir(self._path.parent), key=lambda entry: entry.name):
+                if not entry.name.endswith((".json", ".yaml", ".yml")) or entry.name in STATE_FILES:
+                    continue
+                with suppress(OSError):  # it has gone since the directory was read
+                    if entry.is_file():
+                        facts = entry.stat()
+                        found.append((entry.name, facts.st_ino, facts.st_mtime_ns, facts.st_size))
+        return tuple(found)

@@ -1,0 +1,278 @@
+"""Operations of the simulated Compute Engine: accepted calls, when they end, and the same call sent twice.
+
+An operation is an admission only: it is DONE when the intent is accepted, not when VMs exist or are gone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from provisioner.simulator.compute.settings import Switches, Timings, project_number
+from provisioner.simulator.world import Fault, World
+
+if TYPE_CHECKING:
+    from provisioner.simulator.compute.audit import Audit
+
+Document = dict[str, Any]
+
+BASE = "https://www.googleapis.com/compute/v1/"
+"""Start of every URL inside the model; the HTTP face puts its own address in its place."""
+
+_PACIFIC = timezone(timedelta(hours=-7))
+
+
+class ApiError(Exception):
+    """A call that is refused at once: HTTP status, Google's reason and message."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+
+@dataclass(frozen=True)
+class OperationError:
+    """Why an accepted call came to nothing."""
+
+    code: str
+    message: str
+    status: int = 400
+    """The HTTP status it would have had, had it been refused at once."""
+    details: Sequence[Document] = ()
+    """``errorDetails``."""
+
+    def document(self) -> Document:
+        """As an operation prints it."""
+        entry: Document = {"code": self.code, "message": self.message}
+        return entry | {"errorDetails": list(self.details)} if self.details else entry
+
+
+Effect = Callable[[], OperationError | None]
+"""Applies an accepted call, all of it or nothing."""
+
+PHRASES: Mapping[int, str] = {
+    400: "BAD REQUEST",
+    403: "FORBIDDEN",
+    404: "NOT FOUND",
+    409: "CONFLICT",
+    412: "PRECONDITION FAILED",
+    503: "SERVICE UNAVAILABLE",
+}
+
+
+def numeric_id(path: str) -> str:
+    """The id of something that has no life of its own here."""
+    return str((1 << 60) + zlib.crc32(path.encode()))
+
+
+def timestamp(wall: float) -> str:
+    """RFC 3339 with milliseconds and Google's Pacific offset."""
+    return datetime.fromtimestamp(wall, _PACIFIC).isoformat(timespec="milliseconds")
+
+
+@dataclass(eq=False)
+class Operation:
+    """One accepted call."""
+
+    id: int
+    name: str
+    project: str
+    scope: str
+    kind: str
+    """``operationType``, e.g. ``compute.instanceGroupManagers.createInstances`` or ``delete``."""
+    target: str
+    """Relative URL of what it works on."""
+    target_id: str
+    request_id: str
+    inserted: float
+    """Epoch seconds by the world's clock, as the two below."""
+    started: float | None = None
+    ended: float | None = None
+    error: OperationError | None = None
+    logged: str = ""
+    """Its name in the audit log; only of calls on MIGs, the instances' own lives are logged as they go on."""
+
+    @property
+    def on_group(self) -> bool:
+        """It is a call on a MIG."""
+        return self.kind.startswith("compute.")
+
+    @property
+    def method(self) -> str:
+        """As the audit log has it, without version."""
+        return self.kind.removeprefix("compute.")
+
+    @property
+    def done(self) -> bool:
+        """No more to come."""
+        return self.ended is not None
+
+    def document(self) -> Document:
+        """As Compute Engine prints it."""
+        location, _, place = self.scope.partition("/")
+        document: Document = {
+            "kind": "compute#operation",
+            "id": str(self.id),
+            "name": self.name,
+            location.removesuffix("s"): f"{BASE}projects/{self.project}/{location}/{place}",
+            "operationType": self.kind,
+            "targetLink": BASE + self.target,
+            "targetId": self.target_id,
+            "status": "DONE" if self.done else "RUNNING",
+            "user": f"{project_number(self.project)}-compute@developer.gserviceaccount.com",
+            "progress": 100 if self.done else 0,
+            "insertTime": timestamp(self.inserted),
+            "startTime": timestamp(self.inserted if self.started is None else self.started),
+            "selfLink": f"{BASE}projects/{self.project}/{self.scope}/operations/{self.name}",
+        }
+        if self.ended is not None:
+            document["endTime"] = timestamp(self.ended)
+        if self.request_id:
+            document["clientOperationId"] = self.request_id
+        if self.error:
+            document["error"] = {"errors": [self.error.document()]}
+            document["httpErrorStatusCode"] = self.error.status
+            document["httpErrorMessage"] = PHRASES.get(self.error.status, "ERROR")
+        return document
+
+
+@dataclass
+class Operations:
+    """All operations of the world, by project, scope and name."""
+
+    world: World
+    timings: Timings
+    switches: Switches
+    audit: Audit
+    _known: dict[tuple[str, str, str], Operation] = field(default_factory=dict)
+    _requests: dict[tuple[str, str], Operation] = field(default_factory=dict)
+    _pending: Counter[str] = field(default_factory=Counter)
+
+    def repeated(self, target: str, request_id: str) -> Operation | None:
+        """The operation that this request id already began on this target, while that is remembered."""
+        known = self._requests.get((target, request_id)) if request_id else None
+        if known and self.world.wall() - known.inserted > self.switches.request_id_seconds:
+            return None
+        return known
+
+    def begin(
+        self, *, project: str, scope: str, kind: str, target: str, target_id: str, request_id: str, effect: Effect
+    ) -> Operation:
+        """Accept a call; its effect follows after a while."""
+        operation = Operation(
+            id=self.world.random.randrange(1 << 60, 1 << 63),
+            name=self._name(),
+            project=project,
+            scope=scope,
+            kind=kind,
+            target=target,
+            target_id=target_id,
+            request_id=request_id,
+            inserted=self.world.wall(),
+        )
+        if operation.on_group:
+            operation.logged = self.audit.begin(operation.method, target)
+        self._known[project, scope, operation.name] = operation
+        self._pending[target] += 1
+        if request_id:
+            self._requests[target, request_id] = operation
+        self._forget()
+        faults = self._faults(kind, target)
+        delay = self.world.lognormal(*self.timings.operation)
+        if delay > 0:
+            self.world.after(delay, lambda: self._end(operation, effect, faults))
+        else:
+            self._end(operation, effect, faults)
+        return operation
+
+    def get(self, project: str, scope: str, name: str) -> Operation:
+        """By name; 404 when unknown, or ended too long ago."""
+        operation = self._known.get((project, scope, name))
+        if operation is None or self._expired(operation):
+            raise ApiError(
+                404, "notFound", f"The resource 'projects/{project}/{scope}/operations/{name}' was not found"
+            )
+        return operation
+
+    def of(self, project: str, scope: str) -> dict[str, Document]:
+        """All operations of one zone or region, by name."""
+        return {
+            key[2]: operation.document()
+            for key, operation in self._known.items()
+            if key[:2] == (project, scope) and not self._expired(operation)
+        }
+
+    def pending(self, target: str) -> bool:
+        """Whether a call on this target has not taken effect yet."""
+        return self._pending[target] > 0
+
+    def reset(self) -> None:
+        """Forget everything; effects that still come belong to the world before."""
+        self._known.clear()
+        self._requests.clear()
+        self._pending.clear()
+
+    def _name(self) -> str:
+        bits = self.world.random.getrandbits
+        return f"operation-{int(self.world.wall() * 1000)}-{bits(52):013x}-{bits(32):08x}-{bits(32):08x}"
+
+    def _expired(self, operation: Operation) -> bool:
+        return operation.ended is not None and self.world.wall() - operation.ended > self.timings.operation_retention
+
+    def _forget(self) -> None:
+        """Drop what nobody can ask for any more, oldest first."""
+        for key in list(itertools.islice(self._known, 2)):
+            if self._expired(self._known[key]):
+                del self._known[key]
+        horizon = self.world.wall() - self.switches.request_id_seconds
+        for request in list(itertools.islice(self._requests, 2)):
+            if self._requests[request].inserted < horizon:
+                del self._requests[request]
+
+    def _faults(self, kind: str, target: str) -> dict[str, Fault]:
+        name = target.rpartition("/")[2]
+        modes = ["op_error", "op_stuck"] + ["precondition"] * kind.endswith(".createInstances")
+        struck = {mode: self.world.strikes(mode, name, kind) for mode in modes}
+        return {mode: fault for mode, fault in struck.items() if fault}
+
+    def _end(self, operation: Operation, effect: Effect, faults: Mapping[str, Fault]) -> None:
+        if self._known.get((operation.project, operation.scope, operation.name)) is not operation:
+            return
+        stuck = faults.get("op_stuck")
+        operation.error = _fault_error(faults)
+        if operation.error is None and (stuck is None or stuck.params.get("applied", True)):
+            operation.error = effect()
+        if operation.on_group:
+            self.audit.end(operation.method, operation.target, operation.logged, operation.error)
+        if stuck is None:
+            operation.ended = self.world.wall()
+            self._pending[operation.target] -= 1
+
+
+def _fault_error(faults: Mapping[str, Fault]) -> OperationError | None:
+    """The error that a fault puts in place of the effect."""
+    if fault := faults.get("op_error"):
+        params = fault.params
+        return OperationError(
+            str(params.get("code", "INTERNAL_ERROR")),
+            str(params.get("message", "Internal error. Please try again or contact Google Support.")),
+            int(params.get("status", 503)),
+            params.get("details", ()),
+        )
+    return PROACTIVE_SUBSTITUTE if "precondition" in faults else None
+
+
+PROACTIVE_SUBSTITUTE = OperationError(
+    "CONDITION_NOT_MET",
+    "CreateInstances cannot be used when UpdatePolicy type is set to PROACTIVE and replacementMethod to SUBSTITUTE. "
+    "Set replacementMethod to RECREATE or disable rolling update by setting type to OPPORTUNISTIC.",
+    412,
+)
+"""Google's own words."""

@@ -1,0 +1,156 @@
+"""Group commit: who finds the lock held leaves a *wish* beside the data, and whoever holds the lock next writes it too.
+
+So the fsyncs of one write serve all who wait, and a burst of calls takes as long as its Python does.
+
+A wish is a file with what is to be added. Its owner keeps it locked while he waits, so that nobody writes the wish of a
+process that has died. It is removed after it was written durably; but that it is gone is only a hint: what counts is
+what stands in the data.
+
+An owner who gives up must know that his wish will not be written. He removes it and then whatever is written aside
+(``withdraw``); a writer, once all is ready but the rename, looks whether the owners of the wishes in it still wait. One
+of the two notices the other: the writer had looked before the wish was removed, then his file was there to be removed,
+or took its place before and is what the owner reads next.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from provisioner.files.atomic import (
+    FILE_MODE,
+    discard,
+    open_own,
+    pauses,
+    read_descriptor,
+    stop_replacing,
+    unwritable,
+    write_all,
+)
+
+UNFINISHED = ".new"
+"""Ends the name of a wish that is not written to its end."""
+
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+Tables = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""Documents by id, by the name of their table."""
+
+Terms = Mapping[str, Any]
+"""What the data has to say of itself for a wish to be written into it."""
+
+
+class Wish:
+    """Documents that are to be added to the data at ``path``."""
+
+    def __init__(self, path: str, tables: Tables, name: str = "") -> None:
+        self.tables = tables
+        self._data_path = path
+        self._path = os.path.join(os.path.dirname(path), name or f"{_prefix(path)}{os.urandom(8).hex()}")
+
+    @contextmanager
+    def posted(self, terms: Terms) -> Iterator[None]:
+        """Leave the wish beside the data while waiting for the lock; where that is refused, there is only the wait."""
+        descriptor = None
+        try:
+            with suppress(OSError):
+                descriptor = os.open(self._path + UNFINISHED, NEW_FILE, FILE_MODE)
+                self._post(descriptor, terms)
+            yield
+        finally:
+            for path in (self._path, self._path + UNFINISHED):
+                with suppress(OSError):
+                    discard(path)
+            if descriptor is not None:
+                with suppress(OSError):  # the descriptor, and with it the lock, is gone whatever close() reports
+                    os.close(descriptor)
+
+    def _post(self, descriptor: int, terms: Terms) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.fchmod(descriptor, FILE_MODE)
+        write_all(descriptor, json.dumps({"terms": terms, "tables": self.tables}, allow_nan=False).encode())
+        os.rename(self._path + UNFINISHED, self._path)
+
+    def gone(self) -> bool:
+        """Its file is not there (any more), or never was."""
+        return not os.path.exists(self._path)
+
+    def wanted(self) -> bool:
+        """Its owner still waits, as far as can be told."""
+        with suppress(OSError):
+            return _content_while_owned(self._path) != b""
+        return False
+
+    def granted(self) -> None:
+        """It was written durably: its owner need not wait any longer. What cannot be removed he finds by himself."""
+        with suppress(OSError):
+            discard(self._path)
+
+    def withdraw(self) -> None:
+        """Once this returns the document stands in the data, or it never will. Raises StateUnwritable.
+
+        What the system refuses is tried again for a moment: half a withdrawal is none.
+        """
+        for pause in [*pauses(), None]:
+            try:
+                discard(self._path)
+                stop_replacing(self._data_path)
+                return
+            except OSError as error:
+                if pause is None:
+                    raise unwritable(self._data_path, error) from error
+            time.sleep(pause)
+
+
+def waiting(path: str, facts: Terms) -> list[Wish]:
+    """The wishes for the data at ``path`` whose owners wait; those of the dead are removed. ``facts``: what it is.
+
+    What cannot be read, or is meant for other data, is left to its owner, who waits for the lock as well.
+    """
+    directory, names = os.path.dirname(path), []
+    with suppress(OSError):
+        names = [name for name in os.listdir(directory) if name.startswith(_prefix(path))]
+    found = []
+    for name in names:
+        with suppress(OSError, ValueError, RecursionError):
+            content = _content_while_owned(os.path.join(directory, name))
+            if not name.endswith(UNFINISHED):
+                found += [Wish(path, tables, name) for tables in _tables(content, facts)]
+    return found
+
+
+def _prefix(path: str) -> str:
+    return f"{os.path.splitext(os.path.basename(path))[0]}.wish-"
+
+
+def _content_while_owned(path: str) -> bytes:
+    """The content of a wish; when nobody holds its lock any more the file is removed, and there is none."""
+    descriptor = open_own(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        discard(path)
+        return b""
+    except BlockingIOError:
+        return read_descriptor(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _tables(content: bytes, facts: Terms) -> list[Tables]:
+    """What the wish would add, if it is one that we understand."""
+    match json.loads(content or "null"):
+        case {"terms": {"schema": _} as terms, "tables": dict() as tables} if _are_documents(tables):
+            return [tables] if terms.items() <= facts.items() else []
+    return []
+
+
+def _are_documents(tables: Mapping[str, Any]) -> bool:
+    return all(
+        isinstance(table, dict) and all(isinstance(document, dict) for document in table.values())
+        for table in tables.values()
+    )

@@ -1,0 +1,346 @@
+"""Locks: flock on a file beside the data, opened once, never renamed, signed by its holder.
+
+A lock file holds one JSON line of a fixed width, so one write replaces it whole and a kill never leaves half a line.
+A line that does not parse means: holder unknown, generation unknown.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from provisioner.files.atomic import (
+    LockTimeout,
+    NoFileError,
+    StateError,
+    StateMissing,
+    StateUnreadable,
+    StateUnwritable,
+    open_own,
+    open_shared,
+    read_whole,
+    unwritable,
+)
+
+LOCK_WAIT = 20.0
+"""Seconds a script waits for a lock: far below HF's 300 s for a whole call."""
+
+RECORD_WIDTH = 256
+"""Bytes of the line in a lock file. Fixed, so that a shorter line never leaves the tail of a longer one."""
+
+SHORTEST_POLL = 0.001
+LONGEST_POLL = 0.04
+"""Seconds between tries: on NFS each is a call to the server, and fifty writers may be waiting."""
+
+TURN_POLL = 0.002
+"""Seconds between tries of the one whose turn is next: nobody else tries then."""
+
+STANDBY_POLL = 0.5
+"""Seconds between a standby loop's tries: a takeover is not urgent, and on NFS each try is a call to the server."""
+
+LOST_FILE = "The lock file was removed while it was held; nothing was written. Never remove lock files. Try again."
+
+
+class LockFile:
+    """One lock file and, while it is held, the right to write the data beside it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+
+    def try_acquire(self) -> bool:
+        """Take the lock if nobody holds it. Raises StateUnwritable when the file cannot be opened or locked."""
+        try:
+            if self._descriptor is None:
+                self._descriptor = open_shared(self.path, os.O_RDWR)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self.in_place():
+                return True
+        except BlockingIOError:
+            return False
+        except StateError:
+            self.release()
+            raise
+        except NoFileError as error:
+            self.release()
+            raise unwritable(self.path, error) from error
+        except OSError as error:
+            self.release()
+            if error.errno == errno.EACCES:
+                raise unwritable(self.path, error) from error
+            raise StateUnwritable(
+                f"{self.path}: cannot be locked: {error.strerror}. Check owner, group and mode of the state directory"
+                + (" and that its mount supports locks." if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP) else ".")
+            ) from error
+        self.release()
+        return False
+
+    def acquire(
+        self, wait: float | None, stop: Callable[[], bool] = lambda: False, longest_poll: float = LONGEST_POLL
+    ) -> bool:
+        """Take the lock within ``wait`` seconds (None: however long it takes); False when time is up or ``stop()``."""
+        deadline = None if wait is None else time.monotonic() + wait
+        pause = SHORTEST_POLL
+        while not stop():  # before each try: who has no need of the lock any more does not keep others from it
+            if self.try_acquire():
+                return True
+            if deadline is not None and time.monotonic() >= deadline:
+                break
+            time.sleep(pause * (0.5 + os.urandom(1)[0] / 255))  # jitter: those who wait do not try in step
+            pause = min(pause * 1.5, longest_poll)
+        self.release()
+        return False
+
+    def in_place(self) -> bool:
+        """True while the locked file is the one that others find under its name."""
+        if self._descriptor is None:
+            return False
+        try:
+            ours, named = os.fstat(self._descriptor), os.lstat(self.path)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+        return (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino)
+
+    def check_in_place(self) -> None:
+        """Raises StateUnwritable when somebody removed the lock file: another writer may then hold a new one."""
+        if not self.in_place():
+            raise StateUnwritable(f"{self.path}: {LOST_FILE}")
+
+    def record(self) -> dict[str, Any]:
+        """What the file says now, read through the locked descriptor; empty when that is unknown."""
+        if self._descriptor is None:
+            return {}
+        try:
+            return _parse_line(os.pread(self._descriptor, 2 * RECORD_WIDTH, 0))
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+
+    def sign(self, facts: dict[str, Any], *, durable: bool = False) -> None:
+        """Replace the line in one write. Raises StateUnwritable."""
+        if self._descriptor is None:
+            raise StateUnwritable(f"{self.path}: {LOST_FILE}")
+        line = json.dumps(facts, separators=(",", ":")).encode().ljust(RECORD_WIDTH - 1) + b"\n"
+        try:
+            os.pwrite(self._descriptor, line, 0)
+            if durable:
+                os.fsync(self._descriptor)
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+
+    def release(self) -> None:
+        """Let go of the lock. Safe to call twice."""
+        if self._descriptor is not None:
+            with suppress(OSError):  # the descriptor, and with it the lock, is gone whatever close() reports
+                os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _parse_line(content: bytes) -> dict[str, Any]:
+    try:
+        facts = json.loads(content.partition(b"\n")[0])
+    except (ValueError, RecursionError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def read_record(path: str) -> dict[str, Any]:
+    """What a lock file says, read from disk without a lock; empty when it is missing or does not parse."""
+    try:
+        return _parse_line(read_whole(path, ""))
+    except StateMissing:
+        return {}
+
+
+def whole_number(facts: dict[str, Any], key: str) -> int:
+    """A counter in a lock file; 0 when unknown."""
+    value = facts.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+class DataLock:
+    """The lock of one database: held from reading the data to having replaced it. A context manager.
+
+    Who waits first takes the *turn*, a lock file of its own, and keeps it until the lock is his. So only one at a time
+    tries for the lock, and a process that takes it again and again cannot starve the others. Whoever waited for the
+    turn until his time was up tries for the lock all the same: a process that is stopped in its turn stops nobody else.
+
+    The lock file also keeps the last generation. It is written after the data is durable, so it never runs ahead of it:
+    after a crash between the two the data is newer than the lock file says, which is fine.
+    """
+
+    def __init__(self, path: str, wait: float = LOCK_WAIT) -> None:
+        self._file = LockFile(path)
+        self._turn = LockFile(f"{path}.turn")
+        self._wait = wait
+        self._deadline = time.monotonic() + wait
+        self.generation = 0
+        """Last generation known to be durable; 0 when unknown."""
+
+    def __enter__(self) -> DataLock:
+        if not self.acquire():
+            raise self.timeout()
+        return self
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """For one who has acquired it: lets go at the end."""
+        try:
+            yield
+        finally:
+            self.release()
+
+    def try_acquire(self) -> bool:
+        """Take the lock if nobody holds it or waits for it."""
+        try:
+            taken = self._turn.try_acquire() and self._file.try_acquire()
+        finally:
+            self._turn.release()
+        return taken and self._signed()
+
+    def acquire(self, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Take the lock before the time is up, which began with this object; False when it is, or when ``stop()``."""
+        try:
+            self._turn.acquire(self._left(), stop)  # in vain where its holder is stopped: one try is left then
+            taken = self._file.acquire(self._left(), stop, TURN_POLL)
+        finally:
+            self._turn.release()
+        return taken and self._signed()
+
+    def timeout(self) -> LockTimeout:
+        """The error that names the holder and says what to do."""
+        return LockTimeout(describe_holder(self._file.path, self._wait))
+
+    def _left(self) -> float:
+        return max(self._deadline - time.monotonic(), 0.0)
+
+    def _signed(self) -> bool:
+        try:
+            self.generation = whole_number(self._file.record(), "generation")
+            self._file.sign({**identity(), "since": now_text(), "generation": self.generation})
+        except StateError:
+            self._file.release()
+            raise
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Note the generation and let go of the lock."""
+        try:
+            # The data is durable already, and a lock file may be behind it: this must not turn success into failure.
+            with suppress(StateUnwritable):
+                if self._file.in_place():
+                    self._file.sign({"generation": self.generation})
+        finally:
+            self._file.release()
+
+    def check(self) -> None:
+        """Raises StateUnwritable when the lock is no longer ours to rely on."""
+        self._file.check_in_place()
+
+
+def identity() -> dict[str, Any]:
+    """Who we are, as others see us."""
+    return {"host": os.uname().nodename[:64], "pid": os.getpid()}
+
+
+def now_text() -> str:
+    """Wall clock for people; never compared."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def describe_holder(path: str, wait: float) -> str:
+    """Why the lock was not had, and what to do about it."""
+    facts = read_record(path)
+    start = f"{path}: another process held this lock for {wait:g} s; nothing was written. "
+    host, pid = facts.get("host"), facts.get("pid")
+    if not isinstance(host, str) or not isinstance(pid, int):
+        return start + f"The holder has not signed; `lsof {path}` names it on its host. Try again."
+    since = f", since {facts['since']}" if "since" in facts else ""
+    return start + f"Signed by process {pid} on host {host}{since}, {_life(host, pid, path)} Try again once it ended."
+
+
+def _life(host: str, pid: int, path: str) -> str:
+    if host != os.uname().nodename[:64]:
+        return f"which only that host can check (`ps -p {pid}`)."
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return f"which no longer runs: a child of it or a process yet to sign holds the lock (`lsof {path}`)."
+    except PermissionError:
+        pass
+    return f"which runs on this host (`ps -p {pid}`)."
+
+
+class LoopLock:
+    """One loop per state directory: whoever holds loop.lock. The others stand by.
+
+    The file holds the holder's *epoch*. It is read again by name before every write and batch: a loop whose own epoch
+    no longer stands there has been succeeded and stops.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = LockFile(path)
+
+    @property
+    def path(self) -> str:
+        return self._file.path
+
+    def acquire(self, wait: float | None = None, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Become the loop within ``wait`` seconds (None: stand by until ``stop()``). False: another loop runs."""
+        return self._file.acquire(wait, stop, STANDBY_POLL)
+
+    def is_held(self) -> bool:
+        """Some process is the loop now, as far as locks reach. Makes no file; false where there is none to look at."""
+        try:
+            descriptor = open_own(self.path, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return False
+
+    def holder(self) -> dict[str, Any]:
+        """``epoch``, ``host`` and ``pid`` of the loop that signed last; empty when unknown."""
+        return read_record(self.path)
+
+    def epoch(self) -> int:
+        """The epoch on disk; 0 in a new file. Raises StateMissing or StateUnreadable: then nobody may go on as loop."""
+        advice = "Stop all loops of this directory, then start one: it signs the file again."
+        content = read_whole(self.path, advice)
+        epoch = whole_number(_parse_line(content), "epoch")
+        if content and not epoch:
+            raise StateUnreadable(f"{self.path}: holds no epoch. {advice}")
+        return epoch
+
+    def raise_epoch(self, at_least: int = 1) -> int:
+        """Sign with an epoch above the one on disk, ``at_least`` the given one; durable on return. Needs the lock."""
+        self._file.check_in_place()
+        epoch = max(whole_number(self._file.record(), "epoch") + 1, at_least)
+        self._file.sign({"epoch": epoch, **identity()}, durable=True)
+        return epoch
+
+    def sign_off(self) -> None:
+        """Say that no call of this loop is under way any more: a successor need not wait for it. Needs the lock."""
+        self._file.check_in_place()
+        epoch = whole_number(self._file.record(), "epoch")
+        self._file.sign({"epoch": epoch, **identity(), "ended": True}, durable=True)
+
+    def release(self) -> None:
+        """Let the next loop take over. Safe to call twice."""
+        self._file.release()

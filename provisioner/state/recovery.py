@@ -1,0 +1,294 @@
+"""What `provisioner recover` does about lost state files: what is wrong, what it would write, and writing it.
+
+A lost intent.json is made again from memory.json; where that is lost too, from an older copy, from what HF was told and
+from the names that run. A file that is in the way is kept under another name.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from provisioner.files.atomic import StateMissing, StateUnreadable, pauses
+from provisioner.hostfactory.answer import Answer
+from provisioner.model import Intent, Look, Memory, Request, ReturnRequest, Snapshot
+from provisioner.names import NO_TEMPLATE, RETURN_ID_PREFIX, split_name
+from provisioner.state.directory import IntentStore, MemoryStore, StateDir, StatusStore
+
+LONG_AGO = 0.0
+"""Wall time of a request of which nobody knows when it was made: its deadline is over, nothing is made for it."""
+
+
+class Condition(StrEnum):
+    """What is the matter with a state file."""
+
+    FINE = "fine"
+    MISSING = "missing"
+    UNREADABLE = "unreadable"
+    OLDER = "older"
+    """An old copy was put back: a later one had been written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The state files as they are."""
+
+    conditions: Mapping[str, Condition]
+    """By kind: intent, memory, status."""
+    intent: Intent | None
+    memory: Memory | None
+    answers: Mapping[str, Answer]
+    newest: int
+    """The newest generation of intent.json that anything knows of."""
+    memory_lost: bool
+    """memory.json is missing, and was there once."""
+
+    def fine(self, kind: str) -> bool:
+        """That file can be relied on."""
+        return self.conditions[kind] is Condition.FINE
+
+    @property
+    def need_machines(self) -> bool:
+        """No file knows all requests: only the names that run tell what else there was."""
+        return not (self.fine("intent") or self.fine("memory"))
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What would be done."""
+
+    files: Files
+    intent: Intent | None
+    """What intent.json lacks; None when it need not be written."""
+    kept: tuple[str, ...]
+    """Requests of which only machines are left: HF counts as knowing them, so they stay until it returns them."""
+    unknown: tuple[str, ...]
+    """Machines that run and belong to no request, not even to one written back: orphans."""
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Kinds of files that have to make room. Intent's makes room when it is written."""
+        kinds = ("memory", "status")
+        return tuple(kind for kind in kinds if self.files.conditions[kind] is Condition.UNREADABLE)
+
+    @property
+    def writes(self) -> bool:
+        """Some file has to be written or moved."""
+        return self.intent is not None or bool(self.unreadable)
+
+    @property
+    def latched(self) -> bool:
+        """The brake is latched, or a loop is about to latch it for what is wrong with intent.
+
+        Not of a memory that will be made again: that latches its own brake, which nobody has seen yet.
+        """
+        memory = self.files.memory if self.files.fine("memory") else None
+        return memory is not None and (memory.brake is not None or self.intent is not None)
+
+    @property
+    def wrong(self) -> bool:
+        """There is something that a person has to look at."""
+        older = self.files.conditions["memory"] is Condition.OLDER
+        return self.writes or self.latched or older or self.files.memory_lost
+
+    def releases(self, *, applied: bool) -> bool:
+        """The brake may be released now: a release while files are wrong would last for a cycle."""
+        return self.latched and (applied or not self.writes)
+
+    def keeps_brake(self, *, applied: bool) -> bool:
+        """A release would be asked for in vain."""
+        return not self.releases(applied=applied) and (self.wrong or not self.files.fine("memory"))
+
+
+# --- what is there ----------------------------------------------------------------------------------------------------
+
+
+def read_files(state: StateDir) -> Files:
+    """All state files. Raises StateTooNew, and StateMissing where there never was anything to recover."""
+    if not (state.intent.existed() or state.memory.existed() or state.status.exists()):
+        state.intent.read()
+    files = _read_files(state)
+    for pause in pauses():
+        if files.conditions["intent"] is not Condition.OLDER:
+            break
+        time.sleep(pause)  # it may be older only than what scripts and loop wrote while we read
+        files = _read_files(state)
+    return files
+
+
+def _read_files(state: StateDir) -> Files:
+    """Intent before memory: what memory knows and intent lacks must not be what left both in between."""
+    conditions: dict[str, Condition] = {}
+    intent: Intent | None = _read(state.intent, conditions)
+    memory: Memory | None = _read(state.memory, conditions)
+    answers: Mapping[str, Answer] | None = _read(state.status, conditions)
+    newest = max(state.intent.known_generation(), memory.generation if memory else 0)
+    if intent is not None and intent.generation < newest:
+        conditions["intent"] = Condition.OLDER
+    lost = conditions["memory"] is Condition.MISSING and state.memory.existed()
+    return Files(conditions, intent, memory, {**(answers or {}), **state.told.answers()}, newest, lost)
+
+
+def _read(file: IntentStore | MemoryStore | StatusStore, conditions: dict[str, Condition]) -> Any:
+    try:
+        held = file.read_all() if isinstance(file, StatusStore) else file.read()
+        # status.json has no lock file; it is only a rendering, and binds even where it is old.
+        older = not isinstance(file, StatusStore) and file.is_older()
+    except StateMissing:
+        conditions[file.kind] = Condition.MISSING
+    except StateUnreadable:
+        conditions[file.kind] = Condition.UNREADABLE
+    else:
+        conditions[file.kind] = Condition.OLDER if older else Condition.FINE
+        return held
+    return None
+
+
+# --- what to write ----------------------------------------------------------------------------------------------------
+
+
+def recovery(files: Files, machines: Collection[str], prefix: str, instance: str) -> Recovery:
+    """What to write. ``machines``: the names that run, or that memory knows as orphans where nothing is lost.
+
+    ``instance``: whose intent it is when no file says so. Pure.
+    """
+    requests: dict[str, Request] = {}
+    returns: dict[str, ReturnRequest] = {}
+    sources: list[Intent | None] = []
+    if files.need_machines:
+        sources += [_of_machines(machines, prefix), _of_answers(files.answers), files.intent]
+    if files.memory is not None and (files.need_machines or files.fine("memory")):
+        sources.append(_of_memory(files.memory))
+    for source in filter(None, sources):  # the last one knows best
+        requests |= source.requests
+        returns |= source.returns
+    there = files.intent if files.intent is not None and files.fine("intent") else None
+    known = requests.keys() | (there.requests.keys() if there else set())
+    if there is not None:
+        requests = {id_: request for id_, request in requests.items() if id_ not in there.requests}
+        returns = {id_: back for id_, back in returns.items() if id_ not in there.returns}
+    owner = files.memory or files.intent
+    lost = Intent(owner.provisioner if owner else instance, files.newest, requests, returns)
+    return Recovery(
+        files=files,
+        intent=lost if there is None or requests or returns else None,
+        kept=tuple(sorted(id_ for id_, request in requests.items() if request.template == NO_TEMPLATE)),
+        unknown=tuple(sorted(name for name in machines if _request_of(name, prefix) not in known)),
+    )
+
+
+def _of_memory(memory: Memory) -> Intent:
+    """What intent held when this memory was written. What was leaving the files stays away."""
+
+    def wall(read: float) -> float:
+        return memory.time_wall - (memory.time - read)
+
+    requests = {
+        record.id: Request(record.id, record.template, record.count, wall(record.read), record.rc_account)
+        for record in memory.requests.values()
+        if not record.trimmed
+    }
+    returns = {
+        back.id: ReturnRequest(back.id, back.names, wall(back.read))
+        for back in memory.returns.values()
+        if not back.trimmed
+    }
+    return Intent(memory.provisioner, memory.generation, requests, returns)
+
+
+def _of_answers(answers: Mapping[str, Answer]) -> Intent:
+    """What HF was told of: the machines of each answer."""
+    names = {id_: tuple(entry["name"] for entry in json.loads(each.text)["machines"]) for id_, each in answers.items()}
+    requests = {id_: _remnant(id_, len(held)) for id_, held in names.items() if not id_.startswith(RETURN_ID_PREFIX)}
+    returns = {
+        id_: ReturnRequest(id_, held, LONG_AGO) for id_, held in names.items() if id_.startswith(RETURN_ID_PREFIX)
+    }
+    return Intent("", 0, requests, returns)
+
+
+def _of_machines(machines: Iterable[str], prefix: str) -> Intent:
+    """A name tells its request."""
+    counts = Counter(id_ for name in machines if (id_ := _request_of(name, prefix)))
+    return Intent("", 0, {id_: _remnant(id_, count) for id_, count in counts.items()}, {})
+
+
+def _remnant(id_: str, count: int) -> Request:
+    return Request(id_, NO_TEMPLATE, count, LONG_AGO)
+
+
+def _request_of(name: str, prefix: str) -> str:
+    parts = split_name(prefix, name)
+    return parts[0] if parts else ""
+
+
+# --- what is said of it -----------------------------------------------------------------------------------------------
+
+
+REMADE = (
+    "the loop makes memory.json again as soon as it has seen every pool, and latches a brake that nobody has seen yet"
+)
+
+
+def places(plan: Recovery, looks: Mapping[str, Look]) -> Mapping[str, str]:
+    """In which pool each machine runs that belongs to no request, as far as pools were looked at."""
+    seen = [look for look in looks.values() if isinstance(look, Snapshot)]
+    return {name: look.pool for look in seen for name in plan.unknown if name in look.machines}
+
+
+def outcome(plan: Recovery, *, applied: bool, release: bool) -> str:
+    """What was done, and what to do next. ``applied``, ``release``: what the call asked for."""
+    written = "All that was to be written is written. " if plan.writes and applied else ""
+    if release and plan.keeps_brake(applied=applied):
+        return f"{written}The brake was not released: {_why_not(plan, applied=applied)}."
+    if plan.writes and not applied:
+        return "Nothing was written. To write it: provisioner recover --apply"
+    if release and plan.latched:
+        return f"{written}The loop releases the brake with its next cycle."
+    if plan.files.fine("memory") and plan.files.memory is not None and plan.files.memory.brake is not None:
+        return f"{written}The brake stays latched. To release it: provisioner recover --release-brake"
+    if plan.latched:
+        return f"{written}If a loop has latched the brake for that: provisioner recover --release-brake"
+    if plan.files.fine("memory"):
+        return "No brake is latched; there is nothing to release."
+    return f"{written}{REMADE[0].upper()}{REMADE[1:]}: look at `provisioner status` then."
+
+
+def _why_not(plan: Recovery, *, applied: bool) -> str:
+    if not plan.files.fine("memory"):
+        in_the_way = "memory" in plan.unreadable and not applied
+        return REMADE + ("; to make room for it: provisioner recover --apply" if in_the_way else "")
+    words = "files are wrong, for which it would latch again; write them as well"
+    return f"{words}: provisioner recover --apply --release-brake"
+
+
+# --- writing it -------------------------------------------------------------------------------------------------------
+
+
+def apply(state: StateDir, plan: Recovery) -> tuple[str, ...]:
+    """Write what is to be written; returns where the files went that made room. The brake stays as it is.
+
+    Interrupted at any point, it can be run again. Raises StateError.
+    """
+    stores: Mapping[str, MemoryStore | StatusStore] = {"memory": state.memory, "status": state.status}
+    moved = [name for kind in plan.unreadable if (name := _make_room(stores[kind]))]
+    if plan.intent is not None:
+        for id_ in plan.kept:  # HF may have had these machines for long, and will not ask for them again
+            state.told.presume(id_)
+        kept = state.intent.restore(plan.intent)
+        moved += [kept] if kept else []
+    return tuple(moved)
+
+
+def _make_room(file: MemoryStore | StatusStore) -> str:
+    """Move aside what is still unreadable; the new name. Empty: another recovery moved it, or a loop made it again."""
+    conditions: dict[str, Condition] = {}
+    _read(file, conditions)
+    try:
+        return file.set_aside() if conditions[file.kind] is Condition.UNREADABLE else ""
+    except StateMissing:
+        return ""

@@ -1,0 +1,87 @@
+"""``status.json``: what scripts print, as the loop published it.
+
+The scripts import this at each call: it imports nothing that costs time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from provisioner.files.atomic import StateDenied, StateMissing, StateUnreadable
+from provisioner.hostfactory.answer import Answer, Loss
+from provisioner.state.database import StateFile, generation_of
+
+
+class StatusStore(StateFile):
+    """``status.json``: what scripts print. Only a rendering: the loop alone writes it and can always make it again."""
+
+    kind = "status"
+    advice = "The loop makes it again: see that one runs (`provisioner run`)."
+    tables = ("lost", "available", "answers")
+    """The large one last: who asks for another does not read it."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(directory)
+        self._generation: int | None = None
+
+    def read_answers(self, identifiers: Iterable[str]) -> dict[str, Answer]:
+        """The answers of those ids that have one. Raises StateMissing, StateUnreadable or StateTooNew."""
+        return {key: self._answer(key, document) for key, document in self._view("answers").pick(identifiers).items()}
+
+    def read_answer(self, identifier: str) -> Answer | None:
+        """One answer; None when the loop has not published one. Raises as ``read_answers`` does."""
+        return self.read_answers([identifier]).get(identifier)
+
+    def read_all(self) -> dict[str, Answer]:
+        """Every answer. Raises as ``read_answers`` does."""
+        return {key: self._answer(key, document) for key, document in self._view("answers").by_id().items()}
+
+    def read_lost(self) -> dict[str, Loss]:
+        """The hosts to report, by short name. Raises as ``read_answers`` does."""
+        return {name: self._loss(name, document) for name, document in self._peek("lost").by_id().items()}
+
+    def read_available(self) -> dict[str, int]:
+        """How many more machines each template may have, by id; raises as ``read_answers`` does."""
+        return {name: self._machines(name, document) for name, document in self._peek("available").by_id().items()}
+
+    def write(
+        self, answers: Mapping[str, Answer], lost: Mapping[str, Loss], available: Mapping[str, int] | None = None
+    ) -> None:
+        """Replace everything, durably. Raises StateTooNew or StateUnwritable; an unreadable file is set aside first."""
+        if self._generation is None:
+            self._generation = self._last_generation()
+        database = self._open(self._new_tables(""))
+        texts = {key: {"answer": answer.text, "ended": answer.ended} for key, answer in answers.items()}
+        database.state_table("answers").put(texts)
+        database.state_table("lost").put({name: loss._asdict() for name, loss in lost.items()})
+        database.state_table("available").put({name: {"machines": most} for name, most in (available or {}).items()})
+        database.state.commit(self._generation + 1)
+        self._generation += 1
+
+    def _answer(self, key: str, document: Mapping[str, Any]) -> Answer:
+        match document:
+            case {"answer": str() as text, "ended": bool() as ended}:
+                return Answer(text, ended)
+        raise self._unreadable(f"the answer of {key} lacks its text or whether it is final")
+
+    def _loss(self, name: str, document: Mapping[str, Any]) -> Loss:
+        match document:
+            case {"grace": int() as grace, "cause": str() as cause}:
+                return Loss(grace, cause)
+        raise self._unreadable(f"the loss of {name} lacks its seconds of grace or its cause")
+
+    def _machines(self, name: str, document: Mapping[str, Any]) -> int:
+        match document:
+            case {"machines": int() as machines}:
+                return machines
+        raise self._unreadable(f"what is available of {name} is no number")
+
+    def _last_generation(self) -> int:
+        try:
+            return generation_of(self._load())
+        except StateMissing:
+            return 0
+        except (StateUnreadable, StateDenied):
+            self.set_aside()
+            return 0

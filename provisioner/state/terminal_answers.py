@@ -1,0 +1,179 @@
+"""``seen/<id>.told-<n>``: what is settled of an id's terminal answer, kept by the one who settled it (law 8).
+
+A script settles the answer that it is about to print; from then on every call prints those bytes, whatever became of
+the other files. The loop settles what it will say in place of an answer that it has published, before it acts on it.
+Each entry is written whole under another name and linked into the next free place: of two who want that place one wins,
+and the other finds what stands there. No entry is ever changed; the last one counts.
+
+The scripts import this at each call: it imports nothing that costs time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from provisioner.files.atomic import (
+    StateMissing,
+    StateStale,
+    StateUnreadable,
+    create_whole,
+    discard,
+    pauses,
+    read_whole,
+    unwritable,
+)
+from provisioner.hostfactory.answer import Answer
+from provisioner.state.hf_signals import ID_PATTERN, check_id, make_shared_directory, names_in
+
+TOLD, CLAIMED, PRESUMED = b"told", b"claimed", b"presumed"
+"""Whose entry it is: of a script that prints it; of the loop, which may claim otherwise until a script tells it; of a
+recovery, after which HF counts as told in words that nobody knows. It is the entry's first line."""
+
+ENTRY = rf"({ID_PATTERN})\.told-[0-9]+"
+ADVICE = "Restore it from a backup; without it HF is told what the loop published last."
+
+
+class Entry(NamedTuple):
+    """What is settled of one id."""
+
+    kind: bytes
+    text: str
+    place: int
+    """How many entries stand before it."""
+
+
+class Told:
+    """The entries of all ids in one directory."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._listed: frozenset[str] = frozenset()
+        """What the directory held when ``ids`` was last asked for."""
+        self._kinds: dict[str, bytes] = {}
+        """Of the entries read by ``ids``: they never change."""
+
+    def settled(self, id_: str) -> Answer | None:
+        """The terminal answer that every call prints from now on; None while it may still be another.
+
+        Raises StateUnreadable, and StateError for an id that cannot be one, as all that takes an id does.
+        """
+        last = self._last(id_)
+        return Answer(last.text, True) if last is not None and last.text else None
+
+    def tell(self, id_: str, text: str) -> str:
+        """Settle the answer that is about to be printed; returns it, or the one that was settled before.
+
+        Durable when it returns. Raises StateUnreadable, StateUnwritable or StateStale.
+        """
+        for last in self._tries(id_):
+            if last is not None and last.kind == TOLD:
+                return last.text
+            text = last.text if last is not None and last.text else text
+            if self._add(id_, last, TOLD, text):
+                return text
+        raise self._stale(id_)
+
+    def claim(self, id_: str, text: str) -> bool:
+        """Settle what will be said in place of an answer already published; False when HF was told, or may have been.
+
+        Durable when it returns. Raises as ``tell``.
+        """
+        for last in self._tries(id_):
+            if last is not None and (last.kind != CLAIMED or last.text == text):
+                return last.kind == CLAIMED
+            if self._add(id_, last, CLAIMED, text):
+                return True
+        raise self._stale(id_)
+
+    def presume(self, id_: str) -> None:
+        """HF counts as told: it may have had the machines for long, and will not ask. Raises as ``tell``."""
+        if self._last(id_) is None:
+            self._add(id_, None, PRESUMED, "")
+
+    def ids(self) -> frozenset[str]:
+        """Those that HF was told of, or counts as told. Raises StateUnreadable."""
+        listed = frozenset(names_in(self.path))
+        if listed != self._listed:
+            entries = filter(_id_of, listed)
+            self._kinds = {name: self._kinds.get(name) or self._kind(name) for name in entries}
+            self._listed = listed
+        return frozenset(_id_of(name) for name, kind in self._kinds.items() if kind in (TOLD, PRESUMED))
+
+    def answers(self) -> dict[str, Answer]:
+        """Every settled answer. Raises StateUnreadable."""
+        ids = {id_ for name in names_in(self.path) if (id_ := _id_of(name))}
+        found = {id_: self.settled(id_) for id_ in sorted(ids)}
+        return {id_: answer for id_, answer in found.items() if answer is not None}
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Remove the entries of ids that left the files, and what killed writers left of theirs. Raises StateUnwritable
+        or StateUnreadable."""
+        doomed = frozenset(ids)
+        # The last one first: what is left of an interrupted removal is as it once was.
+        for name in sorted((name for name in names_in(self.path) if name.partition(".")[0] in doomed), reverse=True):
+            if "." not in name:
+                continue  # the mark of a poll
+            path = os.path.join(self.path, name)
+            try:
+                discard(path)
+            except OSError as error:
+                raise unwritable(path, error) from error
+
+    def _tries(self, id_: str) -> Iterator[Entry | None]:
+        """The last entry, again and again: another host's may show only after a moment (NFS)."""
+        for pause in [0.0, *pauses()]:
+            time.sleep(pause)
+            yield self._last(id_)
+
+    def _last(self, id_: str) -> Entry | None:
+        last = None
+        while (entry := self._read(id_, last.place + 1 if last else 0)) is not None:
+            last = entry
+        return last
+
+    def _read(self, id_: str, place: int) -> Entry | None:
+        path = self._path(id_, place)
+        try:
+            kind, _, text = read_whole(path, ADVICE).partition(b"\n")
+        except StateMissing:
+            return None
+        if kind not in (TOLD, CLAIMED, PRESUMED):
+            raise StateUnreadable(f"{path}: begins with {kind[:20]!r}, not with a word of ours. {ADVICE}")
+        return Entry(kind, text.decode("utf-8", "surrogateescape"), place)
+
+    def _add(self, id_: str, last: Entry | None, kind: bytes, text: str) -> bool:
+        """Make the next entry; False when another was faster."""
+        path = self._path(id_, last.place + 1 if last else 0)
+        content = b"%s\n%s" % (kind, text.encode("utf-8", "surrogateescape"))
+        try:
+            make_shared_directory(self.path)
+        except OSError as error:
+            raise unwritable(path, error) from error
+        return create_whole(path, content)
+
+    def _kind(self, name: str) -> bytes:
+        """The first line of an entry; empty when it has gone."""
+        try:
+            return read_whole(os.path.join(self.path, name), ADVICE).partition(b"\n")[0]
+        except StateMissing:
+            return b""
+
+    def _path(self, id_: str, place: int) -> str:
+        check_id(id_)
+        return os.path.join(self.path, f"{id_}.told-{place}")
+
+    def _stale(self, id_: str) -> StateStale:
+        return StateStale(
+            f"{self._path(id_, 0)}: another host's entry exists and cannot be read. On NFS mount the directory with "
+            "lookupcache=none,actimeo=0."
+        )
+
+
+def _id_of(name: str) -> str:
+    """The id that an entry is of; empty for any other file."""
+    found = re.fullmatch(ENTRY, name)
+    return found[1] if found else ""

@@ -1,0 +1,1 @@
+"""What the loop tells about itself: metrics, log, health page, notes for people."""

@@ -1,0 +1,249 @@
+"""What people should know of the loop and its pools: the loop leaves it in ``pools.json``, commands read it there.
+
+Nothing is ever decided by it. What the other files tell as well is not repeated: those tell it while no loop runs, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from provisioner.files.atomic import StateError, StateUnreadable
+from provisioner.loop.actors import Results
+from provisioner.loop.cycle import CycleReport
+from provisioner.model import Delete, ErrorClass, Limits, Look, Memory, Snapshot
+from provisioner.state.directory import StateDir
+from provisioner.state.hf_signals import UNSEEN
+
+log = logging.getLogger(__name__)
+
+LEAST_SILENCE = 60.0
+"""Seconds without the end of a cycle after which a loop counts as dead, as for the scripts; more for a slow one."""
+
+REFUSING = frozenset({ErrorClass.DENIED, ErrorClass.INVALID, ErrorClass.NOT_FOUND})
+"""Why a call is refused until a person mends something: sent again it is refused again."""
+
+TERMS = ("orphan_grace", "orphan_cap_per_hour", "cancel_after", "delete_unlisted_after")
+"""The limits by which it is told what a release of the brake sets going."""
+
+
+def utc(wall: float) -> str:
+    """Epoch seconds as people read them."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))
+
+
+def longest_silence(interval: float) -> float:
+    """Seconds after which a loop with such an interval between cycles counts as dead."""
+    return max(LEAST_SILENCE, 12 * interval)
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that goes wrong, and since when: epoch seconds of the loop's host."""
+
+    since: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A pool that refuses every call of a kind, until a person mends something."""
+
+    pool: str
+    operation: str
+    """``create`` or ``delete``."""
+    template: str
+    """Whose machines; empty for deletes."""
+    since: float
+    """As of a ``Trouble``."""
+    text: str
+    """In the words of the place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What the loop has left."""
+
+    pools: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Sentences on each pool's place."""
+    problem: Trouble | None = None
+    """Why nothing is planned."""
+    configuration: Trouble | None = None
+    """Why the configuration in the files is not the one in force."""
+    refused: Sequence[Refusal] = ()
+    """Creates and deletes that are not worth trying until a person mends something; they are tried all the same."""
+    paused: Sequence[str] = ()
+    """Pools in which a person has paused creates."""
+    orphans: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The machines without a request, by pool."""
+    terms: Mapping[str, float | None] = field(default_factory=dict)
+    """The limits that ``TERMS`` names."""
+    silence: float = LEAST_SILENCE
+    """Seconds without the end of a cycle after which this loop counts as dead."""
+
+    @property
+    def limits(self) -> Limits | None:
+        """As far as ``TERMS`` goes; None where no loop has left them."""
+        return Limits("", {}, {}, **self.terms) if self.terms else None  # type: ignore[arg-type]  # one is a whole number
+
+
+def terms_of(limits: Limits) -> Mapping[str, float | None]:
+    """What ``Notes.limits`` is made of."""
+    return {name: getattr(limits, name) for name in TERMS}
+
+
+def read_notes(state: StateDir) -> Notes:
+    """What the loop has left, also one before 'pools.json' had more than sentences. Raises StateUnreadable."""
+    document = state.notes.read()
+    try:
+        return Notes(**{name: READERS[name](value) for name, value in document.items() if name in READERS})
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        raise StateUnreadable(
+            f"{state.notes.path}: holds what no loop of ours writes: {error}. The loop writes it again when it starts."
+        ) from error
+
+
+def _trouble(value: Any) -> Trouble | None:
+    return None if value is None else Trouble(float(value["since"]), str(value["text"]))
+
+
+def _refusals(value: Any) -> Sequence[Refusal]:
+    words = ("pool", "operation", "template", "text")
+    return [Refusal(since=float(one["since"]), **{name: str(one[name]) for name in words}) for one in value]
+
+
+def _lists(value: Any) -> Mapping[str, Sequence[str]]:
+    return {str(pool): [str(one) for one in held] for pool, held in value.items()}
+
+
+def _terms(value: Any) -> Mapping[str, float | None]:
+    terms = {name: value[name] for name in TERMS} if value else {}
+    if not all(term is None or isinstance(term, (int, float)) for term in terms.values()):
+        raise ValueError(f"expected numbers, got {terms}")
+    return terms
+
+
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    "pools": _lists,
+    "problem": _trouble,
+    "configuration": _trouble,
+    "refused": _refusals,
+    "paused": lambda value: [str(one) for one in value],
+    "orphans": _lists,
+    "terms": _terms,
+    "silence": float,
+}
+
+
+class Notebook:
+    """Takes in each cycle, in the loop's thread, and writes what people should know when that changes."""
+
+    def __init__(self, state: StateDir, interval: float, refused: Callable[[], str] = lambda: "") -> None:
+        """``refused``: why the configuration in the files is not in force; empty when it is."""
+        self._state = state
+        self._silence = longest_silence(interval)
+        self._refused = refused
+        self._problem: Trouble | None = None
+        self._configuration: Trouble | None = None
+        self._creates: dict[tuple[str, str], Trouble] = {}
+        """Refused ones, by pool and template."""
+        self._deletes: dict[str, dict[str, Trouble]] = {}
+        """Refused ones, by pool and machine."""
+        self._places: dict[str, str] = {}
+        """In which pool each orphan was seen last."""
+        self._written: Notes | None = None
+
+    def take(self, report: CycleReport, limits: Limits, wall: float) -> None:
+        """Take in one cycle, which ended at ``wall`` (epoch seconds)."""
+        self._problem = _lasting(self._problem, report.problem, wall)
+        self._configuration = _lasting(self._configuration, self._refused(), wall)
+        refused = refused_creates(report.memory, limits) if report.memory else {}
+        self._creates = {
+            pair: Trouble(self._creates[pair].since if pair in self._creates else wall, text)
+            for pair, text in refused.items()
+        }
+        for done in report.results:
+            self._judge_deletes(done, wall)
+        self._forget_deletes(report.looks)
+        notes = Notes(
+            pools={name: _sentences(look) for name, look in report.looks.items() if _sentences(look)},
+            problem=self._problem,
+            configuration=self._configuration,
+            refused=self._refusals(),
+            paused=sorted(name for name, pool in limits.pools.items() if pool.paused),
+            orphans=self._orphans(report.memory, report.looks),
+            terms=terms_of(limits),
+            silence=self._silence,
+        )
+        if notes == self._written:
+            return
+        try:
+            self._state.notes.write(asdict(notes))
+            self._written = notes
+        except StateError as error:
+            log.warning("Notes for people were not written", extra={"error": str(error)})
+
+    def _judge_deletes(self, done: Results, wall: float) -> None:
+        """A pool that takes one delete takes deletes."""
+        deletes = [outcome for outcome in done.outcomes if isinstance(outcome.action, Delete)]
+        if any(outcome.failure is None for outcome in deletes):
+            self._deletes.pop(done.pool, None)
+            return
+        held = self._deletes.setdefault(done.pool, {})
+        for outcome in deletes:
+            if outcome.failure is not None and outcome.failure.error in REFUSING:
+                held.setdefault(outcome.action.name, Trouble(wall, outcome.failure.text))
+
+    def _forget_deletes(self, looks: Mapping[str, Look]) -> None:
+        """No delete is refused any more of a machine that is gone."""
+        for pool, held in self._deletes.items():
+            look = looks.get(pool)
+            if isinstance(look, Snapshot):
+                for name in held.keys() - look.machines.keys():
+                    del held[name]
+
+    def _refusals(self) -> Sequence[Refusal]:
+        refusals = [
+            Refusal(pool, "create", template, trouble.since, trouble.text)
+            for (pool, template), trouble in self._creates.items()
+        ]
+        for pool, held in sorted(self._deletes.items()):
+            if held:
+                first = min(held.values(), key=lambda trouble: trouble.since)
+                refusals.append(Refusal(pool, "delete", "", first.since, first.text))
+        return refusals
+
+    def _orphans(self, memory: Memory | None, looks: Mapping[str, Look]) -> Mapping[str, Sequence[str]]:
+        """A pool that cannot be seen now keeps those that were seen there."""
+        names = memory.orphans if memory else {}
+        self._places = {name: _place(name, looks) or self._places.get(name, "") for name in names}
+        return {
+            pool: sorted(name for name, place in self._places.items() if place == pool)
+            for pool in sorted(set(self._places.values()) - {""})
+        }
+
+
+def refused_creates(memory: Memory, limits: Limits) -> Mapping[tuple[str, str], str]:
+    """Pools that refuse a template's machines, and why, by what the last create came to. Pure."""
+    named = {(pool, template.id) for template in limits.templates.values() for pool in template.pools}
+    return {
+        pair: known.failure.text
+        for pair, known in sorted(memory.pressures.items())
+        if pair in named and known.level and known.failure and known.failure.error in REFUSING and not known.boot
+    }
+
+
+def _place(name: str, looks: Mapping[str, Look]) -> str:
+    return next((pool for pool, look in looks.items() if isinstance(look, Snapshot) and name in look.machines), "")
+
+
+def _lasting(before: Trouble | None, text: str, wall: float) -> Trouble | None:
+    """It goes on, perhaps in other words, or it is over."""
+    return Trouble(before.since if before else wall, text) if text else None
+
+
+def _sentences(look: Look) -> Sequence[str]:
+    return list(look.problems) if isinstance(look, Snapshot) else [UNSEEN + look.failure.text]

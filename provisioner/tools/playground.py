@@ -1,0 +1,263 @@
+"""An embedded cloud and a loop as processes of their own, and HostFactory's part played through the shell scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import requests
+
+from provisioner.hostfactory.environment import SCRIPTS
+from provisioner.interrupts import held, orderly
+
+CONFIG = Path(__file__).parents[2] / "config" / "demoinst"
+INSTANCE = "demoinst"
+START_SECONDS = 90.0
+"""A start takes about three seconds; on a machine that does much else at once, a minute."""
+
+CALL_SECONDS = 30.0
+STARTED = '"Provisioner started"'
+
+
+class PlaygroundError(Exception):
+    """Something did not start or did not answer; the text says what and where its log is."""
+
+
+class HostFactory:
+    """HF's side: each call runs the shell script with a JSON file, and believes what it prints."""
+
+    def __init__(self, environment: Mapping[str, str], directory: Path) -> None:
+        self.environment = dict(environment)
+        self._directory = directory
+
+    def call(self, script: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """What the script printed. Raises PlaygroundError when it failed or printed no JSON object."""
+        file = self._directory / f"hf_in_{script}.json"
+        file.write_text(json.dumps(document))
+        done = subprocess.run(
+            [os.path.join(SCRIPTS, f"{script}.sh"), "-f", str(file)],
+            env=self.environment,
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=CALL_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            raise PlaygroundError(f"{script} ended with {done.returncode}: {done.stdout.strip()} {done.stderr.strip()}")
+        answer = json.loads(done.stdout)
+        if not isinstance(answer, dict):
+            raise PlaygroundError(f"{script} printed no object: {done.stdout!r}")
+        return answer
+
+    def templates(self) -> list[str]:
+        """getAvailableTemplates: the template ids."""
+        return [template["templateId"] for template in self.call("getAvailableTemplates", {})["templates"]]
+
+    def request(self, template: str, count: int) -> str:
+        """requestMachines: the request id."""
+        answer = self.call("requestMachines", {"template": {"templateId": template, "machineCount": count}})
+        return str(answer["requestId"])
+
+    def status(self, id_: str) -> dict[str, Any]:
+        """getRequestStatus of one id: its entry."""
+        entry: dict[str, Any] = self.call("getRequestStatus", {"requests": [{"requestId": id_}]})["requests"][0]
+        return entry
+
+    def give_back(self, names: Sequence[str]) -> str:
+        """requestReturnMachines: the return's id."""
+        machines = [{"name": name, "machineId": name} for name in names]
+        return str(self.call("requestReturnMachines", {"machines": machines})["requestId"])
+
+    def reclaimed(self, names: Sequence[str]) -> dict[str, int]:
+        """getReturnRequests: hosts the provider takes back, with the seconds left."""
+        return {entry["machine"]: entry["gracePeriod"] for entry in self.reclaim(names)["requests"]}
+
+    def reclaim(self, names: Sequence[str]) -> dict[str, Any]:
+        """getReturnRequests: the whole answer; its message names the causes."""
+        machines = [{"name": name, "machineId": name} for name in names]
+        return self.call("getReturnRequests", {"machines": machines})
+
+
+class Playground:
+    """A directory with configuration and state, the simulator and the loop. A context manager: ends what it began."""
+
+    def __init__(self) -> None:
+        if not CONFIG.is_dir():
+            raise PlaygroundError(f"{CONFIG} is missing: the demonstration runs from a clone of the repository.")
+        self.directory = Path(tempfile.gettempdir()) / f"hostfactory-demo-{os.urandom(6).hex()}"
+        """Goes with the playground, unless ``kept``."""
+        self.kept = False
+        """Somebody will want to look into logs and state."""
+        self.config = self.directory / "conf"
+        self.state = self.directory / "work"
+        self.logs = self.directory / "log"
+        self.addresses: dict[str, str] = {}
+        self.url = ""
+        """Where the loop that was started last answers."""
+        self._processes: list[subprocess.Popen[str]] = []
+        self.environment = {
+            "HF_PROVIDER_NAME": INSTANCE,
+            "HF_PROVIDER_CONFDIR": str(self.config),
+            "HF_PROVIDER_WORKDIR": str(self.state),
+            "HF_PROVIDER_LOGDIR": str(self.logs),
+            "HF_PYTHON": sys.executable,
+        }
+        self.hf = HostFactory(self.environment, self.directory)
+        self._end = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(orderly(self.close))
+            try:
+                self._begin()
+            except Exception:
+                self.kept = True
+                raise
+            self._end = stack.pop_all()
+        return self
+
+    def _begin(self) -> None:
+        self.directory.mkdir(mode=0o700)
+        shutil.copytree(CONFIG, self.config)
+        self.state.mkdir()
+        self.logs.mkdir()
+        self._start_simulator()
+        self.start_loop()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end.close()
+
+    def close(self) -> None:
+        """End the loop, then the cloud; remove the directory unless it is kept. Safe to call twice."""
+        self._end_processes()
+        if not self.kept:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _end_processes(self) -> None:
+        for process in reversed(self._processes):
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+
+    def cloud(self) -> list[dict[str, Any]]:
+        """Every machine the cloud holds, as the cloud itself says."""
+        return list(self.cloud_state()["machines"])
+
+    def cloud_state(self) -> dict[str, Any]:
+        """The cloud's own account: machines and the number of API calls."""
+        answer = requests.get(self.addresses["control"] + "state", timeout=CALL_SECONDS)
+        answer.raise_for_status()
+        state: dict[str, Any] = answer.json()
+        return state
+
+    def faults(self, *faults: Mapping[str, Any]) -> None:
+        """What goes wrong in the cloud from now on."""
+        body = {"faults": list(faults)}
+        requests.put(self.addresses["control"] + "faults", json=body, timeout=CALL_SECONDS).raise_for_status()
+
+    def preempt(self, names: Sequence[str]) -> list[str]:
+        """Take machines away as a cloud does; those it took."""
+        answer = requests.post(self.addresses["control"] + "preempt", json={"names": list(names)}, timeout=CALL_SECONDS)
+        answer.raise_for_status()
+        return list(answer.json()["preempted"])
+
+    def exports(self) -> str:
+        """Shell lines that put a second terminal into this playground."""
+        variables = {
+            **self.environment,
+            "KUBECONFIG": self.addresses["kubeconfig"],
+            "PROVISIONER_COMPUTE_ENDPOINT": self.addresses["compute"],
+            "CLOUDSDK_CONFIG": str(self.directory / "gcloud"),
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": self.addresses["compute"],
+            "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
+            "CLOUDSDK_CORE_CHECK_GCE_METADATA": "false",
+            "CLOUDSDK_CORE_PROJECT": "demo-project",
+        }
+        return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
+
+    def _start_simulator(self) -> None:
+        process = self._start("simulator", "--faults", str(self.config / "cloud.json"), out=subprocess.PIPE)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise PlaygroundError(f"The embedded cloud did not start; see {self.logs}/simulator.log")
+        self.addresses = json.loads(line)
+
+    def start_loop(self) -> subprocess.Popen[str]:
+        """A loop process; returns once its health page answers."""
+        log = self.logs / "run.log"
+        log.touch()
+        before = log.stat().st_size
+        process = self.begin_loop()
+        deadline = time.monotonic() + START_SECONDS
+        while process.poll() is None and time.monotonic() < deadline:
+            self.url = self._url_of(process)
+            if self.url and self.loop_answers():
+                return process
+            time.sleep(0.1)
+        code = process.poll()
+        if code is None:
+            process.send_signal(signal.SIGABRT)  # Python's fault handler logs where each thread stands
+            process.wait()
+        why = f"did not answer within {START_SECONDS:.0f} s" if code is None else f"ended with {code}"
+        words = log.read_bytes()[before:].decode()
+        raise PlaygroundError(f"The loop {why}; {log} says:\n{words}")
+
+    def begin_loop(self) -> subprocess.Popen[str]:
+        """A loop process, not waited for: it may have to stand by."""
+        # A port chosen here could be another program's by the time the loop listens.
+        return self._start("run", "--listen", "127.0.0.1:0")
+
+    def loop_answers(self, page: str = "healthz") -> bool:
+        """A page of the loop answers that all is well."""
+        try:
+            return requests.get(f"{self.url}/{page}", timeout=CALL_SECONDS).ok
+        except requests.ConnectionError:
+            return False
+
+    def _url_of(self, process: subprocess.Popen[str]) -> str:
+        """Where this loop says that it answers; empty until it does."""
+        for line in (self.logs / "run.log").read_text().splitlines():
+            if STARTED in line and (said := json.loads(line)).get("pid") == process.pid:
+                return str(said["metrics"]).removesuffix("/metrics")
+        return ""
+
+    def _start(self, command: str, *arguments: str, out: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+        endpoints = (
+            {
+                "KUBECONFIG": self.addresses["kubeconfig"],
+                "PROVISIONER_COMPUTE_ENDPOINT": self.addresses["compute"],
+            }
+            if self.addresses
+            else {}
+        )
+        with (self.logs / f"{command}.log").open("a") as log, held():
+            process = subprocess.Popen(
+                [sys.executable, "-m", "provisioner", command, *arguments],
+                env={**os.environ, **self.environment, **endpoints, "PYTHONFAULTHANDLER": "1"},
+                stdout=out,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+            self._processes.append(process)
+        return process

@@ -1,0 +1,97 @@
+"""HostFactory's registration files: our entries in them, and all that others have there as it is.
+
+Reads files; no network, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from provisioner.files.yaml_text import join
+from provisioner.hostfactory import templates
+from provisioner.settings.problems import ConfigError, Problem
+
+Entry = Mapping[str, Any]
+VERSION = 2
+"""Of the registration files, since Symphony 7.3 (interface §3.3)."""
+
+
+def with_entries(path: Path, key: str, entries: Iterable[Entry]) -> Entry:
+    """The document for ``path``: ours stand in place of entries of the same name, else after those of others.
+
+    Raises ConfigError when the file is there and has another shape.
+    """
+    document = _read(path, key)
+    left = {entry["name"]: entry for entry in entries}
+    kept = [left.pop(entry["name"], entry) for entry in document[key]]
+    return {**document, key: [*kept, *left.values()]}
+
+
+def with_requestors(path: Path, entries: Iterable[Entry], instance: str) -> Entry:
+    """The document for hostRequestors.json: ``instance`` is added to what a requestor of the same name has.
+
+    Raises ConfigError as ``with_entries``, and when a requestor that others use has another mode than ours: it is
+    theirs too.
+    """
+    ours = {entry["name"]: entry for entry in entries}
+    known = {entry["name"]: entry for entry in _read(path, "requestors")["requestors"] if entry["name"] in ours}
+    problems = [problem for name, entry in known.items() for problem in _other_mode(path, entry, ours[name], instance)]
+    if problems:
+        raise ConfigError(problems)
+    joined = {name: _joined(entry, ours[name], instance) for name, entry in known.items()}
+    return with_entries(path, "requestors", {**ours, **joined}.values())
+
+
+def _others(entry: Entry, instance: str) -> list[object]:
+    return [provider for provider in entry.get("providers", []) if provider != instance]
+
+
+def _other_mode(path: Path, entry: Entry, own: Entry, instance: str) -> Iterator[Problem]:
+    mode = entry.get("requestMode")
+    if _others(entry, instance) and mode != own["requestMode"]:
+        text = templates.expected(f"{own['requestMode']} of the settings file", mode)
+        where = join("requestors", own["name"], "requestMode")
+        yield Problem(str(path), where, f"{text}, which other providers use: give the settings file that mode")
+
+
+def _joined(entry: Entry, own: Entry, instance: str) -> Entry:
+    """A requestor that is there, with our provider in it; one that no other provider has takes our mode."""
+    if not _others(entry, instance):
+        return {**own, **entry, "providers": [instance], "requestMode": own["requestMode"]}
+    providers = entry["providers"]
+    return {**entry, "providers": providers if instance in providers else [*providers, instance]}
+
+
+def _read(path: Path, key: str) -> Entry:
+    """The document that is there; one without entries where there is no file. Raises ConfigError."""
+    if not os.path.lexists(path):
+        return {"version": VERSION, key: []}
+    try:
+        document = templates.read_json(str(path))
+    except templates.TemplatesError as error:
+        raise ConfigError([Problem(error.path, "", error.reason)]) from error
+    problems = [Problem(str(path), where, text) for where, text in _misshapen(document, key)]
+    if problems or not isinstance(document, dict):
+        raise ConfigError(problems)
+    return document
+
+
+def _misshapen(document: object, key: str) -> Iterator[tuple[str, str]]:
+    """Each place of a document that is none of a registration file's, and what it should be."""
+    if not isinstance(document, dict):
+        yield "", templates.expected("an object", document)
+        return
+    if document.get("version") != VERSION:
+        yield "version", templates.expected(f"{VERSION}, that of Symphony 7.3 and later", document.get("version"))
+    entries = document.get(key)
+    if not isinstance(entries, list):
+        yield key, templates.expected("a list", entries)
+        return
+    for index, entry in enumerate(entries):
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            yield f"{key}[{index}]", templates.expected("an object with a name", entry)
+        elif not isinstance(entry.get("providers", []), list):
+            yield f"{key}[{index}].providers", templates.expected("a list", entry["providers"])

@@ -1,0 +1,320 @@
+"""``provisioner render-hf``: every file that HostFactory needs for a provider instance, from one settings file.
+
+Everything is rendered and checked before the first file is put in place, and registration files keep what others have
+in them. Reads and writes files; no network, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Literal, NamedTuple
+
+import yaml
+from pydantic import Field, JsonValue, StringConstraints
+
+from provisioner.files import atomic
+from provisioner.files.yaml_text import join
+from provisioner.hostfactory import templates
+from provisioner.settings import loader
+from provisioner.settings.problems import ConfigError, Expects, Problem, Section, quoted, read_mapping, validate
+from provisioner.settings.tree import AnyPool
+from provisioner.tools.registration import Entry, with_entries, with_requestors
+
+HfName = Annotated[
+    str,
+    StringConstraints(pattern=rf"^{templates.TEMPLATE_ID}$"),
+    Expects("1 to 64 letters, digits, '_' or '-'"),
+]
+Mode = Annotated[Literal["POLL", "REST", "REST_MANUAL"], Expects("POLL, REST or REST_MANUAL")]
+NEW_MODE = 0o644
+"""HostFactory, its scripts and the loop read these files, perhaps as other users; copies keep the mode they have."""
+
+
+class HostFactorySettings(Section):
+    """The settings file of ``render-hf``."""
+
+    instance: HfName
+    """Name of the provider instance: HF_PROVIDER_NAME of its scripts. No default."""
+    plugin: HfName = "provisioner"
+    """Name of the provider plug-in; default provisioner."""
+    scripts: Annotated[str | None, Expects("a path")] = None
+    """Directory of the scripts, as HostFactory finds it; default the plug-in's own below HF_TOP."""
+    requestors: Annotated[Mapping[HfName, Mode], Field(strict=False), Expects("requestors with their modes")] = {
+        "symAinst": "POLL",
+        "admin": "REST_MANUAL",
+    }
+    """Requestors that may ask this instance, each with its mode; default symAinst: POLL, admin: REST_MANUAL."""
+    config: Annotated[Mapping[str, JsonValue], Expects("keys with values of JSON (a date in quotes)")] = Field(
+        default_factory=dict
+    )
+    """Keys of the provider config, as they stand in the file; before those of ``merge``."""
+    templates: Annotated[
+        list[dict[str, JsonValue]], Expects("a list of templates with values of JSON (a date in quotes)")
+    ] = Field(default_factory=list)
+    """HF's templates, as they stand in the file; before those of ``merge`` with the same templateId."""
+    provisioner: Annotated[Mapping[str, Any], Expects("a mapping of settings")] = Field(default_factory=dict)
+    """Settings of the provisioner.yaml that ``merge`` makes, all but ``pools``; before those of its directories."""
+    merge: Annotated[list[str], Expects("a list of directories")] = Field(default_factory=list)
+    """Configuration directories of provider instances that become this one, relative to the settings file. What is
+    registered of those instances stays so: disable them before this one runs."""
+
+
+class Found(NamedTuple):
+    """A value, and the file that has it."""
+
+    value: Any
+    file: str
+
+
+class Rendered(NamedTuple):
+    """What a file is to hold, and its mode; None: that of the file that is there."""
+
+    content: bytes
+    mode: int | None = None
+
+
+class Rendering:
+    """The files to write, gathered with everything that is wrong."""
+
+    def __init__(self, settings: HostFactorySettings, file: Path) -> None:
+        self._settings = settings
+        self._file = file
+        self._problems = list(_mistakes(settings, str(file)))
+        self._config = self._given(settings.config)
+        self._sections = self._given(settings.provisioner)
+        self._templates = self._given({str(entry.get("templateId")): entry for entry in settings.templates})
+        self._pools: dict[str, Found] = {}
+        self._copies: dict[str, Path] = {}
+        for source in settings.merge:
+            self._take(file.parent / source)
+
+    def _given(self, values: Mapping[str, Any]) -> dict[str, Found]:
+        return {name: Found(value, str(self._file)) for name, value in values.items()}
+
+    def files(self, out: Path) -> dict[Path, Rendered]:
+        """Every file below ``out``, which is laid out as HF_TOP, the registrations last; raises ConfigError."""
+        conf = out / "conf" / "providers" / self._settings.instance
+        registrations = self._registrations(out / "conf")
+        if self._problems:
+            raise ConfigError(self._problems)
+        own = self._instance_files()
+        self._check(own, conf)
+        return {**{conf / name: rendered for name, rendered in own.items()}, **registrations}
+
+    def _instance_files(self) -> dict[str, Rendered]:
+        """The files of the provider instance, by their path in its directory."""
+        name = self._settings.instance
+        files = {path: Rendered(file.read_bytes(), file.stat().st_mode & 0o777) for path, file in self._copies.items()}
+        files[f"{name}prov_config.json"] = _json(_values(self._config))
+        files[f"{name}prov_templates.json"] = _json({"templates": list(_values(self._templates).values())})
+        if self._pools:
+            document = {**_values(self._sections), "pools": _values(self._pools)}
+            files["provisioner.yaml"] = Rendered(yaml.safe_dump(document, sort_keys=False).encode())
+        return files
+
+    def _registrations(self, conf: Path) -> dict[Path, Rendered]:
+        """The registration files, with what others have there."""
+        instance = self._settings.instance
+        documents: dict[Path, Callable[[Path], Entry]] = {
+            Path("providerplugins", "hostProviderPlugins.json"): lambda path: with_entries(
+                path, "providerplugins", [self.plugin()]
+            ),
+            Path("providers", "hostProviders.json"): lambda path: with_entries(path, "providers", [self.provider()]),
+            Path("requestors", "hostRequestors.json"): lambda path: with_requestors(path, self.requestors(), instance),
+        }
+        files = {}
+        for name, document in documents.items():
+            try:
+                files[conf / name] = _json(document(conf / name))
+            except ConfigError as error:
+                self._problems += error.problems
+        return files
+
+    def _check(self, files: Mapping[str, Rendered], conf: Path) -> None:
+        """Read the instance's files as the loop will; raises ConfigError, which names them as files in ``conf``."""
+        with TemporaryDirectory() as staged:
+            for name, rendered in files.items():
+                path = Path(staged, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(rendered.content)
+            problems = self._problems_in(Path(staged))
+        if problems:
+            raise ConfigError(Problem(*(part.replace(staged, str(conf)) for part in astuple(one))) for one in problems)
+
+    def _problems_in(self, directory: Path) -> Sequence[Problem]:
+        environment = {"HF_PROVIDER_NAME": self._settings.instance}
+        try:
+            if self._pools:
+                loader.load(directory / "provisioner.yaml", environment)
+            mistakes = templates.load(directory, environment).mistakes
+        except templates.TemplatesError as error:
+            return [Problem(error.path, "", error.reason)]
+        except ConfigError as error:
+            return error.problems
+        return [Problem(mistake.file, mistake.where, mistake.text) for mistake in mistakes]
+
+    def plugin(self) -> Entry:
+        """Our entry in hostProviderPlugins.json."""
+        name = self._settings.plugin
+        scripts = self._settings.scripts or f"${{HF_TOP}}/${{HF_VERSION}}/providerplugins/{name}/scripts/"
+        return {"name": name, "enabled": 1, "scriptPath": scripts}
+
+    def provider(self) -> Entry:
+        """Our entry in hostProviders.json."""
+        name = self._settings.instance
+        places = {
+            "confPath": f"${{HF_CONFDIR}}/providers/{name}/",
+            "workPath": f"${{HF_WORKDIR}}/providers/{name}/",
+            "logPath": "${HF_LOGDIR}/",
+        }
+        return {"name": name, "enabled": 1, "plugin": self._settings.plugin, **places}
+
+    def requestors(self) -> list[Entry]:
+        """The entries in hostRequestors.json that name our provider."""
+        return [self._requestor(name, mode) for name, mode in self._settings.requestors.items()]
+
+    def _requestor(self, name: str, mode: str) -> Entry:
+        own = {"providers": [self._settings.instance], "requestMode": mode}
+        if mode != "POLL":
+            return {"name": name, "enabled": 1, **own}
+        return {
+            "name": name,
+            "enabled": 1,
+            "plugin": "symA",
+            "confPath": f"${{HF_CONFDIR}}/requestors/{name}/",
+            "workPath": f"${{HF_WORKDIR}}/requestors/{name}/",
+            "logPath": "${HF_LOGDIR}/",
+            **own,
+            "resourceRequestParameters": {
+                "hostSelectionPolicy": "rank",
+                "typicalHostRetentionTimeMinutes": 60,
+                "fulfillmentType": "partial",
+            },
+        }
+
+    # --- merging ------------------------------------------------------------------------------------------------------
+
+    def _take(self, source: Path) -> None:
+        """Add what another instance's directory holds."""
+        file = source / "provisioner.yaml"
+        settings = loader.load(file, {})
+        provider = templates.load(source, {})
+        self._take_config(provider.config_path)
+        self._take_sections(file, provider, settings.name_prefix)
+        for entry in _entries(provider.templates_path):
+            self._take_new(self._templates, "templates", entry["templateId"], Found(entry, provider.templates_path))
+        for name, pool in settings.pools.items():
+            self._take_new(self._pools, "pools", name, Found(_body(pool, source), str(source)))
+        own = {Path(provider.config_path), Path(provider.templates_path), file}
+        for copied in sorted(source.rglob("*")):
+            if copied.is_file() and copied not in own:
+                self._take_file(str(copied.relative_to(source)), copied)
+
+    def _take_config(self, path: str) -> None:
+        values = templates.read_json(path) if os.path.exists(path) else {}
+        for key, value in (values if isinstance(values, dict) else {}).items():
+            if key != "HF_TEMPLATES_FILENAME":
+                self._take_same(self._config, "config", key, Found(value, path))
+
+    def _take_sections(self, file: Path, provider: templates.Provider, name_prefix: str) -> None:
+        """The rest of a provisioner.yaml. A name prefix is one wherever it is given: there, or before in HF's file."""
+        found = {name: Found(value, str(file)) for name, value in read_mapping(file)[0].items() if name != "pools"}
+        if provider.config.gcp_instance_prefix:
+            found.setdefault("name_prefix", Found(name_prefix, provider.config_path))
+        if self._settings.config.get("GCP_INSTANCE_PREFIX"):
+            found.pop("name_prefix", None)
+        for name, section in found.items():
+            self._take_same(self._sections, "provisioner", name, section)
+
+    def _take_same(self, known: dict[str, Found], where: str, name: str, found: Found) -> None:
+        """Take what the settings file does not give; others that give it have to agree."""
+        first = known.setdefault(name, found)
+        if first.file != str(self._file) and first.value != found.value:
+            values = f"{quoted(first.value)} in {first.file} and {quoted(found.value)} in {found.file}"
+            self._problems.append(Problem(str(self._file), where, f"{name} is {values}: give it here"))
+
+    def _take_new(self, known: dict[str, Found], where: str, name: str, found: Found) -> None:
+        """Take what the settings file does not give; no other may give it too."""
+        first = known.setdefault(name, found)
+        if first.file not in (str(self._file), found.file):
+            text = f"{name!r} is in {first.file} and in {found.file}: rename one"
+            self._problems.append(Problem(str(self._file), where, text))
+
+    def _take_file(self, path: str, file: Path) -> None:
+        if self._copies.setdefault(path, file).read_bytes() != file.read_bytes():
+            text = f"{file} and {self._copies[path]} differ: rename one"
+            self._problems.append(Problem(str(self._file), "merge", text))
+
+
+def render(file: Path, out: Path) -> list[Path]:
+    """Write what ``file`` asks for below ``out``; the paths written.
+
+    Raises ConfigError, TemplatesError and OSError before anything is written, and StateUnwritable.
+    """
+    document, problems = read_mapping(file)
+    settings, wrong = validate(HostFactorySettings, document, str(file), "")
+    if settings is None or problems or wrong:
+        raise ConfigError([*problems, *wrong])
+    files = Rendering(settings, file).files(out)
+    _put(files)
+    return list(files)
+
+
+def _put(files: Mapping[Path, Rendered]) -> None:
+    """Put the files in place, each at once; none when a directory cannot be written."""
+    for directory in dict.fromkeys(path.parent for path in files):
+        directory.mkdir(parents=True, exist_ok=True)
+        if not os.access(directory, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
+    for path, rendered in files.items():
+        real = os.path.realpath(path)
+        atomic.replace(real, rendered.content, mode=_mode(real) if rendered.mode is None else rendered.mode)
+
+
+def _mistakes(settings: HostFactorySettings, file: str) -> Iterator[Problem]:
+    """What is wrong with the settings by themselves."""
+    if settings.provisioner and not settings.merge:
+        yield Problem(file, "provisioner", "used only with merge; leave this out")
+    if "pools" in settings.provisioner:
+        yield Problem(file, "provisioner.pools", "pools are those of merge; leave this out")
+    first: dict[object, int] = {}
+    for index, entry in enumerate(settings.templates):
+        name = entry.get("templateId")
+        if isinstance(name, str) and first.setdefault(name, index) != index:
+            text = f"{name!r} is that of templates.{first[name]} too; rename one"
+            yield Problem(file, join("templates", index, "templateId"), text)
+
+
+def _values(found: Mapping[str, Found]) -> dict[str, Any]:
+    return {name: one.value for name, one in found.items()}
+
+
+def _json(document: object) -> Rendered:
+    return Rendered((json.dumps(document, indent=2) + "\n").encode())
+
+
+def _mode(path: str) -> int:
+    try:
+        return os.stat(path).st_mode & 0o777
+    except FileNotFoundError:
+        return NEW_MODE
+
+
+def _entries(path: str) -> Iterator[dict[str, Any]]:
+    document = templates.read_json(path)
+    entries = document.get("templates") if isinstance(document, dict) else document
+    if isinstance(entries, list):
+        yield from (entry for entry in entries if isinstance(entry, dict))
+
+
+def _body(pool: AnyPool, source: Path) -> dict[str, Any]:
+    """A pool as provisioner.yaml has it, its files relative to the directory."""
+    body = {"kind": pool.kind, **pool.model_dump(mode="json", exclude_defaults=True, exclude={"name"})}
+    own = f"{source}{os.sep}"
+    return {key: value.removeprefix(own) if isinstance(value, str) else value for key, value in body.items()}

@@ -1,0 +1,299 @@
+"""``provisioner replay``: a recorded run of HostFactory played again against the scripts.
+
+Ids and names of the recording are not those of the replay: what the recorded requests are called now, and their
+machines, is learnt from the answers and put in their place.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import reprlib
+import sqlite3
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from provisioner.files.atomic import open_own
+from provisioner.hostfactory.environment import SCRIPTS
+from provisioner.state.directory import StateDir
+
+SQLITE = b"SQLite format 3\0"
+LONGEST_WAIT = 1e9
+"""Seconds between two calls at most, thirty years: a process cannot wait for all that a trace may say."""
+
+CATEGORIES = {
+    "template": "getAvailableTemplates",
+    "request": "requestMachines",
+    "request-status": "getRequestStatus",
+    "return": "requestReturnMachines",
+    "return-request": "getReturnRequests",
+}
+"""What Morgan Stanley's traces call the commands, in the table events(category, id, timestamp, type, value)."""
+
+Document = dict[str, Any]
+
+
+SILENT_SECONDS = 60.0
+"""Since its last heartbeat a loop may still run: it beats every few seconds."""
+
+
+class TraceError(Exception):
+    """The trace cannot be read; the text is one line."""
+
+
+class Event(NamedTuple):
+    """One recorded call."""
+
+    time: float
+    """Epoch seconds."""
+    command: str
+    document: Document
+    request: str = ""
+    """For a request or return: the id it was given; empty when it was refused."""
+    machines: Mapping[str, tuple[str, ...]] = {}
+    """For getRequestStatus: the machines of each request, as they were listed."""
+
+
+class Outcome(NamedTuple):
+    """How a script ended."""
+
+    code: int
+    answer: Document
+    """Empty when it refused."""
+
+
+Call = Callable[[str, Document], Outcome]
+
+
+# --- traces -----------------------------------------------------------------------------------------------------------
+
+
+def read_trace(path: Path) -> list[Event]:
+    """The calls of a trace in their order, those of one time as they were written; TraceError where there is none.
+
+    The format is told by the file's beginning.
+    """
+    try:
+        with os.fdopen(open_own(str(path), os.O_RDONLY), "rb") as file:
+            begins = file.read(len(SQLITE))
+            events = list(_rows(path) if begins == SQLITE else _lines(path, (begins + file.read()).decode()))
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror or error}") from error
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}: {error}") from error
+    if not events:
+        raise TraceError(f"{path}: holds no call of HostFactory's")
+    return sorted(events, key=lambda event: event.time)
+
+
+def _rows(path: Path) -> Iterator[Event]:
+    """Morgan Stanley's format: a request's id is its event's id."""
+    marks = ", ".join("?" * len(CATEGORIES))
+    which = f"type = 'input' AND category IN ({marks})"
+    query = f"SELECT category, id, timestamp, value FROM events WHERE {which} ORDER BY rowid"
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        for category, id_, when, value in database.execute(query, list(CATEGORIES)):
+            where = f"{category} event {id_}"
+            document = {} if value in (None, "") else _parsed(path, where, value)
+            yield Event(_seconds(path, where, when), CATEGORIES[category], document, str(id_))
+
+
+def _lines(path: Path, text: str) -> Iterator[Event]:
+    """Our own format: what the scripts write with ``--record``."""
+    for number, line in enumerate(text.splitlines(), 1):
+        where = f"line {number}"
+        entry = _parsed(path, where, line)
+        match entry:
+            case {"time": int() | float() as when, "command": str(command), "input": dict(document)} if (
+                command in CATEGORIES.values()
+            ):
+                output = entry["output"] if isinstance(entry.get("output"), dict) else {}
+                request = str(output.get("requestId") or "")
+                yield Event(_seconds(path, where, when), command, document, request, _machines(output))
+            case _:
+                raise TraceError(f"{path}: {where}: expected time, command and input of a call")
+
+
+def _seconds(path: Path, where: str, when: Any) -> float:
+    with suppress(TypeError, ValueError, OverflowError):
+        if math.isfinite(seconds := float(when)):
+            return seconds
+    raise TraceError(f"{path}: {where}: expected the time as a finite number of seconds, got {reprlib.repr(when)}")
+
+
+def _parsed(path: Path, where: str, text: object) -> Document:
+    if not isinstance(text, str | bytes):
+        raise TraceError(f"{path}: {where}: expected a JSON text, got {reprlib.repr(text)}")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{path}: {where}: not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise TraceError(f"{path}: {where}: expected an object")
+    return document
+
+
+def _machines(answer: Document) -> dict[str, tuple[str, ...]]:
+    """The machines of each request in an answer of getRequestStatus."""
+    return {
+        entry["requestId"]: tuple(
+            machine["name"] for machine in _listed(entry, "machines") if isinstance(machine.get("name"), str)
+        )
+        for entry in _listed(answer, "requests")
+        if isinstance(entry.get("requestId"), str)
+    }
+
+
+# --- where it is played -----------------------------------------------------------------------------------------------
+
+
+def loop_lives(state: StateDir) -> bool:
+    """A loop works on that directory: it holds its lock, or has a fresh heartbeat where locks do not reach from."""
+    if state.loop_lock.is_held():
+        return True
+    silent = state.heartbeat.silent_now()
+    return silent is not None and silent < SILENT_SECONDS and not state.loop_lock.holder().get("ended")
+
+
+# --- replaying --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Replay:
+    """One replay: what was learnt and counted so far."""
+
+    call: Call
+    speed: float = 1.0
+    """How many times faster than it was recorded."""
+    longest_gap: float = float("inf")
+    """Seconds that are waited at most between two calls."""
+    wait: Callable[[float], None] = time.sleep
+    calls: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    strangers: set[str] = field(default_factory=set)
+    """Recorded names of machines for which the replay has none; they are sent as they are."""
+    _ids: dict[str, str] = field(default_factory=dict)
+    _names: dict[str, str] = field(default_factory=dict)
+    _made: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Machines of each request of the replay, as they were last listed."""
+    _recorded: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Machines of each request of the recording, likewise."""
+
+    def play(self, events: Iterable[Event]) -> None:
+        """Every call, with the gaps between them."""
+        before: float | None = None
+        for event in events:
+            if before is not None:
+                self.wait(min((event.time - before) / self.speed, self.longest_gap, LONGEST_WAIT))
+            before = event.time
+            self._play(event)
+
+    def report(self) -> Document:
+        """What was called, what was refused, what had no counterpart."""
+        return {
+            "calls": dict(sorted(self.calls.items())),
+            "refused": dict(sorted(self.refused.items())),
+            "unknown_machines": len(self.strangers),
+        }
+
+    def _play(self, event: Event) -> None:
+        self._recorded |= {old: machines for old, machines in event.machines.items() if machines}
+        answer = self._called(event.command, self._translated(event))
+        if event.request and "requestId" in answer:
+            self._ids[event.request] = answer["requestId"]
+        self._made |= _machines(answer)
+
+    def _called(self, command: str, document: Document) -> Document:
+        self.calls[command] += 1
+        outcome = self.call(command, document)
+        self.refused[command] += outcome.code != 0
+        return outcome.answer
+
+    def _translated(self, event: Event) -> Document:
+        """The call as it is made now. What the scripts refuse keeps its form, so that they refuse it again."""
+        document = dict(event.document)
+        if event.command == "getRequestStatus":
+            _replace(document, "requests", self._request)
+        elif "machines" in document:
+            self._ask_for(_listed(document, "machines"))
+            _replace(document, "machines", self._machine)
+        return document
+
+    def _request(self, entry: Document) -> Document:
+        match entry:
+            case {"requestId": str(old)} if old in self._ids:
+                return entry | {"requestId": self._ids[old]}
+        return entry
+
+    def _machine(self, entry: Document) -> Document:
+        own, given = self._own_name(entry), _names(entry)
+        if own is None:
+            self.strangers.update([*given.values()][:1])
+            return entry
+        return entry | dict.fromkeys(given, own)
+
+    def _own_name(self, entry: Document) -> str | None:
+        """The replay's machine for a recorded one; Morgan Stanley's machineId is a pod's uid, which tells nothing."""
+        return next((self._names[name] for name in _names(entry).values() if name in self._names), None)
+
+    def _ask_for(self, listed: Iterable[Document]) -> None:
+        """Poll once for what is returned or listed before the replay has heard of it."""
+        self._pair()
+        if self._ids and any(self._own_name(one) is None for one in listed):
+            requests = [{"requestId": new} for new in self._ids.values()]
+            self._made |= _machines(self.call("getRequestStatus", {"requests": requests}).answer)
+            self._pair()
+
+    def _pair(self) -> None:
+        """A recorded request's machines are the replay's, in the same order.
+
+        Morgan Stanley's are called ``<request id>-<n>``, and its traces need not list them.
+        """
+        for old, new in self._ids.items():
+            made = self._made.get(new, ())
+            recorded = self._recorded.get(old) or [f"{old}-{number}" for number in range(len(made))]
+            for name, own in zip(recorded, made, strict=False):
+                self._names.setdefault(name, own)
+
+
+def _listed(document: Document, key: str) -> list[Document]:
+    """The objects of a list, or the one object that stands for a list of one; none where there is neither."""
+    value = document.get(key)
+    entries = value if isinstance(value, list) else [value]
+    return [entry for entry in entries if isinstance(entry, dict)]
+
+
+def _replace(document: Document, key: str, own: Callable[[Document], Document]) -> None:
+    """Put ``own`` of each object in its place, where ``_listed`` finds them; anything else stays."""
+    match document.get(key):
+        case dict(entry):
+            document[key] = own(entry)
+        case list(entries):
+            document[key] = [own(entry) if isinstance(entry, dict) else entry for entry in entries]
+
+
+def _names(entry: Document) -> dict[str, str]:
+    """What names a machine, by key. A script refuses what is neither a text nor empty."""
+    return {key: entry[key] for key in ("machineId", "name") if isinstance(entry.get(key), str) and entry[key]}
+
+
+def run_script(command: str, document: Document) -> Outcome:
+    """Call a script as HF does, in this process's environment."""
+    with tempfile.NamedTemporaryFile("w", prefix="hf_in_", suffix=".json") as file:
+        file.write(json.dumps(document))
+        file.flush()
+        done = subprocess.run(
+            [os.path.join(SCRIPTS, f"{command}.sh"), "-f", file.name],
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+        )
+    return Outcome(done.returncode, json.loads(done.stdout) if done.returncode == 0 else {})

@@ -1,0 +1,192 @@
+"""The house in numbers: rooms, floors, arrows between them, and what in them is bigger than it should be.
+
+A room is what lies directly in ``provisioner`` (a module, or a package) or in ``provisioner.backends`` (a kind of
+place), and ``hf_scripts``. A floor is what may import only what is below it. The embedded cloud is counted apart.
+``python tests/house.py`` prints a table; it exits 1 where a goal is missed.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import grimp
+from radon.complexity import cc_visit
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("provisioner", "hf_scripts")
+KINDS = "provisioner.backends"
+APART = "provisioner.simulator"
+ENTRIES = frozenset({"provisioner", "provisioner.__main__"})
+"""The version, and what hands over to the command line: no rooms."""
+
+ROOMS, FLOORS, CLASS_LINES, COMPLEXITY, PARAMETERS, CODE_LINES = 20, 8, 200, 15, 6, 10_500
+
+
+@dataclass(frozen=True)
+class Size:
+    """A class or function that is bigger than the goal."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class House:
+    """What is measured of all files under ``PACKAGES``."""
+
+    files: Mapping[str, Path]
+    """By module."""
+    imports: Set[tuple[str, str]]
+    """Importer and imported module."""
+
+    @cached_property
+    def core(self) -> list[Path]:
+        """Files without those of the embedded cloud."""
+        return [path for module, path in self.files.items() if not module.startswith(APART)]
+
+    @cached_property
+    def rooms(self) -> Set[str]:
+        return {room(module) for module in self.files} - ENTRIES
+
+    @cached_property
+    def arrows(self) -> Set[tuple[str, str]]:
+        """Which room imports which."""
+        pairs = {(room(importer), room(imported)) for importer, imported in self.imports}
+        return {(one, other) for one, other in pairs if one != other and not {one, other} & ENTRIES}
+
+    def circles(self) -> list[str]:
+        """Rooms that reach themselves."""
+        return sorted(one for one in self.rooms if one in self._reached(one))
+
+    def _reached(self, start: str) -> Set[str]:
+        seen: set[str] = set()
+        ahead = [start]
+        while ahead:
+            here = ahead.pop()
+            new = {other for one, other in self.arrows if one == here} - seen
+            seen |= new
+            ahead += new
+        return seen
+
+    def floors(self) -> list[list[str]]:
+        """From the ground up: each room stands above all that it imports. Rooms of a circle stand nowhere."""
+        left, floors = set(self.rooms), []
+        while ready := {one for one in left if not any(a == one and b in left for a, b in self.arrows)}:
+            floors.append(sorted(ready))
+            left -= ready
+        return floors
+
+
+def house() -> House:
+    """The packages as they lie here."""
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None, exclude_type_checking_imports=False)
+    files = {}
+    for module in graph.modules:
+        path = ROOT / module.replace(".", "/")
+        files[module] = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    imports = {(one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one)}
+    return House(files, imports)
+
+
+def room(module: str) -> str:
+    """Where a module lives."""
+    parts = module.split(".")
+    if module.startswith(f"{KINDS}.") and (ROOT / "/".join(parts[:3])).is_dir():
+        return ".".join(parts[:3])
+    return ".".join(parts[:2]) if parts[0] == "provisioner" else parts[0]
+
+
+def code_lines(path: Path) -> int:
+    """Lines that hold neither nothing, nor only a comment, nor a docstring."""
+    text = path.read_text()
+    lines = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT):
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    return len(lines - set(_docstring_lines(ast.parse(text))))
+
+
+def _docstring_lines(tree: ast.Module) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def big_classes(paths: Mapping[str, Path]) -> list[Size]:
+    """Classes of more lines than the goal."""
+    return [
+        Size(f"{module}.{node.name}", (node.end_lineno or node.lineno) - node.lineno + 1)
+        for module, path in paths.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and (node.end_lineno or node.lineno) - node.lineno + 1 > CLASS_LINES
+    ]
+
+
+def complex_functions(module: str, path: Path) -> list[Size]:
+    """Functions of a higher cyclomatic complexity, as radon counts it, than the goal."""
+    return [
+        Size(f"{module}.{block.name}", block.complexity)
+        for block in cc_visit(path.read_text())
+        if not hasattr(block, "methods") and block.complexity > COMPLEXITY
+    ]
+
+
+def refused(rule: str, *settings: str) -> list[str]:
+    """What ruff finds by one rule: the place and its words."""
+    options = [option for setting in settings for option in ("--config", setting)]
+    run = [sys.executable, "-m", "ruff", "check", "--isolated", "--output-format=json", "--select", rule, *options]
+    found = json.loads(subprocess.run([*run, *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=False).stdout)
+    return [f"{Path(one['filename']).relative_to(ROOT)}:{one['location']['row']} {one['message']}" for one in found]
+
+
+def main() -> int:
+    """Print the table; 1 where a goal is missed."""
+    here = house()
+    floors, circles, big = here.floors(), here.circles(), big_classes(here.files)
+    complex_ = [size for module, path in here.files.items() for size in complex_functions(module, path)]
+    wide = refused("PLR0913", f"lint.pylint.max-args = {PARAMETERS}")
+    core_code, all_code = (sum(map(code_lines, paths)) for paths in (here.core, here.files.values()))
+    rows: list[tuple[str, int, int | None]] = [
+        ("files, without the embedded cloud", len(here.core), None),
+        ("lines", sum(len(path.read_text().splitlines()) for path in here.core), None),
+        ("lines of code", core_code, CODE_LINES),
+        ("lines of code with the embedded cloud", all_code, None),
+        ("rooms", len(here.rooms), ROOMS),
+        ("floors", len(floors), FLOORS),
+        ("arrows between rooms", len(here.arrows), None),
+        ("rooms in circles", len(circles), 0),
+        (f"classes over {CLASS_LINES} lines", len(big), 0),
+        (f"functions more complex than {COMPLEXITY}", len(complex_), 0),
+        (f"functions with more than {PARAMETERS} parameters", len(wide), 0),
+    ]
+    table = Table("", "measured", "goal", title="The house")
+    for name, measured, goal in rows:
+        table.add_row(name, f"{measured:,}", "" if goal is None else f"{goal:,}")
+    console = Console(width=120, highlight=False)
+    console.print(table)
+    for number, floor in reversed(list(enumerate(floors))):
+        console.print(f"floor {number}: {', '.join(name.removeprefix('provisioner.') for name in floor)}")
+    for one in [f"in a circle: {name}" for name in circles]:
+        console.print(one)
+    for size in big:
+        console.print(f"{size.name}: {size.size} lines")
+    for size in complex_:
+        console.print(f"{size.name}: complexity {size.size}")
+    for line in wide:
+        console.print(line, markup=False)
+    return int(any(goal is not None and measured > goal for _, measured, goal in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

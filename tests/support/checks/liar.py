@@ -1,0 +1,55 @@
+"""A simulated Compute API that gives answers which Google's cannot give: what checks answers has to find them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import requests
+
+from provisioner.simulator.compute import calls
+from provisioner.simulator.compute.documents import mig_document
+from provisioner.simulator.compute.settings import MigSpec
+from provisioner.simulator.server import Simulator, run_until_signal
+
+SPEC = MigSpec(project="p", zone="z-a", name="g")
+GROUPS = "projects/p/zones/z-a/instanceGroupManagers"
+
+
+def ask(compute: str, path: str = f"{GROUPS}/g") -> None:
+    """A call that the API takes."""
+    requests.get(f"{compute}{path}", timeout=5).raise_for_status()
+
+
+def lie(wrong: dict[str, Any]) -> AbstractContextManager[object]:
+    """Meanwhile the document of every group in this process has these fields."""
+    return patch.object(calls, "mig_document", lambda mig: mig_document(mig) | wrong)
+
+
+@contextmanager
+def lying_here(wrong: dict[str, Any]) -> Iterator[str]:
+    """A simulator in this process whose group's document has these fields; where it answers."""
+    with lie(wrong), Simulator(migs=[SPEC]) as simulator:
+        yield simulator.compute
+
+
+@contextmanager
+def lying_elsewhere(wrong: dict[str, Any]) -> Iterator[str]:
+    """Likewise, in a process of its own."""
+    command = [sys.executable, "-m", "tests.support.checks.liar", json.dumps(wrong)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())["compute"]
+        finally:
+            process.terminate()
+
+
+if __name__ == "__main__":
+    with lie(json.loads(sys.argv[1])):
+        sys.exit(run_until_signal(Simulator(migs=[SPEC])))

@@ -1,0 +1,50 @@
+"""Checks every answer of the simulated Compute API in this process against Google's discovery document, and notes it.
+
+Each is a line of the process's own file in ``$SIMULATOR_NOTES``: empty where Google could have given the answer, else
+which call it was of and what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from provisioner.simulator.compute.api import Face, Incoming
+from provisioner.simulator.compute.calls import PATH, Method
+from tests.support.checks.discovery_schema import problems_of_call
+from tests.support.clouds.simulators import NOTES
+
+GOOGLES_OWN = {"$alt", "returnPartialSuccess"}
+"""Parameters that clients send and the discovery document does not list."""
+
+_reply, _lacks = Face.reply, Face._lacks
+
+
+async def reply(self: Face, method: Method, incoming: Incoming) -> tuple[int, str]:
+    """In place of the simulator's own: the same answer, looked at."""
+    status, text = await _reply(self, method, incoming)
+    note(method.verb, incoming.path, incoming.query, status, text)
+    return status, text
+
+
+def lacks(self: Face, verb: str, path: str) -> tuple[int, str]:
+    """Likewise, of what the simulator has no method for."""
+    status, text = _lacks(self, verb, path)
+    note(verb, path.removeprefix(PATH), (), status, text)
+    return status, text
+
+
+def note(verb: str, path: str, query: Iterable[str], status: int, text: str) -> None:
+    """One line more in this process's file."""
+    names = [name for name in query if name not in GOOGLES_OWN]
+    problems = problems_of_call(verb, path, names, status, json.loads(text))
+    line = f"{verb} {path} is answered {status}: {'; '.join(problems)}" if problems else ""
+    with (Path(os.environ[NOTES]) / str(os.getpid())).open("a") as notes:
+        notes.write(f"{line}\n")
+
+
+def watch() -> None:
+    """From now on every face of this process is seen."""
+    Face.reply, Face._lacks = reply, lacks  # type: ignore[method-assign]

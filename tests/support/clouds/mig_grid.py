@@ -1,0 +1,213 @@
+"""HostFactory's requests, the loop's cycles and the MIG backend over HTTP, on groups whose time the test passes.
+
+Loop time is the cloud's time, and it passes between two cycles: nothing depends on how fast the test runs. Of the loop
+only its threads are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from provisioner.backends import BackendError
+from provisioner.backends.mig.backend import MigBackend
+from provisioner.backends.mig.project import Projects
+from provisioner.backends.mig.reads import ComputeTimes
+from provisioner.files.atomic import StateMissing
+from provisioner.loop.actors import InlineActors
+from provisioner.loop.cycle import Reconciler
+from provisioner.model import Limits, Look, PoolLimits, TemplateLimits, Unobserved
+from provisioner.settings.tree import Compute, MigPool
+from provisioner.simulator.compute.group import Mig
+from provisioner.simulator.compute.settings import MigSpec, Switches
+from provisioner.simulator.compute.vms import Vm
+from provisioner.simulator.world import Fault
+from provisioner.state.directory import StateDir
+from tests.support.clouds.compute_cloud import ComputeCloud
+from tests.support.clouds.mig_cloud import EXACT
+
+PROJECT = "demo-project"
+LAG = 30.0
+STEP = 5.0
+"""Seconds between two cycles."""
+FIRST = MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a")
+SECOND = MigSpec(project=PROJECT, name="hf-b", zone="us-central1-b")
+
+
+class Grid:
+    """``with Grid(tmp_path, [FIRST, SECOND]) as grid``: one pool per group, one template ``T`` that names all."""
+
+    def __init__(
+        self,
+        directory: Path,
+        specs: Sequence[MigSpec],
+        *,
+        switches: Switches | None = None,
+        step: float = STEP,
+        operation: float = 0.0,
+        request_deadline: float = 1800.0,
+        **limits: float,
+    ) -> None:
+        """``operation``: seconds until the group acts on a call. ``limits``: of every pool."""
+        self.specs = tuple(specs)
+        timings = replace(EXACT, operation=(operation, operation))
+        self.cloud = ComputeCloud(specs, speed=0.0, timings=timings, switches=switches)
+        self.state = StateDir(str(directory))
+        self._step = step
+        defaults = {"initial_window": 3000, "max_pending": 3000, "boot_deadline": 300.0, "spill_after": 90.0}
+        pools = {spec.name: PoolLimits(spec.name, **{"lag": LAG, **defaults, **limits}) for spec in specs}
+        self.limits = Limits("hf", pools, {"T": TemplateLimits("T", tuple(pools))}, request_deadline=request_deadline)
+        self.made: list[str] = []
+        """Names of all instances that were ever inserted, in order."""
+
+    def __enter__(self) -> Grid:
+        self.cloud.__enter__()
+        self._note_inserts()
+        self.state.intent.create("demo")
+        self.restart()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._close()
+        self.cloud.__exit__(*error)
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def restart(self) -> None:
+        """The process is gone, with all that it had not recorded; a new one begins."""
+        self._close()
+        plenty = Compute(calls_per_minute=1_000_000)
+        projects = Projects(prefix="hf", settings=plenty, times=ComputeTimes(admission=0.1, window=0.0))
+        self.backends = {spec.name: MigBackend(self._pool(spec), prefix="hf", projects=projects) for spec in self.specs}
+        self._loop = Reconciler(
+            clock=self, state=self.state, actors=InlineActors(self.backends), limits=self.limits, provisioner="demo"
+        )
+
+    def now(self) -> float:
+        return 1000.0 + self.cloud.world.now
+
+    def wall(self) -> float:
+        return self.cloud.world.wall()
+
+    def cycle(self) -> None:
+        """Look at every pool, then one pass of the loop."""
+        looks: dict[str, Look] = {}
+        for name, backend in self.backends.items():
+            now = self.now()
+            try:
+                looks[name] = backend.observe(now, self._loop.strangers())
+            except BackendError as error:
+                looks[name] = Unobserved(name, now, error.failure)
+        report = self._loop.cycle(looks)
+        assert not report.problem, report.problem
+
+    def until(self, condition: Callable[[], Any], seconds: float, what: str) -> Any:
+        """Cycles until something is true, for so many seconds of loop time at most."""
+        deadline = self.now() + seconds
+        while not (value := condition()):
+            assert self.now() < deadline, f"{what}: not within {seconds} s"
+            self.cycle()
+            self.cloud.do(lambda: self.cloud.world.advance(self.cloud.world.now + self._step))
+        return value
+
+    def run(self, seconds: float) -> None:
+        """Cycles for so long."""
+        end = self.now() + seconds
+        self.until(lambda: self.now() >= end, seconds + 1.0, "time")
+
+    # --- HostFactory --------------------------------------------------------------------------------------------------
+
+    def request(self, count: int) -> str:
+        with self.state.intent.additions() as intent:
+            return intent.add_request("T", count, created_wall=self.wall())
+
+    def give_back(self, names: Collection[str]) -> str:
+        with self.state.intent.additions() as intent:
+            return intent.add_return(sorted(names), created_wall=self.wall())
+
+    def answer(self, id_: str) -> dict[str, Any]:
+        """What getRequestStatus prints of it; a request that no cycle has read is running."""
+        with suppress(StateMissing):
+            if (answer := self.state.status.read_answer(id_)) is not None:
+                found: dict[str, Any] = json.loads(answer.text)
+                return found
+        return {"status": "running", "machines": []}
+
+    def ended(self, id_: str, seconds: float = 600.0) -> dict[str, Any]:
+        """The terminal answer."""
+
+        def over() -> dict[str, Any] | None:
+            answer = self.answer(id_)
+            return None if answer["status"] == "running" else answer
+
+        found: dict[str, Any] = self.until(over, seconds, f"the end of {id_}")
+        return found
+
+    def running(self, id_: str) -> list[str]:
+        """The machines that succeeded, of a request's answer."""
+        return [machine["name"] for machine in self.answer(id_)["machines"] if machine["result"] == "succeed"]
+
+    def lost(self) -> set[str]:
+        return set(self.state.status.read_lost())
+
+    # --- the cloud ----------------------------------------------------------------------------------------------------
+
+    def group(self, spec: MigSpec) -> Mig:
+        return self.cloud.groups.mig(spec.project, spec.scope, spec.name)
+
+    def members(self, spec: MigSpec) -> set[str]:
+        group = self.group(spec)
+        return self.cloud.do(lambda: set(group.members))
+
+    def size(self, spec: MigSpec) -> int:
+        """The group's targetSize."""
+        return self.group(spec).target_size
+
+    def faults(self, *faults: Fault) -> None:
+        self.cloud.set_faults(*faults)
+
+    def calls(self, kind: str) -> int:
+        """Requests of this kind that the API ever got."""
+        return sum(path.endswith(kind.replace(".", "/")) for _, path in self.cloud.requests)
+
+    def operations(self, kind: str) -> int:
+        """Operations of this kind that the API ever began."""
+        scopes = [spec.scope for spec in self.specs]
+        known = self.cloud.do(
+            lambda: [one for scope in scopes for one in self.cloud.groups.operations.of(PROJECT, scope).values()]
+        )
+        return sum(one["operationType"].endswith(kind) for one in known)
+
+    def _pool(self, spec: MigSpec) -> MigPool:
+        place = {"zone": spec.zone} if spec.zone else {"region": spec.region}
+        return MigPool(
+            name=spec.name,
+            project=spec.project,
+            group=spec.name,
+            endpoint=self.cloud.url,
+            observe_seconds=0.001,
+            lag_seconds=0.0,
+            **place,
+        )
+
+    def _note_inserts(self) -> None:
+        insert = self.cloud.groups.vms.insert
+
+        def noted(spec: MigSpec, zone: str, name: str, **more: Any) -> Vm:
+            self.made.append(name)
+            return insert(spec, zone, name, **more)
+
+        self.cloud.groups.vms.insert = noted  # type: ignore[method-assign]
+
+    def _close(self) -> None:
+        for backend in getattr(self, "backends", {}).values():
+            backend.close()
+
+
+def spot(spec: MigSpec, **more: Any) -> MigSpec:
+    """The same group on Spot instances."""
+    return replace(spec, provisioning_model="SPOT", **more)

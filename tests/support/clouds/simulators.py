@@ -1,0 +1,64 @@
+"""What the processes of a run have to say of the answers that their simulated Compute APIs gave.
+
+``python -m tests.support.clouds.simulators COMMAND …`` runs a command so that each answer is checked; `make test` does
+it by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+NOTES = "SIMULATOR_NOTES"
+"""Names the directory in which every process notes what its simulated Compute API answers; ``witness.py`` says how."""
+
+PLACES = (Path(__file__).parents[2] / "every_process", Path(__file__).parents[3])
+"""Where a process that is started finds ``sitecustomize`` and these tests."""
+
+
+def surroundings(notes: Path) -> dict[str, str]:
+    """What the environment of processes has to say for them to be attended."""
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    places = dict.fromkeys([*map(str, PLACES), *filter(None, known)])
+    return {NOTES: str(notes), "PYTHONPATH": os.pathsep.join(places)}
+
+
+class Notes:
+    """What the processes of a run have noted of their answers: one file each, one line an answer."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._read: Counter[Path] = Counter()
+
+    def take(self) -> list[str]:
+        """What was wrong with the answers that nobody has taken yet."""
+        found: set[str] = set()
+        for file in self.directory.iterdir():
+            if file.stat().st_size > self._read[file]:
+                lines = file.read_bytes()[self._read[file] :]
+                self._read[file] += len(lines)
+                found.update(lines.decode().split("\n"))
+        return sorted(found - {""})
+
+    def answers(self) -> Mapping[int, int]:
+        """How many answers each process has ever noted, by its id."""
+        return {int(file.name): file.read_bytes().count(b"\n") for file in self.directory.iterdir()}
+
+
+def run(command: Sequence[str]) -> int:
+    """Run a command; 1 when it was given an answer that Google could not give, or none at all, else its exit code."""
+    with tempfile.TemporaryDirectory() as directory:
+        notes = Notes(Path(directory))
+        code = subprocess.run(command, env={**os.environ, **surroundings(notes.directory)}, check=False).returncode
+        problems, answers = notes.take(), sum(notes.answers().values())
+    print(*problems, f"Answers of the simulated Compute API that were checked: {answers}", sep="\n")
+    return 1 if problems or not answers else code
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,130 @@
+"""The simulated Compute API in virtual time: what Google's clients and our own reads send reaches it without a network.
+
+The very code of the HTTP face answers, with all its faults; a call that has to wait lets the world's clock run instead
+of ours. So an hour of trouble is told in moments, and the same each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+from unittest.mock import patch
+from urllib.parse import parse_qsl, urlsplit
+
+import requests
+import urllib3
+from requests.adapters import HTTPAdapter
+
+from provisioner.simulator.compute import api
+from provisioner.simulator.compute.api import Dropped, Face, Incoming
+from provisioner.simulator.compute.calls import PATH, Method
+from provisioner.simulator.compute.groups import Groups
+from provisioner.simulator.compute.methods import METHODS
+
+HOST = "compute.virtual"
+ENDPOINT = f"http://{HOST}{PATH}"
+
+STEP = 0.05
+"""World seconds between two looks at a call that waits for nothing that the world knows of."""
+
+
+class VirtualWire:
+    """``with VirtualWire(groups)``: requests to ``ENDPOINT`` are answered by these groups. Several threads may ask."""
+
+    def __init__(self, groups: Groups) -> None:
+        self._face = Face(groups, groups.world)
+        self._world = groups.world
+        self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._patches = [
+            patch.object(HTTPAdapter, "send", self._intercept(HTTPAdapter.send)),
+            patch.object(api, "_TICK", 0.0),
+        ]
+
+    def __enter__(self) -> Self:
+        for one in self._patches:
+            one.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for one in self._patches:
+            one.stop()
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+
+    def advance(self, seconds: float) -> None:
+        """Time passes; calls that their callers have given up go on."""
+        with self._lock:
+            end = self._world.now + seconds
+            while self._world.now < end:
+                due = self._world.next_event()
+                self._world.advance(min(end, max(self._world.now, end if due is None else due)))
+                self._loop.run_until_complete(_turns())
+
+    def _intercept(self, send: Callable[..., requests.Response]) -> Callable[..., requests.Response]:
+        def sent(adapter: HTTPAdapter, request: requests.PreparedRequest, **options: Any) -> requests.Response:
+            url = urlsplit(str(request.url))
+            if url.hostname != HOST:
+                return send(adapter, request, **options)
+            timeout = options.get("timeout")
+            seconds = timeout[1] if isinstance(timeout, tuple) else timeout
+            with self._lock:
+                return self._loop.run_until_complete(self._answer(request, url.path, url.query, seconds or 600.0))
+
+        return sent
+
+    async def _answer(
+        self, request: requests.PreparedRequest, path: str, query: str, seconds: float
+    ) -> requests.Response:
+        path = path.removeprefix(PATH)
+        method, parts = _method(str(request.method), path)
+        headers = {name.lower(): str(value) for name, value in request.headers.items()}
+        body = request.body or b""
+        text = body.decode() if isinstance(body, bytes) else str(body)
+        incoming = Incoming(path, parts, dict(parse_qsl(query)), headers, text, ENDPOINT)
+        task = self._loop.create_task(self._face.reply(method, incoming))
+        end = self._world.now + seconds
+        await _turns()
+        while not task.done():
+            if self._world.now >= end:
+                raise requests.exceptions.ReadTimeout(f"no answer within {seconds} s", request=request)
+            due = self._world.next_event()
+            self._world.advance(min(end, self._world.now + STEP, end if due is None else due))
+            await _turns()
+        try:
+            return _response(request, *task.result())
+        except Dropped as error:
+            raise requests.exceptions.ConnectionError("the connection was dropped", request=request) from error
+
+
+async def _turns() -> None:
+    """Let every call that can go on do so."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+def _method(verb: str, path: str) -> tuple[Method, dict[str, str]]:
+    for method in METHODS:
+        match = method.pattern.fullmatch(path) if method.verb == verb else None
+        if match:
+            return method, match.groupdict()
+    raise AssertionError(f"the simulator has no method {verb} {path}")
+
+
+def _response(request: requests.PreparedRequest, status: int, text: str) -> requests.Response:
+    response = requests.Response()
+    response.status_code = status
+    response.url = str(request.url)
+    response.request = request
+    response.headers["Content-Type"] = "application/json; charset=UTF-8"
+    response.encoding = "utf-8"
+    response.raw = urllib3.HTTPResponse(io.BytesIO(text.encode()), status=status, preload_content=False)
+    return response

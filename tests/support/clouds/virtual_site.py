@@ -1,0 +1,303 @@
+"""One provisioner on simulated MIGs in virtual time: real state files, cycles and backend; HF's calls by hand."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from provisioner.backends import BackendError
+from provisioner.backends.mig.backend import MigBackend
+from provisioner.backends.mig.project import Projects
+from provisioner.backends.mig.reads import ComputeTimes
+from provisioner.files.atomic import StateMissing
+from provisioner.loop.actors import InlineActors
+from provisioner.loop.cycle import CycleReport, Reconciler
+from provisioner.loop.early_notices import Notices
+from provisioner.model import (
+    Limits,
+    Look,
+    LossCause,
+    Notice,
+    PoolLimits,
+    Snapshot,
+    TemplateLimits,
+    Unobserved,
+)
+from provisioner.settings.tree import Compute, MigPool
+from provisioner.simulator.cloud import Cloud, Conditions
+from provisioner.simulator.compute.settings import MigSpec, Switches, Timings
+from provisioner.simulator.world import Fault, World
+from provisioner.state import directory
+from provisioner.state.directory import StateDir
+from tests.support.clouds.virtual_compute import ENDPOINT, VirtualWire
+
+if TYPE_CHECKING:
+    from provisioner.backends.mig.events import Worth
+
+PREFIX = "hf"
+SPEC = MigSpec(project="p", name="hf-a", zone="us-central1-a", provisioning_model="SPOT")
+
+EXACT = Timings(
+    call=(0.0, 0.0),
+    operation=(0.0, 0.0),
+    schedule=(2.0, 2.0),
+    inserts_per_second=0.0,
+    boot=(20.0, 20.0),
+    delete=(10.0, 10.0),
+    delete_spot=(10.0, 10.0),
+    leave=(3.0, 3.0),
+    repair=(15.0, 15.0),
+)
+"""Nothing is left to chance."""
+
+PATIENCE = ComputeTimes(call=10.0, look=60.0, admission=0.2, window=0.0)
+"""A call waits in the world's time; between two waits for an operation, and for all of them, real time passes. So does
+the window of the budget of calls, which would never end here."""
+
+PACE = 10.0
+"""World seconds between two cycles."""
+
+MUTATIONS = ("createInstances", "deleteInstances", "abandonInstances", "recreateInstances", "resize", "delete", "stop")
+
+
+def limits_of(pools: Sequence[str]) -> Limits:
+    """Everything may be tried at once, and nothing takes long."""
+    pool = PoolLimits("", initial_window=1000, boot_deadline=300.0, spill_after=120.0, lag=30.0, stale_after=90.0)
+    return Limits(
+        prefix=PREFIX,
+        pools={name: replace(pool, name=name) for name in pools},
+        templates={"T": TemplateLimits("T", tuple(pools))},
+        request_deadline=600.0,
+        return_deadline=600.0,
+        orphan_grace=300.0,
+        backoff_last=300.0,
+    )
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+class VirtualSite:
+    """``with VirtualSite(directory) as site``: a pool for each MIG, named as it."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *specs: MigSpec,
+        faults: Sequence[Fault] = (),
+        switches: Switches | None = None,
+        limits: Limits | None = None,
+        seed: int = 1,
+        pace: float = PACE,
+    ) -> None:
+        self.specs = specs or (SPEC,)
+        self.cloud = Cloud(World(seed=seed), (), self.specs)
+        self.world = self.cloud.world
+        self.cloud.impose(Conditions(faults=tuple(faults), mig=EXACT, switches=switches))
+        self.limits = limits or limits_of([spec.name for spec in self.specs])
+        self.hf = StateDir(directory)
+        self.hf.intent.create("demo")
+        self._directory = directory
+        self._pace = pace
+        self.groups = {spec.name: spec.name for spec in self.specs}
+        """What the configuration says of each pool, as the next start reads it."""
+        self._numbers = itertools.count(1)
+        self._wire = VirtualWire(self.cloud.groups)
+        self._notices = Notices()
+        self.backends: dict[str, MigBackend] = {}
+        self.reports: list[CycleReport] = []
+
+    def __enter__(self) -> VirtualSite:
+        self._wire.__enter__()
+        self.restart()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._close()
+        self._wire.__exit__(*error)
+
+    # --- the loop -------------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Loop time."""
+        return self.world.now
+
+    def wall(self) -> float:
+        """The loop's host has a clock of its own, which no fault of the cloud sets wrong."""
+        return self.world.start_wall + self.world.now
+
+    def restart(self) -> None:
+        """A process that knows nothing but the files."""
+        self._close()
+        projects = Projects(prefix=PREFIX, settings=Compute(calls_per_minute=1_000_000), times=PATIENCE)
+        pools = {spec.name: _pool(spec, self.groups[spec.name]) for spec in self.specs}
+        self.backends = {name: MigBackend(pool, prefix=PREFIX, projects=projects) for name, pool in pools.items()}
+        self.actors = InlineActors(self.backends)
+        limits = {name: replace(pool, where=pools[name].limits().where) for name, pool in self.limits.pools.items()}
+        self.reconciler = Reconciler(
+            clock=self,
+            state=StateDir(self._directory),
+            actors=self.actors,
+            limits=replace(self.limits, pools=limits),
+            provisioner="demo",
+        )
+
+    def _close(self) -> None:
+        for backend in self.backends.values():
+            backend.close()
+
+    def cycle(self) -> CycleReport:
+        """Look, then one pass."""
+        strangers = self.reconciler.strangers()
+        self.reports.append(self.reconciler.cycle({name: self.look(name, strangers) for name in self.backends}))
+        return self.reports[-1]
+
+    def look(self, pool: str, strangers: frozenset[str] = frozenset()) -> Look:
+        """One look at a pool."""
+        began = self.now()
+        try:
+            seen = replace(self.backends[pool].observe(began, strangers), asked=strangers)
+        except BackendError as error:
+            return Unobserved(pool, began, error.failure)
+        return self._notices.added_to(seen, self.backends[pool].lag)
+
+    def listen(self) -> Counter[Worth]:
+        """From now on the loop hears the audit log; what its entries were worth."""
+        from provisioner.backends.mig.events import Sieve  # Google's library of Pub/Sub takes a second to import
+
+        sieve = Sieve(PREFIX)
+        worths: Counter[Worth] = Counter()
+
+        def hear(data: bytes, published: float) -> None:
+            judged = sieve.judge(data, datetime.fromtimestamp(published, UTC))
+            worths[judged.worth] += 1
+            if judged.news and judged.news.grace is not None:
+                ends = self.now() + judged.news.grace
+                self._notices.hear(judged.news.instance, Notice(LossCause.PREEMPTED, ends), self.now())
+
+        self.cloud.groups.audit.listeners.append(hear)
+        return worths
+
+    def run(self, seconds: float, *, polls: bool = True) -> None:
+        """Time passes, with cycles; HF polls everything, or nothing."""
+        end = self.now() + seconds
+        while self.now() < end:
+            self._wire.advance(self._pace)
+            for id_ in self.hf.intent.read().requests if polls else ():
+                self.hf.seen.touch(id_)
+            self.cycle()
+
+    def unseen(self, seconds: float) -> None:
+        """Time passes without a look."""
+        self._wire.advance(seconds)
+
+    def until(self, condition: Callable[[], object], seconds: float = 3600.0, what: str = "it") -> None:
+        """Run until the condition holds; AssertionError when it does not within so many world seconds."""
+        end = self.now() + seconds
+        while not condition():
+            assert self.now() < end, f"{what} did not come true within {seconds} s: {self.phases()}"
+            self.run(self._pace)
+
+    # --- HostFactory ----------------------------------------------------------------------------------------------
+
+    def request(self, count: int) -> str:
+        """requestMachines."""
+        with (
+            patch.object(directory, "new_id", lambda: f"r{next(self._numbers):09d}"),
+            self.hf.intent.additions() as intent,
+        ):
+            return intent.add_request("T", count, created_wall=self.wall())
+
+    def give_back(self, names: Sequence[str]) -> str:
+        """requestReturnMachines."""
+        with self.hf.intent.additions() as intent:
+            return intent.add_return(list(names), created_wall=self.wall())
+
+    def answer(self, id_: str) -> dict[str, Any]:
+        """getRequestStatus."""
+        try:
+            found = self.hf.status.read_answers([id_]).get(id_)
+        except StateMissing:
+            found = None
+        known: dict[str, Any] = (
+            json.loads(found.text) if found else {"status": "running", "machines": [], "message": ""}
+        )
+        return known
+
+    def ended(self, id_: str) -> bool:
+        """HF has its terminal answer."""
+        return self.answer(id_)["status"] != "running"
+
+    def asked(self, count: int) -> dict[str, Any]:
+        """The terminal answer to a request."""
+        id_ = self.request(count)
+        self.until(lambda: self.ended(id_), what=f"the end of {id_}")
+        return self.answer(id_)
+
+    def lost(self) -> dict[str, int]:
+        """getReturnRequests: names, and the seconds they have left."""
+        return {name: loss.grace for name, loss in self.hf.status.read_lost().items()}
+
+    # --- the cloud ------------------------------------------------------------------------------------------------
+
+    def faults(self, *faults: Fault) -> None:
+        """These and no others."""
+        self.world.set_faults(faults)
+
+    def phases(self) -> dict[str, str]:
+        """As ``GET state``: every machine's phase."""
+        return {machine["name"]: machine["phase"] for machine in self.cloud.state()["machines"]}
+
+    def mutations(self) -> dict[str, int]:
+        """As ``GET state``: how often each mutating method was called, in zones and regions."""
+        calls: dict[str, int] = {}
+        for method, count in self.world.calls.items():
+            name = method.rpartition(".")[2]
+            if name in MUTATIONS:
+                calls[name] = calls.get(name, 0) + count
+        return calls
+
+    def in_sight(self) -> bool:
+        """Every pool was seen completely in the last cycle."""
+        return all(isinstance(look, Snapshot) for look in self.reports[-1].looks.values())
+
+
+def succeeded(answer: dict[str, Any]) -> list[str]:
+    """The machines that HF has from an answer."""
+    return sorted(machine["name"] for machine in answer["machines"] if machine["result"] == "succeed")
+
+
+def messages(answer: dict[str, Any]) -> str:
+    """Everything an answer says in words."""
+    return " ".join([answer["message"], *(machine["message"] for machine in answer["machines"])])
+
+
+def _pool(spec: MigSpec, group: str) -> MigPool:
+    place = {"zone": spec.zone} if spec.zone else {"region": spec.region}
+    return MigPool(name=spec.name, project=spec.project, group=group, endpoint=ENDPOINT, observe_seconds=0.001, **place)
+
+
+@contextmanager
+def dying(backend: MigBackend, method: str, *, applied: bool) -> Iterator[None]:
+    """The process ends at the next create or delete, after the cloud has done it, or before it was asked."""
+    act = getattr(backend, method)
+
+    def last_act(*arguments: Any) -> None:
+        if applied:
+            act(*arguments)
+        raise Crash(method)
+
+    setattr(backend, method, last_act)
+    try:
+        yield
+    finally:
+        setattr(backend, method, act)

@@ -1,0 +1,87 @@
+"""The five commands run in the test's own process: the same answers as from the scripts, without a process each."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_scripts import commands
+from provisioner.state.directory import Answer, Loss
+from tests.support.checks.schemas import check_output, parsed
+from tests.support.hostfactory.provider import HostFactory
+
+
+class Here(HostFactory):
+    """One provider instance whose scripts run in this process. ``capture`` has to take file descriptors, as capfd."""
+
+    def __init__(self, directory: Path, capture: pytest.CaptureFixture[str]) -> None:
+        super().__init__(directory)
+        self.capture = capture
+
+    def ask(self, name: str, *arguments: str, **environment: str) -> tuple[int, str]:
+        """Exit code and stdout of a call."""
+        self.capture.readouterr()
+        code = commands.run(name, list(arguments), self.environment | environment)
+        out, err = self.capture.readouterr()
+        assert err == ""
+        assert out.endswith("\n")
+        return code, out[:-1]
+
+    def answer(self, name: str, document: object, **environment: str) -> Any:
+        """The document a command answers with, by its schema."""
+        code, out = self.ask(name, json.dumps(document), **environment)
+        assert code == 0, out
+        check_output(name, parsed(out))
+        return parsed(out)
+
+    def refusal(self, name: str, document: object) -> str:
+        """The line a command prints instead of an answer."""
+        code, out = self.ask(name, json.dumps(document))
+        assert code == 1
+        assert "\n" not in out
+        return out
+
+    def recorded(self) -> tuple[dict[str, tuple[str, int]], dict[str, tuple[str, ...]]]:
+        """Requests and returns as intent holds them."""
+        if not self.state.intent.exists():
+            return {}, {}
+        intent = self.state.intent.read()
+        requests = {name: (entry.template, entry.count) for name, entry in intent.requests.items()}
+        return requests, {name: entry.names for name, entry in intent.returns.items()}
+
+
+def wish(template: object = "T1", machines: object = 3) -> dict[str, object]:
+    return {"template": {"templateId": template, "machineCount": machines}}
+
+
+def asking(*requests: str) -> dict[str, object]:
+    return {"requests": [{"requestId": request} for request in requests]}
+
+
+def entry(request: str, status: str = "running", message: str = "", machines: object = ()) -> str:
+    return json.dumps({"requestId": request, "status": status, "message": message, "machines": list(machines)})  # type: ignore[call-overload]
+
+
+def publish(
+    hf: Here,
+    answers: dict[str, Answer],
+    lost: dict[str, int] | None = None,
+    available: dict[str, int] | None = None,
+) -> None:
+    """What the loop does in a cycle."""
+    if not hf.state.intent.exists():
+        hf.state.intent.create(hf.instance)
+    hf.state.status.write(answers, {name: Loss(grace) for name, grace in (lost or {}).items()}, available)
+    hf.state.heartbeat.touch()
+
+
+def heartbeat_before(hf: Here, seconds: float) -> None:
+    """The loop beat last so many seconds ago."""
+    hf.state.heartbeat.touch()
+    then = time.time() - seconds
+    os.utime(hf.state.heartbeat.path, (then, then))

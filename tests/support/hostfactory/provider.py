@@ -1,0 +1,143 @@
+"""HostFactory as the tests play it: a provider instance's directories, and the five scripts run as it runs them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from provisioner.state.directory import StateDir
+from tests.support.checks.schemas import check_output, parsed
+
+ROOT = Path(__file__).parents[3]
+SCRIPTS = ROOT / "hf_scripts"
+GOLDEN = ROOT / "tests" / "golden"
+COMMANDS = (
+    "getAvailableTemplates",
+    "requestMachines",
+    "getRequestStatus",
+    "requestReturnMachines",
+    "getReturnRequests",
+)
+
+INSTANCE = "demoinst"
+
+TEMPLATES: dict[str, Any] = {
+    "templates": [
+        {
+            "templateId": name,
+            "maxNumber": most,
+            "attributes": {"type": ["String", "X86_64"], "ncpus": ["Numeric", "4"], "nram": ["Numeric", "8192"]},
+            "pools": ["gke-main"],
+        }
+        for name, most in (("T1", 10), ("T2", -1), ("T0", 0))
+    ]
+}
+"""The interface's fixture: ten at most, no limit, none."""
+
+
+class Called(NamedTuple):
+    """How a script ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """The one JSON document that was printed."""
+        assert self.code == 0, self
+        assert self.err == ""
+        assert self.out.endswith("\n")
+        return parsed(self.out)
+
+    @property
+    def refusal(self) -> str:
+        """The one short line that was printed instead."""
+        assert self.code == 1, self
+        assert self.err == ""
+        assert self.out.endswith("\n")
+        assert self.out.count("\n") == 1
+        assert "Traceback" not in self.out
+        return self.out.rstrip("\n")
+
+
+class HostFactory:
+    """One provider instance below ``directory``."""
+
+    def __init__(self, directory: Path, *, templates: object = TEMPLATES, instance: str = INSTANCE) -> None:
+        self.conf, self.work, self.logs = (directory / name for name in ("conf", "work", "log"))
+        for place in (self.conf, self.work, self.logs):
+            place.mkdir(parents=True, exist_ok=True)
+        self.instance = instance
+        self.templates_file = self.conf / f"{instance}prov_templates.json"
+        self.templates_file.write_text(json.dumps(templates))
+        self.input = directory / "hf_in_a1B2c3"
+
+    @property
+    def state(self) -> StateDir:
+        """The state directory as the loop opens it."""
+        return StateDir(self.work)
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """The lines of the scripts' log, oldest first."""
+        return [json.loads(line) for file in self.logs.iterdir() for line in file.read_text().splitlines()]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """All that HF gives a script, and nothing else: no HOME, no PATH."""
+        return {
+            "HF_PROVIDER_NAME": self.instance,
+            "HF_PROVIDER_CONFDIR": str(self.conf),
+            "HF_PROVIDER_WORKDIR": str(self.work),
+            "HF_PROVIDER_LOGDIR": str(self.logs),
+            "EGOSC_INSTANCE_HOST": "master1",
+        }
+
+    def command(self, name: str, document: object) -> list[str]:
+        """The command line of a call; its input file is written as HF writes it."""
+        self.input.write_text(json.dumps(document, indent="\t"))
+        return [str(SCRIPTS / f"{name}.sh"), "-f", str(self.input)]
+
+    def run(self, command: list[str], *, environment: Mapping[str, str] | None = None, seconds: float = 60) -> Called:
+        """Runs a command line from ``/`` without stdin; subprocess.TimeoutExpired when it takes longer."""
+        done = subprocess.run(
+            command,
+            env=self.environment if environment is None else dict(environment),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=seconds,
+            check=False,
+        )
+        return Called(done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8"))
+
+    def call(self, name: str, document: object, *, seconds: float = 60) -> Any:
+        """The document a script answers with, by its schema; AssertionError when it refuses."""
+        answer = self.run(self.command(name, document), seconds=seconds).document
+        check_output(name, answer)
+        return answer
+
+    def request(self, template: str = "T1", machines: int = 3) -> str:
+        """The id of a new request."""
+        document = {"template": {"templateId": template, "machineCount": machines}}
+        return str(self.call("requestMachines", document)["requestId"])
+
+    def give_back(self, *names: str) -> str:
+        """The id of a new return request."""
+        document = {"machines": [{"name": name, "machineId": name} for name in names]}
+        return str(self.call("requestReturnMachines", document)["requestId"])
+
+    def status(self, *requests: str) -> list[dict[str, Any]]:
+        """The entries of getRequestStatus."""
+        document = {"requests": [{"requestId": request} for request in requests]}
+        entries: list[dict[str, Any]] = self.call("getRequestStatus", document)["requests"]
+        return entries
+
+
+def golden(name: str) -> Any:
+    """A document that the reference shows."""
+    return json.loads((GOLDEN / f"{name}.json").read_text())
