@@ -473,7 +473,7 @@ def test_the_image_runs_a_python_that_the_package_takes() -> None:
 
 def test_the_build_copies_all_that_the_package_is_made_of() -> None:
     parser = setup()
-    packages = {name.split(".")[0] for name in parser["options"]["packages"].split()}
+    packages = {name.split(".")[0] for name in parser["options.packages.find"]["include"].replace("*", "").split()}
     texts = {parser["metadata"]["long_description"].removeprefix("file: "), parser["metadata"]["license_files"]}
 
     assert copied() == {"setup.cfg", "pyproject.toml", *packages, *texts}

@@ -173,7 +173,7 @@ def _group(cloud: Simulator) -> str:
 def _preserved(cloud: Simulator) -> dict[str, object]:
     """What the group preserves, by name."""
     listed = requests.post(f"{_group(cloud)}/listPerInstanceConfigs", timeout=10).json()
-    return {config["name"]: loader.get("preservedState") for config in listed.get("items", [])}
+    return {config["name"]: config.get("preservedState") for config in listed.get("items", [])}
 
 
 def test_their_files_alone_are_a_configuration(gke: Moved, gce: Moved) -> None:

@@ -32,6 +32,7 @@ from provisioner.planning.answers import RETURNED_EARLY
 from provisioner.planning.draft import TRANSITIONS
 from provisioner.planning.orphans import CANCELLED_MESSAGE, FEW_ORPHANS, ORPHAN_SHARE
 from provisioner.simulator.kubernetes import pod_status
+from tests.simulation.laws import Law
 
 if TYPE_CHECKING:
     from tests.simulation.story import Story, Wanted
@@ -132,24 +133,30 @@ class Judge:
     # --- what the loop does -------------------------------------------------------------------------------------------
 
     def asked(self, creates: Sequence[Create]) -> None:
-        """Creates are about to be sent (laws 2, 3, 10)."""
-        assert not (creates and self.superseded), "law 10: a superseded loop creates"
+        """Creates are about to be sent."""
+        assert not (creates and self.superseded), f"{Law.ONE_LOOP}: a superseded loop creates"
         memory = self._story.memory() if creates else None
         for create in creates:
-            assert create.pool in self._in_sight, f"law 4: {create.pool} is not seen and {create.name} is created"
+            assert create.pool in self._in_sight, (
+                f"{Law.SEEN_WHOLE}: {create.pool} is not seen and {create.name} is created"
+            )
             assert not self._story.limits.pools[create.pool].paused, f"{create.pool} is paused and is asked"
             slot = _slot(memory, create.name)
-            assert slot is not None, f"law 3: {create.name} is not in memory.json when it is created"
-            assert slot.verdict is Verdict.OPEN, f"law 2: {create.name} is {slot.verdict} and is created"
-            assert slot.submitted is not None, f"law 3: that {create.name} is submitted is not in memory.json"
-            assert slot.pool == create.pool, f"law 2: {create.name} is of {slot.pool}, created in {create.pool}"
+            assert slot is not None, f"{Law.RECORDED}: {create.name} is not in memory.json when it is created"
+            assert slot.verdict is Verdict.OPEN, f"{Law.NAMED_ONCE}: {create.name} is {slot.verdict} and is created"
+            assert slot.submitted is not None, f"{Law.RECORDED}: that {create.name} is submitted is not in memory.json"
+            assert slot.pool == create.pool, (
+                f"{Law.NAMED_ONCE}: {create.name} is of {slot.pool}, created in {create.pool}"
+            )
             pool, _ = self._asked.setdefault(create.name, (create.pool, self._story.world.now))
-            assert pool == create.pool, f"law 2: {create.name} is created in {pool} and in {create.pool}"
-            assert create.name not in self._returned_before, f"law 12: {create.name} was returned and is created"
+            assert pool == create.pool, f"{Law.NAMED_ONCE}: {create.name} is created in {pool} and in {create.pool}"
+            assert create.name not in self._returned_before, f"{Law.PROVEN}: {create.name} was returned and is created"
             wanted = self._story.requests.get(create.request)
-            assert wanted is None or wanted.told is None, f"law 8: {create.name} is created, its request has ended"
-            assert create.name not in self._dead, f"law 2: {create.name} was closed and is created"
-            assert create.name not in self._seen_running, f"law 12: {create.name} was seen running and is created"
+            assert wanted is None or wanted.told is None, (
+                f"{Law.STAYS}: {create.name} is created, its request has ended"
+            )
+            assert create.name not in self._dead, f"{Law.NAMED_ONCE}: {create.name} was closed and is created"
+            assert create.name not in self._seen_running, f"{Law.PROVEN}: {create.name} was seen running and is created"
 
     def refused(self, create: Create) -> None:
         """A create was answered with an error."""
@@ -168,18 +175,18 @@ class Judge:
             raise self._unspoken
 
     def deleting(self, delete: Delete) -> None:
-        """A delete is about to be sent (laws 3, 5, 6, 12)."""
-        assert not self.superseded, "law 10: a superseded loop deletes"
+        """A delete is about to be sent."""
+        assert not self.superseded, f"{Law.ONE_LOOP}: a superseded loop deletes"
         name, reason = delete.name, delete.reason
-        assert delete.pool in self._in_sight, f"law 4: {delete.pool} is not seen and {name} is deleted"
+        assert delete.pool in self._in_sight, f"{Law.SEEN_WHOLE}: {delete.pool} is not seen and {name} is deleted"
         self._check_memory()
         slot = _slot(self._story.memory(), name)
-        assert slot is None or slot.verdict not in OWNED, f"law 3: the close of {name} is not in memory.json"
+        assert slot is None or slot.verdict not in OWNED, f"{Law.RECORDED}: the close of {name} is not in memory.json"
         machine = self._story.machines().get(name)
         if reason is DeleteReason.ORPHANED:
             self._judge_orphan(name, delete.pool)
         elif machine is not None and delete.uid in ("", machine.uid):
-            assert name in self._asked or name in self.orphans, f"law 5: {name} is not ours and is deleted"
+            assert name in self._asked or name in self.orphans, f"{Law.REASONED}: {name} is not ours and is deleted"
             self._judge_delete(name, reason, machine)
 
     def _judge_delete(self, name: str, reason: DeleteReason, machine: TrueMachine) -> None:
@@ -190,7 +197,7 @@ class Judge:
         wanted = story.requests.get(parts[0]) if parts else None
         pool, asked = self._asked.get(name, (machine.pool, 0.0))
         limits = story.limits.pools[pool]
-        why = f"law 12: {name} is deleted as {reason}"
+        why = f"{Law.PROVEN}: {name} is deleted as {reason}"
         match reason:
             case DeleteReason.RETURNED:
                 assert name in self._given_back, f"{why}, but HF did not return it"
@@ -207,26 +214,28 @@ class Judge:
                 unknown = unknown or (self._memory_was_lost and not self._told(name))
                 assert not healthy or unknown, f"{why}, but it is healthy"
             case _:
-                raise AssertionError(f"law 5: {reason} is no reason to delete {name}")
+                raise AssertionError(f"{Law.REASONED}: {reason} is no reason to delete {name}")
 
     def _judge_orphan(self, name: str, pool: str) -> None:
         story, now = self._story, self._story.world.now
         memory = story.memory()
         assert memory is not None
-        assert memory.brake is None, f"law 6: {name} is deleted as an orphan although the brake is latched"
-        assert not self.too_many, f"law 6: {name} is deleted as an orphan although there were too many of them"
+        assert memory.brake is None, f"{Law.SLOWLY}: {name} is deleted as an orphan although the brake is latched"
+        assert not self.too_many, f"{Law.SLOWLY}: {name} is deleted as an orphan although there were too many of them"
         parts = split_name(story.limits.prefix, name)
         known = parts is not None and parts[0] in story.hf.intent.read().requests
         # A memory made again knows of an ended request only the machines that HF was told of.
         assert not known or self._memory_was_lost, (
-            f"law 6: {name} is deleted as an orphan, but its request is in intent"
+            f"{Law.SLOWLY}: {name} is deleted as an orphan, but its request is in intent"
         )
-        assert name not in self.hosts(), f"law 12: {name} is HF's and is deleted as an orphan"
+        assert name not in self.hosts(), f"{Law.PROVEN}: {name} is HF's and is deleted as an orphan"
         since = self.orphans.get(name, 0.0)
-        assert now + self.gained - since >= story.limits.orphan_grace, f"law 6: orphan {name} got no grace"
+        assert now + self.gained - since >= story.limits.orphan_grace, f"{Law.SLOWLY}: orphan {name} got no grace"
         self._orphan_deletes.append(now)
         recent = [at for at in self._orphan_deletes if at + self.gained > now - 3600]
-        assert self.gained or len(recent) <= story.limits.orphan_cap_per_hour, "law 6: too many orphans in an hour"
+        assert self.gained or len(recent) <= story.limits.orphan_cap_per_hour, (
+            f"{Law.SLOWLY}: too many orphans in an hour"
+        )
 
     def loses(self, kinds: Collection[str]) -> None:
         """State files are lost. What memory held cannot be asked of the loop any more, only what HF was told."""
@@ -250,7 +259,7 @@ class Judge:
     # --- what is true -------------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Look at the cloud: caps hold at every instant, strangers stay (laws 5, 12)."""
+        """Look at the cloud: caps hold at every instant, strangers stay."""
         machines = self._story.machines()
         held: Counter[tuple[str, str]] = Counter()
         starting: Counter[tuple[str, str]] = Counter()
@@ -259,7 +268,7 @@ class Judge:
                 self._first_run.setdefault(machine.name, machine.uid)
             wanted = self._story.requests.get(machine.request)
             if machine.name in self._asked and wanted is not None:
-                assert machine.pool == self._asked[machine.name][0], f"law 2: {machine.name} is in two pools"
+                assert machine.pool == self._asked[machine.name][0], f"{Law.NAMED_ONCE}: {machine.name} is in two pools"
                 held[machine.pool, wanted.template] += 1
                 starting[machine.pool, wanted.template] += machine.name not in self._first_run
         for (pool, template), count in held.items():
@@ -267,12 +276,12 @@ class Judge:
             cap = limits.max_machines
             # Of a directory that was wiped nobody knows: it is new, and a list that lags may miss what was made before.
             fits = cap is None or count <= cap or self.wiped
-            assert fits, f"law 12: {count} machines of {template} in {pool}, cap {cap}"
+            assert fits, f"{Law.PROVEN}: {count} machines of {template} in {pool}, cap {cap}"
             pending = starting[pool, template]
             fits = pending <= limits.max_pending or self.wiped
-            assert fits, f"law 12: {pending} of {template} pending in {pool}"
+            assert fits, f"{Law.PROVEN}: {pending} of {template} pending in {pool}"
         for name in self.foreigners:
-            assert self._story.cluster.pods.get("ns-alpha", name), f"law 5: {name} was not ours and is gone"
+            assert self._story.cluster.pods.get("ns-alpha", name), f"{Law.REASONED}: {name} was not ours and is gone"
 
     def begins(self, looks: Mapping[str, Look], now: float) -> None:
         """A cycle begins and is shown this."""
@@ -322,29 +331,33 @@ class Judge:
                 self._check_slot(slot)
                 owned += slot.verdict in OWNED
             assert owned <= record.count or self._memory_was_lost, (
-                f"law 12: {owned} machines for the {record.count} of {record.id}"
+                f"{Law.PROVEN}: {owned} machines for the {record.count} of {record.id}"
             )
             desired[record.template] += owned
-            assert record.next_slot >= self._next.get(record.id, 0), f"law 2: {record.id} counts slots backwards"
-            assert not record.slots or record.next_slot > max(record.slots), f"law 2: {record.id} reuses numbers"
+            assert record.next_slot >= self._next.get(record.id, 0), (
+                f"{Law.NAMED_ONCE}: {record.id} counts slots backwards"
+            )
+            assert not record.slots or record.next_slot > max(record.slots), (
+                f"{Law.NAMED_ONCE}: {record.id} reuses numbers"
+            )
             self._next[record.id] = record.next_slot
         for template, limits in self._story.limits.templates.items():
             limit, count = limits.max_machines, desired[template]
             fits = limit is None or count <= limit or self._memory_was_lost
-            assert fits, f"law 12: {count} machines of {template}, maxNumber {limit}"
+            assert fits, f"{Law.PROVEN}: {count} machines of {template}, maxNumber {limit}"
 
     def _check_slot(self, slot: Slot) -> None:
         before, pool = self._slots.get(slot.name, (slot.verdict, slot.pool))
         assert not slot.set_aside, f"{slot.name} was set aside"
-        assert slot.pool == pool, f"law 2: {slot.name} moved from {pool} to {slot.pool}"
+        assert slot.pool == pool, f"{Law.NAMED_ONCE}: {slot.name} moved from {pool} to {slot.pool}"
         allowed = slot.verdict is before or _reachable(before, slot.verdict)
-        assert allowed, f"law 8: {slot.name} went from {before} to {slot.verdict}"
+        assert allowed, f"{Law.STAYS}: {slot.name} went from {before} to {slot.verdict}"
         self._slots[slot.name] = (slot.verdict, slot.pool)
         if slot.delete is DeleteReason.CANCELLED and slot.name not in self._cancelled:
             self._cancelled.add(slot.name)
             polled = self._polled_before[slot.name.split("-")[1]]
             silent = self._story.world.now + self.gained - polled >= self._story.limits.cancel_after
-            assert slot.name in self._returned_before or silent, f"law 12: {slot.name} is cancelled without cause"
+            assert slot.name in self._returned_before or silent, f"{Law.PROVEN}: {slot.name} is cancelled without cause"
 
     def _check_answers(self, *, whole: bool) -> None:
         if "status" in self._lost and not whole:
@@ -372,7 +385,7 @@ class Judge:
         wanted, entry = self._story.requests[id_], json.loads(answer.text)
         succeeded = _succeeded(entry)
         assert len(succeeded) <= wanted.count or self._memory_was_lost, (
-            f"law 12: {len(succeeded)} machines for the {wanted.count} of {id_}"
+            f"{Law.PROVEN}: {len(succeeded)} machines for the {wanted.count} of {id_}"
         )
         if entry["status"] == RequestStatus.COMPLETE and not self._memory_was_lost:
             assert len(succeeded) == wanted.count, f"{id_} is complete with {len(succeeded)} of {wanted.count}"
@@ -380,7 +393,7 @@ class Judge:
             assert name in self._first_run, f"{name} never ran and is reported so"
             back = name in self._returned_before and name not in self._returned_late
             back = back and not self._may_be_forgotten(self._story.returned.get(name, ""))
-            assert not (back and whole), f"law 12: {name} was returned and is reported running again"
+            assert not (back and whole), f"{Law.PROVEN}: {name} was returned and is reported running again"
 
     def _check_constant(self, id_: str, answer: Answer) -> None:
         """Law 8. Only a request whose answer HF never read may still be cancelled, or lose what HF gave back."""
@@ -393,7 +406,7 @@ class Judge:
             # Of a machine that is gone, a memory made again knows no address and no launch time.
             allowed = allowed or (self._memory_was_lost and _results(before.text) == _results(answer.text))
             allowed = allowed or self._answers_were_lost
-            assert allowed, f"law 8: the terminal answer of {id_} became {answer.text}, was {before.text}"
+            assert allowed, f"{Law.STAYS}: the terminal answer of {id_} became {answer.text}, was {before.text}"
         self._answers[id_] = answer
         if answer.ended:
             self._ended_at.setdefault(id_, self._story.world.now)
@@ -413,7 +426,7 @@ class Judge:
         else:
             self._story.returns[id_] = answer.text
             wrong = self.foreigners & self._foreign_returns.get(id_, set()) & set(_succeeded(json.loads(answer.text)))
-            assert not wrong, f"law 5: {wrong} is not ours and is reported as returned"
+            assert not wrong, f"{Law.REASONED}: {wrong} is not ours and is reported as returned"
 
     def unknown(self, id_: str) -> None:
         """HF asked for what left the files: the scripts answer that it ended with nothing."""
@@ -439,7 +452,7 @@ class Judge:
     def _check_heard(self, id_: str, answer: Answer) -> None:
         wanted = self._story.requests.get(id_)
         told = wanted.told if wanted else self._story.returns.get(id_)
-        assert told in (None, answer.text) or self.wiped, f"law 8: HF was told {told}, now {answer.text}"
+        assert told in (None, answer.text) or self.wiped, f"{Law.STAYS}: HF was told {told}, now {answer.text}"
         if wanted:
             wanted.listed |= {machine["name"] for machine in json.loads(answer.text)["machines"]}
 
@@ -465,7 +478,7 @@ class Judge:
             machine = machines.get(name)
             healthy = machine is not None and machine.running and name not in self.disturbed
             assert not healthy or machine is None or self._first_run.get(name) != machine.uid, (
-                f"law 12: {name} is healthy and is reported lost"
+                f"{Law.PROVEN}: {name} is healthy and is reported lost"
             )
 
     def _told(self, name: str) -> bool:
@@ -478,17 +491,19 @@ class Judge:
     # --- the end --------------------------------------------------------------------------------------------------
 
     def unsettled(self) -> list[str]:
-        """What is not as it should be once nothing goes wrong any more (laws 7 and 12)."""
+        """What is not as it should be once nothing goes wrong any more."""
         story, problems = self._story, []
-        problems += [f"law 7: {id_} has not ended" for id_, wanted in story.requests.items() if wanted.told is None]
-        problems += [f"law 7: {id_} has not ended" for id_, told in story.returns.items() if told is None]
+        problems += [
+            f"{Law.ENDS}: {id_} has not ended" for id_, wanted in story.requests.items() if wanted.told is None
+        ]
+        problems += [f"{Law.ENDS}: {id_} has not ended" for id_, told in story.returns.items() if told is None]
         memory = story.memory()
         latched = memory is not None and memory.brake is not None
         machines, hosts = story.machines(), self.hosts()
         for name in machines.keys() - hosts:
             held = name in self.orphans and (latched or self._orphans_go_slowly())
             if not held and not (self._memory_was_lost and _is_shown(memory, name)):
-                problems.append(f"law 12: {name} exists and nobody wants it")
+                problems.append(f"{Law.PROVEN}: {name} exists and nobody wants it")
         if not latched:
             problems += [
                 f"{name} is gone and HF is not told" for name in hosts - machines.keys() - self._reported().keys()
@@ -501,11 +516,13 @@ class Judge:
         return recent >= self._story.limits.orphan_cap_per_hour
 
     def in_time(self) -> None:
-        """While the loop runs, sees and may act, nothing is older than its deadline (law 7)."""
+        """While the loop runs, sees and may act, nothing is older than its deadline."""
         memory, now = self._story.life.reconciler.memory, self._story.life.clock.now()
         for record in [*memory.requests.values(), *memory.returns.values()] if memory else ():
             late = now - record.deadline
-            assert record.ended or late < LATENESS, f"law 7: {record.id} has not ended {late:.0f} s past its deadline"
+            assert record.ended or late < LATENESS, (
+                f"{Law.ENDS}: {record.id} has not ended {late:.0f} s past its deadline"
+            )
 
     def at_the_end(self) -> None:
         """The story is over."""

@@ -381,7 +381,7 @@ class Story:
             assert self._marks() == before, "a superseded loop wrote"
 
     def _marks(self) -> list[object]:
-        return [directory.signature() for store in (self.hf.intent, self.hf.memory, self.hf.status)]
+        return [store.signature() for store in (self.hf.intent, self.hf.memory, self.hf.status)]
 
     def cycle(self, *, blind: Collection[str] = (), late: Collection[str] = ()) -> None:
         """One cycle. ``blind`` pools cannot be seen, of ``late`` ones only an old snapshot is at hand."""

@@ -34,6 +34,7 @@ from provisioner.model import (
 )
 from provisioner.planning import answers, observation, orphans, plan, returns, scheduling
 from provisioner.planning.draft import Draft
+from tests.simulation.laws import Law
 from tests.simulation.story import VirtualClock
 from tests.simulation.test_disasters import Disasters
 from tests.simulation.test_laws import Laws, Telling
@@ -250,30 +251,36 @@ HF = ("hf_requests", "hf_polls_all", "hf_lists_hosts")
 LOSSES = ("machines_are_preempted", "machine_vanishes")
 
 BREAKS: Mapping[Callable[[], Break], tuple[str, tuple[str, ...]]] = {
-    slot_numbers_are_used_again: ("law (2|8|12)", (*TIME, *LOSSES)),
-    memory_is_recorded_a_cycle_late: ("law 3", ("hf_requests", *TIME)),
-    a_failed_look_is_an_empty_pool: ("law (4|12)", ("cycle_with_bad_looks", "hf_polls_all", *TIME)),
-    an_old_look_is_as_good_as_a_new_one: ("law (4|12)", ("cycle_with_bad_looks", "hf_requests", "time_passes")),
-    any_machine_of_the_pool_is_deleted: ("law (3|12)", (*HF, *LOSSES, *TIME)),
-    the_brake_never_latches: ("law 6", ("orphans_appear", *TIME)),
-    orphans_get_no_grace: ("law 6", ("orphans_appear", *TIME)),
-    nothing_has_a_deadline: ("law 7", ("place_has_a_fault", "cycle")),
-    nothing_is_planned_because_it_falls_due: ("law (7|12)", ("place_has_a_fault", "cycle")),
-    a_lost_machine_leaves_its_terminal_answer: ("law 8", (*HF, *LOSSES, *TIME)),
-    a_terminal_request_is_opened_again: ("law 8", (*HF, *LOSSES, *TIME)),
-    the_epoch_is_ignored: ("law 10|superseded", ("another_loop_takes_over", "old_loop_wakes", *HF, *LOSSES, *TIME)),
-    time_is_the_wall_clock: ("law 12", ("wall_clock_jumps", "hf_requests", *TIME)),
-    only_wanted_machines_count_against_a_cap: ("law 12", ("hf_returns_all", *HF, *LOSSES, *TIME)),
-    one_look_proves_an_absence: ("law 12", ("lists_lag", *HF, *TIME)),
-    a_return_is_done_when_it_is_read: ("law 12", ("hf_returns", *HF, *TIME)),
-    a_returned_machine_stays_in_a_running_answer: ("law (7|12)", ("hf_returns", *HF, *LOSSES, *TIME)),
-    a_request_is_cancelled_unannounced: ("law 8", ("hf_forgets_its_requests", "time_passes")),
+    slot_numbers_are_used_again: (f"{Law.NAMED_ONCE}|{Law.STAYS}|{Law.PROVEN}", (*TIME, *LOSSES)),
+    memory_is_recorded_a_cycle_late: (Law.RECORDED, ("hf_requests", *TIME)),
+    a_failed_look_is_an_empty_pool: (f"{Law.SEEN_WHOLE}|{Law.PROVEN}", ("cycle_with_bad_looks", "hf_polls_all", *TIME)),
+    an_old_look_is_as_good_as_a_new_one: (
+        f"{Law.SEEN_WHOLE}|{Law.PROVEN}",
+        ("cycle_with_bad_looks", "hf_requests", "time_passes"),
+    ),
+    any_machine_of_the_pool_is_deleted: (f"{Law.RECORDED}|{Law.PROVEN}", (*HF, *LOSSES, *TIME)),
+    the_brake_never_latches: (Law.SLOWLY, ("orphans_appear", *TIME)),
+    orphans_get_no_grace: (Law.SLOWLY, ("orphans_appear", *TIME)),
+    nothing_has_a_deadline: (Law.ENDS, ("place_has_a_fault", "cycle")),
+    nothing_is_planned_because_it_falls_due: (f"{Law.ENDS}|{Law.PROVEN}", ("place_has_a_fault", "cycle")),
+    a_lost_machine_leaves_its_terminal_answer: (Law.STAYS, (*HF, *LOSSES, *TIME)),
+    a_terminal_request_is_opened_again: (Law.STAYS, (*HF, *LOSSES, *TIME)),
+    the_epoch_is_ignored: (
+        f"{Law.ONE_LOOP}|superseded",
+        ("another_loop_takes_over", "old_loop_wakes", *HF, *LOSSES, *TIME),
+    ),
+    time_is_the_wall_clock: (Law.PROVEN, ("wall_clock_jumps", "hf_requests", *TIME)),
+    only_wanted_machines_count_against_a_cap: (Law.PROVEN, ("hf_returns_all", *HF, *LOSSES, *TIME)),
+    one_look_proves_an_absence: (Law.PROVEN, ("lists_lag", *HF, *TIME)),
+    a_return_is_done_when_it_is_read: (Law.PROVEN, ("hf_returns", *HF, *TIME)),
+    a_returned_machine_stays_in_a_running_answer: (f"{Law.ENDS}|{Law.PROVEN}", ("hf_returns", *HF, *LOSSES, *TIME)),
+    a_request_is_cancelled_unannounced: (Law.STAYS, ("hf_forgets_its_requests", "time_passes")),
     a_memory_made_again_counts_slots_from_the_beginning: (
-        "law (2|12)",
+        f"{Law.NAMED_ONCE}|{Law.PROVEN}",
         ("memory_is_lost", "calls_go_wrong", "cycle", "time_passes"),
     ),
     what_hf_lists_may_be_an_orphan: (
-        "law 12",
+        Law.PROVEN,
         ("directory_is_wiped", "person_releases_the_brake", "hf_polls_all", "loop_works_for_a_while"),
     ),
     a_failed_machine_is_not_replaced_but_the_request_completes: ("complete with", (*HF, *LOSSES, *TIME)),

@@ -18,6 +18,7 @@ from provisioner.backends.mig.events import Hint, Sieve, Worth
 from provisioner.model import LossCause, Notice, PoolLimits, TemplateLimits
 from provisioner.simulator.compute.settings import Switches, Timings
 from provisioner.simulator.world import Fault
+from tests.simulation.laws import Law
 from tests.simulation.story import LIMITS, PREFIX, SPEC, Story
 from tests.support.checks.switches import FLIPPED
 
@@ -121,7 +122,7 @@ class Telling:
     def _listen(self) -> None:
         """HF asks what it has to give back; it takes its time to do so."""
         lost = self.story.hf.status.read_lost()
-        assert lost.keys() <= self.story.judge.disturbed, "law 12: only what is taken away is reported lost"
+        assert lost.keys() <= self.story.judge.disturbed, f"{Law.PROVEN}: only what is taken away is reported lost"
         for name in lost.keys() & self._preempted:
             self.told.leads.setdefault(name, PREEMPTED_AT + EXACT.notice - self._seconds)
 

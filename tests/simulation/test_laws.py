@@ -1,5 +1,5 @@
 """Hypothesis tells stories: HF asks, polls and returns, places fail, the loop dies between any two steps. After every
-step the judge checks that what cannot happen twice, or at all, has not happened (DESIGN law 12).
+step the judge checks that what cannot happen twice, or at all, has not happened.
 
 ``STORIES=1000 pytest tests/simulation`` tells more of them, and others each time.
 """

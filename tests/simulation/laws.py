@@ -1,0 +1,19 @@
+"""The laws by their names in ARCHITECTURE.md, as what fails a story names them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Law(StrEnum):
+    """Those that a story can show to be broken."""
+
+    NAMED_ONCE = "law: a name is used once"
+    RECORDED = "law: recorded before acted"
+    SEEN_WHOLE = "law: a failed look is not an empty look"
+    REASONED = "law: nothing is deleted by count"
+    SLOWLY = "law: orphans go slowly"
+    ENDS = "law: a request always ends"
+    STAYS = "law: a terminal answer stays"
+    ONE_LOOP = "law: one writer per file, one loop"
+    PROVEN = "law: what cannot happen twice is proven"
