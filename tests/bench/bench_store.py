@@ -1,12 +1,14 @@
 """How long the loop's databases take with ten thousand machines: memory after one change, one answer of a hundred.
 
-Goals: 60 ms each (DESIGN §4). Exits 1 when one is missed. ``python tests/bench/bench_store.py``
+Beside each stands what no program in Python can do without: to make the same text and to write and sync it, to read the
+same file and to parse it. Exits 1 when a goal is missed. ``python tests/bench/bench_store.py``
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -23,7 +25,8 @@ from provisioner.state.directory import StateDir
 from tests.bench.bench_plan import timed
 
 REQUESTS, MACHINES = 100, 100
-GOAL_SECONDS = 0.060
+GOALS = {"memory, one request changed": 2.0, "one answer": 2.0}
+"""Most times the bare work."""
 
 
 def record(request: str) -> RequestRecord:
@@ -69,12 +72,13 @@ def answer(request: str) -> Answer:
     return Answer(json.dumps({"requestId": request, "status": "complete", "message": "", "machines": entries}), True)
 
 
-def measure(directory: str) -> dict[str, float]:
-    """Seconds of each."""
+def measure(directory: str) -> dict[str, tuple[float, float]]:
+    """Seconds of each, and of the bare work."""
     state, names = StateDir(directory), [f"request{number:03d}" for number in range(REQUESTS)]
     records = {name: record(name) for name in names}
     state.memory.write(Memory("demo", requests=records))
     state.status.write({name: answer(name) for name in names}, {})
+    document = json.loads(Path(state.memory.path).read_text())
     turns = itertools.count()
 
     def change() -> None:
@@ -82,21 +86,35 @@ def measure(directory: str) -> dict[str, float]:
         state.memory.write(Memory("demo", requests=changed))
 
     return {
-        "memory, one request changed": timed(change),
-        "one answer": timed(lambda: state.status.read_answer(names[42])),
+        "memory, one request changed": (timed(change), timed(lambda: write_bare(Path(directory, "bare"), document))),
+        "one answer": (
+            timed(lambda: state.status.read_answer(names[42])),
+            timed(lambda: json.loads(Path(state.status.path).read_text())),
+        ),
     }
+
+
+def write_bare(path: Path, document: object) -> None:
+    """The text of the document, written and synced."""
+    with path.open("w") as file:
+        file.write(json.dumps(document))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def main() -> int:
     """Print the table; 1 when a goal is missed."""
     with tempfile.TemporaryDirectory() as directory:
         results = measure(directory)
-    table = Table("", "ms, median", "goal", title=f"the store with {REQUESTS * MACHINES:,} machines")
-    for what, seconds in results.items():
-        style = "red" if seconds > GOAL_SECONDS else None
-        table.add_row(what, f"{seconds * 1000:.1f}", f"{GOAL_SECONDS * 1000:.0f}", style=style)
+    table = Table("", "ms at best", "bare work", "beside it", title=f"the store with {REQUESTS * MACHINES:,} machines")
+    missed = False
+    for what, (seconds, bare) in results.items():
+        too_slow = seconds > GOALS[what] * bare
+        missed |= too_slow
+        beside = f"{seconds / bare:.2f} x (goal {GOALS[what]:g} x)"
+        table.add_row(what, f"{seconds * 1000:.1f}", f"{bare * 1000:.1f}", beside, style="red" if too_slow else None)
     Console(width=100).print(table)
-    return int(max(results.values()) > GOAL_SECONDS)
+    return int(missed)
 
 
 if __name__ == "__main__":
