@@ -24,7 +24,7 @@ FIRST_VERSION = Path(__file__).parent / "state-1"
 """A state directory as the first release wrote it: one complete request of two machines, one complete return."""
 
 
-@case(96, "a whole life of 100 hosts → every machine ends, the cloud is empty")
+@case(96, "a whole life of 100 hosts → every machine ends, the cloud is empty", slow=True)
 def whole_life(hf: Grid) -> None:
     machines = hf.complete(60) + hf.complete(40)
     assert hf.cloud("running") == sorted(machines)
@@ -43,6 +43,7 @@ def whole_life(hf: Grid) -> None:
     97,
     "HF restarted with an empty database while machines run → none is removed; after a day without a list that names "
     "them they are shown, until HF learns of them again; removed only if that is configured",
+    slow=True,
 )
 def forgotten(hf: Grid) -> None:
     request = hf.request("T2", 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import requests
 
-from tests.conformance.stage import SECONDS, Cases, Grid, names
+from tests.conformance.stage import SECONDS, Cases, Grid, loop_time, names
 from tests.support.waiting import until
 
 CASES = Cases()
@@ -141,5 +141,7 @@ def cloud_down(hf: Grid) -> None:
     hf.cycles()
     assert hf.status(back)[0]["status"] == "running"
     hf.simulator.impose()
-    until(lambda: hf.cloud() == [], SECONDS, what="the machines are deleted")
-    assert hf.ended(back)["status"] == "complete"
+    with loop_time() as ahead:
+        ahead.seconds = 10  # it is asked for again
+        until(lambda: hf.cloud() == [], SECONDS, what="the machines are deleted")
+        assert hf.ended(back)["status"] == "complete"

@@ -55,6 +55,8 @@ class Case:
     """Of provisioner.yaml, beside those that every case has."""
     pool: Mapping[str, Any] = field(default_factory=dict)
     """Of the one pool, likewise."""
+    slow: bool = False
+    """It takes many seconds."""
 
     @property
     def place(self) -> str:
@@ -72,12 +74,13 @@ class Cases(list[Case]):
         *,
         loop: bool = True,
         pool: Mapping[str, Any] | None = None,
+        slow: bool = False,
         **settings: object,
     ) -> Callable[[Callable[[Grid], None]], Callable[[Grid], None]]:
         """Makes the function a case."""
 
         def add(play: Callable[[Grid], None]) -> Callable[[Grid], None]:
-            self.append(Case(number, condition, play, loop, settings, pool or {}))
+            self.append(Case(number, condition, play, loop, settings, pool or {}, slow))
             return play
 
         return add

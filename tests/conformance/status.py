@@ -188,7 +188,8 @@ def unknown(hf: Grid) -> None:
         assert (entry["requestId"], entry["status"], entry["machines"]) == (id_, "complete_with_error", [])
 
 
-@case(63, "the cloud's API is down → running for what runs, never an end; what had ended stays ended")
+@case(63, "the cloud's API is down → running for what runs, never an end; what had ended stays ended",
+      backoff={"first_seconds": 0.5})  # fmt: skip
 def cloud_down(hf: Grid) -> None:
     before = hf.request("T2", 1)
     ended = hf.ended(before)

@@ -73,7 +73,13 @@ def cloud() -> Iterator[Simulator]:
         yield simulator
 
 
-@pytest.mark.parametrize("case", PLAYED, ids=lambda case: _named(case.number, case.condition))
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=_named(case.number, case.condition), marks=[pytest.mark.slow] * case.slow)
+        for case in PLAYED
+    ],
+)
 def test_case(case: Case, cloud: Simulator, tmp_path: Path) -> None:
     with Grid(tmp_path, cloud, case) as hf:
         case.play(hf)

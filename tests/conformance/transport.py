@@ -267,7 +267,7 @@ def hanging_cloud(hf: Grid) -> None:
     hf.simulator.impose()
 
 
-@case(21, "50 mixed commands at once → none lost, no name twice, all exit 0")
+@case(21, "50 mixed commands at once → none lost, no name twice, all exit 0", slow=True)
 def at_once(hf: Grid) -> None:
     known = hf.request("T2", 1)
     inputs = INPUTS | {"getRequestStatus": {"requests": {"requestId": known}}, "requestMachines": wish("T2", 1)}

@@ -56,7 +56,9 @@ class MigPlace(Place):
         self.backend = self.another()
 
     def another(self) -> MigBackend:
-        self._opened.append(MigBackend(self._settings, prefix=PREFIX, times=ComputeTimes(call=3.0, admission=2.0)))
+        self._opened.append(
+            MigBackend(self._settings, prefix=PREFIX, times=ComputeTimes(call=self.call, admission=2.0))
+        )
         return self._opened[-1]
 
     def close(self) -> None:

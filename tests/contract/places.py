@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -65,6 +66,8 @@ class Place(ABC):
     backend: Backend
     patience: float
     """Seconds within which anything that the cloud does by itself has happened."""
+    call: float = QUICK_WATCH.call
+    """Seconds after which a simulated cloud's answer is no longer waited for."""
 
     def __init__(self) -> None:
         self._times = count(1000.0)
@@ -187,7 +190,7 @@ class GkePlace(Place):
             self.backend.start(lambda: None)
 
     def another(self) -> GkeBackend:
-        self._opened.append(GkeBackend(self._settings, provisioner="demo", times=QUICK_WATCH))
+        self._opened.append(GkeBackend(self._settings, provisioner="demo", times=replace(QUICK_WATCH, call=self.call)))
         return self._opened[-1]
 
     def close(self) -> None:

@@ -54,6 +54,7 @@ def test_the_spec_has_a_fingerprint_that_stays(place: Place) -> None:
     assert place.look().spec == place.another().observe(place.now(), ()).spec
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("fault", ["black_out", "hang"])
 def test_a_failed_look_raises_and_a_later_one_is_complete_again(place: Place, fault: str) -> None:
     place.create(1)
@@ -161,6 +162,7 @@ def test_a_lost_answer_is_ambiguous_and_the_repeat_finds_the_machine(place: Plac
     assert place.present() == {ONE}
 
 
+@pytest.mark.usefixtures("impatient")
 def test_no_answer_is_a_timeout(place: Place) -> None:
     place.hang()
     assert errors(place.create(1)) == [ErrorClass.TIMEOUT]

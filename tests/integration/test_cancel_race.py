@@ -112,9 +112,9 @@ def race(directory: Path, *, polled_before: bool = False) -> Iterator[Race]:
 @pytest.mark.parametrize(
     ("before", "status", "message", "lives"),
     [
-        pytest.param(0, "complete", "", True, id="before both halves"),
+        pytest.param(0, "complete", "", True, id="before both halves", marks=pytest.mark.slow),
         pytest.param(1, "running", "cancelling", True, id="between the two"),
-        pytest.param(2, "complete_with_error", "Cancelled", False, id="after both"),
+        pytest.param(2, "complete_with_error", "Cancelled", False, id="after both", marks=pytest.mark.slow),
     ],
 )
 def test_a_poll_at_the_time_of_the_cancel(tmp_path: Path, before: int, status: str, message: str, lives: bool) -> None:
@@ -129,10 +129,16 @@ def test_a_poll_at_the_time_of_the_cancel(tmp_path: Path, before: int, status: s
 
 @pytest.mark.parametrize(
     ("polled_before", "nth"),
-    [(False, 1), (False, 2), (True, 1)],
-    ids=["first poll, before its mark", "first poll, after its mark", "later poll, after its mark"],
+    [
+        pytest.param(False, 1, id="first poll, before its mark"),
+        pytest.param(False, 2, id="first poll, after its mark"),
+        pytest.param(True, 1, id="later poll, after its mark", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize(("before", "during"), [(0, 1), (0, 2), (1, 1)])
+@pytest.mark.parametrize(
+    ("before", "during"),
+    [pytest.param(0, 1, marks=pytest.mark.slow), (0, 2), pytest.param(1, 1, marks=pytest.mark.slow)],
+)
 def test_hf_is_never_told_of_machines_that_a_cancel_under_way_deletes(
     tmp_path: Path, polled_before: bool, nth: int, before: int, during: int
 ) -> None:

@@ -129,15 +129,29 @@ def intent_is_gone_beside_memory(hf: HostFactory) -> None:
         (no_templates, "No such file"),
         (no_state, "no such directory: create it"),
         (no_log, "the log of calls cannot be written: create it"),
-        (log_is_a_fifo, "demoinst-provider.master1.log: is no regular file, so calls are not logged"),
-        (log_elsewhere, "/no/such/directory: the log of calls cannot be written"),
+        pytest.param(
+            log_is_a_fifo,
+            "demoinst-provider.master1.log: is no regular file, so calls are not logged",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(log_elsewhere, "/no/such/directory: the log of calls cannot be written", marks=pytest.mark.slow),
         (old_heartbeat, "start `provisioner run`"),
         (corrupt_state, "getReturnRequests.sh: ended with 1, expected 0: "),
-        (corrupt_intent, "intent.json: not valid JSON: "),
-        (intent_of_a_newer_version, "intent.json: has schema version 2, this provisioner knows up to 1"),
+        pytest.param(corrupt_intent, "intent.json: not valid JSON: ", marks=pytest.mark.slow),
+        pytest.param(
+            intent_of_a_newer_version,
+            "intent.json: has schema version 2, this provisioner knows up to 1",
+            marks=pytest.mark.slow,
+        ),
         (old_copy_of_intent, "intent.json: generation 1 is older than 2, which was written before"),
-        (intent_of_another_instance, "belongs to HF's provider instance 'elsewhere', not to 'demoinst'"),
-        (intent_is_gone, "intent.json: the file is gone, although it was written 1 times"),
+        pytest.param(
+            intent_of_another_instance,
+            "belongs to HF's provider instance 'elsewhere', not to 'demoinst'",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            intent_is_gone, "intent.json: the file is gone, although it was written 1 times", marks=pytest.mark.slow
+        ),
         (intent_is_gone_beside_memory, "memory.json exists, so it was lost"),
     ],
 )
@@ -203,6 +217,7 @@ def test_a_user_without_a_name_is_told_by_number(users_hf: HostFactory) -> None:
 
 
 @only_root
+@pytest.mark.slow
 def test_what_root_has_made_in_the_user_s_directory_is_to_be_given_to_him(users_hf: HostFactory) -> None:
     hf, work = users_hf, users_hf.work
     (work / "provisioner.yaml").touch(0o600)  # not of the state, though it lies there
@@ -226,7 +241,14 @@ def test_what_root_has_made_in_the_user_s_directory_is_to_be_given_to_him(users_
 
 @only_root
 @pytest.mark.parametrize(
-    "name", ["intent.json.lock", "intent.json.lock.turn", "loop.lock", "status.json", "journal.jsonl"]
+    "name",
+    [
+        "intent.json.lock",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("intent.json.lock.turn", "loop.lock", "status.json", "journal.jsonl")
+        ),
+    ],
 )
 def test_each_file_of_root_s_is_named(users_hf: HostFactory, name: str) -> None:
     path = users_hf.work / name

@@ -414,6 +414,7 @@ def answer(prometheus: str, expression: str) -> list[str]:
 
 
 @PROMETHEUS
+@pytest.mark.slow
 def test_no_panel_is_empty_on_a_real_prometheus(metrics: Metrics, scraped: str) -> None:
     def empty() -> list[str]:
         work(metrics)

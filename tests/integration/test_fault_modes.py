@@ -21,7 +21,7 @@ from provisioner.backends.mig.events import Worth
 from provisioner.model import Phase, Snapshot, Unobserved
 from provisioner.simulator.compute.settings import Duplicate, Switches
 from provisioner.simulator.world import Fault
-from tests.support.checks.switches import TRIED
+from tests.support.checks.switches import EACH
 from tests.support.clouds.virtual_site import SPEC, Crash, VirtualSite, dying, limits_of, messages, succeeded
 
 CREATES, DELETES = "createInstances", "deleteInstances"
@@ -68,6 +68,8 @@ class Case:
     creates: Collection[int] = (1,)
     deletes: Collection[int] = (0,)
     """Calls to the cloud until a while after the terminal answer: as many as one of these."""
+    slow: bool = False
+    """Another of its kind is in `make test`."""
 
 
 def lost(method: str, status: int | None = None) -> Fault:
@@ -120,23 +122,40 @@ CASES = [
         "F1 a stock-out after two",
         (Fault("stockout", after=2, params={"code": f"{STOCK}_WITH_DETAILS"}),),
         *(ERROR, 2, f"{STOCK}_WITH_DETAILS", (2,), (2,)),
+        slow=True,
     ),
     Case("F1 a stock-out that ends", (Fault("stockout", limit=3, params={"code": "INSUFFICIENT_CAPACITY"}),)),
-    Case("F1 a stock-out whose attempts show a VM", (FALSE_START,), ERROR, 0, STOCK, (2,), (2,)),
-    Case("F1 an exhausted reservation, as attempts tell", (exhausted("attempt_error"),), ERROR, 0, FULL, (2,), (2,)),
-    Case("F1 an exhausted reservation, as operations tell", (exhausted("op_error"),), ERROR, 0, FULL, BACKED_OFF),
+    Case("F1 a stock-out whose attempts show a VM", (FALSE_START,), ERROR, 0, STOCK, (2,), (2,), slow=True),
+    Case(
+        "F1 an exhausted reservation, as attempts tell",
+        (exhausted("attempt_error"),),
+        *(ERROR, 0, FULL, (2,), (2,)),
+        slow=True,
+    ),
+    Case(
+        "F1 an exhausted reservation, as operations tell",
+        (exhausted("op_error"),),
+        *(ERROR, 0, FULL, BACKED_OFF),
+        slow=True,
+    ),
     Case("F2 a quota", (Fault("quota"),), ERROR, 0, "Quota 'N2_CPUS' exceeded", (2,), (2,)),
-    Case("F3 no addresses", (Fault("ip_exhausted"),), ERROR, 0, "IP_SPACE_EXHAUSTED", (2,), (2,)),
+    Case("F3 no addresses", (Fault("ip_exhausted"),), ERROR, 0, "IP_SPACE_EXHAUSTED", (2,), (2,), slow=True),
     Case("F3 an attempt that fails once", (Fault("attempt_error", limit=1),)),
     Case("F4 two calls over the rate", (Fault("throttled", f".*{CREATES}", limit=2),), creates=REPEATED),
-    *[Case(f"F4 operations {how}", (fault,), creates=REPEATED) for how, fault in TOO_OFTEN.items()],
+    *[
+        Case(f"F4 operations {how}", (fault,), creates=REPEATED, slow=how != "too often, as the operation tells")
+        for how, fault in TOO_OFTEN.items()
+    ],
     Case("F4 ten calls a minute", (Fault("throttled", params={"per_minute": 10}),)),
     *[
-        Case(f"F5 {status} before it was applied", (refused(status),), creates=REPEATED)
+        Case(f"F5 {status} before it was applied", (refused(status),), creates=REPEATED, slow=status != 503)
         for status in (500, 502, 503, 504)
     ],
     Case("F5 a resource that is not ready", (NOT_READY,), creates=REPEATED),
-    *[Case(f"F5 {status} after it was applied", (lost(CREATES, status),)) for status in (500, 502, 503, 504)],
+    *[
+        Case(f"F5 {status} after it was applied", (lost(CREATES, status),), slow=status != 503)
+        for status in (500, 502, 503, 504)
+    ],
     Case("F5 an answer that is lost", (lost(CREATES),)),
     Case("F5 a service that is away", (Fault("unavailable", end=100),)),
     Case("F6 a connection that is reset", (Fault("reset", f".*{CREATES}", limit=1),), creates=REPEATED),
@@ -154,8 +173,14 @@ CASES = [
         "F7 an operation that fails for want of stock",
         (Fault("op_error", params={"code": STOCK, "message": "none left"}),),
         *(ERROR, 0, f"{STOCK}: none left", BACKED_OFF),
+        slow=True,
     ),
-    Case("F8 an update policy", (Fault("precondition"),), ERROR, 0, "Set replacementMethod to RECREATE", BACKED_OFF),
+    Case(
+        "F8 an update policy",
+        (Fault("precondition"),),
+        *(ERROR, 0, "Set replacementMethod to RECREATE", BACKED_OFF),
+        slow=True,
+    ),
     Case("F8 no permission", (Fault("denied", f".*{CREATES}"),), ERROR, 0, "forbidden", BACKED_OFF),
     Case("F10 a VM stuck PROVISIONING", (Fault("stuck_provisioning", limit=1),), creates=(2,), deletes=(1,)),
     Case(
@@ -163,10 +188,11 @@ CASES = [
         (Fault("stuck_provisioning", limit=1, params={"status": "STAGING"}),),
         creates=(2,),
         deletes=(1,),
+        slow=True,
     ),
     Case("F14 both lists late", (Fault("list_lag", params={"seconds": 29}),)),
-    Case("F14 the members late", (Fault("list_lag", ".*listManagedInstances", params={"seconds": 29}),)),
-    Case("F14 the instances late", (Fault("list_lag", ".*instances.list", params={"seconds": 29}),)),
+    Case("F14 the members late", (Fault("list_lag", ".*listManagedInstances", params={"seconds": 29}),), slow=True),
+    Case("F14 the instances late", (Fault("list_lag", ".*instances.list", params={"seconds": 29}),), slow=True),
     Case("F14 pages that are empty and lead on", (Fault("empty_page", limit=2),)),
     Case("F15 a list that lacks a part for a while", (Fault("partial_list", end=300),)),
     Case("F16 a MIG that is not there for a minute", (Fault("mig_gone", end=60),)),
@@ -187,14 +213,16 @@ CASES = [
         deletes=(1,),
     ),
     Case("F21 a clock an hour ahead", (Fault("clock_skew"),)),
-    Case("F21 a clock an hour behind", (Fault("clock_skew", params={"seconds": -3600}),)),
+    Case("F21 a clock an hour behind", (Fault("clock_skew", params={"seconds": -3600}),), slow=True),
     Case("F23 words that nobody knows, for a minute", (Fault("unknown_words", end=60),)),
     Case("F23 words that nobody knows", (Fault("unknown_words"),), ERROR, 0, "SOME_NEW_STATUS", (2,), (2,)),
     Case("F24 a MIG whose members come in pages", (Fault("paginated"),)),
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=case.name, marks=[pytest.mark.slow] * case.slow) for case in CASES]
+)
 def test_a_request_of_three(site: VirtualSite, case: Case) -> None:
     site.faults(*case.faults)
     answer = site.asked(3)
@@ -282,7 +310,7 @@ def test_f10_a_vm_that_does_not_stop_is_told_as_stuck_and_deleted_further(site: 
     assert site.mutations() == {CREATES: 1, DELETES: 1}, "what the group deletes already is not asked for again"
 
 
-@pytest.mark.parametrize("model", ["STANDARD", "SPOT"])
+@pytest.mark.parametrize("model", [pytest.param("STANDARD", marks=pytest.mark.slow), "SPOT"])
 def test_f10_a_vm_that_others_delete_and_that_does_not_stop_is_told(tmp_path: Path, model: str) -> None:
     with VirtualSite(tmp_path, replace(SPEC, provisioning_model=model)) as site:
         site.faults(Fault("deleted", limit=1, params={"seconds": 300}), Fault("stuck_stopping"))
@@ -295,7 +323,10 @@ def test_f10_a_vm_that_others_delete_and_that_does_not_stop_is_told(tmp_path: Pa
 # --- F11 to F13, F16, F19: machines that end --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("repairs", [(), (Fault("repairs"),)], ids=["DO_NOTHING", "REPAIR"])
+@pytest.mark.parametrize(
+    "repairs",
+    [pytest.param((), id="DO_NOTHING", marks=pytest.mark.slow), pytest.param((Fault("repairs"),), id="REPAIR")],
+)
 def test_f11_f12_a_storm_of_preemptions(site: VirtualSite, repairs: tuple[Fault, ...]) -> None:
     site.faults(Fault("preemption", rate=0.2, params={"seconds": 300}), *repairs)
     answer = site.asked(50)
@@ -328,7 +359,12 @@ def test_f12_a_repair_without_stock_is_ended_by_a_delete(site: VirtualSite) -> N
 
 @pytest.mark.parametrize(
     ("mode", "runs_on", "deletes"),
-    [("deleted", False, 1), ("stopped", False, 1), ("recreated", False, 1), ("abandoned", True, 0)],
+    [
+        ("deleted", False, 1),
+        pytest.param("stopped", False, 1, marks=pytest.mark.slow),
+        pytest.param("recreated", False, 1, marks=pytest.mark.slow),
+        ("abandoned", True, 0),
+    ],
 )
 def test_f13_f19_what_others_do_to_a_machine_is_a_loss(
     site: VirtualSite, switches: Switches, mode: str, runs_on: bool, deletes: int
@@ -392,7 +428,14 @@ def test_f19_what_a_late_list_says_of_the_machine_before_is_not_said_of_the_next
     assert site.mutations() == {CREATES: 1, DELETES: 1}
 
 
-@pytest.mark.parametrize("mode", ["deleted", "stopped", "recreated", "preemption", "abandoned"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("deleted", "stopped", "recreated")),
+        "preemption",
+        "abandoned",
+    ],
+)
 def test_f13_f19_a_machine_that_ends_before_the_request_does_is_replaced(site: VirtualSite, mode: str) -> None:
     site.faults(Fault(mode, ".*-000000", params={"seconds": 5}), Fault("no_ip", ".*-000001", params={"seconds": 100}))
     answer = site.asked(3)
@@ -405,6 +448,7 @@ def test_f13_f19_a_machine_that_ends_before_the_request_does_is_replaced(site: V
     assert site.lost() == {}
 
 
+@pytest.mark.slow
 def test_f13_vms_of_others_whose_names_have_our_shape_are_left_alone(site: VirtualSite) -> None:
     strange = "hf-abcdefghij-000001"
     site.cloud.groups.vms.insert(SPEC, ZONE, strange)
@@ -428,6 +472,7 @@ def test_f16_members_that_others_resize_away_are_lost_and_nothing_is_made_in_the
     assert site.mutations() == {CREATES: 1}
 
 
+@pytest.mark.slow
 def test_f16_members_that_others_resize_in_are_not_ours(site: VirtualSite) -> None:
     answer = site.asked(3)
     site.faults(Fault("resized", limit=1, params={"size": 5}))
@@ -464,11 +509,19 @@ def test_f18_an_address_that_another_machine_had_is_no_trace_of_it(site: Virtual
     "fault",
     [
         pytest.param(Fault("moved_page", ".*instances.list", limit=1), id="an instance missed between two pages"),
-        pytest.param(Fault("moved_page", ".*listManagedInstances", limit=1), id="a member missed between two pages"),
-        pytest.param(Fault("moved_page", ".*listManagedInstances", limit=3), id="a member missed in looks 20 s apart"),
+        pytest.param(
+            Fault("moved_page", ".*listManagedInstances", limit=1),
+            id="a member missed between two pages",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            Fault("moved_page", ".*listManagedInstances", limit=3),
+            id="a member missed in looks 20 s apart",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(Fault("moved_page", params={"items": -1}), id="the same one on two pages"),
         pytest.param(Fault("token_expired", end=300), id="tokens that expire"),
-        pytest.param(Fault("empty_page", rate=0.3), id="empty pages"),
+        pytest.param(Fault("empty_page", rate=0.3), id="empty pages", marks=pytest.mark.slow),
     ],
 )
 def test_f14_pages_that_do_not_fit_together_lose_nobody(
@@ -491,11 +544,13 @@ def test_f14_pages_that_do_not_fit_together_lose_nobody(
     "fault",
     [
         pytest.param(Fault("partial_list"), id="F15 a list lacks a part"),
-        pytest.param(Fault("partial_list", params={"kept": 0}), id="F15 a list lacks everything"),
-        pytest.param(Fault("mig_gone"), id="F16 the MIG is not there"),
+        pytest.param(
+            Fault("partial_list", params={"kept": 0}), id="F15 a list lacks everything", marks=pytest.mark.slow
+        ),
+        pytest.param(Fault("mig_gone"), id="F16 the MIG is not there", marks=pytest.mark.slow),
         pytest.param(Fault("unavailable"), id="F5 the service is away"),
         pytest.param(Fault("reset"), id="F6 no connection"),
-        pytest.param(Fault("denied", ".*istManagedInstances"), id="F8 no permission to look"),
+        pytest.param(Fault("denied", ".*istManagedInstances"), id="F8 no permission to look", marks=pytest.mark.slow),
     ],
 )
 def test_what_is_not_seen_completely_is_not_acted_upon(site: VirtualSite, fault: Fault) -> None:
@@ -590,13 +645,15 @@ def test_f14_a_lost_memory_is_not_made_again_from_a_list_that_lacks_what_runs(si
     ("fault", "heard", "notices", "creates"),
     [
         pytest.param(None, 13, 1, 1, id="all of them"),
-        pytest.param(Fault("event_lost"), 0, 0, 1, id="none"),
-        pytest.param(Fault("event_twice"), 26, 1, 1, id="each twice"),
-        pytest.param(Fault("event_late", rate=0.5, params={"seconds": 4}), 13, 1, 1, id="in any order"),
-        pytest.param(Fault("event_late"), 0, 0, 1, id="an hour late"),
-        pytest.param(Fault("event_malformed"), 13, 0, 1, id="cut off"),
-        pytest.param(Fault("event_number"), 13, 1, 1, id="with the number of the project"),
-        pytest.param(Fault("event_unfinished"), 7, 1, 1, id="the first without the last"),
+        pytest.param(Fault("event_lost"), 0, 0, 1, id="none", marks=pytest.mark.slow),
+        pytest.param(Fault("event_twice"), 26, 1, 1, id="each twice", marks=pytest.mark.slow),
+        pytest.param(
+            Fault("event_late", rate=0.5, params={"seconds": 4}), 13, 1, 1, id="in any order", marks=pytest.mark.slow
+        ),
+        pytest.param(Fault("event_late"), 0, 0, 1, id="an hour late", marks=pytest.mark.slow),
+        pytest.param(Fault("event_malformed"), 13, 0, 1, id="cut off", marks=pytest.mark.slow),
+        pytest.param(Fault("event_number"), 13, 1, 1, id="with the number of the project", marks=pytest.mark.slow),
+        pytest.param(Fault("event_unfinished"), 7, 1, 1, id="the first without the last", marks=pytest.mark.slow),
         pytest.param(refused(503), 16, 1, 3, id="of a call that was refused, without an operation"),
     ],
 )
@@ -667,7 +724,7 @@ def test_every_fault_of_the_list_is_here() -> None:
 # --- behaviours that nobody documents ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("switches", ["", *TRIED], ids=["unflipped", *TRIED], indirect=True)
+@pytest.mark.parametrize("switches", EACH, indirect=True)
 def test_whatever_is_true_of_what_nobody_documents(tmp_path: Path, switches: Switches) -> None:
     """A crash with late lists, a stock-out, a delete of what is being made, and every way to lose a machine."""
     with VirtualSite(tmp_path, replace(SPEC, termination_action="DELETE")) as site:

@@ -289,7 +289,9 @@ def test_a_watched_pool_has_its_list_streamed(bench: Bench) -> None:
     assert (bench.calls("pods.watchlist"), bench.calls("pods.watch"), bench.calls("pods.list")) == (1, 0, 0)
 
 
-@pytest.mark.parametrize("gate", [True, False], ids=["by 422", "in the stream"])
+@pytest.mark.parametrize(
+    "gate", [pytest.param(True, id="by 422"), pytest.param(False, id="in the stream", marks=pytest.mark.slow)]
+)
 def test_where_no_lists_are_streamed_the_pods_are_listed_in_pages_and_watched(bench: Bench, gate: bool) -> None:
     bench.fault(Fault("no_watchlist", params={"gate": gate}))
     populate(bench, 1100)

@@ -178,7 +178,10 @@ def test_ctrl_c_ends_a_command_that_has_others_under_way(site: Site, command: st
         assert StateDir(site.directory / "work").loop_lock.holder()["ended"], "a successor need not wait"
 
 
-@pytest.mark.parametrize("command", ["demo", "simulator", "check --live"])
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param("demo", marks=pytest.mark.slow), "simulator", pytest.param("check --live", marks=pytest.mark.slow)],
+)
 def test_ctrl_c_again_and_again_leaves_no_more(site: Site, command: str) -> None:
     process = site.begin(*COMMANDS[command])
     until(lambda: READY[command](site), WAIT, what=f"{command} is under way")

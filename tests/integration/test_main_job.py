@@ -158,6 +158,7 @@ def test_a_playground_takes_its_directory_with_it(tmp_path: Path, monkeypatch: p
     assert directories(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_demonstration_that_fails_keeps_its_directory_and_says_where_and_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

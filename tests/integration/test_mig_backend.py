@@ -160,7 +160,7 @@ def test_the_calls_of_a_look(bench: Bench) -> None:
     until(lambda: sorted(bench.calls_of(bench.look)) == shared, 30, what="a look at a quiet group")
 
 
-@pytest.mark.parametrize("list_results", ["PAGELESS", "PAGINATED"])
+@pytest.mark.parametrize("list_results", [pytest.param("PAGELESS", marks=pytest.mark.slow), "PAGINATED"])
 def test_more_machines_than_fit_in_a_call_or_a_page(list_results: str) -> None:
     spec = MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a", size_limit=3000, list_results=list_results)
     with Bench(spec) as bench:

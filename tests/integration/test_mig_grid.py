@@ -33,11 +33,10 @@ def test_a_stock_out_in_one_zone_is_made_up_for_in_the_other(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        (Fault("stockout"), "ZONE_RESOURCE_POOL_EXHAUSTED: The zone"),
-        (Fault("quota"), "QUOTA_EXCEEDED: Instance 'hf-"),
-        (Fault("ip_exhausted"), "IP_SPACE_EXHAUSTED"),
+        pytest.param(Fault("stockout"), "ZONE_RESOURCE_POOL_EXHAUSTED: The zone", id="total stock-out"),
+        pytest.param(Fault("quota"), "QUOTA_EXCEEDED: Instance 'hf-", id="quota", marks=pytest.mark.slow),
+        pytest.param(Fault("ip_exhausted"), "IP_SPACE_EXHAUSTED", id="no addresses", marks=pytest.mark.slow),
     ],
-    ids=["total stock-out", "quota", "no addresses"],
 )
 def test_what_no_zone_has_ends_in_time_with_googles_words(tmp_path: Path, fault: Fault, words: str) -> None:
     with Grid(tmp_path, [FIRST, SECOND], request_deadline=400.0, boot_deadline=120.0, spill_after=30.0) as grid:
@@ -128,7 +127,10 @@ def test_lists_that_are_half_a_minute_late(tmp_path: Path) -> None:
         assert len(grid.made) == 6
 
 
-@pytest.mark.parametrize("items", [1, -1], ids=["one comes off a page", "one comes twice"])
+@pytest.mark.parametrize(
+    "items",
+    [pytest.param(1, id="one comes off a page"), pytest.param(-1, id="one comes twice", marks=pytest.mark.slow)],
+)
 def test_pages_that_move_lose_no_machine(tmp_path: Path, items: int) -> None:
     with Grid(tmp_path, [FIRST], step=10.0) as grid:
         request = grid.request(600)
@@ -155,6 +157,7 @@ def test_a_group_that_is_deleted_under_us(tmp_path: Path) -> None:
 # --- Spot -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ["REPAIR", "DO_NOTHING"])
 def test_a_storm_that_preempts_a_fifth_of_two_thousand_machines(tmp_path: Path, action: str) -> None:
     specs = [

@@ -211,7 +211,7 @@ def spot(**more: Any) -> MigSpec:
     return MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a", provisioning_model="SPOT", **more)
 
 
-@pytest.mark.parametrize("left", ["STOP", "DELETE"])
+@pytest.mark.parametrize("left", ["STOP", pytest.param("DELETE", marks=pytest.mark.slow)])
 def test_a_preempted_machine_gives_notice_and_leaves_remains_that_are_deleted(left: str) -> None:
     with Bench(spot(termination_action=left)) as bench:
         bench.create(1, 2)
@@ -235,7 +235,7 @@ def _if_gone(machine: Machine | None) -> Machine | None:
     return machine if machine and machine.phase is Phase.GONE else None
 
 
-@pytest.mark.parametrize("keeps_id", [True, False])
+@pytest.mark.parametrize("keeps_id", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_machine_made_again_by_the_group_is_another(keeps_id: bool) -> None:
     spec = spot(default_action_on_failure="REPAIR")
     with Bench(spec, switches=Switches(recreate_keeps_id=keeps_id)) as bench:

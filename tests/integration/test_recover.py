@@ -142,6 +142,7 @@ def recover_together(hf: Grid, *flags: str) -> list[dict[str, Any]]:
     return [json.loads(out) for out, _, _ in ended]
 
 
+@pytest.mark.slow
 def test_two_at_once_beside_a_running_loop_lose_and_double_nothing(hf: Grid) -> None:
     machines = hf.complete(3)
     for _ in range(3):

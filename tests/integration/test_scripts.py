@@ -285,6 +285,7 @@ def test_a_request_its_machines_a_loss_and_the_return_as_hf_sees_them(hf: HostFa
     assert [entry["status"] for entry in hf.status(request, back)] == ["complete", "running"]
 
 
+@pytest.mark.slow
 def test_ten_thousand_machines_are_printed_whole_and_compared(hf: HostFactory) -> None:
     request = hf.request("T2", 10_000)
     names = [f"hf-{request}-{number:06d}" for number in range(10_000)]

@@ -31,6 +31,8 @@ COMMANDS = {
     "requestReturnMachines": {"machines": [{"name": "a"}, {"name": "b"}]},
 }
 
+EACH = ["requestMachines", pytest.param("requestReturnMachines", marks=pytest.mark.slow)]
+
 
 class Step(NamedTuple):
     """The nth such system call of the script's Python."""
@@ -114,8 +116,15 @@ def another_writing(hf: HostFactory) -> Iterator[None]:
             ended.set()
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.parametrize("where", ["making the state", "in a state that is there", "waiting for another writer"])
+@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize(
+    "where",
+    [
+        "making the state",
+        pytest.param("in a state that is there", marks=pytest.mark.slow),
+        "waiting for another writer",
+    ],
+)
 def test_killed_at_any_step_a_script_leaves_the_old_or_the_new_state(tmp_path: Path, name: str, where: str) -> None:
     def fresh(number: int) -> HostFactory:
         hf = HostFactory(tmp_path / str(number))
@@ -148,8 +157,8 @@ def test_killed_at_any_step_a_script_leaves_the_old_or_the_new_state(tmp_path: P
     assert ends[-1] == 1, "the id is printed last"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.parametrize("error", ["ENOSPC", "EIO"])
+@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("error", ["ENOSPC", pytest.param("EIO", marks=pytest.mark.slow)])
 def test_refused_by_the_disk_a_script_ends_with_1_and_records_nothing(tmp_path: Path, name: str, error: str) -> None:
     hf = HostFactory(tmp_path / "0")
     hf.state.intent.create(hf.instance)
@@ -193,7 +202,9 @@ def with_answers(directory: Path) -> tuple[HostFactory, dict[str, object]]:
     return hf, documents
 
 
-@pytest.mark.parametrize("name", NOTES)
+@pytest.mark.parametrize(
+    "name", [pytest.param("getAvailableTemplates", marks=pytest.mark.slow), "getRequestStatus", "getReturnRequests"]
+)
 def test_killed_at_any_step_a_read_is_answered_whole_the_next_time(tmp_path: Path, name: str) -> None:
     hf, documents = with_answers(tmp_path / "0")
     found = steps(hf, hf.command(name, documents[name]), tmp_path / "trace")

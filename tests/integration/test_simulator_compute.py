@@ -609,6 +609,7 @@ def test_calls_take_their_time() -> None:
 # --- size -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ten_thousand_instances_are_listed_in_pages() -> None:
     migs = [replace(ZONAL, name=f"g{number}") for number in range(10)]
     with ComputeCloud(migs, timings=replace(QUICK, operation=(0.0, 0.0), schedule=(0.0, 0.0))) as cloud:

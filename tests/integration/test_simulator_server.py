@@ -168,6 +168,7 @@ def test_a_port_that_is_taken_is_an_error_at_once(simulator: Simulator) -> None:
 # --- size -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_thousand_creates_at_once_and_a_list_of_ten_thousand_are_whole(simulator: Simulator) -> None:
     impose(simulator, schedule=3600)
     body = json.dumps(manifest() | {"metadata": {"generateName": "p-"}}).encode()

@@ -67,6 +67,7 @@ def test_a_refused_configuration(hf: Grid) -> None:
     until_shown(hf, "configuration_refused", over=True)
 
 
+@pytest.mark.slow
 def test_a_paused_pool(hf: Grid) -> None:
     hf.complete(1)
     pools = {name: pool | {"paused": True} for name, pool in hf.settings["pools"].items()}
@@ -97,6 +98,7 @@ def test_a_pool_that_refuses_every_create_and_delete_although_it_can_be_seen(hf:
 # --- a memory that is to be made again --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_pool_that_holds_up_a_rebuild_is_named_by_health_log_and_status(
     hf: Grid, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -129,8 +129,10 @@ class NoLock:
 
 @pytest.mark.parametrize(
     ("module", "name", "broken"),
-    [(database, "replace", truncate_in_place), (directory, "DataLock", NoLock)],
-    ids=["truncating in place", "no lock"],
+    [
+        pytest.param(database, "replace", truncate_in_place, id="truncating in place", marks=pytest.mark.slow),
+        pytest.param(directory, "DataLock", NoLock, id="no lock"),
+    ],
 )
 def test_a_broken_store_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module, name: str, broken) -> None:
     monkeypatch.setattr(module, name, broken)

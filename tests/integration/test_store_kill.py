@@ -131,8 +131,11 @@ def check(directory: Path, requests: set[str] | None, epoch: int | None, printed
 
 @pytest.mark.parametrize(
     ("write", "filled"),
-    [("intent", False), ("intent", True), ("memory", True)],
-    ids=["the first request", "another request", "memory"],
+    [
+        pytest.param("intent", False, id="the first request", marks=pytest.mark.slow),
+        pytest.param("intent", True, id="another request"),
+        pytest.param("memory", True, id="memory", marks=pytest.mark.slow),
+    ],
 )
 def test_a_writer_killed_at_any_call_leaves_the_old_or_the_new_state(tmp_path: Path, write: str, filled: bool) -> None:
     assert kill_everywhere(tmp_path, write, filled=filled) >= 8

@@ -40,7 +40,7 @@ def test_it_is_in_force_in_this_process(switches: Switches) -> None:
         assert simulator.call(lambda cloud: cloud.groups.switches) == switches
 
 
-@pytest.mark.parametrize("switches", ["", MASKED], indirect=True)
+@pytest.mark.parametrize("switches", [pytest.param("", marks=pytest.mark.slow), MASKED], indirect=True)
 def test_it_is_in_force_in_a_process_that_a_test_starts(switches: Switches) -> None:
     with lying_elsewhere({}) as compute:
         group = requests.get(f"{compute}{GROUPS}/g", headers={"X-Goog-FieldMask": "name"}, timeout=5).json()

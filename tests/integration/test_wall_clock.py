@@ -12,7 +12,9 @@ from tests.conformance.stage import Case, Grid, names, stage
 DAY = 86_400.0
 
 
-@pytest.mark.parametrize("skew", [-DAY, DAY], ids=["a day back", "a day forward"])
+@pytest.mark.parametrize(
+    "skew", [pytest.param(-DAY, id="a day back"), pytest.param(DAY, id="a day forward", marks=pytest.mark.slow)]
+)
 def test_a_wall_clock_set_anew_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skew: float) -> None:
     with stage() as cloud, Grid(tmp_path, cloud, Case(1, "", lambda _: None)) as hf:
         machines = hf.complete(3)

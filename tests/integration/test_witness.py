@@ -87,7 +87,8 @@ def test_what_outlives_the_last_test(to_the_end):
 """
 
 
-@pytest.mark.parametrize("workers", [pytest.param("0", marks=pytest.mark.slow), "2"])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["0", "2"])
 def test_an_answer_that_is_wrong_fails_the_run(tmp_path: Path, workers: str) -> None:
     """The tests themselves would pass."""
     (tmp_path / "test_lies.py").write_text(LYING_TESTS)
@@ -99,15 +100,19 @@ def test_an_answer_that_is_wrong_fails_the_run(tmp_path: Path, workers: str) -> 
     assert done.stdout.count(f"E       AssertionError: {LIED}.id: expected string, got 42") == 3
 
 
+ASKING = "with lying_elsewhere({}) as compute: ask(compute)"
+
+
 @pytest.mark.parametrize(
     ("program", "code", "words"),
     [
-        ("with lying_elsewhere({}) as compute: ask(compute)", 0, "checked: 1\n"),
-        ("with lying_elsewhere({'id': 42}) as compute: ask(compute)", 1, f"{LIED}.id: expected string, got 42\n"),
-        ("pass", 1, "checked: 0\n"),
-        ("with lying_elsewhere({}) as compute: ask(compute); sys.exit(7)", 7, "checked: 1\n"),
+        pytest.param(ASKING.format({}), 0, "checked: 1\n", id="all is well", marks=pytest.mark.slow),
+        pytest.param(ASKING.format({"id": 42}), 1, f"{LIED}.id: expected string, got 42\n", id="a wrong answer"),
+        pytest.param("pass", 1, "checked: 0\n", id="no answer"),
+        pytest.param(
+            f"{ASKING.format({})}; sys.exit(7)", 7, "checked: 1\n", id="the command fails", marks=pytest.mark.slow
+        ),
     ],
-    ids=["all is well", "a wrong answer", "no answer", "the command fails"],
 )
 def test_a_command_is_run_with_its_answers_checked(
     capfd: pytest.CaptureFixture[str], program: str, code: int, words: str

@@ -241,6 +241,7 @@ def test_machines_that_die_while_others_of_their_request_boot_close_the_window_t
     assert hole.pressure().early_loss is not None
 
 
+@pytest.mark.slow
 def test_a_loop_that_starts_anew_keeps_the_window_closed(grid: Grids) -> None:
     hole = grid(dies())
     for _ in range(12):
@@ -284,6 +285,7 @@ def test_another_pod_spec_is_tried_at_once(grid: Grids) -> None:
 # --- a pool that is well ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_healthy_pool_that_loses_a_few_early_is_as_fast_as_one_that_loses_none(grid: Grids, tmp_path: Path) -> None:
     """Five in a hundred die, at any time within the minutes that a machine has to outlive."""
     few = [dies(seconds, rate=0.01) for seconds in (10.0, 30.0, 90.0, 180.0, 290.0)]
@@ -381,8 +383,8 @@ def kept_at(site: VirtualSite, wanted: int, seconds: float) -> None:
     ("mode", "closes"),
     [
         pytest.param("stopped", True, id="they stop, nobody knows why"),
-        pytest.param("recreated", True, id="the group makes them anew"),
-        pytest.param("preemption", False, id="they are preempted"),
+        pytest.param("recreated", True, id="the group makes them anew", marks=pytest.mark.slow),
+        pytest.param("preemption", False, id="they are preempted", marks=pytest.mark.slow),
     ],
 )
 def test_instances_that_end_after_half_a_minute(tmp_path: Path, mode: str, closes: bool) -> None:

@@ -295,6 +295,15 @@ def test_a_story_shows_that(broken: Callable[[], Break]) -> None:
         run_state_machine_as_test(told_with(happenings), settings=BOUNDED)
 
 
-@pytest.mark.parametrize("happenings", sorted({happenings for _, happenings in BREAKS.values()}), ids="-".join)
+QUICK = [("place_has_a_fault", "cycle"), ("hf_returns", *HF, *TIME), (*TIME, *LOSSES)]
+"""Those that `make test` tells."""
+
+HAPPENINGS = [
+    pytest.param(happenings, id="-".join(happenings), marks=[] if happenings in QUICK else pytest.mark.slow)
+    for happenings in sorted({happenings for _, happenings in BREAKS.values()})
+]
+
+
+@pytest.mark.parametrize("happenings", HAPPENINGS)
 def test_the_same_happenings_break_nothing_by_themselves(happenings: tuple[str, ...]) -> None:
     run_state_machine_as_test(told_with(happenings), settings=settings(BOUNDED, max_examples=5))

@@ -78,7 +78,9 @@ def orders(count: int) -> Iterator[tuple[Blow, ...]]:
     return (blows for blows in itertools.permutations(BLOWS, count) if len({kind for kind, _ in blows}) == count)
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize(
+    "loop", [pytest.param(loop, marks=[] if loop == "running" else pytest.mark.slow) for loop in LOOPS]
+)
 @pytest.mark.parametrize("blow", BLOWS, ids=" ".join)
 def test_what_was_told_stands_when_one_file_is_damaged(blow: Blow, loop: str) -> None:
     survives((blow,), loop)

@@ -195,14 +195,16 @@ def _tell(mode: str, _in_force: Switches) -> Told:
 
 
 MODES = [mode for mode in FAULTS if mode != OFF]
+QUICK = ("complete", "garbled")
+"""Those that `make test` tells."""
+
+EACH = [pytest.param("", mode, id=mode, marks=[] if mode in QUICK else pytest.mark.slow) for mode in MODES]
 FLIPS = [pytest.param(*turn, id=": ".join(turn), marks=pytest.mark.slow) for turn in zip(FLIPPED, cycle(MODES))]
 """Each behaviour that nobody documents flipped alone, with one way that events come, in turn."""
 
 
 @pytest.mark.usefixtures("switches")
-@pytest.mark.parametrize(
-    ("switches", "mode"), [*(pytest.param("", mode, id=mode) for mode in MODES), *FLIPS], indirect=["switches"]
-)
+@pytest.mark.parametrize(("switches", "mode"), [*EACH, *FLIPS], indirect=["switches"])
 def test_events_change_nothing_but_how_early_a_preemption_is_told(mode: str) -> None:
     told, without = tell(mode), tell(OFF)
     assert told.machines == without.machines
@@ -218,6 +220,7 @@ def test_the_story_is_one_that_matters() -> None:
     assert Counter(verdicts) == {"succeeded": 10, "lost": 7, "failed": 2}
 
 
+@pytest.mark.slow
 def test_events_give_hf_most_of_the_notice_where_looks_are_too_late() -> None:
     leads = {mode: sorted(tell(mode).leads.values()) for mode in FAULTS}
     assert leads[OFF][-1] <= 1.0
@@ -227,6 +230,7 @@ def test_events_give_hf_most_of_the_notice_where_looks_are_too_late() -> None:
     assert leads["lossy"][-1] > 10.0 >= leads["lossy"][0], "some came, some did not"
 
 
+@pytest.mark.slow
 def test_what_was_wrong_with_events_is_counted() -> None:
     assert tell("complete").worth[Worth.NOTICE] == 4
     assert tell("complete").worth[Worth.REPEATED] == 0

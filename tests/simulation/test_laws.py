@@ -30,6 +30,8 @@ from tests.support.checks.switches import FLIPS
 
 STORIES = int(os.environ.get("STORIES", "100"))
 STEPS = int(os.environ.get("STORY_STEPS", "40"))
+QUICK = max(1, STORIES // 3)
+"""The stories of `make test`; `make test-slow` tells as many as there are."""
 
 pytestmark = pytest.mark.timeout(900)  # a story that fails is told shorter and shorter, for up to five minutes
 
@@ -284,7 +286,17 @@ Laws.TestCase.settings = settings(
     # Not "explain": it traces every line, and a story has many.
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
 )
-TestLaws = Laws.TestCase
+
+
+class TestLaws(Laws.TestCase):
+    """The first stories."""
+
+    settings = settings(Laws.TestCase.settings, max_examples=QUICK)
+
+
+@pytest.mark.slow
+class TestLawsAtLength(Laws.TestCase):
+    """All of them."""
 
 
 @pytest.mark.parametrize("switches", FLIPS, indirect=True)

@@ -73,18 +73,33 @@ def site() -> Iterator[Site]:
     story.close()
 
 
-@pytest.mark.parametrize("lists", [True, False], ids=["HF lists its hosts", "HF lists nothing"])
+@pytest.mark.parametrize(
+    "lists",
+    [pytest.param(True, id="HF lists its hosts"), pytest.param(False, id="HF lists nothing", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize(
     ("survivors", "put_back", "reason"),
     [
         pytest.param((), ("intent",), LOST, id="nothing else is left"),
-        pytest.param(("status.json",), ("intent",), LOST, id="what HF was told is left"),
-        pytest.param(("seen",), ("intent",), LOST, id="what HF polled is left"),
-        pytest.param(("memory.json",), ("intent",), INTENT, id="memory is left"),
+        pytest.param(("status.json",), ("intent",), LOST, id="what HF was told is left", marks=pytest.mark.slow),
+        pytest.param(("seen",), ("intent",), LOST, id="what HF polled is left", marks=pytest.mark.slow),
+        pytest.param(("memory.json",), ("intent",), INTENT, id="memory is left", marks=pytest.mark.slow),
         pytest.param(("memory.json", "memory.json.lock"), ("intent",), INTENT, id="memory and its lock file are left"),
         pytest.param((), ("intent", "memory"), OLDER, id="memory is as old"),
-        pytest.param(("memory.json.lock",), ("intent", "memory"), OLDER, id="memory is as old, its lock file is not"),
-        pytest.param(("status.json", "seen"), ("intent", "memory"), OLDER, id="memory is as old, all else is not"),
+        pytest.param(
+            ("memory.json.lock",),
+            ("intent", "memory"),
+            OLDER,
+            id="memory is as old, its lock file is not",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ("status.json", "seen"),
+            ("intent", "memory"),
+            OLDER,
+            id="memory is as old, all else is not",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_an_old_intent_is_recognised_and_costs_hf_no_machine(

@@ -70,7 +70,9 @@ def remains(story: Story) -> dict[str, set[str]]:
     }
 
 
-@pytest.mark.parametrize("end", [pytest.param(crash, id="killed"), pytest.param(disk_is_full, id="disk full")])
+@pytest.mark.parametrize(
+    "end", [pytest.param(crash, id="killed", marks=pytest.mark.slow), pytest.param(disk_is_full, id="disk full")]
+)
 def test_trimming_is_taken_up_again_wherever_it_ended(end: Callable[[str], None]) -> None:
     """The return leaves intent in one cycle, memory and status in the next; then, as it names no machine any more, its
     requests do the same."""

@@ -78,6 +78,24 @@ BYTES = {
     "more values than it may hold": b"[" + b"1," * (MOST_VALUES + 1) + b"]",
 }
 
+QUICK = (
+    "nested a little deeper than it may be",
+    "aliases that stand for a billion values",
+    "an alias that holds itself",
+    "a NUL",
+    "a number without digits",
+    "a date",
+    "a tab",
+    "no UTF-8",
+    "two documents",
+    "more than it may hold",
+)
+"""Enough of them in `make test` for whatever reads such texts by the same way."""
+
+OFTEN = [
+    pytest.param(content, id=name, marks=[] if name in QUICK else pytest.mark.slow) for name, content in BYTES.items()
+]
+
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
@@ -109,7 +127,7 @@ def test_each_text_that_is_no_configuration_is_refused_with_its_file(site: Site,
     assert len(words) < 1000
 
 
-@pytest.mark.parametrize("content", BYTES.values(), ids=BYTES.keys())
+@pytest.mark.parametrize("content", OFTEN)
 def test_each_text_that_is_no_pod_is_refused_with_its_file(site: Site, content: bytes) -> None:
     (site.directory / "spec.yaml").write_bytes(content)
     assert "pools.gke-main.pod_spec: 'spec.yaml'" in complaint(site)
@@ -172,7 +190,7 @@ def test_templates_that_go_while_they_are_checked_are_named(
     assert "tprov_templates.json" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", BYTES.values(), ids=BYTES.keys())
+@pytest.mark.parametrize("content", OFTEN)
 def test_check_says_what_is_wrong_and_ends_with_2(
     site: Site, content: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -181,7 +199,7 @@ def test_check_says_what_is_wrong_and_ends_with_2(
     assert str(site.path) in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", BYTES.values(), ids=BYTES.keys())
+@pytest.mark.parametrize("content", OFTEN)
 def test_the_simulator_s_file_of_faults_is_read_as_safely(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "faults.yaml"
     file.write_bytes(content)

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ MODULES = {
 }
 
 
+@cache
 def imported(module: str) -> set[str]:
     """What a module imports: every dotted name, modules of ours resolved. Type-checking blocks do not count."""
     tree = ast.parse(MODULES[module].read_text())

@@ -288,7 +288,11 @@ def refuse_everywhere(stage: Stage, error: int) -> None:
     assert reported > len(stage.calls) / 3
 
 
-@pytest.fixture(params=WRITES.keys())
+SLOW = ("a request that waits", "a trim, and the request of one who waits", "memory")
+"""Each is like another that takes fewer calls."""
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in WRITES])
 def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
     return Stage(tmp_path, request.param)
 
@@ -301,7 +305,7 @@ def test_a_power_cut_at_any_call_leaves_the_old_or_the_new_state_and_nothing_ack
     cut_power_everywhere(stage)
 
 
-@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE])
+@pytest.mark.parametrize("error", [errno.EIO, pytest.param(errno.ESTALE, marks=pytest.mark.slow)])
 def test_a_refused_call_is_reported_and_leaves_the_old_or_the_new_state(stage: Stage, error: int) -> None:
     refuse_everywhere(stage, error)
 
@@ -353,7 +357,10 @@ def told(directory: Path, system: System, wait: float, *, slowly: bool) -> bool:
     return answer
 
 
-@pytest.mark.parametrize("slowly", [False, True], ids=["a writer", "a slow writer"])
+@pytest.mark.parametrize(
+    "slowly",
+    [pytest.param(False, id="a writer", marks=pytest.mark.slow), pytest.param(True, id="a slow writer")],
+)
 def test_whoever_is_refused_while_he_waits_has_recorded_nothing(tmp_path: Path, slowly: bool) -> None:
     """Each of his calls fails in turn; then he may have so many files open, and no more."""
     StateDir(tmp_path).intent.create("demo")
@@ -424,7 +431,13 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize(("owner", "name", "broken", "rule"), BROKEN.values(), ids=BROKEN.keys())
+@pytest.mark.parametrize(
+    ("owner", "name", "broken", "rule"),
+    [
+        pytest.param(*broken, id=name, marks=[pytest.mark.slow] * (name == "the directory is not synced"))
+        for name, broken in BROKEN.items()
+    ],
+)
 def test_a_broken_store_is_found(tmp_path: Path, monkeypatch, owner: Any, name: str, broken: Any, rule: Any) -> None:
     stage = Stage(tmp_path, "another request")
     monkeypatch.setattr(owner, name, broken)
