@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.simulator.compute.group import Member
 from provisioner.simulator.compute.instance_configs import config_document, stateful_document
+from provisioner.simulator.compute.members import Member
 from provisioner.simulator.compute.operations import Document
 from tests.support.clouds.mig_cloud import ZONE, Cloud
 

@@ -16,7 +16,7 @@ unknown_words members and instances do and are what Google has no words for yet,
 mig_gone      404 for the MIG, which also leaves the lists of MIGs; its VMs stay
 ============= ==========================================================================================
 
-More modes: ``compute_lists.py`` (lists), ``groups.py`` (operations), ``mig.py`` (creation of VMs), ``vms.py`` (VMs).
+More modes: ``lists.py`` (lists), ``groups.py`` (operations), ``attempts.py`` (creation of VMs), ``vms.py`` (VMs).
 ``world.calls`` counts every call by method.
 """
 

@@ -39,7 +39,7 @@ class _Token:
 
 @lru_cache(maxsize=256)
 def compile_filter(text: str, resource: str, base: str = BASE) -> Predicate:
-    """A test for one ``resource`` (a message of ``compute_schema.py``), from a ``filter`` parameter.
+    """A test for one ``resource`` (a message of ``schema.py``), from a ``filter`` parameter.
 
     ``base`` begins every URL that the caller was shown, where the documents have ``BASE``.
     """

@@ -56,7 +56,7 @@ def _autoscaler_delete(call: Call) -> Document:
 
 
 def _of_scope(prefix: str, placeholder: str) -> list[Method]:
-    """As in ``compute_calls.py``."""
+    """As in ``calls.py``."""
     scope = f"projects/{{project}}/{placeholder}s/{{{placeholder}}}/"
     mig, group = scope + "instanceGroupManagers/{name}", scope + "instanceGroups/{name}"
     autoscalers = "autoscalers." if placeholder == "zone" else "regionAutoscalers."

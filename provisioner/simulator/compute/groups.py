@@ -1,7 +1,7 @@
 """The Compute Engine half of the embedded cloud: MIGs in zones and regions, their VMs, and the operations on them.
 
-What happens follows documented behaviour; where that is silent, a switch decides (``compute_settings.Switches``).
-Fault modes: ``mig.py`` (attempts to create a VM), ``vms.py`` (a VM's life), ``compute_http.py``, and of operations:
+What happens follows documented behaviour; where that is silent, a switch decides (``settings.Switches``).
+Fault modes: ``attempts.py``, ``member_life.py``, ``group.py``, ``vms.py``, ``api.py``, ``lists.py``, and of operations:
 
 ============= ==========================================================================================
 op_error      the operation ends with an error and nothing is applied; ``code``, ``message``, ``status``,
@@ -21,7 +21,8 @@ from dataclasses import replace
 from typing import Any
 
 from provisioner.simulator.compute.audit import Audit
-from provisioner.simulator.compute.group import Member, Mig
+from provisioner.simulator.compute.group import Mig
+from provisioner.simulator.compute.members import Member
 from provisioner.simulator.compute.operations import ApiError, Operation, Operations, numeric_id, timestamp
 from provisioner.simulator.compute.settings import Duplicate, MigSpec, Switches, Timings, region_of
 from provisioner.simulator.compute.vms import Vm, Vms
@@ -68,7 +69,7 @@ class Groups:
             mig.members.clear()  # what is still to come in the old world finds nobody
         self.migs = {
             (spec.project, spec.scope, spec.name): Mig(
-                spec, self.world, self.vms, self.operations, self.timings, self.switches
+                spec, self.world, self.vms, self.timings, self.switches, self.operations
             )
             for spec in self.specs
         }

@@ -13,7 +13,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from provisioner.simulator.compute.group import Member
+from provisioner.simulator.compute.members import Member
 from provisioner.simulator.compute.operations import ApiError, Document
 
 KINDS = {"metadata": str, "disks": dict, "internalIPs": dict, "externalIPs": dict}

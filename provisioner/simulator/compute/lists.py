@@ -63,7 +63,7 @@ class ListCall:
 
     @property
     def resource(self) -> str:
-        """What the list holds, as a message of ``compute_schema.py``."""
+        """What the list holds, as a message of ``schema.py``."""
         collection, _, verb = self.method.rpartition(".")
         name = re.sub(r"^(?:region|zone|global)(?=[A-Z])", "", collection)
         return _MEMBERS.get(verb) or name[0].upper() + name[1:].removesuffix("s")

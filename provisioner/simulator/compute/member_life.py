@@ -1,0 +1,140 @@
+"""What becomes of the members of a simulated managed instance group: by calls, by their VMs, and by others.
+
+What others do to a member (targets: the VM's name, the MIG, the zone):
+
+============= ==========================================================================================
+abandoned     a member is taken out of the MIG ``seconds`` (60) after it runs
+recreated     a member is recreated ``seconds`` (60) after it runs
+============= ==========================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from provisioner.simulator.compute.attempts import Attempts
+from provisioner.simulator.compute.members import LEAVING, Member, Members
+from provisioner.simulator.compute.operations import Document
+from provisioner.simulator.compute.vms import Vm
+
+REPAIRED = "Instance eligible for repair: instance should be RUNNING, but is STOPPING"
+"""Google's own words."""
+
+
+class MemberLife:
+    """Brings members of one MIG into being and ends them."""
+
+    def __init__(self, group: Members) -> None:
+        self._group = group
+        self._attempts = Attempts(group, self._noticed)
+
+    # --- effects of calls ---------------------------------------------------------------------------------------------
+
+    def create(self, names: Sequence[str], preserved: Mapping[str, Document]) -> None:
+        """New members, of those names that are none yet."""
+        for name in names:
+            if name not in self._group.members:
+                self._add(Member(name, self._group.next_zone(), preserved=preserved.get(name, {})))
+
+    def resize(self, size: int) -> None:
+        """Add members with random names, or delete the first, until there are ``size``."""
+        group = self._group
+        while group.target_size < size:
+            self._add(Member(group.random_name(), group.next_zone(), configured=False))
+        victims = [member for member in group.members.values() if member.action not in LEAVING]
+        for member in victims[: max(0, group.target_size - size)]:
+            self.delete(member)
+
+    def each(self, names: Sequence[str], effect: Callable[[Member], None]) -> None:
+        """Do this to those members that are still there and do not leave."""
+        for name in names:
+            member = self._group.members.get(name)
+            if member and member.action not in LEAVING:
+                effect(member)
+
+    def delete(self, member: Member) -> None:
+        """The member and its VM go."""
+        group = self._group
+        group.target_size -= 1
+        group.act(member, "DELETING")
+        if member.vm:
+            group.vms.delete(member.vm)
+        elif member.failures or group.switches.cancel_creating or member.previous:
+            group.leave(member)
+
+    def abandon(self, member: Member) -> None:
+        """The member goes, its VM runs on."""
+        self._group.target_size -= 1
+        self._group.act(member, "ABANDONING")
+        if member.vm:
+            member.vm.watcher = None
+        self._group.leave(member)
+
+    def recreate(self, member: Member) -> None:
+        """The VM goes and is made again under the same name."""
+        self._group.act(member, "RECREATING")
+        if member.vm:
+            self._group.vms.delete(member.vm)
+        else:
+            self._attempts.schedule(member, 0.0)
+
+    def _add(self, member: Member) -> None:
+        self._group.join(member)
+        self._attempts.schedule(member, self._group.world.lognormal(*self._group.timings.schedule))
+
+    # --- what becomes of VMs ------------------------------------------------------------------------------------------
+
+    def _noticed(self, member: Member, vm: Vm) -> None:
+        """A member's VM changed its status."""
+        if member.vm is not vm:
+            return
+        if vm.status == "RUNNING":
+            self._booted(member, vm)
+        elif not vm.exists:
+            self._ended(member, vm)
+        elif vm.status == "TERMINATED" and self._group.repairs:
+            self._repair_later(member)
+        self._group.show(member)
+
+    def _booted(self, member: Member, vm: Vm) -> None:
+        member.failures, member.errors = 0, ()
+        if member.action == "DELETING":
+            self._group.vms.delete(vm)
+        else:
+            member.action = "NONE"
+            self._disturb(member)
+
+    def _disturb(self, member: Member) -> None:
+        """What others will do to a member that has just begun to run."""
+        world = self._group.world
+        for mode, act in (("abandoned", self.abandon), ("recreated", self.recreate)):
+            if fault := world.strikes(mode, member.name, self._group.spec.name, member.zone):
+                world.after(float(fault.params.get("seconds", 60.0)), partial(self.each, [member.name], act))
+
+    def _ended(self, member: Member, vm: Vm) -> None:
+        member.vm, member.previous = None, vm
+        if member.action == "DELETING":
+            self._group.leave(member)
+        elif member.action in ("CREATING", "RECREATING"):
+            self._attempts.schedule(member, 0.0)
+        elif self._group.repairs:
+            self._repair_later(member)
+        elif self._group.switches.dead_member_stays:
+            member.action = "NONE"
+        else:
+            self._group.target_size -= 1
+            self._group.act(member, "DELETING")
+            self._group.leave(member)
+
+    def _repair_later(self, member: Member) -> None:
+        dead, world = member.vm or member.previous, self._group.world
+        world.after(world.lognormal(*self._group.timings.repair), lambda: self._repair(member, dead))
+
+    def _repair(self, member: Member, dead: Vm | None) -> None:
+        """Recreate the member whose VM died, unless something else has happened to it meanwhile."""
+        if not self._group.holds(member) or (member.vm or member.previous) is not dead:
+            return
+        if member.action == "NONE":
+            self._group.vms.audit.system("instances.repair.recreateInstance", self._group.path(member), REPAIRED)
+            self.recreate(member)

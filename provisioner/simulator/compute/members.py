@@ -1,0 +1,167 @@
+"""Who belongs to a simulated managed instance group, and what listManagedInstances and listErrors show of it."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from provisioner.simulator.compute.operations import BASE, Document, timestamp
+from provisioner.simulator.compute.settings import MigSpec, Switches, Timings
+from provisioner.simulator.compute.vms import Shelf, Vm, Vms
+from provisioner.simulator.world import World
+
+ERROR_HISTORY = 500
+"""Rows that listErrors keeps."""
+
+LEAVING = ("DELETING", "ABANDONING")
+
+
+@dataclass(eq=False)
+class Member:
+    """One managed instance, with or without a VM."""
+
+    name: str
+    zone: str
+    vm: Vm | None = None
+    action: str = "CREATING"
+    failures: int = 0
+    """Attempts to create it that failed, since the last that did not."""
+    errors: tuple[Document, ...] = ()
+    """Of the last attempt."""
+    previous: Vm | None = None
+    """The VM before a recreation."""
+    leaving: bool = False
+    """Nothing is done for it any more; it is only still shown."""
+    configured: bool = True
+    """It has a per-instance config, because createInstances named it."""
+    preserved: Document = field(default_factory=dict)
+    """``preservedState`` of that config."""
+
+    @property
+    def target(self) -> str:
+        """``targetStatus``: where the MIG wants it."""
+        return {"DELETING": "DELETED", "ABANDONING": "ABANDONED"}.get(self.action, "RUNNING")
+
+    @property
+    def config(self) -> str:
+        """Status of its per-instance config; empty where it has none."""
+        if not self.configured:
+            return ""
+        if self.action in LEAVING:
+            return "DELETING"
+        return "EFFECTIVE" if self.vm else "APPLYING"
+
+
+@dataclass
+class Members:
+    """The members of one MIG, the settings that they live by, and the size that the MIG aims at."""
+
+    spec: MigSpec
+    world: World
+    vms: Vms
+    timings: Timings
+    switches: Switches
+    target_size: int = field(default=0, init=False)
+    members: dict[str, Member] = field(default_factory=dict, init=False)
+    errors: deque[Document] = field(default_factory=lambda: deque(maxlen=ERROR_HISTORY), init=False)
+    """Rows of listErrors, oldest first."""
+
+    def __post_init__(self) -> None:
+        self.shelf = Shelf(self.world)
+        """What listManagedInstances shows."""
+        self.created = self.world.wall()
+
+    @property
+    def repairs(self) -> bool:
+        """It recreates what dies."""
+        chosen = self.spec.default_action_on_failure == "REPAIR"
+        return chosen or self.world.strikes("repairs", self.spec.name) is not None
+
+    @property
+    def paginated(self) -> bool:
+        """listManagedInstances has pages."""
+        return self.spec.list_results == "PAGINATED" or self.world.strikes("paginated", self.spec.name) is not None
+
+    def actions(self) -> Counter[str]:
+        """Members by current action."""
+        return Counter(member.action for member in self.members.values())
+
+    def holds(self, member: Member) -> bool:
+        """It has not left, nor has another taken its name."""
+        return self.members.get(member.name) is member
+
+    def next_zone(self) -> str:
+        """Where the next member goes: zones in turn."""
+        zones = self.spec.all_zones
+        return zones[len(self.members) % len(zones)]
+
+    def random_name(self) -> str:
+        """A name that no member has, as resize gives them."""
+        base = self.spec.base_instance_name or self.spec.name
+        while True:
+            name = f"{base}-{''.join(self.world.random.choices('bcdfghjklmnpqrstvwxz0123456789', k=4))}"
+            if name not in self.members:
+                return name
+
+    def join(self, member: Member) -> None:
+        """One member more; targetSize rises."""
+        self.members[member.name] = member
+        self.target_size += 1
+        self.show(member)
+
+    def leave(self, member: Member) -> None:
+        """Nothing more is done for it; it is still shown for a while."""
+        member.leaving = True
+        self.world.after(self.world.lognormal(*self.timings.leave), lambda: self._left(member))
+
+    def _left(self, member: Member) -> None:
+        if self.holds(member):
+            del self.members[member.name]
+            self.shelf.put(member.name, None)
+
+    def act(self, member: Member, action: str) -> None:
+        """``action`` is its current action from now on."""
+        member.action = action
+        self.show(member)
+
+    def show(self, member: Member) -> None:
+        """List it as it is now, unless it has left."""
+        if self.holds(member):
+            self.shelf.put(member.name, self._document(member))
+
+    def log_error(self, member: Member, error: Mapping[str, str]) -> None:
+        """One row more of listErrors."""
+        row: Document = {
+            "timestamp": timestamp(self.world.wall()),
+            "error": {"code": error["code"], "message": error["message"]},
+            "instanceActionDetails": {
+                "action": member.action,
+                "instance": BASE + self.path(member),
+                "version": {"instanceTemplate": BASE + self.spec.template},
+            },
+        }
+        self.errors.append(row)
+
+    def path(self, member: Member) -> str:
+        """Relative URL of the member's instance."""
+        return f"projects/{self.spec.project}/zones/{member.zone}/instances/{member.name}"
+
+    def _document(self, member: Member) -> Document:
+        document: Document = {
+            "name": member.name,
+            "instance": BASE + self.path(member),
+            "currentAction": member.action,
+            "targetStatus": member.target,
+        }
+        if member.vm:
+            document["id"] = str(member.vm.id)
+            document["instanceStatus"] = member.vm.status
+            if member.preserved:
+                document["preservedStateFromConfig"] = member.preserved
+        if member.action not in LEAVING:
+            made_from = member.vm.spec if member.vm else self.spec
+            document["version"] = {"instanceTemplate": BASE + made_from.template}
+        if member.errors:
+            document["lastAttempt"] = {"errors": {"errors": list(member.errors)}}
+        return document
