@@ -1,69 +1,29 @@
-"""``provisioner events``: what the subscription says, message by message, and what each is good for."""
+"""``provisioner events``: the messages of the subscription."""
 
 from __future__ import annotations
 
-import json
-import signal
-import threading
-from typing import Any
+import argparse
+import sys
 
-from provisioner.backends.mig.events import EventStream, Judged
-from provisioner.settings.tree import Events
-
-COLUMNS = "{worth:<10} {timestamp:<30} {kind:<10} {machine}{more}"
+from provisioner.commands.options import FINE, PROBLEM, UsageError, add_config, add_output, config_file, settings
 
 
-def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool) -> str:
-    """Print every message for so many seconds, or until SIGTERM; the reason if the stream broke, which ends it.
-
-    Raises BrokenPipeError when nobody reads on: messages that are taken are gone.
-    """
-    ended, printing = threading.Event(), threading.Lock()
-    reasons: list[str] = []
-    unread: list[BrokenPipeError] = []
-
-    def broke(reason: str) -> None:
-        reasons.append(reason)
-        ended.set()
-
-    def taken(message: Judged) -> None:
-        document = message_document(message)
-        line = json.dumps(document) if as_json else message_text(document)
-        try:
-            with printing:  # messages come in several threads
-                print(line, flush=True)
-        except BrokenPipeError as error:
-            unread.append(error)
-            ended.set()
-
-    stream = EventStream(events.project, events.subscription, prefix=prefix, taken=taken, broke=broke)
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    stream.start()
-    ended.wait(seconds)
-    stream.close()
-    if unread:
-        raise unread[0]
-    return "".join(reasons[:1])
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Whose subscription, for how long, and how to print it."""
+    add_config(command)
+    command.add_argument("--seconds", type=float, metavar="N", help="end after so long; default: when interrupted")
+    add_output(command)
 
 
-def message_document(message: Judged) -> dict[str, Any]:
-    """One message as it is printed. ``grace_seconds``: what a preempted machine had left; null for anything else."""
-    hint = message.hint
-    return {
-        "worth": str(message.worth),
-        "machine": hint.instance if hint else "",
-        "kind": str(hint.kind) if hint else "",
-        "failed": hint.failed if hint else False,
-        "timestamp": hint.timestamp if hint else "",
-        "delay_seconds": round(hint.delay, 3) if hint else 0.0,
-        "grace_seconds": None if hint is None or hint.grace is None else round(hint.grace, 3),
-        "problem": message.problem,
-    }
+def run(options: argparse.Namespace) -> int:
+    """A problem: the stream of messages broke. Raises UsageError where the configuration names no subscription."""
+    from provisioner.commands.messages import listen
 
-
-def message_text(document: dict[str, Any]) -> str:
-    """A line for people."""
-    more = f" {document['problem']}" if document["problem"] else ""
-    more += " (failed)" if document["failed"] else ""
-    more += f" ends in {document['grace_seconds']:.0f} s" if document["grace_seconds"] is not None else ""
-    return COLUMNS.format(**document, more=more).rstrip()
+    configuration = settings(options.config)
+    if configuration.events is None:
+        raise UsageError(f"{config_file(options.config)}: no section 'events', so there is nothing to listen to.")
+    as_json = options.output == "json"
+    broken = listen(configuration.events, configuration.name_prefix, options.seconds, as_json=as_json)
+    if broken:
+        print(broken, file=sys.stderr)
+    return PROBLEM if broken else FINE

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
-import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from provisioner.backends import Backend, BackendError, Checkable, Finding, MachineSize, Severity, Sized
+from provisioner.backends import Backend, BackendError, Checkable, Finding, Severity
 from provisioner.backends.gke.namespace import Namespaces
-from provisioner.commands.inspection import clock_of, look, plan_document
-from provisioner.hostfactory.templates import Template
-from provisioner.loop.actors import InlineActors
-from provisioner.loop.cycle import Reconciler
-from provisioner.loop.loop import Hints, Loop, LoopClock, Pace, Wake, calm_collector
-from provisioner.model import ErrorClass, Limits, Look, LossCause, Plan, Unobserved
-from provisioner.settings.advice import size_advice
+from provisioner.loop.loop import Hints, Loop, Pace, Wake, calm_collector
+from provisioner.model import ErrorClass, Limits, LossCause
 from provisioner.settings.reload import Configuration
 from provisioner.settings.tree import MigPool, Settings
 from provisioner.state.directory import StateDir
@@ -63,12 +55,13 @@ def make_backends(settings: Settings) -> dict[str, Backend]:
         except BackendError as error:
             unusable.append(error.failure.text)
     if unusable:
-        _close(made)
+        close_backends(made)
         raise BackendError(ErrorClass.INVALID, "\n".join(unusable))
     return made
 
 
-def _close(backends: Mapping[str, Backend]) -> None:
+def close_backends(backends: Mapping[str, Backend]) -> None:
+    """None of them is used any more."""
     for backend in backends.values():
         backend.close()
 
@@ -85,103 +78,6 @@ def live_findings(backends: Mapping[str, Backend], seconds: float) -> list[Findi
     checkable = [backend for backend in backends.values() if isinstance(backend, Checkable)]
     with ThreadPoolExecutor(max(1, len(checkable)), thread_name_prefix="check") as pool:
         return [finding for findings in pool.map(of, checkable) for finding in findings]
-
-
-def size_findings(
-    backends: Mapping[str, Backend], settings: Settings, templates: Sequence[Template], seconds: float
-) -> list[Finding]:
-    """Templates that promise more than the machines have that these places make."""
-    sizes: dict[str, MachineSize] = {}
-    unknown = []
-    for name, backend in backends.items():
-        try:
-            if isinstance(backend, Sized) and (size := backend.size(seconds)):
-                sizes[name] = size
-        except BackendError as error:
-            text = f"how big its machines are cannot be read, so it was not checked: {error.failure.text}"
-            unknown.append(Finding(name, Severity.WARNING, text))
-    return unknown + size_advice(settings, templates, sizes)
-
-
-def check_live(settings: Settings, templates: Sequence[Template]) -> list[Finding]:
-    """Whether machines can be made in each pool's place as it is now, as big as promised; touches nothing.
-
-    Raises BackendError.
-    """
-    backends = make_backends(settings)
-    try:
-        findings = live_findings(backends, CHECK_SECONDS)
-        wrong = {finding.pool for finding in findings if finding.severity is not Severity.WARNING}
-        right = {name: backend for name, backend in backends.items() if name not in wrong}
-        findings += size_findings(right, settings, templates, CHECK_SECONDS)
-        looked_at = {name: backend for name, backend in backends.items() if not isinstance(backend, Checkable)}
-        looks = look(looked_at, 0.0, seconds=0.0)
-    finally:
-        _close(backends)
-    unseen = [one for one in looks.values() if isinstance(one, Unobserved)]
-    return findings + [Finding(one.pool, Severity.ERROR, one.failure.text) for one in unseen]
-
-
-def preview(settings: Settings, state: StateDir) -> tuple[Mapping[str, Look], Plan | None]:
-    """What the pools hold and what the next cycle would do; touches nothing. Raises StateError, BackendError."""
-    backends = make_backends(settings)
-    clock = clock_of(state)
-    try:
-        looks = look(backends, clock.now())
-        reconciler = Reconciler(
-            clock=clock,
-            state=state,
-            actors=InlineActors({}),
-            limits=settings.limits(),
-            provisioner=settings.instance,
-        )
-        return looks, reconciler.preview(looks)
-    finally:
-        _close(backends)
-
-
-def trim(settings: Settings, state: StateDir, *, dry_run: bool) -> tuple[str, ...] | None:
-    """The ids that leave the files, or would; None when a loop runs, which does it itself. Raises StateError."""
-    lock = state.loop_lock
-    if not dry_run and not lock.acquire(0):
-        return None
-    try:
-        memory = state.memory.read()
-        epoch = memory.epoch if dry_run else lock.raise_epoch(memory.epoch + 1)
-        reconciler = Reconciler(
-            clock=clock_of(state),
-            state=state,
-            actors=InlineActors({}),
-            limits=settings.limits(),
-            provisioner=settings.instance,
-            epoch=epoch,
-        )
-        left = reconciler.trim(dry_run=dry_run)
-        if not dry_run:
-            lock.sign_off()
-        return left
-    finally:
-        lock.release()
-
-
-def look_once(settings: Settings) -> Mapping[str, Look]:
-    """What the pools hold. Raises BackendError when a pool's place cannot be reached by its configuration."""
-    backends = make_backends(settings)
-    try:
-        return look(backends, LoopClock().now())
-    finally:
-        _close(backends)
-
-
-def dry_run(settings: Settings, state: StateDir, *, once: bool) -> None:
-    """Print each cycle's plan beside a running system until interrupted. Raises StateError, BackendError."""
-    ending = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ending.set())
-    while True:
-        looks, plan = preview(settings, state)
-        print(json.dumps({"time": round(time.time(), 3), **plan_document(plan, looks)}), flush=True)
-        if once or ending.wait(settings.loop.interval_seconds):
-            return
 
 
 class Service:

@@ -162,14 +162,14 @@ def test_what_is_no_regular_file_is_refused_at_once(site: Site, file: str, make:
 def test_a_pod_spec_that_goes_while_it_is_checked_is_named(
     site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    load = cli.load
+    load = loader.load
 
     def lost(*arguments: Any) -> loader.Settings:
         found = load(*arguments)
         (site.directory / "spec.yaml").unlink()
         return found
 
-    monkeypatch.setattr(cli, "load", lost)
+    monkeypatch.setattr(loader, "load", lost)
     assert cli.run(["check", str(site.path)]) == 2
     assert "spec.yaml" in capsys.readouterr().err
 
@@ -177,14 +177,14 @@ def test_a_pod_spec_that_goes_while_it_is_checked_is_named(
 def test_templates_that_go_while_they_are_checked_are_named(
     site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    load = cli.load
+    load = loader.load
 
     def lost(*arguments: Any) -> loader.Settings:
         found = load(*arguments)
         (site.directory / "tprov_templates.json").unlink()
         return found
 
-    monkeypatch.setattr(cli, "load", lost)
+    monkeypatch.setattr(loader, "load", lost)
     monkeypatch.setenv("HF_PROVIDER_NAME", "t")
     assert cli.run(["check", str(site.path)]) == 2
     assert "tprov_templates.json" in capsys.readouterr().err

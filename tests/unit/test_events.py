@@ -12,8 +12,8 @@ import pytest
 
 from provisioner.backends.mig import events
 from provisioner.backends.mig.events import EventStream, Judged, Kind, MalformedError, Sieve, Worth, parse
-from provisioner.commands import events as command
-from provisioner.commands.events import message_document, message_text
+from provisioner.commands import messages as command
+from provisioner.commands.messages import message_document, message_text
 from provisioner.settings.tree import Events
 from provisioner.telemetry.metrics import WORTHS
 

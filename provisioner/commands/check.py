@@ -1,0 +1,138 @@
+"""``provisioner check``: the configuration, and with ``--live`` the clouds' places that it names."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from provisioner.backends import Backend, BackendError, Checkable, Finding, MachineSize, Severity, Sized
+from provisioner.backends.gke.pod_spec import read_pod_spec
+from provisioner.commands.options import FINE, PROBLEM, Document, UsageError, add_output, config_file, settings, show
+from provisioner.hostfactory import templates
+from provisioner.hostfactory.templates import Template
+from provisioner.model import Unobserved
+from provisioner.settings.advice import advice, size_advice
+from provisioner.settings.tree import AnyPool, GkePool, Settings
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Which configuration, and whether the clouds are asked."""
+    command.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="provisioner.yaml or its directory")
+    command.add_argument("--live", action="store_true", help="also ask the clouds whether machines can be made there")
+    add_output(command)
+
+
+def run(options: argparse.Namespace) -> int:
+    """A problem: a pool's place has an error. Raises ConfigError, TemplatesError, UsageError, BackendError."""
+    configuration = settings(options.config)
+    provider = templates.load(config_file(options.config).parent, os.environ)
+    try:
+        document = check_document(configuration, advice(configuration, provider.templates))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"The configuration changed while it was checked; check it again. ({error})") from error
+    if options.live:
+        document["findings"] = findings_document(check_live(configuration, provider.templates))
+    show(options, document, check_text)
+    return FINE if check_is_fine(document) else PROBLEM
+
+
+# --- what the clouds say ----------------------------------------------------------------------------------------------
+
+
+def check_live(settings: Settings, templates: Sequence[Template]) -> list[Finding]:
+    """Whether machines can be made in each pool's place as it is now, as big as promised; touches nothing.
+
+    Raises BackendError.
+    """
+    from provisioner.commands.looks import look
+    from provisioner.commands.service import CHECK_SECONDS, close_backends, live_findings, make_backends
+
+    backends = make_backends(settings)
+    try:
+        findings = live_findings(backends, CHECK_SECONDS)
+        wrong = {finding.pool for finding in findings if finding.severity is not Severity.WARNING}
+        right = {name: backend for name, backend in backends.items() if name not in wrong}
+        findings += size_findings(right, settings, templates, CHECK_SECONDS)
+        looked_at = {name: backend for name, backend in backends.items() if not isinstance(backend, Checkable)}
+        looks = look(looked_at, 0.0, seconds=0.0)
+    finally:
+        close_backends(backends)
+    unseen = [one for one in looks.values() if isinstance(one, Unobserved)]
+    return findings + [Finding(one.pool, Severity.ERROR, one.failure.text) for one in unseen]
+
+
+def size_findings(
+    backends: Mapping[str, Backend], settings: Settings, templates: Sequence[Template], seconds: float
+) -> list[Finding]:
+    """Templates that promise more than the machines have that these places make."""
+    sizes: dict[str, MachineSize] = {}
+    unknown = []
+    for name, backend in backends.items():
+        try:
+            if isinstance(backend, Sized) and (size := backend.size(seconds)):
+                sizes[name] = size
+        except BackendError as error:
+            text = f"how big its machines are cannot be read, so it was not checked: {error.failure.text}"
+            unknown.append(Finding(name, Severity.WARNING, text))
+    return unknown + size_advice(settings, templates, sizes)
+
+
+# --- documents and text -----------------------------------------------------------------------------------------------
+
+
+def check_document(settings: Settings, advice: Sequence[str]) -> dict[str, Any]:
+    """What the configuration comes to, and what to look at."""
+    return {
+        "id": settings.id,
+        "name_prefix": settings.name_prefix,
+        "pools": {name: {"kind": pool.kind, "place": list(pool.place)} for name, pool in settings.pools.items()},
+        "templates": {
+            id_: {"pools": list(limits.pools), "max_machines": limits.max_machines}
+            for id_, limits in settings.template_limits.items()
+        },
+        "warnings": [*(text for name, pool in settings.pools.items() for text in _warnings(name, pool)), *advice],
+    }
+
+
+def _warnings(name: str, pool: AnyPool) -> list[str]:
+    """What a person may not have meant, though it is no mistake."""
+    if not isinstance(pool, GkePool):
+        return []
+    # urllib3, which comes with it, costs every command a tenth of a second.
+    from provisioner.backends.gke.pods import OWN_LABELS
+
+    replaced = read_pod_spec(pool.pod_spec, pool.namespace).replaced(OWN_LABELS)
+    return [f"pools.{name}.pod_spec: '{pool.pod_spec.name}': {field}: replaced by our own" for field in replaced]
+
+
+def findings_document(findings: Sequence[Finding]) -> list[dict[str, str]]:
+    """What the clouds say about the pools, the worst first."""
+    ordered = sorted(findings, key=lambda finding: list(Severity).index(finding.severity), reverse=True)
+    return [{"pool": one.pool, "severity": str(one.severity), "text": one.text} for one in ordered]
+
+
+def check_is_fine(document: Document) -> bool:
+    """Nothing but warnings, if that."""
+    return all(finding["severity"] == Severity.WARNING for finding in document.get("findings", ()))
+
+
+def check_text(document: Document) -> str:
+    """For a terminal."""
+    word = "Fine" if check_is_fine(document) else "Wrong"
+    lines = [f"{word}: provisioner {document['id']}, machines named {document['name_prefix']}-…"]
+    lines += [
+        f"  pool {name}: {pool['kind']} {' '.join(pool['place'][1:])}" for name, pool in document["pools"].items()
+    ]
+    lines += [
+        f"  template {id_}: {' → '.join(limits['pools'])}, at most {limits['max_machines'] or 'any number'}"
+        for id_, limits in document["templates"].items()
+    ]
+    lines += [f"  warning: {text}" for text in document["warnings"]]
+    findings = document.get("findings")
+    lines += [f"  {found['severity'].upper()} pool {found['pool']}: {found['text']}" for found in findings or ()]
+    if findings == []:
+        lines.append("  every pool's place is as it should be")
+    return "\n".join(lines)

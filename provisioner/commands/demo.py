@@ -1,0 +1,17 @@
+"""``provisioner demo``: HostFactory played against the embedded cloud."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Whether it ends by itself."""
+    command.add_argument("--keep", action="store_true", help="keep cloud and loop running for you to play with")
+
+
+def run(options: argparse.Namespace) -> int:
+    """The demo's own exit code."""
+    from provisioner.tools.demo import demo
+
+    return demo(keep=options.keep)

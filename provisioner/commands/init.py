@@ -1,0 +1,22 @@
+"""``provisioner init``, also called ``initializeDB``: the first intent.json of a state directory."""
+
+from __future__ import annotations
+
+import argparse
+
+from provisioner.commands.options import FINE, add_config, add_state, settings, state_directory
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Whose state directory it is, and which."""
+    add_config(command)
+    add_state(command)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Raises StateError where there is one, or was."""
+    instance = settings(options.config).instance
+    state = state_directory(options.state_dir)
+    state.intent.create(instance)
+    print(f"Created {state.intent.path} for provider instance {instance}.")
+    return FINE

@@ -1,0 +1,55 @@
+"""Looks at all pools, once and outside of a loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from provisioner.backends import Backend, BackendError
+from provisioner.files.atomic import StateMissing
+from provisioner.loop.loop import FOR_PEOPLE, LoopClock
+from provisioner.model import Look, Unobserved
+from provisioner.settings.tree import Settings
+from provisioner.state.directory import StateDir
+
+LOOK_SECONDS = 30.0
+"""How long a command tries to see a pool."""
+
+
+def look(backends: Mapping[str, Backend], now: float, seconds: float = LOOK_SECONDS) -> dict[str, Look]:
+    """A complete look at each pool, or why there is none."""
+    deadline = time.monotonic() + seconds
+    return {name: _look(backend, now, deadline) for name, backend in backends.items()}
+
+
+def _look(backend: Backend, now: float, deadline: float) -> Look:
+    """Tried again, but only once where a person has to mend it: credentials may have ended just now."""
+    refused = 0
+    while True:
+        try:
+            return backend.observe(now, ())
+        except BackendError as error:
+            refused += error.failure.error in FOR_PEOPLE
+            if refused > 1 or time.monotonic() + 1 >= deadline:
+                return Unobserved(backend.pool, now, error.failure)
+        time.sleep(1)
+
+
+def look_once(settings: Settings) -> Mapping[str, Look]:
+    """What the pools hold. Raises BackendError when a pool's place cannot be reached by its configuration."""
+    from provisioner.commands.service import close_backends, make_backends
+
+    backends = make_backends(settings)
+    try:
+        return look(backends, LoopClock().now())
+    finally:
+        close_backends(backends)
+
+
+def clock_of(state: StateDir) -> LoopClock:
+    """Loop time as the next loop would have it."""
+    try:
+        memory = state.memory.read()
+    except StateMissing:
+        return LoopClock()
+    return LoopClock(memory.time, memory.time_wall)

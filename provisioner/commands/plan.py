@@ -1,0 +1,106 @@
+"""``provisioner plan``: what the next cycle would do."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from provisioner.commands.looks import clock_of, look
+from provisioner.commands.options import (
+    FINE,
+    PROBLEM,
+    Document,
+    add_config,
+    add_output,
+    add_state,
+    settings,
+    show,
+    state_directory,
+)
+from provisioner.model import Look, Plan, Snapshot
+from provisioner.settings.tree import Settings
+from provisioner.state.directory import StateDir
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Whose next cycle, and how to print it."""
+    add_config(command)
+    add_state(command)
+    add_output(command)
+
+
+def run(options: argparse.Namespace) -> int:
+    """A problem: a pool was not seen. Raises StateError, BackendError."""
+    looks, plan = preview(settings(options.config), state_directory(options.state_dir))
+    document = plan_document(plan, looks)
+    show(options, document, plan_text)
+    return FINE if plan_is_fine(document) else PROBLEM
+
+
+def preview(settings: Settings, state: StateDir) -> tuple[Mapping[str, Look], Plan | None]:
+    """What the pools hold and what the next cycle would do; touches nothing. Raises StateError, BackendError."""
+    from provisioner.commands.service import close_backends, make_backends
+    from provisioner.loop.actors import InlineActors
+    from provisioner.loop.cycle import Reconciler
+
+    backends = make_backends(settings)
+    clock = clock_of(state)
+    try:
+        looks = look(backends, clock.now())
+        reconciler = Reconciler(
+            clock=clock,
+            state=state,
+            actors=InlineActors({}),
+            limits=settings.limits(),
+            provisioner=settings.instance,
+        )
+        return looks, reconciler.preview(looks)
+    finally:
+        close_backends(backends)
+
+
+def plan_document(plan: Plan | None, looks: Mapping[str, Look]) -> dict[str, Any]:
+    """What the next cycle would do."""
+    pools = {
+        name: {"machines": len(seen.machines), "problems": list(seen.problems)}
+        if isinstance(seen, Snapshot)
+        else {"error": seen.failure.error, "text": seen.failure.text}
+        for name, seen in looks.items()
+    }
+    if plan is None:
+        return {"pools": pools, "creates": [], "deletes": [], "closes": [], "deferred": []}
+    return {
+        "pools": pools,
+        "creates": [{"machine": c.name, "pool": c.pool, "template": c.template} for c in plan.creates],
+        "deletes": [{"machine": d.name, "pool": d.pool, "reason": d.reason} for d in plan.deletes],
+        "closes": [{"machine": c.name, "pool": c.pool, "verdict": c.verdict} for c in plan.closes],
+        "deferred": [
+            {"pool": pool, "template": template, "reason": reason, "machines": count}
+            for (pool, template, reason), count in plan.deferred.items()
+        ],
+    }
+
+
+def plan_is_fine(document: Document) -> bool:
+    """Every pool was seen: of one that was not, the plan says nothing."""
+    return not any("error" in seen for seen in document["pools"].values())
+
+
+def plan_text(document: Document) -> str:
+    """For a terminal."""
+    lines = [
+        f"  pool {name}: {seen['machines']} machines"
+        if "machines" in seen
+        else f"  pool {name}: UNSEEN, {seen['text']}"
+        for name, seen in document["pools"].items()
+    ]
+    lines += [f"  pool {name}: {text}" for name, seen in document["pools"].items() for text in seen.get("problems", ())]
+    lines += [f"  create {c['machine']} in {c['pool']} ({c['template']})" for c in document["creates"]]
+    lines += [f"  delete {d['machine']} in {d['pool']}: {d['reason']}" for d in document["deletes"]]
+    lines += [f"  close  {c['machine']}: {c['verdict']}" for c in document["closes"]]
+    lines += [
+        f"  defer  {d['machines']} of {d['template']} in {d['pool']}: {d['reason']}" for d in document["deferred"]
+    ]
+    acts = sum(len(document[key]) for key in ("creates", "deletes", "closes", "deferred"))
+    return "\n".join(["The next cycle would:" if acts else "The next cycle has nothing to do.", *lines])

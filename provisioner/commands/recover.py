@@ -1,0 +1,136 @@
+"""``provisioner recover``: what is wrong with the state files, and what a release of the brake sets going."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from provisioner.commands.brake import brake_lines, released
+from provisioner.commands.options import (
+    FINE,
+    PROBLEM,
+    Document,
+    add_config,
+    add_output,
+    add_state,
+    settings,
+    show,
+    state_directory,
+)
+from provisioner.files.atomic import StateError, StateUnreadable
+from provisioner.hostfactory.environment import PlaceError
+from provisioner.model import Look, Snapshot, Unobserved
+from provisioner.settings.problems import ConfigError
+from provisioner.state import recovery
+from provisioner.state.directory import StateDir
+from provisioner.state.recovery import Recovery
+from provisioner.telemetry.notes import Notes, read_notes, terms_of
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Which files, and what to do with them beside looking."""
+    add_config(command)
+    add_state(command)
+    command.add_argument("--apply", action="store_true", help="write the files as shown; the brake stays as it is")
+    command.add_argument("--release-brake", action="store_true", help="let the loop release the brake")
+    add_output(command)
+
+
+def run(options: argparse.Namespace) -> int:
+    """A problem: the brake stays although its release was asked for, or a mere look has found something wrong."""
+    state = state_directory(options.state_dir)
+    plan, looks = _recovery(options, state)
+    memory = plan.files.memory if plan.files.fine("memory") else None
+    waits = released(state, memory, _notes(options, state), recovery.places(plan, looks))
+    document = recovery_document(plan, looks, waits)
+    releases = options.release_brake and plan.releases(applied=options.apply)
+    document["moved"] = recovery.apply(state, plan) if options.apply else ()
+    document |= {"applied": options.apply, "released": releases}
+    document["outcome"] = recovery.outcome(plan, applied=options.apply, release=options.release_brake)
+    show(options, document, recovery_text)
+    sys.stdout.flush()  # who releases the brake has been told what that sets going
+    if releases:
+        state.ask_recovery()
+    if options.output == "text":
+        print(f"  {document['outcome']}")
+    in_vain = options.release_brake and plan.keeps_brake(applied=options.apply)
+    looked = not (options.apply or options.release_brake)
+    return PROBLEM if in_vain or (looked and plan.wrong) else FINE
+
+
+def _notes(options: argparse.Namespace, state: StateDir) -> Notes:
+    """What the loop has left; where none has, the limits are those of the configuration, if it can be read."""
+    try:
+        notes = read_notes(state)
+    except StateUnreadable:  # it must not keep anyone from looking at the files that matter
+        notes = Notes()
+    try:
+        return notes if notes.terms else replace(notes, terms=terms_of(settings(options.config).limits()))
+    except (ConfigError, PlaceError):
+        return notes
+
+
+def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, Mapping[str, Look]]:
+    """What there is to recover. Pools are looked at, and a configuration is needed, only where intent is lost."""
+    from provisioner.commands.looks import look_once
+
+    files = recovery.read_files(state)
+    if files.fine("intent"):
+        orphans = tuple(files.memory.orphans) if files.memory else ()
+        return recovery.recovery(files, orphans, "", ""), {}
+    configuration = settings(options.config)
+    looks = look_once(configuration)
+    seen = {pool: look for pool, look in looks.items() if isinstance(look, Snapshot)}
+    unseen = sorted(looks.keys() - seen.keys())
+    if unseen and files.need_machines:
+        raise StateError(
+            f"{state.path}: no file knows every request, and these pools, whose machines tell, cannot be seen: "
+            f"{', '.join(unseen)}. Nothing was written. Try again when they can be seen."
+        )
+    names = [name for snapshot in seen.values() for name in snapshot.machines]
+    return recovery.recovery(files, names, configuration.name_prefix, configuration.instance), looks
+
+
+def recovery_document(plan: Recovery, looks: Mapping[str, Look], waits: Document) -> dict[str, Any]:
+    """What is wrong with the state files, what would be written, and what a release of the brake sets going.
+
+    ``files``: fine, missing, unreadable or older, by kind. ``requests`` and ``returns``: written back; of a ``kept``
+    one only the machines are left. ``writes``: kinds of files written or moved aside. ``unknown``: machines without a
+    request. ``unseen``: pools. ``brake``, ``release_asked``, ``waiting`` and ``forgotten``: as of brake.released.
+    ``applied``, ``released``, ``moved`` (files) and ``outcome`` (a sentence): what this call did.
+    """
+    intent = plan.intent
+    return {
+        "files": {kind: str(condition) for kind, condition in plan.files.conditions.items()},
+        "requests": [
+            {"id": request.id, "template": request.template, "count": request.count, "kept": request.id in plan.kept}
+            for request in (intent.requests.values() if intent else ())
+        ],
+        "returns": [
+            {"id": back.id, "machines": list(back.names)} for back in (intent.returns.values() if intent else ())
+        ],
+        "writes": [*(["intent"] if intent else []), *plan.unreadable],
+        "unknown": list(plan.unknown),
+        "unseen": [pool for pool, seen in looks.items() if isinstance(seen, Unobserved)],
+        **waits,
+    }
+
+
+def recovery_text(document: Document) -> str:
+    """For a terminal."""
+    lines = [f"  {kind}.json: {condition}" for kind, condition in document["files"].items()]
+    lines += [
+        f"  writes back request {request['id']}: {request['count']} of {request['template']}"
+        + ("; only its machines are left, they stay until HostFactory returns them" if request["kept"] else "")
+        for request in document["requests"]
+    ]
+    lines += [f"  writes back return {back['id']}: {', '.join(back['machines'])}" for back in document["returns"]]
+    lines += [f"  moves aside {kind}.json" for kind in document["writes"] if document["files"][kind] == "unreadable"]
+    lines += [f"  pool {pool} cannot be seen" for pool in document["unseen"]]
+    lines += brake_lines(document)
+    if document["waiting"] or document["forgotten"]:
+        lines.append("  So it will be if no brake holds from now on, and HostFactory does not list the machine.")
+    return "\n".join(lines)

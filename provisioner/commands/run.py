@@ -1,0 +1,69 @@
+"""``provisioner run``: the loop, or what it would do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from provisioner.commands.options import FINE, PROBLEM, add_config, add_state, config_file, state_directory
+from provisioner.interrupts import INTERRUPTED
+
+if TYPE_CHECKING:
+    from provisioner.settings.tree import Settings
+    from provisioner.state.directory import StateDir
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Which loop, how long, and whether in earnest."""
+    add_config(command)
+    add_state(command)
+    command.add_argument("--once", action="store_true", help="one cycle on complete looks, then end")
+    command.add_argument(
+        "--dry-run", action="store_true", help="print what each cycle would do; write and touch nothing"
+    )
+    command.add_argument("--listen", metavar="HOST:PORT", help="address of metrics and health")
+
+
+def run(options: argparse.Namespace) -> int:
+    """A problem: another loop has taken over, the address is taken, or with ``--once`` a pool was not seen."""
+    from provisioner.commands.service import Service
+    from provisioner.loop.cycle import SupersededError
+    from provisioner.settings.reload import Configuration
+    from provisioner.telemetry.server import ListenError
+
+    configuration = Configuration(config_file(options.config), os.environ)
+    state = state_directory(options.state_dir)
+    try:
+        if options.dry_run:
+            dry_run(configuration.settings, state, once=options.once)
+        else:
+            service = Service(configuration, state, listen=options.listen)
+            service.heed_signals()
+            service.run(once=options.once)
+            if service.interrupted:
+                return INTERRUPTED
+            if options.once and service.unseen():
+                return PROBLEM
+    except (ListenError, SupersededError) as error:
+        print(error, file=sys.stderr)
+        return PROBLEM
+    return FINE
+
+
+def dry_run(settings: Settings, state: StateDir, *, once: bool) -> None:
+    """Print each cycle's plan beside a running system until interrupted. Raises StateError, BackendError."""
+    from provisioner.commands.plan import plan_document, preview
+
+    ending = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ending.set())
+    while True:
+        looks, plan = preview(settings, state)
+        print(json.dumps({"time": round(time.time(), 3), **plan_document(plan, looks)}), flush=True)
+        if once or ending.wait(settings.loop.interval_seconds):
+            return

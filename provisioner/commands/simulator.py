@@ -1,0 +1,37 @@
+"""``provisioner simulator``: the embedded cloud on an address of its own."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from provisioner.commands.options import UsageError, add_config, settings
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Where it answers, and what goes wrong there."""
+    add_config(command)
+    command.add_argument("--listen", metavar="HOST", default="127.0.0.1", help="default 127.0.0.1")
+    command.add_argument("--unsafe-listen", action="store_true", help="allow a --listen that other machines reach")
+    command.add_argument("--port", type=int, default=0, help="default 0: a free one")
+    command.add_argument("--kubeconfig", type=Path, metavar="FILE", help="where to write it; default a new file")
+    command.add_argument("--faults", type=Path, metavar="FILE", help="faults and timings, JSON or YAML")
+    command.add_argument("--seed", type=int, default=0, help="default 0")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Until SIGTERM or Ctrl-C. Raises UsageError for an address or a file that cannot be used."""
+    from provisioner.simulator.server import serve
+
+    try:
+        return serve(
+            settings(options.config),
+            host=options.listen,
+            port=options.port,
+            unsafe_listen=options.unsafe_listen,
+            kubeconfig=options.kubeconfig,
+            faults_file=options.faults,
+            seed=options.seed,
+        )
+    except (ValueError, OSError) as error:
+        raise UsageError(str(error)) from error

@@ -1,0 +1,85 @@
+"""``provisioner trim``: ended requests leave the state files, as a running loop lets them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from provisioner.commands.looks import clock_of
+from provisioner.commands.options import (
+    FINE,
+    Document,
+    add_config,
+    add_output,
+    add_state,
+    settings,
+    show,
+    state_directory,
+)
+from provisioner.names import RETURN_ID_PREFIX
+from provisioner.settings.tree import Settings
+from provisioner.state.directory import StateDir
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Which files, and whether in earnest."""
+    add_config(command)
+    add_state(command)
+    command.add_argument("--dry-run", action="store_true", help="only show what would leave")
+    add_output(command)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Raises StateError."""
+    left = trim(settings(options.config), state_directory(options.state_dir), dry_run=options.dry_run)
+    show(options, trim_document(left, dry_run=options.dry_run), trim_text)
+    return FINE
+
+
+def trim(settings: Settings, state: StateDir, *, dry_run: bool) -> tuple[str, ...] | None:
+    """The ids that leave the files, or would; None when a loop runs, which does it itself. Raises StateError."""
+    from provisioner.loop.actors import InlineActors
+    from provisioner.loop.cycle import Reconciler
+
+    lock = state.loop_lock
+    if not dry_run and not lock.acquire(0):
+        return None
+    try:
+        memory = state.memory.read()
+        epoch = memory.epoch if dry_run else lock.raise_epoch(memory.epoch + 1)
+        reconciler = Reconciler(
+            clock=clock_of(state),
+            state=state,
+            actors=InlineActors({}),
+            limits=settings.limits(),
+            provisioner=settings.instance,
+            epoch=epoch,
+        )
+        left = reconciler.trim(dry_run=dry_run)
+        if not dry_run:
+            lock.sign_off()
+        return left
+    finally:
+        lock.release()
+
+
+def trim_document(left: Sequence[str] | None, *, dry_run: bool) -> dict[str, Any]:
+    """Which ids leave, or left, the files; ``left`` is None where a running loop does it."""
+    ids = left or ()
+    return {
+        "requests": [id_ for id_ in ids if not id_.startswith(RETURN_ID_PREFIX)],
+        "returns": [id_ for id_ in ids if id_.startswith(RETURN_ID_PREFIX)],
+        "dry_run": dry_run,
+        "loop_runs": left is None,
+    }
+
+
+def trim_text(document: Document) -> str:
+    """For a terminal."""
+    if document["loop_runs"]:
+        return "A loop runs: it trims the files by itself. To see what is due: provisioner trim --dry-run"
+    word = "would leave" if document["dry_run"] else "left"
+    lines = [f"  request {id_} {word} the files" for id_ in document["requests"]]
+    lines += [f"  return  {id_} {word} the files" for id_ in document["returns"]]
+    return "\n".join(lines or ["  nothing is due"])
