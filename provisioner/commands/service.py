@@ -18,7 +18,8 @@ from provisioner.model import ErrorClass, Limits, LossCause
 from provisioner.settings.reload import Configuration
 from provisioner.settings.tree import MigPool, Settings
 from provisioner.state.directory import StateDir
-from provisioner.telemetry.metrics import EventMetrics, MeasuredBackend, Metrics
+from provisioner.telemetry.measured_backend import MeasuredBackend
+from provisioner.telemetry.metrics import EventMetrics, Metrics
 from provisioner.telemetry.reporter import Reporter
 from provisioner.telemetry.server import Server
 
@@ -97,7 +98,7 @@ class Service:
         pace = settings.loop
         self._backends = make_backends(settings)
         backends: Mapping[str, Backend] = {
-            name: MeasuredBackend(backend, metrics) for name, backend in self._backends.items()
+            name: MeasuredBackend(backend, metrics.backends) for name, backend in self._backends.items()
         }
         reporter = Reporter(
             metrics,
@@ -111,7 +112,7 @@ class Service:
             metrics.configure(new)
             reporter.limits = new
 
-        configuration.applied, configuration.judged = applied, metrics.config_ok
+        configuration.applied, configuration.judged = applied, metrics.loop.config_ok
         self._loop = Loop(
             state=self._state,
             backends=backends,
@@ -120,7 +121,7 @@ class Service:
             pace=Pace(pace.interval_seconds, pace.floor_seconds, pace.act_seconds, pace.intent_poll_seconds),
             report=reporter,
             refresh=configuration.refresh,
-            count_wake=lambda source: metrics.wakeup(str(source)),
+            count_wake=lambda source: metrics.loop.wakeup(str(source)),
             hints=self._events(),
         )
         self.server = Server(listen or settings.listen, self.registry, reporter.health, reporter.status)

@@ -301,21 +301,21 @@ def expressions() -> list[str]:
 def work(metrics: Metrics) -> None:
     """Something happens in every metric."""
     pool, template = "gke-main", "GkePod"
-    metrics.cycle("ok", 0.1, 1e9)
-    metrics.wakeup("timer")
-    metrics.machines({(pool, template, phase): 1 for phase in Phase})
-    metrics.oldest_unmet({template: 1e9})
-    metrics.outcome(Outcome(Create("name", pool, template, "request")))
-    metrics.outcome(Outcome(Create("name", pool, template, "request"), Failure(ErrorClass.QUOTA, "no")))
-    metrics.outcome(Outcome(Delete("name", pool, DeleteReason.RETURNED)))
-    metrics.started(pool, template, 40)
-    metrics.stopped(pool, 10)
-    metrics.lost(pool, template, LossCause.PREEMPTED)
-    metrics.failed(pool, template, ErrorClass.STOCKOUT)
-    metrics.call(pool, "observe", 0.1)
-    metrics.error(pool, "create", ErrorClass.QUOTA)
-    metrics.lock_wait(0.01)
-    metrics.store_bytes({"intent.json": 100})
+    metrics.loop.cycle("ok", 0.1, 1e9)
+    metrics.loop.wakeup("timer")
+    metrics.machines.observed.replace({(pool, template, phase): 1 for phase in Phase})
+    metrics.machines.oldest_unmet.replace({template: 1e9})
+    metrics.backends.outcome(Outcome(Create("name", pool, template, "request")))
+    metrics.backends.outcome(Outcome(Create("name", pool, template, "request"), Failure(ErrorClass.QUOTA, "no")))
+    metrics.backends.outcome(Outcome(Delete("name", pool, DeleteReason.RETURNED)))
+    metrics.slots.started(pool, template, 40)
+    metrics.slots.stopped(pool, 10)
+    metrics.slots.lost(pool, template, LossCause.PREEMPTED)
+    metrics.slots.failed(pool, template, ErrorClass.STOCKOUT)
+    metrics.backends.call(pool, "observe", 0.1)
+    metrics.backends.error(pool, "create", ErrorClass.QUOTA)
+    metrics.store.lock_wait(0.01)
+    metrics.store.bytes.replace({"intent.json": 100})
 
 
 @pytest.fixture

@@ -28,7 +28,8 @@ from provisioner.model import (
     Snapshot,
     TemplateLimits,
 )
-from provisioner.telemetry.metrics import OPERATIONS, EventMetrics, MeasuredBackend, Metrics
+from provisioner.telemetry.measured_backend import MeasuredBackend
+from provisioner.telemetry.metrics import OPERATIONS, EventMetrics, Metrics
 
 EXPECTED = {
     # name: (type in the exposition format, labels)
@@ -89,11 +90,11 @@ def everything_once(metrics: Metrics) -> None:
     """Every metric has at least one series."""
     EventMetrics(metrics.registry)
     metrics.configure(LIMITS)
-    metrics.started("pool", "T", 1)
-    metrics.stopped("pool", 1)
-    metrics.call("pool", "observe", 1)
-    metrics.store_bytes({"intent.json": 10})
-    metrics.lock_wait(0.1)
+    metrics.slots.started("pool", "T", 1)
+    metrics.slots.stopped("pool", 1)
+    metrics.backends.call("pool", "observe", 1)
+    metrics.store.bytes.replace({"intent.json": 10})
+    metrics.store.lock_wait(0.1)
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -125,7 +126,7 @@ def test_every_metric_has_a_meaning(metrics: Metrics) -> None:
 
 def test_two_instances_do_not_share_series(metrics: Metrics) -> None:
     other = Metrics(CollectorRegistry())
-    metrics.wakeup("timer")
+    metrics.loop.wakeup("timer")
 
     assert value(other, "hf_provisioner_wakeups_total", source="timer") == 0
 
@@ -135,13 +136,13 @@ def test_no_series_beyond_500_with_ten_templates_and_four_pools(metrics: Metrics
     templates = {f"T{number}": TemplateLimits(f"T{number}", (pools[number % 4],)) for number in range(10)}
     metrics.configure(Limits(prefix="hf", pools={pool: PoolLimits(pool) for pool in pools}, templates=templates))
     for template in templates.values():
-        metrics.started(template.pools[0], template.id, 1)
+        metrics.slots.started(template.pools[0], template.id, 1)
     for pool in pools:
-        metrics.stopped(pool, 1)
+        metrics.slots.stopped(pool, 1)
         for operation in OPERATIONS:
-            metrics.call(pool, operation, 1)
-    metrics.machines({(t.pools[0], t.id, phase): 1 for t in templates.values() for phase in Phase})
-    metrics.store_bytes(dict.fromkeys(("intent.json", "memory.json", "status.json", "journal.jsonl"), 1))
+            metrics.backends.call(pool, operation, 1)
+    metrics.machines.observed.replace({(t.pools[0], t.id, phase): 1 for t in templates.values() for phase in Phase})
+    metrics.store.bytes.replace(dict.fromkeys(("intent.json", "memory.json", "status.json", "journal.jsonl"), 1))
 
     assert sum(len(family.samples) for family in metrics.registry.collect()) < 500
 
@@ -197,8 +198,8 @@ def test_what_was_never_seen_counts_from_the_start_of_the_process(
 
 def test_a_pool_that_left_the_configuration_is_not_blind_for_ever(metrics: Metrics) -> None:
     metrics.configure(LIMITS)
-    metrics.observed("spare", 5)
-    metrics.observed("pool", 6)
+    metrics.backends.observation.update("spare", 5)
+    metrics.backends.observation.update("pool", 6)
     metrics.configure(replace(LIMITS, pools={"pool": LIMITS.pools["pool"]}))
 
     assert value(metrics, "hf_provisioner_observation_timestamp_seconds", pool="spare") is None
@@ -206,9 +207,9 @@ def test_a_pool_that_left_the_configuration_is_not_blind_for_ever(metrics: Metri
 
 
 def test_only_an_ok_cycle_moves_the_last_success(metrics: Metrics) -> None:
-    metrics.cycle("ok", 0.1, 50)
-    metrics.cycle("partial", 0.1, 60)
-    metrics.cycle("failed", 0.1, 70)
+    metrics.loop.cycle("ok", 0.1, 50)
+    metrics.loop.cycle("partial", 0.1, 60)
+    metrics.loop.cycle("failed", 0.1, 70)
 
     assert value(metrics, "hf_provisioner_last_success_timestamp_seconds") == 50
     assert value(metrics, "hf_provisioner_cycles_total", result="partial") == 1
@@ -216,9 +217,9 @@ def test_only_an_ok_cycle_moves_the_last_success(metrics: Metrics) -> None:
 
 
 def test_a_refused_configuration_shows_until_a_good_one(metrics: Metrics) -> None:
-    metrics.config_ok(False)
+    metrics.loop.config_ok(False)
     refused = value(metrics, "hf_provisioner_config_ok")
-    metrics.config_ok(True)
+    metrics.loop.config_ok(True)
 
     assert (refused, value(metrics, "hf_provisioner_config_ok")) == (0, 1)
 
@@ -256,7 +257,7 @@ class Place:
 
 def test_a_measured_backend_is_a_backend_that_passes_everything_on(metrics: Metrics) -> None:
     place = Place()
-    measured: Backend = MeasuredBackend(place, metrics)
+    measured: Backend = MeasuredBackend(place, metrics.backends)
     wake = print
 
     measured.start(wake)
@@ -275,7 +276,7 @@ def test_a_measured_backend_is_a_backend_that_passes_everything_on(metrics: Metr
     ids=["its class", "other for a surprise"],
 )
 def test_a_failed_look_is_timed_and_counts_as(metrics: Metrics, error: Exception, label: str) -> None:
-    measured = MeasuredBackend(Place(error=error), metrics)
+    measured = MeasuredBackend(Place(error=error), metrics.backends)
 
     with pytest.raises(type(error)):
         measured.observe(5.0, ())
@@ -285,7 +286,7 @@ def test_a_failed_look_is_timed_and_counts_as(metrics: Metrics, error: Exception
 
 
 def test_each_failed_action_counts_and_each_batch_is_timed_once(metrics: Metrics) -> None:
-    measured = MeasuredBackend(Place(failure=Failure(ErrorClass.DENIED, "no")), metrics)
+    measured = MeasuredBackend(Place(failure=Failure(ErrorClass.DENIED, "no")), metrics.backends)
 
     measured.create([Create(name, "pool", "T", REQUEST) for name in "abc"], lambda: True)
     measured.delete([Delete(name, "pool", DeleteReason.LOST) for name in "ab"], lambda: True)

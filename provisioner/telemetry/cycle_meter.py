@@ -1,0 +1,175 @@
+"""What a cycle means for the metrics: what it did, and what memory and snapshots hold after it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from provisioner.loop.cycle import CycleReport
+from provisioner.model import (
+    Close,
+    Limits,
+    LossCause,
+    Memory,
+    Phase,
+    RequestRecord,
+    RequestStatus,
+    Slot,
+    Snapshot,
+    Verdict,
+)
+from provisioner.names import NO_TEMPLATE, split_name
+from provisioner.planning.answers import unlisted
+from provisioner.state.directory import StateDir
+from provisioner.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+DESIRED = frozenset({Verdict.OPEN, Verdict.SUCCEEDED})
+
+
+class CycleMeter:
+    """Takes in each cycle, in the loop's thread."""
+
+    def __init__(self, metrics: Metrics, state: StateDir) -> None:
+        self._metrics = metrics
+        self._state = state
+        self._seen: dict[str, Snapshot] = {}
+        """The last complete snapshot of each pool: a pool that cannot be seen is not an empty one."""
+        self._memory: Memory | None = None
+        """As it was measured."""
+
+    def take(self, report: CycleReport, limits: Limits) -> None:
+        """Take in one cycle."""
+        metrics, wall = self._metrics, time.time()
+        metrics.loop.cycle(report.result, report.seconds, wall)
+        metrics.machines.deferred.replace(report.deferred)
+        for look in report.looks.values():
+            if isinstance(look, Snapshot):
+                metrics.backends.observation.update(look.pool, wall - (report.now - look.began))
+        for done in report.results:
+            for outcome in done.outcomes:
+                metrics.backends.outcome(outcome)
+        for close in report.closes:
+            self._count_close(close)
+        if report.lock_wait is not None:
+            metrics.store.lock_wait(report.lock_wait)
+        if report.memory is not None:
+            pools = Counter(slot.pool for slot in unlisted(report.memory, limits.prefix, report.now))
+            metrics.machines.unlisted.replace(pools)
+            self._count_memory(report, report.memory, limits, wall)
+
+    def _count_close(self, close: Close) -> None:
+        slots = self._metrics.slots
+        if close.verdict is Verdict.LOST:
+            slots.lost(close.pool, close.template, close.cause or LossCause.UNKNOWN)
+        elif close.verdict is Verdict.FAILED and close.failure is not None:
+            slots.failed(close.pool, close.template, close.failure.error)
+
+    def _count_memory(self, report: CycleReport, memory: Memory, limits: Limits, wall: float) -> None:
+        """What is as it was measured last is not counted again."""
+        news = list(self._unmeasured(report))
+        if memory is self._memory and not news:
+            return
+        self._seen |= {snapshot.pool: snapshot for snapshot in news}
+        self._metrics.machines.observed.replace(_machines(self._seen, memory, limits.prefix))
+        if memory is self._memory:
+            return
+        self._count_slots(memory)
+        machines, store = self._metrics.machines, self._metrics.store
+        machines.oldest_unmet.replace(_oldest(memory, wall - report.now))
+        machines.window.replace(_windows(memory, limits))
+        machines.brake.replace({(memory.brake.pool, memory.brake.reason): 1.0} if memory.brake else {})
+        store.requests.replace(_requests(memory))
+        store.bytes.replace(self._sizes())
+        if self._memory is not None:
+            self._count_changes(report, self._memory, memory)
+        self._memory = memory
+
+    def _unmeasured(self, report: CycleReport) -> Iterator[Snapshot]:
+        """Snapshots whose machines are others than those that were counted."""
+        for look in report.looks.values():
+            if isinstance(look, Snapshot):
+                before = self._seen.get(look.pool)
+                if before is None or before.machines is not look.machines:
+                    yield look
+
+    def _count_slots(self, memory: Memory) -> None:
+        machines = self._metrics.machines
+        slots = [(record, slot) for record in memory.requests.values() for slot in record.slots.values()]
+        desired = Counter((slot.pool, record.template) for record, slot in slots if slot.verdict in DESIRED)
+        machines.desired.replace(desired)
+        self._metrics.slots.set_aside(sum(slot.set_aside for _, slot in slots))
+        machines.stuck.replace(Counter(slot.pool for _, slot in slots if slot.stuck and not slot.gone))
+
+    def _count_changes(self, report: CycleReport, former: Memory, memory: Memory) -> None:
+        """Machines that began to run, returned ones that went, and ones that do not go, since the cycle before."""
+        for id_, record in memory.requests.items():
+            before = former.requests.get(id_)
+            if before is record:
+                continue
+            for number, slot in record.slots.items():
+                former_slot = before.slots.get(number) if before else None
+                if former_slot is not slot:
+                    self._count_change(report, record, former_slot, slot)
+
+    def _count_change(self, report: CycleReport, record: RequestRecord, former: Slot | None, slot: Slot) -> None:
+        if slot.ran is not None and (former is None or former.ran is None):
+            self._metrics.slots.started(slot.pool, record.template, slot.ran - record.read)
+        went = slot.gone and former is not None and not former.gone
+        if went and slot.verdict is Verdict.RETURNED and slot.closed is not None:
+            self._metrics.slots.stopped(slot.pool, report.now - slot.closed)
+        if slot.stuck and not (former is not None and former.stuck):
+            log.warning("Machine is stuck terminating", extra={"machine": slot.name, "pool": slot.pool})
+
+    def _sizes(self) -> Mapping[str, int]:
+        sizes = {}
+        for store in (self._state.intent, self._state.memory, self._state.status):
+            if (signature := store.signature()) is not None:
+                sizes[os.path.basename(store.path)] = signature[2]
+        return sizes
+
+
+def _windows(memory: Memory, limits: Limits) -> Mapping[str, int]:
+    """Pressure allowed, by pool, over its templates; where nothing was tried yet, what a first try is allowed."""
+    windows: Counter[str] = Counter()
+    for template in limits.templates.values():
+        for name in template.pools:
+            pressure, pool = memory.pressures.get((name, template.id)), limits.pools.get(name)
+            if pressure is not None:
+                windows[name] += pressure.window
+            elif pool is not None:
+                windows[name] += min(pool.initial_window, pool.max_pending)
+    return windows
+
+
+def _machines(seen: Mapping[str, Snapshot], memory: Memory, prefix: str) -> Mapping[tuple[str, str, Phase], int]:
+    """Observed machines by pool, template and phase; asked for and not yet seen ones as ``submitted``."""
+    counts: Counter[tuple[str, str, Phase]] = Counter()
+    for snapshot in seen.values():
+        for machine in snapshot.machines.values():
+            parts = split_name(prefix, machine.name)
+            record = memory.requests.get(parts[0]) if parts else None
+            counts[snapshot.pool, record.template if record else NO_TEMPLATE, machine.phase] += 1
+    for record in memory.requests.values():
+        for slot in record.slots.values():
+            if slot.verdict is Verdict.OPEN and slot.submitted is not None and not slot.seen:
+                counts[slot.pool, record.template, Phase.SUBMITTED] += 1
+    return counts
+
+
+def _oldest(memory: Memory, offset: float) -> Mapping[str, float]:
+    """When the oldest open request of each template was read, by the wall clock."""
+    oldest: dict[str, float] = {}
+    for record in memory.requests.values():
+        if record.ended is None:
+            oldest[record.template] = min(record.read + offset, oldest.get(record.template, float("inf")))
+    return oldest
+
+
+def _requests(memory: Memory) -> Mapping[tuple[str, RequestStatus], int]:
+    kinds = (("request", memory.requests.values()), ("return", memory.returns.values()))
+    return Counter((kind, record.ended or RequestStatus.RUNNING) for kind, records in kinds for record in records)

@@ -1,0 +1,81 @@
+"""How the loop is, by the cycles that have ended: alive, ready, and the last cycle in a few numbers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from provisioner.loop.cycle import CycleReport
+from provisioner.model import Snapshot, Unobserved
+from provisioner.telemetry.notes import longest_silence
+from provisioner.telemetry.server import Health
+
+
+class LoopHealth:
+    """Takes in each cycle, in the loop's thread; is asked in the server's."""
+
+    def __init__(self, interval: float) -> None:
+        self._alive_within = longest_silence(interval)
+        self._report: CycleReport | None = None
+        self._complete = False
+        self._ended = time.monotonic()
+        self._failing: float | None = None
+        """Since when no cycle could do its work, by the monotonic clock."""
+
+    def take(self, report: CycleReport, ended: float) -> None:
+        """Take in one cycle, which ended then by the monotonic clock."""
+        self._ended = ended
+        if not report.problem:
+            self._failing = None
+            self._complete |= all(isinstance(look, Snapshot) for look in report.looks.values())
+        elif self._failing is None:
+            self._failing = ended
+        self._report = report
+
+    def health(self) -> Health:
+        """Alive while cycles end; ready once one was complete, and while the last one could do its work.
+
+        Who waits (for a pool that must be seen before memory.json can be made again, for a person who puts
+        intent.json back) is alive all the same: another start would see no more, and would begin to wait anew.
+        """
+        report = self._report
+        if report is None:
+            return Health(True, False, "No cycle has ended yet: the loop starts, or stands by for another one.")
+        silent = time.monotonic() - self._ended
+        if silent > self._alive_within:
+            return Health(False, self._complete, f"No cycle has ended for {silent:.0f} s.")
+        if report.problem and self._failing is not None:
+            words = f"Nothing has been planned for {time.monotonic() - self._failing:.0f} s: {report.problem}"
+            return Health(True, False, words + _blind(report))
+        if not self._complete:
+            return Health(True, False, "No cycle has seen every pool yet." + _blind(report))
+        return Health(True, True, f"The last cycle ended {silent:.1f} s ago.")
+
+    def status(self) -> Mapping[str, Any]:
+        """The last cycle, in a few numbers."""
+        report = self._report
+        if report is None:
+            return {"cycle": 0}
+        return {
+            "cycle": report.number,
+            "result": report.result,
+            "problem": report.problem,
+            "seconds": round(report.seconds, 4),
+            "pools": {
+                name: {"machines": len(look.machines), "problems": list(look.problems)}
+                if isinstance(look, Snapshot)
+                else {"error": str(look.failure.error), "text": look.failure.text}
+                for name, look in report.looks.items()
+            },
+            "deferred": [
+                {"pool": pool, "template": template, "reason": str(reason), "machines": count}
+                for (pool, template, reason), count in report.deferred.items()
+            ],
+        }
+
+
+def _blind(report: CycleReport) -> str:
+    """Which pools cannot be seen, and why: sentences that follow another."""
+    unseen = {name: look.failure.text for name, look in report.looks.items() if isinstance(look, Unobserved)}
+    return "".join(f" Pool {name} cannot be seen: {text}" for name, text in unseen.items())

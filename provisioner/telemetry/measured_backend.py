@@ -1,0 +1,57 @@
+"""The decorator that times a backend's calls and counts its errors, so that no backend contains metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from provisioner.backends import Backend, BackendError, MayStart
+from provisioner.model import Create, Delete, ErrorClass, Outcome, Snapshot
+from provisioner.telemetry.metrics import BackendMetrics, Operation
+
+
+class MeasuredBackend:
+    """A backend that does what another does, and tells the metrics how long it took and what failed."""
+
+    def __init__(self, backend: Backend, metrics: BackendMetrics) -> None:
+        self._backend, self._metrics = backend, metrics
+        self.pool, self.lag, self.pace = backend.pool, backend.lag, backend.pace
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """As the backend does."""
+        self._backend.start(wake)
+
+    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
+        """As the backend does; a failed look counts with its class, a surprise as ``other``."""
+        began = time.monotonic()
+        try:
+            return self._backend.observe(now, strangers)
+        except Exception as error:
+            kind = error.failure.error if isinstance(error, BackendError) else ErrorClass.OTHER
+            self._metrics.error(self.pool, "observe", kind)
+            raise
+        finally:
+            self._metrics.call(self.pool, "observe", time.monotonic() - began)
+
+    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
+        """As the backend does."""
+        return self._act("create", lambda: self._backend.create(creates, may_start))
+
+    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
+        """As the backend does."""
+        return self._act("delete", lambda: self._backend.delete(deletes, may_start))
+
+    def close(self) -> None:
+        """As the backend does."""
+        self._backend.close()
+
+    def _act(self, operation: Operation, act: Callable[[], list[Outcome]]) -> list[Outcome]:
+        began = time.monotonic()
+        try:
+            outcomes = act()
+        finally:
+            self._metrics.call(self.pool, operation, time.monotonic() - began)
+        for outcome in outcomes:
+            if outcome.failure is not None:
+                self._metrics.error(self.pool, operation, outcome.failure.error)
+        return outcomes
