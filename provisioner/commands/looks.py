@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from provisioner.backends import Backend, BackendError
 from provisioner.files.atomic import StateMissing
-from provisioner.loop.loop import FOR_PEOPLE, LoopClock
+from provisioner.loop.clock import LoopClock
+from provisioner.loop.observers import FOR_PEOPLE
 from provisioner.model import Look, Unobserved
 from provisioner.settings.tree import Settings
 from provisioner.state.directory import StateDir

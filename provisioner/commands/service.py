@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry
 
 from provisioner.backends import Backend, BackendError, Checkable, Finding, Severity
 from provisioner.backends.gke.namespace import Namespaces
-from provisioner.loop.loop import Hints, Loop, Pace, Wake, calm_collector
+from provisioner.loop.loop import Hints, Loop, Pace, Setup, calm_collector
+from provisioner.loop.wakeups import Wake
 from provisioner.model import ErrorClass, Limits, LossCause
 from provisioner.settings.reload import Configuration
 from provisioner.settings.tree import MigPool, Settings
@@ -114,12 +115,14 @@ class Service:
 
         configuration.applied, configuration.judged = applied, metrics.loop.config_ok
         self._loop = Loop(
-            state=self._state,
-            backends=backends,
-            limits=limits,
-            provisioner=settings.instance,
-            pace=Pace(pace.interval_seconds, pace.floor_seconds, pace.act_seconds, pace.intent_poll_seconds),
-            report=reporter,
+            Setup(
+                state=self._state,
+                backends=backends,
+                limits=limits,
+                provisioner=settings.instance,
+                pace=Pace(pace.interval_seconds, pace.floor_seconds, pace.act_seconds, pace.intent_poll_seconds),
+            ),
+            reporter,
             refresh=configuration.refresh,
             count_wake=lambda source: metrics.loop.wakeup(str(source)),
             hints=self._events(),

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
 def trim(settings: Settings, state: StateDir, *, dry_run: bool) -> tuple[str, ...] | None:
     """The ids that leave the files, or would; None when a loop runs, which does it itself. Raises StateError."""
     from provisioner.loop.actors import InlineActors
-    from provisioner.loop.cycle import Reconciler
+    from provisioner.loop.cycle import Mandate, Reconciler
 
     lock = state.loop_lock
     if not dry_run and not lock.acquire(0):
@@ -54,7 +54,7 @@ def trim(settings: Settings, state: StateDir, *, dry_run: bool) -> tuple[str, ..
             actors=InlineActors({}),
             limits=settings.limits(),
             provisioner=settings.instance,
-            epoch=epoch,
+            mandate=Mandate(epoch),
         )
         left = reconciler.trim(dry_run=dry_run)
         if not dry_run:

@@ -11,11 +11,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from provisioner.files.atomic import StateError, StateMissing, StateUnreadable
 from provisioner.hostfactory.answer import Answer
 from provisioner.loop.actors import Actors, Results, batches
+from provisioner.loop.clock import Clock
 from provisioner.loop.contact import Contacts
 from provisioner.model import (
     Brake,
@@ -48,16 +49,6 @@ LONE_MEMORY = (
     "memory.json stands without its lock file: it may be an old copy. "
     "`provisioner recover` names the machines that it does not know."
 )
-
-
-class Clock(Protocol):
-    """Where time comes from (law 11)."""
-
-    def now(self) -> float:
-        """Loop time in seconds."""
-
-    def wall(self) -> float:
-        """The host's clock, epoch seconds."""
 
 
 class SupersededError(Exception):
@@ -123,6 +114,19 @@ class _Last:
     """The newest generation of intent.json ever written: above intent's own when an old copy was put back."""
 
 
+@dataclass(frozen=True, slots=True)
+class Mandate:
+    """As which loop a process writes and acts, and how long it may begin to (law: one writer per file, one loop)."""
+
+    epoch: int = 0
+    check: Callable[[], None] = lambda: None
+    """Raises SupersededError when a newer loop's epoch stands in the state directory."""
+    stopping: Callable[[], bool] = lambda: False
+    """The process is to end: no further call is started."""
+    act_seconds: float = 2.0
+    """Seconds in which the calls of one cycle are started."""
+
+
 class Reconciler:
     """Holds one state directory's memory between cycles."""
 
@@ -134,10 +138,7 @@ class Reconciler:
         actors: Actors,
         limits: Limits,
         provisioner: str,
-        epoch: int = 0,
-        act_seconds: float = 2.0,
-        check: Callable[[], None] = lambda: None,
-        stopping: Callable[[], bool] = lambda: False,
+        mandate: Mandate = Mandate(),
     ) -> None:
         self.limits = limits
         self.memory: Memory | None = None
@@ -145,11 +146,7 @@ class Reconciler:
         self._state = state
         self._actors = actors
         self._provisioner = provisioner
-        self._epoch = epoch
-        self._act_seconds = act_seconds
-        self._check = check
-        """Raises SupersededError when a newer loop's epoch stands in the state directory."""
-        self._stopping = stopping
+        self._mandate = mandate
         self._contacts = Contacts(state)
         self._last = _Last()
         self._number = 0
@@ -285,8 +282,8 @@ class Reconciler:
             self._load_memory(intent, looks, now)
         elif self.memory is not None and intent is not None and self._is_contradicted(self.memory, intent):
             self.memory = self._rebuilt(intent, looks, now, BrakeReason.MEMORY_OLDER)
-        if self.memory is not None and self.memory.epoch != self._epoch:
-            self.memory = replace(self.memory, epoch=self._epoch)
+        if self.memory is not None and self.memory.epoch != self._mandate.epoch:
+            self.memory = replace(self.memory, epoch=self._mandate.epoch)
         if self.memory is not None and intent is not None and intent.generation < self._last.newest:
             # The plan sees by its own generation that intent is older.
             newest = max(self._last.newest, self.memory.generation)
@@ -461,7 +458,7 @@ class Reconciler:
         assert self.memory is not None
         revised = answers.revised(self.memory, plan.memory)
         if revised:
-            self._check()
+            self._mandate.check()
         return {id_ for id_, new in revised.items() if not self._state.told.claim(id_, new.text)} - contact.told
 
     # --- record ---------------------------------------------------------------------------------------------------
@@ -469,7 +466,7 @@ class Reconciler:
     def _record(self, memory: Memory, now: float) -> None:
         """Make it durable, if it is not already, or no longer: somebody may have put another file in its place."""
         if memory is not self._last.written or self._state.memory.signature() != self._last.memory_file:
-            self._check()
+            self._mandate.check()
             self._state.memory.write(replace(memory, time=now, time_wall=self._clock.wall()))
             self._last.written, self._last.memory_file = memory, self._state.memory.signature()
         self.memory = memory
@@ -489,7 +486,7 @@ class Reconciler:
         if self._last.published and same and self._state.status.signature() == self._last.status_file:
             self._last.counted = counted
             return
-        self._check()
+        self._mandate.check()
         self._last.unpublished = True
         self._state.status.write({id_: answer for id_, (_, answer) in rendered.items()}, lost, available)
         self._last.rendered, self._last.lost, self._last.available = rendered, dict(lost), available
@@ -500,7 +497,7 @@ class Reconciler:
     def _forget(self, plan: Plan) -> None:
         """Trim intent of what memory has marked; memory forgets it when intent no longer has it."""
         if plan.forget:
-            self._check()
+            self._mandate.check()
             # First: what intent lacks is not asked for again, so a mark left behind would stay for ever.
             self._state.seen.forget(plan.forget)
             self._state.told.forget(plan.forget)
@@ -510,7 +507,7 @@ class Reconciler:
         """An intent older than memory has read, and no lock file that says so: with each write it would look newer."""
         assert self.memory is not None
         if self._last.newest < self.memory.generation:
-            self._check()
+            self._mandate.check()
             self._state.intent.note_newest(self.memory.generation)
             self._last.newest = self.memory.generation
 
@@ -519,10 +516,10 @@ class Reconciler:
     def _act(self, plan: Plan) -> None:
         if not (plan.creates or plan.deletes):
             return
-        self._check()
-        deadline = time.monotonic() + self._act_seconds
+        self._mandate.check()
+        deadline = time.monotonic() + self._mandate.act_seconds
         for batch in batches(plan.creates, plan.deletes):
-            self._actors.submit(batch, lambda: time.monotonic() < deadline and not self._stopping())
+            self._actors.submit(batch, lambda: time.monotonic() < deadline and not self._mandate.stopping())
 
     def _journal(self, results: Sequence[Results], closes: Sequence[Close]) -> None:
         outcomes = [outcome for done in results for outcome in done.outcomes]

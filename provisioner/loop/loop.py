@@ -8,19 +8,21 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from provisioner.backends import Backend, BackendError
+from provisioner.backends import Backend
 from provisioner.files.atomic import StateError, StateMissing
 from provisioner.loop.actors import ThreadedActors
-from provisioner.loop.cycle import CycleReport, Reconciler, SupersededError
+from provisioner.loop.clock import LoopClock
+from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
 from provisioner.loop.early_notices import Notices
-from provisioner.model import ErrorClass, Failure, Limits, Look, LossCause, Memory, Notice, Unobserved
+from provisioner.loop.observers import FOR_PEOPLE, Observer, stop_all
+from provisioner.loop.wakeups import Wake, Wakeups
+from provisioner.model import Limits, Look, LossCause, Memory, Notice, Unobserved
 from provisioner.state.directory import StateDir
 
 log = logging.getLogger(__name__)
@@ -28,19 +30,6 @@ log = logging.getLogger(__name__)
 LONGEST_CALLS = 45.0
 """Seconds that a batch goes on at most once it begins no more: a group's create (20 s), the wait for its result (5 s),
 and the look for names that are taken (20 s)."""
-
-LOOK_ENDS = 5.0
-"""Seconds that looks under way get when the loop ends; nobody needs what they would show."""
-
-FOR_PEOPLE = frozenset({ErrorClass.DENIED, ErrorClass.NOT_FOUND})
-"""Why a pool cannot be seen until a person mends something: another look will not."""
-
-GATHER = 0.1
-"""Seconds between a hint and the look it causes: a burst of events is one look."""
-
-LONGEST_GAP = 3600.0
-"""Of the wall clock's gap across a restart, no more than this counts as loop time (law 11)."""
-
 
 COLLECTOR = (100_000, 50, 100)
 """Thresholds of Python's garbage collector. What the loop makes is acyclic and mostly stays: with the usual 700 the
@@ -64,147 +53,6 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-class Wake(StrEnum):
-    """Who woke the loop."""
-
-    TIMER = "timer"
-    INTENT = "intent"
-    WATCH = "watch"
-    PUBSUB = "pubsub"
-    SIGNAL = "signal"
-
-
-class LoopClock:
-    """Loop time: the wall clock's time when it first ran, carried on by the monotonic clock (law 11)."""
-
-    def __init__(self, time_before: float | None = None, wall_before: float | None = None) -> None:
-        self._monotonic = time.monotonic()
-        self._start = time.time()
-        if time_before is not None and wall_before is not None:
-            self._start = time_before + min(max(time.time() - wall_before, 0.0), LONGEST_GAP)
-
-    def now(self) -> float:
-        """Loop time in seconds."""
-        return self._start + time.monotonic() - self._monotonic
-
-    def wall(self) -> float:
-        """Epoch seconds of this host."""
-        return time.time()
-
-
-class Wakeups:
-    """Hints that something may have changed; many at once are one."""
-
-    def __init__(self, count: Callable[[Wake], None] = lambda _: None) -> None:
-        self._event = threading.Event()
-        self._count = count
-
-    def wake(self, source: Wake) -> None:
-        """Let the next cycle begin as soon as it may."""
-        self._count(source)
-        self._event.set()
-
-    def wait(self, seconds: float, poll: float, changed: Callable[[], bool]) -> None:
-        """Until a wake-up, until ``changed()`` (asked every ``poll`` seconds), or until the time is over."""
-        deadline = time.monotonic() + seconds
-        while not self._event.wait(min(poll, max(0.0, deadline - time.monotonic()))):
-            if changed():
-                self._count(Wake.INTENT)
-                return
-            if time.monotonic() >= deadline:
-                self._count(Wake.TIMER)
-                return
-        self._event.clear()
-
-
-class Observer:
-    """Looks at one pool, at its own pace, in its own thread; the newest look is always at hand."""
-
-    def __init__(self, backend: Backend, clock: LoopClock, wake: Callable[[], None]) -> None:
-        self._backend = backend
-        self._clock = clock
-        self._wake = wake
-        self._strangers: frozenset[str] = frozenset()
-        self._look: Look = Unobserved(
-            backend.pool, clock.now(), Failure(ErrorClass.UNAVAILABLE, "The pool has not been seen yet.")
-        )
-        self._told: ErrorClass | None = None
-        """Why the looks fail now, as it was logged."""
-        self._again = threading.Event()
-        self._ended = False
-        self._thread = threading.Thread(target=self._run, name=f"observe-{backend.pool}", daemon=True)
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._backend.start(self.look_now)
-        self._thread.start()
-
-    def latest(self, strangers: frozenset[str]) -> Look:
-        """The newest look; the next one also asks about ``strangers``."""
-        if strangers != self._strangers:
-            self._strangers = strangers
-            self._again.set()
-        return self._look
-
-    def look_now(self) -> None:
-        """Do not wait for the pace."""
-        self._again.set()
-
-    def end(self) -> None:
-        """Look no more; a look under way goes on."""
-        self._ended = True
-        self._again.set()
-
-    def stop(self, seconds: float = LOOK_ENDS) -> None:
-        """End the thread, which has so long for its look, and the backend's connections."""
-        self.end()
-        self._thread.join(seconds)
-        self._backend.close()
-
-    def _run(self) -> None:
-        while not self._ended:
-            self._again.clear()
-            look = self._observe()
-            news = type(look) is not type(self._look) or getattr(look, "machines", 0) is not getattr(
-                self._look, "machines", 0
-            )
-            self._look = look
-            if news:
-                self._wake()
-            if self._again.wait(self._backend.pace):
-                time.sleep(GATHER)
-
-    def _observe(self) -> Look:
-        began = self._clock.now()
-        try:
-            strangers = self._strangers
-            seen = replace(self._backend.observe(began, strangers), asked=strangers)
-            self._told = None
-            return seen
-        except BackendError as error:
-            failure = error.failure
-        except Exception as error:  # the edge: a bug in a backend blinds one pool, not the loop
-            log.exception("Backend broke off a look", extra={"pool": self._backend.pool})
-            failure = Failure(ErrorClass.OTHER, f"internal error: {error}")
-        if self._told is not failure.error and not self._ended:
-            self._told = failure.error
-            log.log(
-                logging.ERROR if failure.error in FOR_PEOPLE else logging.WARNING,
-                "Pool cannot be seen",
-                extra={"pool": self._backend.pool, "error": str(failure.error), "text": failure.text},
-            )
-        return Unobserved(self._backend.pool, began, failure)
-
-
-def _stop(observers: Collection[Observer]) -> None:
-    """End them all at once: each may be in a look whose cloud does not answer."""
-    for observer in observers:
-        observer.end()
-    deadline = time.monotonic() + LOOK_ENDS
-    for observer in observers:
-        observer.stop(max(0.0, deadline - time.monotonic()))
 
 
 class Hints(Protocol):
@@ -232,27 +80,36 @@ class Pace:
         return self.act + LONGEST_CALLS
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What a loop works on, and how fast."""
+
+    state: StateDir
+    backends: Mapping[str, Backend]
+    """By pool."""
+    limits: Limits
+    """Those in force at the start."""
+    provisioner: str
+    """HF's provider instance, which intent.json has to belong to."""
+    pace: Pace
+
+
 class Loop:
     """One provisioner on one state directory."""
 
     def __init__(
         self,
-        *,
-        state: StateDir,
-        backends: Mapping[str, Backend],
-        limits: Limits,
-        provisioner: str,
-        pace: Pace,
+        setup: Setup,
         report: Callable[[CycleReport], None],
+        *,
         refresh: Callable[[Limits, Memory | None], Limits] = lambda limits, _: limits,
         count_wake: Callable[[Wake], None] = lambda _: None,
         hints: Hints | None = None,
     ) -> None:
-        self._state = state
-        self._backends = backends
-        self._limits = limits
-        self._provisioner = provisioner
-        self._pace = pace
+        self._setup = setup
+        self._state = setup.state
+        self._backends = setup.backends
+        self._pace = setup.pace
         self._report = report
         self._refresh = refresh
         """Asked before each cycle for the limits in force; given those of the cycle before."""
@@ -333,12 +190,9 @@ class Loop:
             clock=clock,
             state=self._state,
             actors=actors,
-            limits=self._limits,
-            provisioner=self._provisioner,
-            epoch=self._epoch,
-            act_seconds=self._pace.act,
-            check=self._check_epoch,
-            stopping=self._stop.is_set,
+            limits=self._setup.limits,
+            provisioner=self._setup.provisioner,
+            mandate=Mandate(self._epoch, self._check_epoch, self._stop.is_set, self._pace.act),
         )
         observers = {
             name: Observer(backend, clock, lambda: self.wakeups.wake(Wake.WATCH))
@@ -358,7 +212,7 @@ class Loop:
                 self._hints.close()
             if actors.settle(self._pace.longest_cycle):
                 self._finish(reconciler)
-            _stop(observers.values())
+            stop_all(observers.values())
 
     def _resumed_clock(self) -> LoopClock:
         try:

@@ -33,7 +33,8 @@ from rich.table import Table
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.project import Projects
 from provisioner.commands.service import make_backends
-from provisioner.loop.loop import LoopClock, Observer
+from provisioner.loop.clock import LoopClock
+from provisioner.loop.observers import Observer
 from provisioner.model import Create, Outcome, Phase, Snapshot
 from provisioner.names import machine_name
 from provisioner.settings.tree import MigPool

@@ -20,7 +20,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from provisioner.commands.service import Service
-from provisioner.loop.loop import LoopClock
+from provisioner.loop.clock import LoopClock
 from provisioner.settings.reload import Configuration
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator

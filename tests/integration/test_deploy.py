@@ -17,7 +17,8 @@ import requests
 import yaml
 from prometheus_client import CollectorRegistry
 
-from provisioner.loop.loop import LOOK_ENDS, Pace
+from provisioner.loop.loop import Pace
+from provisioner.loop.observers import LOOK_ENDS
 from provisioner.model import (
     Create,
     Delete,

@@ -17,7 +17,7 @@ from provisioner.backends import BackendError
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.commands.cli import run
 from provisioner.commands.service import Service
-from provisioner.loop.loop import FOR_PEOPLE
+from provisioner.loop.observers import FOR_PEOPLE
 from provisioner.settings.reload import Configuration
 from provisioner.settings.tree import MigPool
 from provisioner.simulator.compute.settings import MigSpec, Switches, UnknownPlace, UnknownProject

@@ -24,7 +24,7 @@ from provisioner.files.atomic import StateMissing, StateStale, StateUnreadable, 
 from provisioner.hostfactory.answer import Answer
 from provisioner.hostfactory.environment import Places
 from provisioner.loop.actors import Batch, Results, carry_out
-from provisioner.loop.cycle import CycleReport, Reconciler, SupersededError
+from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
 from provisioner.loop.early_notices import Notices
 from provisioner.model import (
     Create,
@@ -332,8 +332,7 @@ class Story:
             actors=actors,
             limits=self.limits,
             provisioner=PROVISIONER,
-            epoch=epoch,
-            check=check,
+            mandate=Mandate(epoch, check),
         )
         self._guard(state)
         return Life(reconciler, actors, state, clock)

@@ -160,7 +160,7 @@ def the_epoch_is_ignored() -> Break:
     begin = Reconciler.__init__
 
     def careless(self: Reconciler, **arguments: Any) -> None:
-        begin(self, **arguments | {"check": lambda: None})
+        begin(self, **arguments | {"mandate": replace(arguments["mandate"], check=lambda: None)})
 
     return patch.object(Reconciler, "__init__", careless)
 

@@ -21,8 +21,12 @@ from provisioner.backends.gke.api import CONNECT_SECONDS, KubeTimes
 from provisioner.backends.mig.reads import USUAL_TIMES
 from provisioner.files.atomic import StateError
 from provisioner.loop import loop as loops
+from provisioner.loop import observers
+from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle import CycleReport, SupersededError
-from provisioner.loop.loop import Hints, Loop, LoopClock, Observer, Pace, Wake, Wakeups
+from provisioner.loop.loop import Hints, Loop, Pace, Setup
+from provisioner.loop.observers import Observer
+from provisioner.loop.wakeups import Wake, Wakeups
 from provisioner.model import (
     Create,
     Delete,
@@ -96,12 +100,8 @@ class Running:
         self.wakes: list[Wake] = []
         self.error: Exception | None = None
         self.loop = Loop(
-            state=self.state,
-            backends={place.pool: place for place in places},
-            limits=LIMITS,
-            provisioner="demo",
-            pace=QUICK,
-            report=self.reports.append,
+            Setup(self.state, {place.pool: place for place in places}, LIMITS, "demo", QUICK),
+            self.reports.append,
             count_wake=self.wakes.append,
             hints=hints,
         )
@@ -154,12 +154,8 @@ def test_the_garbage_collector_waits_for_the_end_of_a_cycle_however_it_ends(tmp_
         return limits
 
     loop = Loop(
-        state=StateDir(tmp_path),
-        backends={"pool": Place()},
-        limits=LIMITS,
-        provisioner="demo",
-        pace=QUICK,
-        report=lambda _: enabled.append(gc.isenabled()),
+        Setup(StateDir(tmp_path), {"pool": Place()}, LIMITS, "demo", QUICK),
+        lambda _: enabled.append(gc.isenabled()),
         refresh=refresh,
     )
     with pytest.raises(StateError) if fails else nullcontext():
@@ -273,7 +269,7 @@ def test_a_hint_that_comes_during_a_look_is_not_lost() -> None:
 
 def test_a_hint_waits_for_others_before_it_causes_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """A burst of events would be a burst of lists."""
-    monkeypatch.setattr(loops, "GATHER", 0.3)
+    monkeypatch.setattr(observers, "GATHER", 0.3)
     place = Place()
     place.pace = 600.0
     observer = Observer(place, LoopClock(), lambda: None)
@@ -330,7 +326,7 @@ def test_looks_that_hang_hold_up_the_end_together_and_not_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twelve groups whose cloud does not answer would take a minute: the service would be killed meanwhile."""
-    monkeypatch.setattr(loops, "LOOK_ENDS", 2.0)
+    monkeypatch.setattr(observers, "LOOK_ENDS", 2.0)
     places = [Place() for _ in range(12)]
     for number, place in enumerate(places):
         place.pool = f"pool-{number}"

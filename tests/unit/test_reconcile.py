@@ -14,7 +14,7 @@ import pytest
 from provisioner.backends import MayStart
 from provisioner.files.atomic import StateError, StateUnwritable
 from provisioner.loop.actors import InlineActors
-from provisioner.loop.cycle import CycleReport, Reconciler, SupersededError
+from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
 from provisioner.model import (
     Brake,
     BrakeReason,
@@ -135,7 +135,7 @@ class Bench:
             actors=InlineActors(self.places),
             limits=LIMITS,
             provisioner="demo",
-            check=self.check,
+            mandate=Mandate(check=self.check),
         )
         return self.reconciler
 

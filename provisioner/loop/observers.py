@@ -1,0 +1,112 @@
+"""Observers: one thread for each pool looks at it at the pool's own pace, so a slow pool delays no other."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from provisioner.backends import Backend, BackendError
+from provisioner.loop.clock import Clock
+from provisioner.model import ErrorClass, Failure, Look, Unobserved
+
+log = logging.getLogger(__name__)
+
+LOOK_ENDS = 5.0
+"""Seconds that looks under way get when the loop ends: nobody needs what they would show."""
+
+FOR_PEOPLE = frozenset({ErrorClass.DENIED, ErrorClass.NOT_FOUND})
+"""Why a pool cannot be seen until a person mends something: another look will not."""
+
+GATHER = 0.1
+"""Seconds between a hint and the look it causes: a burst of events is one look."""
+
+
+class Observer:
+    """Looks at one pool, at its own pace, in its own thread; the newest look is always at hand."""
+
+    def __init__(self, backend: Backend, clock: Clock, wake: Callable[[], None]) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._wake = wake
+        self._strangers: frozenset[str] = frozenset()
+        self._look: Look = Unobserved(
+            backend.pool, clock.now(), Failure(ErrorClass.UNAVAILABLE, "The pool has not been seen yet.")
+        )
+        self._told: ErrorClass | None = None
+        """Why the looks fail now, as it was logged."""
+        self._again = threading.Event()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name=f"observe-{backend.pool}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._backend.start(self.look_now)
+        self._thread.start()
+
+    def latest(self, strangers: frozenset[str]) -> Look:
+        """The newest look; the next one also asks about ``strangers``."""
+        if strangers != self._strangers:
+            self._strangers = strangers
+            self._again.set()
+        return self._look
+
+    def look_now(self) -> None:
+        """Do not wait for the pace."""
+        self._again.set()
+
+    def end(self) -> None:
+        """Look no more; a look under way goes on."""
+        self._ended = True
+        self._again.set()
+
+    def stop(self, seconds: float = LOOK_ENDS) -> None:
+        """End the thread, which has so long for its look, and the backend's connections."""
+        self.end()
+        self._thread.join(seconds)
+        self._backend.close()
+
+    def _run(self) -> None:
+        while not self._ended:
+            self._again.clear()
+            look = self._observe()
+            news = type(look) is not type(self._look) or getattr(look, "machines", 0) is not getattr(
+                self._look, "machines", 0
+            )
+            self._look = look
+            if news:
+                self._wake()
+            if self._again.wait(self._backend.pace):
+                time.sleep(GATHER)
+
+    def _observe(self) -> Look:
+        began = self._clock.now()
+        try:
+            strangers = self._strangers
+            seen = replace(self._backend.observe(began, strangers), asked=strangers)
+            self._told = None
+            return seen
+        except BackendError as error:
+            failure = error.failure
+        except Exception as error:  # the edge: a bug in a backend blinds one pool, not the loop
+            log.exception("Backend broke off a look", extra={"pool": self._backend.pool})
+            failure = Failure(ErrorClass.OTHER, f"internal error: {error}")
+        if self._told is not failure.error and not self._ended:
+            self._told = failure.error
+            log.log(
+                logging.ERROR if failure.error in FOR_PEOPLE else logging.WARNING,
+                "Pool cannot be seen",
+                extra={"pool": self._backend.pool, "error": str(failure.error), "text": failure.text},
+            )
+        return Unobserved(self._backend.pool, began, failure)
+
+
+def stop_all(observers: Collection[Observer]) -> None:
+    """End them all at once: each may be in a look whose cloud does not answer."""
+    for observer in observers:
+        observer.end()
+    deadline = time.monotonic() + LOOK_ENDS
+    for observer in observers:
+        observer.stop(max(0.0, deadline - time.monotonic()))
