@@ -37,7 +37,7 @@ class Contacts:
         self._marks: dict[str, int] | None = None
         self._inventory: tuple[tuple[str, ...], int] = ((), 0)
         self._intent: Intent | None = None
-        self.known = Contact()
+        self.latest = Contact()
 
     def read(self, now: float, intent: Intent) -> Contact:
         """What is known of HF's calls now; the same object when nothing is new. Raises StateError."""
@@ -46,25 +46,25 @@ class Contacts:
         names, listed = self._read_inventory()
         if self._marks is None:
             started = Contact(since=now, active=now, told=told, started=now)
-            self.known = _with_list(started, names, now) if listed else started
+            self.latest = _with_list(started, names, now) if listed else started
         else:
             polled = {id_ for id_, mark in marks.items() if self._marks.get(id_) != mark}
             new_list = listed != self._inventory[1]
             called = polled or new_list or self._asks(intent)
-            if called or told != self.known.told:
-                times = {id_: at for id_, at in self.known.polled.items() if id_ in marks} | dict.fromkeys(polled, now)
-                active = now if called else self.known.active
+            if called or told != self.latest.told:
+                times = {id_: at for id_, at in self.latest.polled.items() if id_ in marks} | dict.fromkeys(polled, now)
+                active = now if called else self.latest.active
                 # After a silence it was HF that was away: it gets its time to ask for each request anew.
-                since = now if active - self.known.active > HF_AWAY else self.known.since
-                known = replace(self.known, polled=times, since=since, active=active, told=told)
-                self.known = _with_list(known, names, now) if new_list else known
+                since = now if active - self.latest.active > HF_AWAY else self.latest.since
+                known = replace(self.latest, polled=times, since=since, active=active, told=told)
+                self.latest = _with_list(known, names, now) if new_list else known
         self._marks, self._inventory, self._intent = marks, (names, listed), intent
-        return self.known
+        return self.latest
 
     def hear(self, told: Set[str]) -> Contact:
         """HF was told of these just now; what is known with that."""
-        self.known = replace(self.known, told=self.known.told | told)
-        return self.known
+        self.latest = replace(self.latest, told=self.latest.told | told)
+        return self.latest
 
     def _asks(self, intent: Intent) -> bool:
         """HF has recorded something since the last look; what the loop itself removed is no call of HF's."""

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
-from provisioner.loop import cycle
+from provisioner.loop import cycle, startup
 from provisioner.loop.cycle import Reconciler
 from provisioner.model import (
     Contact,
@@ -225,7 +225,7 @@ def a_failed_machine_is_not_replaced_but_the_request_completes() -> Break:
 
 
 def a_memory_made_again_counts_slots_from_the_beginning() -> Break:
-    rebuild = cycle.rebuild
+    rebuild = startup.rebuild
 
     def forgetful(*arguments: Any) -> Memory:
         memory = rebuild(*arguments)
@@ -234,7 +234,7 @@ def a_memory_made_again_counts_slots_from_the_beginning() -> Break:
         }
         return replace(memory, requests=records)
 
-    return patch.object(cycle, "rebuild", forgetful)
+    return patch.object(startup, "rebuild", forgetful)
 
 
 def what_hf_lists_may_be_an_orphan() -> Break:

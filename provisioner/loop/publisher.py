@@ -1,0 +1,82 @@
+"""Publishing: what HF is told, rendered from memory into status.json, and settled where a script may be faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+
+from provisioner.hostfactory.answer import Loss
+from provisioner.model import Contact, Limits, Memory
+from provisioner.planning import answers
+from provisioner.state.directory import StateDir
+
+
+@dataclass(frozen=True, slots=True)
+class Edition:
+    """What status.json holds."""
+
+    rendered: answers.Rendered
+    lost: Mapping[str, Loss]
+    available: Mapping[str, int]
+
+    def equals(self, other: Edition) -> bool:
+        """The very same answers, and equal counts."""
+        before = other.rendered
+        same = len(self.rendered) == len(before) and all(
+            before.get(id_) is entry for id_, entry in self.rendered.items()
+        )
+        return same and self.lost == other.lost and self.available == other.available
+
+
+class Publisher:
+    """Writes status.json when what it says has changed, or when somebody else has put another in its place."""
+
+    def __init__(self, state: StateDir, check: Callable[[], None]) -> None:
+        self._state = state
+        self._check = check
+        """Raises SupersededError when a newer loop may write."""
+        self._last = Edition({}, {}, {})
+        self._published = False
+        self._signature: object = None
+        """What status.json looked like when it was last written."""
+        self._counted: tuple[Memory | None, Limits | None] = (None, None)
+        """What the numbers of available machines were counted from."""
+        self.behind = False
+        """A memory is recorded whose answers could not be published."""
+
+    def publish(self, memory: Memory, limits: Limits, contact: Contact, now: float) -> None:
+        """Render what HF is told, and write it if it changed. Raises StateError, SupersededError."""
+        edition = Edition(
+            answers.render(memory, self._last.rendered, limits.prefix),
+            answers.losses(memory, contact, limits.prefix, now),
+            self._available(memory, limits),
+        )
+        same = self._published and edition.equals(self._last)
+        if not (same and self._state.status.signature() == self._signature):
+            self._write(edition)
+        self._counted = memory, limits
+
+    def _available(self, memory: Memory, limits: Limits) -> Mapping[str, int]:
+        if self._counted[0] is memory and self._counted[1] is limits:
+            return self._last.available
+        return answers.available(memory, limits)
+
+    def _write(self, edition: Edition) -> None:
+        self._check()
+        self.behind = True
+        texts = {id_: answer for id_, (_, answer) in edition.rendered.items()}
+        self._state.status.write(texts, edition.lost, edition.available)
+        self._last, self._published = edition, True
+        self._signature = self._state.status.signature()
+        self.behind = False
+
+    def overtaken(self, before: Memory, after: Memory) -> Set[str]:
+        """Settle the terminal answers that take the place of others, before anything is recorded or done about them.
+
+        Returns the ids of which a script was faster: HF was told, or is about to be, and that has to stand. Raises
+        StateError, SupersededError.
+        """
+        revised = answers.revised(before, after)
+        if revised:
+            self._check()
+        return {id_ for id_, new in revised.items() if not self._state.told.claim(id_, new.text)}

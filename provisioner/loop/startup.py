@@ -1,0 +1,241 @@
+"""Start-up: what is wanted and what is remembered, read from files; a lost or old memory is made again.
+
+Which memory the loop goes on with is decided here; when it is recorded, in the cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+from provisioner.files.atomic import StateError, StateMissing, StateUnreadable
+from provisioner.hostfactory.answer import Answer
+from provisioner.loop.clock import Clock
+from provisioner.model import Brake, BrakeReason, Intent, Limits, Look, Memory, Snapshot
+from provisioner.names import split_name
+from provisioner.planning.rebuild import Remains, fresh, rebuild
+from provisioner.planning.settlements import keep_claims
+from provisioner.state.directory import StateDir
+
+LONE_MEMORY = (
+    "memory.json stands without its lock file: it may be an old copy. "
+    "`provisioner recover` names the machines that it does not know."
+)
+
+
+class IntentFile:
+    """intent.json as the loop last read it."""
+
+    def __init__(self, state: StateDir, provisioner: str, check: Callable[[], None]) -> None:
+        self._state = state
+        self._provisioner = provisioner
+        self._check = check
+        """Raises SupersededError when a newer loop may write."""
+        self._signature: object = None
+        self.held: Intent | None = None
+        """None before HF's first request."""
+        self.newest = 0
+        """The newest generation of intent.json ever written: above intent's own when an old copy was put back."""
+
+    def read(self, *, starting: bool) -> Intent | None:
+        """The newest intent; None before HF's first request, which only a loop without a memory can be in.
+
+        Raises StateMissing for a file that vanished, StateError for that of another provider instance.
+        """
+        signature = self._state.intent.signature()
+        if signature is None or signature != self._signature:
+            try:
+                self.held, self.newest = self._state.intent.read_newest()
+            except StateMissing:
+                if starting and not (self._state.memory.existed() or self._state.intent.existed()):
+                    return None
+                raise
+            self._signature = signature
+        if self.held is not None and self.held.provisioner != self._provisioner:
+            raise StateError(
+                f"{self._state.path}: belongs to HF's provider instance {self.held.provisioner!r}, but this loop "
+                f"serves {self._provisioner!r}. Set HF_PROVIDER_NAME, or use another state directory."
+            )
+        return self.held
+
+    def forget(self, ids: Collection[str]) -> float | None:
+        """Trim what memory has marked; memory forgets it when intent no longer has it. Raises StateError.
+
+        Returns the seconds it waited for the lock, if it needed it.
+        """
+        if not ids:
+            return None
+        self._check()
+        # First: what intent lacks is not asked for again, so a mark left behind would stay for ever.
+        self._state.seen.forget(ids)
+        self._state.told.forget(ids)
+        return self._state.intent.remove(ids)
+
+    def warn_writers(self, generation: int) -> None:
+        """Tell writers of a generation that memory has read: each write would let an older file look newer to them.
+
+        Raises StateError.
+        """
+        if self.newest < generation:
+            self._check()
+            self._state.intent.note_newest(generation)
+            self.newest = generation
+
+
+class MemoryFile:
+    """memory.json as the loop last read or wrote it."""
+
+    def __init__(self, state: StateDir, clock: Clock, check: Callable[[], None]) -> None:
+        self._state = state
+        self._clock = clock
+        self._check = check
+        """Raises SupersededError when a newer loop may write."""
+        self._held: Memory | None = None
+        self._signature: object = None
+        """Another one shows that somebody has put another file in its place."""
+
+    def read(self) -> Memory:
+        """What is remembered. Raises StateMissing, StateUnreadable."""
+        self._signature = self._state.memory.signature()  # before the content
+        self._held = self._state.memory.read()
+        return self._held
+
+    def record(self, memory: Memory, now: float) -> None:
+        """Make a memory durable, if it is not already, or no longer. Raises StateError."""
+        if memory is self._held and self._state.memory.signature() == self._signature:
+            return
+        self._check()
+        self._state.memory.write(replace(memory, time=now, time_wall=self._clock.wall()))
+        self._held, self._signature = memory, self._state.memory.signature()
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a memory is loaded or made again by, beside the files."""
+
+    intent: Intent
+    newest: int
+    """The newest generation of intent.json ever written."""
+    looks: Mapping[str, Look]
+    limits: Limits
+    now: float
+
+
+class Startup:
+    """Takes up the memory of the loop before, or makes it again where it is lost or old."""
+
+    def __init__(self, state: StateDir, clock: Clock, file: MemoryFile) -> None:
+        self._state = state
+        self._clock = clock
+        self._file = file
+        self._agreed: frozenset[str] = frozenset()
+        """Ids that HF was told of, and that memory knows to have ended."""
+        self._missed: float | None = None
+        """Since when memory.json is known to be lost."""
+
+    def memory(self, held: Memory | None, begun: Beginning) -> Memory:
+        """The memory to go on with: the one held, unless an answer that HF has read contradicts it. Raises StateError.
+
+        Looks were taken before intent was read: a machine without a request is an orphan.
+        """
+        if held is None:
+            return self._loaded(begun)
+        if self._is_contradicted(held, begun.intent):
+            return self._rebuilt(begun, BrakeReason.MEMORY_OLDER)
+        return held
+
+    def without_intent(self, limits: Limits, now: float) -> Memory | None:
+        """The memory of a directory whose intent.json is lost; None where there is none to work from."""
+        if not self._state.memory.exists() or self._state.memory.is_older():
+            return None  # a person has to recover intent first
+        return self._taken_up(self._file.read(), limits, now)
+
+    def _loaded(self, begun: Beginning) -> Memory:
+        intent, now = begun.intent, begun.now
+        try:
+            memory = self._file.read()
+        except StateMissing:
+            if self._is_first(intent, begun.limits):
+                return fresh(intent, begun.limits, now, self._clock.wall())
+            return self._rebuilt(begun, BrakeReason.MEMORY_LOST)
+        if self._state.memory.is_older() or self._is_contradicted(memory, intent):
+            # HF may have been told of what it does not know: what HF was told binds, so it counts as lost.
+            return self._rebuilt(begun, BrakeReason.MEMORY_OLDER)
+        memory = self._taken_up(memory, begun.limits, now)
+        current = intent.generation >= memory.generation  # otherwise the plan finds intent to be the old one
+        if current and memory.brake is None and self._state.memory.stands_alone():
+            return replace(memory, brake=Brake(BrakeReason.MEMORY_OLDER, now, LONE_MEMORY))
+        return memory
+
+    def _is_contradicted(self, memory: Memory, intent: Intent) -> bool:
+        """HF was told how a request ended, and memory does not know that it has: it is an old one."""
+        told = self._state.told.ids()
+        for id_ in (told - self._agreed) & intent.requests.keys():
+            record = memory.requests.get(id_)
+            if (record is None or record.ended is None) and self._state.told.settled(id_) is not None:
+                return True
+        self._agreed = told
+        return False
+
+    def _taken_up(self, memory: Memory, limits: Limits, now: float) -> Memory:
+        """A memory as it was recorded, with the answers that were settled after that."""
+        unheard = [record.id for record in memory.requests.values() if record.ended and record.told_at is None]
+        settled = {id_: answer for id_ in unheard if (answer := self._state.told.settled(id_)) is not None}
+        return keep_claims(memory, settled, limits, now)
+
+    def _is_first(self, intent: Intent, limits: Limits) -> bool:
+        """No trace of an earlier memory, and every request is within its deadline."""
+        if self._state.memory.existed() or self._state.status.exists() or self._state.told.ids():
+            return False
+        back = (split_name(limits.prefix, name) for each in intent.returns.values() for name in each.names)
+        if any(parts is not None and parts[0] in intent.requests for parts in back):
+            return False
+        if self._state.intent.stands_alone():
+            return False
+        asked = self._scripts_clock(intent)
+        return all(asked - request.created_wall < limits.request_deadline for request in intent.requests.values())
+
+    def _scripts_clock(self, intent: Intent) -> float:
+        """What the clock that intent's times are by shows now, or less (law: time is an argument)."""
+        recorded = [request.created_wall for request in intent.requests.values()]
+        recorded += [back.created_wall for back in intent.returns.values()]
+        return max(recorded, default=0.0) + self._state.since_intent()
+
+    def _rebuilt(self, begun: Beginning, reason: BrakeReason) -> Memory:
+        """A memory made again. Raises StateError until looks at all pools show what was there when it was missed."""
+        if begun.intent.generation < begun.newest:
+            raise StateError(
+                f"{self._state.path}: memory.json is lost or older than one written before, and so is intent.json: "
+                "nothing is done until a person has looked (`provisioner recover`) and ran it with --apply."
+            )
+        remains = self._remains(begun)
+        self._missed = None
+        return rebuild(remains, begun.limits, begun.now, self._clock.wall(), reason)
+
+    def _remains(self, begun: Beginning) -> Remains:
+        self._missed = begun.now if self._missed is None else self._missed
+        snapshots = {
+            pool.name: look
+            for pool in begun.limits.pools.values()
+            if isinstance(look := begun.looks.get(pool.name), Snapshot) and look.began >= self._missed + pool.lag
+        }
+        if missing := sorted(begun.limits.pools.keys() - snapshots.keys()):
+            raise StateError(
+                f"{self._state.path}: memory.json is lost or old, and is made again as soon as every pool was seen; "
+                f"until then nothing is planned. Not seen yet: {', '.join(missing)}. A pool that is gone for ever: "
+                "take it out of provisioner.yaml and start again; its machines then count as lost."
+            )
+        told = self._state.told.ids()
+        heard = dict.fromkeys(self._state.seen.marks(), False) | dict.fromkeys(told, True)
+        # Whoever asked before to release the brake has not seen what this memory could not know.
+        self._state.recovery_done()
+        asked = self._scripts_clock(begun.intent)
+        return Remains(begun.intent, self._told(), heard, snapshots, asked, self._state.memory.begin_life())
+
+    def _told(self) -> Mapping[str, Answer]:
+        """What is settled; of the others what status.json says, if it can be read."""
+        try:
+            published = self._state.status.read_all()
+        except (StateMissing, StateUnreadable):
+            published = {}
+        return published | self._state.told.answers()
