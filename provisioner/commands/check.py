@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from provisioner.backends import Backend, BackendError, Checkable, Finding, MachineSize, Severity, Sized
-from provisioner.backends.gke.pod_spec import read_pod_spec
+from provisioner.backends.registry import kind
 from provisioner.commands.options import FINE, PROBLEM, Document, UsageError, add_output, config_file, settings, show
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.templates import Template
 from provisioner.model import Unobserved
 from provisioner.settings.advice import advice, size_advice
-from provisioner.settings.tree import AnyPool, GkePool, Settings
+from provisioner.settings.tree import Settings
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -47,10 +47,11 @@ def check_live(settings: Settings, templates: Sequence[Template]) -> list[Findin
 
     Raises BackendError.
     """
+    from provisioner.backends.registry import close, make_backends
     from provisioner.commands.looks import look
-    from provisioner.commands.service import CHECK_SECONDS, close_backends, live_findings, make_backends
+    from provisioner.commands.service import CHECK_SECONDS, live_findings
 
-    backends = make_backends(settings)
+    backends = make_backends(settings.pools, settings.site)
     try:
         findings = live_findings(backends, CHECK_SECONDS)
         wrong = {finding.pool for finding in findings if finding.severity is not Severity.WARNING}
@@ -59,7 +60,7 @@ def check_live(settings: Settings, templates: Sequence[Template]) -> list[Findin
         looked_at = {name: backend for name, backend in backends.items() if not isinstance(backend, Checkable)}
         looks = look(looked_at, 0.0, seconds=0.0)
     finally:
-        close_backends(backends)
+        close(backends)
     unseen = [one for one in looks.values() if isinstance(one, Unobserved)]
     return findings + [Finding(one.pool, Severity.ERROR, one.failure.text) for one in unseen]
 
@@ -93,19 +94,8 @@ def check_document(settings: Settings, advice: Sequence[str]) -> dict[str, Any]:
             id_: {"pools": list(limits.pools), "max_machines": limits.max_machines}
             for id_, limits in settings.template_limits.items()
         },
-        "warnings": [*(text for name, pool in settings.pools.items() for text in _warnings(name, pool)), *advice],
+        "warnings": [*(text for pool in settings.pools.values() for text in kind(pool.kind).warnings(pool)), *advice],
     }
-
-
-def _warnings(name: str, pool: AnyPool) -> list[str]:
-    """What a person may not have meant, though it is no mistake."""
-    if not isinstance(pool, GkePool):
-        return []
-    # urllib3, which comes with it, costs every command a tenth of a second.
-    from provisioner.backends.gke.pods import OWN_LABELS
-
-    replaced = read_pod_spec(pool.pod_spec, pool.namespace).replaced(OWN_LABELS)
-    return [f"pools.{name}.pod_spec: '{pool.pod_spec.name}': {field}: replaced by our own" for field in replaced]
 
 
 def findings_document(findings: Sequence[Finding]) -> list[dict[str, str]]:

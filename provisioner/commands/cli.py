@@ -19,7 +19,7 @@ from provisioner.commands.options import FINE, PROBLEM, WRONG, UsageError
 from provisioner.files.atomic import StateError
 from provisioner.hostfactory.environment import PlaceError
 from provisioner.hostfactory.templates import TemplatesError
-from provisioner.settings.problems import ConfigError
+from provisioner.schema.problems import ConfigError
 from provisioner.telemetry import logs
 
 EXIT_CODES = "Exit codes: 0 fine, 1 a problem was found, 2 wrong usage or configuration, 130 ended by Ctrl-C."

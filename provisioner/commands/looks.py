@@ -38,13 +38,13 @@ def _look(backend: Backend, now: float, deadline: float) -> Look:
 
 def look_once(settings: Settings) -> Mapping[str, Look]:
     """What the pools hold. Raises BackendError when a pool's place cannot be reached by its configuration."""
-    from provisioner.commands.service import close_backends, make_backends
+    from provisioner.backends.registry import close, make_backends
 
-    backends = make_backends(settings)
+    backends = make_backends(settings.pools, settings.site)
     try:
         return look(backends, LoopClock().now())
     finally:
-        close_backends(backends)
+        close(backends)
 
 
 def clock_of(state: StateDir) -> LoopClock:

@@ -7,7 +7,7 @@ import signal
 import threading
 from typing import Any
 
-from provisioner.backends.mig.events import EventStream, Judged
+from provisioner.backends.events import EventStream, Judged
 from provisioner.settings.tree import Events
 
 COLUMNS = "{worth:<10} {timestamp:<30} {kind:<10} {machine}{more}"

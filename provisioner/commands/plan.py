@@ -40,11 +40,11 @@ def run(options: argparse.Namespace) -> int:
 
 def preview(settings: Settings, state: StateDir) -> tuple[Mapping[str, Look], Plan | None]:
     """What the pools hold and what the next cycle would do; touches nothing. Raises StateError, BackendError."""
-    from provisioner.commands.service import close_backends, make_backends
+    from provisioner.backends.registry import close, make_backends
     from provisioner.loop.actors import InlineActors
     from provisioner.loop.cycle import Reconciler
 
-    backends = make_backends(settings)
+    backends = make_backends(settings.pools, settings.site)
     clock = clock_of(state)
     try:
         looks = look(backends, clock.now())
@@ -57,7 +57,7 @@ def preview(settings: Settings, state: StateDir) -> tuple[Mapping[str, Look], Pl
         )
         return looks, reconciler.preview(looks)
     finally:
-        close_backends(backends)
+        close(backends)
 
 
 def plan_document(plan: Plan | None, looks: Mapping[str, Look]) -> dict[str, Any]:

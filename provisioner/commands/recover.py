@@ -23,7 +23,7 @@ from provisioner.commands.options import (
 from provisioner.files.atomic import StateError, StateUnreadable
 from provisioner.hostfactory.environment import PlaceError
 from provisioner.model import Look, Snapshot, Unobserved
-from provisioner.settings.problems import ConfigError
+from provisioner.schema.problems import ConfigError
 from provisioner.state import recovery
 from provisioner.state.directory import StateDir
 from provisioner.state.recovery import Recovery

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from provisioner.backends import Backend, BackendError, Checkable, Finding, Severity
-from provisioner.backends.gke.namespace import Namespaces
+from provisioner.backends.registry import longest_call, make_backends
 from provisioner.loop.loop import Hints, Loop, Pace, Setup, calm_collector
 from provisioner.loop.wakeups import Wake
 from provisioner.model import ErrorClass, Limits, LossCause
 from provisioner.settings.reload import Configuration
-from provisioner.settings.tree import MigPool, Settings
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.measured_backend import MeasuredBackend
 from provisioner.telemetry.metrics import EventMetrics, Metrics
@@ -25,47 +24,12 @@ from provisioner.telemetry.reporter import Reporter
 from provisioner.telemetry.server import Server
 
 if TYPE_CHECKING:
-    from provisioner.backends.mig.events import Judged
+    from provisioner.backends.events import Judged
 
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 10.0
 """How long the places are asked about their settings. A start waits no longer: what is wrong shows itself later."""
-
-
-def make_backends(settings: Settings) -> dict[str, Backend]:
-    """One backend per pool. Raises BackendError, a line a pool, for those whose configuration leads to no place."""
-    # The clients cost a second and 150 MB: only what the configuration needs is loaded.
-    made: dict[str, Backend] = {}
-    namespaces = Namespaces()
-    if any(isinstance(pool, MigPool) for pool in settings.pools.values()):
-        from provisioner.backends.mig.backend import MigBackend
-        from provisioner.backends.mig.project import Projects
-
-        projects = Projects(prefix=settings.name_prefix, settings=settings.compute)
-    unusable: list[str] = []
-    for name, pool in settings.pools.items():
-        if isinstance(pool, MigPool):
-            made[name] = MigBackend(
-                pool, prefix=settings.name_prefix, adopt_prefixes=settings.adopt_prefixes, projects=projects
-            )
-            continue
-        from provisioner.backends.gke.backend import GkeBackend
-
-        try:
-            made[name] = GkeBackend(pool, provisioner=settings.id, namespaces=namespaces)
-        except BackendError as error:
-            unusable.append(error.failure.text)
-    if unusable:
-        close_backends(made)
-        raise BackendError(ErrorClass.INVALID, "\n".join(unusable))
-    return made
-
-
-def close_backends(backends: Mapping[str, Backend]) -> None:
-    """None of them is used any more."""
-    for backend in backends.values():
-        backend.close()
 
 
 def live_findings(backends: Mapping[str, Backend], seconds: float) -> list[Finding]:
@@ -97,7 +61,7 @@ class Service:
         limits = settings.limits()
         metrics.configure(limits)
         pace = settings.loop
-        self._backends = make_backends(settings)
+        self._backends = make_backends(settings.pools, settings.site)
         backends: Mapping[str, Backend] = {
             name: MeasuredBackend(backend, metrics.backends) for name, backend in self._backends.items()
         }
@@ -120,7 +84,13 @@ class Service:
                 backends=backends,
                 limits=limits,
                 provisioner=settings.instance,
-                pace=Pace(pace.interval_seconds, pace.floor_seconds, pace.act_seconds, pace.intent_poll_seconds),
+                pace=Pace(
+                    pace.interval_seconds,
+                    pace.floor_seconds,
+                    pace.act_seconds,
+                    pace.intent_poll_seconds,
+                    longest_call(settings.pools.values()),
+                ),
             ),
             reporter,
             refresh=configuration.refresh,
@@ -176,7 +146,7 @@ class Service:
         """The stream of Pub/Sub hints, if one is configured."""
         if self._settings.events is None:
             return None
-        from provisioner.backends.mig.events import EventStream
+        from provisioner.backends.events import EventStream
 
         counters = EventMetrics(self.registry)
 

@@ -27,9 +27,6 @@ from provisioner.state.directory import StateDir
 
 log = logging.getLogger(__name__)
 
-LONGEST_CALLS = 45.0
-"""Seconds that a batch goes on at most once it begins no more: a group's create (20 s), the wait for its result (5 s),
-and the look for names that are taken (20 s)."""
 
 COLLECTOR = (100_000, 50, 100)
 """Thresholds of Python's garbage collector. What the loop makes is acyclic and mostly stays: with the usual 700 the
@@ -73,11 +70,13 @@ class Pace:
     floor: float = 0.5
     act: float = 2.0
     intent_poll: float = 0.1
+    longest_call: float = 45.0
+    """Of a batch that begins no more: that of the slowest kind of place that has a pool."""
 
     @property
     def longest_cycle(self) -> float:
         """No batch outlives it: the time in which a cycle begins calls, and that which the last of them take."""
-        return self.act + LONGEST_CALLS
+        return self.act + self.longest_call
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from provisioner.model import Limits, Memory
+from provisioner.schema.problems import ConfigError
 from provisioner.settings.loader import load
-from provisioner.settings.problems import ConfigError
 from provisioner.settings.tree import Settings
 from provisioner.state.directory import STATE_FILES
 
 log = logging.getLogger(__name__)
 
 ONLY_AT_START = ("listen", "loop", "compute", "events")
-POOLS_ONLY_AT_START = ("observe_seconds", "require_dns", "credentials")
-"""Settings, and settings of a pool, that a loop that runs does not heed."""
+"""Settings that a loop that runs does not heed; those of a pool are its ``read_at_start``."""
 
 REFUSED = "New configuration refused, the one before stays in force"
 
@@ -95,13 +94,13 @@ class Configuration:
 
     def _waiting(self, new: Settings) -> list[str]:
         """What is no longer as it was at the start, and stays so until the next one."""
-        known = self._started
-        changed = [name for name in ONLY_AT_START if getattr(new, name) != getattr(known, name)]
+        started = self._started
+        changed = [name for name in ONLY_AT_START if getattr(new, name) != getattr(started, name)]
         return changed + [
             f"pools.{name}.{setting}"
             for name, pool in new.pools.items()
-            for setting in POOLS_ONLY_AT_START
-            if getattr(pool, setting, None) != getattr(known.pools[name], setting, None)
+            for setting in pool.read_at_start
+            if getattr(pool, setting) != getattr(started.pools[name], setting)
         ]
 
     def _sign(self) -> Signature:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.mig.settings import MigPool
 from provisioner.files import yaml_text
 from provisioner.simulator.compute.groups import Groups
 from provisioner.simulator.compute.settings import MigSpec, Switches, Timings
@@ -154,14 +156,14 @@ class Cloud:
 
 def namespaces_of(settings: Settings) -> list[str]:
     """The namespaces that a configuration's pools name, in their order."""
-    return list(dict.fromkeys(pool.namespace for pool in settings.pools.values() if pool.kind == "gke"))
+    return list(dict.fromkeys(pool.namespace for pool in settings.pools.values() if isinstance(pool, GkePool)))
 
 
 def contexts_of(settings: Settings) -> dict[str, str]:
     """The kubeconfig contexts that a configuration's pools name, each with the namespace of its first pool."""
     contexts: dict[str, str] = {}
     for pool in settings.pools.values():
-        if pool.kind == "gke" and pool.context:
+        if isinstance(pool, GkePool) and pool.context:
             contexts.setdefault(pool.context, pool.namespace)
     return contexts
 
@@ -171,6 +173,6 @@ def migs_of(settings: Settings) -> list[MigSpec]:
     specs = {
         pool.place: MigSpec(project=pool.project, name=pool.group, zone=pool.zone or "", region=pool.region or "")
         for pool in settings.pools.values()
-        if pool.kind == "mig"
+        if isinstance(pool, MigPool)
     }
     return list(specs.values())

@@ -12,7 +12,7 @@ from typing import Any
 
 from provisioner.files.yaml_text import join
 from provisioner.hostfactory import templates
-from provisioner.settings.problems import ConfigError, Problem
+from provisioner.schema.problems import ConfigError, Problem
 
 Entry = Mapping[str, Any]
 VERSION = 2

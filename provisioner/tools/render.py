@@ -21,9 +21,9 @@ from pydantic import Field, JsonValue, StringConstraints
 from provisioner.files import atomic
 from provisioner.files.yaml_text import join
 from provisioner.hostfactory import templates
+from provisioner.schema.pool import Pool
+from provisioner.schema.problems import ConfigError, Expects, Problem, Section, quoted, read_mapping, validate
 from provisioner.settings import loader
-from provisioner.settings.problems import ConfigError, Expects, Problem, Section, quoted, read_mapping, validate
-from provisioner.settings.tree import AnyPool
 from provisioner.tools.registration import Entry, with_entries, with_requestors
 
 HfName = Annotated[
@@ -313,7 +313,7 @@ def _entries(path: str) -> Iterator[dict[str, Any]]:
         yield from (entry for entry in entries if isinstance(entry, dict))
 
 
-def _body(pool: AnyPool, source: Path) -> dict[str, Any]:
+def _body(pool: Pool, source: Path) -> dict[str, Any]:
     """A pool as provisioner.yaml has it, its files relative to the directory."""
     body = {"kind": pool.kind, **pool.model_dump(mode="json", exclude_defaults=True, exclude={"name"})}
     own = f"{source}{os.sep}"

@@ -32,12 +32,12 @@ from rich.table import Table
 
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.project import Projects
-from provisioner.commands.service import make_backends
+from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.registry import make_backends
 from provisioner.loop.clock import LoopClock
 from provisioner.loop.observers import Observer
 from provisioner.model import Create, Outcome, Phase, Snapshot
 from provisioner.names import machine_name
-from provisioner.settings.tree import MigPool
 from tests.support.clouds.sites import Site, template
 
 ROOT = Path(__file__).parent.parent.parent
@@ -235,7 +235,8 @@ def child(path: str) -> int:
     from provisioner.settings.loader import load
 
     calm_collector()
-    backends = make_backends(load(Path(path), {}))
+    settings = load(Path(path), {})
+    backends = make_backends(settings.pools, settings.site)
     for now in (1.0, 2.0):
         looks = look(backends, now)
         seen = {name: len(one.machines) for name, one in looks.items() if isinstance(one, Snapshot)}

@@ -16,8 +16,8 @@ import aiohttp
 import urllib3
 
 from provisioner.backends.gke.backend import GkeBackend
+from provisioner.backends.gke.settings import GkePool
 from provisioner.model import Create, Delete, DeleteReason
-from provisioner.settings.tree import GkePool
 from tests.kube.space import Space
 
 REQUEST = "abcdefghij"

@@ -9,9 +9,9 @@ from typing import TypeVar
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.instances import instance_url
 from provisioner.backends.mig.reads import ComputeTimes
+from provisioner.backends.mig.settings import MigPool
 from provisioner.model import ErrorClass
 from provisioner.names import name_pattern
-from provisioner.settings.tree import MigPool
 from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute.group import Mig
 from provisioner.simulator.compute.groups import Groups

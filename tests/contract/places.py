@@ -13,9 +13,9 @@ from typing import Any, ClassVar, TypeVar
 from provisioner.backends import Backend
 from provisioner.backends.gke.api import KubeTimes
 from provisioner.backends.gke.backend import GkeBackend
+from provisioner.backends.gke.settings import GkePool
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Machine, Outcome, Phase, Snapshot
 from provisioner.names import machine_name
-from provisioner.settings.tree import GkePool
 from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.kubernetes.kubeconfig import kubeconfig
 from provisioner.simulator.kubernetes.pods import Cluster

@@ -17,6 +17,7 @@ import requests
 import yaml
 from prometheus_client import CollectorRegistry
 
+from provisioner.backends.gke.settings import GkePool
 from provisioner.loop.loop import Pace
 from provisioner.loop.observers import LOOK_ENDS
 from provisioner.model import (
@@ -182,7 +183,7 @@ def test_the_configuration_that_is_mounted_is_right_and_its_pods_are_in_the_name
 
     pools = loader.load(tmp_path / "provisioner.yaml", environment).pools.values()
 
-    assert {pool.namespace for pool in pools if isinstance(pool, loader.GkePool)} == {
+    assert {pool.namespace for pool in pools if isinstance(pool, GkePool)} == {
         only(manifests, "Role")["metadata"]["namespace"]
     }
     assert environment["HF_PROVIDER_CONFDIR"] in {mount["mountPath"] for mount in container["volumeMounts"]}

@@ -17,8 +17,8 @@ from provisioner.backends.gke.namespace import Namespaces
 from provisioner.backends.gke.pod_cache import PodCache, PodCaches
 from provisioner.backends.gke.pod_events import REASONS, PodEvents
 from provisioner.backends.gke.pods import Identity
+from provisioner.backends.gke.settings import GkePool
 from provisioner.model import Create, ErrorClass, Failure
-from provisioner.settings.tree import GkePool
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
 from tests.support.clouds.kube_cloud import QUICK, SPACE

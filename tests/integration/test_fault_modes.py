@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from provisioner.backends.events import Worth
 from provisioner.backends.mig import reads
-from provisioner.backends.mig.events import Worth
 from provisioner.model import Phase, Snapshot, Unobserved
 from provisioner.simulator.compute.settings import Duplicate, Switches
 from provisioner.simulator.world import Fault

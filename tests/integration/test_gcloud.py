@@ -15,7 +15,7 @@ import requests
 
 from provisioner.backends import Finding
 from provisioner.backends.mig.checks import autoscaler_findings, group_findings, missing, template_findings
-from provisioner.settings.tree import MigPool
+from provisioner.backends.mig.settings import MigPool
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from tests.support.clients.compute_clients import Gcloud

@@ -19,9 +19,10 @@ from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.login import connect
 from provisioner.backends.gke.namespace import Namespaces
 from provisioner.backends.gke.pods import Pod
-from provisioner.commands.service import make_backends
+from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.registry import make_backends
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass, LossCause, Machine, Outcome, Phase
-from provisioner.settings.tree import GkePool, Settings
+from provisioner.settings.tree import Settings
 from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.kubernetes.kubeconfig import kubeconfig
 from provisioner.simulator.kubernetes.pods import Cluster
@@ -408,7 +409,8 @@ def test_the_pools_of_a_configuration_share_their_cluster(bench: Bench) -> None:
         name: GkePool(name=name, namespace=NAMESPACE, pod_spec=bench.spec, kubeconfig=bench.directory / "kubeconfig")
         for name in ("gke-main", "gke-spot")
     }
-    backends = make_backends(Settings(id="demo", pools=pools, template_limits={}))
+    settings = Settings(id="demo", pools=pools, template_limits={})
+    backends = make_backends(settings.pools, settings.site)
     try:
         for backend in backends.values():
             backend.start(lambda: None)

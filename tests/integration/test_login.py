@@ -20,8 +20,8 @@ from provisioner.backends.gke.api import KubeApi, KubeError
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.exec_plugin import ExecPlugin
 from provisioner.backends.gke.login import RENEW_SECONDS, Kubeconfig, Login, connect
+from provisioner.backends.gke.settings import GkePool
 from provisioner.model import Create, ErrorClass
-from provisioner.settings.tree import GkePool
 from tests.support.waiting import until
 
 VERSION = "client.authentication.k8s.io/v1"

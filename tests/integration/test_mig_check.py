@@ -15,11 +15,11 @@ import requests
 
 from provisioner.backends import BackendError
 from provisioner.backends.mig.backend import MigBackend
+from provisioner.backends.mig.settings import MigPool
 from provisioner.commands.cli import run
 from provisioner.commands.service import Service
 from provisioner.loop.observers import FOR_PEOPLE
 from provisioner.settings.reload import Configuration
-from provisioner.settings.tree import MigPool
 from provisioner.simulator.compute.settings import MigSpec, Switches, UnknownPlace, UnknownProject
 from provisioner.simulator.world import Fault
 from provisioner.state.directory import StateDir

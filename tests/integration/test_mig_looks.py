@@ -18,6 +18,7 @@ from provisioner.backends.mig import reads
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.reads import ComputeTimes
+from provisioner.backends.mig.settings import MigPool
 from provisioner.model import (
     Create,
     Delete,
@@ -27,7 +28,7 @@ from provisioner.model import (
     Machine,
     Phase,
 )
-from provisioner.settings.tree import Compute, MigPool
+from provisioner.schema.site import Compute
 from provisioner.simulator.compute.settings import MigSpec, Switches
 from provisioner.simulator.world import Fault
 from tests.support.checks.mig_bench import (

@@ -17,8 +17,8 @@ import pytest
 import requests
 from google.cloud import pubsub_v1
 
-from provisioner.backends.mig import events
-from provisioner.backends.mig.events import EventStream, Judged, Kind, Worth
+from provisioner.backends import events
+from provisioner.backends.events import EventStream, Judged, Kind, Worth
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from provisioner.state.directory import StateDir

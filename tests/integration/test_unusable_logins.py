@@ -13,9 +13,9 @@ import pytest
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.login import connect
+from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.google_auth import google_credentials
 from provisioner.model import ErrorClass
-from provisioner.settings.tree import GkePool
 from tests.support.clouds.sites import SPEC, Site, template
 
 NESTED = "[" * 5000

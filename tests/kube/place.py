@@ -6,8 +6,8 @@ from pathlib import Path
 
 from provisioner.backends.gke.api import KubeTimes
 from provisioner.backends.gke.backend import GkeBackend
+from provisioner.backends.gke.settings import GkePool
 from provisioner.model import ErrorClass
-from provisioner.settings.tree import GkePool
 from tests.contract.places import Place
 from tests.kube.proxy import Proxy, Trouble
 from tests.kube.space import Space

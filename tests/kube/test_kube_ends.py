@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from provisioner.backends.gke.settings import STUCK_SECONDS
 from provisioner.model import Delete, DeleteReason, Phase, Verdict
 from provisioner.planning.cleanup import delete_closed
-from provisioner.settings.tree import STUCK_SECONDS
 from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.kubernetes.kubeconfig import kubeconfig
 from provisioner.simulator.server import Simulator

@@ -18,8 +18,8 @@ from kubernetes.config import incluster_config
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.backend import GkeBackend
+from provisioner.backends.gke.settings import GkePool
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass
-from provisioner.settings.tree import GkePool
 from tests.kube.client import Client
 from tests.kube.cluster import kubeconfig
 from tests.kube.place import SPEC, TIMES

@@ -14,9 +14,9 @@ from provisioner.backends.gke.api import KubeTimes
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.namespace import Namespaces
 from provisioner.backends.gke.pods import Identity
+from provisioner.backends.gke.settings import GkePool
 from provisioner.model import Create
 from provisioner.names import machine_name
-from provisioner.settings.tree import GkePool
 from tests.contract.places import PREFIX, REQUEST
 from tests.kube.cluster import Cluster
 from tests.kube.place import SPEC, TIMES

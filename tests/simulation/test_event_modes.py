@@ -14,7 +14,7 @@ from itertools import cycle
 
 import pytest
 
-from provisioner.backends.mig.events import Hint, Sieve, Worth
+from provisioner.backends.events import Hint, Sieve, Worth
 from provisioner.model import LossCause, Notice, PoolLimits, TemplateLimits
 from provisioner.simulator.compute.settings import Switches, Timings
 from provisioner.simulator.world import Fault

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from provisioner.backends.gke.pod_size import quantity
 from provisioner.hostfactory import templates
 from provisioner.settings import loader
-from provisioner.settings.advice import advice, quantity
+from provisioner.settings.advice import advice
 from tests.support.clouds.sites import small_site, template
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.mig.settings import MigPool
 from provisioner.model import PoolLimits
 from provisioner.settings import loader
 from tests.support.clouds.sites import Site, small_site, template
@@ -154,20 +156,20 @@ def test_an_empty_file_takes_every_default_and_googles_fields(site: Site) -> Non
 
     assert (found.id, found.name_prefix) == ("t", "sym")
     assert found.pools == {
-        "Pod": loader.GkePool(
+        "Pod": GkePool(
             name="Pod",
             namespace="their-pods",
             pod_spec=site.directory / "spec.yaml",
             kubeconfig=site.directory / "kubeconfig",
         ),
-        "Vm": loader.MigPool(
+        "Vm": MigPool(
             name="Vm",
             project="their-project",
             zone="us-central1-a",
             group="group",
             credentials=site.directory / "key.json",
         ),
-        "Vms": loader.MigPool(
+        "Vms": MigPool(
             name="Vms",
             project="their-project",
             region="us-central1",

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.mig.settings import MigPool
 from provisioner.files.yaml_text import TOO_DEEP
 from provisioner.settings import loader
+from provisioner.settings.tree import Events
 from tests.support.clouds.sites import SPEC, Site, small_site, template
 
 
@@ -41,7 +44,9 @@ GKE = "pools.gke-main"
 MIG = "pools.mig-a"
 NAME = "1 to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit"
 PREFIX = "a lower-case letter, then letters, digits or '-', not ending in '-', at most 45 in all"
-NO_PLACE = "templates.T.pools: " + loader.NO_PLACE
+NO_PLACE = (
+    "templates.T.pools: expected names of pools, or podSpecYaml, or gcp_instance_group with gcp_zone or gcp_region"
+)
 PLACE = "lower-case letters, digits and '-', beginning with a letter"
 
 WRONG_SETTINGS = {
@@ -465,9 +470,9 @@ def sections() -> list[tuple[str, str, Any]]:
         loader.Settings,
         loader.Loop,
         loader.Backoff,
-        loader.Events,
-        loader.GkePool,
-        loader.MigPool,
+        Events,
+        GkePool,
+        MigPool,
     )
     return [(model.__name__, name, info) for model in models for name, info in model.model_fields.items()]
 

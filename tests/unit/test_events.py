@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.backends.mig import events
-from provisioner.backends.mig.events import EventStream, Judged, Kind, MalformedError, Sieve, Worth, parse
+from provisioner.backends import events
+from provisioner.backends.events import EventStream, Judged, Kind, MalformedError, Sieve, Worth, parse
 from provisioner.commands import messages as command
 from provisioner.commands.messages import message_document, message_text
 from provisioner.settings.tree import Events

@@ -14,7 +14,7 @@ from hf_scripts.installation import HERE
 from provisioner.commands.cli import run
 from provisioner.files.atomic import StateDenied, StateError, StateMissing, StateUnwritable
 from provisioner.model import Memory
-from provisioner.settings.problems import ConfigError
+from provisioner.schema.problems import ConfigError
 from provisioner.state.directory import StateDir
 from provisioner.state.hf_signals import Seen
 from tests.support.clouds.sites import small_site

@@ -15,7 +15,7 @@ from provisioner.backends.mig.checks import (
     name_findings,
     template_findings,
 )
-from provisioner.settings.tree import MigPool
+from provisioner.backends.mig.settings import MigPool
 
 ZONAL = MigPool(name="mig-a", project="p", zone="us-central1-a", group="g")
 REGIONAL = MigPool(name="mig-r", project="p", region="us-central1", group="g")

@@ -54,7 +54,7 @@ def _names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
         ("tinydb", {"provisioner.state.database"}),
         ("kubernetes", {"provisioner.backends.gke.login"}),
         ("google.cloud.compute_v1", {"provisioner.backends.mig.backend"}),
-        ("google.cloud.pubsub_v1", {"provisioner.backends.mig.events"}),
+        ("google.cloud.pubsub_v1", {"provisioner.backends.events"}),
         (
             "prometheus_client",
             {"provisioner.telemetry.metrics", "provisioner.telemetry.server", "provisioner.commands.service"},

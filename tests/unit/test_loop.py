@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ import pytest
 from provisioner.backends import BackendError, MayStart
 from provisioner.backends.gke.api import CONNECT_SECONDS, KubeTimes
 from provisioner.backends.mig.reads import USUAL_TIMES
+from provisioner.backends.registry import built_in
 from provisioner.files.atomic import StateError
 from provisioner.loop import loop as loops
 from provisioner.loop import observers
@@ -94,13 +96,15 @@ class Place:
 class Running:
     """A loop in a thread."""
 
-    def __init__(self, path: Path, *places: Place, hints: Hints | None = None, **options: object) -> None:
+    def __init__(
+        self, path: Path, *places: Place, pace: Pace | None = None, hints: Hints | None = None, **options: object
+    ) -> None:
         self.state = StateDir(path)
         self.reports: list[CycleReport] = []
         self.wakes: list[Wake] = []
         self.error: Exception | None = None
         self.loop = Loop(
-            Setup(self.state, {place.pool: place for place in places}, LIMITS, "demo", QUICK),
+            Setup(self.state, {place.pool: place for place in places}, LIMITS, "demo", pace or QUICK),
             self.reports.append,
             count_wake=self.wakes.append,
             hints=hints,
@@ -510,15 +514,18 @@ def test_no_batch_outlives_the_time_that_a_successor_waits() -> None:
     """The longest of a group: a create, its result, which says that a name is taken, and a look for the names."""
     group = USUAL_TIMES.call + USUAL_TIMES.admission + USUAL_TIMES.call
     pod = CONNECT_SECONDS + KubeTimes().call
-    longest = Pace(act=3.0).longest_cycle
+    kinds = {kind.name: kind.longest_call for kind in built_in()}
+    assert kinds["mig"] >= group
+    assert kinds["gke"] >= pod
+    longest = Pace(act=3.0, longest_call=max(kinds.values())).longest_cycle
     assert longest >= 3.0 + max(group, pod)
 
 
 def test_a_successor_waits_for_the_longest_cycle_of_a_loop_that_may_still_act(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(loops, "LONGEST_CALLS", 0.25)
-    before = Running(tmp_path, Place())
+    pace = replace(QUICK, longest_call=0.25)
+    before = Running(tmp_path, Place(), pace=pace)
     until(lambda: before.reports, 30)
     before.end()
     file = Path(before.state.loop_lock.path)
@@ -526,7 +533,7 @@ def test_a_successor_waits_for_the_longest_cycle_of_a_loop_that_may_still_act(
     file.write_text(json.dumps({**signed, "host": "elsewhere", "ended": False}))
     began = time.monotonic()
     with caplog.at_level("INFO", "provisioner"):
-        successor = Running(tmp_path, Place())
+        successor = Running(tmp_path, Place(), pace=pace)
         try:
             until(lambda: successor.reports, 30)
             assert time.monotonic() - began >= QUICK.act + 0.25

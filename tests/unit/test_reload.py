@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.model import Limits, Memory, RequestRecord, Slot, Verdict
-from provisioner.settings.problems import ConfigError
+from provisioner.schema.problems import ConfigError
 from provisioner.settings.reload import REFUSED, Configuration
 from provisioner.state.directory import STATE_FILES, StateDir
 

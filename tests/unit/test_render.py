@@ -14,8 +14,8 @@ import yaml
 
 from provisioner.commands.cli import run
 from provisioner.hostfactory.templates import UNUSED_KEYS, load
+from provisioner.schema.problems import ConfigError
 from provisioner.settings import loader
-from provisioner.settings.problems import ConfigError
 from provisioner.tools.render import render
 from tests.support.clouds.sites import ATTRIBUTES, SPEC
 

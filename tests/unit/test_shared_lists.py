@@ -14,8 +14,8 @@ from provisioner.backends import BackendError
 from provisioner.backends.mig import project
 from provisioner.backends.mig.project import Projects, SharedList
 from provisioner.backends.mig.reads import Json
+from provisioner.backends.mig.settings import MigPool
 from provisioner.model import ErrorClass
-from provisioner.settings.tree import MigPool
 from tests.support.waiting import until
 
 SLOW, DEADLINE = 1000.0, 0.0

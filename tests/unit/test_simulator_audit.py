@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.backends.mig.events import Kind, MalformedError, parse
+from provisioner.backends.events import Kind, MalformedError, parse
 from provisioner.simulator.compute.operations import ApiError
 from provisioner.simulator.compute.settings import project_number
 from provisioner.simulator.world import Fault

@@ -19,8 +19,8 @@ from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.pod_spec import PodSpec, PodSpecFile
 from provisioner.backends.gke.pod_watch import pods_path
 from provisioner.backends.gke.pods import Identity, is_terminating
+from provisioner.backends.gke.settings import GkePool
 from provisioner.model import STOPPING_ERRORS, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
-from provisioner.settings.tree import GkePool
 
 POD_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{,251}[a-z0-9])?")
 """No pod has another name. HF may name any host: one that is no name would ask for something else than a pod."""

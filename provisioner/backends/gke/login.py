@@ -27,9 +27,9 @@ from provisioner.backends import BackendError
 from provisioner.backends.concurrency import MOST
 from provisioner.backends.gke.api import USUAL_TIMES, KubeApi, KubeTimes, words
 from provisioner.backends.gke.exec_plugin import ExecPlugin
+from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.google_auth import GoogleToken, credentials_wanted
 from provisioner.model import ErrorClass
-from provisioner.settings.tree import GkePool
 
 CONNECTIONS = 2 * MOST
 """Kept alive, for all pools of a cluster: the calls, a watch of each namespace, and the looks at single pods."""

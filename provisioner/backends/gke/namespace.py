@@ -9,7 +9,7 @@ from provisioner.backends.gke.pod_cache import Listing, PodCache, PodCaches
 from provisioner.backends.gke.pod_events import PodEvents
 from provisioner.backends.gke.pod_watch import PodWatch, list_pods
 from provisioner.backends.gke.pods import ID_LABEL
-from provisioner.settings.tree import GkePool
+from provisioner.backends.gke.settings import GkePool
 
 
 class Namespace:

@@ -24,7 +24,7 @@ import yaml
 from provisioner.backends import BackendError
 from provisioner.files.yaml_text import TOO_DEEP, parse, read_text, reason_of, syntax_text
 from provisioner.model import Create, ErrorClass
-from provisioner.settings.problems import expected
+from provisioner.schema.problems import expected
 
 log = logging.getLogger(__name__)
 

@@ -55,9 +55,9 @@ from provisioner.backends.mig.instances import Member, custom_size, zones
 from provisioner.backends.mig.observer import GroupObserver, read_members
 from provisioner.backends.mig.project import Project, Projects
 from provisioner.backends.mig.reads import USUAL_TIMES, ComputeTimes, Json, Place, credentials_for, end_in_time
+from provisioner.backends.mig.settings import MigPool
 from provisioner.model import STOPPING_ERRORS, Action, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
 from provisioner.names import name_pattern
-from provisioner.settings.tree import MigPool
 
 CHUNK = 1000
 """Compute takes so many instances in a request."""

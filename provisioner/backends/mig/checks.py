@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from provisioner.backends import Finding, Severity
+from provisioner.backends.mig.settings import MigPool
 from provisioner.model import Failure
 from provisioner.names import REQUEST_ID_LENGTH, SLOT_DIGITS
-from provisioner.settings.tree import MigPool
 
 Json = Mapping[str, Any]
 

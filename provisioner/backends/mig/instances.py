@@ -14,15 +14,13 @@ from datetime import datetime
 from typing import Any
 
 from provisioner.backends.mig.errors import attempt_error
+from provisioner.backends.spot import SPOT_GRACE_SECONDS
 from provisioner.model import ErrorClass, Failure, Fingerprint, LossCause, Machine, Notice, Phase
 
 Json = Mapping[str, Any]
 
-SPOT_GRACE_SECONDS = 30.0
-"""A Spot instance gets so long between the notice and the end (Scheduling in the API's reference)."""
-
 GRACE_SECONDS = 120.0
-"""Any other gets so long, whoever stops or deletes it (likewise)."""
+"""An instance that is not preempted gets so long, whoever stops or deletes it (Scheduling in the API's reference)."""
 
 WAITING_ACTIONS = frozenset({"CREATING", "CREATING_WITHOUT_RETRIES", "VERIFYING", "REFRESHING", "STARTING", "RESUMING"})
 """The group works towards a running instance."""

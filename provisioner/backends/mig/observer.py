@@ -30,9 +30,9 @@ from provisioner.backends.mig.instances import (
 )
 from provisioner.backends.mig.project import Listing, Project, SharedList
 from provisioner.backends.mig.reads import ComputeReads, Json, Place
+from provisioner.backends.mig.settings import MigPool
 from provisioner.model import ErrorClass, Failure, Machine, Phase, Snapshot
 from provisioner.names import name_pattern
-from provisioner.settings.tree import MigPool
 
 log = logging.getLogger(__name__)
 

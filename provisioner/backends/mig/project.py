@@ -16,8 +16,9 @@ from provisioner.backends import BackendError
 from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.errors import understood
 from provisioner.backends.mig.reads import USUAL_TIMES, ComputeReads, ComputeTimes, Json, Place, credentials_for
+from provisioner.backends.mig.settings import MigPool
 from provisioner.model import Failure
-from provisioner.settings.tree import Compute, MigPool
+from provisioner.schema.site import Compute
 
 FRESH = 0.5
 """Part of the pace for which a list serves other pools, too: pools that look out of step cost one more list at most."""

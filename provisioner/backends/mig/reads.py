@@ -22,8 +22,8 @@ from provisioner.backends import BackendError
 from provisioner.backends.google_auth import NoCredentials, google_credentials
 from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.errors import CALL_ERRORS, TooManyCalls, http_error, of_exception, raised
+from provisioner.backends.mig.settings import MigPool
 from provisioner.model import ErrorClass
-from provisioner.settings.tree import MigPool
 
 Json = dict[str, Any]
 

@@ -17,11 +17,12 @@ from provisioner.backends import BackendError
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.reads import ComputeTimes
+from provisioner.backends.mig.settings import MigPool
 from provisioner.files.atomic import StateMissing
 from provisioner.loop.actors import InlineActors
 from provisioner.loop.cycle import Reconciler
 from provisioner.model import Limits, Look, PoolLimits, TemplateLimits, Unobserved
-from provisioner.settings.tree import Compute, MigPool
+from provisioner.schema.site import Compute
 from provisioner.simulator.compute.group import Mig
 from provisioner.simulator.compute.settings import MigSpec, Switches
 from provisioner.simulator.compute.vms import Vm

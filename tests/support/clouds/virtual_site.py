@@ -17,6 +17,7 @@ from provisioner.backends import BackendError
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.reads import ComputeTimes
+from provisioner.backends.mig.settings import MigPool
 from provisioner.files.atomic import StateMissing
 from provisioner.loop.actors import InlineActors
 from provisioner.loop.cycle import CycleReport, Reconciler
@@ -31,7 +32,7 @@ from provisioner.model import (
     TemplateLimits,
     Unobserved,
 )
-from provisioner.settings.tree import Compute, MigPool
+from provisioner.schema.site import Compute
 from provisioner.simulator.cloud import Cloud, Conditions
 from provisioner.simulator.compute.settings import MigSpec, Switches, Timings
 from provisioner.simulator.world import Fault, World
@@ -40,7 +41,7 @@ from provisioner.state.directory import StateDir
 from tests.support.clouds.virtual_compute import ENDPOINT, VirtualWire
 
 if TYPE_CHECKING:
-    from provisioner.backends.mig.events import Worth
+    from provisioner.backends.events import Worth
 
 PREFIX = "hf"
 SPEC = MigSpec(project="p", name="hf-a", zone="us-central1-a", provisioning_model="SPOT")
@@ -172,7 +173,7 @@ class VirtualSite:
 
     def listen(self) -> Counter[Worth]:
         """From now on the loop hears the audit log; what its entries were worth."""
-        from provisioner.backends.mig.events import Sieve  # Google's library of Pub/Sub takes a second to import
+        from provisioner.backends.events import Sieve  # Google's library of Pub/Sub takes a second to import
 
         sieve = Sieve(PREFIX)
         worths: Counter[Worth] = Counter()

@@ -1,0 +1,108 @@
+"""Pods as a kind of place: how its settings are read, what is wrong with them, how big its pods are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from provisioner.backends import Backend, MachineSize
+from provisioner.backends.gke.pod_size import pod_size
+from provisioner.backends.gke.pod_spec import PodSpecError, read_pod_spec
+from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.kind import Kind, Surroundings
+from provisioner.extras import extra
+from provisioner.files.yaml_text import reason_of
+from provisioner.hostfactory.templates import Template
+from provisioner.model import Create
+from provisioner.schema.problems import Problem
+from provisioner.schema.site import Site
+
+
+class Gke(Kind[GkePool]):
+    """Pods in namespaces of clusters."""
+
+    name = "gke"
+    pool = GkePool
+    distribution = extra("gke")
+    longest_call = 35.0
+    """A connection (5 s), and an answer (30 s)."""
+    template_field = template_words = "podSpecYaml"
+    template_fields: ClassVar = {"pod_spec": "podSpecYaml"}
+
+    def factory(self, site: Site) -> Callable[[GkePool], Backend]:
+        """Pools of one cluster share its connections, those of one namespace a watch."""
+        from provisioner.backends.gke.backend import GkeBackend
+        from provisioner.backends.gke.namespace import Namespaces
+
+        return partial(GkeBackend, provisioner=site.id, namespaces=Namespaces())
+
+    def inherited(self, body: Mapping[str, Any], around: Surroundings) -> Mapping[str, object]:
+        """Namespace and credentials; a kubeconfig only where no endpoint names the cluster."""
+        config = around.config
+        if body.get("endpoint") is not None:
+            return {"namespace": config.gke_namespace, "credentials": around.beside(config.gcp_credentials_file)}
+        kubeconfig = around.beside(config.gke_kubeconfig) or around.environment.get("KUBECONFIG")
+        return {"namespace": config.gke_namespace, "kubeconfig": kubeconfig}
+
+    def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
+        """Settings of a cluster that exclude each other, and what is wrong with the pod spec."""
+        found = _cluster_problems(body)
+        if isinstance(body.get("pod_spec"), str):
+            namespace = {**body, **inherited}.get("namespace", GkePool.model_fields["namespace"].default)
+            reason = _pod_spec_problem(around.directory, body["pod_spec"], str(namespace))
+            found += [Problem("", "pod_spec", reason)] if reason else []
+        return found
+
+    def implicit(self, template: Template) -> Mapping[str, object]:
+        """A pod spec of its own."""
+        return {"pod_spec": template.pod_spec_yaml} if template.pod_spec_yaml else {}
+
+    def warnings(self, pool: GkePool) -> list[str]:
+        """The fields of the pod spec that each pod has otherwise."""
+        # urllib3, which comes with it, costs every command a tenth of a second.
+        from provisioner.backends.gke.pods import OWN_LABELS
+
+        replaced = read_pod_spec(pool.pod_spec, pool.namespace).replaced(OWN_LABELS)
+        return [
+            f"pools.{pool.name}.pod_spec: '{pool.pod_spec.name}': {field}: replaced by our own" for field in replaced
+        ]
+
+    def size(self, pool: GkePool, template: str) -> MachineSize | None:
+        """What the containers of the pod spec request."""
+        spec = read_pod_spec(pool.pod_spec, pool.namespace)
+        pod = json.loads(spec.body(Create(template, pool.name, template, template), {}))
+        return pod_size(f"the request of {pool.pod_spec}", pod["spec"])
+
+
+def _pod_spec_problem(directory: Path, written: str, namespace: str) -> str | None:
+    """What is wrong with a pod spec file, if anything. It stays within the directory: HF lets people edit templates."""
+    path = directory / written
+    try:
+        if not path.resolve().is_relative_to(directory.resolve()):
+            return f"{written!r} is outside the configuration's directory"
+        read_pod_spec(path, namespace)
+    except FileNotFoundError:
+        return f"no such file: {written!r}"
+    except PodSpecError as error:
+        return f"{written!r}: {error}"
+    except (OSError, ValueError) as error:
+        return f"{written!r} cannot be read: {reason_of(error)}"
+    return None
+
+
+def _cluster_problems(body: Mapping[str, object]) -> list[Problem]:
+    """A cluster is named by a kubeconfig or by an endpoint: what belongs to the other form is a mistake."""
+    endpoint, of_kubeconfig, of_endpoint = body.get("endpoint"), ["kubeconfig", "context"], ["ca_file", "credentials"]
+    if endpoint is None:
+        names, reason = of_endpoint, "used only with an endpoint; name one, or leave this out"
+    elif str(endpoint).startswith("http://"):
+        names, reason = [*of_kubeconfig, *of_endpoint], "not used with an endpoint of http://; leave this out"
+    else:
+        names, reason = of_kubeconfig, "not used with an endpoint; leave out one of them"
+    return [Problem("", name, reason) for name in names if body.get(name) is not None]
+
+
+KIND = Gke()

@@ -1,0 +1,88 @@
+"""The settings of a pool of pods. No I/O, no clock, no logger."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import StringConstraints
+
+from provisioner.model import PoolLimits
+from provisioner.schema.fields import (
+    LABEL_VALUE,
+    Duration,
+    Endpoint,
+    File,
+    OptionalDuration,
+    OptionalFile,
+    OptionalText,
+)
+from provisioner.schema.pool import Pool
+from provisioner.schema.problems import Expects, expected, words_of
+
+STUCK_SECONDS = 60.0
+"""A kubelet confirms an end within seconds of the grace period; a pod that is there a minute later needs a person."""
+
+Namespace = Annotated[
+    str,
+    StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"),
+    Expects("the name of a Kubernetes namespace"),
+]
+
+
+class GkePool(Pool):
+    """Pods in one namespace of one cluster, all from one pod spec."""
+
+    kind: Literal["gke"] = "gke"
+    """``gke``."""
+    namespace: Namespace = "gcp-symphony"
+    """Namespace of the pods; default ``GKE_CRD_NAMESPACE`` of HF's provider config, else gcp-symphony."""
+    pod_spec: File
+    """File in the configuration's directory: a pod's spec, or a full Pod manifest. No default."""
+    kubeconfig: OptionalFile = None
+    """File that names cluster and credentials; default ``GKE_KUBECONFIG`` of HF's provider config, then the
+    environment's ``KUBECONFIG``, then the service account of the pod that the provisioner runs in."""
+    context: OptionalText = None
+    """Context within the kubeconfig; default its current one."""
+    gated_deadline_seconds: Duration = 3600.0
+    """Seconds from its create for which scheduling gates (those of Kueue, say) may hold a pod back; default 3600, as
+    long as a request waits. ``boot_deadline_seconds`` counts from when the gates were lifted."""
+    endpoint: Endpoint = None
+    """Address of the cluster's API server, instead of a kubeconfig; default none. Google credentials open it, except
+    that an address with http:// (the embedded cloud) is sent none."""
+    ca_file: OptionalFile = None
+    """Certificate authority of the endpoint (PEM); default the system's, which knows a GKE cluster's DNS endpoint."""
+    credentials: OptionalFile = None
+    """Key file of a Google service account, for the endpoint; default ``GCP_CREDENTIALS_FILE`` of HF's provider
+    config, else application-default credentials."""
+    force_delete_after_seconds: OptionalDuration = None
+    """Seconds after the end of its grace period until a pod that we delete and that still terminates is deleted by
+    force; default none: never. Its containers may still run on a node that is cut off: set it only where they may."""
+
+    read_at_start: ClassVar[tuple[str, ...]] = (*Pool.read_at_start, "credentials")
+
+    def template_problem(self, template: str) -> str:
+        """The id becomes a label of pods."""
+        return "" if LABEL_VALUE.fullmatch(template) else expected(words_of(Pool, "name"), template)
+
+    def limits(self) -> PoolLimits:
+        """As of every pool; and pods say when their grace period ends, and may be held back by gates."""
+        return replace(
+            super().limits(),
+            gated_deadline=self.gated_deadline_seconds,
+            stuck_after=STUCK_SECONDS,
+            force_after=self.force_delete_after_seconds,
+            where=f"namespace {self.namespace}",  # its cluster may get another address, and a context another name
+        )
+
+    @property
+    def cluster(self) -> tuple[str, ...]:
+        """What makes two pools live in the same cluster, with the same credentials."""
+        if self.endpoint is not None:
+            return (self.endpoint, str(self.ca_file), str(self.credentials))
+        return (str(self.kubeconfig), str(self.context))
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """What makes two pools the same: here a namespace may hold several pools, each with its own pod spec."""
+        return ("gke", *self.cluster, self.namespace, str(self.pod_spec))

@@ -1,0 +1,69 @@
+"""The settings of a pool of instances in a managed instance group. No I/O, no clock, no logger."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, StringConstraints
+
+from provisioner.model import PoolLimits
+from provisioner.schema.fields import DurationOrZero, Endpoint, OptionalFile, PlaceName
+from provisioner.schema.pool import Pool
+from provisioner.schema.problems import Expects
+
+COMPUTE_ADDRESS = "https://compute.googleapis.com"
+"""Google's own Compute API."""
+
+Zone = Annotated[
+    str | None, StringConstraints(pattern=r"^[a-z]+-[a-z]+[0-9]+-[a-z0-9]+$"), Expects("a zone such as us-central1-a")
+]
+Region = Annotated[
+    str | None, StringConstraints(pattern=r"^[a-z]+-[a-z]+[0-9]+$"), Expects("a region such as us-central1")
+]
+
+
+class MigPool(Pool):
+    """Instances of one managed instance group."""
+
+    kind: Literal["mig"] = "mig"
+    """``mig``."""
+    project: PlaceName
+    """Google Cloud project of the group; default ``GCP_PROJECT_ID`` of HF's provider config."""
+    zone: Zone = None
+    """Zone of a zonal group. Either this or ``region``."""
+    region: Region = None
+    """Region of a regional group. Either this or ``zone``."""
+    group: PlaceName
+    """Name of the managed instance group. No default."""
+    endpoint: Endpoint = None
+    """Address of the Compute API; default the environment's ``PROVISIONER_COMPUTE_ENDPOINT``, else Google's own."""
+    credentials: OptionalFile = None
+    """Key file; default ``GCP_CREDENTIALS_FILE`` of HF's provider config, else application-default credentials."""
+    lag_seconds: DurationOrZero = 30.0
+    """Seconds two looks must begin apart to prove that a machine is gone; default 30: lists may miss a new instance."""
+    observe_seconds: Annotated[float, Field(gt=0, le=30), Expects("a number > 0, at most 30")] = 10.0
+    """Seconds between two looks; default 10. Pools of one project share the lists of their zones, a call per 500
+    instances; at most 30, so that no machine is unseen for longer."""
+
+    read_at_start: ClassVar[tuple[str, ...]] = (*Pool.read_at_start, "credentials")
+
+    @property
+    def address(self) -> str:
+        """Of the API, without path. An endpoint may end in ``/compute/v1/``, as gcloud wants it."""
+        return (self.endpoint or COMPUTE_ADDRESS).rstrip("/").removesuffix("/compute/v1")
+
+    @property
+    def location(self) -> str:
+        """The zone or region that holds the group."""
+        return self.zone or self.region or ""
+
+    def limits(self) -> PoolLimits:
+        """As of every pool, and which group it is."""
+        where = f"group {self.group} in {self.location} of project {self.project}"
+        return replace(super().limits(), where=where)
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """What makes two pools the same: a group belongs to one pool, for its members are known by name alone."""
+        return ("mig", self.address, self.project, self.location, self.group)

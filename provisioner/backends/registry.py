@@ -1,0 +1,94 @@
+"""Finds kinds of places: the built-in ones, and those that other distributions register.
+
+A distribution registers a kind by an entry point of the group ``provisioner.backends``: its name is the kind's word,
+its object a ``Kind``. Which names there are is known without an import; a kind is imported when a pool names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from provisioner.backends import Backend, BackendError
+from provisioner.backends.kind import Kind
+from provisioner.extras import needing
+from provisioner.model import ErrorClass
+from provisioner.schema.pool import Pool
+from provisioner.schema.site import Site
+
+GROUP = "provisioner.backends"
+"""Of entry points."""
+
+BUILT_IN = {"gke": "provisioner.backends.gke.kind", "mig": "provisioner.backends.mig.kind"}
+"""The module of each, which has it as ``KIND``. By name, so that this module depends on no kind."""
+
+
+def exists(name: str) -> bool:
+    """Whether a pool may say this under ``kind``."""
+    return name in BUILT_IN or name in _registered()
+
+
+def names() -> list[str]:
+    """What pools may say under ``kind``: the built-in kinds first."""
+    return [*BUILT_IN, *sorted(_registered().keys() - BUILT_IN.keys())]
+
+
+@cache
+def kind(name: str) -> Kind[Any]:
+    """The kind of this name, which is one of ``names``. Raises MissingExtra for one that cannot be imported."""
+    if name in BUILT_IN:
+        built_in: Kind[Any] = import_module(BUILT_IN[name]).KIND
+        return built_in
+    entry = _registered()[name]
+    with needing(entry.dist.name if entry.dist else entry.value):
+        registered: Kind[Any] = entry.load()
+        return registered
+
+
+def built_in() -> list[Kind[Any]]:
+    """The kinds of this distribution: those that Google's connector knows."""
+    return [kind(name) for name in BUILT_IN]
+
+
+def longest_call(pools: Iterable[Pool]) -> float:
+    """Seconds that a batch in any of these pools goes on at most once it begins no further call."""
+    return max((kind(pool.kind).longest_call for pool in pools), default=0.0)
+
+
+def make_backends(pools: Mapping[str, Pool], site: Site) -> dict[str, Backend]:
+    """One backend per pool; only the clients of kinds that have a pool are imported.
+
+    Raises BackendError, a line a pool, for those whose settings lead to no place, and MissingExtra.
+    """
+    made: dict[str, Backend] = {}
+    unusable: list[str] = []
+    factories: dict[str, Callable[[Any], Backend]] = {}
+    for name, pool in pools.items():
+        try:
+            if pool.kind not in factories:
+                factories[pool.kind] = _factory(kind(pool.kind), site)
+            made[name] = factories[pool.kind](pool)
+        except BackendError as error:
+            unusable.append(error.failure.text)
+    if unusable:
+        close(made)
+        raise BackendError(ErrorClass.INVALID, "\n".join(unusable))
+    return made
+
+
+def _factory(kind: Kind[Any], site: Site) -> Callable[[Any], Backend]:
+    with needing(kind.distribution):
+        return kind.factory(site)
+
+
+def close(backends: Mapping[str, Backend]) -> None:
+    """Close them all."""
+    for backend in backends.values():
+        backend.close()
+
+
+def _registered() -> Mapping[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}

@@ -1,0 +1,33 @@
+"""What is installed only where it is used: a part of this program whose packages are absent says what to install."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+PROJECT = "hostfactory-provisioner"
+OWN = frozenset({"provisioner", "hf_scripts"})
+
+
+class MissingExtra(Exception):
+    """A package that this part needs is not installed; the text says what to install."""
+
+
+@contextmanager
+def needing(distribution: str) -> Iterator[None]:
+    """What is imported inside comes with ``distribution``, e.g. ``hostfactory-provisioner[loop]``.
+
+    Raises MissingExtra. A module of our own that is absent is a broken installation, and is passed on.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if error.name is None or error.name.partition(".")[0] in OWN:
+            raise
+        text = f"{error.name} is not installed, which this needs. Install it: pip install '{distribution}'"
+        raise MissingExtra(text) from error
+
+
+def extra(name: str) -> str:
+    """An extra of this project, as pip takes it."""
+    return f"{PROJECT}[{name}]"

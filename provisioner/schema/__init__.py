@@ -1,0 +1,1 @@
+"""What settings are made of: sections, their types in words, and pools. Settings and kinds share it."""

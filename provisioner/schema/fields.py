@@ -1,0 +1,61 @@
+"""Types of settings: a type says what a value has to be, as a check and as words. No I/O, no clock, no logger."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, get_args
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from provisioner.schema.problems import Expects, Section
+
+LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+"""What Kubernetes takes as a label's value: ids and names become labels of the pods."""
+
+
+def _nameable(path: Path) -> Path:
+    """A path that a file can have; ValueError for one with a NUL."""
+    if "\0" in str(path):
+        raise ValueError("a NUL ends a path")
+    return path
+
+
+Count = Annotated[int, Field(ge=1), Expects("a whole number ≥ 1")]
+Cap = Annotated[int | None, Field(ge=1), Expects("a whole number ≥ 1")]
+Duration = Annotated[float, Field(gt=0), Expects("a number > 0")]
+DurationOrZero = Annotated[float, Field(ge=0), Expects("a number ≥ 0")]
+OptionalDuration = Annotated[float | None, Field(ge=0), Expects("a number ≥ 0")]
+EarlySeconds = Annotated[float, Field(ge=0, le=3600), Expects("a number ≥ 0, at most 3600")]
+Switch = Annotated[bool, Expects("true or false")]
+Text = Annotated[str, StringConstraints(min_length=1), Expects("a text")]
+OptionalText = Annotated[str | None, StringConstraints(min_length=1), Expects("a text")]
+Label = Annotated[
+    str,
+    StringConstraints(pattern=rf"^{LABEL_VALUE.pattern}$"),
+    Expects("1 to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit"),
+]
+PlaceName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[a-z]([-a-z0-9.:]*[a-z0-9])?$"),
+    Expects("lower-case letters, digits and '-', beginning with a letter"),
+]
+File = Annotated[Path, Field(strict=False), AfterValidator(_nameable), Expects("a path")]
+OptionalFile = File | None
+Endpoint = Annotated[
+    str | None,
+    StringConstraints(pattern=r"^https?://[^\s/]+"),
+    Expects("an address beginning with http:// or https://"),
+]
+
+
+def files(model: type[Section]) -> frozenset[str]:
+    """The settings that name a file: they are written relative to the configuration's directory."""
+    return frozenset(name for name, field in model.model_fields.items() if Path in _parts(field.annotation))
+
+
+def _parts(annotation: object) -> Iterator[object]:
+    yield annotation
+    for part in get_args(annotation):
+        yield from _parts(part)

@@ -1,0 +1,69 @@
+"""The settings that every pool has, of whatever kind. No I/O, no clock, no logger."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from provisioner.model import PoolLimits
+from provisioner.schema.fields import Cap, Count, Duration, DurationOrZero, EarlySeconds, Label, Switch
+from provisioner.schema.problems import Section
+
+
+class Pool(Section):
+    """A place that makes machines, and what it may be asked for."""
+
+    name: Label
+    """The key under ``pools``: label of pods, label of metrics, word in templates."""
+    max_machines: Cap = None
+    """Most machines of one template here, in whatever phase; default no cap. Guards the bill and the address range."""
+    max_pending: Count = 1000
+    """Most machines of one template asked for that do not run yet; default 1000. The window never grows past it."""
+    initial_window: Count = 100
+    """Machines an unproven pool may be asked for at first; default 100. Each that runs lets one more be asked for."""
+    boot_deadline_seconds: Duration = 600.0
+    """Seconds from its create until a machine has to run; default 600. A new GKE node may take five minutes to join."""
+    early_loss_seconds: EarlySeconds = 300.0
+    """Seconds that a machine has to run; default 300; 0 asks for none. One that ends sooner by itself counts as a
+    failed boot: what breaks after joining the grid does so in minutes, and HF asks anew for each machine that it loses.
+    Preempted, evicted, deleted and returned ones do not count, nor those whose node went. Less, or 0, where machines
+    are meant to end sooner; at most 3600, as a stop of the loop counts for an hour at most."""
+    spill_after_seconds: Duration = 180.0
+    """Seconds a machine may wait here before the template's next pool makes it; default 180."""
+    lag_seconds: DurationOrZero = 0.0
+    """Seconds two looks must begin apart to prove that a machine is gone; default 0. More for lists that lag."""
+    observe_seconds: Duration = 1.0
+    """Seconds between two looks; default 1. A kind whose looks cost quota has more."""
+    paused: Switch = False
+    """True: no new machines here; those that exist are kept and can be returned. Default false."""
+    require_dns: Switch = False
+    """True: a machine runs only once its name resolves; default false. For grids that find their hosts by DNS."""
+
+    kind: str
+    """Which kind of place: gke, mig, or one that another distribution brings."""
+
+    read_at_start: ClassVar[tuple[str, ...]] = ("observe_seconds", "require_dns")
+    """Settings that a loop that runs does not heed."""
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """What makes two pools the same: the kind, then words that tell this place from all others of the kind."""
+        return (self.kind, self.name)
+
+    def template_problem(self, template: str) -> str:
+        """Why no machine of the template with this id can be made here; empty when it can."""
+        return ""
+
+    def limits(self) -> PoolLimits:
+        """What the plan needs to know of this pool. A look is stale after a minute, or six times its pace."""
+        return PoolLimits(
+            name=self.name,
+            max_machines=self.max_machines,
+            max_pending=self.max_pending,
+            initial_window=min(self.initial_window, self.max_pending),
+            boot_deadline=self.boot_deadline_seconds,
+            early_loss=self.early_loss_seconds,
+            spill_after=self.spill_after_seconds,
+            lag=self.lag_seconds,
+            stale_after=max(60.0, 6 * self.observe_seconds),
+            paused=self.paused,
+        )
