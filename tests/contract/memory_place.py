@@ -1,0 +1,70 @@
+"""A place in memory, as a place of the contract suite: that of the fake, or of a kind that is built on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from provisioner.backends.fake import FakeBackend
+from provisioner.backends.kind import Kind
+from provisioner.model import ErrorClass, Failure
+from provisioner.schema.site import Site
+from tests.contract.places import PREFIX, Place
+
+
+class MemoryPlace(Place):
+    """What a kind makes of its settings; everything through what the kind exports."""
+
+    pool = "memory-a"
+    patience = 10.0
+
+    def __init__(self, kind: Kind[Any], **settings: object) -> None:
+        super().__init__()
+        times = {"boot_seconds": 0.05, "stop_seconds": 0.05}
+        self._pool = kind.pool(name=self.pool, kind=kind.name, **times, **settings)
+        self._backend_of = kind.factory(Site("demo", PREFIX))
+        self.backend = self.another()
+        self._place = self.backend.place
+
+    def another(self) -> FakeBackend:
+        backend = self._backend_of(self._pool)
+        assert isinstance(backend, FakeBackend)
+        return backend
+
+    def close(self) -> None:
+        """There is nothing to close."""
+        self.backend.close()
+
+    def present(self) -> set[str]:
+        return set(self._place.present())
+
+    def creates(self) -> int:
+        return self._place.creates
+
+    def spawn_foreign(self, name: str) -> None:
+        self._place.create(name, None)
+
+    def copy(self, name: str, as_name: str) -> None:
+        self._place.create(as_name, self._place.present()[name].mark)
+
+    def remove(self, name: str) -> None:
+        self._place.delete(self._place.present()[name], at_once=True)
+
+    def recreate(self, name: str) -> None:
+        mark = self._place.present()[name].mark
+        self.remove(name)
+        self._place.create(name, mark)
+
+    def fail_creates(self, error: ErrorClass) -> None:
+        self._place.refusal = Failure(error, "The create was refused by the test's own fault.")
+
+    def lose_answers(self) -> None:
+        self._place.loss = Failure(ErrorClass.UNAVAILABLE, "The answer was lost.")
+
+    def hang(self) -> None:
+        self._place.silence = Failure(ErrorClass.TIMEOUT, "There was no answer.")
+
+    def black_out(self) -> None:
+        self._place.silence = Failure(ErrorClass.UNAVAILABLE, "The place has failed.")
+
+    def heal(self) -> None:
+        self._place.refusal = self._place.loss = self._place.silence = None

@@ -1,0 +1,155 @@
+"""A kind of place that another distribution brings: read, checked, asked for machines, with nothing of ours changed.
+
+That its backend keeps the promises of all is shown in ``tests/contract``, where it is a place among the others.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from provisioner.backends import registry
+from provisioner.hostfactory import templates
+from provisioner.settings.advice import advice
+from tests.support.clouds.sites import Site, template
+from tests.support.hostfactory.provider import ROOT, TEMPLATES, HostFactory
+from tests.support.third_kind import install
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the distribution is; found by this process."""
+    directory = install(tmp_path / "installed")
+    monkeypatch.syspath_prepend(directory)
+    return directory
+
+
+@pytest.fixture
+def site(tmp_path: Path, installed: Path) -> Site:
+    """A configuration whose template names a pool in the yard and one in a group."""
+    pools = {"host": {"kind": "yard", "yard": "north"}, "vm": {"kind": "mig", "project": "demo", "group": "hf-a"}}
+    pools["vm"]["zone"] = "us-central1-a"
+    return Site(tmp_path, {"id": "demo", "pools": pools}, {}, [template("T", pools=["host", "vm"])])
+
+
+def test_its_settings_are_read_and_its_limits_are_those_of_every_pool(site: Site) -> None:
+    site.settings["pools"]["host"] |= {"max_machines": 7, "boot_seconds": 2}
+    settings = site.load()
+
+    pool = settings.pools["host"]
+    assert (pool.kind, pool.place, pool.limits().max_machines) == ("yard", ("yard", "north"), 7)
+    assert settings.template_limits["T"].pools == ("host", "vm")
+    assert registry.longest_call([pool]) == 1.0
+
+
+def test_it_inherits_what_it_says_of_the_environment(site: Site) -> None:
+    del site.settings["pools"]["host"]["yard"]
+    assert site.problems() == ["provisioner.yaml: pools.host.yard: missing; expected a text"]
+    site.environment = {"YARD": "south"}
+    assert site.load().pools["host"].place == ("yard", "south")
+
+
+@pytest.mark.parametrize(
+    ("pool", "problem"),
+    [
+        ({"yard": 5}, "pools.host.yard: expected a text, got 5"),
+        ({"yard": "junk"}, "pools.host.yard: is closed"),
+        ({"yard": "north", "yardd": 1}, "pools.host.yardd: unknown setting; did you mean 'yard'?"),
+        ({"yard": "north", "kind": "yrad"}, "pools.host.kind: expected gke or mig or yard, got 'yrad'"),
+    ],
+    ids=["a wrong type", "a mistake of its own", "an unknown setting", "an unknown kind"],
+)
+def test_what_is_wrong_with_it_is_said_as_of_every_pool(site: Site, pool: dict[str, object], problem: str) -> None:
+    site.settings["pools"]["host"] = {"kind": "yard", **pool}
+    assert f"provisioner.yaml: {problem}" in site.problems()
+
+
+def test_two_pools_that_are_one_yard_are_a_mistake(site: Site) -> None:
+    site.settings["pools"]["again"] = {"kind": "yard", "yard": "north"}
+    assert site.problems() == ["provisioner.yaml: pools.again: the same place as pool 'host'"]
+
+
+def test_a_template_that_promises_more_than_its_hosts_have_is_advised_against(site: Site) -> None:
+    settings = site.load()
+    (line,) = advice(settings, templates.load(site.directory, {}).templates)
+    assert line == "template T: nram promises 8192 MB, but every host of yard north has 4096 MB (pool host)"
+
+
+def test_without_the_distribution_it_is_an_unknown_kind(tmp_path: Path) -> None:
+    pools = {"host": {"kind": "yard", "yard": "north"}}
+    problems = Site(tmp_path, {"id": "demo", "pools": pools}, {}, [template("T", pools=["host"])]).problems()
+    assert problems[0] == "provisioner.yaml: pools.host.kind: expected gke or mig, got 'yard'"
+
+
+# --- as processes -----------------------------------------------------------------------------------------------------
+
+
+class Grid(HostFactory):
+    """A provider instance whose machines are hosts of a yard."""
+
+    def __init__(self, directory: Path, installed: Path) -> None:
+        entries = [{**entry, "pools": ["host"]} for entry in TEMPLATES["templates"]]
+        super().__init__(directory, templates={"templates": entries})
+        self._installed = installed
+        loop = {"interval_seconds": 0.2, "floor_seconds": 0.05}
+        pools = {"host": {"kind": "yard", "yard": "old-north", "observe_seconds": 0.1, "boot_seconds": 0.2}}
+        settings = {"id": "demo", "name_prefix": "hf", "loop": loop, "listen": "127.0.0.1:0", "pools": pools}
+        (self.conf / "provisioner.yaml").write_text(yaml.safe_dump(settings))
+
+    @property
+    def command_environment(self) -> dict[str, str]:
+        return {**self.environment, "PYTHONPATH": str(self._installed)}
+
+    def provisioner(self, *arguments: str) -> str:
+        """What a command prints."""
+        command = [sys.executable, "-m", "provisioner", *arguments]
+        done = subprocess.run(
+            command, cwd=ROOT, env=self.command_environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    @contextmanager
+    def loop(self) -> Iterator[None]:
+        """``provisioner run``, until the end."""
+        with (self.logs.parent / "loop.err").open("w") as log:
+            command = [sys.executable, "-m", "provisioner", "run"]
+            process = subprocess.Popen(command, cwd=ROOT, env=self.command_environment, stderr=log)
+            try:
+                yield
+            finally:
+                process.terminate()
+                assert process.wait(30) == 0
+
+    def ended(self, id_: str) -> dict[str, object]:
+        """The answer of a request, once it has ended."""
+        return until(
+            lambda: (entry := self.status(id_)[0])["status"] != "running" and entry, 60, every=0.2, what=f"{id_} ends"
+        )
+
+
+def test_check_lists_it_with_its_own_warnings_and_looks_at_it(tmp_path: Path, installed: Path) -> None:
+    document = json.loads(Grid(tmp_path, installed).provisioner("check", "--live", "-o", "json"))
+    assert document["pools"] == {"host": {"kind": "yard", "place": ["yard", "old-north"]}}
+    assert document["warnings"][0] == "pools.host.yard: old-north is an old yard"
+    assert document["findings"] == []
+
+
+def test_a_request_runs_through_the_five_scripts_and_the_loop(tmp_path: Path, installed: Path) -> None:
+    grid = Grid(tmp_path, installed)
+    with grid.loop():
+        assert len(grid.call("getAvailableTemplates", {})["templates"]) == len(TEMPLATES["templates"])
+        answer = grid.ended(grid.request("T1", 3))
+        assert answer["status"] == "complete"
+        machines = [machine["name"] for machine in answer["machines"]]
+        assert len(set(machines)) == 3
+        assert grid.call("getReturnRequests", {"machines": [{"name": one, "machineId": one} for one in machines]})
+        assert grid.ended(grid.give_back(*machines))["status"] == "complete"

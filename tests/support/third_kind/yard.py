@@ -1,0 +1,62 @@
+"""Hosts in yards, in memory: all that a distribution needs that brings a kind of place of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from provisioner.backends import Backend, MachineSize
+from provisioner.backends.fake import FakeBackend, FakePlace, FakePool
+from provisioner.backends.kind import Kind, Surroundings
+from provisioner.schema.fields import Text
+from provisioner.schema.problems import Problem
+from provisioner.schema.site import Site
+
+
+class YardPool(FakePool):
+    """Hosts in one yard."""
+
+    yard: Text
+    """Name of the yard. No default."""
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """What makes two pools the same."""
+        return (self.kind, self.yard)
+
+
+class Yard(Kind[YardPool]):
+    """What the registry asks for."""
+
+    name: ClassVar = "yard"
+    pool = YardPool
+    distribution = "yard-provisioner"
+    longest_call = 1.0
+
+    def factory(self, site: Site) -> Callable[[YardPool], Backend]:
+        """Pools of one yard see the same hosts."""
+        yards: dict[str, FakePlace] = {}
+
+        def backend(pool: YardPool) -> Backend:
+            return FakeBackend(pool, yards.setdefault(pool.yard, FakePlace(pool)), provisioner=site.id)
+
+        return backend
+
+    def inherited(self, body: Mapping[str, Any], around: Surroundings) -> Mapping[str, object]:
+        """The yard of the environment."""
+        return {"yard": around.environment.get("YARD")}
+
+    def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
+        """There is one yard that nobody may use."""
+        return [Problem("", "yard", "is closed")] if body.get("yard") == "junk" else []
+
+    def warnings(self, pool: YardPool) -> list[str]:
+        """Old yards are slow."""
+        return [f"pools.{pool.name}.yard: {pool.yard} is an old yard"] if pool.yard.startswith("old") else []
+
+    def size(self, pool: YardPool, template: str) -> MachineSize:
+        """All hosts are alike."""
+        return MachineSize(f"every host of yard {pool.yard}", 4, 4096)
+
+
+KIND = Yard()
