@@ -43,7 +43,6 @@ from provisioner.model import (
 )
 from provisioner.simulator.compute.groups import Groups
 from provisioner.simulator.compute.settings import MigSpec, Timings
-from provisioner.simulator.direct import Direct, DirectGke, DirectMig, Line
 from provisioner.simulator.kubernetes.errors import ApiError
 from provisioner.simulator.kubernetes.pods import Cluster
 from provisioner.simulator.world import World
@@ -51,6 +50,7 @@ from provisioner.state import directory, recovery
 from provisioner.state.directory import Additions, StateDir
 from provisioner.state.terminal_answers import Told
 from tests.simulation.judge import Judge, TrueMachine, machines_of
+from tests.support.clouds.direct import Direct, DirectGke, DirectMig, Line
 
 PROVISIONER = "demo"
 PREFIX = "hf"

@@ -16,11 +16,11 @@ from provisioner.files.atomic import StateMissing
 from provisioner.loop.actors import InlineActors
 from provisioner.loop.cycle import CycleReport, Reconciler
 from provisioner.model import Create, ErrorClass, Failure, Limits, PoolLimits, Pressure, TemplateLimits
-from provisioner.simulator.direct import DirectGke
 from provisioner.simulator.kubernetes.pods import Cluster
 from provisioner.simulator.kubernetes.store import Stored
 from provisioner.simulator.world import Fault, World
 from provisioner.state.directory import StateDir
+from tests.support.clouds.direct import DirectGke
 from tests.support.clouds.virtual_site import SPEC, VirtualSite, limits_of, succeeded
 
 WANTED = 200

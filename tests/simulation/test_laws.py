@@ -23,10 +23,10 @@ from hypothesis.stateful import (
 
 from provisioner.model import ErrorClass, Failure
 from provisioner.simulator.compute.settings import Switches
-from provisioner.simulator.direct import Mishap
 from provisioner.simulator.world import Fault
 from tests.simulation.story import Story, crash, disk_is_full
 from tests.support.checks.switches import FLIPS
+from tests.support.clouds.direct import Mishap
 
 STORIES = int(os.environ.get("STORIES", "100"))
 STEPS = int(os.environ.get("STORY_STEPS", "40"))

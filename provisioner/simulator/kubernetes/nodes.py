@@ -40,6 +40,10 @@ class Nodes:
         if self._pods.get(name):
             self._pods[name] -= 1
 
+    def count(self) -> int:
+        """How many there are."""
+        return self._store.count("")
+
     def remove(self, node: Stored) -> Stored:
         """The node is gone; its pods follow later."""
         self._pods.pop(node.name)

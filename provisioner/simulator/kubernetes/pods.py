@@ -34,7 +34,10 @@ from provisioner.simulator.kubernetes import pod_status
 from provisioner.simulator.kubernetes.errors import Cause, Json, already_exists, invalid, not_found, over_quota
 from provisioner.simulator.kubernetes.events import KUBELET, Recorder
 from provisioner.simulator.kubernetes.gates import lifted
-from provisioner.simulator.kubernetes.pod_life import Life
+from provisioner.simulator.kubernetes.nodes import Nodes
+from provisioner.simulator.kubernetes.pod_end import PodEnd
+from provisioner.simulator.kubernetes.pod_start import PodStart
+from provisioner.simulator.kubernetes.pod_steps import Steps
 from provisioner.simulator.kubernetes.settings import PodTimings
 from provisioner.simulator.kubernetes.store import Kind, Store, Stored, Versions
 from provisioner.simulator.kubernetes.validation import check_update, generated_base, validate_pod, with_defaults
@@ -78,7 +81,10 @@ class Cluster:
         self.stores = {kind.resource: Store(self.versions, kind, history) for kind in KINDS}
         self.pods = self.stores["pods"]
         self._recorder = Recorder(world, self.stores["events"], 0.0)
-        self._life = Life(world, self.pods, self.stores["nodes"], self._recorder, PodTimings())
+        nodes = Nodes(world, self.stores["nodes"])
+        self._steps = Steps(world, self.pods, nodes, self._recorder, PodTimings())
+        self._end = PodEnd(self._steps)
+        self._start = PodStart(self._steps, self._end)
         self.timings = timings or PodTimings()
         for name in dict.fromkeys([*_ALWAYS_THERE, *namespaces]):
             self._add_namespace(name)
@@ -86,11 +92,11 @@ class Cluster:
     @property
     def timings(self) -> PodTimings:
         """How long the steps of a pod's life take; a new value holds for steps begun later."""
-        return self._life.timings
+        return self._steps.timings
 
     @timings.setter
     def timings(self, timings: PodTimings) -> None:
-        self._life.timings = timings
+        self._steps.timings = timings
         self._recorder.ttl = timings.event_ttl
 
     def _add_namespace(self, name: str) -> None:
@@ -126,7 +132,7 @@ class Cluster:
         if dry_run:
             return Stored(self.pods.kind, pod, self.versions.current)
         stored = self.pods.put(pod)
-        self._life.begin(stored)
+        self._start.begin(stored)
         return stored
 
     def create_event(self, namespace: str, document: Json) -> Stored:
@@ -175,11 +181,11 @@ class Cluster:
         if dry_run or changed == pod.document:
             return Stored(self.pods.kind, changed, pod.version)
         stored = self.pods.put(changed)
-        self._life.left(pod.document, stored.document)
-        self._life.lifted(pod.document, stored)
+        self._end.left(pod.document, stored.document)
+        self._start.lifted(pod.document, stored)
         metadata = changed["metadata"]
         if metadata.get("deletionGracePeriodSeconds") == 0 and not metadata.get("finalizers"):
-            return self._life.remove(stored)
+            return self._end.remove(stored)
         return stored
 
     # --- ends ---------------------------------------------------------------------------------------------------------
@@ -199,12 +205,12 @@ class Cluster:
         elif grace is None:
             grace = int(spec["terminationGracePeriodSeconds"])
         if grace == 0 and not metadata.get("finalizers"):
-            last = self._life.remove(pod)
+            last = self._end.remove(pod)
             return Stored(last.kind, self._deleting(last.document, 0), last.version)
         asked = self.pods.put(self._deleting(pod.document, grace))
         if grace > 0:
-            self._life.say_killing(asked)
-            self._life.stop(asked, self._life.stop_delay(grace))
+            self._end.say_killing(asked)
+            self._end.stop(asked, self._end.stop_delay(grace))
         return asked
 
     def _deleting(self, pod: Json, grace: int) -> Json:
@@ -230,14 +236,14 @@ class Cluster:
         told = self.pods.put(self._deleting(pod_status.disrupted(pod.document, reason, message, now), int(grace)))
         by_node = reason == "TerminationByKubelet"
         self._recorder.say(told, KUBELET, "NodeShutdown" if by_node else "Preempted", message)
-        self._life.stop(told, grace, reason="Terminated" if by_node else "Preempting", message=message)
+        self._end.stop(told, grace, reason="Terminated" if by_node else "Preempting", message=message)
 
     def fail_node(self, node: Stored) -> Stored:
         """The node is gone at once; its pods are failed and collected a while later."""
         for pod in self.pods.select(""):
             if pod.document["spec"].get("nodeName") == node.name:
-                self._life.lose_node(pod)
-        return self._life.nodes.remove(node)
+                self._end.lose_node(pod)
+        return self._steps.nodes.remove(node)
 
     # --- the whole ----------------------------------------------------------------------------------------------------
 
@@ -259,7 +265,7 @@ class Cluster:
     def reset(self) -> None:
         """Remove every pod and Event; watchers see them go."""
         for pod in self.pods.select(""):
-            self._life.remove(pod)
+            self._end.remove(pod)
         for event in self.stores["events"].select(""):
             self.stores["events"].remove(event)
 

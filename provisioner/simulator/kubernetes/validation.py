@@ -183,24 +183,35 @@ def _spec_causes(spec: Json) -> Iterator[Cause]:
         yield required("spec.containers")
     names = [container.get("name", "") for container in containers]
     volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
-    for number, (name, container) in enumerate(zip(names, containers, strict=True)):
+    for number, container in enumerate(containers):
         where = f"spec.containers[{number}]"
-        if not name:
-            yield required(f"{where}.name")
-        elif not _DNS_LABEL.fullmatch(name) or len(name) > 63:
-            yield bad_value(f"{where}.name", name, _LABEL_WORDS)
-        elif name in names[:number]:
-            yield duplicate(f"{where}.name", name)
-        if not container.get("image"):
-            yield required(f"{where}.image")
-        yield from amount_causes(f"{where}.resources", container.get("resources") or {})
-        for place, mount in enumerate(container.get("volumeMounts") or ()):
-            if mount.get("name") not in volumes:
-                yield unknown_reference(f"{where}.volumeMounts[{place}].name", mount.get("name", ""))
+        yield from _container_name_causes(where, names[number], taken=names[:number])
+        yield from _container_causes(where, container, volumes)
     if spec.get("restartPolicy") not in ("Always", "OnFailure", "Never"):
         yield not_supported("spec.restartPolicy", spec.get("restartPolicy"), ("Always", "OnFailure", "Never"))
     yield from gate_causes(spec)
-    hostname = spec.get("hostname") or ""
+    yield from _hostname_causes(spec.get("hostname") or "")
+
+
+def _container_name_causes(where: str, name: str, *, taken: Collection[str]) -> Iterator[Cause]:
+    if not name:
+        yield required(f"{where}.name")
+    elif not _DNS_LABEL.fullmatch(name) or len(name) > 63:
+        yield bad_value(f"{where}.name", name, _LABEL_WORDS)
+    elif name in taken:
+        yield duplicate(f"{where}.name", name)
+
+
+def _container_causes(where: str, container: Json, volumes: Collection[Any]) -> Iterator[Cause]:
+    if not container.get("image"):
+        yield required(f"{where}.image")
+    yield from amount_causes(f"{where}.resources", container.get("resources") or {})
+    for place, mount in enumerate(container.get("volumeMounts") or ()):
+        if mount.get("name") not in volumes:
+            yield unknown_reference(f"{where}.volumeMounts[{place}].name", mount.get("name", ""))
+
+
+def _hostname_causes(hostname: str) -> Iterator[Cause]:
     if len(hostname) > 63:
         yield bad_value("spec.hostname", hostname, "must be no more than 63 characters")
     elif hostname and not _DNS_LABEL.fullmatch(hostname):
