@@ -18,18 +18,13 @@ from typing import NamedTuple
 
 from hf_scripts import documents, log
 from hf_scripts.documents import Document, Refused
+from provisioner.files.atomic import StateError, StateMissing, StateUnwritable
 from provisioner.hostfactory import templates
+from provisioner.hostfactory.answer import Answer, Loss
 from provisioner.hostfactory.environment import PlaceError, Places
 from provisioner.hostfactory.templates import Template
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, short_name
-from provisioner.state.directory import (
-    Answer,
-    Loss,
-    StateDir,
-    StateError,
-    StateMissing,
-    StateUnwritable,
-)
+from provisioner.state.directory import StateDir
 
 SILENT_SECONDS = 60.0
 """Without a heartbeat for longer than this the loop is taken to be down: it beats every few seconds."""

@@ -29,7 +29,7 @@ from provisioner.files.owners import group_name, user_name
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.environment import PlaceError, Places
 from provisioner.state.directory import STATE_FILES, StateDir
-from provisioner.state.hf_signals import DIRECTORY_MODE
+from provisioner.state.marks import DIRECTORY_MODE
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CALL_SECONDS = 60

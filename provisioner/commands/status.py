@@ -14,7 +14,7 @@ from provisioner.files.atomic import StateMissing, StateUnreadable
 from provisioner.model import Intent, Memory, RequestStatus, Verdict
 from provisioner.planning.answers import UNLISTED_AFTER
 from provisioner.state.directory import StateDir
-from provisioner.state.hf_signals import UNSEEN
+from provisioner.state.loop_signals import UNSEEN
 from provisioner.telemetry.notes import Notes, Trouble, read_notes, utc
 
 

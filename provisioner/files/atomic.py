@@ -379,8 +379,16 @@ def discard(path: str) -> bool:
     return True
 
 
+def remove(path: str) -> None:
+    """Remove a file that may be gone already. Raises StateUnwritable."""
+    try:
+        discard(path)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
 def _remove_leftovers(path: str, *, before: float) -> None:
-    """Remove what killed writers left aside. Ages are by the file system's own clock (DESIGN law 11)."""
+    """Remove what killed writers left aside. Ages are by the file system's own clock (law: time is an argument)."""
     directory, name = os.path.split(path)
     for entry in os.listdir(directory):
         if _is_aside(entry, name):

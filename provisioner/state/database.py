@@ -16,18 +16,13 @@ from tinydb.storages import Storage
 from tinydb.table import Document, Table
 
 from provisioner.files.atomic import (
-    StateMissing,
     StateTooNew,
     StateUnreadable,
-    facts_of,
-    missing,
     open_regular,
     parse,
     read_whole,
     replace,
-    unwritable,
 )
-from provisioner.state.locks import DataLock, read_record, whole_number
 
 SCHEMA = 1
 """Version of what the databases hold. A file with a higher one is refused."""
@@ -199,108 +194,3 @@ class Database(TinyDB):
     def state_table(self, name: str) -> StateTable:
         """A table, as what it is."""
         return cast(StateTable, self.table(name))
-
-
-class StateFile:
-    """What the databases have in common: a file, its lock file and its generation."""
-
-    kind = ""
-    advice = RECOVER
-    tables: tuple[str, ...] = ()
-    """The tables beside ``meta``."""
-
-    def __init__(self, directory: str) -> None:
-        self.path = os.path.join(directory, f"{self.kind}.json")
-        self.lock_path = f"{self.path}.lock"
-
-    def exists(self) -> bool:
-        """True when the file is there, readable or not."""
-        return os.path.lexists(self.path)
-
-    def existed(self) -> bool:
-        """True when the file is there or, by its lock file, was there once."""
-        return self.exists() or self.known_generation() > 0
-
-    def stands_alone(self) -> bool:
-        """True without a lock file beside it, which every writer makes first: somebody put the file there."""
-        return self.exists() and not os.path.exists(self.lock_path)
-
-    def signature(self) -> tuple[int, int, int] | None:
-        """Changes whenever the file does (inode, mtime in ns, size); None when it is missing. Costs one stat."""
-        facts = facts_of(self.path)
-        return None if facts is None else (facts.st_ino, facts.st_mtime_ns, facts.st_size)
-
-    def is_older(self) -> bool:
-        """True when the file is older than one already written, by its lock file: somebody put an old copy back.
-
-        Raises StateMissing, StateUnreadable or StateTooNew.
-        """
-        # The lock file first: read after the data, it could know of a write that the data just read cannot have.
-        known = self.known_generation()
-        return generation_of(self._load()) < known
-
-    def known_generation(self) -> int:
-        """The last generation that was written, by the lock file; 0 when unknown."""
-        return whole_number(read_record(self.lock_path), "generation")
-
-    def set_aside(self) -> str:
-        """Rename a file that cannot be used, so that a new one can be made; returns its new name."""
-        return self._aside(os.rename)
-
-    def keep_aside(self) -> str:
-        """Give a file that is about to be replaced a second name, under which it stays; returns that name."""
-        return self._aside(os.link)
-
-    def _aside(self, move: Callable[[str, str], None]) -> str:
-        signature = self.signature()
-        if signature is None:
-            raise self._missing()
-        aside = f"{self.path}.aside-{signature[1]}"
-        try:
-            move(self.path, aside)
-        except FileExistsError:
-            return aside  # it has this name already: an earlier try was interrupted
-        except FileNotFoundError as error:
-            raise self._missing() from error
-        except OSError as error:
-            raise unwritable(self.path, error) from error
-        return aside
-
-    def _load(self) -> Tables:
-        try:
-            return StateStorage(self.path, self.kind, self.advice).read()
-        except StateMissing as error:
-            raise self._missing() from error
-
-    def _missing(self) -> StateMissing:
-        """The error for a file that is not there."""
-        return missing(self.path, self.advice)
-
-    def _open(self, held: Tables) -> Database:
-        """The tables as a TinyDB database; its changes are written by ``commit``."""
-        return Database(self.path, self.kind, self.advice, held)
-
-    def _view(self, name: str) -> StateTable:
-        """One table as it is in the file now, read once."""
-        return self._open(self._load()).state_table(name)
-
-    def _peek(self, name: str) -> StateTable:
-        """One table as it is in the file now, read without the last one."""
-        storage = StateStorage(self.path, self.kind, self.advice)
-        tables = storage.read_before(self.tables[-1])
-        return self._open(tables if name in tables else storage.read()).state_table(name)
-
-    def _unreadable(self, problem: str) -> StateUnreadable:
-        return unreadable(self.path, problem, self.advice)
-
-    def _new_tables(self, provisioner: str) -> Tables:
-        meta = {"schema": SCHEMA, "kind": self.kind, "generation": 0, "provisioner": provisioner}
-        return {"meta": {"state": meta}, **{name: {} for name in self.tables}}
-
-    def _save(
-        self, database: Database, lock: DataLock, generation: int, check: Callable[[], None] = lambda: None
-    ) -> None:
-        """Write the transaction durably, then note its generation in the lock file: never the other way round."""
-        lock.check()
-        database.state.commit(generation, check)
-        lock.generation = generation

@@ -1,15 +1,15 @@
-"""Group commit: who finds the lock held leaves a *wish* beside the data, and whoever holds the lock next writes it too.
+"""Group commit: who finds the lock held leaves a *posting* beside the data; whoever holds the lock next writes it too.
 
 So the fsyncs of one write serve all who wait, and a burst of calls takes as long as its Python does.
 
-A wish is a file with what is to be added. Its owner keeps it locked while he waits, so that nobody writes the wish of a
-process that has died. It is removed after it was written durably; but that it is gone is only a hint: what counts is
-what stands in the data.
+A posting is a file with what is to be added. Its owner keeps it locked while he waits, so that nobody writes the
+posting of a process that has died. It is removed after it was written durably; but that it is gone is only a hint: what
+counts is what stands in the data.
 
-An owner who gives up must know that his wish will not be written. He removes it and then whatever is written aside
-(``withdraw``); a writer, once all is ready but the rename, looks whether the owners of the wishes in it still wait. One
-of the two notices the other: the writer had looked before the wish was removed, then his file was there to be removed,
-or took its place before and is what the owner reads next.
+An owner who gives up must know that his posting will not be written. He removes it and then whatever is written aside
+(``withdraw``); a writer, once all is ready but the rename, looks whether the owners of the postings in it still wait.
+One of the two notices the other: the writer had looked before the posting was removed, then his file was there to be
+removed, or took its place before and is what the owner reads next.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from provisioner.files.atomic import (
 )
 
 UNFINISHED = ".new"
-"""Ends the name of a wish that is not written to its end."""
+"""Ends the name of a posting that is not written to its end."""
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
@@ -42,10 +42,10 @@ Tables = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Documents by id, by the name of their table."""
 
 Terms = Mapping[str, Any]
-"""What the data has to say of itself for a wish to be written into it."""
+"""What the data has to say of itself for a posting to be written into it."""
 
 
-class Wish:
+class Posting:
     """Documents that are to be added to the data at ``path``."""
 
     def __init__(self, path: str, tables: Tables, name: str = "") -> None:
@@ -55,7 +55,7 @@ class Wish:
 
     @contextmanager
     def posted(self, terms: Terms) -> Iterator[None]:
-        """Leave the wish beside the data while waiting for the lock; where that is refused, there is only the wait."""
+        """Leave it beside the data while waiting for the lock; where that is refused, there is only the wait."""
         descriptor = None
         try:
             with suppress(OSError):
@@ -107,8 +107,8 @@ class Wish:
             time.sleep(pause)
 
 
-def waiting(path: str, facts: Terms) -> list[Wish]:
-    """The wishes for the data at ``path`` whose owners wait; those of the dead are removed. ``facts``: what it is.
+def waiting(path: str, facts: Terms) -> list[Posting]:
+    """The postings for the data at ``path`` whose owners wait; those of the dead are removed. ``facts``: what it is.
 
     What cannot be read, or is meant for other data, is left to its owner, who waits for the lock as well.
     """
@@ -120,16 +120,17 @@ def waiting(path: str, facts: Terms) -> list[Wish]:
         with suppress(OSError, ValueError, RecursionError):
             content = _content_while_owned(os.path.join(directory, name))
             if not name.endswith(UNFINISHED):
-                found += [Wish(path, tables, name) for tables in _tables(content, facts)]
+                found += [Posting(path, tables, name) for tables in _tables(content, facts)]
     return found
 
 
 def _prefix(path: str) -> str:
+    """The files have kept the name that they had first."""
     return f"{os.path.splitext(os.path.basename(path))[0]}.wish-"
 
 
 def _content_while_owned(path: str) -> bytes:
-    """The content of a wish; when nobody holds its lock any more the file is removed, and there is none."""
+    """The content of a posting; when nobody holds its lock any more the file is removed, and there is none."""
     descriptor = open_own(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -142,7 +143,7 @@ def _content_while_owned(path: str) -> bytes:
 
 
 def _tables(content: bytes, facts: Terms) -> list[Tables]:
-    """What the wish would add, if it is one that we understand."""
+    """What the posting would add, if it is one that we understand."""
     match json.loads(content or "null"):
         case {"terms": {"schema": _} as terms, "tables": dict() as tables} if _are_documents(tables):
             return [tables] if terms.items() <= facts.items() else []

@@ -18,7 +18,10 @@ from provisioner.files.atomic import StateMissing, StateUnreadable, pauses
 from provisioner.hostfactory.answer import Answer
 from provisioner.model import Intent, Look, Memory, Request, ReturnRequest, Snapshot
 from provisioner.names import NO_TEMPLATE, RETURN_ID_PREFIX, split_name
-from provisioner.state.directory import IntentStore, MemoryStore, StateDir, StatusStore
+from provisioner.state.directory import StateDir
+from provisioner.state.intent import IntentStore
+from provisioner.state.memory import MemoryStore
+from provisioner.state.status import StatusStore
 
 LONG_AGO = 0.0
 """Wall time of a request of which nobody knows when it was made: its deadline is over, nothing is made for it."""

@@ -10,7 +10,8 @@ from typing import Any
 
 from provisioner.files.atomic import StateDenied, StateMissing, StateUnreadable
 from provisioner.hostfactory.answer import Answer, Loss
-from provisioner.state.database import StateFile, generation_of
+from provisioner.state.database import generation_of
+from provisioner.state.state_file import StateFile
 
 
 class StatusStore(StateFile):

@@ -1,9 +1,9 @@
-"""``seen/<id>.told-<n>``: what is settled of an id's terminal answer, kept by the one who settled it (law 8).
+"""``seen/<id>.told-<n>``: what is settled of an id's terminal answer, kept by the one who settled it.
 
 A script settles the answer that it is about to print; from then on every call prints those bytes, whatever became of
 the other files. The loop settles what it will say in place of an answer that it has published, before it acts on it.
 Each entry is written whole under another name and linked into the next free place: of two who want that place one wins,
-and the other finds what stands there. No entry is ever changed; the last one counts.
+and the other finds what stands there. No entry is ever changed; the last one counts (law: a terminal answer stays).
 
 The scripts import this at each call: it imports nothing that costs time.
 """
@@ -21,13 +21,13 @@ from provisioner.files.atomic import (
     StateStale,
     StateUnreadable,
     create_whole,
-    discard,
     pauses,
     read_whole,
+    remove,
     unwritable,
 )
 from provisioner.hostfactory.answer import Answer
-from provisioner.state.hf_signals import ID_PATTERN, check_id, make_shared_directory, names_in
+from provisioner.state.marks import ID_PATTERN, check_id, make_shared_directory, names_in
 
 TOLD, CLAIMED, PRESUMED = b"told", b"claimed", b"presumed"
 """Whose entry it is: of a script that prints it; of the loop, which may claim otherwise until a script tells it; of a
@@ -115,13 +115,8 @@ class Told:
         doomed = frozenset(ids)
         # The last one first: what is left of an interrupted removal is as it once was.
         for name in sorted((name for name in names_in(self.path) if name.partition(".")[0] in doomed), reverse=True):
-            if "." not in name:
-                continue  # the mark of a poll
-            path = os.path.join(self.path, name)
-            try:
-                discard(path)
-            except OSError as error:
-                raise unwritable(path, error) from error
+            if "." in name:  # else it is the mark of a poll
+                remove(os.path.join(self.path, name))
 
     def _tries(self, id_: str) -> Iterator[Entry | None]:
         """The last entry, again and again: another host's may show only after a moment (NFS)."""

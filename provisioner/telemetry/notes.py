@@ -16,7 +16,7 @@ from provisioner.loop.actors import Results
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import Delete, ErrorClass, Limits, Look, Memory, Snapshot
 from provisioner.state.directory import StateDir
-from provisioner.state.hf_signals import UNSEEN
+from provisioner.state.loop_signals import UNSEEN
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from provisioner.hostfactory.answer import Answer, Loss
 from provisioner.names import machine_name
-from provisioner.state.directory import Answer, Loss
 from tests.support.hostfactory.provider import COMMANDS, HostFactory
 
 SIZES = (0, 100, 1_000, 10_000, 50_000)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.state.directory import Answer, Loss
+from provisioner.hostfactory.answer import Answer, Loss
 from tests.support.checks.schemas import check_output
 from tests.support.hostfactory.provider import COMMANDS, ROOT, SCRIPTS, HostFactory
 
@@ -406,21 +406,12 @@ def test_no_command_imports_a_cloud_client_nor_anything_slow(hf: HostFactory) ->
     roots = {module.partition(".")[0] for module in modules}
     assert roots & (HEAVY | SLOW) == set()
     assert "tinydb" in roots
+    state = (
+        *("additions", "database", "directory", "group_commit", "hf_signals", "intent", "locks", "loop_signals"),
+        *("marks", "state_file", "status", "terminal_answers"),
+    )
     assert {module for module in modules if module.startswith("provisioner.")} <= {
-        f"provisioner.{name}"
-        for name in (
-            *(
-                "answers",
-                "durable",
-                "locks",
-                "marks",
-                "names",
-                "published",
-                "storage",
-                "store",
-                "templates",
-                "told",
-                "wishes",
-            ),
-        )
+        *("provisioner.files", "provisioner.files.atomic", "provisioner.names", "provisioner.state"),
+        *("provisioner.hostfactory", *(f"provisioner.hostfactory.{name}" for name in ("answer", "environment"))),
+        *("provisioner.hostfactory.templates", *(f"provisioner.state.{name}" for name in state)),
     }

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
-from provisioner.state.directory import Answer, Loss
+from provisioner.hostfactory.answer import Answer, Loss
 from provisioner.state.locks import DataLock
 from tests.support.hostfactory.provider import HostFactory
 

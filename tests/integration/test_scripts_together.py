@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.state.directory import LOCK_WAIT, Answer
-from provisioner.state.locks import DataLock
+from provisioner.hostfactory.answer import Answer
+from provisioner.state.locks import LOCK_WAIT, DataLock
 from tests.support.checks.schemas import check_output
 from tests.support.hostfactory.provider import COMMANDS, ROOT, SCRIPTS, HostFactory
 from tests.support.waiting import until

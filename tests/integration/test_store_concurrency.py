@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from provisioner.files.atomic import StateError
 from provisioner.model import Intent
-from provisioner.state import database, directory
-from provisioner.state.directory import StateDir, StateError
+from provisioner.state import database, intent
+from provisioner.state.directory import StateDir
 
 KEPT = 20
 """Requests a writer leaves standing; older ones it trims, so that the file keeps its size."""
@@ -131,7 +132,7 @@ class NoLock:
     ("module", "name", "broken"),
     [
         pytest.param(database, "replace", truncate_in_place, id="truncating in place", marks=pytest.mark.slow),
-        pytest.param(directory, "DataLock", NoLock, id="no lock"),
+        pytest.param(intent, "DataLock", NoLock, id="no lock"),
     ],
 )
 def test_a_broken_store_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module, name: str, broken) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from provisioner.files.atomic import StateError, StateMissing
 from provisioner.model import Memory
-from provisioner.state.directory import StateDir, StateError, StateMissing
+from provisioner.state.directory import StateDir
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace: not installed")
 

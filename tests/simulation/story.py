@@ -46,8 +46,10 @@ from provisioner.simulator.compute.settings import MigSpec, Timings
 from provisioner.simulator.kubernetes.errors import ApiError
 from provisioner.simulator.kubernetes.pods import Cluster
 from provisioner.simulator.world import World
-from provisioner.state import directory, recovery
-from provisioner.state.directory import Additions, StateDir
+from provisioner.state import additions, recovery
+from provisioner.state import intent as intent_file
+from provisioner.state.additions import Additions
+from provisioner.state.directory import StateDir
 from provisioner.state.terminal_answers import Told
 from tests.simulation.judge import Judge, TrueMachine, machines_of
 from tests.support.clouds.direct import Direct, DirectGke, DirectMig, Line
@@ -301,7 +303,7 @@ class Story:
         self.due = 0.0
         self.copies: dict[str, bytes] = {}
         """Backups of state files, by kind."""
-        self._no_pauses = patch.object(directory, "pauses", list)
+        self._no_pauses = patch.object(intent_file, "pauses", list)
         self._no_pauses.start()
         self.life = self._live()
 
@@ -640,7 +642,7 @@ class Story:
     def _additions(self) -> Iterator[Additions]:
         """One script's write; ids count up, so that a story can be told again."""
         with (
-            patch.object(directory, "new_id", lambda: f"r{next(self._numbers):09d}"),
+            patch.object(additions, "new_id", lambda: f"r{next(self._numbers):09d}"),
             self.hf.intent.additions(create_for=PROVISIONER) as intent,
         ):
             yield intent

@@ -32,7 +32,8 @@ from provisioner.model import (
 from provisioner.names import RETURN_ID_PREFIX, machine_name
 from provisioner.planning.answers import Rendered, render
 from provisioner.planning.plan import make_trim
-from provisioner.state.directory import StateDir, new_id
+from provisioner.state.additions import new_id
+from provisioner.state.directory import StateDir
 from tests.simulation.story import LIMITS, Story, crash, disk_is_full
 
 RETENTION = LIMITS.retention

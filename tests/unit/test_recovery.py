@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.files.atomic import StateMissing, StateTooNew, StateUnwritable
+from provisioner.files.atomic import StateMissing, StateStale, StateTooNew, StateUnwritable
 from provisioner.hostfactory.answer import Answer
 from provisioner.model import Brake, BrakeReason, Intent, Memory, RequestStatus, Verdict
 from provisioner.names import NO_TEMPLATE
 from provisioner.planning.answers import request_answer, return_answer
-from provisioner.state.directory import IntentStore, MemoryStore, StateDir, StateStale
+from provisioner.state.directory import StateDir
+from provisioner.state.intent import IntentStore
+from provisioner.state.memory import MemoryStore
 from provisioner.state.recovery import LONG_AGO, Recovery, apply, read_files, recovery
 from tests.unit.core import NOW, OTHER, PREFIX, REQUEST, TEMPLATE, giving_back, memory, name, record, running
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from provisioner.state import directory
-from provisioner.state.directory import Answer
+from provisioner.hostfactory.answer import Answer
+from provisioner.state.hf_signals import Seen
+from provisioner.state.status import StatusStore
 from tests.support.hostfactory.in_process import Here, asking, entry, heartbeat_before, publish, wish
 from tests.support.hostfactory.provider import golden
 
@@ -94,18 +95,18 @@ def test_a_status_call_without_ids_is_refused(hf: Here, document: object, words:
 def test_a_poll_is_noted_before_the_answer_is_read(hf: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     request = hf.answer("requestMachines", wish())["requestId"]
     events: list[str] = []
-    read, touch = directory.StatusStore.read_answers, directory.Seen.touch
+    read, touch = StatusStore.read_answers, Seen.touch
 
-    def noted_read(status: directory.StatusStore, identifiers: Iterable[str]) -> dict[str, Answer]:
+    def noted_read(status: StatusStore, identifiers: Iterable[str]) -> dict[str, Answer]:
         events.append("read")
         return read(status, identifiers)
 
-    def noted_touch(seen: directory.Seen, name: str) -> int:
+    def noted_touch(seen: Seen, name: str) -> int:
         events.append("touch")
         return touch(seen, name)
 
-    monkeypatch.setattr(directory.StatusStore, "read_answers", noted_read)
-    monkeypatch.setattr(directory.Seen, "touch", noted_touch)
+    monkeypatch.setattr(StatusStore, "read_answers", noted_read)
+    monkeypatch.setattr(Seen, "touch", noted_touch)
     hf.answer("getRequestStatus", asking(request))
     assert events == ["read", "touch", "read"], "at the first poll only a known id may be noted, and is read again"
     events.clear()
@@ -118,13 +119,13 @@ def test_what_the_loop_publishes_between_first_look_and_note_is_what_is_printed(
 ) -> None:
     """The loop publishes that it cancels, then looks at ``seen``: HF must not be told the older answer then."""
     request = hf.answer("requestMachines", wish())["requestId"]
-    touch = directory.Seen.touch
+    touch = Seen.touch
 
-    def touch_late(seen: directory.Seen, name: str) -> int:
+    def touch_late(seen: Seen, name: str) -> int:
         publish(hf, {name: Answer(entry(name, message="cancelling"), ended=False)})
         return touch(seen, name)
 
-    monkeypatch.setattr(directory.Seen, "touch", touch_late)
+    monkeypatch.setattr(Seen, "touch", touch_late)
     assert hf.answer("getRequestStatus", asking(request))["requests"][0]["message"] == "cancelling"
 
 

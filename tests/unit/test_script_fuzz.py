@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hf_scripts.commands import COMMANDS
-from provisioner.state.directory import Answer
+from provisioner.hostfactory.answer import Answer
 from tests.support.checks.schemas import check_output, parsed
 from tests.support.hostfactory.in_process import Here, asking, entry, publish, wish
 from tests.support.hostfactory.provider import GOLDEN, TEMPLATES

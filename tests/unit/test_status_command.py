@@ -17,7 +17,7 @@ import pytest
 from provisioner.commands.cli import run
 from provisioner.model import Brake, BrakeReason, Memory, RequestRecord, Slot, Verdict, evolve
 from provisioner.state.directory import StateDir
-from provisioner.state.hf_signals import UNSEEN
+from provisioner.state.loop_signals import UNSEEN
 from provisioner.telemetry.notes import Notes, Refusal, Trouble
 from tests.support.clouds.sites import example_site
 
@@ -229,7 +229,7 @@ def add_and_read_it(state: StateDir) -> None:
 
 def wrap_once(monkeypatch: pytest.MonkeyPatch, method: str, meanwhile: Callable[[], None]) -> None:
     """Between the first read of memory and whatever comes next, this happens."""
-    from provisioner.state.directory import MemoryStore
+    from provisioner.state.memory import MemoryStore
 
     whole = getattr(MemoryStore, method)
 

@@ -14,14 +14,8 @@ from tinydb import TinyDB
 
 from provisioner import model
 from provisioner.files import atomic
-from provisioner.hostfactory.answer import Answer, Loss
-from provisioner.model import Memory, RequestRecord
-from provisioner.names import name_pattern
-from provisioner.state import directory
-from provisioner.state.directory import (
-    SCHEMA,
+from provisioner.files.atomic import (
     LockTimeout,
-    StateDir,
     StateError,
     StateExists,
     StateMissing,
@@ -30,6 +24,13 @@ from provisioner.state.directory import (
     StateUnreadable,
     StateUnwritable,
 )
+from provisioner.hostfactory.answer import Answer, Loss
+from provisioner.model import Memory, RequestRecord
+from provisioner.names import name_pattern
+from provisioner.state import additions
+from provisioner.state import intent as intent_file
+from provisioner.state.database import SCHEMA
+from provisioner.state.directory import StateDir
 from provisioner.state.locks import DataLock
 
 REPOSITORY = Path(__file__).parents[2]
@@ -193,7 +194,7 @@ def test_an_exception_inside_writes_nothing_and_leaves_no_lock(state: StateDir, 
 def test_a_writer_whose_lock_file_is_removed_meanwhile_changes_nothing(state: StateDir, monkeypatch) -> None:
     add(state)
     before = state.intent.signature()
-    monkeypatch.setattr(directory, "waiting", lambda *_: os.unlink(state.intent.lock_path) or [])
+    monkeypatch.setattr(intent_file, "waiting", lambda *_: os.unlink(state.intent.lock_path) or [])
     with pytest.raises(StateUnwritable, match="Never remove lock files"):
         add(state)
     assert state.intent.signature() == before
@@ -228,12 +229,12 @@ def test_find_knows_requests_and_returns_by_id(state: StateDir) -> None:
 
 
 def test_ids_have_the_models_shape_and_none_is_given_twice(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert name_pattern("hf").fullmatch(f"hf-{directory.new_id()}-000001")
-    many = {directory.new_id() for _ in range(2000)}
+    assert name_pattern("hf").fullmatch(f"hf-{additions.new_id()}-000001")
+    many = {additions.new_id() for _ in range(2000)}
     assert len(many) == 2000
-    assert set("".join(many)) == set(directory.ID_ALPHABET)
+    assert set("".join(many)) == set(additions.ID_ALPHABET)
     draws = iter(["same", "same", "other", "same", "same", "third"])
-    monkeypatch.setattr(directory, "new_id", lambda: next(draws))
+    monkeypatch.setattr(additions, "new_id", lambda: next(draws))
     assert add(state) == "same"
     before = state.intent.signature()
     with pytest.raises(StateError, match="is taken already; nothing was written"):
@@ -246,8 +247,8 @@ def test_ids_have_the_models_shape_and_none_is_given_twice(state: StateDir, monk
 
 def test_a_random_byte_that_would_favour_some_letters_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     draws = iter([bytes([252, 253, 254, 255] + [0] * 6), bytes([35] * 10)])
-    monkeypatch.setattr(directory.os, "urandom", lambda size: next(draws))
-    assert directory.new_id() == "aaaaaa9999"
+    monkeypatch.setattr(additions.os, "urandom", lambda size: next(draws))
+    assert additions.new_id() == "aaaaaa9999"
 
 
 # --- generations ------------------------------------------------------------------------------------------------------
@@ -486,10 +487,10 @@ def test_status_is_what_was_written_last(state: StateDir) -> None:
 def test_only_changed_records_are_encoded_again(state: StateDir) -> None:
     same, other = RequestRecord("a", "T", 1, 0.0, 9.0), RequestRecord("b", "T", 1, 0.0, 9.0)
     state.memory.write(Memory("demo", requests={"a": same, "b": other}))
-    before = state.memory._codec_now()._requests
+    before = state.memory._codec._requests
     changed = RequestRecord("b", "T", 1, 0.0, 9.0, told_at=3.0)
     state.memory.write(Memory("demo", requests={"a": same, "b": changed}))
-    after = state.memory._codec_now()._requests
+    after = state.memory._codec._requests
     assert after["a"][1] is before["a"][1]
     assert after["b"][1] != before["b"][1]
     assert state.memory.read().requests == {"a": same, "b": changed}

@@ -21,11 +21,24 @@ from unittest.mock import patch
 import pytest
 
 from provisioner.files import atomic
+from provisioner.files.atomic import StateError, StateMissing
 from provisioner.hostfactory.answer import Answer
 from provisioner.model import Memory
-from provisioner.state import database, directory, group_commit, hf_signals, locks
-from provisioner.state.directory import SCHEMA, StateDir, StateError, StateMissing
-from provisioner.state.group_commit import Wish
+from provisioner.state import (
+    additions,
+    database,
+    directory,
+    group_commit,
+    hf_signals,
+    intent,
+    locks,
+    loop_signals,
+    marks,
+    state_file,
+)
+from provisioner.state.database import SCHEMA
+from provisioner.state.directory import StateDir
+from provisioner.state.group_commit import Posting
 from provisioner.state.locks import DataLock
 from tests.support.waiting import until
 
@@ -127,7 +140,7 @@ def add(state: StateDir) -> None:
     file = Path(state.intent.path)
     number = len(json.loads(file.read_text())["requests"]) if file.exists() else 0
     with (
-        patch.object(directory, "new_id", lambda: f"request{number:03d}"),
+        patch.object(additions, "new_id", lambda: f"request{number:03d}"),
         state.intent.additions(wait=0, create_for="demo") as intent,
     ):
         intent.add_request("T", 1, created_wall=1.0)
@@ -174,6 +187,12 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atomic, "FIRST_PAUSE", 0.0)
 
 
+STORE = (
+    atomic, locks, marks, hf_signals, loop_signals, database, state_file, additions, intent, directory, group_commit
+)  # fmt: skip
+"""The modules that call the system."""
+
+
 @pytest.fixture(autouse=True)
 def quick_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it does is modelled by System; the thousands of real ones would take a minute."""
@@ -184,7 +203,7 @@ def quick_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 def played(system: System) -> Iterator[None]:
     """The store's modules have this system."""
     with pytest.MonkeyPatch.context() as owners:
-        for module in (atomic, locks, hf_signals, database, directory, group_commit):
+        for module in STORE:
             owners.setattr(module, "os", system)
         for module in (locks, group_commit):
             owners.setattr(module, "fcntl", system)
@@ -229,7 +248,7 @@ class Stage:
         shutil.copytree(self._start, place)
         with ExitStack() as stack:
             if "one who waits" in self._name and not alone:
-                stack.enter_context(Wish(str(place / "intent.json"), WAITING).posted({"schema": SCHEMA}))
+                stack.enter_context(Posting(str(place / "intent.json"), WAITING).posted({"schema": SCHEMA}))
             stack.enter_context(played(system))
             try:
                 self._write(StateDir(place))
@@ -427,7 +446,7 @@ BROKEN = {
     "the file is truncated in place": (database, "replace", truncate_in_place, kill_everywhere),
     "the content is not synced": (database, "replace", keep_unsynced, cut_power_everywhere),
     "the directory is not synced": (atomic, "sync_directory", sync_nothing, cut_power_everywhere),
-    "the lock file runs ahead": (database.StateFile, "_save", note_before_writing, kill_everywhere),
+    "the lock file runs ahead": (state_file.StateFile, "_save", note_before_writing, kill_everywhere),
 }
 
 

@@ -27,9 +27,10 @@ from provisioner.files.atomic import (
     replace,
 )
 from provisioner.state import locks
-from provisioner.state.hf_signals import Heartbeat, Inventory, PoolNotes, Seen
+from provisioner.state.hf_signals import Inventory, Seen
 from provisioner.state.journal import Journal
 from provisioner.state.locks import DataLock, LockFile, LoopLock, describe_holder
+from provisioner.state.loop_signals import Heartbeat, PoolNotes
 from provisioner.state.terminal_answers import Told
 from tests.support.waiting import until
 
@@ -400,10 +401,10 @@ def test_marks_are_made_only_in_a_state_directory(tmp_path: Path) -> None:
 
 def test_refused_marks_are_reported(seen: Seen, monkeypatch) -> None:
     seen.touch("abc")
-    monkeypatch.setattr("provisioner.state.hf_signals.os.utime", failing(os.utime, errno.EROFS, 1))
+    monkeypatch.setattr("provisioner.state.marks.os.utime", failing(os.utime, errno.EROFS, 1))
     with pytest.raises(StateUnwritable, match="abc: cannot be written: Read-only"):
         seen.touch("abc")
-    monkeypatch.setattr("provisioner.state.hf_signals.os.listdir", failing(os.listdir, errno.EACCES, 1))
+    monkeypatch.setattr("provisioner.state.marks.os.listdir", failing(os.listdir, errno.EACCES, 1))
     with pytest.raises(StateDenied, match="seen: cannot be read: Permission denied"):
         seen.marks()
     monkeypatch.setattr("provisioner.files.atomic.os.unlink", failing(os.unlink, errno.EACCES, 1))

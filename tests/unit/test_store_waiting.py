@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.files.atomic import pauses
-from provisioner.state.directory import StateDir, StateMissing, StateStale
+from provisioner.files.atomic import StateMissing, StateStale, pauses
+from provisioner.state.directory import StateDir
 from provisioner.state.locks import DataLock
 
 CALLERS = 8

@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 
 from provisioner.files import atomic
-from provisioner.state import directory, group_commit
-from provisioner.state.directory import SCHEMA, LockTimeout, StateDir
-from provisioner.state.group_commit import Wish, waiting
+from provisioner.files.atomic import LockTimeout
+from provisioner.state import group_commit, intent
+from provisioner.state.additions import new_id
+from provisioner.state.database import SCHEMA
+from provisioner.state.directory import StateDir
+from provisioner.state.group_commit import Posting, waiting
 from provisioner.state.locks import DataLock, LockFile
 
 TERMS = {"schema": SCHEMA}
@@ -44,8 +47,8 @@ def left(state: StateDir) -> list[str]:
     return [path.name for path in Path(state.path).iterdir() if "wish" in path.name or path.name.endswith(".new")]
 
 
-def mine(state: StateDir) -> Wish:
-    return Wish(state.intent.path, MINE)
+def mine(state: StateDir) -> Posting:
+    return Posting(state.intent.path, MINE)
 
 
 # --- what the writer does ---------------------------------------------------------------------------------------------
@@ -54,7 +57,7 @@ def mine(state: StateDir) -> Wish:
 def test_a_writer_writes_all_who_wait_at_once(state: StateDir) -> None:
     with ExitStack() as waiters:
         posted = [
-            Wish(state.intent.path, {"requests": {f"r{number}": {"template": "T", "count": 1, "created_wall": 1.0}}})
+            Posting(state.intent.path, {"requests": {f"r{number}": {"template": "T", "count": 1, "created_wall": 1.0}}})
             for number in range(5)
         ]
         for wish in posted:
@@ -132,7 +135,7 @@ def test_what_a_writer_does_not_understand_is_left_to_its_owner(state: StateDir,
 
 def test_an_id_that_is_taken_is_not_written_over(state: StateDir) -> None:
     own = add(state)
-    other = Wish(state.intent.path, {"requests": {own: {"template": "other", "count": 9, "created_wall": 9.0}}})
+    other = Posting(state.intent.path, {"requests": {own: {"template": "other", "count": 9, "created_wall": 9.0}}})
     with other.posted(TERMS), mine(state).posted(TERMS):
         add(state)
         assert not other.gone()
@@ -141,7 +144,7 @@ def test_an_id_that_is_taken_is_not_written_over(state: StateDir) -> None:
 
 
 def test_two_who_wish_the_same_id_do_not_overwrite_one_another(state: StateDir) -> None:
-    other = Wish(state.intent.path, {"requests": {"mine000000": {"template": "O", "count": 9, "created_wall": 9.0}}})
+    other = Posting(state.intent.path, {"requests": {"mine000000": {"template": "O", "count": 9, "created_wall": 9.0}}})
     with other.posted(TERMS), mine(state).posted(TERMS):
         add(state)
         assert len(left(state)) == 1
@@ -195,7 +198,7 @@ def test_a_wish_that_vanishes_without_being_written_is_written_by_its_owner(stat
 def test_a_wish_whose_writer_died_before_he_could_say_so_is_not_written_twice(state: StateDir, monkeypatch) -> None:
     synced = []
     with monkeypatch.context() as patch:
-        patch.setattr(Wish, "granted", lambda self: None)
+        patch.setattr(Posting, "granted", lambda self: None)
         held_until(patch, lambda: serve(StateDir(state.path)))
         patch.setattr(atomic, "sync_directory", synced.append)
         request = add(state)
@@ -208,7 +211,7 @@ def test_a_wish_whose_writer_died_before_he_could_say_so_is_not_written_twice(st
 def test_one_whose_time_is_up_and_who_is_written_answers_once_it_is_durable(state: StateDir, monkeypatch) -> None:
     def time_is_up(_: DataLock, stop: Callable[[], bool] = lambda: False) -> bool:
         patch.undo()
-        patch.setattr(Wish, "granted", lambda self: None)
+        patch.setattr(Posting, "granted", lambda self: None)
         serve(StateDir(state.path))
         patch.setattr(atomic, "sync_directory", synced.append)
         return False
@@ -250,14 +253,14 @@ def test_a_wish_is_found_in_the_file_as_long_as_it_is_there(state: StateDir) -> 
     with state.intent.additions() as intent:
         request = intent.add_request(STRANGE_TEXT, 1, created_wall=1 / 3, rc_account=STRANGE_TEXT)
         intent.add_return([STRANGE_TEXT, "b"], created_wall=1e300)
-    written = Wish(state.intent.path, intent.tables)
+    written = Posting(state.intent.path, intent.tables)
     for _ in range(2):
         assert state.intent._has_written(written)
         add(state)
     document = json.dumps(intent.tables["requests"][request], separators=(",", ":"))
     with state.intent.additions() as quoting:
         quoting.add_return([f'"other00000":{document}'], created_wall=0.0)
-    other = Wish(state.intent.path, {"requests": {"other00000": intent.tables["requests"][request]}})
+    other = Posting(state.intent.path, {"requests": {"other00000": intent.tables["requests"][request]}})
     assert not state.intent._has_written(other)
     state.intent.remove([request])
     assert not state.intent._has_written(written)
@@ -305,9 +308,7 @@ def withdrawal_beside_a_write(directory: Path, at: tuple[int, int, int]) -> int:
     state = StateDir(directory)
     state.intent.create("demo")
     believed: list[bool] = []
-    wish = Wish(
-        state.intent.path, {"requests": {directory.new_id(): {"template": "M", "count": 1, "created_wall": 1.0}}}
-    )
+    wish = Posting(state.intent.path, {"requests": {new_id(): {"template": "M", "count": 1, "created_wall": 1.0}}})
     (id_,) = wish.tables["requests"]
     give_up = [
         lambda: atomic.discard(wish._path),
@@ -351,7 +352,7 @@ def test_whoever_gives_up_knows_whether_his_wish_was_written(tmp_path: Path) -> 
 
 
 BROKEN = {
-    "the writer does not look again": (directory.IntentStore, "_check_wanted", lambda *_: None),
+    "the writer does not look again": (intent.IntentStore, "_check_wanted", lambda *_: None),
     "what is written aside stays": (atomic, "stop_replacing", lambda *_: None),
 }
 

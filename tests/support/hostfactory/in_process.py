@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hf_scripts import commands
-from provisioner.state.directory import Answer, Loss
+from provisioner.hostfactory.answer import Answer, Loss
 from tests.support.checks.schemas import check_output, parsed
 from tests.support.hostfactory.provider import HostFactory
 

@@ -1,0 +1,341 @@
+"""``intent.json``: what HF wants. Scripts write it, and the loop's trim, each under its lock.
+
+The scripts import this at each call, so what only the loop needs (model, codec) is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from provisioner.files import atomic
+from provisioner.files.atomic import (
+    Disturbed,
+    StateError,
+    StateExists,
+    StateMissing,
+    StateStale,
+    StateUnreadable,
+    missing,
+    pauses,
+    read_whole,
+)
+from provisioner.state.additions import Additions
+from provisioner.state.database import RECOVER, SCHEMA, Database, Tables, about, entries, generation_of
+from provisioner.state.group_commit import Posting, waiting
+from provisioner.state.locks import LOCK_WAIT, DataLock
+from provisioner.state.state_file import StateFile, was_written
+
+if TYPE_CHECKING:
+    from provisioner.model import Intent
+
+WITHDRAWALS = 100
+"""How often a write is made ready again because one of those who wait gives up: each may disturb it twice, once his
+time is up."""
+
+
+class IntentFile(StateFile):
+    """Reading: what stands in the file, and whether it may be relied on."""
+
+    kind = "intent"
+    tables = ("requests", "returns")
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(directory)
+        self._directory = directory
+        self._memory_path = os.path.join(directory, "memory.json")
+
+    def read(self) -> Intent:
+        """All of intent. Raises StateMissing, StateUnreadable or StateTooNew."""
+        from provisioner.state.codec import RecordError, intent_of
+
+        try:
+            return intent_of(self._load())
+        except RecordError as error:
+            raise self._unreadable(str(error)) from error
+
+    def read_newest(self) -> tuple[Intent, int]:
+        """All of intent, and the newest generation ever written: more than intent's own when an old copy was put back.
+
+        Caches are given a moment to catch up. Raises as ``read``.
+        """
+        for pause in [*pauses(), None]:
+            newest = self.known_generation()  # before the data: see is_older
+            intent = self.read()
+            if intent.generation >= newest or pause is None:
+                break
+            time.sleep(pause)
+        return intent, max(newest, intent.generation)
+
+    def check(self, provisioner: str) -> None:
+        """Raises what a script that asks for machines would, for the file's sake; writes nothing and takes no lock."""
+        newest = self.known_generation()  # before the data: see is_older
+        self._check_owner(self._settled(newest, provisioner), provisioner)
+
+    def find(self, identifiers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+        """The documents of those ids that intent knows, requests or returns. Needs no model.
+
+        Raises as ``read``, and StateStale when one is missing and the file is an old copy: nobody knows then.
+        """
+        wanted = list(identifiers)
+        recorded = self._pick(self._load(), wanted)
+        if len(recorded) == len(wanted):
+            return recorded
+        newest = self.known_generation()  # before the data: see is_older
+        return self._pick(self._settled(newest, None), wanted)
+
+    def _pick(self, tables: Tables, wanted: list[str]) -> dict[str, Mapping[str, Any]]:
+        database = self._open(tables)
+        return database.state_table("requests").pick(wanted) | database.state_table("returns").pick(wanted)
+
+    def returned_names(self) -> frozenset[str]:
+        """Every machine name in a return request. Raises as ``read``; needs no model."""
+        try:
+            return frozenset(name for document in self._view("returns") for name in document["names"])
+        except (KeyError, TypeError) as error:
+            raise self._unreadable(f"the names of a return request do not fit: {error}") from error
+
+    def _current(self, lock: DataLock, create_for: str | None) -> Tables:
+        """What is on disk, not older than the newest generation. While caches catch up others may have the lock."""
+        while (tables := self._look(lock.generation, create_for)) is None or generation_of(tables) < lock.generation:
+            lock.release()
+            self._settled(lock.generation, create_for)
+            if not lock.acquire():
+                raise lock.timeout()
+        self._check_owner(tables, create_for)
+        return tables
+
+    def _settled(self, newest: int, create_for: str | None) -> Tables:
+        """The same without the lock; caches are given a moment to catch up."""
+        for pause in [*pauses(), None]:
+            tables = self._look(newest, create_for)
+            if tables is not None and generation_of(tables) >= newest:
+                return tables
+            if pause is not None:
+                time.sleep(pause)
+        if tables is None:
+            raise StateMissing(
+                f"{self.path}: the file is gone, although it was written {newest} times; nothing was created. "
+                f"{RECOVER} To begin anew where no machine runs: `provisioner init`."
+            )
+        raise StateStale(
+            f"{self.path}: generation {generation_of(tables)} is older than {newest}, which was written "
+            "before; nothing was changed. On NFS mount the directory with lookupcache=none,actimeo=0. "
+            "If an old copy was put back, run `provisioner recover`."
+        )
+
+    def _look(self, newest: int, create_for: str | None) -> Tables | None:
+        """The tables; new ones where nothing was ever written; None when they should be there and are not."""
+        try:
+            return self._load()
+        except StateMissing:
+            self._check_no_memory()
+            if newest:
+                return None
+            if create_for is None:
+                raise
+            return self._new_tables(create_for)
+
+    def _check_owner(self, tables: Tables, provisioner: str | None) -> None:
+        owner = about(tables)["provisioner"]
+        if provisioner not in (None, owner):
+            raise StateError(
+                f"{self.path}: belongs to HF's provider instance {owner!r}, not to {provisioner!r}; "
+                "nothing was changed. Correct HF_PROVIDER_NAME, or give each instance a state directory of its own."
+            )
+
+    def _check_no_memory(self) -> None:
+        if os.path.lexists(self._memory_path):
+            raise StateMissing(
+                f"{self.path}: the file is missing although {self._memory_path} exists, so it was lost; "
+                f"nothing was created. {RECOVER}"
+            )
+
+    def _missing(self) -> StateMissing:
+        """The error for intent.json, which in a new state directory is not there yet and not lost."""
+        others = (self._memory_path, os.path.join(self._directory, "status.json"))
+        if not os.path.isdir(self._directory) or any(was_written(path) for path in (self.path, *others)):
+            return super()._missing()
+        return StateMissing(
+            f"{self.path}: is not there yet: the state directory is new. "
+            "HostFactory's first requestMachines makes it, or `provisioner init`."
+        )
+
+
+class IntentStore(IntentFile):
+    """Writing, each time the whole file: joint additions, the trim, and what ``recover`` puts back."""
+
+    def note_newest(self, generation: int) -> None:
+        """Tell writers of a generation that the lock file has lost: an older file they refuse from now on.
+
+        Raises StateUnwritable or LockTimeout.
+        """
+        with DataLock(self.lock_path) as lock:
+            lock.generation = max(lock.generation, generation)
+
+    def restore(self, wanted: Intent) -> str | None:
+        """Put back requests and returns that were lost; returns the name under which the file before was kept.
+
+        A current file keeps what it holds, an older or unreadable one gives way. ``wanted.generation``: the newest
+        that is known of beside the lock file. Raises StateMissing, StateTooNew, StateUnwritable or LockTimeout.
+        """
+        from provisioner.state.codec import intent_documents
+
+        self._check_directory()
+        with DataLock(self.lock_path) as lock:
+            newest = max(lock.generation, wanted.generation)
+            tables = self._current_or_new(newest, wanted.provisioner)
+            database = self._open(tables)
+            for name, documents in intent_documents(wanted).items():
+                table = database.state_table(name)
+                present = table.by_id()
+                table.put({key: document for key, document in documents.items() if key not in present})
+            aside = self.keep_aside() if self.exists() else None
+            self._save(database, lock, max(newest, generation_of(tables)) + 1)
+            return aside
+
+    def _current_or_new(self, newest: int, provisioner: str) -> Tables:
+        try:
+            tables = self._load()
+        except (StateMissing, StateUnreadable):
+            return self._new_tables(provisioner)
+        return tables if generation_of(tables) >= newest else self._new_tables(provisioner)
+
+    def create(self, provisioner: str, *, wait: float = LOCK_WAIT) -> None:
+        """Make an empty intent.json. Raises StateExists where it is there, StateMissing where memory shows it was."""
+        self._check_directory()
+        with DataLock(self.lock_path, wait) as lock:
+            if self.exists():
+                raise StateExists(f"{self.path}: exists already; it was left as it is.")
+            self._check_no_memory()
+            self._save(self._open(self._new_tables(provisioner)), lock, lock.generation + 1)
+
+    @contextmanager
+    def additions(self, *, wait: float = LOCK_WAIT, create_for: str | None = None) -> Iterator[Additions]:
+        """Gather what to add, then lock, read, and write it durably, with what others add at the same time.
+
+        ``create_for``: the provisioner id; the first additions to a new state directory then create the file, and a
+        file of another provisioner is refused. An exception inside writes nothing. Raises StateMissing,
+        StateUnreadable, StateTooNew, StateStale, StateUnwritable or LockTimeout, and StateError for another's file.
+        """
+        additions = Additions()
+        yield additions
+        self._check_ready(create_for)
+        posting, lock = Posting(self.path, additions.tables), DataLock(self.lock_path, wait)
+        if lock.try_acquire():
+            self._add(posting, lock, create_for)
+        else:
+            self._add_in_turn(posting, lock, create_for)
+
+    def _add_in_turn(self, posting: Posting, lock: DataLock, create_for: str | None) -> None:
+        try:
+            if self._our_turn(posting, lock, create_for):
+                self._add(posting, lock, create_for)
+        except StateError:  # whatever it is: another writer may have written the posting, or has it in hand
+            posting.withdraw()
+            if not self._has_written(posting):
+                raise
+
+    def _our_turn(self, posting: Posting, lock: DataLock, create_for: str | None) -> bool:
+        """Wait: True when the lock is ours, False when another writer has written the posting. Raises LockTimeout."""
+        terms = {"schema": SCHEMA} if create_for is None else {"schema": SCHEMA, "provisioner": create_for}
+        with posting.posted(terms):
+            if lock.acquire(stop=posting.gone):
+                return True
+            if self._has_written(posting):
+                return False
+            if lock.acquire():  # the posting is gone although nobody wrote it
+                return True
+        raise lock.timeout()
+
+    def _has_written(self, posting: Posting) -> bool:
+        """Whether the posting stands in the file, whoever wrote it; then it does so durably.
+
+        Its bytes are looked for: fifty who were served at once would parse, and hold, five megabytes each.
+        """
+        try:
+            content = read_whole(self.path, self.advice)
+        except StateMissing:
+            return False
+        if not all(entry in content for entry in entries(posting.tables)):
+            return False
+        atomic.settle(self.path)
+        return True
+
+    def _add(self, posting: Posting, lock: DataLock, create_for: str | None) -> None:
+        with lock.held():
+            database = self._open(self._current(lock, create_for))
+            if all(database.state_table(name).pick(held) == held for name, held in posting.tables.items()):
+                atomic.settle(self.path)  # its writer died before he could say so
+                return
+            if not self._join([posting], database):
+                raise StateError(
+                    f"{self.path}: an id drawn at random is taken already; nothing was written. Try again."
+                )
+            self._write(database, lock)
+
+    def _join(self, postings: Iterable[Posting], database: Database) -> list[Posting]:
+        """Add the documents of the postings; returns those whose ids were all free."""
+        new: Tables = {name: {} for name in self.tables}
+        joined = []
+        for posting in postings:
+            ours = [(name, posting.tables[name]) for name in self.tables if name in posting.tables]
+            if not any(database.state_table(name).pick(ids) or ids.keys() & new[name].keys() for name, ids in ours):
+                joined.append(posting)
+                for name, documents in ours:
+                    new[name].update(documents)
+        for name, documents in new.items():
+            database.state_table(name).put(documents)
+        return joined
+
+    def _write(self, database: Database, lock: DataLock) -> None:
+        """Write the tables with their changes, and with what all who wait have posted."""
+        facts = about(database.state.read())
+        generation = facts["generation"] + 1
+        joined = self._join(waiting(self.path, facts), database)
+        for last in [False] * WITHDRAWALS + [True]:
+            try:
+                self._save(database, lock, generation, lambda: self._check_wanted(joined))
+                break
+            except Disturbed:
+                if last:
+                    raise
+            for posting in [posting for posting in joined if not posting.wanted()]:
+                joined.remove(posting)
+                for name, documents in posting.tables.items():
+                    database.state_table(name).drop(documents)
+        for posting in joined:
+            posting.granted()
+
+    def _check_wanted(self, joined: Iterable[Posting]) -> None:
+        if not all(posting.wanted() for posting in joined):
+            raise Disturbed(f"{self.path}: one of those who waited no longer does; nothing was written. Try again.")
+
+    def remove(self, identifiers: Iterable[str]) -> float:
+        """Trim requests and return requests; ids that are not there (any more) are skipped.
+
+        Returns the seconds it waited for the lock; raises as ``additions``.
+        """
+        doomed = list(identifiers)
+        self._check_ready(None)
+        asked = time.monotonic()
+        with DataLock(self.lock_path) as lock:
+            waited = time.monotonic() - asked
+            database = self._open(self._current(lock, None))
+            for name in self.tables:
+                database.state_table(name).drop(doomed)
+            if database.state.changed:
+                self._write(database, lock)
+        return waited
+
+    def _check_ready(self, create_for: str | None) -> None:
+        self._check_directory()
+        if create_for is None and not self.exists():
+            raise self._missing()
+
+    def _check_directory(self) -> None:
+        if not os.path.isdir(self._directory):
+            raise missing(self.path, RECOVER)

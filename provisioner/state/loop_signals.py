@@ -1,0 +1,100 @@
+"""What the loop leaves for scripts and people beside the databases: that it lives, and what ails loop and pools."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from provisioner.files.atomic import (
+    StateMissing,
+    StateUnreadable,
+    discard,
+    modified_at,
+    parse,
+    read_whole,
+    replace,
+    unwritable,
+)
+from provisioner.state.marks import touch
+
+UNSEEN = "cannot be seen: "
+"""So begins what is noted of a pool while no look at it is complete; then comes the reason."""
+
+
+class Heartbeat:
+    """``heartbeat``: touched by the loop at the end of each cycle."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def touch(self) -> None:
+        """The loop lives. Raises StateUnwritable."""
+        try:
+            touch(self.path)
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+
+    def loop_silent_for(self, reference_ns: int) -> float | None:
+        """Seconds from the last heartbeat to a time stamp of another file just touched; None: no heartbeat ever, or it
+        cannot be looked at (ESTALE on NFS): it is only a hint, and a script may have recorded something already."""
+        try:
+            last = modified_at(self.path)
+        except OSError:
+            return None
+        return None if last is None else max(reference_ns / 1e9 - last, 0.0)
+
+    def silent_now(self) -> float | None:
+        """Seconds since the last heartbeat, by the file system's clock; None: no heartbeat ever, or nobody can say."""
+        probe = f"{self.path}.{os.getpid()}"
+        try:
+            return self.loop_silent_for(touch(probe))
+        except OSError:
+            return None
+        finally:
+            with suppress(OSError):  # where nothing can be made, nothing has to be removed
+                discard(probe)
+
+    def last(self) -> float | None:
+        """When it beat last, by the file system's clock: for people, never compared. None: never, or nobody can say."""
+        try:
+            return modified_at(self.path)
+        except OSError:
+            return None
+
+    def age_against(self, path: str) -> float | None:
+        """Seconds from the last heartbeat to the other file's modification; None when either cannot be looked at."""
+        try:
+            reference = os.lstat(path).st_mtime_ns
+        except OSError:
+            return None
+        return self.loop_silent_for(reference)
+
+
+class PoolNotes:
+    """``pools.json``: what people should know of loop and pools' places; the loop writes it when that changes.
+
+    What its sections mean: ``Notes`` in notes.py. Before there were others it held only what is now under ``pools``.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def write(self, notes: Mapping[str, Any]) -> None:
+        """Replace them. Not fsynced: a new loop writes them again."""
+        replace(self.path, json.dumps(notes).encode(), durable=False)
+
+    def read(self) -> dict[str, Any]:
+        """The sections by name; none before a loop ran. Raises StateUnreadable."""
+        advice = "The loop writes it again when it starts."
+        try:
+            document = parse(self.path, read_whole(self.path, advice), advice)
+        except StateMissing:
+            return {}
+        if isinstance(document, dict) and all(isinstance(notes, list) for notes in document.values()):
+            document = {"pools": document}
+        if not isinstance(document, dict) or not isinstance(document.get("pools"), dict):
+            raise StateUnreadable(f"{self.path}: expected lists of sentences by pool. {advice}")
+        return document
