@@ -1,6 +1,7 @@
 """HostFactory's five commands: one JSON document in, the state files, one JSON document out.
 
-No cloud is asked and nothing waits for the loop: an answer takes milliseconds whatever the clouds do (DESIGN law 9).
+No cloud is asked and nothing waits for the loop: an answer takes milliseconds whatever the clouds do
+(law: scripts answer from files).
 A call either succeeds (JSON on stdout, exit 0) or is refused (one line of text on stdout, exit 1, nothing recorded).
 """
 
@@ -14,17 +15,20 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hf_scripts import documents, log
 from hf_scripts.documents import Document, Refused
-from provisioner.files.atomic import StateError, StateMissing, StateUnwritable
+from provisioner.files.atomic import StateError, StateUnwritable
 from provisioner.hostfactory import templates
-from provisioner.hostfactory.answer import Answer, Loss
+from provisioner.hostfactory.answer import Answer, Loss, Recorded
 from provisioner.hostfactory.environment import PlaceError, Places
 from provisioner.hostfactory.templates import Template
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, short_name
 from provisioner.state.directory import StateDir
+
+if TYPE_CHECKING:
+    from provisioner.state.interfaces import ScriptState
 
 SILENT_SECONDS = 60.0
 """Without a heartbeat for longer than this the loop is taken to be down: it beats every few seconds."""
@@ -50,8 +54,8 @@ class Call(NamedTuple):
     places: Places
     facts: dict[str, object]
 
-    def state(self) -> StateDir:
-        """The state directory; opening it touches nothing."""
+    def state(self) -> ScriptState:
+        """What was recorded and published; opening it touches nothing."""
         return StateDir(self.places.state)
 
 
@@ -94,38 +98,37 @@ def _named_for(call: Call, template: Template) -> Template:
     return template._replace(attributes={"mem": template.attributes["nram"], **template.attributes})
 
 
-def _asked_for(call: Call, known: Sequence[Template]) -> Sequence[Template]:
-    """Those that one of HF's filters fits. None is no answer: HF would drop the provider until it restarts."""
+def _asked_for(call: Call, valid: Sequence[Template]) -> Sequence[Template]:
+    """Those that one of HF's filters fits; all without a filter.
+
+    None is refused: HF would drop a provider without templates until it restarts (docs/hostfactory.md: no templates).
+    """
     filters = documents.filters(call.document)
-    found = [template for template in known if any(template.fits(*wanted) for wanted in filters)]
-    if filters and not found:
-        names = ", ".join(template.id for template in known)
+    fitting = [template for template in valid if any(template.fits(*wanted) for wanted in filters)]
+    if filters and not fitting:
+        names = ", ".join(template.id for template in valid)
         raise call.document.expected("templates", f"what fits one of {names}", call.document.root["templates"])
-    return found if filters else known
+    return fitting if filters else valid
 
 
-def _max_numbers(call: Call, known: Sequence[Template]) -> dict[str, int]:
-    """Each maxNumber, but none lower than HF was shown before: it hangs on that while it runs (interface §1.1)."""
-    numbers = {template.id: template.max_number for template in known}
+def _max_numbers(call: Call, valid: Sequence[Template]) -> Mapping[str, int]:
+    """Each maxNumber, but none lower than HF was shown before, which would hang (docs/hostfactory.md: maxNumber)."""
+    numbers = {template.id: template.max_number for template in valid}
     try:
-        state = call.state()
-        before = state.announced.read()
-        shown = {name: templates.higher(number, before.get(name, number)) for name, number in numbers.items()}
-        if before | shown != before:
-            state.announced.write(before | shown)
+        shown, remembered = call.state().note_shown(numbers)
     except (PlaceError, StateError) as error:
         log.append(call.places, "WARNING", "Could not note the maxNumbers shown", {"problem": str(error)})
         return numbers
     for name in (name for name in numbers if shown[name] != numbers[name]):
-        facts = {"template": name, "file": numbers[name], "shown": shown[name], "remembered": state.announced.path}
+        facts = {"template": name, "file": numbers[name], "shown": shown[name], "remembered": remembered}
         log.append(call.places, "WARNING", LOWERED, facts)
     return shown
 
 
-def _available(call: Call) -> dict[str, int]:
+def _available(call: Call) -> Mapping[str, int]:
     """How many more machines the caps leave to each template, as far as the loop has published it."""
     with contextlib.suppress(PlaceError, StateError):
-        return call.state().status.read_available()
+        return call.state().available()
     return {}
 
 
@@ -134,28 +137,26 @@ def _available(call: Call) -> dict[str, int]:
 
 def request_machines(call: Call) -> str:
     """Records the request durably, then names it."""
-    wish = documents.wish(call.document)
-    _check_template(call, wish.template)
-    state = call.state()
-    with state.intent.additions(create_for=call.places.name) as intent:
-        request = intent.add_request(wish.template, wish.machines, created_wall=time.time(), rc_account=wish.rc_account)
-    call.facts.update(request=request, template=wish.template, count=wish.machines)
-    return _accepted(state, request, f"Request recorded: {wish.machines} of {wish.template}.")
+    template, count, rc_account = documents.requested(call.document)
+    _check_template(call, template)
+    state, provisioner = call.state(), call.places.name
+    recorded = state.record_request(provisioner, template, count, created_wall=time.time(), rc_account=rc_account)
+    call.facts.update(request=recorded.id, template=template, count=count)
+    return _accepted(recorded, f"Request recorded: {count} of {template}.")
 
 
 def _check_template(call: Call, name: str) -> None:
     provider = templates.load(call.places.conf, call.places.environment)
     template = provider.template(name)
     if template is None:
-        known = ", ".join(template.id for template in provider.templates)
-        raise call.document.expected("template.templateId", f"one of {known}", name)
+        names = ", ".join(template.id for template in provider.templates)
+        raise call.document.expected("template.templateId", f"one of {names}", name)
     if template.max_number == 0:
         raise call.document.refused("template.templateId", f"maxNumber of {name} is 0: none may be requested")
 
 
-def _accepted(state: StateDir, request: str, message: str) -> str:
-    silent = state.heartbeat.age_against(state.intent.path)
-    return json.dumps({"message": _with_silence(message, silent), "requestId": request})
+def _accepted(recorded: Recorded, message: str) -> str:
+    return json.dumps({"message": _with_silence(message, recorded.silent), "requestId": recorded.id})
 
 
 # --- getRequestStatus -------------------------------------------------------------------------------------------------
@@ -164,51 +165,10 @@ def _accepted(state: StateDir, request: str, message: str) -> str:
 def get_request_status(call: Call) -> str:
     """What HF was told of each request that has ended; of the others what the loop published."""
     ids = documents.request_ids(call.document)
-    state = call.state()
-    found, touched = _polled(state, [name for name in ids if re.fullmatch(OUR_ID, name)])
-    for name, answer in found.items():
-        if answer is not None and answer.ended:
-            # Before it is printed: whatever becomes of the other files, no later call says anything else (law 8).
-            found[name] = Answer(state.told.tell(name, answer.text), ended=True)
-    silent = state.heartbeat.loop_silent_for(touched) if touched else None
-    unknown = [name for name in ids if name not in found]
-    call.facts.update(requests=len(ids), unknown=len(unknown))
-    entries = [_entry(name, found[name], silent) if name in found else _unknown(name) for name in ids]
+    answers, silent = call.state().poll([name for name in ids if re.fullmatch(OUR_ID, name)])
+    call.facts.update(requests=len(ids), unknown=sum(name not in answers for name in ids))
+    entries = [_entry(name, answers[name], silent) if name in answers else _unknown(name) for name in ids]
     return '{"requests": [' + ", ".join(entries) + "]}"
-
-
-def _polled(state: StateDir, ids: list[str]) -> tuple[dict[str, Answer | None], int]:
-    """The answers of the known ids, each read after its ``seen`` was touched; and when that was, in ns (0: never).
-
-    The loop publishes that it cancels, then looks at ``seen``; we touch ``seen``, then look at the answer: one of the
-    two notices the other. At the first poll of an id there is no ``seen`` yet, and only a known id may get one.
-    """
-    polled_before = [name for name in ids if os.path.exists(os.path.join(state.seen.path, name))]
-    marks = [state.seen.touch(name) for name in polled_before]
-    found = _answers(state, ids)
-    first_polled = [name for name in found if name not in polled_before]
-    if first_polled:
-        marks += [state.seen.touch(name) for name in first_polled]
-        found = _answers(state, ids)
-    return found, max(marks, default=0)
-
-
-def _answers(state: StateDir, ids: list[str]) -> dict[str, Answer | None]:
-    """What is settled of the ids; of the others what is published."""
-    settled = {name: answer for name in ids if (answer := state.told.settled(name)) is not None}
-    return settled | _published(state, [name for name in ids if name not in settled])
-
-
-def _published(state: StateDir, ids: list[str]) -> dict[str, Answer | None]:
-    """The published answers; None for what is recorded and not yet published; nothing for what is unknown."""
-    if not ids:
-        return {}
-    found: dict[str, Answer | None] = {}
-    # Before the loop's first cycle there are no answers; intent, read next, says so when the whole state is missing.
-    with contextlib.suppress(StateMissing):
-        found.update(state.status.read_answers(ids))
-    unpublished = [name for name in ids if name not in found]
-    return found | dict.fromkeys(state.intent.find(unpublished)) if unpublished else found
 
 
 def _entry(name: str, answer: Answer | None, silent: float | None) -> str:
@@ -247,14 +207,13 @@ def request_return_machines(call: Call) -> str:
     names = list(dict.fromkeys(hosts.machines))
     if not names:
         raise call.document.refused("machines", "the list is empty")
-    state = call.state()
-    with state.intent.additions(create_for=call.places.name) as intent:
-        request = intent.add_return(names, created_wall=time.time())
-    call.facts.update(request=request, machines=len(names))
+    state, provisioner = call.state(), call.places.name
+    recorded = state.record_return(provisioner, names, created_wall=time.time())
+    call.facts.update(request=recorded.id, machines=len(names))
     disagreeing = {name: None for name, ours in zip(*hosts, strict=True) if name and short_name(name) != ours}
     if disagreeing:
         call.facts.update(name_is_not_machine_id=list(disagreeing))
-    return _accepted(state, request, f"Return recorded; machines: {len(names)}.")
+    return _accepted(recorded, f"Return recorded; machines: {len(names)}.")
 
 
 # --- getReturnRequests ------------------------------------------------------------------------------------------------
@@ -266,7 +225,9 @@ def get_return_requests(call: Call) -> str:
     hosts = documents.Hosts([], []) if listed is None else listed
     names = dict.fromkeys(hosts.machines)
     state = call.state()
-    lost = _lost_hosts(state, hosts)
+    losses = state.lost(hosts.machines)
+    gone = dict.fromkeys((name, machine) for name, machine in zip(*hosts, strict=True) if machine in losses)
+    lost = [LostHost(name, machine, losses[machine]) for name, machine in gone]
     if listed is not None:
         _note_inventory(call, state, names)
     call.facts.update(hosts=len(names), lost=len(lost))
@@ -284,25 +245,12 @@ def _loss_message(lost: list[LostHost]) -> str:
     return f"Lost hosts: {len(lost)}." + (f" {named}{more}." if named else "")
 
 
-def _note_inventory(call: Call, state: StateDir, names: Mapping[str, None]) -> None:
+def _note_inventory(call: Call, state: ScriptState, names: Mapping[str, None]) -> None:
     """Notes what HF listed. Only a hint for the loop: HF gets its answer also when that cannot be written."""
     try:
-        state.inventory.note(names)
+        state.note_hosts(names)
     except StateUnwritable as error:
         log.append(call.places, "WARNING", "Could not note the listed hosts", {"problem": str(error)})
-
-
-def _lost_hosts(state: StateDir, hosts: documents.Hosts) -> list[LostHost]:
-    """The lost ones among ``hosts`` that were not given back, each once."""
-    try:
-        lost = state.status.read_lost()
-    except StateMissing:
-        if not os.path.isdir(state.path):
-            raise
-        lost = {}  # before the loop's first cycle, or until it has made the file again: nobody guesses
-    found = dict.fromkeys((name, machine) for name, machine in zip(*hosts, strict=True) if machine in lost)
-    returned = state.intent.returned_names() if found else frozenset()
-    return [LostHost(name, machine, lost[machine]) for name, machine in found if machine not in returned]
 
 
 # --- the call ---------------------------------------------------------------------------------------------------------

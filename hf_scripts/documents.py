@@ -69,7 +69,7 @@ class Filter(NamedTuple):
     attributes: Mapping[str, str]
 
 
-class Wish(NamedTuple):
+class Requested(NamedTuple):
     """The input of requestMachines."""
 
     template: str
@@ -159,7 +159,7 @@ def _root(source: str, content: bytes) -> dict[str, object]:
 # --- what each command takes from its document ------------------------------------------------------------------------
 
 
-def wish(document: Document) -> Wish:
+def requested(document: Document) -> Requested:
     """Template and count of requestMachines."""
     template = _required(document, document.root, "", "template")
     if not isinstance(template, dict):
@@ -169,7 +169,7 @@ def wish(document: Document) -> Wish:
         raise document.expected("template.templateId", "a text", name)
     account = document.root.get("rc_account")
     count = _required(document, template, "template.", "machineCount")
-    return Wish(name, _count(document, count), account if isinstance(account, str) else "")
+    return Requested(name, _count(document, count), account if isinstance(account, str) else "")
 
 
 def filters(document: Document) -> list[Filter]:

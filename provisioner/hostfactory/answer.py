@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -21,3 +22,20 @@ class Loss(NamedTuple):
     """Seconds left; 0 = already gone."""
     cause: str = "unknown"
     """One word for why."""
+
+
+class Recorded(NamedTuple):
+    """What was recorded of a call."""
+
+    id: str
+    silent: float | None
+    """Seconds since the loop's last sign of life; None where there never was one, or nobody can say."""
+
+
+class Polled(NamedTuple):
+    """What HF is told of the requests it asks for."""
+
+    answers: Mapping[str, Answer | None]
+    """By id. None: recorded, and not published yet; an id that nobody knows is left out."""
+    silent: float | None
+    """As ``Recorded.silent``."""

@@ -1,4 +1,4 @@
-"""The state directory: everything in it, by what it is for.
+"""The state directory: the state of scripts and loop, kept in files.
 
 The scripts import this at each call, so what only the loop needs (model, codec, journal) is imported where it is used.
 """
@@ -6,11 +6,15 @@ The scripts import this at each call, so what only the loop needs (model, codec,
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from provisioner.files import atomic
 from provisioner.files.atomic import StateMissing
+from provisioner.hostfactory.answer import Answer, Loss, Polled, Recorded
+from provisioner.hostfactory.templates import higher
 from provisioner.state.hf_signals import Announced, Inventory, Seen
 from provisioner.state.intent import IntentStore
 from provisioner.state.locks import LoopLock
@@ -19,6 +23,7 @@ from provisioner.state.status import StatusStore
 from provisioner.state.terminal_answers import Told
 
 if TYPE_CHECKING:
+    from provisioner.state.interfaces import LoopState, ScriptState
     from provisioner.state.journal import Journal
     from provisioner.state.memory import MemoryStore
 
@@ -29,7 +34,10 @@ STATE_FILES = frozenset({"intent.json", "memory.json", "status.json", INVENTORY_
 
 
 class StateDir:
-    """The state directory and everything in it. Opening it touches nothing. Raises StateMissing."""
+    """The state directory and everything in it: a ``ScriptState`` and a ``LoopState``.
+
+    Opening it touches nothing. Raises StateMissing.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         try:
@@ -88,3 +96,87 @@ class StateDir:
     def recovery_done(self) -> None:
         """The brake is released, and durably so. Raises StateUnwritable."""
         atomic.remove(self._recovery)
+
+    # --- what scripts do ----------------------------------------------------------------------------------------------
+
+    def record_request(
+        self, provisioner: str, template: str, count: int, *, created_wall: float, rc_account: str
+    ) -> Recorded:
+        """Raises as ``IntentStore.additions``, like ``record_return``."""
+        with self.intent.additions(create_for=provisioner) as additions:
+            id_ = additions.add_request(template, count, created_wall=created_wall, rc_account=rc_account)
+        return Recorded(id_, self.heartbeat.age_against(self.intent.path))
+
+    def record_return(self, provisioner: str, names: Iterable[str], *, created_wall: float) -> Recorded:
+        with self.intent.additions(create_for=provisioner) as additions:
+            id_ = additions.add_return(names, created_wall=created_wall)
+        return Recorded(id_, self.heartbeat.age_against(self.intent.path))
+
+    def poll(self, ids: Iterable[str]) -> Polled:
+        """Raises as ``Told.tell``, ``StatusStore.read_answers`` and ``IntentStore.find``."""
+        answers, touched = self._polled(list(ids))
+        for id_, answer in answers.items():
+            if answer is not None and answer.ended:
+                # Before it is printed: whatever becomes of the other files, no later call says anything else.
+                answers[id_] = Answer(self.told.tell(id_, answer.text), ended=True)
+        return Polled(answers, self.heartbeat.loop_silent_for(touched) if touched else None)
+
+    def _polled(self, ids: list[str]) -> tuple[dict[str, Answer | None], int]:
+        """The answers of the known ids, each read after its ``seen`` was touched; when that was, in ns (0: never).
+
+        The loop publishes that it cancels, then looks at ``seen``; we touch ``seen``, then look at the answer: one of
+        the two notices the other. Before an id's first poll there is no ``seen``, and only a known id may get one.
+        """
+        polled_before = [id_ for id_ in ids if os.path.exists(os.path.join(self.seen.path, id_))]
+        marks = [self.seen.touch(id_) for id_ in polled_before]
+        answers = self._answers(ids)
+        first_polled = [id_ for id_ in answers if id_ not in polled_before]
+        if first_polled:
+            marks += [self.seen.touch(id_) for id_ in first_polled]
+            answers = self._answers(ids)
+        return answers, max(marks, default=0)
+
+    def _answers(self, ids: list[str]) -> dict[str, Answer | None]:
+        """What is settled of the ids; of the others what is published, or None for what is recorded only."""
+        answers: dict[str, Answer | None] = {id_: settled for id_ in ids if (settled := self.told.settled(id_))}
+        unsettled = [id_ for id_ in ids if id_ not in answers]
+        if unsettled:
+            # Before the loop's first cycle there are no answers; intent, read next, tells when the whole state is gone.
+            with suppress(StateMissing):
+                answers |= self.status.read_answers(unsettled)
+        unpublished = [id_ for id_ in unsettled if id_ not in answers]
+        return answers | dict.fromkeys(self.intent.find(unpublished)) if unpublished else answers
+
+    def lost(self, machines: Iterable[str]) -> Mapping[str, Loss]:
+        """Raises as ``StatusStore.read_lost`` and ``IntentStore.returned_names``."""
+        try:
+            published = self.status.read_lost()
+        except StateMissing:
+            if not os.path.isdir(self.path):
+                raise
+            published = {}  # before the loop's first cycle, or until it has made the file again: nobody guesses
+        lost = {name: published[name] for name in machines if name in published}
+        returned = self.intent.returned_names() if lost else frozenset()
+        return {name: loss for name, loss in lost.items() if name not in returned}
+
+    def available(self) -> Mapping[str, int]:
+        """Raises as ``StatusStore.read_available``."""
+        return self.status.read_available()
+
+    def note_hosts(self, names: Mapping[str, object]) -> None:
+        """Raises StateUnwritable."""
+        self.inventory.note(names)
+
+    def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
+        """Raises as ``Announced.read`` and ``Announced.write``."""
+        before = self.announced.read()
+        shown = {name: higher(number, before.get(name, number)) for name, number in numbers.items()}
+        if before | shown != before:
+            self.announced.write(before | shown)
+        return shown, self.announced.path
+
+
+if TYPE_CHECKING:
+
+    def _implements(state: StateDir) -> tuple[ScriptState, LoopState]:
+        return state, state

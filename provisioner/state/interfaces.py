@@ -1,0 +1,232 @@
+"""What the scripts and the loop need of the state: two interfaces. How and where it is kept is the store's own matter.
+
+``directory.StateDir`` keeps it in files. Only type checkers need this module: scripts do not spend time on it.
+Any method may raise StateError; its message names what is wrong and the next step, and the call may be made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from typing import Protocol
+
+from provisioner.hostfactory.answer import Answer, Loss, Polled, Recorded
+from provisioner.model import Intent, Memory
+
+# --- scripts ----------------------------------------------------------------------------------------------------------
+
+
+class ScriptState(Protocol):
+    """What HF's scripts do with the state: they record, leave marks and read what the loop has published.
+
+    No method waits for the loop, and each takes milliseconds (law: scripts answer from files).
+    """
+
+    def record_request(
+        self, provisioner: str, template: str, count: int, *, created_wall: float, rc_account: str
+    ) -> Recorded:
+        """HF asks for ``count`` machines. Durable on return (law: intent first).
+
+        The first record makes the store for ``provisioner``, HF's instance; another's store is refused.
+        """
+
+    def record_return(self, provisioner: str, names: Iterable[str], *, created_wall: float) -> Recorded:
+        """HF gives the named machines back. As ``record_request``."""
+
+    def poll(self, ids: Iterable[str]) -> Polled:
+        """Marks each id that is known as polled, then reads what HF is told of it.
+
+        An answer that has ended is settled durably: every later call gets the same (law: a terminal answer stays).
+        """
+
+    def lost(self, machines: Iterable[str]) -> Mapping[str, Loss]:
+        """Which of these machines are lost and were not given back; none before the loop has published any."""
+
+    def available(self) -> Mapping[str, int]:
+        """How many more machines the caps leave to each template, as far as the loop has published it."""
+
+    def note_hosts(self, names: Mapping[str, object]) -> None:
+        """HF lists these hosts. Only a hint for the loop."""
+
+    def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
+        """HF is shown these maxNumbers by template id, or the higher ones it was shown before.
+
+        Returns what it is shown, and where a person finds what it was shown before.
+        """
+
+
+# --- the loop ---------------------------------------------------------------------------------------------------------
+
+
+class Kept(Protocol):
+    """One of the three parts of the state: intent, memory, published answers."""
+
+    def exists(self) -> bool:
+        """It is there, whether or not it can be read."""
+
+    def existed(self) -> bool:
+        """It is there or was there once."""
+
+    def signature(self) -> object:
+        """Differs whenever the part does; None while it is missing. Cheap: it is asked for ten times a second."""
+
+
+class LoopIntent(Kept, Protocol):
+    """What HF wants."""
+
+    def stands_alone(self) -> bool:
+        """No writer has left a trace beside it: a person put it there."""
+
+    def read_newest(self) -> tuple[Intent, int]:
+        """All of it, and the newest generation ever written: more than its own when an old copy was put back."""
+
+    def note_newest(self, generation: int) -> None:
+        """From now on writers refuse an older intent than this generation."""
+
+    def remove(self, identifiers: Iterable[str]) -> float:
+        """Trims requests and returns, known or not; the seconds it waited for other writers."""
+
+
+class LoopMemory(Kept, Protocol):
+    """What the loop must not forget."""
+
+    def stands_alone(self) -> bool:
+        """As of intent."""
+
+    def is_older(self) -> bool:
+        """A newer one was written: an old copy was put back."""
+
+    def read(self) -> Memory:
+        """All of it."""
+
+    def write(self, memory: Memory) -> None:
+        """Replaces it, durably on return (law: recorded before acted)."""
+
+    def begin_life(self) -> int:
+        """It is made again: generations go on in a range of their own. Returns how often that has been."""
+
+
+class LoopAnswers(Kept, Protocol):
+    """What scripts print: a rendering of memory and intent."""
+
+    def read_all(self) -> Mapping[str, Answer]:
+        """Every published answer."""
+
+    def write(self, answers: Mapping[str, Answer], lost: Mapping[str, Loss], available: Mapping[str, int]) -> None:
+        """Publishes answers, lost hosts, and what the caps leave to each template, all at once."""
+
+
+class LoopTold(Protocol):
+    """What HF was told for good (law: a terminal answer stays)."""
+
+    def ids(self) -> Set[str]:
+        """Requests that HF was told of, or counts as told."""
+
+    def answers(self) -> Mapping[str, Answer]:
+        """Every settled answer."""
+
+    def settled(self, id_: str) -> Answer | None:
+        """The answer that stays; None while it may still be another."""
+
+    def claim(self, id_: str, text: str) -> bool:
+        """Settles what will be said in place of a published answer; False when HF was told, or may have been."""
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """They left the state."""
+
+
+class LoopMarks(Protocol):
+    """When HF polled."""
+
+    def marks(self) -> Mapping[str, int]:
+        """A number by request that differs after each poll; numbers grow with time."""
+
+    def forget(self, requests: Iterable[str]) -> None:
+        """They left the state."""
+
+
+class LoopHosts(Protocol):
+    """The hosts that HF listed."""
+
+    def read(self) -> tuple[tuple[str, ...], int] | None:
+        """Their names, and a number that differs after each list; None before HF's first."""
+
+
+class LoopTurn(Protocol):
+    """One loop at a time (law: one writer per file, one loop)."""
+
+    def acquire(self, wait: float | None = None, stop: Callable[[], bool] = ...) -> bool:
+        """Become the loop within ``wait`` seconds (None: stand by until ``stop()``); False while another loop is it."""
+
+    def holder(self) -> Mapping[str, object]:
+        """``epoch``, ``host`` and ``pid`` of the loop that signed last, and ``ended``; empty when unknown."""
+
+    def epoch(self) -> int:
+        """The epoch that stands; a loop whose own it is not has been succeeded."""
+
+    def raise_epoch(self, at_least: int = 1) -> int:
+        """Signs with a new epoch, ``at_least`` the given one; durable on return."""
+
+    def sign_off(self) -> None:
+        """No call of this loop is under way any more."""
+
+    def release(self) -> None:
+        """The next loop may take over. Safe to call twice."""
+
+
+class LoopSign(Protocol):
+    """The loop's sign of life."""
+
+    def touch(self) -> None:
+        """The loop lives."""
+
+
+class LoopHistory(Protocol):
+    """What was done. Nothing is decided by it."""
+
+    def append(self, entries: Iterable[Mapping[str, object]]) -> None:
+        """Adds one line for each."""
+
+
+class LoopNotes(Protocol):
+    """What people should know of loop and pools."""
+
+    def write(self, notes: Mapping[str, object]) -> None:
+        """Replaces them."""
+
+
+class LoopState(Protocol):
+    """What the loop does with the state: it reads intent and marks, writes memory and answers, trims."""
+
+    @property
+    def path(self) -> str:
+        """Where it is, in words for people."""
+
+    @property
+    def intent(self) -> LoopIntent: ...
+    @property
+    def memory(self) -> LoopMemory: ...
+    @property
+    def status(self) -> LoopAnswers: ...
+    @property
+    def told(self) -> LoopTold: ...
+    @property
+    def seen(self) -> LoopMarks: ...
+    @property
+    def inventory(self) -> LoopHosts: ...
+    @property
+    def loop_lock(self) -> LoopTurn: ...
+    @property
+    def heartbeat(self) -> LoopSign: ...
+    @property
+    def journal(self) -> LoopHistory: ...
+    @property
+    def notes(self) -> LoopNotes: ...
+
+    def since_intent(self) -> float:
+        """Seconds from intent's last write to the loop's last sign of life; 0 when there is nothing to tell by."""
+
+    def recovery_asked(self) -> bool:
+        """A person asked to release the brake."""
+
+    def recovery_done(self) -> None:
+        """The brake is released, durably."""
