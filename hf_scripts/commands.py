@@ -26,12 +26,10 @@ from provisioner.hostfactory.environment import PlaceError, Places
 from provisioner.hostfactory.templates import Template
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, short_name
 from provisioner.state.directory import StateDir
+from provisioner.state.loop_signals import SILENT_SECONDS
 
 if TYPE_CHECKING:
     from provisioner.state.interfaces import ScriptState
-
-SILENT_SECONDS = 60.0
-"""Without a heartbeat for longer than this the loop is taken to be down: it beats every few seconds."""
 
 MAX_NAMED = 20
 """Lost hosts that a message names with their causes; all are in the list."""

@@ -29,15 +29,13 @@ from provisioner.files.owners import group_name, user_name
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.environment import PlaceError, Places
 from provisioner.state.directory import STATE_FILES, StateDir
+from provisioner.state.loop_signals import SILENT_SECONDS
 from provisioner.state.marks import DIRECTORY_MODE
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CALL_SECONDS = 60
-SILENT_SECONDS = 60.0
-"""As the scripts judge it: the loop beats every few seconds."""
-
 NFS_OPTIONS = "lookupcache=none,actimeo=0"
-"""Without these a client may be shown an old directory entry or an old file (DESIGN: state files)."""
+"""Without these a client may be shown an old directory entry or an old file."""
 
 NOBODY = "check_install"
 """Neither a template, nor a request, nor a host."""

@@ -14,9 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from provisioner.files.atomic import read_regular
-
-MAX_NUMBER = 10_000
-"""HF's own upper limit for ``maxNumber``."""
+from provisioner.hostfactory import MAX_NUMBER
 
 UNLIMITED = -1
 """The ``maxNumber`` that sets no limit."""

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass, replace
 
+from provisioner.hostfactory import MAX_NUMBER
 from provisioner.model import (
     Create,
     DeferReason,
@@ -24,9 +25,6 @@ from provisioner.model import (
 from provisioner.names import NO_TEMPLATE, machine_name
 from provisioner.planning import window
 from provisioner.planning.draft import OWNED, SOON, Draft
-
-HF_MAXIMUM = 10_000
-"""HF's own upper bound of a template's maxNumber; it stands where a template says "unlimited" (interface §1.1)."""
 
 SLOW = Failure(ErrorClass.OTHER, "The machine did not run in time; another pool was tried.")
 
@@ -173,7 +171,7 @@ class Places:
 
     def _cap_room(self, pool: str, key: tuple[str, str], cap: int | None) -> int:
         if cap is None:
-            return HF_MAXIMUM
+            return MAX_NUMBER
         # A machine of which nobody knows the template may be of this one.
         nameless = self.occupied[pool, NO_TEMPLATE] + len(self._draft.unknown.get(pool, ()))
         return cap - self.occupied[key] - nameless
@@ -218,7 +216,7 @@ def ask(draft: Draft, record: RequestRecord, places: Places) -> None:
     if draft.now >= record.deadline:
         _give_up(draft, record, wanted, _why_missing(draft, record, template))
         return
-    maximum = HF_MAXIMUM if template.max_machines is None else template.max_machines
+    maximum = MAX_NUMBER if template.max_machines is None else template.max_machines
     beyond = min(wanted, max(0, wanted - (maximum - places.desired[template.id])))
     if beyond:
         text = f"The template's maxNumber of {maximum} machines is reached (template {template.id})."

@@ -20,6 +20,9 @@ from provisioner.files.atomic import (
 )
 from provisioner.state.marks import touch
 
+SILENT_SECONDS = 60.0
+"""Without a heartbeat for longer than this the loop is taken to be down: it beats every few seconds."""
+
 UNSEEN = "cannot be seen: "
 """So begins what is noted of a pool while no look at it is complete; then comes the reason."""
 

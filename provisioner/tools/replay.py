@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from provisioner.files.atomic import open_own
 from provisioner.hostfactory.environment import SCRIPTS
 from provisioner.state.directory import StateDir
+from provisioner.state.loop_signals import SILENT_SECONDS
 
 SQLITE = b"SQLite format 3\0"
 LONGEST_WAIT = 1e9
@@ -39,10 +40,6 @@ CATEGORIES = {
 """What Morgan Stanley's traces call the commands, in the table events(category, id, timestamp, type, value)."""
 
 Document = dict[str, Any]
-
-
-SILENT_SECONDS = 60.0
-"""Since its last heartbeat a loop may still run: it beats every few seconds."""
 
 
 class TraceError(Exception):

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from provisioner.hostfactory import MAX_NUMBER
 from provisioner.model import (
     Create,
     DeferReason,
@@ -26,7 +27,7 @@ from provisioner.model import (
 )
 from provisioner.names import NO_TEMPLATE
 from provisioner.planning.draft import Draft
-from provisioner.planning.scheduling import HF_MAXIMUM, SLOW, ask, missing
+from provisioner.planning.scheduling import SLOW, ask, missing
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -503,10 +504,10 @@ def test_beyond_max_number(maximum: int | None, there: int, wanted: int, creates
 
 def test_an_unlimited_template_ends_at_hfs_own_maximum() -> None:
     draft = asked(
-        memory(record(count=HF_MAXIMUM + 1)), limits=limits(pool("a", initial_window=20_000, max_pending=20_000))
+        memory(record(count=MAX_NUMBER + 1)), limits=limits(pool("a", initial_window=20_000, max_pending=20_000))
     )
-    assert len(draft.creates) == HF_MAXIMUM
-    assert verdicts(draft) == {Verdict.OPEN: HF_MAXIMUM, Verdict.FAILED: 1}
+    assert len(draft.creates) == MAX_NUMBER
+    assert verdicts(draft) == {Verdict.OPEN: MAX_NUMBER, Verdict.FAILED: 1}
 
 
 @pytest.mark.parametrize(
