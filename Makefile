@@ -77,7 +77,7 @@ $(VENV)/installed: setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; try make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 	@echo 'Setting up $(VENV) (a minute or two, once) ...'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat --editable '.[all]'
 	@# Bytecode is made now: the scripts may run where nobody may write it.
 	@$(BIN)/python -m compileall -q provisioner hf_scripts
 	@touch $@

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+
 from provisioner import interrupts
+from provisioner.extras import MissingExtra, extra, needing
 
 
 def main() -> None:
     """Entry point; ends the process with an exit code of ``cli``, or 130 after Ctrl-C."""
     interrupts.heed()
     try:
-        from provisioner.commands import cli
-
+        with needing(extra("loop")):
+            from provisioner.commands import cli
         cli.main()
+    except MissingExtra as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         interrupts.end()
     finally:

@@ -24,7 +24,7 @@ def needing(distribution: str) -> Iterator[None]:
     except ImportError as error:
         if error.name is None or error.name.partition(".")[0] in OWN:
             raise
-        text = f"{error.name} is not installed, which this needs. Install it: pip install '{distribution}'"
+        text = f"This needs packages that are not installed ({error}): pip install '{distribution}'"
         raise MissingExtra(text) from error
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from provisioner.extras import extra, needing
+
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Whether it ends by itself."""
@@ -12,6 +14,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The demo's own exit code."""
-    from provisioner.tools.demo import demo
+    with needing(extra("demo")):
+        from provisioner.tools.demo import demo
 
     return demo(keep=options.keep)

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from provisioner.commands.options import FINE, PROBLEM, UsageError, add_config, add_output, config_file, settings
+from provisioner.extras import extra, needing
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -17,7 +18,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """A problem: the stream of messages broke. Raises UsageError where the configuration names no subscription."""
-    from provisioner.commands.messages import listen
+    with needing(extra("events")):
+        from provisioner.commands.messages import listen
 
     configuration = settings(options.config)
     if configuration.events is None:

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from provisioner.backends import Backend, BackendError, Checkable, Finding, Severity
 from provisioner.backends.registry import longest_call, make_backends
+from provisioner.extras import extra, needing
 from provisioner.loop.loop import Hints, Loop, Pace, Setup, calm_collector
 from provisioner.loop.wakeups import Wake
 from provisioner.model import ErrorClass, Limits, LossCause
@@ -146,7 +147,8 @@ class Service:
         """The stream of Pub/Sub hints, if one is configured."""
         if self._settings.events is None:
             return None
-        from provisioner.backends.events import EventStream
+        with needing(extra("events")):
+            from provisioner.backends.events import EventStream
 
         counters = EventMetrics(self.registry)
 

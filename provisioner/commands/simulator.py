@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from provisioner.commands.options import UsageError, add_config, settings
+from provisioner.extras import extra, needing
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -21,7 +22,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Until SIGTERM or Ctrl-C. Raises UsageError for an address or a file that cannot be used."""
-    from provisioner.simulator.server import serve
+    with needing(extra("demo")):
+        from provisioner.simulator.server import serve
 
     try:
         return serve(

@@ -243,7 +243,7 @@ def test_there_is_one_way_to_install_and_one_place() -> None:
     installs = [line for line in lines if "pip install" in line]
     assert len(installs) == 3
     for line in installs:
-        assert f"{place}/bin/pip install ." in line
+        assert f"{place}/bin/pip install '.[all]'" in line
     assert {made for line in lines for made in re.findall(r"-m venv (\S+)", line)} == {place}
     assert {found for line in lines for found in re.findall(r"(/opt/[^/\s]+)/(?:bin|lib)\b", line)} - {
         "/opt/symphony"  # the machines' own

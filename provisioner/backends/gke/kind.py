@@ -13,7 +13,7 @@ from provisioner.backends.gke.pod_size import pod_size
 from provisioner.backends.gke.pod_spec import PodSpecError, read_pod_spec
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.kind import Kind, Surroundings
-from provisioner.extras import extra
+from provisioner.extras import extra, needing
 from provisioner.files.yaml_text import reason_of
 from provisioner.hostfactory.templates import Template
 from provisioner.model import Create
@@ -63,7 +63,8 @@ class Gke(Kind[GkePool]):
     def warnings(self, pool: GkePool) -> list[str]:
         """The fields of the pod spec that each pod has otherwise."""
         # urllib3, which comes with it, costs every command a tenth of a second.
-        from provisioner.backends.gke.pods import OWN_LABELS
+        with needing(self.distribution):
+            from provisioner.backends.gke.pods import OWN_LABELS
 
         replaced = read_pod_spec(pool.pod_spec, pool.namespace).replaced(OWN_LABELS)
         return [
