@@ -35,6 +35,16 @@ class Verdict(StrEnum):
     CANCELLED = "cancelled"
 
 
+DESIRED = frozenset({Verdict.OPEN, Verdict.SUCCEEDED})
+"""Verdicts of slots that should have a machine."""
+
+NEVER = float("inf")
+"""Loop time of what will not happen."""
+
+LONG_AGO = float("-inf")
+"""Loop time of what has not happened, where what matters is how long ago it did."""
+
+
 class DeleteReason(StrEnum):
     """Why a machine is deleted. There is no other reason (law 5)."""
 
@@ -308,6 +318,16 @@ class Slot(NamedTuple):
     early: bool = False
     """Its machine ran and ended in its first minutes by nobody's doing: it counts against its pool as a failed boot."""
 
+    @property
+    def request(self) -> str:
+        """The id of the request that it belongs to, as its name says: ``<prefix>-<request>-<slot>``."""
+        return self.name.rsplit("-", 2)[1]
+
+    @property
+    def asked_at(self) -> float:
+        """When its machine was asked for; when the slot was opened, where no create is recorded."""
+        return self.opened if self.submitted is None else self.submitted
+
 
 if TYPE_CHECKING:
     evolve = Slot._replace
@@ -379,8 +399,8 @@ class ReturnRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Pressure:
-    """What was learned about one template in one pool."""
+class Window:
+    """What was learned about one template in one pool; ``window`` machines may be pending there."""
 
     window: int
     """Machines that may be pending now."""
@@ -432,8 +452,8 @@ class Memory:
     """Wall clock at the same moment; the gap across a restart is clamped (law 11)."""
     requests: Mapping[str, RequestRecord] = field(default_factory=dict)
     returns: Mapping[str, ReturnRecord] = field(default_factory=dict)
-    pressures: Mapping[tuple[str, str], Pressure] = field(default_factory=dict)
-    """By (pool, template)."""
+    pressures: Mapping[tuple[str, str], Window] = field(default_factory=dict)
+    """The windows, by (pool, template); the name is that of the table in memory.json."""
     orphans: Mapping[str, float] = field(default_factory=dict)
     """Names that look like orphans, and since when."""
     orphan_deletes: tuple[float, ...] = ()
@@ -581,7 +601,7 @@ class Plan:
     """Machines wanted, missing and held back, by pool, template and reason."""
     forget: tuple[str, ...] = ()
     """Ids that leave intent.json now."""
-    due: float = float("inf")
+    due: float = NEVER
     """Loop time before which another plan, of the same inputs, would say the same."""
 
     @property

@@ -49,6 +49,12 @@ def split_name(prefix: str, name: str) -> tuple[str, int] | None:
     return (request, int(slot)) if request.isalnum() and request == request.lower() else None
 
 
+def request_of(prefix: str, name: str) -> str:
+    """Request id of a name of this provisioner's shape; empty for any other."""
+    parts = split_name(prefix, name)
+    return parts[0] if parts else ""
+
+
 def short_name(host: str) -> str:
     """A host's first label, in lower case: HF and EGO use short and full names for the same host."""
     return host.partition(".")[0].lower()

@@ -13,7 +13,7 @@ from provisioner.hostfactory.answer import Answer
 from provisioner.loop.clock import Clock
 from provisioner.model import Brake, BrakeReason, Intent, Limits, Look, Memory, Snapshot
 from provisioner.names import split_name
-from provisioner.planning.rebuild import Remains, fresh, rebuild
+from provisioner.planning.rebuild import Evidence, fresh, rebuild
 from provisioner.planning.settlements import keep_claims
 from provisioner.state.directory import StateDir
 
@@ -208,11 +208,11 @@ class Startup:
                 f"{self._state.path}: memory.json is lost or older than one written before, and so is intent.json: "
                 "nothing is done until a person has looked (`provisioner recover`) and ran it with --apply."
             )
-        remains = self._remains(begun)
+        evidence = self._evidence(begun)
         self._missed = None
-        return rebuild(remains, begun.limits, begun.now, self._clock.wall(), reason)
+        return rebuild(evidence, begun.limits, begun.now, self._clock.wall(), reason)
 
-    def _remains(self, begun: Beginning) -> Remains:
+    def _evidence(self, begun: Beginning) -> Evidence:
         self._missed = begun.now if self._missed is None else self._missed
         snapshots = {
             pool.name: look
@@ -230,7 +230,7 @@ class Startup:
         # Whoever asked before to release the brake has not seen what this memory could not know.
         self._state.recovery_done()
         asked = self._scripts_clock(begun.intent)
-        return Remains(begun.intent, self._told(), heard, snapshots, asked, self._state.memory.begin_life())
+        return Evidence(begun.intent, self._told(), heard, snapshots, asked, self._state.memory.begin_life())
 
     def _told(self) -> Mapping[str, Answer]:
         """What is settled; of the others what status.json says, if it can be read."""

@@ -24,7 +24,7 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.names import split_name
+from provisioner.planning.slots import slot_named
 
 SUCCEEDED_ONCE = frozenset({Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST})
 """Once told as succeeded, always told so (law 8)."""
@@ -97,7 +97,9 @@ def revised(before: Memory, after: Memory) -> dict[str, Answer]:
 
 def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
     """A return request's entry: each named machine until nothing of it is left."""
-    machines = [_returned(name, record.results.get(name), _slot(memory, prefix, name)) for name in record.names]
+    machines = [
+        _returned(name, record.results.get(name), slot_named(memory.requests, prefix, name)) for name in record.names
+    ]
     return _answer(record.id, record.ended or RequestStatus.RUNNING, "", machines)
 
 
@@ -112,7 +114,7 @@ def losses(memory: Memory, contact: Contact, prefix: str, now: float) -> Mapping
             elif slot.notice is not None and slot.verdict is Verdict.SUCCEEDED:
                 lost[slot.name] = Loss(max(0, int(slot.notice.ends - now)), slot.notice.cause)
     for name in contact.inventory:
-        slot_ = _slot(memory, prefix, name)
+        slot_ = slot_named(memory.requests, prefix, name)
         if slot_ is not None and slot_.closed is not None:
             lost[name] = _gone(slot_)
     return {name: loss for name, loss in lost.items() if name not in returned}
@@ -149,7 +151,7 @@ def available(memory: Memory, limits: Limits) -> dict[str, int]:
 def unlisted(memory: Memory, prefix: str, now: float) -> list[Slot]:
     """Machines that HF was told of and that no list of HF has named for a day."""
     names = [name for name, since in memory.unlisted.items() if now - since >= UNLISTED_AFTER]
-    return [slot for name in names if (slot := _slot(memory, prefix, name)) is not None]
+    return [slot for name in names if (slot := slot_named(memory.requests, prefix, name)) is not None]
 
 
 def _answer(id_: str, status: RequestStatus, message: str, machines: list[dict[str, Any]]) -> Answer:
@@ -193,12 +195,6 @@ def _returned(name: str, result: ReturnResult | None, slot: Slot | None) -> dict
     }
     known = slot or Slot(name=name, number=0, pool="", verdict=Verdict.OPEN, opened=0.0)
     return _entry(known, *words[result])
-
-
-def _slot(memory: Memory, prefix: str, name: str) -> Slot | None:
-    parts = split_name(prefix, name)
-    record = memory.requests.get(parts[0]) if parts else None
-    return record.slots.get(parts[1]) if parts and record else None
 
 
 def _text(failure: Failure | None) -> str:

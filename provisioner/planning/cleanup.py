@@ -7,17 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from provisioner.model import Delete, DeleteReason, Machine, Phase, RequestRecord, Slot, evolve
-from provisioner.planning.draft import OWNED, Draft
+from provisioner.model import (
+    DESIRED,
+    LONG_AGO,
+    NEVER,
+    Delete,
+    DeleteReason,
+    Machine,
+    Phase,
+    RequestRecord,
+    Slot,
+    evolve,
+)
+from provisioner.planning.draft import Draft
 from provisioner.planning.returns import DELETE_AGAIN
-
-NEVER = float("inf")
 
 
 def delete_closed(draft: Draft, busy: Set[str]) -> None:
     """Delete what is still there of closed slots; note what is stuck."""
     for record in draft.records():
-        left = [slot for slot in record.slots.values() if not (slot.gone or slot.verdict in OWNED or slot.set_aside)]
+        left = [slot for slot in record.slots.values() if not (slot.gone or slot.verdict in DESIRED or slot.set_aside)]
         for slot in left:
             snapshot = draft.snapshots.get(slot.pool)
             machine = snapshot.machines.get(slot.name) if snapshot else None
@@ -44,7 +53,7 @@ def _judged(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -
 def _delete(draft: Draft, record: RequestRecord, slot: Slot, reason: DeleteReason, machine: Machine) -> None:
     """Send a delete when one is due: the first, one more after a while, and the first forced one at its own time."""
     force = draft.now >= _forced_from(draft, slot, machine)
-    again = float("-inf") if slot.delete_sent is None else slot.delete_sent + DELETE_AGAIN
+    again = LONG_AGO if slot.delete_sent is None else slot.delete_sent + DELETE_AGAIN
     if draft.now < again and (slot.forced or not force):
         draft.wake_at(again)
         return

@@ -6,11 +6,12 @@ Verdicts change here and nowhere else, by the table in ``TRANSITIONS``. Pure: no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from provisioner.model import (
+    NEVER,
     Brake,
     BrakeReason,
     Close,
@@ -23,14 +24,15 @@ from provisioner.model import (
     LossCause,
     Memory,
     PoolLimits,
-    Pressure,
     RequestRecord,
     ReturnRecord,
     Slot,
     Snapshot,
     Verdict,
+    Window,
     evolve,
 )
+from provisioner.names import split_name
 from provisioner.planning import window
 
 TRANSITIONS: Mapping[Verdict, frozenset[Verdict]] = {
@@ -46,10 +48,8 @@ TRANSITIONS: Mapping[Verdict, frozenset[Verdict]] = {
     Verdict.WITHDRAWN: frozenset(),
     Verdict.CANCELLED: frozenset(),
 }
-"""Law 8's table. Anything else is a bug: the slot is set aside, the cycle goes on."""
-
-OWNED = frozenset({Verdict.OPEN, Verdict.SUCCEEDED})
-"""Verdicts of slots that should have a machine: *desired*."""
+"""The verdict table (law: a terminal answer stays). Anything else is a bug: the slot is set aside and the cycle goes
+on."""
 
 SOON = 0.001
 """Seconds from now that mean: with the next cycle, whether or not anything else changes."""
@@ -66,7 +66,7 @@ class Draft:
         self.now = now
         self.requests = dict(memory.requests)
         self.returns = dict(memory.returns)
-        self.pressures = dict(memory.pressures)
+        self.windows = dict(memory.pressures)
         self.orphans = dict(memory.orphans)
         self.brake = memory.brake
         self.changes: dict[str, Any] = {}
@@ -76,7 +76,7 @@ class Draft:
         self.closes: list[Close] = []
         self.deferred: Counter[tuple[str, str, DeferReason]] = Counter()
         self.forget: list[str] = []
-        self.due = float("inf")
+        self.due = NEVER
         self.unknown: dict[str, list[str]] = {}
         """Machines of ours in each pool that no slot explains."""
         self._slots: dict[str, dict[int, Slot]] = {}
@@ -101,6 +101,11 @@ class Draft:
         """One slot of a known request, as changed so far."""
         return self._slots.get(id_, self.requests[id_].slots).get(number)
 
+    def named(self, name: str) -> Slot | None:
+        """The slot of this name, as changed so far."""
+        parts = split_name(self.limits.prefix, name)
+        return self.slot(*parts) if parts and parts[0] in self.requests else None
+
     def drop(self, id_: str) -> None:
         """Forget a request."""
         del self.requests[id_]
@@ -123,7 +128,6 @@ class Draft:
 
     def close(
         self,
-        record: RequestRecord,
         slot: Slot,
         verdict: Verdict,
         *,
@@ -148,29 +152,39 @@ class Draft:
             )
             if not changed.gone:
                 self.wake_at(self.now + SOON)  # to see that it goes
-            self.closes.append(Close(slot.name, slot.pool, record.template, verdict, changed.failure, changed.cause))
-        self.put(record.id, changed)
+            template = self.requests[slot.request].template
+            self.closes.append(Close(slot.name, slot.pool, template, verdict, changed.failure, changed.cause))
+        self.put(slot.request, changed)
         return changed
 
     def pool(self, name: str) -> PoolLimits:
         """A pool's limits; those of a pool that left the configuration allow nothing new."""
         return self.limits.pools.get(name) or PoolLimits(name=name, max_machines=0, paused=True)
 
-    def pressure(self, pool: str, template: str) -> Pressure:
-        """What is known of a template in a pool, forgotten if the pool's spec changed."""
+    def window(self, pool: str, template: str) -> Window:
+        """What was learned of a template in a pool, forgotten if the pool's spec changed."""
         limits = self.pool(pool)
         snapshot = self.snapshots.get(pool)
         spec = snapshot.spec if snapshot else ""
-        known = self.pressures.get((pool, template))
-        return window.fresh(limits, spec) if known is None else window.respecified(known, limits, spec)
+        learned = self.windows.get((pool, template))
+        return window.fresh(limits, spec) if learned is None else window.respecified(learned, limits, spec)
 
-    def set_pressure(self, pool: str, template: str, value: Pressure) -> None:
-        """Remember what was learned."""
-        if self.pressures.get((pool, template)) != value:
-            self.pressures[pool, template] = value
+    def learn(self, pool: str, template: str, lesson: Callable[[Window], Window]) -> None:
+        """Change what was learned of a template in a pool by a lesson."""
+        learned = lesson(self.window(pool, template))
+        if self.windows.get((pool, template)) != learned:
+            self.windows[pool, template] = learned
+
+    def learn_of_boot(self, slot: Slot, failure: Failure) -> None:
+        """The machine of a slot did not run, although its create was taken or may have been."""
+        self.learn(
+            slot.pool,
+            self.requests[slot.request].template,
+            lambda learned: window.failed(learned, failure, slot.asked_at, self.now, self.limits, boot=True),
+        )
 
     def latch(self, reason: BrakeReason, detail: str, pool: str = "") -> None:
-        """Stop deleting orphans until a person says otherwise (law 6). The first reason stays."""
+        """Stop deleting orphans until a person says otherwise (law: the brake). The first reason stays."""
         if self.brake is None:
             self.brake = Brake(reason, self.now, detail, pool)
 
@@ -183,7 +197,7 @@ class Draft:
         for name, new in (
             ("requests", self.requests),
             ("returns", self.returns),
-            ("pressures", self.pressures),
+            ("pressures", self.windows),
             ("orphans", self.orphans),
         ):
             if not _same(getattr(self.before, name), new):

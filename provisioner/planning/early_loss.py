@@ -8,10 +8,11 @@ Pure: no I/O, no clock, no logger.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
-from provisioner.model import Failure, LossCause, Phase, Pressure, RequestRecord, Slot, evolve
+from provisioner.model import DESIRED, Failure, LossCause, Phase, RequestRecord, Slot, Window, evolve
 from provisioner.planning import window
-from provisioner.planning.draft import OWNED, SOON, Draft
+from provisioner.planning.draft import SOON, Draft
 
 OTHERS_DOING = frozenset({LossCause.PREEMPTED, LossCause.EVICTED, LossCause.NODE, LossCause.DELETED})
 """Causes, announced or found, that say nothing of what a machine runs. A deletion is an act of somebody who may want
@@ -26,7 +27,7 @@ class EarlyLosses:
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
-        self._found: dict[Key, list[tuple[float, Failure]]] = {}
+        self._news: dict[Key, list[tuple[float, Failure]]] = {}
         """When their machines were asked for, and why they ended."""
 
     def mark(
@@ -38,20 +39,17 @@ class EarlyLosses:
             return slot, failure
         failure = Failure(failure.error, f"Lost in its first {limit:g} s: {failure.text}")
         if not slot.early:
-            self._found.setdefault((slot.pool, record.template), []).append((_submitted(slot), failure))
+            self._news.setdefault((slot.pool, record.template), []).append((slot.asked_at, failure))
         return evolve(slot, early=True), failure
 
     def judge(self) -> None:
         """Close the windows where most machines are lost so; open those where one has outlived its first minutes."""
         draft = self._draft
-        for key, losses in self._found.items():
+        for key, losses in self._news.items():
             newest = max(submitted for submitted, _ in losses)
-            known, failure = draft.pressure(*key), losses[-1][1]
-            learned = window.lost_early(
-                known, _fates(draft, *key), failure, newest, draft.now, draft.limits, machines=len(losses)
-            )
-            draft.set_pressure(*key, learned)
-        closed = {key: known for key in draft.pressures if (known := draft.pressure(*key)).early_loss is not None}
+            news = window.Losses(_fates(draft, *key), losses[-1][1], newest, len(losses))
+            draft.learn(*key, partial(window.lost_early, losses=news, now=draft.now, limits=draft.limits))
+        closed = {key: learned for key in draft.windows if (learned := draft.window(*key)).early_loss is not None}
         if closed:
             _judge_probes(draft, closed)
 
@@ -60,10 +58,6 @@ def _is_early(slot: Slot, cause: LossCause, ended: float, limit: float) -> bool:
     announced = slot.notice.cause if slot.notice else None
     others = not OTHERS_DOING.isdisjoint((cause, slot.cause, announced))
     return slot.ran is not None and ended - slot.ran < limit and not others
-
-
-def _submitted(slot: Slot) -> float:
-    return slot.opened if slot.submitted is None else slot.submitted
 
 
 def _fates(draft: Draft, pool: str, template: str) -> list[bool]:
@@ -78,16 +72,16 @@ def _fates(draft: Draft, pool: str, template: str) -> list[bool]:
     return [early for _, early in sorted(ran)]
 
 
-def _judge_probes(draft: Draft, closed: Mapping[Key, Pressure]) -> None:
+def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
     """Where early losses closed the window: has a machine that was asked for since outlived its first minutes?"""
     for record in draft.records():
         for slot in record.slots.values():
-            known = closed.get((slot.pool, record.template))
-            if known is None or slot.ran is None or _submitted(slot) < known.blocked_at or not _runs(draft, slot):
+            shut = closed.get((slot.pool, record.template))
+            if shut is None or slot.ran is None or slot.asked_at < shut.blocked_at or not _runs(draft, slot):
                 continue
             proven_at = slot.ran + draft.pool(slot.pool).early_loss
             if draft.snapshots[slot.pool].began >= proven_at:
-                draft.set_pressure(slot.pool, record.template, window.outlived(known, _submitted(slot)))
+                draft.learn(slot.pool, record.template, partial(window.outlived, submitted=slot.asked_at))
             else:
                 draft.wake_at(max(proven_at, draft.now) + SOON)  # a later look that says the same is no news
 
@@ -95,4 +89,4 @@ def _judge_probes(draft: Draft, closed: Mapping[Key, Pressure]) -> None:
 def _runs(draft: Draft, slot: Slot) -> bool:
     snapshot = draft.snapshots.get(slot.pool)
     machine = snapshot.machines.get(slot.name) if snapshot else None
-    return slot.verdict in OWNED and machine is not None and machine.phase is Phase.RUNNING
+    return slot.verdict in DESIRED and machine is not None and machine.phase is Phase.RUNNING

@@ -1,4 +1,4 @@
-"""What the snapshots say of the slots: the passive half of a plan. It reports the world, it never wishes.
+"""What the snapshots say of the slots: the passive half of a plan. It takes the world in and asks for nothing.
 
 Pure: no I/O, no clock, no logger.
 """
@@ -9,6 +9,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 
 from provisioner.model import (
+    DESIRED,
     DeleteReason,
     ErrorClass,
     Failure,
@@ -17,7 +18,6 @@ from provisioner.model import (
     Machine,
     Notice,
     Phase,
-    Pressure,
     RequestRecord,
     Slot,
     Snapshot,
@@ -25,13 +25,17 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.planning import window
-from provisioner.planning.draft import OWNED, SOON, Draft
+from provisioner.planning.draft import SOON, Draft
 from provisioner.planning.early_loss import EarlyLosses
 
 UNKNOWN = Fingerprint()
 VANISHED = Failure(ErrorClass.OTHER, "The machine vanished.")
 REPLACED = Failure(ErrorClass.OTHER, "Another machine appeared under the same name.")
 ENDED = Failure(ErrorClass.OTHER, "The machine ended.")
+
+
+LATE_CREATE = 60.0
+"""Seconds for which a create without a good answer may still be under way: longer than any call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +47,16 @@ class News:
     """By pool and template: when the machines were asked for that are now first seen running."""
 
 
-LATE_CREATE = 60.0
-"""Seconds for which a create without a good answer may still be under way, and hold its place: longer than any call."""
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a machine ended by itself."""
+
+    failure: Failure
+    cause: LossCause
+    seen: float
+    """When the look began that first showed it."""
+    gone: bool = False
+    """Nothing of the machine is left."""
 
 
 def reflect(draft: Draft) -> None:
@@ -63,22 +75,20 @@ def reflect(draft: Draft) -> None:
                     _present(draft, record, slot, machine, news)
             elif not slot.gone:
                 _absent(draft, record, slot, snapshot, news)
-    for key, submissions in news.began.items():
-        draft.set_pressure(*key, _ran(draft, *key, submissions))
+    for (pool, template), submissions in news.began.items():
+        _learn_of_runs(draft, pool, template, submissions)
     news.early.judge()
     for name, snapshot in draft.snapshots.items():
         if len(snapshot.machines) > explained[name]:
             draft.unknown[name] = _unexplained(draft, snapshot)
 
 
-def _ran(draft: Draft, pool: str, template: str, submissions: list[float]) -> Pressure:
-    return window.ran(
-        draft.pressure(pool, template),
-        draft.pool(pool),
-        max(submissions),
-        draft.now,
-        draft.limits,
-        machines=len(submissions),
+def _learn_of_runs(draft: Draft, pool: str, template: str, submissions: list[float]) -> None:
+    newest, machines, limits = max(submissions), len(submissions), draft.pool(pool)
+    draft.learn(
+        pool,
+        template,
+        lambda learned: window.ran(learned, limits, newest, draft.now, draft.limits, machines=machines),
     )
 
 
@@ -86,7 +96,7 @@ def _unchanged(slot: Slot, machine: Machine) -> bool:
     """The usual case, decided cheaply: it runs, as before."""
     return (
         slot.ran is not None
-        and slot.verdict in OWNED
+        and slot.verdict in DESIRED
         and machine.phase is Phase.RUNNING
         and (slot.fingerprint is machine.fingerprint or slot.fingerprint == machine.fingerprint)
         and slot.notice is machine.notice
@@ -95,82 +105,82 @@ def _unchanged(slot: Slot, machine: Machine) -> bool:
 
 
 def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, news: News) -> None:
-    ended = draft.snapshots[slot.pool].began
-    if slot.verdict not in OWNED:
+    seen = draft.snapshots[slot.pool].began
+    if slot.verdict not in DESIRED:
         _remains(draft, record, slot, machine)
     elif slot.ran is not None and slot.fingerprint.differs(machine.fingerprint):
-        _end(draft, record, slot, REPLACED, machine.cause or LossCause.UNKNOWN, news, ended)
-    elif machine.phase is Phase.GONE:
-        _end(draft, record, _applied(slot), machine.failure or ENDED, machine.cause or LossCause.UNKNOWN, news, ended)
-    elif machine.phase is Phase.STOPPING and slot.verdict is Verdict.OPEN:
-        _end(draft, record, _applied(slot), machine.failure or ENDED, machine.cause or LossCause.DELETED, news, ended)
+        _end(draft, record, slot, End(REPLACED, machine.cause or LossCause.UNKNOWN, seen), news)
+    elif machine.phase is Phase.GONE or (machine.phase is Phase.STOPPING and slot.verdict is Verdict.OPEN):
+        _end(draft, record, _applied(slot), _ending(machine, seen), news)
+    elif machine.phase is Phase.STOPPING:  # HF hears of it now, and may give it back before it is gone
+        end = _ending(machine, seen)
+        marked, _ = news.early.mark(record, slot, end.failure, end.cause, seen)
+        if marked != slot:
+            draft.put(record.id, marked)
+        _follow(draft, record, marked, machine, news)
     else:
-        if machine.phase is Phase.STOPPING:  # HF hears of it now, and may give it back before it is gone
-            cause = machine.cause or LossCause.DELETED
-            marked, _ = news.early.mark(record, slot, machine.failure or ENDED, cause, ended)
-            if marked != slot:
-                draft.put(record.id, marked)
-            slot = marked
         _follow(draft, record, slot, machine, news)
+
+
+def _ending(machine: Machine, seen: float) -> End:
+    """How a machine ends that is gone or stopping."""
+    usual = LossCause.UNKNOWN if machine.phase is Phase.GONE else LossCause.DELETED
+    return End(machine.failure or ENDED, machine.cause or usual, seen)
 
 
 def _applied(slot: Slot) -> Slot:
     """A slot whose machine is there: whatever became of its create call, it was applied."""
-    return evolve(slot, seen=True, accepted=True, submitted=_submitted(slot))
-
-
-def _submitted(slot: Slot) -> float:
-    """When the create of a machine that is there was sent, as far as is known."""
-    return slot.opened if slot.submitted is None else slot.submitted
+    return evolve(slot, seen=True, accepted=True, submitted=slot.asked_at)
 
 
 def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, news: News) -> None:
     """A machine that is there and may stay: remember what HF and later comparisons need."""
-    runs = slot.ran is None and machine.phase is Phase.RUNNING
-    known = slot.ran is not None or runs
+    told = slot.ran is not None
+    begins = not told and machine.phase is Phase.RUNNING
+    # What HF was told of a machine that runs is never told differently.
+    shown: Slot | Machine = slot if told else machine
     changed = evolve(
         slot,
         seen=True,
         accepted=True,
-        submitted=_submitted(slot),
+        submitted=slot.asked_at,
         absent=None,
-        ran=draft.now if runs else slot.ran,
+        ran=draft.now if begins else slot.ran,
         # Until one runs there may be several: each attempt of a group is another instance.
-        fingerprint=machine.fingerprint if slot.ran is None else _merged(slot.fingerprint, machine.fingerprint),
-        # What HF was told of a machine that runs is never told differently.
-        ip=slot.ip if slot.ran is not None else machine.ip,
-        public_ip=slot.public_ip if slot.ran is not None else machine.public_ip,
-        launched=slot.launched if slot.ran is not None else machine.launched,
-        failure=None if known else machine.failure,
+        fingerprint=_merged(slot.fingerprint, machine.fingerprint) if told else machine.fingerprint,
+        ip=shown.ip,
+        public_ip=shown.public_ip,
+        launched=shown.launched,
+        failure=None if told or begins else machine.failure,
         notice=_announced(slot.notice, machine.notice),
         cause=machine.cause or slot.cause,
         gated=machine.gated,
         lifted=draft.now if slot.gated and not machine.gated else slot.lifted,
     )
-    if runs or changed != slot:
+    if begins or changed != slot:
         draft.put(record.id, changed)
-    if runs:
-        news.began.setdefault((slot.pool, record.template), []).append(changed.submitted or slot.opened)
+    if begins:
+        news.began.setdefault((slot.pool, record.template), []).append(slot.asked_at)
 
 
-def _merged(known: Fingerprint, seen: Fingerprint) -> Fingerprint:
-    """A value once known is kept; one that appears is added."""
-    if known == UNKNOWN:
+def _merged(held: Fingerprint, seen: Fingerprint) -> Fingerprint:
+    """A value that is held stays; one that appears is added."""
+    if held == UNKNOWN:
         return seen
     merged = Fingerprint(
-        known.uid or seen.uid, known.created or seen.created, known.started or seen.started, known.ip or seen.ip
+        held.uid or seen.uid, held.created or seen.created, held.started or seen.started, held.ip or seen.ip
     )
-    return known if merged == known else merged
+    return held if merged == held else merged
 
 
-def _announced(known: Notice | None, seen: Notice | None) -> Notice | None:
-    """An end that was announced does not move to later: a loop that starts reckons it anew."""
-    stands = known is not None and seen is not None and known.cause is seen.cause and known.ends < seen.ends
-    return known if stands else seen
+def _announced(held: Notice | None, seen: Notice | None) -> Notice | None:
+    """The notice that stands: an announced end does not move to later when a loop that starts reckons it anew."""
+    stands = held is not None and seen is not None and held.cause is seen.cause and held.ends < seen.ends
+    return held if stands else seen
 
 
 def _remains(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> None:
-    """Something exists under a closed slot's name, however late: it is to be deleted."""
+    """A machine stands under a closed slot's name, however late it came: it is to be deleted."""
     changed = evolve(
         slot,
         gone=False,
@@ -184,56 +194,44 @@ def _remains(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) 
 
 
 def _absent(draft: Draft, record: RequestRecord, slot: Slot, snapshot: Snapshot, news: News) -> None:
-    """Not in a complete snapshot. Absence is proven by two that begin the backend's lag apart (DESIGN §5).
-
-    An accepted create that no look has shown may still come, unless its place says that it came and went.
-    """
-    may_appear_until = (slot.submitted or 0.0) + (0.0 if slot.accepted else LATE_CREATE)
-    expected_since = max(may_appear_until, slot.closed or 0.0)
+    """A complete snapshot lacks its machine. Two that begin the backend's lag apart prove its absence."""
     told = snapshot.causes.get(slot.name)
-    may_come = slot.verdict is Verdict.OPEN and not slot.seen and told is None
-    if slot.set_aside or may_come:
+    if slot.set_aside or _may_come(slot, told):
         return
+    expected_since, lag = _expected_since(slot), draft.pool(slot.pool).lag
     if snapshot.began <= expected_since:
         draft.wake_at(max(expected_since, draft.now) + SOON)
-        return
-    lag = draft.pool(slot.pool).lag
-    if slot.absent is None:
-        better = slot.verdict in OWNED and told not in (None, LossCause.UNKNOWN)
+    elif slot.absent is None:
+        better = slot.verdict in DESIRED and told not in (None, LossCause.UNKNOWN)
         draft.put(record.id, evolve(slot, absent=snapshot.began, cause=told if better else slot.cause))
         draft.wake_at(draft.now + max(lag, SOON))
     elif snapshot.began <= slot.absent or snapshot.began - slot.absent < lag:
         draft.wake_at(draft.now + max(slot.absent + lag - snapshot.began, SOON))
-    elif slot.verdict in OWNED:
-        _end(draft, record, slot, VANISHED, slot.cause or LossCause.UNKNOWN, news, slot.absent, gone=True)
+    elif slot.verdict in DESIRED:
+        _end(draft, record, slot, End(VANISHED, slot.cause or LossCause.UNKNOWN, slot.absent, gone=True), news)
     else:
         draft.put(record.id, evolve(slot, gone=True))
 
 
-def _end(
-    draft: Draft,
-    record: RequestRecord,
-    slot: Slot,
-    failure: Failure,
-    cause: LossCause,
-    news: News,
-    ended: float,
-    *,
-    gone: bool = False,
-) -> None:
-    """A machine ended by itself: lost when HF had been told of it for good, else failed (and replaced).
+def _may_come(slot: Slot, told: LossCause | None) -> bool:
+    """No look has shown its machine yet, and its place does not say that it came and went."""
+    return slot.verdict is Verdict.OPEN and not slot.seen and told is None
 
-    The look that first showed so began at ``ended``.
-    """
-    slot, failure = news.early.mark(record, slot, failure, cause, ended)
-    if slot.verdict is Verdict.SUCCEEDED:
-        draft.close(record, slot, Verdict.LOST, reason=DeleteReason.LOST, failure=failure, cause=cause, gone=gone)
-        return
-    draft.close(record, slot, Verdict.FAILED, reason=DeleteReason.FAILED, failure=failure, cause=cause, gone=gone)
-    if slot.ran is None:
-        known = draft.pressure(slot.pool, record.template)
-        learned = window.failed(known, failure, slot.submitted or slot.opened, draft.now, draft.limits, boot=True)
-        draft.set_pressure(slot.pool, record.template, learned)
+
+def _expected_since(slot: Slot) -> float:
+    """Only a look begun after this can prove anything: its create may have been under way, and its slot open."""
+    may_appear_until = (slot.submitted or 0.0) + (0.0 if slot.accepted else LATE_CREATE)
+    return max(may_appear_until, slot.closed or 0.0)
+
+
+def _end(draft: Draft, record: RequestRecord, slot: Slot, end: End, news: News) -> None:
+    """A machine ended by itself: lost when HF had been told of it for good, else failed (and replaced)."""
+    slot, failure = news.early.mark(record, slot, end.failure, end.cause, end.seen)
+    lost = slot.verdict is Verdict.SUCCEEDED
+    verdict, reason = (Verdict.LOST, DeleteReason.LOST) if lost else (Verdict.FAILED, DeleteReason.FAILED)
+    draft.close(slot, verdict, reason=reason, failure=failure, cause=end.cause, gone=end.gone)
+    if not lost and slot.ran is None:
+        draft.learn_of_boot(slot, failure)
 
 
 def _unexplained(draft: Draft, snapshot: Snapshot) -> list[str]:

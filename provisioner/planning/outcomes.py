@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from provisioner.model import (
     AMBIGUOUS_ERRORS,
@@ -18,12 +19,12 @@ from provisioner.model import (
     Outcome,
     Slot,
     Verdict,
+    Window,
     evolve,
 )
-from provisioner.names import split_name
 from provisioner.planning import window
 from provisioner.planning.draft import Draft
-from provisioner.planning.returns import DELETE_AGAIN, find_slot
+from provisioner.planning.returns import DELETE_AGAIN
 
 RETRY_DELETE = 10.0
 """Seconds until a delete that failed is sent again."""
@@ -35,7 +36,7 @@ def remember(
     """The memory after a batch, and the slots it closed. ``unsent`` are actions for which no call was started."""
     draft = Draft(memory, {}, limits, now)
     for outcome in outcomes:
-        slot = find_slot(draft, outcome.action.name)
+        slot = draft.named(outcome.action.name)
         if slot is None:
             continue
         if isinstance(outcome.action, Delete):
@@ -47,7 +48,7 @@ def remember(
         else:
             _refused(draft, outcome.action, slot, outcome.failure, outcome.retry_after)
     for action in unsent:
-        slot = find_slot(draft, action.name)
+        slot = draft.named(action.name)
         if slot is not None and isinstance(action, Delete):
             _delete_at(draft, slot, None)
         elif slot is not None and isinstance(action, Create):
@@ -57,26 +58,24 @@ def remember(
 
 def _created(draft: Draft, create: Create, slot: Slot) -> None:
     draft.put(create.request, evolve(slot, accepted=True))
-    learned = window.accepted(draft.pressure(create.pool, create.template), slot.submitted or slot.opened)
-    draft.set_pressure(create.pool, create.template, learned)
+    draft.learn(create.pool, create.template, partial(window.accepted, submitted=slot.asked_at))
 
 
 def _refused(draft: Draft, create: Create, slot: Slot, failure: Failure, wait: float | None) -> None:
-    known = draft.pressure(create.pool, create.template)
-    if failure.error is ErrorClass.THROTTLED:
+    throttled = failure.error is ErrorClass.THROTTLED
+    if throttled:
         _not_sent(draft, create, slot)
-        if wait is None:
-            learned = window.refused(known, failure, draft.now, draft.limits)
-        else:
-            learned = window.throttled(known, failure, wait, draft.now)
-    elif failure.error in AMBIGUOUS_ERRORS:
-        learned = window.refused(known, failure, draft.now, draft.limits)
-    else:
-        learned = window.failed(known, failure, slot.submitted or slot.opened, draft.now, draft.limits)
-        if slot.verdict is Verdict.OPEN:
-            record = draft.record(create.request)
-            draft.close(record, slot, Verdict.FAILED, reason=DeleteReason.FAILED, failure=failure)
-    draft.set_pressure(create.pool, create.template, learned)
+    elif failure.error not in AMBIGUOUS_ERRORS and slot.verdict is Verdict.OPEN:
+        draft.close(slot, Verdict.FAILED, reason=DeleteReason.FAILED, failure=failure)
+
+    def lesson(learned: Window) -> Window:
+        if throttled and wait is not None:
+            return window.throttled(learned, failure, wait, draft.now)
+        if throttled or failure.error in AMBIGUOUS_ERRORS:
+            return window.refused(learned, failure, draft.now, draft.limits)
+        return window.failed(learned, failure, slot.asked_at, draft.now, draft.limits)
+
+    draft.learn(create.pool, create.template, lesson)
 
 
 def _not_sent(draft: Draft, create: Create, slot: Slot) -> None:
@@ -90,6 +89,4 @@ def _not_sent(draft: Draft, create: Create, slot: Slot) -> None:
 
 
 def _delete_at(draft: Draft, slot: Slot, sent: float | None) -> None:
-    parts = split_name(draft.limits.prefix, slot.name)
-    if parts is not None:
-        draft.put(parts[0], evolve(slot, delete_sent=sent))
+    draft.put(slot.request, evolve(slot, delete_sent=sent))

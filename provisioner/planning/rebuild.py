@@ -1,13 +1,14 @@
 """A memory made again from what is left: intent, what HF was last told, and complete snapshots of all pools.
 
 Nothing is created for a request whose time, by intent's own clock, is over; no slot number is used again; the brake
-is latched (DESIGN §4). Pure: no I/O, no clock, no logger.
+is latched (law: the brake). Pure: no I/O, no clock, no logger.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Set
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,9 +32,9 @@ from provisioner.model import (
     Verdict,
     evolve,
 )
-from provisioner.names import RETURN_ID_PREFIX, SLOT_BLOCK, SLOT_DIGITS, split_name
+from provisioner.names import RETURN_ID_PREFIX, SLOT_BLOCK, SLOT_DIGITS, request_of, split_name
 from provisioner.planning.answers import NOT_OURS, RETURNED_EARLY, failure_of
-from provisioner.planning.orphans import CANCELLED_MESSAGE
+from provisioner.planning.cancellation import CANCELLED_MESSAGE
 
 LIVES = 10**SLOT_DIGITS // SLOT_BLOCK - 1
 """So many memories in a row have slot numbers of their own; more than are lost while one request is still open."""
@@ -45,42 +46,63 @@ def fresh(intent: Intent, limits: Limits, now: float, wall: float) -> Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Remains:
-    """What is left when memory.json is not."""
+class Evidence:
+    """What a lost memory can be made of again."""
 
     intent: Intent
     told: Mapping[str, Answer]
-    """What is settled, and what status.json last said of the others: it binds, where it is there (law 8)."""
+    """What is settled, and what status.json last said of the others: it binds (law: a terminal answer stays)."""
     heard: Mapping[str, bool]
-    """Of each id that HF polled, whether it has read the terminal answer. Of what is not named here it counts as read
-    where a request ended, or a machine of it runs or was given back: what HF may have is kept."""
+    """Of each id that HF polled, whether it has read the terminal answer. Any other id counts as read where its request
+    ended, or a machine of it runs or was given back: what HF may have is kept."""
     snapshots: Mapping[str, Snapshot]
     """Every pool, as it was after the last action of the loop before."""
     asked: float
-    """What the clock that intent's times are by shows now; this host's own may differ (law 11)."""
+    """What the clock that intent's times are by shows now; this host's own may differ (law: time is an argument)."""
     life: int = 1
     """How often a memory was made again, this time included: each has slot numbers of its own."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Traces:
+    """What is left of machines, and the rules by which slots are made of it."""
+
+    seen: Mapping[str, tuple[str, Machine]]
+    """By name: the pool that shows a machine, and the machine."""
+    names: Mapping[str, Sequence[str]]
+    """The names of the machines that are there, sorted, by request."""
+    returned: Set[str]
+    """Names that HF gave back."""
+    prefix: str
+    now: float
+
+
 def rebuild(
-    remains: Remains, limits: Limits, now: float, wall: float, reason: BrakeReason = BrakeReason.MEMORY_LOST
+    evidence: Evidence, limits: Limits, now: float, wall: float, reason: BrakeReason = BrakeReason.MEMORY_LOST
 ) -> Memory:
     """What can be known again."""
-    intent, told, heard, snapshots = remains.intent, remains.told, remains.heard, remains.snapshots
-    first = SLOT_BLOCK * ((remains.life - 1) % LIVES + 1)
+    intent, told, heard = evidence.intent, evidence.told, evidence.heard
+    first = SLOT_BLOCK * ((evidence.life - 1) % LIVES + 1)
+    seen = {name: (pool, one) for pool, look in evidence.snapshots.items() for name, one in look.machines.items()}
     returned = {name for back in intent.returns.values() for name in back.names} | _given_back(told)
-    seen = {
-        name: (pool, machine) for pool, snapshot in snapshots.items() for name, machine in snapshot.machines.items()
-    }
     running = {name for name, (_, machine) in seen.items() if machine.phase is Phase.RUNNING}
-    served = {_of(limits, name) for name in running | returned}
+    served = {request_of(limits.prefix, name) for name in running | returned}
+    names = defaultdict[str, list[str]](list)
+    for name in sorted(seen):
+        names[request_of(limits.prefix, name)].append(name)
+    traces = _Traces(seen, names, returned, limits.prefix, now)
     requests = {}
     for request in intent.requests.values():
         answer = json.loads(told[request.id].text) if request.id in told else None
         if answer is None and heard.get(request.id, request.id in served):
-            answer = _heard_answer(request, seen, limits)
-        record = _request(request, answer, heard.get(request.id, True), seen, returned, limits, now, remains.asked)
-        requests[request.id] = replace(record, next_slot=max(first, record.next_slot))
+            answer = _heard_answer(request, traces)
+        left = request.created_wall + limits.request_deadline - evidence.asked
+        record = _request(request, answer, heard.get(request.id, True), traces)
+        requests[request.id] = replace(
+            record,
+            deadline=now + max(0.0, min(left, limits.request_deadline)),
+            next_slot=max(first, record.next_slot),
+        )
     word = "older than one written before" if reason is BrakeReason.MEMORY_OLDER else "lost"
     return replace(
         fresh(intent, limits, now, wall),
@@ -91,36 +113,18 @@ def rebuild(
     )
 
 
-def _request(
-    request: Request,
-    answer: Mapping[str, Any] | None,
-    heard: bool,
-    seen: Mapping[str, tuple[str, Machine]],
-    returned: Set[str],
-    limits: Limits,
-    now: float,
-    asked: float,
-) -> RequestRecord:
+def _request(request: Request, answer: Mapping[str, Any] | None, heard: bool, traces: _Traces) -> RequestRecord:
+    """A request by its answer, if there is one, and by its machines; the caller knows its deadline."""
+    now = traces.now
     ended = RequestStatus(answer["status"]) if answer and answer["status"] != RequestStatus.RUNNING else None
-    left = request.created_wall + limits.request_deadline - asked
-    entries = {entry["name"]: entry for entry in answer["machines"]} if answer else {}
-    slots: dict[int, Slot] = {}
-    # Of an ended request HF knows the listed machines alone; any other is for the orphan rule to judge.
-    unlisted = () if ended else (name for name in seen if _of(limits, name) == request.id)
-    for name in sorted({*entries, *unlisted}):
-        parts = split_name(limits.prefix, name)
-        if parts is not None:
-            # What HF gave back before it read a terminal answer is left to the plan, which takes it from the answer.
-            back = name in returned and (heard or not ended)
-            slot = _slot(name, parts[1], seen.get(name), entries.get(name), ended, back, now)
-            slots[parts[1]] = slot
+    slots = _slots(request, answer, ended, heard, traces)
     block = max(slots, default=-1) // SLOT_BLOCK + 1
     return RequestRecord(
         id=request.id,
         template=request.template,
         count=request.count,
         read=now,
-        deadline=now + max(0.0, min(left, limits.request_deadline)),
+        deadline=now,
         slots=slots,
         next_slot=block * SLOT_BLOCK,
         ended=ended,
@@ -131,13 +135,27 @@ def _request(
     )
 
 
-def _heard_answer(request: Request, seen: Mapping[str, tuple[str, Machine]], limits: Limits) -> Mapping[str, Any]:
+def _slots(
+    request: Request, answer: Mapping[str, Any] | None, ended: RequestStatus | None, heard: bool, traces: _Traces
+) -> dict[int, Slot]:
+    entries = {entry["name"]: entry for entry in answer["machines"]} if answer else {}
+    # Of an ended request HF knows the listed machines alone; any other is for the orphan rule to judge.
+    unlisted = () if ended else traces.names.get(request.id, ())
+    slots = {}
+    for name in sorted({*entries, *unlisted}):
+        parts = split_name(traces.prefix, name)
+        if parts is not None:
+            slot = _told(name, parts[1], traces, entries.get(name))
+            # What HF gave back before it read a terminal answer is left to the plan, which takes it from the answer.
+            returned = name in traces.returned and (heard or not ended)
+            slots[parts[1]] = _judged(slot, entries.get(name), ended is not None, returned, traces)
+    return slots
+
+
+def _heard_answer(request: Request, traces: _Traces) -> Mapping[str, Any]:
     """Of a terminal answer that HF has read and that is lost: HF may have every machine of the request that runs."""
-    running = [
-        machine
-        for name, (_, machine) in sorted(seen.items())
-        if _of(limits, name) == request.id and machine.phase is Phase.RUNNING
-    ]
+    there = [traces.seen[name][1] for name in traces.names.get(request.id, ())]
+    running = [machine for machine in there if machine.phase is Phase.RUNNING]
     whole = len(running) >= request.count
     return {
         "status": RequestStatus.COMPLETE if whole else RequestStatus.COMPLETE_WITH_ERROR,
@@ -162,25 +180,13 @@ def _given_back(told: Mapping[str, Answer]) -> Set[str]:
     return {entry["name"] for back in backs for entry in back["machines"]}
 
 
-def _of(limits: Limits, name: str) -> str:
-    parts = split_name(limits.prefix, name)
-    return parts[0] if parts else ""
-
-
-def _slot(
-    name: str,
-    number: int,
-    seen: tuple[str, Machine] | None,
-    entry: Mapping[str, Any] | None,
-    ended: RequestStatus | None,
-    returned: bool,
-    now: float,
-) -> Slot:
-    """A slot as HF was told of it, or as its machine shows."""
-    pool, machine = seen if seen else ("", None)
-    runs = machine is not None and machine.phase is Phase.RUNNING
-    told = entry["result"] if entry else ("succeed" if runs else "executing")
-    slot = Slot(
+def _told(name: str, number: int, traces: _Traces, entry: Mapping[str, Any] | None) -> Slot:
+    """An open slot as HF was told of it, or as its machine shows."""
+    now = traces.now
+    pool, machine = traces.seen.get(name, ("", None))
+    facts = _facts(entry, machine)
+    succeeded = entry["result"] == "succeed" if entry else machine is not None and machine.phase is Phase.RUNNING
+    return Slot(
         name=name,
         number=number,
         pool=pool,
@@ -189,24 +195,39 @@ def _slot(
         submitted=now,
         accepted=True,
         seen=True,
-        ran=now if told == "succeed" else None,
-        ip=entry["privateIpAddress"] if entry else (machine.ip if machine else ""),
-        public_ip=entry["publicIpAddress"] if entry else (machine.public_ip if machine else ""),
-        launched=entry["launchtime"] if entry else (machine.launched if machine else 0),
+        ran=now if succeeded else None,
+        ip=facts[0],
+        public_ip=facts[1],
+        launched=facts[2],
     )
-    if entry is not None and told == "fail":
-        closed = evolve(slot, closed=now, delete=DeleteReason.FAILED, gone=machine is None)
-        if entry["message"] in (CANCELLED_MESSAGE, RETURNED_EARLY):
-            return evolve(closed, verdict=Verdict.CANCELLED, delete=DeleteReason.CANCELLED)
-        return evolve(closed, submitted=None, verdict=Verdict.FAILED, failure=failure_of(entry["message"]))
+
+
+def _facts(entry: Mapping[str, Any] | None, machine: Machine | None) -> tuple[str, str, int]:
+    """Both addresses and the launch time."""
+    if entry is not None:
+        return entry["privateIpAddress"], entry["publicIpAddress"], entry["launchtime"]
+    return (machine.ip, machine.public_ip, machine.launched) if machine else ("", "", 0)
+
+
+def _judged(slot: Slot, entry: Mapping[str, Any] | None, ended: bool, returned: bool, traces: _Traces) -> Slot:
+    """The slot with the verdict that it must have had: by what HF was told, gave back, and by what is there."""
+    gone, now = slot.name not in traces.seen, traces.now
+    if entry is not None and entry["result"] == "fail":
+        return _failed(evolve(slot, closed=now, delete=DeleteReason.FAILED, gone=gone), entry["message"])
     if returned:
         verdict = Verdict.RETURNED if ended else Verdict.CANCELLED
         reason = DeleteReason.RETURNED if ended else DeleteReason.CANCELLED
-        return evolve(slot, verdict=verdict, closed=now, delete=reason, gone=machine is None)
-    if machine is None:
+        return evolve(slot, verdict=verdict, closed=now, delete=reason, gone=gone)
+    if gone:
         verdict = Verdict.LOST if ended else Verdict.FAILED
         return evolve(slot, verdict=verdict, closed=now, delete=DeleteReason.LOST, gone=True)
     return evolve(slot, verdict=Verdict.SUCCEEDED) if ended else slot
+
+
+def _failed(closed: Slot, message: str) -> Slot:
+    if message in (CANCELLED_MESSAGE, RETURNED_EARLY):
+        return evolve(closed, verdict=Verdict.CANCELLED, delete=DeleteReason.CANCELLED)
+    return evolve(closed, submitted=None, verdict=Verdict.FAILED, failure=failure_of(message))
 
 
 def _result(entry: Mapping[str, Any]) -> ReturnResult:

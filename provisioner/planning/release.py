@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
-from provisioner.model import Limits, Memory, RequestRecord
-from provisioner.planning.draft import OWNED
-from provisioner.planning.orphans import CANCELLED_MESSAGE
+from provisioner.model import DESIRED, Limits, Memory, RequestRecord
+from provisioner.planning.cancellation import CANCELLED_MESSAGE
 
 HOUR = 3600.0
 """Seconds in which so many orphans are deleted as the cap allows."""
@@ -93,4 +92,4 @@ def _silence(record: RequestRecord, calls: Calls, now: float) -> float:
 
 def owned(record: RequestRecord) -> int:
     """Machines of a request that a cancel deletes."""
-    return sum(slot.verdict in OWNED for slot in record.slots.values())
+    return sum(slot.verdict in DESIRED for slot in record.slots.values())

@@ -9,9 +9,9 @@ from collections.abc import Set
 from dataclasses import replace
 
 from provisioner.model import (
+    LONG_AGO,
     Delete,
     DeleteReason,
-    RequestRecord,
     RequestStatus,
     ReturnRecord,
     ReturnResult,
@@ -19,12 +19,11 @@ from provisioner.model import (
     Verdict,
     evolve,
 )
-from provisioner.names import split_name
 from provisioner.planning.draft import SOON, Draft
 
 DELETE_AGAIN = 60.0
-"""Seconds after which a delete is sent again when the machine is still there: a delete call is a wish, and a lost
-one must not leave a machine for ever."""
+"""Seconds after which a delete is sent again when the machine is still there: a call that gets lost must not leave a
+machine for ever."""
 
 
 def settle_returns(draft: Draft, busy: Set[str]) -> None:
@@ -42,18 +41,12 @@ def settle_returns(draft: Draft, busy: Set[str]) -> None:
             draft.update_return(settled)
 
 
-def find_slot(draft: Draft, name: str) -> Slot | None:
-    """The slot of this name, as changed so far."""
-    parts = split_name(draft.limits.prefix, name)
-    return draft.slot(*parts) if parts and parts[0] in draft.requests else None
-
-
 def _settle(draft: Draft, record: ReturnRecord, busy: Set[str]) -> ReturnRecord:
     results, absent, sent = dict(record.results), dict(record.absent), dict(record.sent)
     for name in record.names:
         if name in results:
             continue
-        slot = find_slot(draft, name)
+        slot = draft.named(name)
         result = _slot_result(draft, slot) if slot else _stranger_result(draft, name, absent, sent, busy)
         if result is None and draft.now >= record.deadline:
             result = ReturnResult.STUCK
@@ -63,31 +56,30 @@ def _settle(draft: Draft, record: ReturnRecord, busy: Set[str]) -> ReturnRecord:
 
 
 def _slot_result(draft: Draft, slot: Slot) -> ReturnResult | None:
-    parts = split_name(draft.limits.prefix, slot.name)
-    record = draft.record(parts[0]) if parts else None
-    if record is not None and slot.verdict is Verdict.OPEN:
-        slot = draft.close(record, slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED)
-    elif record is not None and slot.verdict is Verdict.SUCCEEDED and record.told_at is not None:
-        slot = draft.close(record, slot, Verdict.RETURNED, reason=DeleteReason.RETURNED)
-    elif record is not None and record.told_at is None and slot.verdict in (Verdict.SUCCEEDED, Verdict.LOST):
-        slot = take_back(draft, record, slot)
+    told = draft.requests[slot.request].told_at is not None
+    if slot.verdict is Verdict.OPEN:
+        slot = draft.close(slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED)
+    elif slot.verdict is Verdict.SUCCEEDED and told:
+        slot = draft.close(slot, Verdict.RETURNED, reason=DeleteReason.RETURNED)
+    elif slot.verdict in (Verdict.SUCCEEDED, Verdict.LOST) and not told:
+        slot = take_back(draft, slot)
     return ReturnResult.GONE if slot.gone else None
 
 
-def take_back(draft: Draft, record: RequestRecord, slot: Slot) -> Slot:
+def take_back(draft: Draft, slot: Slot) -> Slot:
     """HF has not read the terminal answer yet: it must not take from it a machine that it gave back."""
     if slot.delete is DeleteReason.CANCELLED:
         return slot
-    draft.update(record.id, ended=RequestStatus.COMPLETE_WITH_ERROR)
-    return revoke(draft, draft.record(record.id), slot)
+    draft.update(slot.request, ended=RequestStatus.COMPLETE_WITH_ERROR)
+    return revoke(draft, slot)
 
 
-def revoke(draft: Draft, record: RequestRecord, slot: Slot) -> Slot:
+def revoke(draft: Draft, slot: Slot) -> Slot:
     """A machine that succeeded, and that HF was not told of: from now on it is told as failed."""
     if slot.verdict is Verdict.SUCCEEDED:
-        return draft.close(record, slot, Verdict.RETURNED, reason=DeleteReason.CANCELLED)
+        return draft.close(slot, Verdict.RETURNED, reason=DeleteReason.CANCELLED)
     marked = evolve(slot, delete=DeleteReason.CANCELLED)
-    draft.put(record.id, marked)
+    draft.put(slot.request, marked)
     return marked
 
 
@@ -104,7 +96,7 @@ def _stranger_result(
         absent.pop(name, None)
         if pool in busy:
             return None
-        if draft.now >= sent.get(name, float("-inf")) + DELETE_AGAIN:
+        if draft.now >= sent.get(name, LONG_AGO) + DELETE_AGAIN:
             sent[name] = draft.now
             uid = machine.fingerprint.uid if machine else ""
             draft.deletes.append(Delete(name, pool, DeleteReason.RETURNED, uid, adopted=machine is None))

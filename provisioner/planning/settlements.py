@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from provisioner.hostfactory.answer import Answer
 from provisioner.model import Limits, Memory, RequestRecord
 from provisioner.planning.answers import RETURNED_EARLY, request_answer
+from provisioner.planning.cancellation import CANCELLED_MESSAGE, cancel
 from provisioner.planning.draft import Draft
-from provisioner.planning.orphans import CANCELLED_MESSAGE, cancel
-from provisioner.planning.returns import find_slot, take_back
+from provisioner.planning.returns import take_back
 
 
 def keep_claims(memory: Memory, settled: Mapping[str, Answer], limits: Limits, now: float) -> Memory:
@@ -31,6 +31,6 @@ def _keep(draft: Draft, record: RequestRecord, answer: Answer) -> None:
     if entry["message"] == CANCELLED_MESSAGE:
         cancel(draft, record)
     for machine in entry["machines"]:
-        slot = find_slot(draft, machine["name"])
+        slot = draft.named(machine["name"])
         if slot is not None and machine["message"] == RETURNED_EARLY:
-            take_back(draft, draft.record(record.id), slot)
+            take_back(draft, slot)

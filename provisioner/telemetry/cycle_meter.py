@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
+    DESIRED,
     Close,
     Limits,
     LossCause,
@@ -27,8 +28,6 @@ from provisioner.state.directory import StateDir
 from provisioner.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
-
-DESIRED = frozenset({Verdict.OPEN, Verdict.SUCCEEDED})
 
 
 class CycleMeter:

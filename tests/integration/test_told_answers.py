@@ -13,7 +13,7 @@ import pytest
 
 from provisioner.model import BrakeReason
 from provisioner.planning.answers import RETURNED_EARLY
-from provisioner.planning.orphans import CANCELLED_MESSAGE
+from provisioner.planning.cancellation import CANCELLED_MESSAGE
 from provisioner.state.terminal_answers import Told
 from tests.support.hostfactory.in_process import Here, asking, entry
 from tests.unit.test_reconcile import LIMITS, Bench, hf_calls

@@ -29,8 +29,9 @@ from provisioner.model import (
 )
 from provisioner.names import split_name
 from provisioner.planning.answers import RETURNED_EARLY
+from provisioner.planning.cancellation import CANCELLED_MESSAGE
 from provisioner.planning.draft import TRANSITIONS
-from provisioner.planning.orphans import CANCELLED_MESSAGE, FEW_ORPHANS, ORPHAN_SHARE
+from provisioner.planning.orphans import FEW_ORPHANS, ORPHAN_SHARE
 from provisioner.simulator.kubernetes import pod_status
 from tests.simulation.laws import Law
 

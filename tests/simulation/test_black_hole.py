@@ -15,7 +15,7 @@ import pytest
 from provisioner.files.atomic import StateMissing
 from provisioner.loop.actors import InlineActors
 from provisioner.loop.cycle import CycleReport, Reconciler
-from provisioner.model import Create, ErrorClass, Failure, Limits, PoolLimits, Pressure, TemplateLimits
+from provisioner.model import Create, ErrorClass, Failure, Limits, PoolLimits, TemplateLimits, Window
 from provisioner.simulator.kubernetes.pods import Cluster
 from provisioner.simulator.kubernetes.store import Stored
 from provisioner.simulator.world import Fault, World
@@ -168,7 +168,7 @@ class Grid:
         """All pods."""
         return [pod for pool in self.places for pod in self.cluster.pods.select(f"ns-{pool}")]
 
-    def pressure(self, pool: str = "first") -> Pressure:
+    def pressure(self, pool: str = "first") -> Window:
         """What the loop has learned of the pool."""
         memory = self._state.memory.read()
         return memory.pressures[pool, self.template]

@@ -32,7 +32,7 @@ from provisioner.model import (
     Unobserved,
     Verdict,
 )
-from provisioner.planning import answers, observation, orphans, plan, returns, scheduling
+from provisioner.planning import answers, capacity, observation, orphans, plan, returns
 from provisioner.planning.draft import Draft
 from tests.simulation.laws import Law
 from tests.simulation.story import VirtualClock
@@ -134,7 +134,7 @@ def orphans_get_no_grace() -> Break:
 
 
 def nothing_has_a_deadline() -> Break:
-    return patch.object(plan, "_close_overdue", lambda *_: None)
+    return patch.object(plan, "close_overdue", lambda *_: None)
 
 
 def nothing_is_planned_because_it_falls_due() -> Break:
@@ -170,9 +170,9 @@ def time_is_the_wall_clock() -> Break:
 
 
 def only_wanted_machines_count_against_a_cap() -> Break:
-    begin = scheduling.Places.__init__
+    begin = capacity.Capacity.__init__
 
-    def blind(self: scheduling.Places, draft: Draft, busy: Collection[str]) -> None:
+    def blind(self: capacity.Capacity, draft: Draft, busy: Collection[str]) -> None:
         begin(self, draft, frozenset(busy))
         wanted = [
             (slot, (slot.pool, record.template))
@@ -183,7 +183,7 @@ def only_wanted_machines_count_against_a_cap() -> Break:
         self.occupied = Counter(key for _, key in wanted)
         self.starting = Counter(key for slot, key in wanted if slot.ran is None)
 
-    return patch.object(scheduling.Places, "__init__", blind)
+    return patch.object(capacity.Capacity, "__init__", blind)
 
 
 def one_look_proves_an_absence() -> Break:
@@ -205,7 +205,7 @@ def a_returned_machine_stays_in_a_running_answer() -> Break:
 
 
 def a_request_is_cancelled_unannounced() -> Break:
-    cancel_unpolled = orphans.cancel_unpolled
+    cancel_unpolled = plan.cancel_unpolled
 
     def abrupt(draft: Draft, contact: Any) -> None:
         cancel_unpolled(draft, contact)
@@ -220,8 +220,8 @@ def a_failed_machine_is_not_replaced_but_the_request_completes() -> Break:
         if any(slot.verdict is Verdict.FAILED for slot in record.slots.values()):
             draft.update(record.id, ended=RequestStatus.COMPLETE, ended_at=draft.now)
 
-    conclude = plan._conclude
-    return patch.object(plan, "_conclude", rash)
+    conclude = plan.conclude
+    return patch.object(plan, "conclude", rash)
 
 
 def a_memory_made_again_counts_slots_from_the_beginning() -> Break:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from provisioner.model import (
+    DESIRED,
     Contact,
     DeleteReason,
     ErrorClass,
@@ -30,9 +31,9 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.names import machine_name
-from provisioner.planning.draft import OWNED, Draft
+from provisioner.planning.capacity import Capacity
+from provisioner.planning.draft import Draft
 from provisioner.planning.plan import World, make_plan
-from provisioner.planning.scheduling import Places
 
 NOW = 10_000.0
 """Loop time of a test's plan."""
@@ -75,7 +76,7 @@ def limits(*pools: PoolLimits, maximum: int | None = None, **changes: Any) -> Li
 
 def slot(number: int = 0, verdict: Verdict = Verdict.OPEN, request: str = REQUEST, **changes: Any) -> Slot:
     """Its create was accepted; nobody has seen it yet. A closed one was closed, and is to be deleted as failed."""
-    closed = {} if verdict in OWNED else {"closed": BEFORE, "delete": DeleteReason.FAILED}
+    closed = {} if verdict in DESIRED else {"closed": BEFORE, "delete": DeleteReason.FAILED}
     known: dict[str, Any] = {"pool": "a", "opened": BEFORE, "submitted": BEFORE, "accepted": True}
     return Slot(name(number, request), number, verdict=verdict, **(known | closed | changes))
 
@@ -143,8 +144,8 @@ def draft_of(known: Memory, *snapshots: Snapshot, limits: Limits, now: float = N
     return Draft(known, {one.pool: one for one in snapshots}, limits, now)
 
 
-def places_of(draft: Draft, busy: Iterable[str] = ()) -> Places:
-    return Places(draft, frozenset(busy))
+def capacity_of(draft: Draft, busy: Iterable[str] = ()) -> Capacity:
+    return Capacity(draft, frozenset(busy))
 
 
 def plan(

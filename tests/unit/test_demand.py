@@ -18,16 +18,17 @@ from provisioner.model import (
     Limits,
     Memory,
     PoolLimits,
-    Pressure,
     RequestRecord,
     Slot,
     Snapshot,
     Verdict,
+    Window,
     evolve,
 )
 from provisioner.names import NO_TEMPLATE
 from provisioner.planning.draft import Draft
-from provisioner.planning.scheduling import SLOW, ask, missing
+from provisioner.planning.scheduling import SLOW, ask
+from provisioner.planning.slots import missing
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -36,12 +37,12 @@ from tests.unit.core import (
     REQUEST,
     STOCKOUT,
     TEMPLATE,
+    capacity_of,
     draft_of,
     limits,
     machine,
     memory,
     name,
-    places_of,
     pool,
     record,
     running,
@@ -50,9 +51,9 @@ from tests.unit.core import (
     unsent,
 )
 
-BACKING_OFF = Pressure(window=8, level=1, probing=True, blocked_at=NOW - 5, retry_at=NOW + 20, failure=STOCKOUT)
+BACKING_OFF = Window(window=8, level=1, probing=True, blocked_at=NOW - 5, retry_at=NOW + 20, failure=STOCKOUT)
 PROBING = replace(BACKING_OFF, retry_at=NOW - 1)
-THROTTLED = Pressure(
+THROTTLED = Window(
     window=8, level=1, blocked_at=NOW - 1, retry_at=NOW + 1, failure=Failure(ErrorClass.THROTTLED, "too many requests")
 )
 SILENT = replace(BACKING_OFF, failure=Failure(ErrorClass.UNAVAILABLE, "connection refused"))
@@ -71,10 +72,10 @@ def asked(
     """Every request has asked, in order, seeing both pools empty unless told otherwise."""
     draft = draft_of(known, *(looks or BOTH), limits=limits, now=now)
     draft.unknown = unknown or {}
-    places = places_of(draft, busy)
+    capacity = capacity_of(draft, busy)
     for one in draft.records():
-        ask(draft, one, places)
-    places.note_windows()
+        ask(draft, one, capacity)
+    capacity.note_windows()
     return draft
 
 
@@ -136,7 +137,7 @@ def test_missing_machines(one: Slot, fills: bool) -> None:
 )  # fmt: skip
 def test_where_five_machines_are_asked_for(
     first: PoolLimits,
-    learned: Pressure | None,
+    learned: Window | None,
     looks: tuple[Snapshot, ...],
     busy: tuple[str, ...],
     expected: dict[str, int],
@@ -163,7 +164,7 @@ def test_a_pool_whose_cap_and_window_are_both_reached_is_full() -> None:
     ],
 )
 def test_what_no_pool_takes_is_deferred_in_the_first(
-    both: dict[str, object], learned: Pressure | None, reason: DeferReason
+    both: dict[str, object], learned: Window | None, reason: DeferReason
 ) -> None:
     pressures = {(one, TEMPLATE): learned for one in "ab"} if learned else {}
     draft = asked(memory(record(count=5), pressures=pressures), limits=limits(pool("a", **both), pool("b", **both)))
@@ -198,7 +199,7 @@ def test_new_slots_have_the_next_numbers_and_are_submitted_when_recorded() -> No
     ],
 )
 def test_a_closed_window_is_waited_for_up_to_spill_after(since: float | None, expected: dict[str, int]) -> None:
-    known = memory(record(count=5), pressures={("a", TEMPLATE): Pressure(window=2, closed_since=since)})
+    known = memory(record(count=5), pressures={("a", TEMPLATE): Window(window=2, closed_since=since)})
     draft = asked(known, limits=limits(pool("a", spill_after=SPILL), pool("b")))
     assert created(draft) == expected
     assert draft.memory().pressures["a", TEMPLATE].closed_since == (NOW if since is None else since)
@@ -207,7 +208,7 @@ def test_a_closed_window_is_waited_for_up_to_spill_after(since: float | None, ex
 
 
 def test_a_window_that_holds_nothing_back_forgets_that_it_did() -> None:
-    known = memory(record(count=2), pressures={("a", TEMPLATE): Pressure(window=2, closed_since=BEFORE)})
+    known = memory(record(count=2), pressures={("a", TEMPLATE): Window(window=2, closed_since=BEFORE)})
     assert asked(known, limits=limits()).memory().pressures["a", TEMPLATE].closed_since is None
 
 
@@ -227,7 +228,7 @@ def test_a_window_that_holds_nothing_back_forgets_that_it_did() -> None:
     ],
 )
 def test_a_slot_is_withdrawn_only_when_another_pool_takes_it(
-    age: float, second: dict[str, object], learned: Pressure | None, seen: tuple[Snapshot, ...], withdrawn: bool
+    age: float, second: dict[str, object], learned: Window | None, seen: tuple[Snapshot, ...], withdrawn: bool
 ) -> None:
     late = slot(submitted=NOW - age, seen=True, failure=STOCKOUT)
     known = memory(record(late), pressures={("b", TEMPLATE): learned} if learned else {})
@@ -236,7 +237,7 @@ def test_a_slot_is_withdrawn_only_when_another_pool_takes_it(
     after = slots(draft)[0]
     if withdrawn:
         assert (after.verdict, after.delete, after.failure) == (Verdict.WITHDRAWN, DeleteReason.WITHDRAWN, STOCKOUT)
-        assert draft.pressure("a", TEMPLATE).failed == 1
+        assert draft.window("a", TEMPLATE).failed == 1
     else:
         assert after == late
 
@@ -297,7 +298,7 @@ def test_only_as_many_are_withdrawn_as_the_next_pool_takes() -> None:
     ],
 )
 def test_a_slot_that_was_never_sent(
-    learned: Pressure | None,
+    learned: Window | None,
     paused: bool,
     seen: tuple[Snapshot, ...],
     busy: tuple[str, ...],
@@ -362,11 +363,11 @@ def test_a_slot_that_was_never_sent_leaves_its_place_to_the_next(room: dict[str,
     lone = limits(pool("a", **room), maximum=1)
     known = memory(record(unsent(opened=NOW - 1)), pressures={("a", TEMPLATE): BACKING_OFF})
     draft = draft_of(known, *BOTH, limits=lone)
-    places = places_of(draft)
-    ask(draft, draft.record(REQUEST), places)
+    capacity = capacity_of(draft)
+    ask(draft, draft.record(REQUEST), capacity)
     assert verdicts(draft) == {Verdict.WITHDRAWN: 1}
-    draft.set_pressure("a", TEMPLATE, Pressure(window=1))
-    assert places.room("a", TEMPLATE).machines == 1
+    draft.windows["a", TEMPLATE] = Window(window=1)
+    assert capacity.room("a", TEMPLATE).machines == 1
 
 
 def test_of_slots_that_were_never_sent_one_is_the_probe_and_the_others_give_way() -> None:
@@ -391,7 +392,7 @@ UNKNOWN = slot(accepted=False, submitted=NOW - 30)
         pytest.param(evolve(UNKNOWN, seen=True), None, NOW - 1, False, id="seen: never repeated"),
     ],
 )
-def test_a_create_of_unknown_outcome(one: Slot, learned: Pressure | None, began: float, repeated: bool) -> None:
+def test_a_create_of_unknown_outcome(one: Slot, learned: Window | None, began: float, repeated: bool) -> None:
     known = memory(record(one), pressures={("a", TEMPLATE): learned} if learned else {})
     draft = asked(known, snapshot(began=began), limits=limits(pool("a")))
     assert draft.creates == ([Create(name(0), "a", TEMPLATE, REQUEST, again=True)] if repeated else [])
@@ -418,7 +419,7 @@ def test_a_probe_of_unknown_outcome_that_is_repeated_is_still_the_only_one() -> 
         pytest.param(PROBING, 1, id="once per probe in a probed pool"),
     ],
 )
-def test_creates_of_unknown_outcome_are_repeated(learned: Pressure | None, creates: int) -> None:
+def test_creates_of_unknown_outcome_are_repeated(learned: Window | None, creates: int) -> None:
     unknown = [slot(number, accepted=False, submitted=NOW - 30) for number in range(3)]
     known = memory(record(*unknown), pressures={("a", TEMPLATE): learned} if learned else {})
     draft = asked(known, limits=limits(pool("a")))
@@ -444,8 +445,8 @@ def test_creates_of_unknown_outcome_are_repeated(learned: Pressure | None, creat
 def test_what_counts_against_a_pools_cap(one: Slot, counts: bool) -> None:
     known = memory(record(one, id_=OTHER, count=1, ended="complete"), record(count=9))
     draft = draft_of(known, *BOTH, limits=limits(pool("a", max_machines=4)))
-    places = places_of(draft)
-    ask(draft, draft.record(REQUEST), places)
+    capacity = capacity_of(draft)
+    ask(draft, draft.record(REQUEST), capacity)
     assert created(draft) == {"a": 3 if counts else 4}
     assert dict(draft.deferred) == {("a", TEMPLATE, DeferReason.CAP): 6 if counts else 5}
 
@@ -546,7 +547,7 @@ def test_a_template_with_nowhere_to_go_fails_at_once(templates: bool) -> None:
     ],
 )  # fmt: skip
 def test_what_is_missing_at_the_deadline_fails_with_the_real_reason(
-    one: Slot, seen: tuple[Snapshot, ...], learned: Pressure | None, failure: Failure
+    one: Slot, seen: tuple[Snapshot, ...], learned: Window | None, failure: Failure
 ) -> None:
     overdue: RequestRecord = record(one, count=2, deadline=NOW)
     known = memory(overdue, pressures={("a", TEMPLATE): learned} if learned else {})

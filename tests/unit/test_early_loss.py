@@ -19,11 +19,11 @@ from provisioner.model import (
     Notice,
     Phase,
     Plan,
-    Pressure,
     RequestStatus,
     Slot,
     Snapshot,
     Verdict,
+    Window,
 )
 from provisioner.planning.observation import reflect
 from tests.unit.core import (
@@ -76,7 +76,7 @@ def after(one: Slot, *looks: Snapshot, limits: Limits = ONE) -> Slot:
     return seen(memory(record(one, **ENDED)), *looks, limits=limits).requests[REQUEST].slots[0]
 
 
-def learned(known: Memory) -> Pressure:
+def learned(known: Memory) -> Window:
     return known.pressures["a", TEMPLATE]
 
 
@@ -177,11 +177,11 @@ def test_a_machine_that_stops_and_is_lost_counts_once() -> None:
 # --- what follows for their pool --------------------------------------------------------------------------------------
 
 
-def narrow(window: int = 1, **changes: Any) -> dict[tuple[str, str], Pressure]:
-    return {("a", TEMPLATE): Pressure(window=window, **changes)}
+def narrow(window: int = 1, **changes: Any) -> dict[tuple[str, str], Window]:
+    return {("a", TEMPLATE): Window(window=window, **changes)}
 
 
-def died(alive: int, dead: int, window: int, *, first: bool = False) -> Pressure:
+def died(alive: int, dead: int, window: int, *, first: bool = False) -> Window:
     """What is learned when of machines that ran one after the other some die at once: the oldest, or the newest."""
     slots = [running(number, Verdict.SUCCEEDED, ran=BEFORE + number) for number in range(alive + dead)]
     gone = range(dead) if first else range(alive, alive + dead)
@@ -203,7 +203,7 @@ def died(alive: int, dead: int, window: int, *, first: bool = False) -> Pressure
         ),
     ],
 )
-def test_a_window_closes_when_most_of_the_newest_machines_are_lost_early(known: Pressure, closed: bool) -> None:
+def test_a_window_closes_when_most_of_the_newest_machines_are_lost_early(known: Window, closed: bool) -> None:
     assert (known.early_loss == WHY, known.probing, known.level == 1, known.failure == WHY) == (closed,) * 4
 
 
@@ -224,7 +224,7 @@ def test_each_early_loss_takes_back_what_its_machine_let_the_window_grow() -> No
     assert died(alive=20, dead=3, window=20).window == 17
 
 
-TRIED = Pressure(
+TRIED = Window(
     window=8,
     level=3,
     blocked_at=BEFORE - 50,

@@ -22,17 +22,11 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
+from provisioner.planning.cancellation import CANCELLED_MESSAGE, cancel_unpolled, note_told
 from provisioner.planning.draft import Draft
 from provisioner.planning.observation import reflect
-from provisioner.planning.orphans import (
-    CANCELLED_MESSAGE,
-    adopt,
-    cancel_unpolled,
-    find_orphans,
-    find_unlisted,
-    note_told,
-    trim,
-)
+from provisioner.planning.orphans import adopt, find_orphans, find_unlisted
+from provisioner.planning.retention import trim
 from provisioner.planning.returns import DELETE_AGAIN
 from tests.unit.core import (
     BEFORE,

@@ -18,7 +18,7 @@ from provisioner.model import (
     Look,
     Memory,
     Outcome,
-    Pressure,
+    Window,
 )
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.notes import Notebook, Notes, Trouble, read_notes
@@ -66,7 +66,7 @@ def create(failure: Failure | None = None) -> Outcome:
 
 def refusing(**changes: object) -> Memory:
     """What a refused create leaves in memory."""
-    known = replace(Pressure(window=1, level=1, probing=True, failure=DENIED), **changes)  # type: ignore[arg-type]
+    known = replace(Window(window=1, level=1, probing=True, failure=DENIED), **changes)  # type: ignore[arg-type]
     return memory(pressures={("a", TEMPLATE): known})
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from provisioner.model import (
+    DESIRED,
     DeferReason,
     Delete,
     DeleteReason,
@@ -20,7 +21,6 @@ from provisioner.model import (
     Memory,
     Phase,
     Plan,
-    Pressure,
     Request,
     RequestRecord,
     RequestStatus,
@@ -29,10 +29,11 @@ from provisioner.model import (
     Snapshot,
     Unobserved,
     Verdict,
+    Window,
     evolve,
 )
 from provisioner.planning import window
-from provisioner.planning.draft import OWNED, TRANSITIONS
+from provisioner.planning.draft import TRANSITIONS
 from provisioner.planning.returns import DELETE_AGAIN
 from tests.unit.core import (
     BEFORE,
@@ -205,7 +206,7 @@ def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> N
         pytest.param(slot(failure=BROKEN), unobserved(), None, BROKEN, id="its last known reason, also when blind"),
         pytest.param(slot(), unobserved(), None,
                      Failure(ErrorClass.UNAVAILABLE, "unobservable: pool a could not be seen."), id="a blind pool"),
-        pytest.param(slot(), snapshot(), Pressure(window=1, level=1, retry_at=NOW + 9, failure=STOCKOUT), STOCKOUT,
+        pytest.param(slot(), snapshot(), Window(window=1, level=1, retry_at=NOW + 9, failure=STOCKOUT), STOCKOUT,
                      id="its pool's reason"),
         pytest.param(slot(), snapshot(), None,
                      Failure(ErrorClass.TIMEOUT, "The machine did not run before the request's deadline."),
@@ -213,7 +214,7 @@ def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> N
     ],
 )  # fmt: skip
 def test_at_the_requests_deadline_what_is_missing_fails_and_the_request_ends(
-    one: Slot, look: Look, learned: Pressure | None, failure: Failure
+    one: Slot, look: Look, learned: Window | None, failure: Failure
 ) -> None:
     known = memory(
         record(one, running(1), count=3, deadline=NOW), pressures={("a", TEMPLATE): learned} if learned else {}
@@ -334,7 +335,7 @@ def test_a_delete_not_yet_due_again_is_looked_at_when_it_is() -> None:
 
 @pytest.mark.parametrize(
     ("one", "deleted"),
-    [pytest.param(verdict, verdict not in OWNED, id=str(verdict)) for verdict in Verdict],
+    [pytest.param(verdict, verdict not in DESIRED, id=str(verdict)) for verdict in Verdict],
 )
 def test_only_what_is_closed_is_deleted(one: Verdict, deleted: bool) -> None:
     known = running(0, one, delete=DeleteReason.RETURNED)
@@ -390,7 +391,7 @@ def test_a_pool_without_a_fresh_snapshot_gets_no_actions_and_the_others_go_on(lo
 def test_a_verdict_that_the_table_forbids_sets_the_slot_aside(before: Verdict, wanted: Verdict) -> None:
     held = record(running(0, before), running(1))
     draft = draft_of(memory(held), limits=ONE)
-    changed = draft.close(held, held.slots[0], wanted, reason=DeleteReason.FAILED)
+    changed = draft.close(held.slots[0], wanted, reason=DeleteReason.FAILED)
     allowed = wanted in TRANSITIONS[before]
     assert changed.set_aside is not allowed
     assert changed.verdict is (wanted if allowed else before)

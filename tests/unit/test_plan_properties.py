@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.model import (
+    DESIRED,
     Contact,
     DeleteReason,
     Fingerprint,
@@ -19,15 +20,15 @@ from provisioner.model import (
     Memory,
     Phase,
     Plan,
-    Pressure,
     RequestRecord,
     RequestStatus,
     Slot,
     Snapshot,
     Verdict,
+    Window,
 )
 from provisioner.names import split_name
-from provisioner.planning.draft import OWNED, TRANSITIONS
+from provisioner.planning.draft import TRANSITIONS
 from provisioner.planning.plan import World, make_plan
 from tests.unit.core import (
     BEFORE,
@@ -81,9 +82,9 @@ def any_slot(draw: st.DrawFn, number: int, request: str, ended: bool) -> Slot:
         accepted=seen or (sent and draw(st.booleans())),
         seen=seen,
         ran=opened if ran else None,
-        gone=verdict not in OWNED and (not sent or draw(st.booleans())),
+        gone=verdict not in DESIRED and (not sent or draw(st.booleans())),
         absent=draw(st.sampled_from([None, NOW - 40, SEEN])),
-        delete_sent=draw(st.sampled_from([None, NOW - 100, NOW - 5])) if verdict not in OWNED else None,
+        delete_sent=draw(st.sampled_from([None, NOW - 100, NOW - 5])) if verdict not in DESIRED else None,
         fingerprint=machine(number).fingerprint if seen else Fingerprint(),
         failure=draw(st.sampled_from([None, BROKEN, STOCKOUT])),
     )
@@ -128,7 +129,7 @@ def any_look(draw: st.DrawFn, where: str, known: Memory) -> Look | None:
 
 
 ANY_PRESSURE = st.builds(
-    Pressure,
+    Window,
     window=st.integers(1, 4),
     level=st.just(1),
     blocked_at=st.just(NOW - 50),
@@ -225,7 +226,7 @@ def test_a_plan_deletes_only_what_is_closed_or_an_orphan_and_each_once(situation
         if one is None or one.pool != delete.pool:
             assert delete.reason in (DeleteReason.ORPHANED, DeleteReason.RETURNED)
         else:
-            assert one.verdict not in OWNED
+            assert one.verdict not in DESIRED
             assert one.delete is delete.reason
     assert not {delete.name for delete in made.deletes} & {create.name for create in made.creates}
 

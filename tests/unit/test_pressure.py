@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.model import ErrorClass, Failure, Pressure
+from provisioner.model import ErrorClass, Failure, Window
 from provisioner.planning import window
 from tests.unit.core import BROKEN, NOW, STOCKOUT, limits, pool
 
 LIMITS = limits(backoff_first=5.0, backoff_last=1800.0)
 POOL = pool(initial_window=100, max_pending=1000)
-PROBING = Pressure(window=8, spec="s", level=2, probing=True, blocked_at=NOW - 60, retry_at=NOW - 1, failure=STOCKOUT)
+PROBING = Window(window=8, spec="s", level=2, probing=True, blocked_at=NOW - 60, retry_at=NOW - 1, failure=STOCKOUT)
 
 
-def ran(known: Pressure, submitted: float = NOW - 10) -> Pressure:
+def ran(known: Window, submitted: float = NOW - 10) -> Window:
     return window.ran(known, POOL, submitted, NOW, LIMITS)
 
 
-def failed(known: Pressure, failure: Failure = BROKEN, submitted: float = NOW - 10) -> Pressure:
+def failed(known: Window, failure: Failure = BROKEN, submitted: float = NOW - 10) -> Window:
     return window.failed(known, failure, submitted, NOW, LIMITS)
 
 
@@ -29,39 +29,39 @@ def failed(known: Pressure, failure: Failure = BROKEN, submitted: float = NOW - 
 
 
 @pytest.mark.parametrize(
-    ("initial", "most", "window"),
+    ("initial", "most", "width"),
     [
         pytest.param(100, 1000, 100, id="it starts at initial_window"),
         pytest.param(100, 30, 30, id="it never starts above max_pending"),
     ],
 )
-def test_a_fresh_window(initial: int, most: int, window: int) -> None:
-    assert window.fresh(pool(initial_window=initial, max_pending=most), "s") == Pressure(window=window, spec="s")
+def test_a_fresh_window(initial: int, most: int, width: int) -> None:
+    assert window.fresh(pool(initial_window=initial, max_pending=most), "s") == Window(window=width, spec="s")
 
 
 @pytest.mark.parametrize(
     ("known", "pending", "probes", "room"),
     [
-        pytest.param(Pressure(window=8), 0, 0, 8, id="an idle pool takes its whole window"),
-        pytest.param(Pressure(window=8), 3, 0, 5, id="what is pending takes its place in the window"),
-        pytest.param(Pressure(window=8), 9, 0, 0, id="a window that shrank below what is pending takes none"),
+        pytest.param(Window(window=8), 0, 0, 8, id="an idle pool takes its whole window"),
+        pytest.param(Window(window=8), 3, 0, 5, id="what is pending takes its place in the window"),
+        pytest.param(Window(window=8), 9, 0, 0, id="a window that shrank below what is pending takes none"),
         pytest.param(PROBING, 7, 0, 1, id="a probing pool takes one, whatever was pending before"),
         pytest.param(PROBING, 0, 1, 0, id="a probing pool takes no second probe"),
     ],
 )
-def test_room(known: Pressure, pending: int, probes: int, room: int) -> None:
+def test_room(known: Window, pending: int, probes: int, room: int) -> None:
     assert window.room(known, pending, probes) == room
 
 
 def test_a_window_doubles_in_a_round_in_which_everything_runs() -> None:
-    known = Pressure(window=8)
+    known = Window(window=8)
     for _ in range(8):
         known = ran(known)
     assert (known.window, known.level) == (16, 0)
 
 
 def test_a_window_never_grows_beyond_max_pending() -> None:
-    known = window.ran(Pressure(window=5), pool(max_pending=5), NOW, NOW, LIMITS)
+    known = window.ran(Window(window=5), pool(max_pending=5), NOW, NOW, LIMITS)
     assert known.window == 5
 
 
@@ -75,7 +75,7 @@ def test_a_window_never_grows_beyond_max_pending() -> None:
     ],
 )
 def test_the_end_of_a_round(good: int, bad: int, window: int) -> None:
-    known = Pressure(window=8)
+    known = Window(window=8)
     for _ in range(good):
         known = ran(known)
     for _ in range(bad):
@@ -84,7 +84,7 @@ def test_the_end_of_a_round(good: int, bad: int, window: int) -> None:
 
 
 def test_a_window_halves_only_once_a_round_however_many_fail() -> None:
-    known = Pressure(window=64)
+    known = Window(window=64)
     for _ in range(64):
         known = failed(known)
     assert (known.window, known.ran, known.failed) == (32, 0, 0)
@@ -92,7 +92,7 @@ def test_a_window_halves_only_once_a_round_however_many_fail() -> None:
 
 
 def test_a_window_never_shuts_for_good() -> None:
-    known = Pressure(window=1)
+    known = Window(window=1)
     for _ in range(20):
         known = failed(known)
     assert known.window == 1
@@ -109,7 +109,7 @@ def test_a_window_never_shuts_for_good() -> None:
     ],
 )
 def test_one_failure_blocks_only_if_the_next_create_would_meet_it_again(error: ErrorClass, blocked: bool) -> None:
-    known = failed(Pressure(window=8), Failure(error, "text"))
+    known = failed(Window(window=8), Failure(error, "text"))
     assert window.blocked(known, NOW) is blocked
     assert (known.failure, known.failed) == (Failure(error, "text"), 1)
 
@@ -121,7 +121,7 @@ def test_a_failed_probe_blocks_whatever_its_class() -> None:
 
 
 def test_failures_of_one_instant_back_off_once() -> None:
-    once = failed(Pressure(window=8), STOCKOUT)
+    once = failed(Window(window=8), STOCKOUT)
     assert failed(once, STOCKOUT).level == once.level == 1
 
 
@@ -154,7 +154,7 @@ BUSY = Failure(ErrorClass.THROTTLED, "too many requests (retry after 1 s)")
 
 
 def test_a_pool_that_throttles_is_left_alone_as_long_as_it_says_and_keeps_its_window() -> None:
-    known = Pressure(window=64)
+    known = Window(window=64)
     for number in range(20):
         now = NOW + 2 * number
         for _ in range(16):
@@ -168,13 +168,13 @@ def test_a_pool_that_throttles_is_left_alone_as_long_as_it_says_and_keeps_its_wi
 
 
 def test_a_pool_that_throttles_when_it_has_backed_off_for_long_is_not_new_to_it() -> None:
-    known = Pressure(window=8, level=3, blocked_at=NOW - 60, retry_at=NOW - 1, failure=BUSY)
+    known = Window(window=8, level=3, blocked_at=NOW - 60, retry_at=NOW - 1, failure=BUSY)
     assert window.throttled(known, BUSY, 1.0, NOW).level == 3
 
 
 @pytest.mark.parametrize("boot", [True, False])
 def test_a_pool_that_throttles_is_waited_for_whatever_single_machines_failed_there_before(boot: bool) -> None:
-    known = window.failed(Pressure(window=8), BROKEN, NOW - 10, NOW, LIMITS, boot=boot)
+    known = window.failed(Window(window=8), BROKEN, NOW - 10, NOW, LIMITS, boot=boot)
     assert known.level == 0, "one of a round is no back-off"
     known = window.throttled(known, BUSY, 1.0, NOW)
     assert (known.level, known.retry_at, known.probing) == (1, NOW + 1.0, False)
@@ -203,7 +203,7 @@ def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_later() -> None:
     ],
 )
 def test_after_a_refusal(error: ErrorClass, probing: bool) -> None:
-    known = window.refused(Pressure(window=8), Failure(error, "text"), NOW, LIMITS)
+    known = window.refused(Window(window=8), Failure(error, "text"), NOW, LIMITS)
     assert (known.probing, known.level, known.blocked_at) == (probing, 1, NOW)
     assert window.blocked(known, NOW)
     assert not window.blocked(known, known.retry_at)
@@ -228,7 +228,7 @@ def test_two_pools_do_not_retry_in_step() -> None:
         pytest.param(PROBING, PROBING.blocked_at - 1, False, id="a machine asked for before it does not"),
     ],
 )
-def test_a_machine_that_runs_and_the_back_off(known: Pressure, submitted: float, ended: bool) -> None:
+def test_a_machine_that_runs_and_the_back_off(known: Window, submitted: float, ended: bool) -> None:
     after = ran(known, submitted)
     assert (after.level == 0, not after.probing, after.retry_at == 0.0, after.failure is None) == (ended,) * 4
     assert after.window == known.window + 1
@@ -245,7 +245,7 @@ def test_a_machine_that_runs_and_the_back_off(known: Pressure, submitted: float,
 )
 def test_a_pool_pauses_only_for_what_is_soon_over(error: ErrorClass, pausing: bool) -> None:
     assert window.pausing(replace(PROBING, failure=Failure(error, "text"))) is pausing
-    assert not window.pausing(Pressure(window=8))
+    assert not window.pausing(Window(window=8))
 
 
 @pytest.mark.parametrize(
@@ -261,10 +261,10 @@ def test_an_accepted_create_ends_the_back_off_of_an_error_of_the_call_alone(erro
 
 
 @pytest.mark.parametrize("error", [ErrorClass.INVALID, ErrorClass.TIMEOUT])
-@pytest.mark.parametrize("window", [1, 8])
-def test_only_a_machine_that_runs_ends_the_back_off_of_machines_that_did_not(error: ErrorClass, window: int) -> None:
-    known = Pressure(window=window)
-    for _ in range(window):
+@pytest.mark.parametrize("width", [1, 8])
+def test_only_a_machine_that_runs_ends_the_back_off_of_machines_that_did_not(error: ErrorClass, width: int) -> None:
+    known = Window(window=width)
+    for _ in range(width):
         known = window.failed(known, Failure(error, "text"), NOW - 10, NOW, LIMITS, boot=True)
     assert (known.level, known.probing) == (1, True)
     assert not window.pausing(known)
@@ -273,7 +273,7 @@ def test_only_a_machine_that_runs_ends_the_back_off_of_machines_that_did_not(err
 
 
 def test_of_what_a_pool_refused_and_what_did_not_run_there_the_later_says_what_ends_the_back_off() -> None:
-    boot = window.failed(Pressure(window=8), Failure(ErrorClass.INVALID, "image"), NOW - 10, NOW, LIMITS, boot=True)
+    boot = window.failed(Window(window=8), Failure(ErrorClass.INVALID, "image"), NOW - 10, NOW, LIMITS, boot=True)
     call = window.refused(boot, Failure(ErrorClass.UNAVAILABLE, "refused"), boot.retry_at, LIMITS)
     assert window.accepted(call, call.blocked_at).level == 0
 
@@ -286,15 +286,15 @@ def test_an_accepted_create_from_before_the_back_off_does_not_end_it() -> None:
 # --- machines that are lost in their first minutes --------------------------------------------------------------------
 
 LOST = Failure(ErrorClass.OTHER, "Lost in its first 300 s: exit code 1")
-TRIED = Pressure(
+TRIED = Window(
     window=8, level=2, probing=True, blocked_at=NOW - 60, retry_at=NOW - 1, failure=LOST, early_loss=LOST, boot=True
 )
 
 
-def lost(known: Pressure, fates: str, submitted: float = NOW - 10, machines: int = 1) -> Pressure:
+def lost(known: Window, fates: str, submitted: float = NOW - 10, machines: int = 1) -> Window:
     """``fates``: of the machines that ran, from the newest on, ``x`` for one lost early and ``.`` for another."""
     dead = [fate == "x" for fate in fates]
-    return window.lost_early(known, dead, LOST, submitted, NOW, LIMITS, machines=machines)
+    return window.lost_early(known, window.Losses(dead, LOST, submitted, machines), NOW, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def lost(known: Pressure, fates: str, submitted: float = NOW - 10, machines: int
     ],
 )
 def test_a_window_and_early_losses(window: int, fates: str, after: int) -> None:
-    known = lost(Pressure(window=window, ran=3, failed=2), fates)
+    known = lost(Window(window=window, ran=3, failed=2), fates)
     closed = after < window - 1 or fates == "x"
     assert (known.window, known.level, known.probing) == (after, int(closed), closed)
     assert (known.failure, known.early_loss) == ((LOST, LOST) if closed else (None, None))
@@ -317,8 +317,8 @@ def test_a_window_and_early_losses(window: int, fates: str, after: int) -> None:
 
 
 def test_a_window_gives_back_what_it_grew_by_all_machines_that_are_lost_at_once() -> None:
-    assert lost(Pressure(window=40), "xxx" + 40 * ".", machines=3).window == 37
-    assert lost(Pressure(window=2), "..xxx", machines=3).window == 1
+    assert lost(Window(window=40), "xxx" + 40 * ".", machines=3).window == 37
+    assert lost(Window(window=2), "..xxx", machines=3).window == 1
 
 
 @pytest.mark.parametrize("submitted", [NOW - 61, NOW - 10])
@@ -363,7 +363,7 @@ def test_early_losses_in_a_pool_that_backs_off_for_another_reason_have_to_be_out
 
 
 def test_early_losses_in_a_pool_that_is_only_too_busy_are_probed() -> None:
-    known = lost(window.throttled(Pressure(window=8), BUSY, 60.0, NOW), 8 * "x")
+    known = lost(window.throttled(Window(window=8), BUSY, 60.0, NOW), 8 * "x")
     assert (known.probing, known.early_loss) == (True, LOST)
     known = window.accepted(known, NOW + 60)
     assert (known.probing, known.failure, known.retry_at) == (True, LOST, 0.0)
@@ -371,7 +371,8 @@ def test_early_losses_in_a_pool_that_is_only_too_busy_are_probed() -> None:
 
 @pytest.mark.parametrize("error", [ErrorClass.INVALID, ErrorClass.TIMEOUT])
 def test_a_create_that_is_taken_is_no_proof_after_early_losses_of_whatever_class(error: ErrorClass) -> None:
-    known = window.lost_early(Pressure(window=2), [True, True], Failure(error, "text"), NOW - 10, NOW, LIMITS)
+    losses = window.Losses([True, True], Failure(error, "text"), NOW - 10)
+    known = window.lost_early(Window(window=2), losses, NOW, LIMITS)
     assert not window.pausing(known)
     assert window.accepted(known, NOW) is known
 
@@ -391,12 +392,12 @@ def test_what_a_pool_refuses_between_early_losses_does_not_end_what_has_to_be_ou
     [
         pytest.param(PROBING, "s", PROBING, id="the same spec: remembered"),
         pytest.param(PROBING, "", PROBING, id="a look that does not know the spec: remembered"),
-        pytest.param(PROBING, "t", Pressure(window=100, spec="t"), id="another spec: forgotten"),
-        pytest.param(replace(TRIED, spec="s"), "t", Pressure(window=100, spec="t"), id="early losses: forgotten too"),
-        pytest.param(Pressure(window=3), "s", Pressure(window=3, spec="s"), id="the first spec seen: noted"),
+        pytest.param(PROBING, "t", Window(window=100, spec="t"), id="another spec: forgotten"),
+        pytest.param(replace(TRIED, spec="s"), "t", Window(window=100, spec="t"), id="early losses: forgotten too"),
+        pytest.param(Window(window=3), "s", Window(window=3, spec="s"), id="the first spec seen: noted"),
     ],
 )
-def test_a_spec_and_what_was_learned(known: Pressure, spec: str, expected: Pressure) -> None:
+def test_a_spec_and_what_was_learned(known: Window, spec: str, expected: Window) -> None:
     assert window.respecified(known, POOL, spec) == expected
 
 
@@ -425,7 +426,7 @@ def test_whatever_happens_a_window_stays_between_one_and_max_pending(
             case "refused":
                 known = window.refused(known, failure, now, LIMITS)
             case "lost":
-                known = window.lost_early(known, [True] * 9, failure, now - 1, now, LIMITS, machines=2)
+                known = window.lost_early(known, window.Losses([True] * 9, failure, now - 1, 2), now, LIMITS)
             case "outlived":
                 known = window.outlived(known, now - 1)
             case _:

@@ -26,8 +26,8 @@ from provisioner.model import (
 )
 from provisioner.names import SLOT_BLOCK
 from provisioner.planning.answers import NOT_OURS, STUCK_STRANGER, request_answer, return_answer
-from provisioner.planning.orphans import CANCELLED_MESSAGE
-from provisioner.planning.rebuild import Remains, fresh, rebuild
+from provisioner.planning.cancellation import CANCELLED_MESSAGE
+from provisioner.planning.rebuild import Evidence, fresh, rebuild
 from tests.unit.core import (
     BROKEN,
     NOW,
@@ -68,7 +68,7 @@ def rebuilt(
     heard: Mapping[str, bool] | None = None,
 ) -> Memory:
     looks = {"a": snapshot(*machines), "b": snapshot(pool="b")}
-    return rebuild(Remains(wanted, told or {}, heard or {}, looks, WALL), LIMITS, NOW, WALL)
+    return rebuild(Evidence(wanted, told or {}, heard or {}, looks, WALL), LIMITS, NOW, WALL)
 
 
 def what_was_told(*slots: object, **changes: object) -> dict[str, Answer]:
@@ -104,7 +104,7 @@ def test_no_slot_number_is_used_again() -> None:
 @pytest.mark.parametrize(("life", "block"), [(1, 1), (2, 2), (9, 9), (10, 1)])
 def test_a_memory_that_is_lost_again_leaves_the_numbers_of_the_one_before_alone(life: int, block: int) -> None:
     looks = {"a": snapshot(), "b": snapshot(pool="b")}
-    known = rebuild(Remains(intent(), {}, {}, looks, WALL, life), LIMITS, NOW, WALL)
+    known = rebuild(Evidence(intent(), {}, {}, looks, WALL, life), LIMITS, NOW, WALL)
     assert known.requests[REQUEST].next_slot == block * SLOT_BLOCK
 
 
@@ -124,7 +124,7 @@ def test_a_requests_time_goes_by_intents_own_clock(age: float, left: float) -> N
 @pytest.mark.parametrize("reason", [BrakeReason.MEMORY_LOST, BrakeReason.MEMORY_OLDER])
 def test_the_brake_is_latched(reason: BrakeReason) -> None:
     looks: dict[str, Snapshot] = {"a": snapshot(machine()), "b": snapshot(pool="b")}
-    known = rebuild(Remains(intent(), {}, {}, looks, WALL), LIMITS, NOW, WALL, reason)
+    known = rebuild(Evidence(intent(), {}, {}, looks, WALL), LIMITS, NOW, WALL, reason)
     assert known.brake is not None
     assert (known.brake.reason, known.brake.since) == (reason, NOW)
     assert known.unseen_pools == ()

@@ -15,15 +15,15 @@ from provisioner.model import (
     Machine,
     Notice,
     Phase,
-    Pressure,
     RequestStatus,
     Slot,
     Snapshot,
     Verdict,
+    Window,
     evolve,
 )
 from provisioner.planning.observation import ENDED, LATE_CREATE, REPLACED, VANISHED, reflect
-from provisioner.planning.scheduling import missing
+from provisioner.planning.slots import missing
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -434,7 +434,7 @@ def test_a_machine_of_a_slot_of_another_pool_is_explained_by_none() -> None:
 def test_what_a_look_teaches(before: Slot, seen: list[Machine], ran: int, failed: int) -> None:
     draft = draft_of(memory(record(before)), snapshot(*seen), limits=LIMITS)
     reflect(draft)
-    learned = draft.pressure("a", TEMPLATE)
+    learned = draft.window("a", TEMPLATE)
     assert (learned.ran, learned.failed) == (ran, failed)
 
 
@@ -450,22 +450,22 @@ def test_a_machine_that_runs_ends_a_backoff_that_began_before_it_was_asked_for(
     opened: float, submitted: list[float | None], ended: bool
 ) -> None:
     asked = [slot(number, opened=opened, submitted=when) for number, when in enumerate(submitted)]
-    backing_off = Pressure(window=10, level=1, blocked_at=BEFORE + 10, failure=BROKEN, boot=True)
+    backing_off = Window(window=10, level=1, blocked_at=BEFORE + 10, failure=BROKEN, boot=True)
     known = memory(record(*asked), pressures={("a", TEMPLATE): backing_off})
     draft = draft_of(known, snapshot(*map(machine, range(len(asked)))), limits=LIMITS)
     reflect(draft)
-    assert (draft.pressure("a", TEMPLATE).level == 0) is ended
+    assert (draft.window("a", TEMPLATE).level == 0) is ended
 
 
 @pytest.mark.parametrize(("submitted", "level"), [(BEFORE, 1), (BEFORE + 20, 2)], ids=["before", "since"])
 def test_a_machine_that_failed_deepens_a_backoff_only_if_it_was_asked_for_since_it_began(
     submitted: float, level: int
 ) -> None:
-    probing = Pressure(window=10, level=1, probing=True, blocked_at=BEFORE + 10, failure=BROKEN, boot=True)
+    probing = Window(window=10, level=1, probing=True, blocked_at=BEFORE + 10, failure=BROKEN, boot=True)
     known = memory(record(slot(submitted=submitted)), pressures={("a", TEMPLATE): probing})
     draft = draft_of(known, snapshot(machine(phase=Phase.GONE)), limits=LIMITS)
     reflect(draft)
-    assert draft.pressure("a", TEMPLATE).level == level
+    assert draft.window("a", TEMPLATE).level == level
 
 
 def test_a_terminal_answer_outlives_the_machine() -> None:

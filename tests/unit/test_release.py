@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from provisioner.model import Contact, Delete, Limits, Memory, Snapshot, Verdict
-from provisioner.planning.orphans import CANCELLED_MESSAGE
+from provisioner.planning.cancellation import CANCELLED_MESSAGE
 from provisioner.planning.release import Calls, Waiting, forgotten, owned, waiting
 from tests.unit.core import NOW, OTHER, limits, machine, memory, plan, record, running, slot, snapshot
 

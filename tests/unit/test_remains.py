@@ -6,9 +6,20 @@ from collections.abc import Iterable
 
 import pytest
 
-from provisioner.model import Delete, DeleteReason, LossCause, Machine, Notice, Phase, RequestStatus, Slot, Verdict
+from provisioner.model import (
+    DESIRED,
+    Delete,
+    DeleteReason,
+    LossCause,
+    Machine,
+    Notice,
+    Phase,
+    RequestStatus,
+    Slot,
+    Verdict,
+)
 from provisioner.planning.cleanup import delete_closed
-from provisioner.planning.draft import OWNED, Draft
+from provisioner.planning.draft import Draft
 from provisioner.planning.returns import DELETE_AGAIN
 from tests.unit.core import (
     BEFORE,
@@ -68,7 +79,7 @@ def after(draft: Draft) -> Slot:
         pytest.param(closed(stuck=True), terminating(NOW), True, id="a new loop counts its grace anew: it stays so"),
         pytest.param(closed(stuck=True), machine(), False, id="another machine under its name: no more"),
         *(
-            pytest.param(running(0, verdict), terminating(NOW - STUCK), verdict not in OWNED, id=f"a slot {verdict}")
+            pytest.param(running(0, verdict), terminating(NOW - STUCK), verdict not in DESIRED, id=f"a slot {verdict}")
             for verdict in Verdict
         ),
     ],
@@ -121,8 +132,8 @@ def test_a_stuck_machine_is_deleted_again_and_again_and_never_by_force() -> None
         pytest.param(closed(NOW - DELETE_AGAIN), machine(), False, id="it does not terminate: in peace"),
         pytest.param(closed(NOW - DELETE_AGAIN), machine(phase=Phase.STOPPING), False, id="no end is known: in peace"),
         *(
-            pytest.param(running(0, verdict, delete_sent=BEFORE), terminating(NOW - 999), verdict not in OWNED or None,
-                         id=f"a slot {verdict}")
+            pytest.param(running(0, verdict, delete_sent=BEFORE), terminating(NOW - 999),
+                         verdict not in DESIRED or None, id=f"a slot {verdict}")
             for verdict in Verdict
         ),
     ],

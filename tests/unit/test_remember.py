@@ -15,9 +15,9 @@ from provisioner.model import (
     Failure,
     Memory,
     Outcome,
-    Pressure,
     Slot,
     Verdict,
+    Window,
     evolve,
 )
 from provisioner.planning import window
@@ -129,7 +129,7 @@ def test_a_slot_closed_meanwhile_stays_as_it_was_closed(error: ErrorClass) -> No
     ],
 )
 def test_an_accepted_create_and_the_back_off(before: ErrorClass, ended: bool) -> None:
-    backing = Pressure(
+    backing = Window(
         window=4, level=1, probing=True, blocked_at=BEFORE - 1, retry_at=NOW - 1, failure=Failure(before, "text")
     )
     known = after(ASKED, Outcome(CREATE), pressures={("a", TEMPLATE): backing})
@@ -138,7 +138,7 @@ def test_an_accepted_create_and_the_back_off(before: ErrorClass, ended: bool) ->
 
 def test_a_create_that_was_sent_again_since_the_back_off_began_ends_it() -> None:
     denied = Failure(ErrorClass.DENIED, "text")
-    backing = Pressure(window=4, level=1, probing=True, blocked_at=BEFORE + 5, retry_at=BEFORE + 9, failure=denied)
+    backing = Window(window=4, level=1, probing=True, blocked_at=BEFORE + 5, retry_at=BEFORE + 9, failure=denied)
     again = evolve(ASKED, submitted=BEFORE + 10)
     known = after(again, Outcome(CREATE), pressures={("a", TEMPLATE): backing})
     assert known.pressures["a", TEMPLATE].level == 0
@@ -146,7 +146,7 @@ def test_a_create_that_was_sent_again_since_the_back_off_began_ends_it() -> None
 
 def test_a_throttled_create_waits_as_long_as_the_place_said_and_the_window_stays() -> None:
     busy = Outcome(CREATE, Failure(ErrorClass.THROTTLED, "text"), retry_after=1.0)
-    known = after(ASKED, busy, pressures={("a", TEMPLATE): Pressure(window=64)})
+    known = after(ASKED, busy, pressures={("a", TEMPLATE): Window(window=64)})
     assert (kept(known).verdict, kept(known).submitted) == (Verdict.OPEN, None)
     learned = known.pressures["a", TEMPLATE]
     assert (learned.window, learned.retry_at, learned.probing) == (64, NOW + 1.0, False)

@@ -32,7 +32,6 @@ from provisioner.model import (
     Outcome,
     Phase,
     PoolLimits,
-    Pressure,
     RequestRecord,
     RequestStatus,
     ReturnRecord,
@@ -41,6 +40,7 @@ from provisioner.model import (
     TemplateLimits,
     Unobserved,
     Verdict,
+    Window,
     evolve,
 )
 from provisioner.names import machine_name
@@ -181,7 +181,7 @@ def test_the_longest_wait_is_that_of_the_oldest_request_without_an_answer(metric
 
 
 def test_the_window_of_a_pool_is_the_sum_over_its_templates(metrics: Metrics, reporter: Reporter) -> None:
-    pressures = {("pool", "T"): Pressure(window=20), ("pool", "U"): Pressure(window=7)}
+    pressures = {("pool", "T"): Window(window=20), ("pool", "U"): Window(window=7)}
 
     reporter(report(replace(memory(), pressures=pressures)))
 

@@ -20,11 +20,11 @@ from provisioner.model import (
     Fingerprint,
     Memory,
     Notice,
-    Pressure,
     RequestRecord,
     ReturnRecord,
     Slot,
     Verdict,
+    Window,
 )
 from provisioner.state.codec import MemoryCodec, RecordError, Rules, intent_of
 from provisioner.state.directory import StateDir
@@ -62,7 +62,7 @@ def memories() -> st.SearchStrategy[Any]:
         Memory,
         requests=mappings(TEXT, filled(RequestRecord, slots=mappings(st.integers(0, 999), slots))),
         returns=mappings(TEXT, filled(ReturnRecord)),
-        pressures=mappings(st.tuples(TEXT, TEXT), filled(Pressure)),
+        pressures=mappings(st.tuples(TEXT, TEXT), filled(Window)),
     )
 
 

@@ -1,0 +1,76 @@
+"""Whether HF knows how its requests ended, and the end of those that it does not ask for while it makes other calls.
+
+Pure: no I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from provisioner.model import Contact, DeleteReason, RequestRecord, RequestStatus, ReturnRecord, Verdict
+from provisioner.names import request_of
+from provisioner.planning.draft import SOON, Draft
+from provisioner.planning.returns import revoke
+
+CANCELLED_MESSAGE = "Cancelled: HostFactory did not ask for this request."
+
+
+def note_told(draft: Draft, contact: Contact) -> None:
+    """HF knows the terminal answer: a script read it, or HF lists a machine of the request.
+
+    Or it will never ask for it: a script that was killed before it printed a return's id leaves one that nobody knows.
+    """
+    listed = {request_of(draft.limits.prefix, name) for name in contact.inventory}
+    for record in list(draft.requests.values()):
+        if record.ended and record.told_at is None and (record.id in contact.told or record.id in listed):
+            draft.update(record.id, told_at=draft.now)
+    for back in list(draft.returns.values()):
+        if back.ended and back.told_at is None and (back.id in contact.told or _forgotten(draft, contact, back)):
+            draft.update_return(replace(back, told_at=draft.now))
+
+
+def _forgotten(draft: Draft, contact: Contact, back: ReturnRecord) -> bool:
+    silent = _silence(contact, back.id, back.ended_at or back.read)
+    return silent >= draft.limits.cancel_after and draft.brake is None
+
+
+def _silence(contact: Contact, id_: str, since: float) -> float:
+    """Seconds for which HF has made other calls and not asked for this."""
+    return contact.active - max(contact.polled.get(id_, 0.0), contact.since, since)
+
+
+def cancel_unpolled(draft: Draft, contact: Contact) -> None:
+    """Cancel requests that HF does not poll while it makes other calls: first say so, then look again."""
+    for record in draft.records():
+        if record.message == CANCELLED_MESSAGE or record.trimmed:
+            continue
+        if not _is_forgotten(draft, contact, record):
+            if record.cancelling:
+                draft.update(record.id, cancelling=False)
+        elif not record.cancelling:
+            draft.update(record.id, cancelling=True)
+            draft.wake_at(draft.now + SOON)
+        else:
+            cancel(draft, record)
+
+
+def _is_forgotten(draft: Draft, contact: Contact, record: RequestRecord) -> bool:
+    """HF does not know how it ended and does not ask. Under the brake it may be our files that have forgotten."""
+    silent = _silence(contact, record.id, record.read)
+    return record.told_at is None and silent >= draft.limits.cancel_after and draft.brake is None
+
+
+def cancel(draft: Draft, record: RequestRecord) -> None:
+    """End it, and close all that HF was never told of for good."""
+    for slot in tuple(record.slots.values()):
+        if slot.verdict is Verdict.OPEN:
+            draft.close(slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED)
+        elif slot.verdict in (Verdict.SUCCEEDED, Verdict.LOST):
+            revoke(draft, slot)
+    draft.update(
+        record.id,
+        ended=RequestStatus.COMPLETE_WITH_ERROR,
+        ended_at=draft.now,
+        cancelling=False,
+        message=CANCELLED_MESSAGE,
+    )

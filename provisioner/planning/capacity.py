@@ -1,0 +1,187 @@
+"""Capacity: how many more machines each pool takes for each template now, and what would stop one more.
+
+Pure: no I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Set
+from dataclasses import dataclass, replace
+from functools import partial
+
+from provisioner.hostfactory import MAX_NUMBER
+from provisioner.model import DESIRED, DeferReason, ErrorClass, Failure, Slot, Verdict, Window
+from provisioner.names import NO_TEMPLATE
+from provisioner.planning import window
+from provisioner.planning.draft import Draft
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many machines a pool takes now, and what would stop one more."""
+
+    machines: int
+    reason: DeferReason
+    waits: bool = False
+    """Its next machine waits here instead of going to the next pool."""
+
+
+class Capacity:
+    """What every pool holds and has been asked for, kept up to date while a plan asks for more."""
+
+    def __init__(self, draft: Draft, busy: Set[str]) -> None:
+        self._draft = draft
+        self.busy = busy
+        self._held: set[tuple[str, str]] = set()
+        """Where a machine was held back by the window in this plan."""
+        self.occupied: Counter[tuple[str, str]] = Counter()
+        """Observed + submitted machines, by pool and template."""
+        self.pending: Counter[tuple[str, str]] = Counter()
+        """Of open slots, those that do not run yet."""
+        self.starting: Counter[tuple[str, str]] = Counter()
+        """The same with those of closed slots: what max_pending bounds."""
+        self.probes: Counter[tuple[str, str]] = Counter()
+        """Of the pending, those asked for since the pool's back-off began; after early losses, running ones too."""
+        self.desired: Counter[str] = Counter()
+        """By template: what counts against HF's maxNumber."""
+        # Machines were lost early there: what a probe tells that runs is not learned yet.
+        trials = {key for key, learned in draft.windows.items() if learned.early_loss is not None}
+        for record in draft.records():
+            there = [slot for slot in record.slots.values() if not slot.gone]
+            for pool, machines in Counter([slot.pool for slot in there]).items():
+                self.occupied[pool, record.template] += machines
+            self.desired[record.template] += sum([slot.verdict in DESIRED for slot in there])
+            for slot in there:
+                if slot.ran is None:
+                    self._count_starting(slot, record.template)
+                elif trials and (key := (slot.pool, record.template)) in trials:
+                    self.probes[key] += slot.verdict in DESIRED and not slot.set_aside and self._is_probe(slot, key)
+
+    def _count_starting(self, slot: Slot, template: str, machines: int = 1) -> None:
+        key = (slot.pool, template)
+        self.starting[key] += machines
+        if slot.verdict is Verdict.OPEN:
+            self.pending[key] += machines
+            self.probes[key] += machines * self._is_probe(slot, key)
+
+    def _is_probe(self, slot: Slot, key: tuple[str, str]) -> bool:
+        learned = self._draft.windows.get(key)
+        return bool(learned and learned.probing and slot.submitted is not None and slot.submitted >= learned.blocked_at)
+
+    def opened(self, slot: Slot, template: str, machines: int) -> None:
+        """New slots, as many as ``machines``, of which each is like this one, take their room."""
+        self.occupied[slot.pool, template] += machines
+        self.desired[template] += machines
+        self._count_starting(slot, template, machines)
+
+    def released(self, slot: Slot, template: str) -> None:
+        """An open slot that did not run is closed; its machine, if one was asked for, still takes its room."""
+        key = (slot.pool, template)
+        self.pending[key] -= 1
+        self.desired[template] -= 1
+        if slot.submitted is None:
+            self.occupied[key] -= 1
+            self.starting[key] -= 1
+
+    def usable(self, pool: str, template: str) -> bool:
+        """The pool may be sent creates now."""
+        limits = self._draft.pool(pool)
+        learned = self._draft.window(pool, template)
+        return (
+            not limits.paused
+            and pool in self._draft.snapshots
+            and pool not in self.busy
+            and not window.blocked(learned, self._draft.now)
+        )
+
+    def takes(self, slot: Slot, template: str) -> bool:
+        """The pool may be sent the create of a slot that is open already. While it is probed, one at a time.
+
+        A probe whose answer is not learned counts already, and may be sent again.
+        """
+        key = (slot.pool, template)
+        if not self.usable(*key):
+            return False
+        if self._is_probe(slot, key):
+            return True
+        probing = self._draft.window(*key).probing
+        if probing and self.probes[key]:
+            return False
+        self.probes[key] += probing
+        return True
+
+    def pausing(self, slot: Slot, template: str) -> bool:
+        """The slot's pool takes no create just now: that of the slot, not sent yet, waits here, but not for long."""
+        learned = self._draft.window(slot.pool, template)
+        spill_at = slot.opened + self._draft.pool(slot.pool).spill_after
+        if window.pausing(learned) and self._draft.now < spill_at:
+            self._draft.wake_at(learned.retry_at)
+            self._draft.wake_at(spill_at)
+            return True
+        return slot.pool in self.busy
+
+    def room(self, pool: str, template: str) -> Room:
+        """How many more machines of the template the pool takes now."""
+        draft, key = self._draft, (pool, template)
+        limits, learned = draft.pool(pool), draft.window(pool, template)
+        if limits.paused:
+            return Room(0, DeferReason.PAUSED)
+        if pool not in draft.snapshots:
+            return Room(0, DeferReason.BACKOFF)
+        if window.blocked(learned, draft.now):
+            draft.wake_at(learned.retry_at)
+            return Room(0, DeferReason.BACKOFF)
+        if pool in self.busy:
+            return Room(0, DeferReason.WINDOW, waits=True)
+        cap = self._cap_room(pool, key, limits.max_machines)
+        starting = self.starting[key] + self.starting[pool, NO_TEMPLATE]
+        free = min(window.room(learned, self.pending[key], self.probes[key]), limits.max_pending - starting)
+        if cap <= free:
+            return Room(max(0, cap), DeferReason.CAP)
+        return Room(max(0, free), DeferReason.WINDOW, waits=self._may_wait(key))
+
+    def _cap_room(self, pool: str, key: tuple[str, str], cap: int | None) -> int:
+        if cap is None:
+            return MAX_NUMBER
+        # A machine of which nobody knows the template may be of this one.
+        nameless = self.occupied[pool, NO_TEMPLATE] + len(self._draft.unknown.get(pool, ()))
+        return cap - self.occupied[key] - nameless
+
+    def _may_wait(self, key: tuple[str, str]) -> bool:
+        """A closed window is waited for, but not longer than ``spill_after``, and not while machines are on trial."""
+        learned = self._draft.window(*key)
+        if learned.early_loss is not None:
+            return False
+        return (
+            learned.closed_since is None
+            or self._draft.now < learned.closed_since + self._draft.pool(key[0]).spill_after
+        )
+
+    def hold(self, pool: str, template: str) -> None:
+        """A machine is held back here by the window."""
+        self._held.add((pool, template))
+
+    def note_windows(self) -> None:
+        """Remember since when each window has held machines back."""
+        draft = self._draft
+        for key in self._held | set(draft.windows):
+            learned = draft.window(*key)
+            since = (
+                (learned.closed_since if learned.closed_since is not None else draft.now) if key in self._held else None
+            )
+            if since is not None:
+                draft.wake_at(since + draft.pool(key[0]).spill_after)
+            if since != learned.closed_since:
+                draft.learn(*key, partial(_closed_since, since=since))
+
+
+def _closed_since(learned: Window, since: float | None) -> Window:
+    return replace(learned, closed_since=since)
+
+
+def pool_trouble(draft: Draft, pool: str, template: str) -> Failure | None:
+    """Why a pool makes no machine of a template: it cannot be seen, or what it backs off from."""
+    if pool not in draft.snapshots:
+        return Failure(ErrorClass.UNAVAILABLE, f"unobservable: pool {pool} could not be seen.")
+    return draft.window(pool, template).failure

@@ -1,0 +1,52 @@
+"""Which records leave the files, and when: first memory marks them, then intent lacks them, then memory forgets them.
+
+Pure: no I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+
+from provisioner.model import DESIRED, Contact, Intent, RequestRecord, ReturnRecord
+from provisioner.planning.cancellation import CANCELLED_MESSAGE
+from provisioner.planning.draft import SOON, Draft
+
+
+def trim(draft: Draft, intent: Intent, contact: Contact) -> None:
+    """Mark ended records that may leave, and forget those that intent lacks."""
+    if intent.generation < draft.before.generation:
+        return  # an old copy, which may lack what is still to leave
+    # Answers to returns are rendered from the requests' slots: those stay as long.
+    needed = contact.inventory.union(*(back.names for back in draft.returns.values()))
+    for record in draft.records():
+        if record.trimmed and record.id not in intent.requests:
+            draft.drop(record.id)
+        elif record.trimmed or _may_go(draft, record, needed):
+            if not record.trimmed:
+                draft.update(record.id, trimmed=True)
+            draft.forget.append(record.id)
+    for back in list(draft.returns.values()):
+        if back.trimmed and back.id not in intent.returns:
+            del draft.returns[back.id]
+            draft.wake_at(draft.now + SOON)  # its machines' requests may go now
+        elif back.trimmed or _old(draft, back):
+            if not back.trimmed:
+                draft.update_return(replace(back, trimmed=True))
+            draft.forget.append(back.id)
+
+
+def _old(draft: Draft, record: RequestRecord | ReturnRecord) -> bool:
+    """Its terminal answer was seen by HF (or HF has forgotten it), and was kept for the retention time since."""
+    cancelled = isinstance(record, RequestRecord) and record.message == CANCELLED_MESSAGE
+    since = record.ended_at if cancelled else record.told_at
+    if since is None:
+        return False
+    draft.wake_at(since + draft.limits.retention)
+    return draft.now >= since + draft.limits.retention
+
+
+def _may_go(draft: Draft, record: RequestRecord, needed: Set[str]) -> bool:
+    return _old(draft, record) and all(
+        slot.gone and slot.verdict not in DESIRED and slot.name not in needed for slot in record.slots.values()
+    )
