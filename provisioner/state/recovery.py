@@ -10,7 +10,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -25,6 +25,8 @@ from provisioner.state.status import StatusStore
 
 LONG_AGO = 0.0
 """Wall time of a request of which nobody knows when it was made: its deadline is over, nothing is made for it."""
+
+NOTHING = Intent("", 0, {}, {})
 
 
 class Condition(StrEnum):
@@ -160,29 +162,40 @@ def recovery(files: Files, machines: Collection[str], prefix: str, instance: str
 
     ``instance``: whose intent it is when no file says so. Pure.
     """
-    requests: dict[str, Request] = {}
-    returns: dict[str, ReturnRequest] = {}
+    wanted = _wanted(files, machines, prefix)
+    held = (files.intent if files.fine("intent") else None) or NOTHING
+    lacked = _lacked(wanted, held)
+    owner = files.memory or files.intent
+    lost = replace(lacked, provisioner=owner.provisioner if owner else instance, generation=files.newest)
+    told_of = wanted.requests.keys() | held.requests.keys()
+    return Recovery(
+        files=files,
+        intent=lost if held is NOTHING or lacked.requests or lacked.returns else None,
+        kept=tuple(sorted(id_ for id_, request in lacked.requests.items() if request.template == NO_TEMPLATE)),
+        unknown=tuple(sorted(name for name in machines if _request_of(name, prefix) not in told_of)),
+    )
+
+
+def _lacked(wanted: Intent, held: Intent) -> Intent:
+    """What is wanted and not held."""
+    requests = {id_: request for id_, request in wanted.requests.items() if id_ not in held.requests}
+    returns = {id_: back for id_, back in wanted.returns.items() if id_ not in held.returns}
+    return replace(wanted, requests=requests, returns=returns)
+
+
+def _wanted(files: Files, machines: Collection[str], prefix: str) -> Intent:
+    """What should be in intent: of what is told twice the later source counts."""
     sources: list[Intent | None] = []
     if files.need_machines:
         sources += [_of_machines(machines, prefix), _of_answers(files.answers), files.intent]
     if files.memory is not None and (files.need_machines or files.fine("memory")):
         sources.append(_of_memory(files.memory))
-    for source in filter(None, sources):  # the last one knows best
-        requests |= source.requests
-        returns |= source.returns
-    there = files.intent if files.intent is not None and files.fine("intent") else None
-    known = requests.keys() | (there.requests.keys() if there else set())
-    if there is not None:
-        requests = {id_: request for id_, request in requests.items() if id_ not in there.requests}
-        returns = {id_: back for id_, back in returns.items() if id_ not in there.returns}
-    owner = files.memory or files.intent
-    lost = Intent(owner.provisioner if owner else instance, files.newest, requests, returns)
-    return Recovery(
-        files=files,
-        intent=lost if there is None or requests or returns else None,
-        kept=tuple(sorted(id_ for id_, request in requests.items() if request.template == NO_TEMPLATE)),
-        unknown=tuple(sorted(name for name in machines if _request_of(name, prefix) not in known)),
-    )
+    wanted = NOTHING
+    for source in filter(None, sources):
+        wanted = replace(
+            wanted, requests={**wanted.requests, **source.requests}, returns={**wanted.returns, **source.returns}
+        )
+    return wanted
 
 
 def _of_memory(memory: Memory) -> Intent:
