@@ -24,6 +24,7 @@ from provisioner.files.atomic import (
     read_whole,
 )
 from provisioner.state.additions import Additions
+from provisioner.state.condition import Condition, condition
 from provisioner.state.database import RECOVER, SCHEMA, Database, Tables, about, entries, generation_of
 from provisioner.state.group_commit import Posting, waiting
 from provisioner.state.locks import LOCK_WAIT, DataLock
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 WITHDRAWALS = 100
 """How often a write is made ready again because one of those who wait gives up: each may disturb it twice, once his
 time is up."""
+
+RELIABLE = frozenset({Condition.NEW, Condition.FINE})
+"""Conditions in which scripts and trim go on."""
 
 
 class IntentFile(StateFile):
@@ -63,7 +67,7 @@ class IntentFile(StateFile):
         Caches are given a moment to catch up. Raises as ``read``.
         """
         for pause in [*pauses(), None]:
-            newest = self.known_generation()  # before the data: see is_older
+            newest = self.known_generation()  # before the data: see condition
             intent = self.read()
             if intent.generation >= newest or pause is None:
                 break
@@ -72,7 +76,7 @@ class IntentFile(StateFile):
 
     def check(self, provisioner: str) -> None:
         """Raises what a script that asks for machines would, for the file's sake; writes nothing and takes no lock."""
-        newest = self.known_generation()  # before the data: see is_older
+        newest = self.known_generation()  # before the data: see condition
         self._check_owner(self._settled(newest, provisioner), provisioner)
 
     def find(self, identifiers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
@@ -84,7 +88,7 @@ class IntentFile(StateFile):
         recorded = self._pick(self._load(), wanted)
         if len(recorded) == len(wanted):
             return recorded
-        newest = self.known_generation()  # before the data: see is_older
+        newest = self.known_generation()  # before the data: see condition
         return self._pick(self._settled(newest, None), wanted)
 
     def _pick(self, tables: Tables, wanted: list[str]) -> dict[str, Mapping[str, Any]]:
@@ -100,23 +104,23 @@ class IntentFile(StateFile):
 
     def _current(self, lock: DataLock, create_for: str | None) -> Tables:
         """What is on disk, not older than the newest generation. While caches catch up others may have the lock."""
-        while (tables := self._look(lock.generation, create_for)) is None or generation_of(tables) < lock.generation:
+        while (look := self._look(lock.generation, create_for))[0] not in RELIABLE:
             lock.release()
             self._settled(lock.generation, create_for)
             if not lock.acquire():
                 raise lock.timeout()
-        self._check_owner(tables, create_for)
-        return tables
+        self._check_owner(look[1], create_for)
+        return look[1]
 
     def _settled(self, newest: int, create_for: str | None) -> Tables:
         """The same without the lock; caches are given a moment to catch up."""
         for pause in [*pauses(), None]:
-            tables = self._look(newest, create_for)
-            if tables is not None and generation_of(tables) >= newest:
+            found, tables = self._look(newest, create_for)
+            if found in RELIABLE:
                 return tables
             if pause is not None:
                 time.sleep(pause)
-        if tables is None:
+        if found is Condition.MISSING:
             raise StateMissing(
                 f"{self.path}: the file is gone, although it was written {newest} times; nothing was created. "
                 f"{RECOVER} To begin anew where no machine runs: `provisioner init`."
@@ -127,17 +131,16 @@ class IntentFile(StateFile):
             "If an old copy was put back, run `provisioner recover`."
         )
 
-    def _look(self, newest: int, create_for: str | None) -> Tables | None:
-        """The tables; new ones where nothing was ever written; None when they should be there and are not."""
+    def _look(self, newest: int, create_for: str | None) -> tuple[Condition, Tables]:
+        """The tables and their condition; new ones where there are none."""
         try:
-            return self._load()
+            tables = self._load()
         except StateMissing:
             self._check_no_memory()
-            if newest:
-                return None
-            if create_for is None:
+            if create_for is None and not newest:
                 raise
-            return self._new_tables(create_for)
+            return condition(None, newest), self._new_tables(create_for or "")
+        return condition(generation_of(tables), newest), tables
 
     def _check_owner(self, tables: Tables, provisioner: str | None) -> None:
         owner = about(tables)["provisioner"]

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from provisioner.hostfactory.answer import Answer, Loss, Polled, Recorded
 from provisioner.model import Intent, Memory
+from provisioner.state.condition import Condition
 
 # --- scripts ----------------------------------------------------------------------------------------------------------
 
@@ -70,11 +71,18 @@ class Kept(Protocol):
         """Differs whenever the part does; None while it is missing. Cheap: it is asked for ten times a second."""
 
 
-class LoopIntent(Kept, Protocol):
-    """What HF wants."""
+class Guarded(Kept, Protocol):
+    """Intent or memory, of which an old copy can be told."""
+
+    def condition(self) -> Condition:
+        """Whether it may be relied on; what is done where it may not stands in condition.py. Reads all of it."""
 
     def stands_alone(self) -> bool:
         """No writer has left a trace beside it: a person put it there."""
+
+
+class LoopIntent(Guarded, Protocol):
+    """What HF wants."""
 
     def read_newest(self) -> tuple[Intent, int]:
         """All of it, and the newest generation ever written: more than its own when an old copy was put back."""
@@ -86,11 +94,8 @@ class LoopIntent(Kept, Protocol):
         """Trims requests and returns, known or not; the seconds it waited for other writers."""
 
 
-class LoopMemory(Kept, Protocol):
+class LoopMemory(Guarded, Protocol):
     """What the loop must not forget."""
-
-    def stands_alone(self) -> bool:
-        """As of intent."""
 
     def is_older(self) -> bool:
         """A newer one was written: an old copy was put back."""

@@ -11,13 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
 from provisioner.files.atomic import StateMissing, StateUnreadable, pauses
 from provisioner.hostfactory.answer import Answer
 from provisioner.model import Intent, Look, Memory, Request, ReturnRequest, Snapshot
 from provisioner.names import NO_TEMPLATE, RETURN_ID_PREFIX, split_name
+from provisioner.state.condition import Condition
 from provisioner.state.directory import StateDir
 from provisioner.state.intent import IntentStore
 from provisioner.state.memory import MemoryStore
@@ -29,22 +29,12 @@ LONG_AGO = 0.0
 NOTHING = Intent("", 0, {}, {})
 
 
-class Condition(StrEnum):
-    """What is the matter with a state file."""
-
-    FINE = "fine"
-    MISSING = "missing"
-    UNREADABLE = "unreadable"
-    OLDER = "older"
-    """An old copy was put back: a later one had been written."""
-
-
 @dataclass(frozen=True, slots=True)
 class Files:
     """The state files as they are."""
 
     conditions: Mapping[str, Condition]
-    """By kind: intent, memory, status."""
+    """By kind (intent, memory, status): FINE, MISSING, UNREADABLE or OLDER."""
     intent: Intent | None
     memory: Memory | None
     answers: Mapping[str, Answer]

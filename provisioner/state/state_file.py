@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 
 from provisioner.files.atomic import StateMissing, StateUnreadable, facts_of, missing, unwritable
+from provisioner.state.condition import Condition, condition
 from provisioner.state.database import (
     RECOVER,
     SCHEMA,
@@ -60,14 +61,21 @@ class StateFile:
         facts = facts_of(self.path)
         return None if facts is None else (facts.st_ino, facts.st_mtime_ns, facts.st_size)
 
-    def is_older(self) -> bool:
-        """True when the file is older than one already written, by its lock file: somebody put an old copy back.
-
-        Raises StateMissing, StateUnreadable or StateTooNew.
-        """
+    def condition(self) -> Condition:
+        """What the file and its lock file say together. Raises StateTooNew or StateDenied."""
         # The lock file first: read after the data, it could know of a write that the data just read cannot have.
-        known = self.known_generation()
-        return generation_of(self._load()) < known
+        noted = self.known_generation() if os.path.exists(self.lock_path) else None
+        try:
+            return condition(generation_of(self._load()), noted)
+        except StateMissing:
+            return condition(None, noted)
+        except StateUnreadable:
+            return Condition.UNREADABLE
+
+    def is_older(self) -> bool:
+        """True when an old copy was put back. Raises StateMissing, StateUnreadable or StateTooNew."""
+        noted = self.known_generation()  # before the data: see condition
+        return condition(generation_of(self._load()), noted) is Condition.OLDER
 
     def known_generation(self) -> int:
         """The last generation that was written, by the lock file; 0 when unknown."""

@@ -407,8 +407,8 @@ def test_no_command_imports_a_cloud_client_nor_anything_slow(hf: HostFactory) ->
     assert roots & (HEAVY | SLOW) == set()
     assert "tinydb" in roots
     state = (
-        *("additions", "database", "directory", "group_commit", "hf_signals", "intent", "locks", "loop_signals"),
-        *("marks", "state_file", "status", "terminal_answers"),
+        *("additions", "condition", "database", "directory", "group_commit", "hf_signals", "intent", "locks"),
+        *("loop_signals", "marks", "state_file", "status", "terminal_answers"),
     )
     assert {module for module in modules if module.startswith("provisioner.")} <= {
         *("provisioner.files", "provisioner.files.atomic", "provisioner.names", "provisioner.state"),
