@@ -214,8 +214,8 @@ def request_ids(document: Document) -> list[str]:
 
 def hosts(document: Document) -> Hosts:
     """The machines of requestReturnMachines."""
-    found = listed(document)
-    return _hosts(document, _entries(document, "machines")) if found is None else found
+    sent = listed(document)
+    return _hosts(document, _entries(document, "machines")) if sent is None else sent
 
 
 def listed(document: Document) -> Hosts | None:
@@ -228,14 +228,14 @@ def listed(document: Document) -> Hosts | None:
 
 
 def _hosts(document: Document, entries: Iterable[dict[str, object]]) -> Hosts:
-    names, machines = found = Hosts([], [])
+    names, machines = sent = Hosts([], [])
     for index, entry in enumerate(entries):
         name, machine = entry.get("name") or "", entry.get("machineId") or ""
         if not (isinstance(name, str) and isinstance(machine, str) and (short := short_name(_telling(name, machine)))):
             raise _no_host(document, _place(document, "machines", index), entry)
         names.append(name)
         machines.append(short)
-    return found
+    return sent
 
 
 def _in_pieces(content: bytes, key: str) -> Iterator[list[dict[str, object]]]:

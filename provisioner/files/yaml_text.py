@@ -92,17 +92,17 @@ def _mistake(reason: str, mark: Mark) -> MarkedYAMLError:
     return ConstructorError(None, None, reason, mark)
 
 
-def _measure(node: yaml.Node, level: int, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
+def _measure(node: yaml.Node, level: int, measured: dict[int, tuple[int, int]]) -> tuple[int, int]:
     """How many values a node stands for, aliases written out, and how many levels. Raises YAMLError for too many.
 
-    ``known``: those of the nodes that were measured before. What holds itself is deeper than any limit.
+    ``measured``: those of the nodes that were measured before. What holds itself is deeper than any limit.
     """
-    if id(node) not in known:
+    if id(node) not in measured:
         if level > DEEPEST:
             raise _mistake(TOO_DEEP, node.start_mark)
-        parts = [_measure(part, level + 1, known) for part in _parts(node)]
-        known[id(node)] = 1 + sum(size for size, _ in parts), 1 + max((height for _, height in parts), default=0)
-    size, height = known[id(node)]
+        parts = [_measure(part, level + 1, measured) for part in _parts(node)]
+        measured[id(node)] = 1 + sum(size for size, _ in parts), 1 + max((height for _, height in parts), default=0)
+    size, height = measured[id(node)]
     if level + height - 1 > DEEPEST:
         raise _mistake(TOO_DEEP, node.start_mark)
     if size > MOST_VALUES:

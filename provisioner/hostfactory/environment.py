@@ -42,21 +42,21 @@ class Places(NamedTuple):
     @property
     def conf(self) -> str:
         """The directory of HF's two files for the instance. LSF keeps them in ``conf`` below the directory it names."""
-        found = self._given("HF_PROVIDER_CONFDIR", "HF_CONFDIR", "conf") or self._first("PRO_CONF_DIR")
-        if not found:
+        directory = self._given("HF_PROVIDER_CONFDIR", "HF_CONFDIR", "conf") or self._first("PRO_CONF_DIR")
+        if not directory:
             raise PlaceError("HF_PROVIDER_CONFDIR: is not set, nor HF_CONFDIR, HF_TOP or PRO_CONF_DIR")
-        deeper = os.path.join(found, "conf")
-        return deeper if not self._first("HF_PROVIDER_CONFDIR") and os.path.isdir(deeper) else found
+        deeper = os.path.join(directory, "conf")
+        return deeper if not self._first("HF_PROVIDER_CONFDIR") and os.path.isdir(deeper) else directory
 
     @property
     def state(self) -> str:
         """The state directory: HF's work directory. LSF's is shared by all providers: there a directory in it."""
-        found = self._given("HF_PROVIDER_WORKDIR", "HF_WORKDIR", "work")
-        if not found and self._first("PRO_DATA_DIR"):
-            found = os.path.join(self._first("PRO_DATA_DIR"), self.name)
-        if not found:
+        directory = self._given("HF_PROVIDER_WORKDIR", "HF_WORKDIR", "work")
+        if not directory and self._first("PRO_DATA_DIR"):
+            directory = os.path.join(self._first("PRO_DATA_DIR"), self.name)
+        if not directory:
             raise PlaceError("HF_PROVIDER_WORKDIR: is not set, nor HF_WORKDIR, HF_TOP or PRO_DATA_DIR")
-        return found
+        return directory
 
     @property
     def logs(self) -> str:

@@ -238,9 +238,9 @@ def _only_name(directory: str) -> str:
     except OSError as error:
         raise TemplatesError(directory, error.strerror or str(error)) from error
     if len(names) != 1:
-        found = ", ".join(name + end for name in names) or "none"
+        there = ", ".join(name + end for name in names) or "none"
         raise TemplatesError(
-            directory, f"expected one <instance>{end}, or HF_PROVIDER_NAME to say which; found {found}"
+            directory, f"expected one <instance>{end}, or HF_PROVIDER_NAME to say which; found {there}"
         )
     return names[0]
 

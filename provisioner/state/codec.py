@@ -59,14 +59,14 @@ class Shape:
     def __init__(self, kind: type, columns: Sequence[str], rules: Rules) -> None:
         self._kind = kind
         hints = get_type_hints(kind)
-        known = _defaults(kind)
-        if unknown := [name for name in columns if name not in known]:
+        defaults = _defaults(kind)
+        if unknown := [name for name in columns if name not in defaults]:
             raise RecordError(f"{kind.__name__} has unknown fields: {', '.join(unknown)}")
         self.columns = tuple(columns)
         self._rules = {name: rules.rule(hints[name]) for name in columns}
         self._encoders = [self._rules[name].encode for name in columns]
         self._decoders = [self._rules[name].decode for name in columns]
-        self._defaults = [known[name] for name in columns]
+        self._defaults = [defaults[name] for name in columns]
 
     def row(self, value: Any) -> list[Any]:
         """The values in the order of the columns; trailing defaults left out."""
@@ -218,13 +218,13 @@ def _mapping(key: Rule, value: Rule) -> Rule:
     def decode(held: Any) -> dict[Any, Any]:
         if not isinstance(held, dict):
             raise RecordError(f"expected an object, got {str(held)[:40]!r}")
-        found, each = {}, ""
+        decoded, each = {}, ""
         try:
             for each, it in held.items():
-                found[key.decode(each)] = value.decode(it)
+                decoded[key.decode(each)] = value.decode(it)
         except RecordError as error:
             raise RecordError(f"{each[:60]}: {error}") from error
-        return found
+        return decoded
 
     return Rule(encode, decode)
 
@@ -259,12 +259,12 @@ class MemoryCodec:
 
     def _request(self, key: str, record: RequestRecord) -> dict[str, Any]:
         """A record's document; rows of slots that are the same objects as before are taken over."""
-        before, known = self._requests.get(key, (None, {}))
+        before, stored = self._requests.get(key, (None, {}))
         if before is record:
-            return known
+            return stored
         document = self._rules.shape(RequestRecord).document(replace(record, slots={}))
         old_slots = before.slots if before else {}
-        old_rows = known.get("slots", {})
+        old_rows = stored.get("slots", {})
         row = self._rules.shape(Slot).row
         rows = {
             str(number): old_rows[str(number)] if old_slots.get(number) is slot else row(slot)
@@ -314,10 +314,10 @@ def _documents(shape: Shape, held: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_id(shape: Shape, tables: Tables, name: str) -> dict[str, Any]:
-    found = {}
+    records = {}
     for key, document in tables.get(name, {}).items():
         try:
-            found[key] = shape.from_document({**document, "id": key})
+            records[key] = shape.from_document({**document, "id": key})
         except RecordError as error:
             raise RecordError(f"{name}.{key}: {error}") from error
-    return found
+    return records

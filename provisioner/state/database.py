@@ -49,8 +49,8 @@ class StateTable(Table):
 
     def pick(self, wanted: Iterable[str]) -> dict[str, Mapping[str, Any]]:
         """The documents of those ids that have one."""
-        found = {key: self.get(doc_id=cast(int, key)) for key in wanted}
-        return {key: document for key, document in found.items() if document is not None}
+        documents = {key: self.get(doc_id=cast(int, key)) for key in wanted}
+        return {key: document for key, document in documents.items() if document is not None}
 
     def by_id(self) -> dict[str, Mapping[str, Any]]:
         """All documents."""

@@ -115,13 +115,13 @@ def waiting(path: str, facts: Terms) -> list[Posting]:
     directory, names = os.path.dirname(path), []
     with suppress(OSError):
         names = [name for name in os.listdir(directory) if name.startswith(_prefix(path))]
-    found = []
+    postings = []
     for name in names:
         with suppress(OSError, ValueError, RecursionError):
             content = _content_while_owned(os.path.join(directory, name))
             if not name.endswith(UNFINISHED):
-                found += [Posting(path, tables, name) for tables in _tables(content, facts)]
-    return found
+                postings += [Posting(path, tables, name) for tables in _tables(content, facts)]
+    return postings
 
 
 def _prefix(path: str) -> str:

@@ -74,7 +74,7 @@ class Inventory:
     def note(self, names: Mapping[str, object]) -> None:
         """Replace the list, or add to it: one that shares no host with it is a further part of what HF lists.
 
-        Such parts come faster than the loop looks. A list that cannot be read makes room. Raises StateUnwritable.
+        Such parts come faster than the loop looks. A list that cannot be read is replaced. Raises StateUnwritable.
         """
         content, before = _listing(names), b""
         with suppress(StateError):
@@ -121,8 +121,10 @@ class Announced:
         self.path = path
 
     def read(self) -> dict[str, int]:
-        """maxNumber by templateId; nothing before the first call. Raises StateMissing without a state directory, and
-        StateUnreadable."""
+        """maxNumber by templateId; nothing before the first call.
+
+        Raises StateMissing without a state directory, and StateUnreadable.
+        """
         advice = "Remove it while HostFactory is stopped: it is made again."
         if not os.path.isdir(os.path.dirname(self.path)):
             raise missing(self.path, "")

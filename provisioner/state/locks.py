@@ -39,7 +39,7 @@ LONGEST_POLL = 0.04
 """Seconds between tries: on NFS each is a call to the server, and fifty writers may be waiting."""
 
 TURN_POLL = 0.002
-"""Seconds between tries of the one whose turn is next: nobody else tries then."""
+"""Seconds between tries of the process that has the turn: no other process tries then."""
 
 STANDBY_POLL = 0.5
 """Seconds between a standby loop's tries: a takeover is not urgent, and on NFS each try is a call to the server."""
@@ -87,7 +87,7 @@ class LockFile:
         """Take the lock within ``wait`` seconds (None: however long it takes); False when time is up or ``stop()``."""
         deadline = None if wait is None else time.monotonic() + wait
         pause = SHORTEST_POLL
-        while not stop():  # before each try: who has no need of the lock any more does not keep others from it
+        while not stop():  # asked before each try: who was served meanwhile leaves the lock to others
             if self.try_acquire():
                 return True
             if deadline is not None and time.monotonic() >= deadline:
@@ -168,9 +168,10 @@ def whole_number(facts: dict[str, Any], key: str) -> int:
 class DataLock:
     """The lock of one database: held from reading the data to having replaced it. A context manager.
 
-    Who waits first takes the *turn*, a lock file of its own, and keeps it until the lock is his. So only one at a time
-    tries for the lock, and a process that takes it again and again cannot starve the others. Whoever waited for the
-    turn until his time was up tries for the lock all the same: a process that is stopped in its turn stops nobody else.
+    Who waits takes the *turn* first, a lock file of its own, and keeps it until the lock is his. So only one process
+    tries for the lock, every ``TURN_POLL``, and one that takes the lock again and again cannot starve the others, the
+    loop's trim among them. Whoever waited for the turn until his time was up tries for the lock all the same: a process
+    that is stopped in its turn stops nobody else. ``tests/bench/bench_writers.py`` measures what turns bring.
 
     The lock file also keeps the last generation. It is written after the data is durable, so it never runs ahead of it:
     after a crash between the two the data is newer than the lock file says, which is fine.

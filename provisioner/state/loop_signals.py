@@ -41,8 +41,10 @@ class Heartbeat:
             raise unwritable(self.path, error) from error
 
     def loop_silent_for(self, reference_ns: int) -> float | None:
-        """Seconds from the last heartbeat to a time stamp of another file just touched; None: no heartbeat ever, or it
-        cannot be looked at (ESTALE on NFS): it is only a hint, and a script may have recorded something already."""
+        """Seconds from the last heartbeat to the time stamp of another file that was just touched.
+
+        None where no loop ever beat, or nobody can say (ESTALE on NFS): a hint must not fail a call that has recorded.
+        """
         try:
             last = modified_at(self.path)
         except OSError:

@@ -15,12 +15,12 @@ from provisioner.state.state_file import StateFile
 
 
 class StatusStore(StateFile):
-    """``status.json``: what scripts print. Only a rendering: the loop alone writes it and can always make it again."""
+    """``status.json``: a rendering of memory and intent, which the loop alone writes and can always make again."""
 
     kind = "status"
     advice = "The loop makes it again: see that one runs (`provisioner run`)."
     tables = ("lost", "available", "answers")
-    """The large one last: who asks for another does not read it."""
+    """Answers are large and come last: who asks for another table does not read them."""
 
     def __init__(self, directory: str) -> None:
         super().__init__(directory)

@@ -106,20 +106,22 @@ class Told:
     def answers(self) -> dict[str, Answer]:
         """Every settled answer. Raises StateUnreadable."""
         ids = {id_ for name in names_in(self.path) if (id_ := _id_of(name))}
-        found = {id_: self.settled(id_) for id_ in sorted(ids)}
-        return {id_: answer for id_, answer in found.items() if answer is not None}
+        settled = {id_: self.settled(id_) for id_ in sorted(ids)}
+        return {id_: answer for id_, answer in settled.items() if answer is not None}
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Remove the entries of ids that left the files, and what killed writers left of theirs. Raises StateUnwritable
-        or StateUnreadable."""
+        """Remove the entries of ids that left the files, and what killed writers left of theirs.
+
+        Raises StateUnwritable or StateUnreadable.
+        """
         doomed = frozenset(ids)
-        # The last one first: what is left of an interrupted removal is as it once was.
+        # The last entry goes first: after an interrupted removal the entries are those of an earlier moment.
         for name in sorted((name for name in names_in(self.path) if name.partition(".")[0] in doomed), reverse=True):
             if "." in name:  # else it is the mark of a poll
                 remove(os.path.join(self.path, name))
 
     def _tries(self, id_: str) -> Iterator[Entry | None]:
-        """The last entry, again and again: another host's may show only after a moment (NFS)."""
+        """The last entry, looked for again and again: another host's may show only after a moment (NFS)."""
         for pause in [0.0, *pauses()]:
             time.sleep(pause)
             yield self._last(id_)
@@ -170,5 +172,5 @@ class Told:
 
 def _id_of(name: str) -> str:
     """The id that an entry is of; empty for any other file."""
-    found = re.fullmatch(ENTRY, name)
-    return found[1] if found else ""
+    entry = re.fullmatch(ENTRY, name)
+    return entry[1] if entry else ""

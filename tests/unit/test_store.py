@@ -1,4 +1,4 @@
-"""The databases: what opening, reading, a transaction and a write promise (DESIGN §4)."""
+"""The databases: what opening, reading, a transaction and a write promise."""
 
 from __future__ import annotations
 

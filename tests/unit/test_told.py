@@ -1,4 +1,7 @@
-"""What is settled of a terminal answer: whoever settles it first does so for all, whole, and for good (law 8)."""
+"""What is settled of a terminal answer: whoever settles it first does so for all, whole, and for good.
+
+The law is: a terminal answer stays.
+"""
 
 from __future__ import annotations
 
