@@ -476,7 +476,7 @@ def test_a_member_that_leaves_already_is_not_asked_for(action: str, monkeypatch:
     """An abandoned instance belongs to whoever took it out of the group."""
     backend = MigBackend(pool("http://127.0.0.1:9"), prefix="hf")
     leaving = Member(name(1), "7", "us-central1-a", "RUNNING", action, None)
-    monkeypatch.setattr(migs, "_members", lambda _deadline: {name(1): leaving})
+    monkeypatch.setattr(backend, "_members", lambda _deadline: {name(1): leaving})
     assert classes(backend.delete([Delete(name(1), "m", DeleteReason.RETURNED, "7")], lambda: True)) == {name(1): None}
     backend.close()
 
@@ -490,8 +490,8 @@ def test_a_member_that_has_lost_its_instance_is_deleted_whatever_instance_was_me
     members = {
         name(number): Member(name(number), id_, "z", "", "CREATING", None) for number, id_ in ((1, ""), (2, "8"))
     }
-    monkeypatch.setattr(migs, "_members", lambda _deadline: members)
-    monkeypatch.setattr(backend._Api, "delete", lambda _api, urls: sent.extend(urls) or {})
+    monkeypatch.setattr(backend, "_members", lambda _deadline: members)
+    monkeypatch.setattr(migs._Api, "delete", lambda _api, urls: sent.extend(urls) or {})
     deletes = [Delete(one, "m", DeleteReason.RETURNED, "7") for one in members]
     assert classes(backend.delete(deletes, lambda: True)) == dict.fromkeys(members)
     assert sent == [f"zones/z/instances/{name(1)}"]
@@ -506,8 +506,8 @@ def test_members_without_a_zone_are_named_in_a_call_of_their_own(
     zones = {name(1): "us-central1-a", name(2): "", name(3): "us-central1-b"}
     members = {one: Member(one, "", zone, "", "CREATING", None) for one, zone in zones.items()}
     sent: list[list[str]] = []
-    monkeypatch.setattr(migs, "_members", lambda _deadline: members)
-    monkeypatch.setattr(backend._Api, "delete", lambda _api, urls: sent.append(list(urls)) or {})
+    monkeypatch.setattr(backend, "_members", lambda _deadline: members)
+    monkeypatch.setattr(migs._Api, "delete", lambda _api, urls: sent.append(list(urls)) or {})
     outcomes = backend.delete([Delete(one, "m", DeleteReason.TIMED_OUT) for one in zones], lambda: True)
     assert classes(outcomes) == dict.fromkeys(zones)
     addressed = [f"zones/us-central1-{zone}/instances/{name(number)}" for number, zone in ((1, "a"), (3, "b"))]
