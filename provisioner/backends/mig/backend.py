@@ -4,7 +4,7 @@ The only importer of google.cloud.compute, whose import takes a second and 150 M
 group is configured. Promises of the backend protocol, and how they are kept here:
 
 * A look costs a list of the location's groups and one of each zone's instances (a page per 500), which all pools of
-  the project share; while the group changes, also a list of its members. It is complete or raises (``group_observer``).
+  the project share; while the group changes, also a list of its members. It is complete or raises (``observer``).
 * A create is one call per 1,000 names plus usually one wait. The operation ends when the group has *accepted* the
   names: that is all it says. What becomes of them is seen by looking; the group itself would try for ever. One that
   does not end soon is asked for with the looks (``admissions``).
@@ -29,19 +29,10 @@ from typing import Any, TypeVar
 from google.api_core.client_options import ClientOptions
 from google.cloud import compute_v1
 
-from provisioner.backends import BackendError, Finding, MachineSize, MayStart, Severity
+from provisioner.backends import BackendError, Finding, MachineSize, MayStart
 from provisioner.backends.batch import Call, run_calls
 from provisioner.backends.dns import Resolver
 from provisioner.backends.mig.admissions import Admissions
-from provisioner.backends.mig.checks import (
-    autoscaler_findings,
-    foreign_findings,
-    group_findings,
-    missing,
-    missing_place,
-    name_findings,
-    template_findings,
-)
 from provisioner.backends.mig.errors import (
     CALL_ERRORS,
     AlreadyExists,
@@ -49,12 +40,12 @@ from provisioner.backends.mig.errors import (
     of_exception,
     operation_error,
     raised,
-    understood,
 )
-from provisioner.backends.mig.instances import Member, custom_size, zones
+from provisioner.backends.mig.inspection import GroupInspection
+from provisioner.backends.mig.instances import Member
 from provisioner.backends.mig.observer import GroupObserver, read_members
 from provisioner.backends.mig.project import Project, Projects
-from provisioner.backends.mig.reads import USUAL_TIMES, ComputeTimes, Json, Place, credentials_for, end_in_time
+from provisioner.backends.mig.reads import USUAL_TIMES, ComputeTimes, Place, credentials_for, end_in_time
 from provisioner.backends.mig.settings import MigPool
 from provisioner.model import STOPPING_ERRORS, Action, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
 from provisioner.names import name_pattern
@@ -70,11 +61,6 @@ HASTE = 1 / 3
 
 REQUEST_IDS = uuid.UUID("5d3f1f3e-6f43-4c7e-9d2a-0f2f1c1b7a10")
 """Namespace of our request ids. Any fixed value does; a new one only forgets requests under way."""
-
-CHECK_FIELDS = "name,autoscalingPolicy/mode,properties/labels"
-"""Of an autoscaler and of an instance template."""
-
-TYPE_FIELDS = "properties/machineType"
 
 REMEMBERED_IDS = 10_000
 """Request ids of failed operations. Compute forgets them, too (when, is not documented)."""
@@ -104,12 +90,12 @@ class MigBackend:
         self._settings = pool
         self._project = (projects or Projects(prefix=prefix, times=times)).of(pool)
         self._place = Place.of(pool)
-        self._prefix, self._adopt = prefix, adopt_prefixes
         self._shape = name_pattern(prefix)
         self._resolver = Resolver() if pool.require_dns else None
         self._observer = GroupObserver(
             pool, self._project, prefix=prefix, adopt_prefixes=adopt_prefixes, resolver=self._resolver
         )
+        self._inspection = GroupInspection(pool, self._project, prefix=prefix, adopt_prefixes=adopt_prefixes)
         self._admissions = Admissions(pool.lag_seconds)
         self._ending = threading.Event()
         self._next_look = 0.0
@@ -135,58 +121,17 @@ class MigBackend:
 
     def check(self, seconds: float) -> list[Finding]:
         """What of the group's settings will go wrong; BackendError when it cannot be read within ``seconds``."""
-        with understood():
-            return self._check(time.monotonic() + seconds)
-
-    def _check(self, deadline: float) -> list[Finding]:
-        try:
-            group = self._project.reads.group(self._place, deadline)
-        except BackendError as error:
-            if text := missing_place(self._settings, error.failure):
-                return [Finding(self.pool, Severity.ERROR, text)]
-            if error.failure.error is ErrorClass.NOT_FOUND:
-                return [missing(self._settings)]
-            raise
-        members = self._members(deadline)
-        return [
-            *group_findings(self._settings, group),
-            *self._of_resource(autoscaler_findings, group.get("status", {}).get("autoscaler"), deadline),
-            *self._of_resource(template_findings, group.get("instanceTemplate"), deadline),
-            *name_findings(self._settings, self._prefix, members),
-            *foreign_findings(self._settings, [name for name in members if not self._expected(name)]),
-        ]
+        return self._inspection.findings(seconds)
 
     def size(self, seconds: float) -> MachineSize | None:
         """What the machine type in the group's instance template has."""
-        deadline = time.monotonic() + seconds
-        with understood():
-            group = self._project.reads.group(self._place, deadline)
-            template = group.get("instanceTemplate", "").partition("/projects/")[2]
-            if not template:
-                return None
-            properties = self._project.reads.resource(f"projects/{template}", TYPE_FIELDS, deadline)["properties"]
-            kind = properties["machineType"].rpartition("/")[2]
-            size = custom_size(kind) or self._type_size(kind, zones(group, self._place.zone), deadline)
-            return MachineSize(f"machine type {kind}", *size)
-
-    def _type_size(self, kind: str, zones: Collection[str], deadline: float) -> tuple[int, int]:
-        """Processors and memory of one of Google's machine types, as the first zone says that has it."""
-        unknown = BackendError(ErrorClass.NOT_FOUND, "the group names no zone")
-        for zone in sorted(zones):
-            path = f"projects/{self._place.project}/zones/{zone}/machineTypes/{kind}"
-            try:
-                found = self._project.reads.resource(path, "guestCpus,memoryMb", deadline)
-            except BackendError as error:
-                unknown = error
-            else:
-                return int(found["guestCpus"]), int(found["memoryMb"])
-        raise unknown
+        return self._inspection.size(seconds)
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """Ask the group for the names, by template and thousand. Names it already has are a success without a call."""
-        known = self._observer.members
-        outcomes = [Outcome(create) for create in creates if create.name in known]
-        missing = sorted((create for create in creates if create.name not in known), key=lambda one: one.template)
+        members = self._observer.members
+        outcomes = [Outcome(create) for create in creates if create.name in members]
+        missing = sorted((create for create in creates if create.name not in members), key=lambda one: one.template)
         calls = [
             Call(tuple(chunk), partial(self._create, [create.name for create in chunk]))
             for _, alike in groupby(missing, key=lambda one: one.template)
@@ -200,8 +145,8 @@ class MigBackend:
 
         Success means that the group was asked, or that the group does not hold this instance, or already deletes it.
         """
-        ours = [delete for delete in deletes if self._may_delete(delete)]
-        outcomes = [Outcome(delete) for delete in deletes if not self._may_delete(delete)]
+        ours, others = _parted(deletes, self._may_delete)
+        outcomes = [Outcome(delete) for delete in others]
         if not ours or not may_start():
             return outcomes
         self._admissions.forget([delete.name for delete in ours])
@@ -209,20 +154,22 @@ class MigBackend:
             members = self._members(time.monotonic() + self._project.times.call)
         except BackendError as error:
             return _in_order([*outcomes, *(Outcome(delete, error.failure) for delete in ours)], deletes)
-        there = [delete for delete in ours if _holds(members.get(delete.name), delete)]
-        outcomes += [Outcome(delete) for delete in ours if not _holds(members.get(delete.name), delete)]
-        # Compute takes addresses or bare names, not both in one request.
-        named = [(members[delete.name].url, delete) for delete in there]
+        there, absent = _parted(ours, lambda delete: _holds(members.get(delete.name), delete))
+        outcomes += [Outcome(delete) for delete in absent]
+        outcomes += self._take_out([(members[delete.name].url, delete) for delete in there], may_start)
+        return _in_order(outcomes, deletes)
+
+    def _take_out(self, named: Sequence[tuple[str, Delete]], may_start: MayStart) -> list[Outcome]:
+        """Ask for each delete with the address or name of its member: Compute takes not both in one request."""
         calls = [
             Call(tuple(delete for _, delete in chunk), partial(self._delete, [url for url, _ in chunk]))
             for addressed in (True, False)
             for chunk in _chunks([(url, delete) for url, delete in named if ("/" in url) is addressed])
         ]
-        self._observer.expect_change([delete.name for delete in there])
+        self._observer.expect_change([delete.name for _, delete in named])
         # The list may have taken longer than calls may be begun: some begin all the same, or none ever would.
         ready = iter(range(WORKERS))
-        outcomes += run_calls(calls, workers=WORKERS, may_start=lambda: next(ready, None) is not None or may_start())
-        return _in_order(outcomes, deletes)
+        return run_calls(calls, workers=WORKERS, may_start=lambda: next(ready, None) is not None or may_start())
 
     def close(self) -> None:
         """End a look that waits; close the connections."""
@@ -241,28 +188,11 @@ class MigBackend:
             return self._connected
 
     def _may_delete(self, delete: Delete) -> bool:
-        """Law 5: what has not the shape of our names is never touched, unless it is adopted."""
+        """Only the shape of our names is touched, and what is adopted (law: nothing is deleted by count)."""
         return delete.adopted or bool(self._shape.fullmatch(delete.name))
-
-    def _expected(self, name: str) -> bool:
-        """Ours, or of the provider whose machines we take over."""
-        return bool(self._shape.fullmatch(name)) or name.startswith(self._adopt)
 
     def _members(self, deadline: float) -> dict[str, Member]:
         return read_members(self._project.reads, self._place, deadline)
-
-    def _of_resource(
-        self, findings: Callable[[MigPool, Json], list[Finding]], url: str | None, deadline: float
-    ) -> list[Finding]:
-        """What is found in a resource that the group names, if it names one."""
-        if not url:
-            return []
-        path = "projects/" + url.partition("/projects/")[2]
-        try:
-            return findings(self._settings, self._project.reads.resource(path, CHECK_FIELDS, deadline))
-        except BackendError as error:
-            text = f"{path} cannot be read, so it was not checked: {error.failure.text}"
-            return [Finding(self.pool, Severity.WARNING, text)]
 
     def _create(self, names: Sequence[str]) -> Mapping[str, Failure]:
         """One createInstances. Compute has taken it once it is answered; a late result is for the looks."""
@@ -322,6 +252,11 @@ def _holds(member: Member | None, delete: Delete) -> bool:
     if member is None or member.action in ("DELETING", "ABANDONING"):
         return False
     return not (delete.uid and member.id and delete.uid != member.id)
+
+
+def _parted(deletes: Sequence[Delete], holds: Callable[[Delete], bool]) -> tuple[list[Delete], list[Delete]]:
+    """Those for which it holds, and the others."""
+    return [delete for delete in deletes if holds(delete)], [delete for delete in deletes if not holds(delete)]
 
 
 def _chunks(items: list[T]) -> Iterator[list[T]]:

@@ -64,7 +64,7 @@ def template_findings(pool: MigPool, template: Json) -> list[Finding]:
 
 def name_findings(pool: MigPool, prefix: str, names: Iterable[str]) -> list[Finding]:
     """Machines of another provisioner in the group, whose prefix begins with ours or the other way round."""
-    found = {match["prefix"] for name in names if (match := ANY_SHAPE.fullmatch(name))}
+    prefixes = {match["prefix"] for name in names if (match := ANY_SHAPE.fullmatch(name))}
     return [
         Finding(
             pool.name,
@@ -73,7 +73,7 @@ def name_findings(pool: MigPool, prefix: str, names: Iterable[str]) -> list[Find
             " told from: give one of them another name_prefix, of which neither is the beginning of the other, or a"
             " group of its own",
         )
-        for other in sorted(found - {prefix})
+        for other in sorted(prefixes - {prefix})
         if covers(prefix, other) or covers(other, prefix)
     ]
 

@@ -180,9 +180,9 @@ def _failure(
     if phase is Phase.RUNNING:
         return None
     if phase is Phase.PENDING:
-        found = member.attempt or _unusual(member, instance)
-        known = before.failure if before is not None and before.phase is Phase.PENDING else None
-        return known if known is not None and found is not None and found.error is ErrorClass.OTHER else found
+        new = member.attempt or _unusual(member, instance)
+        old = before.failure if before is not None and before.phase is Phase.PENDING else None
+        return old if old is not None and new is not None and new.error is ErrorClass.OTHER else new
     if cause is LossCause.PREEMPTED:
         return Failure(ErrorClass.OTHER, "The instance was preempted.")
     status = "/".join(sorted(_statuses(member, instance))) or "without instance"
@@ -238,8 +238,8 @@ def settled(group: Json, members: int) -> bool:
 
 def custom_size(machine_type: str) -> tuple[int, int] | None:
     """Processors and memory (in 2^20 bytes) that a custom machine type names; None for one of Google's own."""
-    found = CUSTOM_TYPE.fullmatch(machine_type)
-    return (int(found[1]), int(found[2])) if found else None
+    amounts = CUSTOM_TYPE.fullmatch(machine_type)
+    return (int(amounts[1]), int(amounts[2])) if amounts else None
 
 
 def zones(group: Json, zone: str) -> frozenset[str]:

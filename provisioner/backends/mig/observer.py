@@ -1,4 +1,4 @@
-"""Makes snapshots of one managed instance group, and notices what people should know.
+"""Makes snapshots of one managed instance group.
 
 A look is the groups of its zone or region and the instances of its zones: lists that all pools of the project share.
 They prove that nothing changed; only when they do not are the group's members listed, which say what it does with each.
@@ -6,18 +6,16 @@ They prove that nothing changed; only when they do not are the group's members l
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from provisioner.backends import BackendError
 from provisioner.backends.dns import Resolver
-from provisioner.backends.mig.checks import foreign_text, group_findings, missing, missing_place
+from provisioner.backends.mig.checks import missing, missing_place
 from provisioner.backends.mig.errors import understood
 from provisioner.backends.mig.instances import (
-    LEAVING_ACTIONS,
     Member,
     counted,
     machine,
@@ -28,18 +26,14 @@ from provisioner.backends.mig.instances import (
     spec,
     zones,
 )
+from provisioner.backends.mig.problems import Entries, Problems
 from provisioner.backends.mig.project import Listing, Project, SharedList
 from provisioner.backends.mig.reads import ComputeReads, Json, Place
 from provisioner.backends.mig.settings import MigPool
 from provisioner.model import ErrorClass, Failure, Machine, Phase, Snapshot
 from provisioner.names import name_pattern
 
-log = logging.getLogger(__name__)
-
 UNRESOLVED = Failure(ErrorClass.OTHER, "The instance's name does not resolve yet.")
-
-Entries = Mapping[str, Mapping[str, Json]]
-"""The instances of a look, by zone and name."""
 
 MEMBERS_SECONDS = 300.0
 """A quiet group's members are listed so often all the same: one may leave just as another comes."""
@@ -78,13 +72,7 @@ class GroupObserver:
         """Names of ours that were members when they were listed last."""
         self._listed = float("-inf")
         self._restless_until = float("-inf")
-        self._asked: set[str] = set()
-        """Members that we asked the group to delete."""
-        self._taken: set[str] = set()
-        """Members that someone else had deleted while they ran."""
-        self._strays: set[str] = set()
-        """Former members that run on."""
-        self._problems: tuple[str, ...] = ()
+        self._problems = Problems(pool, adopt_prefixes)
         self.members: Mapping[str, Member] = {}
         """As they were listed last, whatever their names."""
 
@@ -93,7 +81,7 @@ class GroupObserver:
 
         ``names`` are those that it was asked to delete: what becomes of them is no news.
         """
-        self._asked.update(names)
+        self._problems.expect(names)
         self._restless_until = time.monotonic() + self._pool.lag_seconds
 
     def look(self, now: float, strangers: Collection[str], refused: Mapping[str, Machine]) -> Snapshot:
@@ -123,7 +111,7 @@ class GroupObserver:
             namesakes=self._outside(strangers, entries, deadline),
             spec=self._spec,
             asked=frozenset(strangers),
-            problems=self._problems,
+            problems=self._problems.texts,
         )
 
     def _follow(self, group: Json | None, entries: Entries, now: float, deadline: float) -> None:
@@ -135,8 +123,9 @@ class GroupObserver:
         else:
             members = self._list_members(group, deadline)
         ours = {name: member for name, member in members.items() if self._shape.fullmatch(name)}
-        self._compare(members, entries)
-        self._say([*self._settings(group), *self._doings_of_others(members, ours)])
+        before = {name: (seen.member, seen.machine) for name, seen in self._seen.items()}
+        self._problems.compare(before, members, entries)
+        self._problems.say(group, members.keys() - ours.keys())
         self._seen = {name: self._judged(member, _entry(entries, member), now) for name, member in ours.items()}
         self.members = members
         if group is None:
@@ -245,53 +234,12 @@ class GroupObserver:
         before = self._machines.get(made.name)
         return before if before == waiting and before is not None else waiting
 
-    # --- what people should know --------------------------------------------------------------------------------------
-
-    def _settings(self, group: Json | None) -> Iterator[str]:
-        if group is None:
-            yield f"the group was deleted: {self._place.path}"
-        else:
-            yield from (finding.text for finding in group_findings(self._pool, group))
-
-    def _compare(self, members: Mapping[str, Member], entries: Entries) -> None:
-        """What someone else did since the look before, as far as two looks tell."""
-        for name, seen in self._seen.items():
-            member = members.get(name)
-            if member is None and (seen.member.action == "ABANDONING" or seen.member.action not in LEAVING_ACTIONS):
-                self._strays.add(name)
-            elif member is not None and member.action == "DELETING" and seen.machine.phase is Phase.RUNNING:
-                self._taken.add(name)
-        self._strays = {name for name in self._strays - members.keys() if _runs(entries, name)}
-        self._taken = self._taken & members.keys() - self._asked
-        self._asked &= members.keys()
-
-    def _doings_of_others(self, members: Mapping[str, Member], ours: Mapping[str, Member]) -> Iterator[str]:
-        if foreign := [name for name in members.keys() - ours.keys() if not name.startswith(self._adopt)]:
-            yield foreign_text(foreign)
-        if self._taken:
-            words = f"e.g. {min(self._taken)}: someone else shrinks the group"
-            yield f"{len(self._taken)} members that ran are being deleted, not by us, {words}"
-        if self._strays:
-            words = f"e.g. {min(self._strays)}: nobody deletes them"
-            yield f"{len(self._strays)} members were taken out of the group and run on, {words}"
-
-    def _say(self, problems: Sequence[str]) -> None:
-        """Remember the group's problems, and log what is new among them."""
-        for problem in problems:
-            if problem not in self._problems:
-                log.warning("The group has a problem", extra={"pool": self._pool.name, "problem": problem})
-        self._problems = tuple(problems)
-
 
 def _entry(entries: Entries, member: Member) -> Json | None:
     """A member's own instance. Names are unique in a zone only: another may have one of this name."""
     if member.zone:
         return entries.get(member.zone, {}).get(member.name)
     return next((found[member.name] for found in entries.values() if member.name in found), None)
-
-
-def _runs(entries: Entries, name: str) -> bool:
-    return any(name in found and found[name].get("status") == "RUNNING" for found in entries.values())
 
 
 def read_members(reads: ComputeReads, place: Place, deadline: float) -> dict[str, Member]:

@@ -118,10 +118,10 @@ class Project:
                 self._connected.close()
 
     def _shared(
-        self, known: dict[str, SharedList], key: str, read: Callable[[float], Mapping[str, Json]]
+        self, lists: dict[str, SharedList], key: str, read: Callable[[float], Mapping[str, Json]]
     ) -> SharedList:
         with self._lock:
-            return known.setdefault(key, SharedList(read))
+            return lists.setdefault(key, SharedList(read))
 
 
 class Projects:

@@ -1,7 +1,7 @@
 """Reads groups and instances of one project from the Compute API: raw JSON with field masks, every page or an error.
 
-The typed client needs eighteen times the CPU for the same lists; it is used for mutations only (``mig``). A read that
-is not complete raises BackendError: an unreachable part, a page that fails, a body that is not what was asked for.
+The typed client needs eighteen times the CPU for the same lists; ``backend`` uses it for mutations only. A read that is
+not complete raises BackendError: an unreachable part, a page that fails, a body that is not what was asked for.
 """
 
 from __future__ import annotations
@@ -185,11 +185,11 @@ class ComputeReads:
         pause = FIRST_PAUSE
         while True:
             try:
-                found = self._call("POST", path, {}, deadline)
+                operation = self._call("POST", path, {}, deadline)
             except BackendError:
-                found = {}  # as above
-            if found.get("status") == "DONE":
-                return found
+                operation = {}  # as above
+            if operation.get("status") == "DONE":
+                return operation
             if time.monotonic() + pause >= deadline:
                 return None
             time.sleep(pause)
@@ -202,16 +202,16 @@ class ComputeReads:
     def _pages(
         self, method: str, path: str, items: str, fields: str, deadline: float, kind: str = "", **params: str
     ) -> list[Json]:
-        found: list[Json] = []
+        entries: list[Json] = []
         token, tokens = "", Counter[str]()
         while True:
             paging = {"maxResults": str(PAGE), **({"pageToken": token} if token else {})}
             page = self._call(method, path, {"fields": fields, **params, **paging}, deadline, kind)
             _refuse_partial(page)
-            found.extend(page.get(items) or [])
+            entries.extend(page.get(items) or [])
             token = page.get("nextPageToken") or ""
             if not token:
-                return found
+                return entries
             tokens[token] += 1
             if tokens[token] > SAME_PAGE:
                 raise BackendError(ErrorClass.OTHER, f"{path}: the pages do not go on after {token!r}")
@@ -289,7 +289,7 @@ def _by_name(items: list[Json]) -> dict[str, Json]:
 
 
 def _refuse_partial(page: Json) -> None:
-    """Law 4: a list that lacks a part is no list."""
+    """A list that lacks a part is no list (law: a failed look is not an empty look)."""
     warning = page.get("warning")
     code = warning.get("code", "") if isinstance(warning, dict) else ""
     if warning and code not in HARMLESS_WARNINGS:

@@ -1,0 +1,105 @@
+"""Asks Compute whether a managed instance group is as it should be, and how big its instances are. Changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+
+from provisioner.backends import BackendError, Finding, MachineSize, Severity
+from provisioner.backends.mig.checks import (
+    autoscaler_findings,
+    foreign_findings,
+    group_findings,
+    missing,
+    missing_place,
+    name_findings,
+    template_findings,
+)
+from provisioner.backends.mig.errors import understood
+from provisioner.backends.mig.instances import custom_size, zones
+from provisioner.backends.mig.observer import read_members
+from provisioner.backends.mig.project import Project
+from provisioner.backends.mig.reads import Json, Place
+from provisioner.backends.mig.settings import MigPool
+from provisioner.model import ErrorClass
+from provisioner.names import name_pattern
+
+CHECK_FIELDS = "name,autoscalingPolicy/mode,properties/labels"
+"""Of an autoscaler and of an instance template."""
+
+TYPE_FIELDS = "properties/machineType"
+
+
+class GroupInspection:
+    """The questions about one group. Each takes so many seconds at most, and raises BackendError without an answer."""
+
+    def __init__(self, pool: MigPool, project: Project, *, prefix: str, adopt_prefixes: tuple[str, ...]) -> None:
+        self._pool, self._place, self._project = pool, Place.of(pool), project
+        self._prefix, self._adopt = prefix, adopt_prefixes
+        self._shape = name_pattern(prefix)
+
+    def findings(self, seconds: float) -> list[Finding]:
+        """What of the group's settings will go wrong."""
+        with understood():
+            return self._findings(time.monotonic() + seconds)
+
+    def _findings(self, deadline: float) -> list[Finding]:
+        try:
+            group = self._project.reads.group(self._place, deadline)
+        except BackendError as error:
+            if text := missing_place(self._pool, error.failure):
+                return [Finding(self._pool.name, Severity.ERROR, text)]
+            if error.failure.error is ErrorClass.NOT_FOUND:
+                return [missing(self._pool)]
+            raise
+        members = read_members(self._project.reads, self._place, deadline)
+        return [
+            *group_findings(self._pool, group),
+            *self._of_resource(autoscaler_findings, group.get("status", {}).get("autoscaler"), deadline),
+            *self._of_resource(template_findings, group.get("instanceTemplate"), deadline),
+            *name_findings(self._pool, self._prefix, members),
+            *foreign_findings(self._pool, [name for name in members if not self._expected(name)]),
+        ]
+
+    def size(self, seconds: float) -> MachineSize | None:
+        """What the machine type in the group's instance template has; None where the template names none."""
+        deadline = time.monotonic() + seconds
+        with understood():
+            group = self._project.reads.group(self._place, deadline)
+            template = group.get("instanceTemplate", "").partition("/projects/")[2]
+            if not template:
+                return None
+            properties = self._project.reads.resource(f"projects/{template}", TYPE_FIELDS, deadline)["properties"]
+            kind = properties["machineType"].rpartition("/")[2]
+            size = custom_size(kind) or self._type_size(kind, zones(group, self._place.zone), deadline)
+            return MachineSize(f"machine type {kind}", *size)
+
+    def _type_size(self, kind: str, zones: Collection[str], deadline: float) -> tuple[int, int]:
+        """Processors and memory of one of Google's machine types, as the first zone says that has it."""
+        unknown = BackendError(ErrorClass.NOT_FOUND, "the group names no zone")
+        for zone in sorted(zones):
+            path = f"projects/{self._place.project}/zones/{zone}/machineTypes/{kind}"
+            try:
+                answer = self._project.reads.resource(path, "guestCpus,memoryMb", deadline)
+            except BackendError as error:
+                unknown = error
+            else:
+                return int(answer["guestCpus"]), int(answer["memoryMb"])
+        raise unknown
+
+    def _of_resource(
+        self, findings: Callable[[MigPool, Json], list[Finding]], url: str | None, deadline: float
+    ) -> list[Finding]:
+        """What is found in a resource that the group names, if it names one."""
+        if not url:
+            return []
+        path = "projects/" + url.partition("/projects/")[2]
+        try:
+            return findings(self._pool, self._project.reads.resource(path, CHECK_FIELDS, deadline))
+        except BackendError as error:
+            text = f"{path} cannot be read, so it was not checked: {error.failure.text}"
+            return [Finding(self._pool.name, Severity.WARNING, text)]
+
+    def _expected(self, name: str) -> bool:
+        """Ours, or of the provider whose machines we take over."""
+        return bool(self._shape.fullmatch(name)) or name.startswith(self._adopt)
