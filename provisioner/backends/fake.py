@@ -166,6 +166,19 @@ class FakePlace:
         self._wake()
         self._answer(self.loss)
 
+    def boot(self) -> None:
+        """Every machine that waits runs now."""
+        with self._lock:
+            now = self._clock()
+            self._entries = {name: replace(one, runs=min(one.runs, now)) for name, one in self._entries.items()}
+        self._wake()
+
+    def crash(self, name: str) -> None:
+        """A machine ends by itself now."""
+        with self._lock:
+            self._entries[name] = replace(self._entries[name], ends=self._clock())
+        self._wake()
+
     def machines(self, entries: Collection[Entry]) -> dict[str, Machine]:
         """What they are now, by name."""
         now = self._clock()

@@ -10,14 +10,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from provisioner.backends import BackendError, MayStart
+from provisioner.backends import BackendError
+from provisioner.backends.fake import Entry, FakeBackend, FakePlace, FakePool
 from provisioner.backends.gke.api import CONNECT_SECONDS, KubeTimes
 from provisioner.backends.mig.reads import USUAL_TIMES
 from provisioner.backends.registry import built_in
@@ -30,16 +31,10 @@ from provisioner.loop.loop import Hints, Loop, Pace, Setup
 from provisioner.loop.observers import Observer
 from provisioner.loop.wakeups import Wake, Wakeups
 from provisioner.model import (
-    Create,
-    Delete,
     ErrorClass,
-    Fingerprint,
     Limits,
     LossCause,
-    Machine,
     Memory,
-    Outcome,
-    Phase,
     PoolLimits,
     Snapshot,
     TemplateLimits,
@@ -52,45 +47,32 @@ LIMITS = Limits("hf", {"pool": PoolLimits("pool")}, {"T": TemplateLimits("T", ("
 QUICK = Pace(interval=0.2, floor=0.0, act=1.0, intent_poll=0.01)
 
 
-class Place:
-    """A pool whose looks can be made to fail or to take long."""
-
-    pool = "pool"
-    lag = 0.0
-    pace = 0.02
+class Place(FakeBackend):
+    """The fake, whose looks can be made to fail or to take long."""
 
     def __init__(self) -> None:
-        self.machines: dict[str, Machine] = {}
-        self.shown: dict[str, Machine] = {}
-        """What the last look showed: the same object while nothing changes."""
+        pool = FakePool(name="pool", observe_seconds=0.02)
+        super().__init__(pool, FakePlace(pool), provisioner="demo")
         self.error: Exception | None = None
         self.slow = threading.Event()
         self.slow.set()
         self.looks = 0
-        self.hint: Callable[[], None] = lambda: None
 
-    def start(self, wake: Callable[[], None]) -> None:
-        self.hint = wake
+    @property
+    def machines(self) -> dict[str, Entry]:
+        return self.place.present()
 
-    def close(self) -> None:
-        """Nothing to close."""
+    def hint(self) -> None:
+        """Something may have changed."""
+        for wake in self.place.wakes:
+            wake()
 
     def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
         self.looks += 1
         self.slow.wait(10)
         if self.error is not None:
             raise self.error
-        if self.shown != self.machines:
-            self.shown = dict(self.machines)
-        return Snapshot(self.pool, now, self.shown)
-
-    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        for create in creates:
-            self.machines[create.name] = Machine(create.name, Phase.RUNNING, Fingerprint(uid="u"), ip="10.0.0.1")
-        return [Outcome(create) for create in creates]
-
-    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        return [Outcome(delete) for delete in deletes]
+        return super().observe(now, strangers)
 
 
 class Running:

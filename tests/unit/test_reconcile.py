@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.backends import MayStart
+from provisioner.backends.fake import Entry, FakeBackend, FakePlace, FakePool, Mark
 from provisioner.files.atomic import StateError, StateUnwritable
 from provisioner.loop.actors import InlineActors
 from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
@@ -23,15 +24,11 @@ from provisioner.model import (
     DeleteReason,
     ErrorClass,
     Failure,
-    Fingerprint,
     Limits,
     Look,
     LossCause,
-    Machine,
     Outcome,
-    Phase,
     PoolLimits,
-    Snapshot,
     TemplateLimits,
     Unobserved,
     Verdict,
@@ -61,15 +58,12 @@ class Clock:
         return self.time
 
 
-class Place:
-    """A pool that makes machines at once, and fails where it is told to."""
+class Place(FakeBackend):
+    """The fake, whose machines boot when they are told to, and which refuses creates by their number."""
 
-    lag = 0.0
-    pace = 1.0
-
-    def __init__(self, pool: str, state: StateDir) -> None:
-        self.pool = pool
-        self.machines: dict[str, Machine] = {}
+    def __init__(self, name: str, state: StateDir, clock: Clock) -> None:
+        pool = FakePool(name=name, boot_seconds=1e12)
+        super().__init__(pool, FakePlace(pool, clock.now), provisioner="demo")
         self.fails: dict[int, Failure] = {}
         """Of all creates so far, by number: those that fail."""
         self.created: list[str] = []
@@ -78,14 +72,9 @@ class Place:
         """For each create: whether memory.json named the machine when the call came."""
         self._state = state
 
-    def start(self, wake: object) -> None:
-        """Nothing to watch."""
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
-        return Snapshot(self.pool, now, dict(self.machines), asked=frozenset(strangers))
+    @property
+    def machines(self) -> dict[str, Entry]:
+        return self.place.present()
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         outcomes = []
@@ -93,20 +82,17 @@ class Place:
             self.recorded.append(bool(memory_of(self._state, create.name)))
             failure = self.fails.get(len(self.created))
             self.created.append(create.name)
-            if failure is None:
-                self.machines[create.name] = Machine(create.name, Phase.PENDING, Fingerprint(uid=create.name))
-            outcomes.append(Outcome(create, failure))
+            outcomes += [Outcome(create, failure)] if failure else super().create([create], may_start)
         return outcomes
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        for delete in deletes:
-            self.deleted.append(delete)
-            self.machines.pop(delete.name, None)
-        return [Outcome(delete) for delete in deletes]
+        self.deleted += deletes
+        return super().delete(deletes, may_start)
 
-    def run_all(self) -> None:
-        for name, machine in self.machines.items():
-            self.machines[name] = Machine(name, Phase.RUNNING, machine.fingerprint, ip="10.0.0.1", launched=7)
+    def lose(self, *names: str) -> None:
+        """Others delete these machines."""
+        for name in names:
+            self.place.delete(self.machines[name], at_once=True)
 
 
 def memory_of(state: StateDir, name: str) -> bool:
@@ -120,7 +106,7 @@ class Bench:
     def __init__(self, path: Path) -> None:
         self.state = StateDir(path)
         self.clock = Clock()
-        self.places = {name: Place(name, self.state) for name in LIMITS.pools}
+        self.places = {name: Place(name, self.state, self.clock) for name in LIMITS.pools}
         self.superseded = False
         self.reconciler = self.restarted()
 
@@ -168,7 +154,7 @@ class Bench:
         """A request that HF was told is complete."""
         id_ = self.request(count)
         self.cycle(2)
-        self.place.run_all()
+        self.place.place.boot()
         self.cycle(2)
         assert json.loads(self.answer(id_))["status"] == "complete"
         self.hears(id_)
@@ -209,7 +195,7 @@ def test_a_create_that_fails_does_not_stop_the_others(bench: Bench) -> None:
     assert report.result == "partial"
     assert len(bench.place.machines) == 10, "nine at once, and the replacement of the tenth"
     assert len(set(bench.place.created)) == 11, "under a name of its own"
-    bench.place.run_all()
+    bench.place.place.boot()
     bench.cycle(2)
     assert json.loads(bench.answer(id_))["status"] == "complete"
 
@@ -433,7 +419,7 @@ def test_without_memory_nothing_is_made_for_a_request_that_is_over(bench: Bench,
     for path in Path(bench.state.path).iterdir():
         if path.is_file() and path.name != "intent.json" and not (traces and path.name == "memory.json.lock"):
             path.unlink()
-    bench.place.machines.clear()
+    bench.place.lose(*bench.place.machines)
     bench.state.heartbeat.touch()
     over = os.stat(bench.state.heartbeat.path).st_mtime - LIMITS.request_deadline - 1
     os.utime(bench.state.intent.path, (over, over))
@@ -475,7 +461,7 @@ def test_what_hf_was_told_shows_that_there_was_a_memory(bench: Bench) -> None:
     bench.succeed(2)
     for name in ("memory.json", "memory.json.lock", "status.json"):
         Path(bench.state.path, name).unlink()
-    bench.place.machines.clear()
+    bench.place.lose(*bench.place.machines)
     bench.restarted()
     bench.cycle(5)
     assert len(bench.place.created) == 2
@@ -486,7 +472,7 @@ def test_what_hf_was_told_shows_that_there_was_a_memory(bench: Bench) -> None:
 def test_each_trace_by_itself_shows_that_there_was_a_memory(bench: Bench, left: str) -> None:
     bench.request(2)
     bench.cycle(2)
-    bench.place.run_all()
+    bench.place.place.boot()
     if left == "returns":
         bench.give_back(next(iter(bench.place.machines)))
     for path in Path(bench.state.path).iterdir():
@@ -517,7 +503,8 @@ def test_orphans_that_a_person_saw_latch_the_brake_no_more(bench: Bench) -> None
     bench.succeed(1)
     for number in range(8):
         name = f"hf-zzzzzzzzzz-{number:06d}"
-        bench.place.machines[name] = Machine(name, Phase.RUNNING, Fingerprint(uid=name))
+        bench.place.place.create(name, Mark("demo", "pool", name))
+    bench.place.place.boot()
     bench.cycle(2)
     brake = bench.state.memory.read().brake
     assert brake is not None
@@ -551,7 +538,7 @@ def test_what_a_person_saw_with_the_brake_is_orphans_and_unlisted_machines(bench
 def test_an_intent_that_somebody_put_there_shows_that_there_was_a_memory(bench: Bench) -> None:
     id_ = bench.request(2)
     bench.cycle(2)
-    bench.place.run_all()
+    bench.place.place.boot()
     for path in Path(bench.state.path).iterdir():
         if path.name != "intent.json":
             path.unlink()
@@ -676,7 +663,7 @@ def test_a_crash_before_the_outcome_is_recorded_repeats_the_create_under_its_nam
     bench.request(3)
     bench.cycle()
     assert len(bench.place.created) == 3
-    bench.place.machines.popitem()
+    bench.place.lose(max(bench.place.machines))
     bench.restarted()
     bench.cycle()
     assert len(bench.place.machines) == 3
@@ -687,7 +674,7 @@ def test_what_a_slot_is_deleted_for_is_said(bench: Bench) -> None:
     bench.succeed(2)
     first, second = sorted(bench.place.machines)
     bench.give_back(first)
-    bench.place.machines[second] = Machine(second, Phase.GONE, Fingerprint(uid=second))
+    bench.place.place.crash(second)
     bench.cycle(2)
     assert {delete.name: delete.reason for delete in bench.place.deleted} == {
         first: DeleteReason.RETURNED,
@@ -715,7 +702,7 @@ def test_every_action_and_every_end_is_in_the_journal(bench: Bench) -> None:
 def test_a_request_is_cancelled_only_when_hf_calls_on_without_it(bench: Bench, every: float, cancelled: bool) -> None:
     id_ = bench.request(1)
     bench.cycle(2)
-    bench.place.run_all()
+    bench.place.place.boot()
     passed = 0.0
     while passed <= 2400.0:
         bench.cycle()
@@ -741,7 +728,7 @@ def test_nothing_is_cancelled_before_hf_could_read_that_it_will_be(
 ) -> None:
     id_ = bench.request(1)
     bench.cycle(2)
-    bench.place.run_all()
+    bench.place.place.boot()
     hf_calls(bench, LIMITS.cancel_after - 180)
     with monkeypatch.context() as refusing:
         refusing.setattr(type(bench.state.status), "write", lambda *_: raise_(StateUnwritable("no space")))
@@ -762,7 +749,7 @@ def test_what_the_loop_itself_trims_is_no_call_of_hf(bench: Bench) -> None:
         bench.clock.time += 240.0
     unheard = bench.request(1)
     bench.cycle(2)
-    bench.place.run_all()
+    bench.place.place.boot()
     bench.clock.time += LIMITS.retention - 3600.0
     while set(bench.state.intent.read().requests) != {unheard}:
         bench.cycle()
