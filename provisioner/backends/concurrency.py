@@ -66,11 +66,11 @@ class Flow:
         unloaded = {kind: seconds * FADING for kind, seconds in self.unloaded.items()}
         for kind, seconds in self.taken:
             unloaded[kind] = min(seconds, unloaded.get(kind, math.inf))
-        known = replace(self, unloaded=unloaded)
+        learned = replace(self, unloaded=unloaded)
         slow = sum(seconds > max(QUICK_SECONDS, SLOW_TIMES * unloaded[kind]) for kind, seconds in self.taken)
         if 2 * slow >= len(self.taken):
-            return known._halved(now)
-        return replace(known, limit=min(MOST, self.limit + max(1, self.limit // 4)), began=now, taken=())
+            return learned._halved(now)
+        return replace(learned, limit=min(MOST, self.limit + max(1, self.limit // 4)), began=now, taken=())
 
     def _halved(self, now: float) -> Flow:
         return replace(self, limit=max(LEAST, self.limit // 2), began=now, taken=())

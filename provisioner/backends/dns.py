@@ -57,10 +57,10 @@ class Resolver:
         self._workers.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self, name: str) -> None:
-        found = self._lookup(name)
+        resolves = self._lookup(name)
         with self._lock:
             if name not in self._next:  # Forgotten meanwhile.
                 return
-            if found:
+            if resolves:
                 self._known.add(name)
             self._next[name] = self._clock() + RETRY_SECONDS

@@ -147,8 +147,8 @@ def parse(data: bytes, published: datetime | None = None) -> Hint | None:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MalformedError(f"{type(error).__name__}: {error}") from error
     kind = next((kind for end, kind in METHODS.items() if f".{method}".endswith(f".{end}")), None)
-    _, found, instance = resource.partition("/instances/")
-    if kind is None or not found or not instance:
+    _, separator, instance = resource.partition("/instances/")
+    if kind is None or not separator or not instance:
         return None
     return Hint(instance.partition("/")[0], kind, failed, timestamp, key, _delay(timestamp, published))
 

@@ -30,7 +30,7 @@ def size_advice(settings: Settings, templates: Sequence[Template], sizes: Mappin
 
 
 def _slots(template: Template) -> Iterator[str]:
-    """Symphony counts slots as ncores x ncpus (interface §4): one of them should be 1."""
+    """Symphony counts slots as ncores x ncpus (docs/hostfactory.md: slots): one of them should be 1."""
     ncores, ncpus = _number(template, "ncores"), _number(template, "ncpus")
     if ncores > 1 and ncpus > 1:
         yield (

@@ -114,8 +114,8 @@ class _Reader:
     def defaults(self) -> dict[str, str]:
         """Defaults of top-level settings that come from HF."""
         prefix = self.provider.config.gcp_instance_prefix.lower().rstrip("-")
-        found = {"id": self.provider.name, "name_prefix": prefix}
-        return {name: value for name, value in found.items() if value}
+        of_hf = {"id": self.provider.name, "name_prefix": prefix}
+        return {name: value for name, value in of_hf.items() if value}
 
     def section(self, name: str, model: type[Section]) -> Section | None:
         """A section of the file; None when it is absent or wrong."""
@@ -194,12 +194,12 @@ class _Reader:
 
     def implicit(self, template: templates.Template, pools: dict[str, Pool]) -> tuple[str, ...]:
         """The pool that the fields of Google's connector make: one of ``pools`` that is that place, or a new one."""
-        found = [(kind, body) for kind in registry.built_in() if (body := kind.implicit(template))]
-        if len(found) != 1:
+        named = [(kind, body) for kind in registry.built_in() if (body := kind.implicit(template))]
+        if len(named) != 1:
             words = ", or ".join(["names of pools", *(kind.template_words for kind in registry.built_in())])
             self.complain_of_template(template, "pools", f"expected {words}")
             return ()
-        (kind, body), *_ = found
+        (kind, body), *_ = named
         pool, problems = self.pool(template.id, kind.name, body)
         called = {"name": "templateId", **kind.template_fields}
         for problem in problems:

@@ -1,4 +1,4 @@
-"""The configuration in force: read again when its files change; a bad new one is refused whole (DESIGN §5)."""
+"""The configuration in force: read again when its files change; a bad new one is refused whole."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Configuration:
 
         Of a directory that cannot be read there is nothing to sign: what is wrong with it, reading the files says.
         """
-        found = []
+        signature = []
         with suppress(OSError):
             for entry in sorted(os.scandir(self._path.parent), key=lambda entry: entry.name):
                 if not entry.name.endswith((".json", ".yaml", ".yml")) or entry.name in STATE_FILES:
@@ -116,5 +116,5 @@ class Configuration:
                 with suppress(OSError):  # it has gone since the directory was read
                     if entry.is_file():
                         facts = entry.stat()
-                        found.append((entry.name, facts.st_ino, facts.st_mtime_ns, facts.st_size))
-        return tuple(found)
+                        signature.append((entry.name, facts.st_ino, facts.st_mtime_ns, facts.st_size))
+        return tuple(signature)

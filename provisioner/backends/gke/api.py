@@ -217,7 +217,7 @@ def _error_class(status: int, reason: str, message: str) -> ErrorClass:
 
 
 def parse(body: bytes) -> Document:
-    """The JSON object in an answer; BackendError when there is none (law 4: half an answer is no answer)."""
+    """The JSON object in an answer; BackendError when there is none: half an answer is no answer."""
     try:
         document = json.loads(body)
     except ValueError as error:

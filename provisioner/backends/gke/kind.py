@@ -49,12 +49,12 @@ class Gke(Kind[GkePool]):
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
         """Settings of a cluster that exclude each other, and what is wrong with the pod spec."""
-        found = _cluster_problems(body)
+        problems = _cluster_problems(body)
         if isinstance(body.get("pod_spec"), str):
             namespace = {**body, **inherited}.get("namespace", GkePool.model_fields["namespace"].default)
             reason = _pod_spec_problem(around.directory, body["pod_spec"], str(namespace))
-            found += [Problem("", "pod_spec", reason)] if reason else []
-        return found
+            problems += [Problem("", "pod_spec", reason)] if reason else []
+        return problems
 
     def implicit(self, template: Template) -> Mapping[str, object]:
         """A pod spec of its own."""

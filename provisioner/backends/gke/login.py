@@ -95,8 +95,8 @@ class Login:
     def rejected(self, headers: Mapping[str, str]) -> None:
         """The server answered a request with these headers that it does not know us."""
         with self._lock:
-            known = headers.get("Authorization", "") == self._given
-            if known and self._clock() >= self._renewed + RENEW_SECONDS:
+            refused = headers.get("Authorization", "") == self._given
+            if refused and self._clock() >= self._renewed + RENEW_SECONDS:
                 self._renewed = self._clock()
                 self._credentials.renew()
 
@@ -259,8 +259,8 @@ def _in_kubeconfig(path: Path, context: str | None, configuration: Any) -> Crede
 def _user(path: Path, context: str | None) -> tuple[Mapping[str, Any], Path]:
     """The settings of a context's user, and the directory that its paths are relative to."""
     merged = _merged(path)
-    known = merged["contexts"].get_with_name(context or merged["current-context"])["context"]
-    user = merged["users"].get_with_name(known.safe_get("user"), safe=True)
+    chosen = merged["contexts"].get_with_name(context or merged["current-context"])["context"]
+    user = merged["users"].get_with_name(chosen.safe_get("user"), safe=True)
     return ((user.safe_get("user") or {}), Path(user.path).absolute().parent) if user else ({}, Path())
 
 

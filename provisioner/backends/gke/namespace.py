@@ -70,9 +70,9 @@ class Namespaces:
         if pool.cluster not in self._apis:
             self._apis[pool.cluster] = connect()
         key = (*pool.cluster, pool.namespace, cache.identity.provisioner)
-        known = self._namespaces.get(key)
-        if known is None or known.watched:
-            known = Namespace(self._apis[pool.cluster], pool.namespace, cache.identity.provisioner)
-            self._namespaces[key] = known
-        known.join(cache)
-        return known
+        namespace = self._namespaces.get(key)
+        if namespace is None or namespace.watched:
+            namespace = Namespace(self._apis[pool.cluster], pool.namespace, cache.identity.provisioner)
+            self._namespaces[key] = namespace
+        namespace.join(cache)
+        return namespace

@@ -170,10 +170,10 @@ def _document(text: str) -> object:
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; one with a key given twice is left to the YAML reader, which says where."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         raise ValueError("a key is given twice")
-    return found
+    return mapping
 
 
 def _manifest(document: object) -> dict[str, Any]:
@@ -206,10 +206,10 @@ def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _check_container(container: object, path: str) -> None:
-    known = _mapping(container, path)
+    fields = _mapping(container, path)
     for key in ("name", "image"):
-        _check_text(known.get(key), f"{path}.{key}")
-    variables = known.get("env") or []
+        _check_text(fields.get(key), f"{path}.{key}")
+    variables = fields.get("env") or []
     if not isinstance(variables, list):
         raise PodSpecError(f"{path}.env: {expected('a list of variables', variables)}")
     for number, variable in enumerate(variables):

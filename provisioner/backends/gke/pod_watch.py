@@ -86,7 +86,7 @@ class PodWatch:
         self._thread.join(CLOSE_SECONDS)
 
     def check(self) -> None:
-        """Raise BackendError unless the caches are complete and current (law 4)."""
+        """Raise BackendError unless the caches are complete and current (law: a failed look is not an empty look)."""
         if not self._synced:
             self._tried.wait(self._api.times.first_look)
         now, blind_since = time.monotonic(), self._blind_since

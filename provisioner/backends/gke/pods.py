@@ -100,7 +100,7 @@ Reading = tuple[Machine, Ending | None]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose pods and which pool's: what makes a pod ours (law 5). Both are valid label values."""
+    """Provisioner and pool, which make a pod ours (law: nothing is deleted by count). Both are valid label values."""
 
     provisioner: str
     pool: str
@@ -121,7 +121,7 @@ class Identity:
         }
 
     def read(self, pod: Pod) -> Reading | None:
-        """The machine that a pod is; None when it is not ours; BackendError when it cannot be read (law 4)."""
+        """The machine that a pod is; None when it is not ours; BackendError when it cannot be read."""
         try:
             return machine_of(pod) if self.owns(pod) else None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
