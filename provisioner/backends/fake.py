@@ -131,7 +131,7 @@ class FakePlace:
 
     def entries(self) -> dict[str, Entry]:
         """All that exists, by name."""
-        self._answer(self.silence)
+        self._meet(self.silence)
         return self.present()
 
     def present(self) -> dict[str, Entry]:
@@ -143,28 +143,28 @@ class FakePlace:
 
     def create(self, name: str, mark: Mark | None) -> Entry:
         """Make a machine, or find the one that bears this mark; a name that is taken otherwise is refused."""
-        self._answer(self.silence)
+        self._meet(self.silence)
         self.creates += 1
         chance = random.Random(f"{self._pool.seed} {name}")
-        self._answer(self.refusal or (STOCKOUT if chance.random() < self._pool.refused else None))
+        self._meet(self.refusal or (STOCKOUT if chance.random() < self._pool.refused else None))
         there = self.present().get(name)
         if there is None:
             there = self._add(name, mark, chance)
         elif there.mark is None or there.mark != mark or there.gone < math.inf:
             raise BackendError(ErrorClass.OTHER, f"the name is taken: {name} exists, and is not ours or about to go")
-        self._answer(self.loss)
+        self._meet(self.loss)
         return there
 
     def delete(self, entry: Entry, *, at_once: bool = False) -> None:
         """Begin to delete this machine, not a namesake of it."""
-        self._answer(self.silence)
+        self._meet(self.silence)
         with self._lock:
             there = self._entries.get(entry.name)
             if there is not None and there.uid == entry.uid:
                 gone = self._clock() + (0.0 if at_once else self._pool.stop_seconds)
                 self._entries[entry.name] = replace(there, gone=min(there.gone, gone))
         self._wake()
-        self._answer(self.loss)
+        self._meet(self.loss)
 
     def boot(self) -> None:
         """Every machine that waits runs now."""
@@ -198,7 +198,8 @@ class FakePlace:
         for wake in self.wakes:
             wake()
 
-    def _answer(self, failure: Failure | None) -> None:
+    def _meet(self, failure: Failure | None) -> None:
+        """Raise what a call meets instead of its answer, if anything."""
         if failure is not None:
             raise BackendError(failure.error, failure.text)
 

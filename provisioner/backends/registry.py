@@ -54,8 +54,11 @@ def built_in() -> list[Kind[Any]]:
 
 
 def longest_call(pools: Iterable[Pool]) -> float:
-    """Seconds that a batch in any of these pools goes on at most once it begins no further call."""
-    return max((kind(pool.kind).longest_call for pool in pools), default=0.0)
+    """Seconds that a batch in any of these pools goes on at most once it begins no further call.
+
+    The built-in kinds always count: the loop before this one may have had pools that the configuration names no more.
+    """
+    return max(each.longest_call for each in (*built_in(), *(kind(pool.kind) for pool in pools)))
 
 
 def make_backends(pools: Mapping[str, Pool], site: Site) -> dict[str, Backend]:

@@ -170,9 +170,8 @@ class _Reader:
         """A pool with what it inherits, and what is wrong with it (places relative to the pool)."""
         kind = registry.kind(name_of_kind)
         around = Surroundings(self.path.parent, self.provider.config, self.environment)
-        inherited = {
-            key: value for key, value in kind.inherited(body, around).items() if value and body.get(key) is None
-        }
+        offered = kind.inherited(body, around)
+        inherited = {key: value for key, value in offered.items() if value and body.get(key) is None}
         paths = files(kind.pool)
         given = {key: around.beside(value) if key in paths else value for key, value in body.items()}
         pool, problems = validate(kind.pool, {**given, **inherited}, "", "", name=name)

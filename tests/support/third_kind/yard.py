@@ -31,7 +31,7 @@ class Yard(Kind[YardPool]):
     name: ClassVar = "yard"
     pool = YardPool
     distribution = "yard-provisioner"
-    longest_call = 1.0
+    longest_call = 90.0
 
     def factory(self, site: Site) -> Callable[[YardPool], Backend]:
         """Pools of one yard see the same hosts."""
