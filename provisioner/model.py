@@ -1,7 +1,7 @@
 """The project's words as types: what is wanted, what is seen, what is remembered, what is decided.
 
-Every value is frozen. Times are loop time in seconds (DESIGN law 11) unless a name says ``wall``.
-No I/O, no clock, no logger.
+Every value is frozen. Times are loop time in seconds (law: time is an argument) unless a name says
+``wall``. No I/O, no clock, no logger.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Phase(StrEnum):
     RUNNING = "running"
     STOPPING = "stopping"
     GONE = "gone"
-    """Dead. In a snapshot: its remains are still there and have to be deleted."""
+    """Dead. In a snapshot its remains are still there and have to be deleted."""
 
 
 class Verdict(StrEnum):
@@ -46,7 +46,7 @@ LONG_AGO = float("-inf")
 
 
 class DeleteReason(StrEnum):
-    """Why a machine is deleted. There is no other reason (law 5)."""
+    """Why a machine is deleted. There is no other reason (law: nothing is deleted by count)."""
 
     RETURNED = "returned"
     FAILED = "failed"
@@ -67,7 +67,7 @@ class DeferReason(StrEnum):
 
 
 class ErrorClass(StrEnum):
-    """Few classes; the class picks the back-off, the metric label, the log word and HF's message."""
+    """Classes of failures; the class picks the back-off, the metric label, the log word and HF's message."""
 
     THROTTLED = "throttled"
     STOCKOUT = "stockout"
@@ -99,7 +99,7 @@ class LossCause(StrEnum):
 
 
 class RequestStatus(StrEnum):
-    """HF's three words for a request. The last two are terminal and never revert (law 8)."""
+    """HF's three words for a request. The last two are terminal and never revert (law: a terminal answer stays)."""
 
     RUNNING = "running"
     COMPLETE = "complete"
@@ -107,7 +107,7 @@ class RequestStatus(StrEnum):
 
 
 class BrakeReason(StrEnum):
-    """Why nothing is deleted as an orphan until a person runs ``provisioner recover --release-brake`` (law 6)."""
+    """Why nothing is deleted as an orphan until ``provisioner recover --release-brake`` is run (law: the brake)."""
 
     INTENT_OLDER = "intent_older"
     INTENT_LOST = "intent_lost"
@@ -208,12 +208,12 @@ class Machine:
     """Why it is GONE or STOPPING, when that is known."""
     notice: Notice | None = None
     gated: bool = False
-    """Somebody holds it back on purpose (a queue, say): no place is looked for yet."""
+    """Somebody, such as a queue, holds it back on purpose: nobody looks for a node for it yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one pool holds, seen completely. A failed look raises instead (law 4)."""
+    """What one pool holds, seen completely. A failed look raises instead (law: a failed look is not an empty look)."""
 
     pool: str
     began: float
@@ -225,18 +225,19 @@ class Snapshot:
     spec: str = ""
     """Fingerprint of the pod spec or instance template; a new one resets what was learned about the pool."""
     asked: frozenset[str] = frozenset()
-    """The names that this look asked about: of any other it says nothing, unless the machine is ours."""
+    """The names that this look asked about. Of any other name it says only whether a machine of ours has it."""
     causes: Mapping[str, LossCause] = field(default_factory=dict)
-    """The machines that are known to have gone a while ago, perhaps between two looks, and why."""
+    """Machines that have gone, perhaps between two looks, and why."""
     problems: tuple[str, ...] = ()
-    """What people should know of the place: what others did to it, settings of it that will go wrong."""
+    """What people should know of the pool's place: what others did to it, which of its settings will go wrong."""
     namesakes: frozenset[str] = frozenset()
-    """Of the names asked about, those that are here, not this pool's, and perhaps ours all the same: not gone."""
+    """Of the names asked about, those that stand in the pool's place without being its machines. They may be ours, so
+    none of them is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unobserved:
-    """A pool that could not be seen completely. It gets no actions (law 4)."""
+    """A pool that could not be seen completely. It gets no actions (law: a failed look is not an empty look)."""
 
     pool: str
     began: float
@@ -272,7 +273,7 @@ class Contact:
 
 
 class Slot(NamedTuple):
-    """One try to fill one wanted machine of a request. Name and pool are for ever (law 2).
+    """One try to fill one wanted machine of a request. Name and pool are for ever (law: a name is used once).
 
     A tuple, as ten thousand of them may change in one cycle: a changed copy costs a third of that of a dataclass.
     """
@@ -293,7 +294,7 @@ class Slot(NamedTuple):
     absent: float | None = None
     """Begin of the first complete snapshot that lacks it, since it was last seen."""
     gone: bool = False
-    """Closed, and confirmed absent: nothing is left to do for it."""
+    """Closed, and its machine is proven absent: nothing is left to do for it."""
     delete: DeleteReason | None = None
     """Why its machine is deleted, once it is closed."""
     delete_sent: float | None = None
@@ -306,7 +307,7 @@ class Slot(NamedTuple):
     cause: LossCause | None = None
     notice: Notice | None = None
     set_aside: bool = False
-    """A forbidden transition was asked of it: nobody touches it until a person looked."""
+    """A verdict was asked of it that the table forbids: nothing is done for it until a person has looked."""
     stuck: bool = False
     """Closed, and its machine goes on terminating long after the end of its grace period: a person should look."""
     forced: bool = False
@@ -332,7 +333,7 @@ class Slot(NamedTuple):
 if TYPE_CHECKING:
     evolve = Slot._replace
 else:
-    _PLACES = {name: place for place, name in enumerate(Slot._fields)}
+    _POSITIONS = {name: position for position, name in enumerate(Slot._fields)}
 
     def evolve(slot, /, **changes):
         """``evolve(slot, field=value, …)``: the slot with some fields changed.
@@ -341,7 +342,7 @@ else:
         """
         values = list(slot)
         for name, value in changes.items():
-            values[_PLACES[name]] = value
+            values[_POSITIONS[name]] = value
         return tuple.__new__(Slot, values)
 
 
@@ -355,7 +356,7 @@ class RequestRecord:
     read: float
     """When the loop first read it."""
     deadline: float
-    """When what is missing fails (law 7)."""
+    """When what is missing fails (law: a request always ends)."""
     slots: Mapping[int, Slot] = field(default_factory=dict)
     next_slot: int = 0
     ended: RequestStatus | None = None
@@ -430,7 +431,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Brake:
-    """Nothing of ours is deleted as an orphan while it is latched (law 6)."""
+    """Nothing of ours is deleted as an orphan while it is latched (law: the brake)."""
 
     reason: BrakeReason
     since: float
@@ -449,7 +450,7 @@ class Memory:
     time: float = 0.0
     """Loop time when it was written."""
     time_wall: float = 0.0
-    """Wall clock at the same moment; the gap across a restart is clamped (law 11)."""
+    """Wall clock at the same moment; the gap across a restart is clamped (law: time is an argument)."""
     requests: Mapping[str, RequestRecord] = field(default_factory=dict)
     returns: Mapping[str, ReturnRecord] = field(default_factory=dict)
     pressures: Mapping[tuple[str, str], Window] = field(default_factory=dict)
@@ -590,7 +591,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one cycle does, and the memory that has to be durable before it does it."""
+    """What one cycle does, and the memory that has to be durable before it does anything."""
 
     memory: Memory
     """The same object as before when there is nothing to record."""

@@ -1,4 +1,4 @@
-"""Carrying out a plan: one batch per pool at a time, each in a thread of its own: a slow pool delays no other."""
+"""Carrying out a plan: one batch per pool at a time, each in its own thread, so a slow pool delays no other."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def batches(creates: Sequence[Create], deletes: Sequence[Delete]) -> list[Batch]
 
 
 def carry_out(batch: Batch, backend: Backend, may_start: Callable[[], bool], *, creates_first: bool = False) -> Results:
-    """Do a batch now. Never raises: what broke unexpectedly has an unknown outcome, and is looked at again."""
+    """Do a batch now. Never raises: a batch that broke off has unknown outcomes, which the next looks show."""
     calls: list[tuple[Sequence[Action], Callable[[], list[Outcome]]]] = [
         (batch.deletes, lambda: backend.delete(batch.deletes, may_start)),
         (batch.creates, lambda: backend.create(batch.creates, may_start)),

@@ -22,15 +22,15 @@ LISTED_FOR = 86400.0
 """Seconds for which it is remembered that a list named a host."""
 
 
-def _with_list(known: Contact, names: Collection[str], now: float) -> Contact:
-    """After a list of HF. What it does not name may stand in the next one."""
-    listed = {name: at for name, at in known.listed.items() if now - at < LISTED_FOR} | dict.fromkeys(names, now)
+def _with_list(contact: Contact, names: Collection[str], now: float) -> Contact:
+    """The contact after a list of HF. A host that it does not name may stand in the next one."""
+    listed = {name: at for name, at in contact.listed.items() if now - at < LISTED_FOR} | dict.fromkeys(names, now)
     inventory = frozenset(name for name, at in listed.items() if now - at < ONE_LIST)
-    return replace(known, listed=listed, lists=now, inventory=inventory)
+    return replace(contact, listed=listed, lists=now, inventory=inventory)
 
 
 class Contacts:
-    """Notices HF's calls by the marks that scripts leave; loop time is ours, marks are only compared for change."""
+    """Notices HF's calls by the marks that scripts leave, which are only compared for change."""
 
     def __init__(self, state: StateDir) -> None:
         self._state = state
@@ -56,8 +56,8 @@ class Contacts:
                 active = now if called else self.latest.active
                 # After a silence it was HF that was away: it gets its time to ask for each request anew.
                 since = now if active - self.latest.active > HF_AWAY else self.latest.since
-                known = replace(self.latest, polled=times, since=since, active=active, told=told)
-                self.latest = _with_list(known, names, now) if new_list else known
+                heard = replace(self.latest, polled=times, since=since, active=active, told=told)
+                self.latest = _with_list(heard, names, now) if new_list else heard
         self._marks, self._inventory, self._intent = marks, (names, listed), intent
         return self.latest
 

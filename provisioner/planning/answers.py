@@ -1,4 +1,4 @@
-"""What HF is told, rendered from memory (interface §1.3, §1.5). Pure: no I/O, no clock, no logger."""
+"""What HF is told, rendered from memory."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from provisioner.model import (
 from provisioner.planning.slots import slot_named
 
 SUCCEEDED_ONCE = frozenset({Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST})
-"""Once told as succeeded, always told so (law 8)."""
+"""Once told as succeeded, always told so (law: a terminal answer stays)."""
 
 CANCELLED = frozenset({Verdict.CANCELLED, Verdict.RETURNED, Verdict.LOST})
-"""Closed before HF had read the terminal answer, if that is why they are deleted."""
+"""Verdicts of slots that may have been closed before HF had read the terminal answer: those deleted as cancelled."""
 
 NOT_OURS = "This machine exists but is not managed by this provisioner; it was left alone."
 RETURNED_EARLY = "HostFactory returned the machine before the request ended."
 STUCK = "The machine was still there at the deadline; its deletion is tried further."
 STUCK_STRANGER = "The machine, which belongs to no request, was still there at the deadline: return it again."
-"""Only slots are pursued after the end of their return."""
+"""The message for a name that is no slot: only a slot's machine is deleted again after its return has ended."""
 
 CAPACITY_CODES = {
     ErrorClass.STOCKOUT: "InsufficientInstanceCapacity",
     ErrorClass.QUOTA: "InsufficientCapacity",
 }
 """LSF's resource connector reads ``Error Code: X`` in a message and pauses the template for these. For other codes it
-may disable the template, so other errors have none (interface §6)."""
+may disable the template, so other errors have none (docs/hostfactory.md: error codes)."""
 
 CODE = " Error Code: "
 
@@ -58,14 +58,14 @@ def render(memory: Memory, before: Rendered, prefix: str) -> Rendered:
     """The answer of each request and return request; the very same objects where nothing changed."""
     answers: Rendered = {}
     for record in memory.requests.values():
-        known = before.get(record.id)
-        answers[record.id] = known if known and known[0] is record else (record, request_answer(record))
+        kept = before.get(record.id)
+        answers[record.id] = kept if kept and kept[0] is record else (record, request_answer(record))
     for back in memory.returns.values():
-        known = before.get(back.id)
-        if known is None or known[0] is not back or back.ended is None:
+        kept = before.get(back.id)
+        if kept is None or kept[0] is not back or back.ended is None:
             answer = return_answer(back, memory, prefix)
-            known = known if known and known[0] is back and known[1] == answer else (back, answer)
-        answers[back.id] = known
+            kept = kept if kept and kept[0] is back and kept[1] == answer else (back, answer)
+        answers[back.id] = kept
     return answers
 
 
@@ -83,16 +83,16 @@ def request_answer(record: RequestRecord) -> Answer:
 
 
 def revised(before: Memory, after: Memory) -> dict[str, Answer]:
-    """The terminal answers that take the place of others, which scripts may be about to print (law 8)."""
-    found = {}
+    """The terminal answers that replace others, which scripts may be about to print (law: a terminal answer stays)."""
+    news = {}
     for record in after.requests.values():
         old = before.requests.get(record.id)
         if old is None or old is record or old.ended is None:
             continue
         answer = request_answer(record)
         if answer.ended and answer.text != request_answer(replace(old, cancelling=False)).text:
-            found[record.id] = answer
-    return found
+            news[record.id] = answer
+    return news
 
 
 def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
@@ -127,7 +127,7 @@ def _gone(slot: Slot) -> Loss:
 def available(memory: Memory, limits: Limits) -> dict[str, int]:
     """How many more machines each template may have by its caps; templates without a cap are left out.
 
-    From caps and machines alone: HF asks when it starts and keeps the number, so nothing that passes may go in.
+    Only caps and machines count: HF asks when it starts and keeps the number, so a back-off must not lower it.
     """
     owned: Counter[str] = Counter()
     occupied: Counter[tuple[str, str]] = Counter()
@@ -136,7 +136,7 @@ def available(memory: Memory, limits: Limits) -> dict[str, int]:
             if not slot.gone:
                 occupied[slot.pool, record.template] += 1
                 owned[record.template] += slot.closed is None
-    found = {}
+    free = {}
     for template in limits.templates.values():
         caps = [] if template.max_machines is None else [template.max_machines - owned[template.id]]
         pools = {name: limits.pools[name].max_machines for name in template.pools if name in limits.pools}
@@ -144,8 +144,8 @@ def available(memory: Memory, limits: Limits) -> dict[str, int]:
         if pools and len(capped) == len(pools):
             caps.append(sum(max(0, cap - occupied[name, template.id]) for name, cap in capped.items()))
         if caps:
-            found[template.id] = max(0, min(caps))
-    return found
+            free[template.id] = max(0, min(caps))
+    return free
 
 
 def unlisted(memory: Memory, prefix: str, now: float) -> list[Slot]:
@@ -193,8 +193,8 @@ def _returned(name: str, result: ReturnResult | None, slot: Slot | None) -> dict
         ReturnResult.NOT_OURS: ("fail", "running", NOT_OURS),
         ReturnResult.STUCK: ("fail", "stopping", STUCK if slot else STUCK_STRANGER),
     }
-    known = slot or Slot(name=name, number=0, pool="", verdict=Verdict.OPEN, opened=0.0)
-    return _entry(known, *words[result])
+    shown = slot or Slot(name=name, number=0, pool="", verdict=Verdict.OPEN, opened=0.0)
+    return _entry(shown, *words[result])
 
 
 def _text(failure: Failure | None) -> str:

@@ -1,7 +1,4 @@
-"""Whether HF knows how its requests ended, and the end of those that it does not ask for while it makes other calls.
-
-Pure: no I/O, no clock, no logger.
-"""
+"""Whether HF knows how its requests ended, and the end of those that it does not ask for while it makes other calls."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Capacity: how many more machines each pool takes for each template now, and what would stop one more.
-
-Pure: no I/O, no clock, no logger.
-"""
+"""Capacity: how many more machines each pool takes for each template now, and what would stop one more."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from provisioner.hostfactory import MAX_NUMBER
-from provisioner.model import DESIRED, DeferReason, ErrorClass, Failure, Slot, Verdict, Window
+from provisioner.model import DESIRED, DeferReason, ErrorClass, Failure, Slot, Verdict
 from provisioner.names import NO_TEMPLATE
 from provisioner.planning import window
 from provisioner.planning.draft import Draft
@@ -24,7 +21,7 @@ class Room:
     machines: int
     reason: DeferReason
     waits: bool = False
-    """Its next machine waits here instead of going to the next pool."""
+    """The next machine waits for this pool instead of going to the next one."""
 
 
 class Capacity:
@@ -36,7 +33,7 @@ class Capacity:
         self._held: set[tuple[str, str]] = set()
         """Where a machine was held back by the window in this plan."""
         self.occupied: Counter[tuple[str, str]] = Counter()
-        """Observed + submitted machines, by pool and template."""
+        """Observed and submitted machines, by pool and template."""
         self.pending: Counter[tuple[str, str]] = Counter()
         """Of open slots, those that do not run yet."""
         self.starting: Counter[tuple[str, str]] = Counter()
@@ -45,7 +42,7 @@ class Capacity:
         """Of the pending, those asked for since the pool's back-off began; after early losses, running ones too."""
         self.desired: Counter[str] = Counter()
         """By template: what counts against HF's maxNumber."""
-        # Machines were lost early there: what a probe tells that runs is not learned yet.
+        # Machines were lost early there: a probe that runs has proved nothing yet.
         trials = {key for key, learned in draft.windows.items() if learned.early_loss is not None}
         for record in draft.records():
             there = [slot for slot in record.slots.values() if not slot.gone]
@@ -96,9 +93,9 @@ class Capacity:
         )
 
     def takes(self, slot: Slot, template: str) -> bool:
-        """The pool may be sent the create of a slot that is open already. While it is probed, one at a time.
+        """The pool may be sent the create of a slot that is open already; one at a time while it is probed.
 
-        A probe whose answer is not learned counts already, and may be sent again.
+        A probe whose outcome nobody knows counts already, and may be sent again.
         """
         key = (slot.pool, template)
         if not self.usable(*key):
@@ -112,7 +109,7 @@ class Capacity:
         return True
 
     def pausing(self, slot: Slot, template: str) -> bool:
-        """The slot's pool takes no create just now: that of the slot, not sent yet, waits here, but not for long."""
+        """The slot's pool takes no create just now: an unsent create waits for it, until ``spill_after`` has passed."""
         learned = self._draft.window(slot.pool, template)
         spill_at = slot.opened + self._draft.pool(slot.pool).spill_after
         if window.pausing(learned) and self._draft.now < spill_at:
@@ -173,11 +170,7 @@ class Capacity:
             if since is not None:
                 draft.wake_at(since + draft.pool(key[0]).spill_after)
             if since != learned.closed_since:
-                draft.learn(*key, partial(_closed_since, since=since))
-
-
-def _closed_since(learned: Window, since: float | None) -> Window:
-    return replace(learned, closed_since=since)
+                draft.learn(*key, partial(replace, closed_since=since))
 
 
 def pool_trouble(draft: Draft, pool: str, template: str) -> Failure | None:

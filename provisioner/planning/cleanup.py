@@ -1,7 +1,4 @@
-"""What is left of closed slots: delete it, again when it does not go, by force only where that is configured.
-
-Pure: no I/O, no clock, no logger.
-"""
+"""Clean-up: the machines of closed slots are deleted, again when they stay, by force only where that is configured."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from provisioner.planning.returns import DELETE_AGAIN
 
 
 def delete_closed(draft: Draft, busy: Set[str]) -> None:
-    """Delete what is still there of closed slots; note what is stuck."""
+    """Delete the machines that are still there under closed slots' names; note those that are stuck."""
     for record in draft.records():
         left = [slot for slot in record.slots.values() if not (slot.gone or slot.verdict in DESIRED or slot.set_aside)]
         for slot in left:
@@ -38,7 +35,7 @@ def delete_closed(draft: Draft, busy: Set[str]) -> None:
 
 
 def _judged(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> Slot:
-    """The slot, stuck from some time after its grace period until its machine is gone or another one."""
+    """The slot, marked stuck once ``stuck_after`` has passed since its machine's grace period ended."""
     after, ends = draft.pool(slot.pool).stuck_after, _grace_ends(machine)
     stuck = slot.stuck and machine.phase is Phase.STOPPING
     if after is not None and not stuck:
@@ -51,7 +48,7 @@ def _judged(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -
 
 
 def _delete(draft: Draft, record: RequestRecord, slot: Slot, reason: DeleteReason, machine: Machine) -> None:
-    """Send a delete when one is due: the first, one more after a while, and the first forced one at its own time."""
+    """Send a delete when one is due: the first, one each ``DELETE_AGAIN`` seconds, and a forced one at its time."""
     force = draft.now >= _forced_from(draft, slot, machine)
     again = LONG_AGO if slot.delete_sent is None else slot.delete_sent + DELETE_AGAIN
     if draft.now < again and (slot.forced or not force):
@@ -63,7 +60,7 @@ def _delete(draft: Draft, record: RequestRecord, slot: Slot, reason: DeleteReaso
 
 
 def _forced_from(draft: Draft, slot: Slot, machine: Machine) -> float:
-    """From when on its grace period is over for good; never before we have once asked it to go in peace."""
+    """From when on a machine is deleted by force; never before a delete with grace was sent."""
     after = draft.pool(slot.pool).force_after
     if after is None or (slot.delete_sent is None and not slot.forced):
         return NEVER
@@ -73,5 +70,5 @@ def _forced_from(draft: Draft, slot: Slot, machine: Machine) -> float:
 
 
 def _grace_ends(machine: Machine) -> float:
-    """Loop time at which its grace period ends; never for one that does not terminate."""
+    """When its grace period ends: ``NEVER`` for a machine that does not terminate."""
     return machine.notice.ends if machine.phase is Phase.STOPPING and machine.notice else NEVER

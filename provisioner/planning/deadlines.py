@@ -1,7 +1,4 @@
-"""Deadlines: what did not run in time fails, and a request ends once nothing of it is missing or on its way.
-
-Pure: no I/O, no clock, no logger.
-"""
+"""Deadlines: what did not run in time fails, and a request ends once nothing of it is missing or on its way."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from provisioner.model import (
 )
 from provisioner.planning.capacity import Capacity, pool_trouble
 from provisioner.planning.draft import Draft
-from provisioner.planning.slots import missing, waiting
+from provisioner.planning.slots import missing, pending
 
 NOT_BOOTED = Failure(ErrorClass.TIMEOUT, "The machine did not run within its boot deadline.")
 
@@ -28,7 +25,7 @@ def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity) -> No
     now = draft.now
     overdue = now >= record.deadline
     draft.wake_at(record.deadline)
-    for slot in waiting(record):
+    for slot in pending(record):
         if overdue:
             _time_out(draft, record, slot, slot.failure or _reason(draft, slot.pool, record.template), capacity)
         elif slot.submitted is not None and slot.pool in draft.snapshots:
@@ -65,7 +62,7 @@ def conclude(draft: Draft, record: RequestRecord) -> None:
 
     (Laws: a request always ends, a terminal answer stays.)
     """
-    if waiting(record) or missing(record) > 0:
+    if pending(record) or missing(record) > 0:
         return
     running = [slot for slot in record.slots.values() if slot.verdict is Verdict.OPEN and slot.ran is not None]
     for slot in running:

@@ -1,6 +1,6 @@
 """A memory while it is being changed by one plan: what did not change stays the very same object.
 
-Verdicts change here and nowhere else, by the table in ``TRANSITIONS``. Pure: no I/O, no clock, no logger.
+Verdicts change here and nowhere else, by the table in ``TRANSITIONS``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Machines that run and end in their first minutes by nobody's doing: against their pool they count as failed boots.
+"""Early losses: machines that end in their first minutes by nobody's doing count against their pool as failed boots.
 
-How long a machine lived is counted in loop time, from the plan that first saw it run to the look that first showed its
-end. So what ends while nobody looks, or while no loop runs, has lived as long as that took.
-Pure: no I/O, no clock, no logger.
+A machine's life is counted in loop time, from the plan that first saw it run to the look that first showed its end. The
+time in which nobody looks, or no loop runs, counts as life.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Key = tuple[str, str]
 
 
 class EarlyLosses:
-    """Those that one plan finds."""
+    """The early losses that one plan finds."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft

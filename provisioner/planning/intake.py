@@ -1,7 +1,4 @@
-"""Intake: the requests and returns that intent has and memory does not know yet.
-
-Pure: no I/O, no clock, no logger.
-"""
+"""Intake: the requests and returns that intent has and memory does not know yet."""
 
 from __future__ import annotations
 

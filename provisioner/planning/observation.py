@@ -1,7 +1,4 @@
-"""What the snapshots say of the slots: the passive half of a plan. It takes the world in and asks for nothing.
-
-Pure: no I/O, no clock, no logger.
-"""
+"""What the snapshots say of the slots: the passive half of a plan. It takes the world in and asks for nothing."""
 
 from __future__ import annotations
 
@@ -93,7 +90,7 @@ def _learn_of_runs(draft: Draft, pool: str, template: str, submissions: list[flo
 
 
 def _unchanged(slot: Slot, machine: Machine) -> bool:
-    """The usual case, decided cheaply: it runs, as before."""
+    """The machine runs as before, which is the usual case, or nobody may touch its slot."""
     return (
         slot.ran is not None
         and slot.verdict in DESIRED

@@ -1,7 +1,4 @@
-"""Orphans: machines of ours without a request, and machines that HF's lists no longer name. They go slowly.
-
-Pure: no I/O, no clock, no logger.
-"""
+"""Orphans: machines of ours without a request, and machines that HF's lists no longer name. They go slowly."""
 
 from __future__ import annotations
 
@@ -27,21 +24,21 @@ from provisioner.planning.draft import Draft
 from provisioner.planning.returns import DELETE_AGAIN, proven_absent
 
 FEW_ORPHANS = 5
-"""So many orphans of a pool are never suspicious by themselves."""
+"""Up to so many orphans of a pool latch no brake."""
 
 ORPHAN_SHARE = 0.1
-"""Above this share of a pool's machines, orphans mean that our files are wrong, not the machines."""
+"""Above this share of a pool's machines, orphans mean that our files are wrong."""
 
 LISTS_GATHER = 3600.0
-"""Seconds of HF's lists without a machine's name before that is noted: they come in parts, and a note is a write."""
+"""Seconds of HF's lists without a machine's name before memory notes it: lists come in parts, and a note is a write."""
 
 UNLISTED = Failure(ErrorClass.OTHER, "No list of HostFactory named the machine any more.")
 
 
 def adopt(draft: Draft) -> None:
-    """Machines of an unfinished request that memory does not know (it went back in time) become open slots.
+    """Machines of an unfinished request that memory, an old copy, does not know become open slots.
 
-    One that a memory made again gave up for gone is recognised by its name: it is to be deleted.
+    One of a closed slot without a pool, which a memory made again had taken for gone, is to be deleted.
     """
     for pool, names in draft.unknown.items():
         for name in list(names):
@@ -74,7 +71,7 @@ def find_orphans(draft: Draft, contact: Contact, busy: Set[str]) -> None:
     _check_brake(draft, strange)
     kept = {name: since for name, since in draft.orphans.items() if name in strange or not _all_seen(draft)}
     draft.orphans = kept | {name: draft.now for name in strange if name not in kept}
-    for name in sorted(strange, key=lambda name: (draft.orphans[name], name)):  # as release.py tells it
+    for name in sorted(strange, key=lambda name: (draft.orphans[name], name)):  # the order that release.py shows
         _delete_orphan(draft, name, strange[name], busy)
     _note_lost_strangers(draft, contact, returned)
 
@@ -92,7 +89,7 @@ def _check_brake(draft: Draft, strange: Mapping[str, str]) -> None:
 
 
 def _check_number(draft: Draft, doomed: Mapping[str, str], what: str) -> None:
-    """So many at once mean that our files are wrong, unless a person saw these very names."""
+    """Latch the brake on so many machines at once, except those that a person has accepted by name."""
     counts = Counter(pool for name, pool in doomed.items() if name not in draft.before.accepted)
     for pool, count in counts.items():
         machines = len(draft.snapshots[pool].machines)

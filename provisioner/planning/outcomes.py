@@ -1,4 +1,4 @@
-"""What the answers to our calls say of the slots. Pure: no I/O, no clock, no logger."""
+"""Outcomes: what became of creates and deletes, and what that says of slots and windows."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _refused(draft: Draft, create: Create, slot: Slot, failure: Failure, wait: f
 
 
 def _not_sent(draft: Draft, create: Create, slot: Slot) -> None:
-    """The place knows nothing of this create; of an earlier one of the same name it may."""
+    """No call of this create reached its place; an earlier one of the same name may have."""
     if create.again or slot.seen or slot.accepted:
         return
     if slot.verdict is Verdict.OPEN:

@@ -2,7 +2,7 @@
 
 First the outside world is taken in (``reflect``), then what HF said, then what is missing is asked for. The caller
 records ``Plan.memory`` before it does anything the plan says; every prefix of a plan leaves a state from which the
-next plan recovers. Pure: no I/O, no clock, no logger.
+next plan recovers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A memory made again from what is left: intent, what HF was last told, and complete snapshots of all pools.
 
 Nothing is created for a request whose time, by intent's own clock, is over; no slot number is used again; the brake
-is latched (law: the brake). Pure: no I/O, no clock, no logger.
+is latched (law: the brake).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from provisioner.planning.answers import NOT_OURS, RETURNED_EARLY, failure_of
 from provisioner.planning.cancellation import CANCELLED_MESSAGE
 
 LIVES = 10**SLOT_DIGITS // SLOT_BLOCK - 1
-"""So many memories in a row have slot numbers of their own; more than are lost while one request is still open."""
+"""So many memories in a row get slot numbers of their own: more than are lost while one request is open."""
 
 
 def fresh(intent: Intent, limits: Limits, now: float, wall: float) -> Memory:

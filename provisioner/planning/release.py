@@ -1,6 +1,6 @@
-"""What a release of the brake sets going: the machines that are deleted as orphans, when, and the requests cancelled.
+"""What a release of the brake sets going: which machines are deleted as orphans, when, and which requests cancelled.
 
-As far as files tell: the loop judges anew by what it sees then. Pure: no I/O, no clock, no logger.
+It is a forecast from files alone: the loop judges anew by what it sees.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Pools that the configuration has moved: a look at the new place says nothing of the machines in the old one.
-
-Pure: no I/O, no clock, no logger.
-"""
+"""Pools that the configuration has moved: a look at the new place says nothing of the machines in the old one."""
 
 from __future__ import annotations
 
@@ -22,13 +19,13 @@ def whereabouts(memory: Memory, limits: Limits) -> Mapping[str, str]:
 
 def moved(memory: Memory, limits: Limits) -> Mapping[str, Failure]:
     """Why nothing can be seen of the pools whose machines are elsewhere, in words for people."""
-    known = whereabouts(memory, limits)
+    held = whereabouts(memory, limits)
     return {
         name: Failure(
             ErrorClass.INVALID,
-            f"pools.{name} is now {pool.where}, but has machines in {known[name]}: put that back and start again, or "
+            f"pools.{name} is now {pool.where}, but has machines in {held[name]}: put that back and start again, or "
             "give the new place a pool of its own. Until then none of these machines counts as lost.",
         )
         for name, pool in limits.pools.items()
-        if pool.where and pool.where != known[name]
+        if pool.where and pool.where != held[name]
     }

@@ -1,7 +1,4 @@
-"""Which records leave the files, and when: first memory marks them, then intent lacks them, then memory forgets them.
-
-Pure: no I/O, no clock, no logger.
-"""
+"""Which records leave the files: first memory marks them, then intent lacks them, then memory forgets them."""
 
 from __future__ import annotations
 

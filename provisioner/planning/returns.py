@@ -1,7 +1,4 @@
-"""What HF gives back: close the slots of the named machines, follow each name until nothing of it is left.
-
-Pure: no I/O, no clock, no logger.
-"""
+"""What HF gives back: close the slots of the named machines, follow each name until nothing of it is left."""
 
 from __future__ import annotations
 
@@ -67,7 +64,7 @@ def _slot_result(draft: Draft, slot: Slot) -> ReturnResult | None:
 
 
 def take_back(draft: Draft, slot: Slot) -> Slot:
-    """HF has not read the terminal answer yet: it must not take from it a machine that it gave back."""
+    """Tell a machine as failed that HF gave back before it read the terminal answer, which names it as succeeded."""
     if slot.delete is DeleteReason.CANCELLED:
         return slot
     draft.update(slot.request, ended=RequestStatus.COMPLETE_WITH_ERROR)
@@ -75,7 +72,7 @@ def take_back(draft: Draft, slot: Slot) -> Slot:
 
 
 def revoke(draft: Draft, slot: Slot) -> Slot:
-    """A machine that succeeded, and that HF was not told of: from now on it is told as failed."""
+    """Tell a machine as failed from now on that succeeded and that HF has not heard of."""
     if slot.verdict is Verdict.SUCCEEDED:
         return draft.close(slot, Verdict.RETURNED, reason=DeleteReason.CANCELLED)
     marked = evolve(slot, delete=DeleteReason.CANCELLED)

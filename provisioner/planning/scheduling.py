@@ -1,7 +1,4 @@
-"""Asking for what is missing: which pool, how many now, under which name, and why not more.
-
-Pure: no I/O, no clock, no logger.
-"""
+"""Asking for what is missing: which pool, how many now, under which name, and why not more."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from provisioner.model import (
 from provisioner.names import machine_name
 from provisioner.planning.capacity import Capacity, pool_trouble
 from provisioner.planning.draft import SOON, Draft
-from provisioner.planning.slots import missing, waiting
+from provisioner.planning.slots import missing, pending
 
 SLOW = Failure(ErrorClass.OTHER, "The machine did not run in time; another pool was tried.")
 
@@ -36,7 +33,7 @@ def ask(draft: Draft, record: RequestRecord, capacity: Capacity) -> None:
             draft, record, missing(record), Failure(ErrorClass.INVALID, f"Template {record.template} has no pools.")
         )
         return
-    for slot in waiting(record):
+    for slot in pending(record):
         if slot.pool in draft.snapshots:
             _pursue(draft, record, slot, template, capacity)
     wanted = missing(draft.record(record.id))
@@ -54,7 +51,7 @@ def ask(draft: Draft, record: RequestRecord, capacity: Capacity) -> None:
 
 
 def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateLimits, capacity: Capacity) -> None:
-    """An open slot that does not run: send its create, send it again, or withdraw it for another pool."""
+    """Send the create of an open slot that does not run, send it again, or withdraw the slot for another pool."""
     if slot.submitted is None:
         if capacity.takes(slot, template.id):
             _submit(draft, record, slot)
@@ -85,7 +82,7 @@ def _withdraw(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capa
 
 
 def _repeat(draft: Draft, record: RequestRecord, slot: Slot, capacity: Capacity) -> None:
-    """Its outcome is unknown (a crash, a lost answer): a second create of the same name is harmless."""
+    """Send a create again whose outcome nobody knows: a second one of the same name is harmless."""
     key = (slot.pool, record.template)
     if not capacity.usable(*key):
         draft.wake_at(draft.window(*key).retry_at)
@@ -140,7 +137,7 @@ def _open(draft: Draft, record: RequestRecord, pool: str, machines: int, capacit
 
 
 def _give_up(draft: Draft, record: RequestRecord, machines: int, failure: Failure) -> None:
-    """Machines that will never be: slots that fail without a create, so that HF hears the reason under a name."""
+    """Open slots that fail without a create, so that HF hears the reason under a name."""
     if machines <= 0:
         return
     template = draft.limits.templates.get(record.template)

@@ -1,7 +1,4 @@
-"""What was settled of a terminal answer and not recorded, as the loop died in between.
-
-Pure: no I/O, no clock, no logger.
-"""
+"""What was settled of a terminal answer and not recorded, as the loop died in between."""
 
 from __future__ import annotations
 

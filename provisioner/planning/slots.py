@@ -1,7 +1,4 @@
-"""Slots among requests: which one a name belongs to, what a request misses, what it waits for.
-
-Pure: no I/O, no clock, no logger.
-"""
+"""Slots among requests: which one a name belongs to, what a request misses, what it waits for."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ def missing(record: RequestRecord) -> int:
     )
 
 
-def waiting(record: RequestRecord) -> list[Slot]:
+def pending(record: RequestRecord) -> list[Slot]:
     """The slots of a request whose machines are to run and do not yet."""
     slots = record.slots.values()
     return [slot for slot in slots if slot.ran is None and slot.verdict is Verdict.OPEN and not slot.set_aside]

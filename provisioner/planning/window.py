@@ -2,7 +2,7 @@
 
 The window bounds what is pending, grows with each machine that runs and halves when most of a round fails.
 A round is as many results as the window is wide. A machine that is lost in its first minutes takes its growth back;
-where most are, one at a time is tried until one outlives them. Pure: no I/O, no clock, no logger.
+where most are, one at a time is tried until one outlives them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from provisioner.model import AMBIGUOUS_ERRORS, ErrorClass, Failure, Limits, PoolLimits, Window
 
 CALL_ERRORS = AMBIGUOUS_ERRORS | {ErrorClass.THROTTLED, ErrorClass.DENIED, ErrorClass.INVALID, ErrorClass.NOT_FOUND}
-"""Errors of the call itself: an accepted create shows that they are over; of the others only a machine that runs."""
+"""Errors of the call itself: an accepted create clears these; other errors need a running machine."""
 
 ROUND_ERRORS = frozenset({ErrorClass.OTHER, ErrorClass.TIMEOUT})
-"""Errors of one machine (a time-out is that of its boot): they count against the round, and the round decides."""
+"""Errors of one machine, such as a boot that took too long: they count against the round, and the round decides."""
 
 
 def fresh(pool: PoolLimits, spec: str) -> Window:
-    """Nothing is known yet of this template in this pool."""
+    """The window of a template in a pool where nothing was tried yet."""
     return Window(window=min(pool.initial_window, pool.max_pending), spec=spec)
 
 
@@ -95,8 +95,7 @@ def lost_early(window: Window, losses: Losses, now: float, limits: Limits) -> Wi
 
 
 def outlived(window: Window, submitted: float) -> Window:
-    """A machine has outlived its first minutes: asked for since early losses closed the window, it shows that they are
-    over."""
+    """A machine has outlived its first minutes. One asked for since early losses closed the window opens it."""
     if window.early_loss is None or submitted < window.blocked_at:
         return window
     return _recovered(replace(window, early_loss=None))
@@ -136,9 +135,9 @@ def refused(window: Window, failure: Failure, now: float, limits: Limits, *, boo
 
 
 def throttled(window: Window, failure: Failure, wait: float, now: float) -> Window:
-    """The pool is too busy, and said how long it wants to be left alone: that long, and no more.
+    """The pool said for how many seconds it wants no calls: back off for ``wait``, and no longer.
 
-    Whatever else it backs off from goes on, with its own probes.
+    Any other back-off goes on, with its own probes.
     """
     later = replace(window, retry_at=max(window.retry_at, now + wait))
     backing_off = window.failure if window.level > 0 else None
@@ -148,7 +147,7 @@ def throttled(window: Window, failure: Failure, wait: float, now: float) -> Wind
 
 
 def pausing(window: Window) -> bool:
-    """Backing off only because calls came too often or were not answered: it may take them all again soon."""
+    """The back-off is only for calls that came too often or were not answered: it may soon take them all again."""
     error = window.failure.error if window.failure else None
     return window.level > 0 and not window.boot and (error is ErrorClass.THROTTLED or error in AMBIGUOUS_ERRORS)
 
@@ -160,8 +159,7 @@ def backoff_seconds(level: int, limits: Limits, seed: str) -> float:
 
 
 def _recovered(window: Window) -> Window:
-    """What it backed off from is over; but of early losses neither a create that is taken nor a machine that runs says
-    anything."""
+    """The back-off ends, unless it is for early losses, which no accepted create and no running machine clears."""
     if window.early_loss is not None:
         return replace(window, retry_at=0.0, failure=window.early_loss, boot=True)
     return replace(window, level=0, probing=False, retry_at=0.0, failure=None, boot=False)
