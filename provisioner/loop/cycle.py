@@ -20,7 +20,7 @@ from provisioner.loop.contact import Contacts
 from provisioner.loop.looks import MovedPools, identity
 from provisioner.loop.publisher import Publisher
 from provisioner.loop.startup import Beginning, IntentFile, MemoryFile, Startup
-from provisioner.model import Brake, BrakeReason, Close, DeferReason, Limits, Look, Memory, Plan, Snapshot
+from provisioner.model import LONG_AGO, Brake, BrakeReason, Close, DeferReason, Limits, Look, Memory, Plan, Snapshot
 from provisioner.planning.outcomes import remember
 from provisioner.planning.plan import World, make_plan, make_trim
 from provisioner.planning.slots import slot_named
@@ -68,7 +68,7 @@ class Planned:
     inputs: tuple[object, ...] = ()
     held: object = None
     """Keeps alive what ``inputs`` names by identity."""
-    due: float = float("-inf")
+    due: float = LONG_AGO
     deferred: Mapping[tuple[str, str, DeferReason], int] = field(default_factory=dict)
 
 

@@ -22,7 +22,7 @@ from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededE
 from provisioner.loop.early_notices import Notices
 from provisioner.loop.observers import FOR_PEOPLE, Observer, stop_all
 from provisioner.loop.wakeups import Wake, Wakeups
-from provisioner.model import Limits, Look, LossCause, Memory, Notice, Unobserved
+from provisioner.model import NEVER, Limits, Look, LossCause, Memory, Notice, Unobserved
 from provisioner.state.directory import StateDir
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class Pace:
 
     @property
     def longest_cycle(self) -> float:
-        """No batch outlives it: the time in which a cycle begins calls, and that which the last of them take."""
+        """Seconds that no batch outlives: those in which a cycle begins calls, and those that the last call takes."""
         return self.act + self.longest_call
 
 
@@ -160,7 +160,8 @@ class Loop:
             if not lock.acquire(None, self._stop.is_set):
                 return False
         before = lock.holder()
-        self._epoch = lock.raise_epoch(self._remembered_epoch() + 1)
+        remembered = self._remembered()
+        self._epoch = lock.raise_epoch(remembered.epoch + 1 if remembered else 1)
         if _may_live(before):
             seconds = self._pace.longest_cycle
             log.info("Waiting for the loop before to end", extra={"holder": str(before), "seconds": seconds})
@@ -169,11 +170,11 @@ class Loop:
         self._check_epoch()
         return True
 
-    def _remembered_epoch(self) -> int:
+    def _remembered(self) -> Memory | None:
         try:
-            return self._state.memory.read().epoch
+            return self._state.memory.read()
         except StateMissing:
-            return 0
+            return None
 
     def _check_epoch(self) -> None:
         epoch = self._state.loop_lock.epoch()
@@ -183,7 +184,9 @@ class Loop:
     # --- cycles ---------------------------------------------------------------------------------------------------
 
     def _hold(self, once: bool) -> None:
-        clock = self._clock = self._resumed_clock()
+        remembered = self._remembered()
+        clock = LoopClock(remembered.time, remembered.time_wall) if remembered else LoopClock()
+        self._clock = clock
         actors = ThreadedActors(self._backends, lambda: self.wakeups.wake(Wake.WATCH))
         reconciler = Reconciler(
             clock=clock,
@@ -193,64 +196,56 @@ class Loop:
             provisioner=self._setup.provisioner,
             mandate=Mandate(self._epoch, self._check_epoch, self._stop.is_set, self._pace.act),
         )
-        observers = {
+        self._observers = {
             name: Observer(backend, clock, lambda: self.wakeups.wake(Wake.WATCH))
             for name, backend in self._backends.items()
         }
-        for observer in observers.values():
+        for observer in self._observers.values():
             observer.start()
-        self._observers = observers
         try:
             if self._hints:
                 self._hints.start()
             if once:
-                self._first_looks(observers)
-            self._cycles(reconciler, observers, once)
+                self._first_looks()
+            self._cycles(reconciler, once)
         finally:
             if self._hints:
                 self._hints.close()
             if actors.settle(self._pace.longest_cycle):
                 self._finish(reconciler)
-            stop_all(observers.values())
+            stop_all(self._observers.values())
 
-    def _resumed_clock(self) -> LoopClock:
-        try:
-            memory = self._state.memory.read()
-        except StateMissing:
-            return LoopClock()
-        return LoopClock(memory.time, memory.time_wall)
-
-    def _first_looks(self, observers: Mapping[str, Observer]) -> None:
+    def _first_looks(self) -> None:
         deadline = time.monotonic() + self._pace.longest_cycle
         while time.monotonic() < deadline and not self._stop.is_set():
-            looks = self._looks(observers, frozenset()).values()
+            looks = self._looks(frozenset()).values()
             if not any(isinstance(look, Unobserved) and look.failure.error not in FOR_PEOPLE for look in looks):
                 return
             time.sleep(self._pace.intent_poll)
 
-    def _looks(self, observers: Mapping[str, Observer], strangers: frozenset[str]) -> dict[str, Look]:
+    def _looks(self, strangers: frozenset[str]) -> dict[str, Look]:
         return {
             name: self._notices.added_to(observer.latest(strangers), self._backends[name].lag)
-            for name, observer in observers.items()
+            for name, observer in self._observers.items()
         }
 
-    def _cycles(self, reconciler: Reconciler, observers: Mapping[str, Observer], once: bool) -> None:
+    def _cycles(self, reconciler: Reconciler, once: bool) -> None:
         while not self._stop.is_set():
             began = time.monotonic()
             signature = self._signature()
-            report = self._cycle(reconciler, observers)
+            report = self._cycle(reconciler)
             if once:
                 return
-            due = report.plan.due if report.plan else float("inf")
+            due = report.plan.due if report.plan else NEVER
             pause = min(self._pace.interval, max(0.0, due - report.now))
             if report.plan is not None:  # it was busy: let changes gather, instead of one plan for each
                 self._stop.wait(max(0.0, self._pace.floor - (time.monotonic() - began)))
             self.wakeups.wait(pause, self._pace.intent_poll, partial(self._intent_changed, signature))
 
-    def _cycle(self, reconciler: Reconciler, observers: Mapping[str, Observer]) -> CycleReport:
+    def _cycle(self, reconciler: Reconciler) -> CycleReport:
         with uncollected():
             reconciler.limits = self._refresh(reconciler.limits, reconciler.memory)
-            self._last_looks = self._looks(observers, reconciler.strangers())
+            self._last_looks = self._looks(reconciler.strangers())
             report = reconciler.cycle(self._last_looks)
         try:
             self._state.heartbeat.touch()

@@ -23,7 +23,7 @@ def note_told(draft: Draft, contact: Contact) -> None:
             draft.update(record.id, told_at=draft.now)
     for back in list(draft.returns.values()):
         if back.ended and back.told_at is None and (back.id in contact.told or _forgotten(draft, contact, back)):
-            draft.update_return(replace(back, told_at=draft.now))
+            draft.returns[back.id] = replace(back, told_at=draft.now)
 
 
 def _forgotten(draft: Draft, contact: Contact, back: ReturnRecord) -> bool:

@@ -25,7 +25,6 @@ from provisioner.model import (
     Memory,
     PoolLimits,
     RequestRecord,
-    ReturnRecord,
     Slot,
     Snapshot,
     Verdict,
@@ -114,10 +113,6 @@ class Draft:
     def update(self, id_: str, **changes: Any) -> None:
         """Change facts of a request (never its slots)."""
         self.requests[id_] = replace(self.requests[id_], **changes)
-
-    def update_return(self, record: ReturnRecord) -> None:
-        """Replace what is known of a return request."""
-        self.returns[record.id] = record
 
     def put(self, id_: str, slot: Slot) -> None:
         """Replace or add a slot of a request."""

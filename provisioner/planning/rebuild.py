@@ -65,7 +65,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class _Traces:
-    """What is left of machines, and the rules by which slots are made of it."""
+    """The machines that are left, the names that HF gave back, and when slots are made of them."""
 
     seen: Mapping[str, tuple[str, Machine]]
     """By name: the pool that shows a machine, and the machine."""

@@ -29,7 +29,7 @@ def trim(draft: Draft, intent: Intent, contact: Contact) -> None:
             draft.wake_at(draft.now + SOON)  # its machines' requests may go now
         elif back.trimmed or _old(draft, back):
             if not back.trimmed:
-                draft.update_return(replace(back, trimmed=True))
+                draft.returns[back.id] = replace(back, trimmed=True)
             draft.forget.append(back.id)
 
 

@@ -35,7 +35,7 @@ def settle_returns(draft: Draft, busy: Set[str]) -> None:
             status = RequestStatus.COMPLETE if clean else RequestStatus.COMPLETE_WITH_ERROR
             settled = replace(settled, ended=status, ended_at=draft.now)
         if settled != record:
-            draft.update_return(settled)
+            draft.returns[settled.id] = settled
 
 
 def _settle(draft: Draft, record: ReturnRecord, busy: Set[str]) -> ReturnRecord:
