@@ -56,6 +56,7 @@ def test_a_recorded_run_ends_the_same_in_another_place(
     with Grid(tmp_path / "second", cloud, case(2)) as hf:
         for name, value in hf.environment.items():
             monkeypatch.setenv(name, value)
+        hf.cycles(1)
         assert run(["replay", str(trace)]) == 2
         assert f"{hf.state.path}: a loop runs there" in capsys.readouterr().err
         assert not hf.state.intent.exists(), "nothing was asked"
