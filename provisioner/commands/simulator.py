@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from provisioner.commands.options import UsageError, add_config, settings
@@ -23,17 +24,17 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Until SIGTERM or Ctrl-C. Raises UsageError for an address or a file that cannot be used."""
     with needing(extra("demo")):
-        from provisioner.simulator.server import serve
+        from provisioner.simulator.server import Serving, serve
 
+    serving = Serving(
+        host=options.listen,
+        port=options.port,
+        kubeconfig=options.kubeconfig,
+        pubsub=os.environ.get("PUBSUB_EMULATOR_HOST", ""),
+        seed=options.seed,
+    )
     try:
-        return serve(
-            settings(options.config),
-            host=options.listen,
-            port=options.port,
-            unsafe_listen=options.unsafe_listen,
-            kubeconfig=options.kubeconfig,
-            faults_file=options.faults,
-            seed=options.seed,
-        )
+        configuration = settings(options.config)
+        return serve(configuration, serving, unsafe_listen=options.unsafe_listen, faults_file=options.faults)
     except (ValueError, OSError) as error:
         raise UsageError(str(error)) from error

@@ -73,7 +73,7 @@ class Conditions:
         return cls.of(parsed, root.get("timings"), root.get("switches"))
 
     @classmethod
-    def of(cls, faults: Sequence[Fault], timings: object = None, switches: object = None) -> Conditions:
+    def of(cls, faults: Sequence[Fault] = (), timings: object = None, switches: object = None) -> Conditions:
         """With timings and switches as in a document; a mistake in them is a ValueError."""
         sections = _object("timings", timings if timings is not None else {}, {"gke", "mig"})
         return cls(

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -101,13 +102,26 @@ def application(cloud: Cloud, clockwork: Clockwork) -> web.Application:
     return app
 
 
+@dataclass(frozen=True)
+class Serving:
+    """Where a simulator answers, where its kubeconfig and log entries go, and how its world runs."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: a free one."""
+    kubeconfig: Path | None = None
+    """Where to write it; None: into a directory that goes with the simulator."""
+    pubsub: str = ""
+    """A Pub/Sub emulator's address: audit log entries go to the subscription that the configuration names."""
+    seed: int = 0
+    speed: float = 1.0
+    """World seconds per real second."""
+
+
 class Simulator:
     """One embedded cloud over HTTP. A context manager: inside it the cloud answers, driven by a thread of its own.
 
-    It holds the namespaces and MIGs that ``settings`` names and those given besides. ``timings`` and ``switches`` are
-    as in the body of ``PUT faults``: ``{"gke": {…}, "mig": {…}}`` and ``{NAME: VALUE}``; ``speed`` is world seconds per
-    real second. The kubeconfig is written to ``kubeconfig``, or to a directory that goes with the simulator. With
-    ``pubsub``, a Pub/Sub emulator's address, audit log entries go to the subscription that ``settings`` names.
+    It holds the namespaces and MIGs that ``settings`` names and those given besides.
     """
 
     def __init__(
@@ -116,33 +130,26 @@ class Simulator:
         *,
         namespaces: Sequence[str] = (),
         migs: Sequence[MigSpec] = (),
-        host: str = "127.0.0.1",
-        port: int = 0,
-        seed: int = 0,
-        speed: float = 1.0,
-        timings: Mapping[str, Mapping[str, Any]] | None = None,
-        switches: Mapping[str, Any] | None = None,
-        faults: Sequence[Fault] = (),
-        kubeconfig: Path | None = None,
-        pubsub: str = "",
+        conditions: Conditions | None = None,
+        serving: Serving | None = None,
     ) -> None:
+        self._serving = serving = serving or Serving()
         spaces = [*(namespaces_of(settings) if settings else ()), *namespaces]
         groups = [*(migs_of(settings) if settings else ()), *migs]
-        self.cloud = Cloud(World(seed=seed, start_wall=time.time()), spaces, groups)
+        self.cloud = Cloud(World(seed=serving.seed, start_wall=time.time()), spaces, groups)
         """The model. It belongs to the simulator's thread: use :meth:`call`."""
-        self.cloud.impose(Conditions.of(faults, timings, switches))
-        self._sink = _sink(settings, pubsub)
+        self.cloud.impose(conditions or Conditions())
+        self._sink = _sink(settings, serving.pubsub)
         if self._sink:
             self.cloud.groups.audit.listeners.append(self._sink.take)
         self.address = ""
         """``http://HOST:PORT`` once it answers."""
         self.ended_by: signal.Signals | None = None
         """The signal that let it end, if one did."""
-        self._host, self._port, self._speed = host, port, speed
         self._contexts = contexts_of(settings) if settings else {}
         self._namespace = spaces[0] if spaces else "default"
-        self._scratch = None if kubeconfig else Path(tempfile.gettempdir()) / f"simulator-{os.urandom(6).hex()}"
-        self.kubeconfig = kubeconfig or Path(str(self._scratch)) / "kubeconfig"
+        self._scratch = None if serving.kubeconfig else Path(tempfile.gettempdir()) / f"simulator-{os.urandom(6).hex()}"
+        self.kubeconfig = serving.kubeconfig or Path(str(self._scratch)) / "kubeconfig"
         """File that leads kubectl and the official clients here."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None
@@ -253,12 +260,12 @@ class Simulator:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         if self._sink is not None:
             self._sink.start()
-        self._clockwork = Clockwork(self.cloud.world, self._speed)
+        self._clockwork = Clockwork(self.cloud.world, self._serving.speed)
         runner = web.AppRunner(application(self.cloud, self._clockwork), access_log=None, shutdown_timeout=SHUTDOWN)
         await runner.setup()
         driver = asyncio.create_task(self._clockwork.run())
         try:
-            await web.TCPSite(runner, self._host, self._port, backlog=1024).start()
+            await web.TCPSite(runner, self._serving.host, self._serving.port, backlog=1024).start()
             self.address = _address(runner.addresses[0])
             if self._scratch is not None:
                 self._scratch.mkdir(mode=0o700)
@@ -288,10 +295,10 @@ def _address(bound: Sequence[Any]) -> str:
 def check_reach(host: str) -> None:
     """ValueError where others than this machine's own programs would reach a server that listens on ``host``."""
     try:
-        found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        entries = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise ValueError(f"--listen {host}: {error.strerror}") from error
-    addresses = sorted({str(entry[4][0]) for entry in found})
+    addresses = sorted({str(entry[4][0]) for entry in entries})
     outside = [address for address in addresses if not ipaddress.ip_address(address).is_loopback]
     if outside:
         raise ValueError(
@@ -301,28 +308,15 @@ def check_reach(host: str) -> None:
         )
 
 
-def serve(
-    settings: Settings | None = None,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    unsafe_listen: bool = False,
-    kubeconfig: Path | None = None,
-    faults_file: Path | None = None,
-    seed: int = 0,
-) -> int:
+def serve(settings: Settings, serving: Serving, *, unsafe_listen: bool = False, faults_file: Path | None = None) -> int:
     """``provisioner simulator``: returns the exit code. ValueError for a wrong file, OSError for a port or a place.
 
-    A ``host`` that others than this machine's own programs reach is a ValueError but for ``unsafe_listen``. Where the
-    environment names a Pub/Sub emulator and the configuration a subscription, audit log entries go there.
+    A ``host`` that others than this machine's own programs reach is a ValueError but for ``unsafe_listen``.
     """
     if not unsafe_listen:
-        check_reach(host)
-    conditions = Conditions.read(faults_file) if faults_file else Conditions()
-    pubsub = os.environ.get("PUBSUB_EMULATOR_HOST", "")
-    simulator = Simulator(settings, host=host, port=port, kubeconfig=kubeconfig, seed=seed, pubsub=pubsub)
-    simulator.cloud.impose(conditions)
-    return run_until_signal(simulator)
+        check_reach(serving.host)
+    conditions = Conditions.read(faults_file) if faults_file else None
+    return run_until_signal(Simulator(settings, conditions=conditions, serving=serving))
 
 
 def run_until_signal(simulator: Simulator) -> int:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
@@ -151,7 +152,9 @@ def _count(text: str, metric: str, *labels: str) -> float:
 def react(cluster: Cluster, tries: int, say: Say, *, beside_a_slow_mig: bool = False) -> Reaction:
     """Ask an idle loop for one machine, so many times; each pod is made ready by hand."""
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {LABEL: "never-ready"}}, "spec": POD}
-    with Simulator(migs=[MIG], faults=[Fault("hang", params={"seconds": MIG_SECONDS})]) as simulator:
+    with Simulator(
+        migs=[MIG], conditions=Conditions.of(faults=[Fault("hang", params={"seconds": MIG_SECONDS})])
+    ) as simulator:
         others = {SLOW: _slow_pool(simulator)} if beside_a_slow_mig else {}
         with (
             Space(cluster.admin) as space,

@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from provisioner.commands.service import Service
 from provisioner.loop.clock import LoopClock
 from provisioner.settings.reload import Configuration
+from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
@@ -91,7 +92,7 @@ def stage() -> Simulator:
     return Simulator(
         namespaces=[f"case-{number}" for number in range(1, 101)],
         migs=[MigSpec(project=PROJECT, zone=ZONE, name=f"case-{number}") for number in MIG_CASES],
-        timings=TIMINGS,
+        conditions=Conditions.of(timings=TIMINGS),
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
@@ -23,7 +24,7 @@ needs_gcloud = pytest.mark.skipif(shutil.which("gcloud") is None, reason="needs 
 
 @pytest.fixture
 def simulator() -> Iterator[Simulator]:
-    with Simulator(migs=[ZONAL, REGIONAL], timings={"mig": TIMINGS}) as running:
+    with Simulator(migs=[ZONAL, REGIONAL], conditions=Conditions.of(timings={"mig": TIMINGS})) as running:
         yield running
 
 

@@ -13,6 +13,7 @@ import requests
 import yaml
 
 from provisioner.settings import loader
+from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from tests.conformance.stage import PROJECT, TIMINGS, ZONE, Instance, names
@@ -96,7 +97,9 @@ class Moved(Instance):
 @pytest.fixture
 def cloud() -> Iterator[Simulator]:
     with Simulator(
-        namespaces=[NAMESPACE], migs=[MigSpec(project=PROJECT, zone=ZONE, name=GROUP)], timings=TIMINGS
+        namespaces=[NAMESPACE],
+        migs=[MigSpec(project=PROJECT, zone=ZONE, name=GROUP)],
+        conditions=Conditions.of(timings=TIMINGS),
     ) as simulator:
         yield simulator
 

@@ -16,6 +16,7 @@ import requests
 from provisioner.backends import Finding
 from provisioner.backends.mig.checks import autoscaler_findings, group_findings, missing, template_findings
 from provisioner.backends.mig.settings import MigPool
+from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from tests.support.clients.compute_clients import Gcloud
@@ -55,7 +56,7 @@ def test_a_group_that_was_mended_by_the_lines_of_its_findings_has_none_left(
     )
     other = MigSpec(project="p", zone="us-central1-b", name="other", labels={"team": "risk"})
     pool = MigPool(name="m", project="p", group="g", **place)  # type: ignore[arg-type]
-    with Simulator(migs=[wrong, other], timings=AT_ONCE) as simulator:
+    with Simulator(migs=[wrong, other], conditions=Conditions.of(timings=AT_ONCE)) as simulator:
         gcloud = Gcloud(simulator, wrong, tmp_path)
 
         def get(path: str) -> Any:
@@ -104,7 +105,9 @@ def test_a_group_that_was_mended_by_the_lines_of_its_findings_has_none_left(
 @pytest.mark.slow
 def test_gcloud_shows_what_there_is(tmp_path: Path, command: str, lines: list[str]) -> None:
     spec = MigSpec(project="p", zone="us-central1-a", name="g", autoscaler_mode="ON")
-    with Simulator(migs=[spec, replace(REGIONAL, zones=("europe-west1-b",))], timings=AT_ONCE) as simulator:
+    with Simulator(
+        migs=[spec, replace(REGIONAL, zones=("europe-west1-b",))], conditions=Conditions.of(timings=AT_ONCE)
+    ) as simulator:
         _run_one(simulator, spec)
         done = Gcloud(simulator, spec, tmp_path).run(command)
         shown = [line for line in done.stdout.splitlines() if not line.startswith("europe-west1-b")]
@@ -115,7 +118,7 @@ def test_gcloud_shows_what_there_is(tmp_path: Path, command: str, lines: list[st
 @pytest.mark.slow
 def test_gcloud_adds_and_takes_labels(tmp_path: Path) -> None:
     spec = MigSpec(project="p", zone="us-central1-a", name="g", labels={"team": "risk"})
-    with Simulator(migs=[spec], timings=AT_ONCE) as simulator:
+    with Simulator(migs=[spec], conditions=Conditions.of(timings=AT_ONCE)) as simulator:
         _run_one(simulator, spec)
         gcloud = Gcloud(simulator, spec, tmp_path)
         for words in ("add-labels hf-1 --labels=owner=me", "remove-labels hf-1 --labels=team"):
@@ -148,13 +151,13 @@ def _run_one(simulator: Simulator, spec: MigSpec) -> None:
 )
 def test_gcloud_finds_by_its_own_filters(tmp_path: Path, command: str, names: list[str]) -> None:
     """They hold backslashes in quotes: ``region eq ".*\\bus\\-central1\\b.*"``."""
-    with Simulator(migs=[SPEC, REGIONAL], timings=AT_ONCE) as simulator:
+    with Simulator(migs=[SPEC, REGIONAL], conditions=Conditions.of(timings=AT_ONCE)) as simulator:
         done = Gcloud(simulator, SPEC, tmp_path).run(f"{command} --format=value(name)")
         assert done.stdout.split() == names, done.stderr
 
 
 def test_gcloud_says_that_a_field_of_a_filter_is_unknown(tmp_path: Path) -> None:
-    with Simulator(migs=[SPEC], timings=AT_ONCE) as simulator:
+    with Simulator(migs=[SPEC], conditions=Conditions.of(timings=AT_ONCE)) as simulator:
         done = Gcloud(simulator, SPEC, tmp_path).run("zones list --filter=regio:us-central1")
         assert done.returncode == 1
         assert "Invalid list filter expression" in done.stderr

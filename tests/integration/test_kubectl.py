@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 import requests
 
-from provisioner.simulator.server import Simulator
+from provisioner.simulator.server import Serving, Simulator
 from provisioner.simulator.world import Fault
 from tests.support.waiting import until
 
@@ -206,7 +206,7 @@ def test_contexts_of_the_configuration_are_there_each_with_its_namespace(tmp_pat
     mig = SimpleNamespace(kind="mig", project="p", group="g", zone="us-central1-a", region=None, place=place)
     settings = SimpleNamespace(pools={"a": gke, "b": again, "c": mig}, events=None)
     file = tmp_path / "kubeconfig"
-    with Simulator(settings, kubeconfig=file) as simulator:  # type: ignore[arg-type]
+    with Simulator(settings, serving=Serving(kubeconfig=file)) as simulator:  # type: ignore[arg-type]
         kubectl = Kubectl(file, tmp_path)
         kubectl.run("run", "a", "--image=i", "--context", "second-cluster")
         kubectl.run("run", "b", "--image=i")
@@ -218,8 +218,8 @@ def test_contexts_of_the_configuration_are_there_each_with_its_namespace(tmp_pat
 def test_as_a_process_it_says_where_it_is_answers_kubectl_and_ends_cleanly(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path;"
-        "from provisioner.simulator.server import Simulator, run_until_signal;"
-        "sys.exit(run_until_signal(Simulator(namespaces=['symphony'], kubeconfig=Path(sys.argv[1]))))"
+        "from provisioner.simulator.server import Serving, Simulator, run_until_signal;"
+        "sys.exit(run_until_signal(Simulator(namespaces=['symphony'], serving=Serving(kubeconfig=Path(sys.argv[1])))))"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "kubeconfig")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

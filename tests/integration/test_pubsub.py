@@ -19,8 +19,9 @@ from google.cloud import pubsub_v1
 
 from provisioner.backends import events
 from provisioner.backends.events import EventStream, Judged, Kind, Worth
+from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute.settings import MigSpec
-from provisioner.simulator.server import Simulator
+from provisioner.simulator.server import Serving, Simulator
 from provisioner.state.directory import StateDir
 from tests.support.clouds.sites import small_site, template
 from tests.support.ports import free_ports
@@ -157,7 +158,12 @@ def test_a_preemption_in_the_simulator_is_a_notice_seconds_before_the_end(
     site.settings["events"] = {"project": PROJECT, "subscription": place.name}
     site.settings["pools"]["mig-a"]["project"] = PROJECT
     group = MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a")
-    with Simulator(site.load(), timings={"mig": QUICK}, pubsub=pubsub) as simulator, Listener(place) as listener:
+    with (
+        Simulator(
+            site.load(), conditions=Conditions.of(timings={"mig": QUICK}), serving=Serving(pubsub=pubsub)
+        ) as simulator,
+        Listener(place) as listener,
+    ):
         simulator.call(lambda cloud: cloud.groups.mig(PROJECT, group.scope, "hf-a").create([NAME, "another-vm"]))
         until(lambda: [machine["phase"] for machine in simulator.state()["machines"]] == ["running"] * 2, 30)
         assert simulator.preempt(NAME, "another-vm") == [NAME, "another-vm"]
@@ -180,7 +186,9 @@ def test_hf_is_told_of_a_preemption_that_no_look_can_tell(pubsub: str, place: Pl
     mig = site.settings["pools"]["mig-a"] | {"observe_seconds": 0.3}
     site.settings["pools"] = {"mig-a": mig}
     site.templates = [template("T", pools=["mig-a"])]
-    with Simulator(site.load(), timings={"mig": QUICK}, pubsub=pubsub) as simulator:
+    with Simulator(
+        site.load(), conditions=Conditions.of(timings={"mig": QUICK}), serving=Serving(pubsub=pubsub)
+    ) as simulator:
         mig["endpoint"] = simulator.compute
         site.write()
         with state.intent.additions(create_for="t") as intent:

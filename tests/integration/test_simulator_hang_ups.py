@@ -14,6 +14,7 @@ import requests
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.hang_ups import forgive
 from provisioner.simulator.server import Simulator
@@ -59,7 +60,7 @@ HOW = [pytest.param(act, id=act.__name__) for act in (reset, close)]
 def full() -> Iterator[Simulator]:
     mig = MigSpec(project="p", name="g", zone="us-central1-a", size_limit=LARGE)
     timings = {"gke": {**QUICK, "bookmark": 0.1}, "mig": {"call": 0, "operation": 0, "schedule": 0, "boot": 3600}}
-    with Simulator(namespaces=[SPACE], migs=[mig], timings=timings) as running:
+    with Simulator(namespaces=[SPACE], migs=[mig], conditions=Conditions.of(timings=timings)) as running:
         running.call(lambda cloud: [cloud.cluster.create(SPACE, manifest(f"p{number}")) for number in range(LARGE)])
         group = running.call(lambda cloud: cloud.groups.mig("p", mig.scope, "g"))
         running.call(lambda _: [group.create([f"i{number + half}" for number in range(1000)]) for half in (0, 1000)])

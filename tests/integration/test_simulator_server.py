@@ -15,8 +15,9 @@ import requests
 import urllib3
 from kubernetes import client
 
+from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute.settings import MigSpec
-from provisioner.simulator.server import Clockwork, Simulator
+from provisioner.simulator.server import Clockwork, Serving, Simulator
 from provisioner.simulator.world import World
 from tests.support.clouds.kube_cloud import (
     QUICK,
@@ -106,7 +107,9 @@ def test_the_control_face_switches_what_nobody_documents(early: bool) -> None:
     mig = MigSpec(project="p", name="group", zone="us-central1-a")
     timings = {"mig": {"operation": 0, "schedule": 0, "boot": 1000}}
     given = {"ip_before_running": early}
-    with Simulator(migs=[mig], timings=timings, switches={"ip_before_running": not early}) as simulator:
+    with Simulator(
+        migs=[mig], conditions=Conditions.of(timings=timings, switches={"ip_before_running": not early})
+    ) as simulator:
         requests.put(f"{simulator.control}faults", json={"switches": given}, timeout=5).raise_for_status()
         simulator.call(lambda cloud: cloud.groups.mig("p", mig.scope, "group").create(["vm"]))
         until(lambda: simulator.state()["machines"], 30)
@@ -142,7 +145,9 @@ def test_all_faces_answer_at_one_address(simulator: Simulator) -> None:
 
 def test_time_runs_as_fast_as_asked() -> None:
     slow = {"gke": {"schedule": 100, "start": 100, "ready": 100}}
-    with Simulator(namespaces=[SPACE], speed=1000.0, timings=slow) as simulator:
+    with Simulator(
+        namespaces=[SPACE], conditions=Conditions.of(timings=slow), serving=Serving(speed=1000.0)
+    ) as simulator:
         requests.post(url(simulator), json=manifest(), timeout=5).raise_for_status()
         until(lambda: phases(simulator) == {"a": "running"}, 30)
 
@@ -161,7 +166,7 @@ def test_a_simulator_ends_with_its_thread_and_its_kubeconfig_while_a_watch_is_op
 
 def test_a_port_that_is_taken_is_an_error_at_once(simulator: Simulator) -> None:
     port = int(simulator.address.rpartition(":")[2])
-    with pytest.raises(OSError, match="address already in use"), Simulator(port=port):
+    with pytest.raises(OSError, match="address already in use"), Simulator(serving=Serving(port=port)):
         pass
 
 

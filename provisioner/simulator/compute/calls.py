@@ -252,7 +252,7 @@ def _act_on_instance(call: Call, begin: Callable[[Vm, str], Operation]) -> Docum
 
 def _operation_get(call: Call) -> Document:
     operation = call.operation()
-    if call.groups.world.strikes("op_gone", operation.name, operation.kind, operation.target.rpartition("/")[2]):
+    if call.groups.world.strikes("op_gone", operation.name, operation.kind, operation.target.path.rpartition("/")[2]):
         raise ApiError(404, "notFound", f"The resource '{call.path}' was not found")
     return operation.document()
 

@@ -26,6 +26,7 @@ from provisioner.simulator.compute.operations import (
     Operation,
     OperationError,
     Operations,
+    Target,
     numeric_id,
 )
 from provisioner.simulator.compute.settings import Duplicate
@@ -99,15 +100,8 @@ class Mig(Members):
         return self._begin("patch", request_id, effect)
 
     def _begin(self, method: str, request_id: str, effect: Callable[[], OperationError | None]) -> Operation:
-        return self.operations.begin(
-            project=self.spec.project,
-            scope=self.spec.scope,
-            kind=f"compute.instanceGroupManagers.{method}",
-            target=self.spec.path,
-            target_id=self.id,
-            request_id=request_id,
-            effect=effect,
-        )
+        target = Target(self.spec.project, self.spec.scope, self.spec.path, self.id)
+        return self.operations.begin(f"compute.instanceGroupManagers.{method}", target, request_id, effect)
 
     def _create(self, names: Sequence[str], preserved: Mapping[str, Document]) -> OperationError | None:
         if self.spec.update_type == "PROACTIVE" and self.spec.replacement_method == "SUBSTITUTE":

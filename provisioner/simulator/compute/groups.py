@@ -23,7 +23,7 @@ from typing import Any
 from provisioner.simulator.compute.audit import Audit
 from provisioner.simulator.compute.group import Mig
 from provisioner.simulator.compute.members import Member
-from provisioner.simulator.compute.operations import ApiError, Operation, Operations, numeric_id, timestamp
+from provisioner.simulator.compute.operations import ApiError, Operation, Operations, Target, numeric_id, timestamp
 from provisioner.simulator.compute.settings import Duplicate, MigSpec, Switches, Timings, region_of
 from provisioner.simulator.compute.vms import Vm, Vms
 from provisioner.simulator.timing import Delay
@@ -142,15 +142,9 @@ class Groups:
         def effect() -> None:
             mig.spec = replace(mig.spec, autoscaler_mode="")
 
-        return self.operations.begin(
-            project=mig.spec.project,
-            scope=mig.spec.scope,
-            kind="delete",
-            target=mig.spec.autoscaler,
-            target_id=numeric_id(mig.spec.autoscaler),
-            request_id=request_id,
-            effect=effect,
-        )
+        spec = mig.spec
+        target = Target(spec.project, spec.scope, spec.autoscaler, numeric_id(spec.autoscaler))
+        return self.operations.begin("delete", target, request_id, effect)
 
     def templates(self, project: str) -> dict[str, MigSpec]:
         """By name, each as a MIG that began with it describes it. What a MIG changes to later, another began with."""
@@ -171,15 +165,8 @@ class Groups:
         return self._begin_on(vm, method, request_id, lambda: act(vm))
 
     def _begin_on(self, vm: Vm, method: str, request_id: str, effect: Callable[[], None]) -> Operation:
-        return self.operations.begin(
-            project=vm.spec.project,
-            scope=f"zones/{vm.zone}",
-            kind=method,
-            target=vm.path,
-            target_id=str(vm.id),
-            request_id=request_id,
-            effect=effect,
-        )
+        target = Target(vm.spec.project, f"zones/{vm.zone}", vm.path, str(vm.id))
+        return self.operations.begin(method, target, request_id, effect)
 
 
 def _member_state(mig: Mig, member: Member) -> dict[str, Any]:

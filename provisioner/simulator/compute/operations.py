@@ -77,19 +77,27 @@ def timestamp(wall: float) -> str:
     return datetime.fromtimestamp(wall, _PACIFIC).isoformat(timespec="milliseconds")
 
 
+@dataclass(frozen=True)
+class Target:
+    """What an operation works on."""
+
+    project: str
+    scope: str
+    """``zones/<zone>`` or ``regions/<region>``."""
+    path: str
+    """Relative URL."""
+    id: str
+
+
 @dataclass(eq=False)
 class Operation:
     """One accepted call."""
 
     id: int
     name: str
-    project: str
-    scope: str
     kind: str
     """``operationType``, e.g. ``compute.instanceGroupManagers.createInstances`` or ``delete``."""
-    target: str
-    """Relative URL of what it works on."""
-    target_id: str
+    target: Target
     request_id: str
     inserted: float
     """Epoch seconds by the world's clock, as the two below."""
@@ -116,21 +124,22 @@ class Operation:
 
     def document(self) -> Document:
         """As Compute Engine prints it."""
-        location, _, place = self.scope.partition("/")
+        project, scope = self.target.project, self.target.scope
+        location, _, place = scope.partition("/")
         document: Document = {
             "kind": "compute#operation",
             "id": str(self.id),
             "name": self.name,
-            location.removesuffix("s"): f"{BASE}projects/{self.project}/{location}/{place}",
+            location.removesuffix("s"): f"{BASE}projects/{project}/{location}/{place}",
             "operationType": self.kind,
-            "targetLink": BASE + self.target,
-            "targetId": self.target_id,
+            "targetLink": BASE + self.target.path,
+            "targetId": self.target.id,
             "status": "DONE" if self.done else "RUNNING",
-            "user": f"{project_number(self.project)}-compute@developer.gserviceaccount.com",
+            "user": f"{project_number(project)}-compute@developer.gserviceaccount.com",
             "progress": 100 if self.done else 0,
             "insertTime": timestamp(self.inserted),
             "startTime": timestamp(self.inserted if self.started is None else self.started),
-            "selfLink": f"{BASE}projects/{self.project}/{self.scope}/operations/{self.name}",
+            "selfLink": f"{BASE}projects/{project}/{scope}/operations/{self.name}",
         }
         if self.ended is not None:
             document["endTime"] = timestamp(self.ended)
@@ -151,40 +160,35 @@ class Operations:
     timings: Timings
     switches: Switches
     audit: Audit
-    _known: dict[tuple[str, str, str], Operation] = field(default_factory=dict)
+    _operations: dict[tuple[str, str, str], Operation] = field(default_factory=dict)
     _requests: dict[tuple[str, str], Operation] = field(default_factory=dict)
     _pending: Counter[str] = field(default_factory=Counter)
 
     def repeated(self, target: str, request_id: str) -> Operation | None:
         """The operation that this request id already began on this target, while that is remembered."""
-        known = self._requests.get((target, request_id)) if request_id else None
-        if known and self.world.wall() - known.inserted > self.switches.request_id_seconds:
+        begun = self._requests.get((target, request_id)) if request_id else None
+        if begun and self.world.wall() - begun.inserted > self.switches.request_id_seconds:
             return None
-        return known
+        return begun
 
-    def begin(
-        self, *, project: str, scope: str, kind: str, target: str, target_id: str, request_id: str, effect: Effect
-    ) -> Operation:
+    def begin(self, kind: str, target: Target, request_id: str, effect: Effect) -> Operation:
         """Accept a call; its effect follows after a while."""
         operation = Operation(
             id=self.world.random.randrange(1 << 60, 1 << 63),
             name=self._name(),
-            project=project,
-            scope=scope,
             kind=kind,
             target=target,
-            target_id=target_id,
             request_id=request_id,
             inserted=self.world.wall(),
         )
         if operation.on_group:
-            operation.logged = self.audit.begin(operation.method, target)
-        self._known[project, scope, operation.name] = operation
-        self._pending[target] += 1
+            operation.logged = self.audit.begin(operation.method, target.path)
+        self._operations[target.project, target.scope, operation.name] = operation
+        self._pending[target.path] += 1
         if request_id:
-            self._requests[target, request_id] = operation
+            self._requests[target.path, request_id] = operation
         self._forget()
-        faults = self._faults(kind, target)
+        faults = self._faults(kind, target.path)
         delay = self.world.lognormal(*self.timings.operation)
         if delay > 0:
             self.world.after(delay, lambda: self._end(operation, effect, faults))
@@ -194,7 +198,7 @@ class Operations:
 
     def get(self, project: str, scope: str, name: str) -> Operation:
         """By name; 404 when unknown, or ended too long ago."""
-        operation = self._known.get((project, scope, name))
+        operation = self._operations.get((project, scope, name))
         if operation is None or self._expired(operation):
             raise ApiError(
                 404, "notFound", f"The resource 'projects/{project}/{scope}/operations/{name}' was not found"
@@ -205,7 +209,7 @@ class Operations:
         """All operations of one zone or region, by name."""
         return {
             key[2]: operation.document()
-            for key, operation in self._known.items()
+            for key, operation in self._operations.items()
             if key[:2] == (project, scope) and not self._expired(operation)
         }
 
@@ -215,7 +219,7 @@ class Operations:
 
     def reset(self) -> None:
         """Forget everything; effects that still come belong to the world before."""
-        self._known.clear()
+        self._operations.clear()
         self._requests.clear()
         self._pending.clear()
 
@@ -228,9 +232,9 @@ class Operations:
 
     def _forget(self) -> None:
         """Drop what nobody can ask for any more, oldest first."""
-        for key in list(itertools.islice(self._known, 2)):
-            if self._expired(self._known[key]):
-                del self._known[key]
+        for key in list(itertools.islice(self._operations, 2)):
+            if self._expired(self._operations[key]):
+                del self._operations[key]
         horizon = self.world.wall() - self.switches.request_id_seconds
         for request in list(itertools.islice(self._requests, 2)):
             if self._requests[request].inserted < horizon:
@@ -243,17 +247,18 @@ class Operations:
         return {mode: fault for mode, fault in struck.items() if fault}
 
     def _end(self, operation: Operation, effect: Effect, faults: Mapping[str, Fault]) -> None:
-        if self._known.get((operation.project, operation.scope, operation.name)) is not operation:
+        target = operation.target
+        if self._operations.get((target.project, target.scope, operation.name)) is not operation:
             return
         stuck = faults.get("op_stuck")
         operation.error = _fault_error(faults)
         if operation.error is None and (stuck is None or stuck.params.get("applied", True)):
             operation.error = effect()
         if operation.on_group:
-            self.audit.end(operation.method, operation.target, operation.logged, operation.error)
+            self.audit.end(operation.method, target.path, operation.logged, operation.error)
         if stuck is None:
             operation.ended = self.world.wall()
-            self._pending[operation.target] -= 1
+            self._pending[target.path] -= 1
 
 
 def _fault_error(faults: Mapping[str, Fault]) -> OperationError | None:
