@@ -10,7 +10,7 @@ from typing import Any
 
 from provisioner.backends import Backend, BackendError, Checkable, Finding, MachineSize, Severity, Sized
 from provisioner.backends.registry import kind
-from provisioner.commands.options import FINE, PROBLEM, Document, UsageError, add_output, config_file, settings, show
+from provisioner.commands.options import Document, UsageError, add_shared, config_file, settings, show
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.templates import Template
 from provisioner.model import Unobserved
@@ -22,7 +22,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     """Which configuration, and whether the clouds are asked."""
     command.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="provisioner.yaml or its directory")
     command.add_argument("--live", action="store_true", help="also ask the clouds whether machines can be made there")
-    add_output(command)
+    add_shared(command, "output")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -35,8 +35,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"The configuration changed while it was checked; check it again. ({error})") from error
     if options.live:
         document["findings"] = findings_document(check_live(configuration, provider.templates))
-    show(options, document, check_text)
-    return FINE if check_is_fine(document) else PROBLEM
+    return show(options, document, check_text, fine=check_is_fine(document))
 
 
 # --- what the clouds say ----------------------------------------------------------------------------------------------
@@ -122,7 +121,7 @@ def check_text(document: Document) -> str:
     ]
     lines += [f"  warning: {text}" for text in document["warnings"]]
     findings = document.get("findings")
-    lines += [f"  {found['severity'].upper()} pool {found['pool']}: {found['text']}" for found in findings or ()]
+    lines += [f"  {one['severity'].upper()} pool {one['pool']}: {one['text']}" for one in findings or ()]
     if findings == []:
         lines.append("  every pool's place is as it should be")
     return "\n".join(lines)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 
-from provisioner.commands.options import FINE, PROBLEM, UsageError, add_config, add_output, config_file, settings
+from provisioner.commands.options import FINE, PROBLEM, UsageError, add_shared, config_file, settings
 from provisioner.extras import extra, needing
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Whose subscription, for how long, and how to print it."""
-    add_config(command)
+    add_shared(command, "config")
     command.add_argument("--seconds", type=float, metavar="N", help="end after so long; default: when interrupted")
-    add_output(command)
+    add_shared(command, "output")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from provisioner.commands.options import FINE, add_config, add_state, settings, state_directory
+from provisioner.commands.options import FINE, add_shared, settings, state_directory
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Whose state directory it is, and which."""
-    add_config(command)
-    add_state(command)
+    add_shared(command, "config", "state-dir")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""``provisioner events``: what the subscription says, message by message, and what each is good for."""
+"""Messages of the subscription as ``provisioner events`` prints them, one by one, and what each is good for."""
 
 from __future__ import annotations
 

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
 FINE, PROBLEM, WRONG = 0, 1, 2
 
+SHARED = {
+    "config": ("FILE", "$HF_PROVIDER_CONFDIR/provisioner.yaml"),
+    "state-dir": ("DIR", "$HF_PROVIDER_WORKDIR"),
+}
+"""Metavar and default of options that name a place."""
+
 Document = Mapping[str, Any]
 """What a command found, as ``-o json`` prints it."""
 
@@ -25,19 +31,14 @@ class UsageError(Exception):
     """The call or its environment is wrong; the text says what to give."""
 
 
-def add_config(command: argparse.ArgumentParser) -> None:
-    """``--config``, for :func:`settings`."""
-    command.add_argument("--config", type=Path, metavar="FILE", help="default $HF_PROVIDER_CONFDIR/provisioner.yaml")
-
-
-def add_state(command: argparse.ArgumentParser) -> None:
-    """``--state-dir``, for :func:`state_directory`."""
-    command.add_argument("--state-dir", type=Path, metavar="DIR", help="default $HF_PROVIDER_WORKDIR")
-
-
-def add_output(command: argparse.ArgumentParser) -> None:
-    """``--output``, for :func:`show`."""
-    command.add_argument("-o", "--output", choices=["text", "json"], default="text", help="default text")
+def add_shared(command: argparse.ArgumentParser, *names: str) -> None:
+    """Options that several commands have: ``config`` and ``state-dir``, which places they work on, and ``output``."""
+    for name in names:
+        if name == "output":
+            command.add_argument("-o", "--output", choices=["text", "json"], default="text", help="default text")
+        else:
+            metavar, default = SHARED[name]
+            command.add_argument(f"--{name}", type=Path, metavar=metavar, help=f"default {default}")
 
 
 def config_file(given: Path | None) -> Path:
@@ -65,6 +66,7 @@ def state_directory(given: Path | None) -> StateDir:
     return StateDir(str(path))
 
 
-def show(options: argparse.Namespace, document: Document, text: Callable[[Document], str]) -> None:
-    """Print the document, as ``--output`` asks for it."""
+def show(options: argparse.Namespace, document: Document, text: Callable[[Document], str], *, fine: bool = True) -> int:
+    """Print the document, as ``--output`` asks for it; the exit code says whether all is ``fine``."""
     print(json.dumps(document, indent=2) if options.output == "json" else text(document))
+    return FINE if fine else PROBLEM

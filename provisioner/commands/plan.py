@@ -7,17 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from provisioner.commands.looks import clock_of, look
-from provisioner.commands.options import (
-    FINE,
-    PROBLEM,
-    Document,
-    add_config,
-    add_output,
-    add_state,
-    settings,
-    show,
-    state_directory,
-)
+from provisioner.commands.options import Document, add_shared, settings, show, state_directory
 from provisioner.model import Look, Plan, Snapshot
 from provisioner.settings.tree import Settings
 from provisioner.state.directory import StateDir
@@ -25,17 +15,14 @@ from provisioner.state.directory import StateDir
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Whose next cycle, and how to print it."""
-    add_config(command)
-    add_state(command)
-    add_output(command)
+    add_shared(command, "config", "state-dir", "output")
 
 
 def run(options: argparse.Namespace) -> int:
     """A problem: a pool was not seen. Raises StateError, BackendError."""
     looks, plan = preview(settings(options.config), state_directory(options.state_dir))
     document = plan_document(plan, looks)
-    show(options, document, plan_text)
-    return FINE if plan_is_fine(document) else PROBLEM
+    return show(options, document, plan_text, fine=plan_is_fine(document))
 
 
 def preview(settings: Settings, state: StateDir) -> tuple[Mapping[str, Look], Plan | None]:

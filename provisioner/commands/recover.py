@@ -9,17 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from provisioner.commands.brake import brake_lines, released
-from provisioner.commands.options import (
-    FINE,
-    PROBLEM,
-    Document,
-    add_config,
-    add_output,
-    add_state,
-    settings,
-    show,
-    state_directory,
-)
+from provisioner.commands.options import FINE, PROBLEM, Document, add_shared, settings, show, state_directory
 from provisioner.files.atomic import StateError, StateUnreadable
 from provisioner.hostfactory.environment import PlaceError
 from provisioner.model import Look, Snapshot, Unobserved
@@ -32,11 +22,10 @@ from provisioner.telemetry.notes import Notes, read_notes, terms_of
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Which files, and what to do with them beside looking."""
-    add_config(command)
-    add_state(command)
+    add_shared(command, "config", "state-dir")
     command.add_argument("--apply", action="store_true", help="write the files as shown; the brake stays as it is")
     command.add_argument("--release-brake", action="store_true", help="let the loop release the brake")
-    add_output(command)
+    add_shared(command, "output")
 
 
 def run(options: argparse.Namespace) -> int:

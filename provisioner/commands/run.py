@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from provisioner.commands.options import FINE, PROBLEM, add_config, add_state, config_file, state_directory
+from provisioner.commands.options import FINE, PROBLEM, add_shared, config_file, state_directory
 from provisioner.interrupts import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Which loop, how long, and whether in earnest."""
-    add_config(command)
-    add_state(command)
+    add_shared(command, "config", "state-dir")
     command.add_argument("--once", action="store_true", help="one cycle on complete looks, then end")
     command.add_argument(
         "--dry-run", action="store_true", help="print what each cycle would do; write and touch nothing"

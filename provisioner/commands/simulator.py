@@ -6,13 +6,13 @@ import argparse
 import os
 from pathlib import Path
 
-from provisioner.commands.options import UsageError, add_config, settings
+from provisioner.commands.options import UsageError, add_shared, settings
 from provisioner.extras import extra, needing
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Where it answers, and what goes wrong there."""
-    add_config(command)
+    add_shared(command, "config")
     command.add_argument("--listen", metavar="HOST", default="127.0.0.1", help="default 127.0.0.1")
     command.add_argument("--unsafe-listen", action="store_true", help="allow a --listen that other machines reach")
     command.add_argument("--port", type=int, default=0, help="default 0: a free one")

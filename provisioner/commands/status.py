@@ -1,4 +1,4 @@
-"""What ``provisioner status`` says: what the files hold, whether the loop runs, and what waits for a person."""
+"""``provisioner status``: what the files hold, whether the loop runs, and what waits for a person."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from provisioner.commands.brake import brake_lines, released, time_now
-from provisioner.commands.options import FINE, PROBLEM, Document, add_output, add_state, show, state_directory
+from provisioner.commands.options import Document, add_shared, show, state_directory
 from provisioner.files.atomic import StateMissing, StateUnreadable
 from provisioner.model import Intent, Memory, RequestStatus, Verdict
 from provisioner.planning.answers import UNLISTED_AFTER
@@ -20,15 +20,13 @@ from provisioner.telemetry.notes import Notes, Trouble, read_notes, utc
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Which files, and how to print them."""
-    add_state(command)
-    add_output(command)
+    add_shared(command, "state-dir", "output")
 
 
 def run(options: argparse.Namespace) -> int:
     """A problem: something waits for a person. Raises StateError."""
     document = status(state_directory(options.state_dir))
-    show(options, document, status_text)
-    return FINE if status_is_fine(document) else PROBLEM
+    return show(options, document, status_text, fine=status_is_fine(document))
 
 
 def status(state: StateDir) -> dict[str, Any]:
@@ -103,7 +101,7 @@ def _file(condition: str, text: str = "") -> Document:
 
 
 def _loop(state: StateDir, notes: Notes) -> dict[str, Any]:
-    """Whether it runs, by the file system's clock alone (DESIGN law 11)."""
+    """Whether it runs, by the file system's clock alone (law: time is an argument)."""
     holder, last, silent = state.loop_lock.holder(), state.heartbeat.last(), state.heartbeat.silent_now()
     running: bool | None = None
     if last is None or holder.get("ended"):
@@ -141,11 +139,11 @@ def _held(memory: Memory) -> dict[str, Any]:
             {
                 "pool": pool,
                 "template": template,
-                "window": known.window,
-                "backing_off": known.level > 0,
-                "why": known.failure.text if known.failure else "",
+                "window": pressure.window,
+                "backing_off": pressure.level > 0,
+                "why": pressure.failure.text if pressure.failure else "",
             }
-            for (pool, template), known in sorted(memory.pressures.items())
+            for (pool, template), pressure in sorted(memory.pressures.items())
         ],
         "unlisted": sorted(
             name for name, since in memory.unlisted.items() if time_now(memory) - since >= UNLISTED_AFTER
@@ -235,9 +233,9 @@ def status_text(document: Document) -> str:
         for back in document["returns"]
     ]
     lines += [
-        f"  pool {known['pool']}, {known['template']}: window {known['window']}"
-        + (f", backing off: {known['why']}" if known["backing_off"] else "")
-        for known in document.get("pressure", ())
+        f"  pool {pressure['pool']}, {pressure['template']}: window {pressure['window']}"
+        + (f", backing off: {pressure['why']}" if pressure["backing_off"] else "")
+        for pressure in document.get("pressure", ())
     ]
     lines += [f"  pool {pool}: {note}" for pool, notes in document["problems"].items() for note in notes]
     lines += [f"  machine {name}: no list of HostFactory has named it for a day" for name in document["unlisted"]]

@@ -7,16 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from provisioner.commands.looks import clock_of
-from provisioner.commands.options import (
-    FINE,
-    Document,
-    add_config,
-    add_output,
-    add_state,
-    settings,
-    show,
-    state_directory,
-)
+from provisioner.commands.options import Document, add_shared, settings, show, state_directory
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.settings.tree import Settings
 from provisioner.state.directory import StateDir
@@ -24,17 +15,15 @@ from provisioner.state.directory import StateDir
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Which files, and whether in earnest."""
-    add_config(command)
-    add_state(command)
+    add_shared(command, "config", "state-dir")
     command.add_argument("--dry-run", action="store_true", help="only show what would leave")
-    add_output(command)
+    add_shared(command, "output")
 
 
 def run(options: argparse.Namespace) -> int:
     """Raises StateError."""
     left = trim(settings(options.config), state_directory(options.state_dir), dry_run=options.dry_run)
-    show(options, trim_document(left, dry_run=options.dry_run), trim_text)
-    return FINE
+    return show(options, trim_document(left, dry_run=options.dry_run), trim_text)
 
 
 def trim(settings: Settings, state: StateDir, *, dry_run: bool) -> tuple[str, ...] | None:
