@@ -17,12 +17,12 @@ def parse_timings(kind: type[T], document: Mapping[str, Any]) -> T:
 
     A mistake is a ValueError that names the field.
     """
-    known = {entry.name: isinstance(entry.default, tuple) for entry in fields(kind)}  # type: ignore[arg-type]
+    delays = {entry.name: isinstance(entry.default, tuple) for entry in fields(kind)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for name, value in document.items():
-        if name not in known:
-            raise ValueError(f"{name}: unknown timing; known: {', '.join(sorted(known))}")
-        values[name] = _delay(name, value) if known[name] else parse_seconds(name, value)
+        if name not in delays:
+            raise ValueError(f"{name}: unknown timing; known: {', '.join(sorted(delays))}")
+        values[name] = _delay(name, value) if delays[name] else parse_seconds(name, value)
     return kind(**values)
 
 

@@ -44,10 +44,10 @@ class Fault:
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Fault:
         """From JSON; a mistake is a ValueError that names the field."""
-        known = {"mode", "target", "rate", "after", "limit", "start", "end", "params"}
-        unknown = sorted(set(document) - known)
+        names = {"mode", "target", "rate", "after", "limit", "start", "end", "params"}
+        unknown = sorted(set(document) - names)
         if unknown:
-            raise ValueError(f"{unknown[0]}: unknown field of a fault; known: {', '.join(sorted(known))}")
+            raise ValueError(f"{unknown[0]}: unknown field of a fault; known: {', '.join(sorted(names))}")
         if not isinstance(document.get("mode"), str):
             raise ValueError(f"mode: expected a name, got {document.get('mode')!r}")
         try:

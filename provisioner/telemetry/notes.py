@@ -230,9 +230,13 @@ def refused_creates(memory: Memory, limits: Limits) -> Mapping[tuple[str, str], 
     """Pools that refuse a template's machines, and why, by what the last create came to. Pure."""
     named = {(pool, template.id) for template in limits.templates.values() for pool in template.pools}
     return {
-        pair: known.failure.text
-        for pair, known in sorted(memory.pressures.items())
-        if pair in named and known.level and known.failure and known.failure.error in REFUSING and not known.boot
+        pair: pressure.failure.text
+        for pair, pressure in sorted(memory.pressures.items())
+        if pair in named
+        and pressure.level
+        and pressure.failure
+        and pressure.failure.error in REFUSING
+        and not pressure.boot
     }
 
 

@@ -16,7 +16,7 @@ from provisioner.schema.problems import ConfigError, Problem
 
 Entry = Mapping[str, Any]
 VERSION = 2
-"""Of the registration files, since Symphony 7.3 (interface §3.3)."""
+"""Of the registration files, since Symphony 7.3 (docs/hostfactory.md: registration files)."""
 
 
 def with_entries(path: Path, key: str, entries: Iterable[Entry]) -> Entry:
@@ -37,11 +37,13 @@ def with_requestors(path: Path, entries: Iterable[Entry], instance: str) -> Entr
     theirs too.
     """
     ours = {entry["name"]: entry for entry in entries}
-    known = {entry["name"]: entry for entry in _read(path, "requestors")["requestors"] if entry["name"] in ours}
-    problems = [problem for name, entry in known.items() for problem in _other_mode(path, entry, ours[name], instance)]
+    present = {entry["name"]: entry for entry in _read(path, "requestors")["requestors"] if entry["name"] in ours}
+    problems = [
+        problem for name, entry in present.items() for problem in _other_mode(path, entry, ours[name], instance)
+    ]
     if problems:
         raise ConfigError(problems)
-    joined = {name: _joined(entry, ours[name], instance) for name, entry in known.items()}
+    joined = {name: _joined(entry, ours[name], instance) for name, entry in present.items()}
     return with_entries(path, "requestors", {**ours, **joined}.values())
 
 

@@ -224,26 +224,26 @@ class Rendering:
 
     def _take_sections(self, file: Path, provider: templates.Provider, name_prefix: str) -> None:
         """The rest of a provisioner.yaml. A name prefix is one wherever it is given: there, or before in HF's file."""
-        found = {name: Found(value, str(file)) for name, value in read_mapping(file)[0].items() if name != "pools"}
+        sections = {name: Found(value, str(file)) for name, value in read_mapping(file)[0].items() if name != "pools"}
         if provider.config.gcp_instance_prefix:
-            found.setdefault("name_prefix", Found(name_prefix, provider.config_path))
+            sections.setdefault("name_prefix", Found(name_prefix, provider.config_path))
         if self._settings.config.get("GCP_INSTANCE_PREFIX"):
-            found.pop("name_prefix", None)
-        for name, section in found.items():
+            sections.pop("name_prefix", None)
+        for name, section in sections.items():
             self._take_same(self._sections, "provisioner", name, section)
 
-    def _take_same(self, known: dict[str, Found], where: str, name: str, found: Found) -> None:
+    def _take_same(self, taken: dict[str, Found], where: str, name: str, given: Found) -> None:
         """Take what the settings file does not give; others that give it have to agree."""
-        first = known.setdefault(name, found)
-        if first.file != str(self._file) and first.value != found.value:
-            values = f"{quoted(first.value)} in {first.file} and {quoted(found.value)} in {found.file}"
+        first = taken.setdefault(name, given)
+        if first.file != str(self._file) and first.value != given.value:
+            values = f"{quoted(first.value)} in {first.file} and {quoted(given.value)} in {given.file}"
             self._problems.append(Problem(str(self._file), where, f"{name} is {values}: give it here"))
 
-    def _take_new(self, known: dict[str, Found], where: str, name: str, found: Found) -> None:
+    def _take_new(self, taken: dict[str, Found], where: str, name: str, given: Found) -> None:
         """Take what the settings file does not give; no other may give it too."""
-        first = known.setdefault(name, found)
-        if first.file not in (str(self._file), found.file):
-            text = f"{name!r} is in {first.file} and in {found.file}: rename one"
+        first = taken.setdefault(name, given)
+        if first.file not in (str(self._file), given.file):
+            text = f"{name!r} is in {first.file} and in {given.file}: rename one"
             self._problems.append(Problem(str(self._file), where, text))
 
     def _take_file(self, path: str, file: Path) -> None:
@@ -291,8 +291,8 @@ def _mistakes(settings: HostFactorySettings, file: str) -> Iterator[Problem]:
             yield Problem(file, join("templates", index, "templateId"), text)
 
 
-def _values(found: Mapping[str, Found]) -> dict[str, Any]:
-    return {name: one.value for name, one in found.items()}
+def _values(given: Mapping[str, Found]) -> dict[str, Any]:
+    return {name: one.value for name, one in given.items()}
 
 
 def _json(document: object) -> Rendered:

@@ -50,8 +50,8 @@ _TICK = 0.01
 def routes(groups: Groups, world: World) -> Sequence[web.RouteDef]:
     """Everything below ``/compute/v1/``, and the batches that stand beside it."""
     face = Face(groups, world)
-    known = [web.route(method.verb, PATH + method.path, face.serves(method)) for method in METHODS]
-    return [*known, web.route("*", PATH + "{tail:.*}", face.unknown), web.post("/batch/compute/v1", face.batch)]
+    served = [web.route(method.verb, PATH + method.path, face.serves(method)) for method in METHODS]
+    return [*served, web.route("*", PATH + "{tail:.*}", face.unknown), web.post("/batch/compute/v1", face.batch)]
 
 
 class Dropped(Exception):
@@ -226,10 +226,10 @@ def _parse(groups: Groups, method: Method, incoming: Incoming) -> Call:
 def _check_request_id(query: Mapping[str, str]) -> None:
     text = query.get("requestId", "")
     try:
-        known = not text or uuid.UUID(text).int != 0
+        valid = not text or uuid.UUID(text).int != 0
     except ValueError:
-        known = False
-    if not known:
+        valid = False
+    if not valid:
         raise ApiError(400, "invalid", f"Invalid value for field 'requestId': '{text}'. Must be a valid non-zero UUID.")
 
 

@@ -57,8 +57,8 @@ def compile_filter(text: str, resource: str, base: str = BASE) -> Predicate:
 
 def _regex(condition: Condition, resource: str, base: str) -> Predicate:
     path = condition.field.split(".")
-    found = field_at(resource, path)
-    if found.kind in (Kind.OBJECT, Kind.MAP):
+    entry = field_at(resource, path)
+    if entry.kind in (Kind.OBJECT, Kind.MAP):
         raise ValueError(f"'{condition.field}' is an object, which no regular expression matches")
     matches = condition.pattern.fullmatch
     return _compared(path, lambda value: matches(_text(value, base)) is not None, condition.negative)

@@ -37,10 +37,10 @@ def is_regex_filter(text: str) -> bool:
 def conditions(text: str) -> list[Condition]:
     """What must all hold. A mistake is a ValueError that says where."""
     reader = _Reader(text)
-    found = list(reader.conditions(0))
+    conditions = list(reader.conditions(0))
     if reader.rest():
         raise ValueError(f"unexpected '{reader.rest()}'; one of several conditions stands in parentheses")
-    return found
+    return conditions
 
 
 class _Reader:

@@ -161,22 +161,22 @@ def messages() -> Mapping[str, Message]:
 
 
 def _fields(text: str) -> dict[str, Field]:
-    found: dict[str, Field] = {}
+    entries: dict[str, Field] = {}
     for name, many, message, kind in _FIELD.findall(text):
         plain = Kind.OBJECT if message else Kind(kind)
-        found[name] = Field(Kind.MAP if many == "{}" else plain, many == "[]", message)
-    return found
+        entries[name] = Field(Kind.MAP if many == "{}" else plain, many == "[]", message)
+    return entries
 
 
 def field_at(message: str, path: Sequence[str]) -> Field:
     """The field at a path, in which keys of maps may stand: ``("labels", "team")``; ValueError: there is none."""
-    found = Field(Kind.OBJECT, message=message)
+    reached = Field(Kind.OBJECT, message=message)
     for index, name in enumerate(path):
-        inner = _within(found, name)
+        inner = _within(reached, name)
         if inner is None:
             raise ValueError(f"'{'.'.join(path[: index + 1])}' is no field of {message}")
-        found = inner
-    return found
+        reached = inner
+    return reached
 
 
 def _within(outer: Field, name: str) -> Field | None:

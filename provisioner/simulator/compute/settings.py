@@ -201,12 +201,12 @@ class Switches:
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Switches:
         """From JSON; a mistake is a ValueError that names the switch."""
-        known = {entry.name: type(entry.default) for entry in fields(cls)}
+        types = {entry.name: type(entry.default) for entry in fields(cls)}
         values: dict[str, Any] = {}
         for name, value in document.items():
-            if name not in known:
-                raise ValueError(f"{name}: unknown switch; known: {', '.join(sorted(known))}")
-            values[name] = _switch(name, known[name], value)
+            if name not in types:
+                raise ValueError(f"{name}: unknown switch; known: {', '.join(sorted(types))}")
+            values[name] = _switch(name, types[name], value)
         return cls(**values)
 
 

@@ -40,8 +40,8 @@ def amount_causes(where: str, resources: Json) -> Iterator[Cause]:
 
 def amount(text: object) -> Fraction:
     """The number that an amount of the right form stands for."""
-    found = _FORM.fullmatch(str(text))
-    if found is None:
+    parts = _FORM.fullmatch(str(text))
+    if parts is None:
         raise ValueError(f"not an amount: {text!r}")
-    number, exponent, suffix = found.groups()
+    number, exponent, suffix = parts.groups()
     return Fraction(number + (exponent or "")) * _UNITS[suffix or ""]

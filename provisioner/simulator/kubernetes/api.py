@@ -175,8 +175,8 @@ class Face:
             raise internal("etcdserver: request timed out")
         options = ListOptions.parse(call.request.query)
         ttl = self._cluster.timings.continue_ttl
-        found, metadata = list_page(call.store, call.namespace, match_of(call), options, self._world.now, ttl)
-        return _json(call.form.many(call.store.kind, found, metadata, self._world.wall()))
+        objects, metadata = list_page(call.store, call.namespace, match_of(call), options, self._world.now, ttl)
+        return _json(call.form.many(call.store.kind, objects, metadata, self._world.wall()))
 
     async def _watch(self, call: Call) -> web.StreamResponse:
         options = ListOptions.parse(call.request.query)
@@ -215,8 +215,8 @@ class Face:
         pod = self._found(call)
         document = call.body
         if call.verb == "patch":
-            known = {"kind": "Pod", "apiVersion": "v1", **pod.document}
-            document = apply_patch(known, call.body, call.request.content_type)
+            whole = {"kind": "Pod", "apiVersion": "v1", **pod.document}
+            document = apply_patch(whole, call.body, call.request.content_type)
         check_shape("Pod", document)
         metadata = document.setdefault("metadata", {})
         check_path(metadata, call.namespace, call.name)
@@ -229,19 +229,19 @@ class Face:
         return self._one(call, self._cluster.update(pod, document, status_only=status_only, dry_run=call.dry_run))
 
     async def _delete(self, call: Call) -> web.Response:
-        found = self._found(call)
+        stored = self._found(call)
         options = delete_options(call)
-        check_preconditions(options, found)
+        check_preconditions(options, stored)
         if call.store is not self._cluster.pods:
-            self._cluster.fail_node(found)
-            details = {"name": found.name, "kind": call.store.kind.resource, "uid": found.uid}
+            self._cluster.fail_node(stored)
+            details = {"name": stored.name, "kind": call.store.kind.resource, "uid": stored.uid}
             return _success(200, details)
-        return self._one(call, found if call.dry_run else self._cluster.delete(found, grace_period(options)))
+        return self._one(call, stored if call.dry_run else self._cluster.delete(stored, grace_period(options)))
 
     async def _delete_collection(self, call: Call) -> web.Response:
         grace = grace_period(delete_options(call))
-        found = call.store.select(call.namespace, match_of(call))
-        ended = found if call.dry_run else [self._cluster.delete(pod, grace) for pod in found]
+        objects = call.store.select(call.namespace, match_of(call))
+        ended = objects if call.dry_run else [self._cluster.delete(pod, grace) for pod in objects]
         metadata = {"resourceVersion": str(call.store.version)}
         return _json(call.form.many(call.store.kind, ended, metadata, self._world.wall()))
 
@@ -313,7 +313,7 @@ def _discovery() -> list[web.RouteDef]:
     async def healthy(_: web.Request) -> web.Response:
         return web.Response(text="ok")
 
-    known = {
+    documents = {
         "/api": api,
         "/apis": fixed(discovery.api_groups()),
         "/api/v1": fixed(discovery.resources()),
@@ -322,7 +322,7 @@ def _discovery() -> list[web.RouteDef]:
         "/openapi/v3/api/v1": fixed(discovery.openapi_document()),
         **dict.fromkeys(("/healthz", "/livez", "/readyz"), healthy),
     }
-    return [web.get(path + end, answer) for path, answer in known.items() for end in ("", "/")]
+    return [web.get(path + end, answer) for path, answer in documents.items() for end in ("", "/")]
 
 
 def _unknown() -> list[web.RouteDef]:

@@ -31,10 +31,10 @@ class Recorder:
         if self.ttl <= 0:
             return
         name = f"{pod.name}.{zlib.crc32(f'{pod.uid} {reason} {message}'.encode()):016x}"
-        known = self._store.get(pod.namespace, name)
+        event = self._store.get(pod.namespace, name)
         now = timestamp(self._world.wall())
-        if known is not None:
-            again = {**known.document, "count": known.document["count"] + 1, "lastTimestamp": now}
+        if event is not None:
+            again = {**event.document, "count": event.document["count"] + 1, "lastTimestamp": now}
             self._store.put(again)
             return
         self._store.put(self._document(pod, name, source, reason, message, now))

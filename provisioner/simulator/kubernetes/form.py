@@ -37,16 +37,16 @@ class Form:
         version = {"resourceVersion": str(stored.version)}
         return encode(table([stored], stored.kind.resource, now, self.include, version))
 
-    def many(self, kind: Kind, found: Sequence[Stored], metadata: Json, now: float) -> bytes:
+    def many(self, kind: Kind, objects: Sequence[Stored], metadata: Json, now: float) -> bytes:
         """A list; ``metadata`` is the list's own."""
         if self.shape is Shape.TABLE:
-            return encode(table(found, kind.resource, now, self.include, metadata))
+            return encode(table(objects, kind.resource, now, self.include, metadata))
         if self.shape is Shape.FULL:
             head: Json = {"kind": f"{kind.kind}List", "apiVersion": "v1", "metadata": metadata}
-            items = b",".join([stored.item for stored in found])
+            items = b",".join([stored.item for stored in objects])
         else:
             head = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
-            items = b",".join([encode(partial(stored)) for stored in found])
+            items = b",".join([encode(partial(stored)) for stored in objects])
         return encode(head)[:-1] + b',"items":[' + items + b"]}"
 
     def event(self, change: str, stored: Stored, now: float) -> bytes:

@@ -107,20 +107,20 @@ def list_page(
 ) -> tuple[list[Stored], Json]:
     """One page and the list's metadata. ``now`` in world time; pages must be read within ``ttl`` seconds."""
     if options.continue_token:
-        version, begin, found, number = _resume(store, options.continue_token, now, ttl)
+        version, begin, objects, number = _resume(store, options.continue_token, now, ttl)
     else:
         _check_version(store, options)
         version, begin, number = store.version, 0, 0
-        found = store.select(namespace, match)
+        objects = store.select(namespace, match)
     limit = 0 if options.version == 0 else options.limit
-    end = begin + limit if limit else len(found)
+    end = begin + limit if limit else len(objects)
     metadata: Json = {"resourceVersion": str(version)}
-    if end < len(found):
-        number = number or store.keep(found)
+    if end < len(objects):
+        number = number or store.keep(objects)
         metadata["continue"] = _token(number, end, now)
         if match is None:
-            metadata["remainingItemCount"] = len(found) - end
-    return found[begin:end], metadata
+            metadata["remainingItemCount"] = len(objects) - end
+    return objects[begin:end], metadata
 
 
 def _check_version(store: Store, options: ListOptions) -> None:
@@ -146,8 +146,8 @@ def _resume(store: Store, token: str, now: float, ttl: float) -> tuple[int, int,
     kept = store.kept(number)
     if kept is None or now - taken > ttl:
         raise expired(_EXPIRED)
-    version, found = kept
-    return version, begin, found, number
+    version, objects = kept
+    return version, begin, objects, number
 
 
 def _not_a_token(error: Exception) -> ApiError:

@@ -113,10 +113,10 @@ class Cluster:
 
     def get(self, resource: str, namespace: str, name: str) -> Stored:
         """The object; 404 when there is none."""
-        found = self.stores[resource].get(namespace, name)
-        if found is None:
+        stored = self.stores[resource].get(namespace, name)
+        if stored is None:
             raise not_found(resource, name)
-        return found
+        return stored
 
     def create(self, namespace: str, document: Json, *, dry_run: bool = False) -> Stored:
         """A new pod, which will be scheduled. 403, 404, 409 and 422 as the real server; ``dry_run`` only checks."""
@@ -126,9 +126,9 @@ class Cluster:
         self._refuse(namespace, metadata.get("name", ""))
         validate_pod(pod)
         self._check_quota(namespace, metadata["name"])
-        known = self.pods.get(namespace, metadata["name"])
-        if known is not None:
-            raise already_exists("pods", known.name, ending="deletionTimestamp" in known.document["metadata"])
+        namesake = self.pods.get(namespace, metadata["name"])
+        if namesake is not None:
+            raise already_exists("pods", namesake.name, ending="deletionTimestamp" in namesake.document["metadata"])
         if dry_run:
             return Stored(self.pods.kind, pod, self.versions.current)
         stored = self.pods.put(pod)
@@ -196,9 +196,9 @@ class Cluster:
         One that is ending already can only be given less time.
         """
         spec, metadata = pod.document["spec"], pod.document["metadata"]
-        known = metadata.get("deletionGracePeriodSeconds")
-        if known is not None:
-            if grace is None or grace >= known:
+        granted = metadata.get("deletionGracePeriodSeconds")
+        if granted is not None:
+            if grace is None or grace >= granted:
                 return pod
         elif not spec.get("nodeName") or pod_status.is_ended(pod.document):
             grace = 0
@@ -249,18 +249,7 @@ class Cluster:
 
     def state(self) -> list[dict[str, Any]]:
         """Every pod as the control face shows machines."""
-        return [
-            {
-                "name": pod.name,
-                "pool": pod.namespace,
-                "kind": "gke",
-                "phase": pod_status.machine_phase(pod.document),
-                "labels": pod.labels,
-                "created": pod.document["metadata"]["creationTimestamp"],
-                "ip": pod.document["status"].get("podIP", ""),
-            }
-            for pod in self.pods.select("")
-        ]
+        return [_machine(pod) for pod in self.pods.select("")]
 
     def reset(self) -> None:
         """Remove every pod and Event; watchers see them go."""
@@ -268,6 +257,18 @@ class Cluster:
             self._end.remove(pod)
         for event in self.stores["events"].select(""):
             self.stores["events"].remove(event)
+
+
+def _machine(pod: Stored) -> dict[str, Any]:
+    return {
+        "name": pod.name,
+        "pool": pod.namespace,
+        "kind": "gke",
+        "phase": pod_status.machine_phase(pod.document),
+        "labels": pod.labels,
+        "created": pod.document["metadata"]["creationTimestamp"],
+        "ip": pod.document["status"].get("podIP", ""),
+    }
 
 
 def _can_be_preempted(pod: Json) -> bool:

@@ -123,13 +123,13 @@ def delete_options(call: Call) -> Json:
     return options
 
 
-def check_preconditions(options: Json, found: Stored) -> None:
+def check_preconditions(options: Json, stored: Stored) -> None:
     """409 when the object is not the one meant."""
     asked = options.get("preconditions") or {}
     for field, words, value, guess in (
-        ("uid", "UID", found.uid, "deleted and then recreated"),
-        ("resourceVersion", "ResourceVersion", str(found.version), "modified"),
+        ("uid", "UID", stored.uid, "deleted and then recreated"),
+        ("resourceVersion", "ResourceVersion", str(stored.version), "modified"),
     ):
         if asked.get(field, value) != value:
             given = f"the {words} in the precondition ({asked[field]}) does not match the {words} in record ({value})"
-            raise conflict(found.kind.kind, found.name, f"{given}. The object might have been {guess}")
+            raise conflict(stored.kind.kind, stored.name, f"{given}. The object might have been {guess}")

@@ -58,15 +58,15 @@ def _split_outside_brackets(text: str) -> list[str]:
 
 
 def _label_test(requirement: str, text: str) -> LabelTest:
-    if found := _EQUALITY.fullmatch(requirement):
-        return _equality(found["key"], found["op"], found["value"])
-    if found := _SET.fullmatch(requirement):
-        values = frozenset(value.strip() for value in found["values"].split(","))
-        return _membership(found["key"], found["op"], values)
-    if found := _ORDER.fullmatch(requirement):
-        return _order(found["key"], found["op"], int(found["value"]))
-    if found := _EXISTS.fullmatch(requirement):
-        return _existence(found["key"], not found["op"])
+    if parts := _EQUALITY.fullmatch(requirement):
+        return _equality(parts["key"], parts["op"], parts["value"])
+    if parts := _SET.fullmatch(requirement):
+        values = frozenset(value.strip() for value in parts["values"].split(","))
+        return _membership(parts["key"], parts["op"], values)
+    if parts := _ORDER.fullmatch(requirement):
+        return _order(parts["key"], parts["op"], int(parts["value"]))
+    if parts := _EXISTS.fullmatch(requirement):
+        return _existence(parts["key"], not parts["op"])
     raise bad_request(f'unable to parse requirement: "{requirement}" in selector "{text}"')
 
 
@@ -106,13 +106,13 @@ def parse_fields(resource: str, text: str) -> tuple[FieldTest, ...]:
 
 
 def _field_test(resource: str, term: str, text: str) -> FieldTest:
-    found = re.fullmatch(r"\s*(?P<key>[A-Za-z.]+)\s*(?P<op>==|=|!=)(?P<value>.*)", term, re.DOTALL)
-    if found is None:
+    parts = re.fullmatch(r"\s*(?P<key>[A-Za-z.]+)\s*(?P<op>==|=|!=)(?P<value>.*)", term, re.DOTALL)
+    if parts is None:
         raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
-    key, value = found["key"], re.sub(r"\\([\\,=])", r"\1", found["value"])
+    key, value = parts["key"], re.sub(r"\\([\\,=])", r"\1", parts["value"])
     if key not in _FIELDS[resource]:
         raise bad_request(f"field label not supported: {key}")
-    path, wanted = tuple(key.split(".")), found["op"] != "!="
+    path, wanted = tuple(key.split(".")), parts["op"] != "!="
     return lambda document: (_field(document, path) == value) is wanted
 
 

@@ -124,8 +124,8 @@ class Store:
         """All that match, of one namespace or (empty name) of all, in the order of the store's keys."""
         spaces = [namespace] if namespace else sorted(self._objects)
         tables = [self._objects.get(space, {}) for space in spaces]
-        found = [table[name] for table in tables for name in sorted(table)]
-        return found if match is None else [stored for stored in found if match(stored)]
+        objects = [table[name] for table in tables for name in sorted(table)]
+        return objects if match is None else [stored for stored in objects if match(stored)]
 
     def count(self, namespace: str) -> int:
         """Objects in a namespace."""
@@ -159,10 +159,10 @@ class Store:
         self._changes.clear()
         self._snapshots.clear()
 
-    def keep(self, found: list[Stored]) -> int:
+    def keep(self, objects: list[Stored]) -> int:
         """Keep a list for its next pages; returns the number it is found under."""
         number = next(self._numbers)
-        self._snapshots[number] = (self._versions.current, found)
+        self._snapshots[number] = (self._versions.current, objects)
         while len(self._snapshots) > SNAPSHOTS:
             self._snapshots.popitem(last=False)
         return number

@@ -17,10 +17,10 @@ _NAME_WORDS = (
 )
 
 
-def table(found: Sequence[Stored], resource: str, now: float, include: str, metadata: Json) -> Json:
+def table(objects: Sequence[Stored], resource: str, now: float, include: str, metadata: Json) -> Json:
     """A ``Table`` of objects at epoch second ``now``; ``include`` is None, Metadata or Object."""
     columns, cells = _TABLES[resource]
-    rows = [{"cells": cells(stored.document, now), **_object(stored, include)} for stored in found]
+    rows = [{"cells": cells(stored.document, now), **_object(stored, include)} for stored in objects]
     head = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
     return {**head, "columnDefinitions": columns, "rows": rows}
 

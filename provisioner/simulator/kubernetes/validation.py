@@ -108,8 +108,8 @@ def check_shape(kind: str, document: object) -> Json:
     if not isinstance(document, dict):
         raise bad_request(f"couldn't get version/kind; json parse error: cannot unmarshal a {_json_type(document)}")
     if document.get("kind", kind) != kind or document.get("apiVersion", "v1") not in ("v1", "policy/v1"):
-        found = f"{document.get('apiVersion', '')}, Kind={document.get('kind', '')}"
-        raise bad_request(f"the object provided is unrecognized (must be of type {kind}): {found}")
+        words = f"{document.get('apiVersion', '')}, Kind={document.get('kind', '')}"
+        raise bad_request(f"the object provided is unrecognized (must be of type {kind}): {words}")
     for path, (wanted, go_type) in _TYPES.items():
         _check_type(kind, path, _at(document, path), wanted, go_type)
     for path in ("metadata.labels", "metadata.annotations"):
@@ -135,8 +135,8 @@ def _at(document: Json, path: str) -> Any:
 def _check_type(kind: str, path: str, value: object, wanted: type, go_type: str) -> None:
     if value is None or (isinstance(value, wanted) and not (wanted is int and isinstance(value, bool))):
         return
-    found = f"cannot unmarshal {_json_type(value)} into Go struct field {kind}.{path} of type {go_type}"
-    raise bad_request(f'{kind} in version "v1" cannot be handled as a {kind}: json: {found}')
+    words = f"cannot unmarshal {_json_type(value)} into Go struct field {kind}.{path} of type {go_type}"
+    raise bad_request(f'{kind} in version "v1" cannot be handled as a {kind}: json: {words}')
 
 
 def _json_type(value: object) -> str:
@@ -273,8 +273,8 @@ def check_path(metadata: Json, namespace: str, name: str = "") -> None:
     if metadata.get("namespace", namespace) != namespace:
         raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
     if name and metadata.get("name", name) != name:
-        found = f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})"
-        raise bad_request(found)
+        words = f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})"
+        raise bad_request(words)
 
 
 def grace_period(options: Json) -> int | None:

@@ -65,8 +65,8 @@ class Watch:
         return b""
 
     def _all(self) -> bytes:
-        found = self._store.select(self._namespace, self._match)
-        lines = [self._form.event("ADDED", stored, self._world.wall()) for stored in found]
+        objects = self._store.select(self._namespace, self._match)
+        lines = [self._form.event("ADDED", stored, self._world.wall()) for stored in objects]
         if self._bookmarks:
             lines.append(self._form.bookmark(self._store.kind, self._store.version, initial_end=True))
         return b"".join(lines)
