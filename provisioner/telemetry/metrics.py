@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Generic, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
@@ -96,32 +97,25 @@ class LoopMetrics:
     """Cycles, what woke them, and the configuration that they obey."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        build = Gauge("hf_provisioner_build_info", "The version that runs; always 1.", ["version"], registry=registry)
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        build = gauge("hf_provisioner_build_info", "The version that runs; always 1.", ["version"])
         build.labels(__version__).set(1)
-        self._cycles = Counter(
-            "hf_provisioner_cycles_total",
-            "Cycles; partial: some action or pool failed.",
-            ["result"],
-            registry=registry,
+        self._cycles = counter(
+            "hf_provisioner_cycles_total", "Cycles; partial: some action or pool failed.", ["result"]
         )
         for result in ("ok", "partial", "failed"):
             self._cycles.labels(result)
-        self._cycle_duration = Histogram(
-            "hf_provisioner_cycle_duration_seconds", "One cycle.", buckets=CYCLE_BUCKETS, registry=registry
-        )
-        self._last_success = Gauge(
+        self._cycle_duration = histogram("hf_provisioner_cycle_duration_seconds", "One cycle.", buckets=CYCLE_BUCKETS)
+        self._last_success = gauge(
             "hf_provisioner_last_success_timestamp_seconds",
             "End of the last ok cycle; begins with the start of the process.",
-            registry=registry,
         )
         self._last_success.set(time.time())
-        self._config_ok = Gauge(
-            "hf_provisioner_config_ok", "0 while a bad new configuration is refused.", registry=registry
-        )
+        self._config_ok = gauge("hf_provisioner_config_ok", "0 while a bad new configuration is refused.")
         self._config_ok.set(1)
-        self._wakeups = Counter(
-            "hf_provisioner_wakeups_total", "What ended the wait for a cycle.", ["source"], registry=registry
-        )
+        self._wakeups = counter("hf_provisioner_wakeups_total", "What ended the wait for a cycle.", ["source"])
         for source in WAKEUPS:
             self._wakeups.labels(source)
 
@@ -198,32 +192,20 @@ class SlotMetrics:
     """How slots went."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._set_aside = Gauge(
-            "hf_provisioner_slots_set_aside", "Slots of which a forbidden transition was asked.", registry=registry
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        self._set_aside = gauge("hf_provisioner_slots_set_aside", "Slots of which a forbidden transition was asked.")
+        self._startup = histogram(
+            "hf_provisioner_machine_startup_seconds", "From requested to running.", PAIR, buckets=START_BUCKETS
         )
-        self._startup = Histogram(
-            "hf_provisioner_machine_startup_seconds",
-            "From requested to running.",
-            PAIR,
-            buckets=START_BUCKETS,
-            registry=registry,
+        self._shutdown = histogram(
+            "hf_provisioner_machine_shutdown_seconds", "From returned to gone.", ["pool"], buckets=STOP_BUCKETS
         )
-        self._shutdown = Histogram(
-            "hf_provisioner_machine_shutdown_seconds",
-            "From returned to gone.",
-            ["pool"],
-            buckets=STOP_BUCKETS,
-            registry=registry,
+        self._lost = counter(
+            "hf_provisioner_machines_lost_total", "Machines that succeeded and then vanished.", [*PAIR, "cause"]
         )
-        self._lost = Counter(
-            "hf_provisioner_machines_lost_total",
-            "Machines that succeeded and then vanished.",
-            [*PAIR, "cause"],
-            registry=registry,
-        )
-        self._failed = Counter(
-            "hf_provisioner_slots_failed_total", "Slots that ended failed.", [*PAIR, "error"], registry=registry
-        )
+        self._failed = counter("hf_provisioner_slots_failed_total", "Slots that ended failed.", [*PAIR, "error"])
 
     def expect(self, limits: Limits) -> None:
         """Export the series of these pools and templates as zero."""
@@ -258,33 +240,28 @@ class BackendMetrics:
     """Looks at pools and actions in them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        counter = partial(Counter, registry=registry)
+        histogram = partial(Histogram, registry=registry)
         self.observation: Table[str] = Table(
             registry,
             "hf_provisioner_observation_timestamp_seconds",
             "Time of the last complete observation; begins with the start of the process.",
             ["pool"],
         )
-        self._creates = Counter(
-            "hf_provisioner_creates_total", "Create actions, in machines.", ["pool", "result"], registry=registry
+        self._creates = counter("hf_provisioner_creates_total", "Create actions, in machines.", ["pool", "result"])
+        self._deletes = counter(
+            "hf_provisioner_deletes_total", "Delete actions, in machines.", ["pool", "reason", "result"]
         )
-        self._deletes = Counter(
-            "hf_provisioner_deletes_total",
-            "Delete actions, in machines.",
-            ["pool", "reason", "result"],
-            registry=registry,
-        )
-        self._calls = Histogram(
+        self._calls = histogram(
             "hf_provisioner_backend_call_seconds",
             "One look at a pool, or one batch of creates or deletes.",
             ["pool", "operation"],
             buckets=CALL_BUCKETS,
-            registry=registry,
         )
-        self._errors = Counter(
+        self._errors = counter(
             "hf_provisioner_backend_errors_total",
             "Looks, creates and deletes that failed.",
             ["pool", "operation", "error"],
-            registry=registry,
         )
 
     def expect(self, limits: Limits) -> None:
@@ -321,15 +298,13 @@ class StoreMetrics:
     """The state files."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        histogram = partial(Histogram, registry=registry)
         self.requests: Table[tuple[str, RequestStatus]] = Table(
             registry, "hf_provisioner_requests", "Requests and returns in the state files.", ["kind", "status"]
         )
         self.requests.expect((kind, status) for kind in KINDS for status in RequestStatus)
-        self._lock_wait = Histogram(
-            "hf_provisioner_store_lock_wait_seconds",
-            "Wait for the lock of intent.json.",
-            buckets=LOCK_BUCKETS,
-            registry=registry,
+        self._lock_wait = histogram(
+            "hf_provisioner_store_lock_wait_seconds", "Wait for the lock of intent.json.", buckets=LOCK_BUCKETS
         )
         self.bytes: Table[str] = Table(registry, "hf_provisioner_store_bytes", "Size of a state file.", ["file"])
 
@@ -342,18 +317,15 @@ class EventMetrics:
     """What became of Pub/Sub messages. Only where a subscription is configured: nobody else needs the series."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._events = Counter(
-            "hf_provisioner_events_total",
-            "Pub/Sub messages, by what they were good for.",
-            ["worth"],
-            registry=registry,
+        counter = partial(Counter, registry=registry)
+        self._events = counter(
+            "hf_provisioner_events_total", "Pub/Sub messages, by what they were good for.", ["worth"]
         )
         for worth in WORTHS:
             self._events.labels(worth)
-        self._breaks = Counter(
+        self._breaks = counter(
             "hf_provisioner_event_stream_breaks_total",
             "How often the Pub/Sub stream ended by itself and was opened again.",
-            registry=registry,
         )
 
     def taken(self, worth: str) -> None:
