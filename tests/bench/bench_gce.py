@@ -38,7 +38,7 @@ from provisioner.loop.clock import LoopClock
 from provisioner.loop.observers import Observer
 from provisioner.model import Create, Outcome, Phase, Snapshot
 from provisioner.names import machine_name
-from tests.support.clouds.sites import Site, template
+from tests.support.hostfactory.sites import Site, template
 
 ROOT = Path(__file__).parent.parent.parent
 MACHINES = 10_000

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.conformance.stage import Cases, Grid, wish
-from tests.support.checks.schemas import check_output
 from tests.support.hostfactory.provider import COMMANDS, SCRIPTS, HostFactory
+from tests.support.hostfactory.schemas import check_output
 
 CASES = Cases()
 case = CASES.case

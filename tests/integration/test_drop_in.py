@@ -17,8 +17,8 @@ from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from tests.conformance.stage import PROJECT, TIMINGS, ZONE, Instance, names
-from tests.support.checks.schemas import check_output
 from tests.support.hostfactory.provider import SCRIPTS
+from tests.support.hostfactory.schemas import check_output
 from tests.support.waiting import until
 
 NAMESPACE, GROUP = "gcp-symphony", "symphony-group"

@@ -16,8 +16,8 @@ import yaml
 
 from provisioner.extras import MissingExtra, needing
 from provisioner.simulator.kubernetes.kubeconfig import kubeconfig
-from tests.support.clouds.sites import Site, small_site
 from tests.support.hostfactory.provider import ROOT, HostFactory
+from tests.support.hostfactory.sites import Site, small_site
 
 # --- one part lacks its packages --------------------------------------------------------------------------------------
 

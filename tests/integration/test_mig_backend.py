@@ -30,7 +30,7 @@ from provisioner.model import (
 )
 from provisioner.simulator.compute.settings import Duplicate, MigSpec, Switches
 from provisioner.simulator.world import Fault
-from tests.support.checks.mig_bench import (
+from tests.support.clouds.mig_bench import (
     CREATES,
     DELETES,
     PROJECT,

@@ -24,9 +24,9 @@ from provisioner.simulator.compute.settings import MigSpec, Switches, UnknownPla
 from provisioner.simulator.world import Fault
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.notes import read_notes
-from tests.support.checks.mig_bench import OddServer
 from tests.support.clouds.compute_cloud import ComputeCloud
-from tests.support.clouds.sites import Site, template
+from tests.support.clouds.mig_bench import OddServer
+from tests.support.hostfactory.sites import Site, template
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("switches")

@@ -31,7 +31,8 @@ from provisioner.model import (
 from provisioner.schema.site import Compute
 from provisioner.simulator.compute.settings import MigSpec, Switches
 from provisioner.simulator.world import Fault
-from tests.support.checks.mig_bench import (
+from tests.support.clouds.compute_cloud import ComputeCloud
+from tests.support.clouds.mig_bench import (
     PROJECT,
     REGIONAL,
     REQUEST,
@@ -46,7 +47,6 @@ from tests.support.checks.mig_bench import (
     phases,
     pool,
 )
-from tests.support.clouds.compute_cloud import ComputeCloud
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("switches")

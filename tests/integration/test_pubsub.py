@@ -23,7 +23,7 @@ from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Serving, Simulator
 from provisioner.state.directory import StateDir
-from tests.support.clouds.sites import small_site, template
+from tests.support.hostfactory.sites import small_site, template
 from tests.support.ports import free_ports
 from tests.support.waiting import until
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from provisioner.hostfactory.answer import Answer, Loss
-from tests.support.checks.schemas import check_output
 from tests.support.hostfactory.provider import COMMANDS, ROOT, SCRIPTS, HostFactory
+from tests.support.hostfactory.schemas import check_output
 
 INPUTS: dict[str, object] = {
     "getAvailableTemplates": {},

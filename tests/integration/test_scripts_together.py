@@ -17,8 +17,8 @@ import pytest
 
 from provisioner.hostfactory.answer import Answer
 from provisioner.state.locks import LOCK_WAIT, DataLock
-from tests.support.checks.schemas import check_output
 from tests.support.hostfactory.provider import COMMANDS, ROOT, SCRIPTS, HostFactory
+from tests.support.hostfactory.schemas import check_output
 from tests.support.waiting import until
 
 CALLERS = 50

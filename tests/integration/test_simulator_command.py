@@ -14,7 +14,7 @@ import requests
 
 from provisioner.commands.cli import run
 from provisioner.simulator.server import check_reach
-from tests.support.clouds.sites import small_site
+from tests.support.hostfactory.sites import small_site
 
 EVERYWHERE = "0.0.0.0"
 

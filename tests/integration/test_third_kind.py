@@ -18,8 +18,8 @@ import yaml
 from provisioner.backends import registry
 from provisioner.hostfactory import templates
 from provisioner.settings.advice import advice
-from tests.support.clouds.sites import Site, template
 from tests.support.hostfactory.provider import ROOT, TEMPLATES, HostFactory
+from tests.support.hostfactory.sites import Site, template
 from tests.support.third_kind import install
 from tests.support.waiting import until
 

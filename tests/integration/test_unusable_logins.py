@@ -16,7 +16,7 @@ from provisioner.backends.gke.login import connect
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.google_auth import google_credentials
 from provisioner.model import ErrorClass
-from tests.support.clouds.sites import SPEC, Site, template
+from tests.support.hostfactory.sites import SPEC, Site, template
 
 NESTED = "[" * 5000
 

@@ -10,7 +10,7 @@ from provisioner.backends.gke.pod_size import quantity
 from provisioner.hostfactory import templates
 from provisioner.settings import loader
 from provisioner.settings.advice import advice
-from tests.support.clouds.sites import small_site, template
+from tests.support.hostfactory.sites import small_site, template
 
 
 def advised(directory: Path, spec: str = "", **attributes: object) -> list[str]:

@@ -12,7 +12,7 @@ from provisioner import __version__
 from provisioner.commands.cli import run
 from provisioner.model import Memory, RequestRecord, RequestStatus
 from provisioner.state.directory import StateDir
-from tests.support.clouds.sites import example_site
+from tests.support.hostfactory.sites import example_site
 
 
 @pytest.fixture

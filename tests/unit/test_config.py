@@ -12,7 +12,7 @@ from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.mig.settings import MigPool
 from provisioner.model import PoolLimits
 from provisioner.settings import loader
-from tests.support.clouds.sites import Site, small_site, template
+from tests.support.hostfactory.sites import Site, small_site, template
 
 EXAMPLES = Path(__file__).parents[2] / "config" / "demoinst"
 

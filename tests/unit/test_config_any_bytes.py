@@ -21,7 +21,7 @@ from provisioner.files.yaml_text import DEEPEST, LARGEST, MOST_VALUES, parse
 from provisioner.settings import loader
 from provisioner.settings.advice import advice
 from provisioner.simulator.cloud import Conditions
-from tests.support.clouds.sites import SPEC, Site, small_site
+from tests.support.hostfactory.sites import SPEC, Site, small_site
 
 FUZZ = settings(
     max_examples=150,

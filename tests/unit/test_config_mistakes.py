@@ -14,7 +14,7 @@ from provisioner.backends.mig.settings import MigPool
 from provisioner.files.yaml_text import TOO_DEEP
 from provisioner.settings import loader
 from provisioner.settings.tree import Events
-from tests.support.clouds.sites import SPEC, Site, small_site, template
+from tests.support.hostfactory.sites import SPEC, Site, small_site, template
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from provisioner.model import Memory
 from provisioner.schema.problems import ConfigError
 from provisioner.state.directory import StateDir
 from provisioner.state.hf_signals import Seen
-from tests.support.clouds.sites import small_site
 from tests.support.hostfactory.in_process import Here, asking
+from tests.support.hostfactory.sites import small_site
 
 USER = 65501
 """Of nobody."""

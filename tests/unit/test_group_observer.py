@@ -11,7 +11,7 @@ from provisioner.backends.mig.backend import MigBackend
 from provisioner.model import Phase, Snapshot
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.world import Fault
-from tests.support.checks.mig_bench import creates, name, pool
+from tests.support.clouds.mig_bench import creates, name, pool
 from tests.support.clouds.mig_cloud import SPEC, Cloud
 from tests.support.clouds.virtual_compute import ENDPOINT, VirtualWire
 

@@ -26,7 +26,7 @@ from provisioner.model import (
 )
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.notes import Notes, terms_of
-from tests.support.clouds.sites import example_site
+from tests.support.hostfactory.sites import example_site
 from tests.unit.core import running
 
 ORPHANS = {"hf-zzzzzzzzzz-000001": 9_000.0, "hf-zzzzzzzzzz-000002": 9_900.0}

@@ -17,7 +17,7 @@ from provisioner.hostfactory.templates import UNUSED_KEYS, load
 from provisioner.schema.problems import ConfigError
 from provisioner.settings import loader
 from provisioner.tools.render import render
-from tests.support.clouds.sites import ATTRIBUTES, SPEC
+from tests.support.hostfactory.sites import ATTRIBUTES, SPEC
 
 EXAMPLES = Path(__file__).parents[2] / "config"
 

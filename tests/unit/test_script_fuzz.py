@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from hf_scripts.commands import COMMANDS
 from provisioner.hostfactory.answer import Answer
-from tests.support.checks.schemas import check_output, parsed
 from tests.support.hostfactory.in_process import Here, asking, entry, publish, wish
 from tests.support.hostfactory.provider import GOLDEN, TEMPLATES
+from tests.support.hostfactory.schemas import check_output, parsed
 
 FUZZ = settings(
     max_examples=50,

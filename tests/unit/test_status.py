@@ -37,7 +37,7 @@ from provisioner.planning.answers import (
     request_answer,
     return_answer,
 )
-from tests.support.checks.schemas import check_output
+from tests.support.hostfactory.schemas import check_output
 from tests.unit.core import (
     BEFORE,
     BROKEN,

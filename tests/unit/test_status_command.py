@@ -19,7 +19,7 @@ from provisioner.model import Brake, BrakeReason, Memory, RequestRecord, Slot, V
 from provisioner.state.directory import StateDir
 from provisioner.state.loop_signals import UNSEEN
 from provisioner.telemetry.notes import Notes, Refusal, Trouble
-from tests.support.clouds.sites import example_site
+from tests.support.hostfactory.sites import example_site
 
 HELD = Memory("demoinst", time=10_000.0, orphans={"hf-zzzzzzzzzz-000001": 9_900.0})
 

@@ -10,8 +10,8 @@ import pytest
 
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.templates import Provider, TemplatesError
-from tests.support.checks.schemas import check_output
 from tests.support.hostfactory.provider import ROOT, golden
+from tests.support.hostfactory.schemas import check_output
 
 ATTRIBUTES = {"type": ["String", "X86_64"], "ncpus": ["Numeric", "4"], "nram": ["Numeric", "8192"]}
 GOOD = {"templateId": "T1", "maxNumber": 10, "attributes": ATTRIBUTES}

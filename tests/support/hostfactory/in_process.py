@@ -12,8 +12,8 @@ import pytest
 
 from hf_scripts import commands
 from provisioner.hostfactory.answer import Answer, Loss
-from tests.support.checks.schemas import check_output, parsed
 from tests.support.hostfactory.provider import HostFactory
+from tests.support.hostfactory.schemas import check_output, parsed
 
 
 class Here(HostFactory):

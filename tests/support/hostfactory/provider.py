@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from provisioner.state.directory import StateDir
-from tests.support.checks.schemas import check_output, parsed
+from tests.support.hostfactory.schemas import check_output, parsed
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "hf_scripts"
