@@ -51,7 +51,7 @@ _NUMBERS = {"rate", "after", "limit", "start", "end"}
 
 @dataclass(frozen=True)
 class Conditions:
-    """What goes wrong in a cloud, how long things take, and what it does where nobody documents it. None: as before."""
+    """A cloud's faults, its timings and its switches. A part that is None stays as it was."""
 
     faults: Sequence[Fault] = ()
     gke: PodTimings | None = None
@@ -142,7 +142,7 @@ class Cloud:
         return {"time": self.world.wall(), "machines": machines, "calls": dict(sorted(self.world.calls.items()))}
 
     def preempt(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Take machines away; the names of those that could be, and the others."""
+        """Take machines away; returns the names of those that were taken, and of the others."""
         preempted = [*self.cluster.preempt(names), *self.groups.preempt(names)]
         return preempted, [name for name in names if name not in preempted]
 

@@ -231,7 +231,7 @@ class Simulator:
         return self.call(Cloud.state)
 
     def preempt(self, *names: str) -> list[str]:
-        """Take these machines away; the names of those that could be."""
+        """Take these machines away; returns the names of those that were taken."""
         return self.call(lambda cloud: cloud.preempt(names)[0])
 
     def impose(

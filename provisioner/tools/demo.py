@@ -33,7 +33,7 @@ PODS, INSTANCES, SPILLED, PREEMPTED = 30, 20, 6, 3
 
 
 class NotHeldError(Exception):
-    """A step did not come out as promised; the text says how."""
+    """A step of the demo did not show what it promises; the text says what it showed."""
 
 
 @dataclass

@@ -175,7 +175,7 @@ class Playground:
         requests.put(self.addresses["control"] + "faults", json=body, timeout=CALL_SECONDS).raise_for_status()
 
     def preempt(self, names: Sequence[str]) -> list[str]:
-        """Take machines away as a cloud does; those it took."""
+        """Take machines away as a cloud does; returns the names of those that it took."""
         answer = requests.post(self.addresses["control"] + "preempt", json={"names": list(names)}, timeout=CALL_SECONDS)
         answer.raise_for_status()
         return list(answer.json()["preempted"])

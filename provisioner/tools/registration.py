@@ -20,7 +20,7 @@ VERSION = 2
 
 
 def with_entries(path: Path, key: str, entries: Iterable[Entry]) -> Entry:
-    """The document for ``path``: ours stand in place of entries of the same name, else after those of others.
+    """The document for ``path`` with our entries: each replaces one of the same name, or follows those of others.
 
     Raises ConfigError when the file is there and has another shape.
     """
@@ -82,7 +82,7 @@ def _read(path: Path, key: str) -> Entry:
 
 
 def _misshapen(document: object, key: str) -> Iterator[tuple[str, str]]:
-    """Each place of a document that is none of a registration file's, and what it should be."""
+    """Each part of a document that no registration file has in this shape, and the shape that it should have."""
     if not isinstance(document, dict):
         yield "", templates.expected("an object", document)
         return

@@ -73,7 +73,7 @@ class Found(NamedTuple):
 
 
 class Rendered(NamedTuple):
-    """What a file is to hold, and its mode; None: that of the file that is there."""
+    """A file's content and its mode. None keeps the mode of the file that is there."""
 
     content: bytes
     mode: int | None = None
@@ -223,7 +223,7 @@ class Rendering:
                 self._take_same(self._config, "config", key, Found(value, path))
 
     def _take_sections(self, file: Path, provider: templates.Provider, name_prefix: str) -> None:
-        """The rest of a provisioner.yaml. A name prefix is one wherever it is given: there, or before in HF's file."""
+        """The other sections of a provisioner.yaml. The name prefix counts as one, also where HF's file gives it."""
         sections = {name: Found(value, str(file)) for name, value in read_mapping(file)[0].items() if name != "pools"}
         if provider.config.gcp_instance_prefix:
             sections.setdefault("name_prefix", Found(name_prefix, provider.config_path))

@@ -75,7 +75,7 @@ class Incoming:
 
 @dataclass
 class Face:
-    """Every method under one roof: whatever is asked, alone or in a batch, is answered by ``reply``."""
+    """Answers calls of every method, alone or in a batch, through ``reply``."""
 
     groups: Groups
     world: World

@@ -54,7 +54,7 @@ class Audit:
         self._serial = 0
 
     def begin(self, method: str, path: str, instance: int = 0) -> str:
-        """A call was accepted: ``method`` as in ``instances.insert``, ``path`` of what it is about. The operation.
+        """Log an accepted call, ``method`` as in ``instances.insert``, on ``path``; returns its operation's name.
 
         ``instance``: the id of the instance that it is about.
         """

@@ -20,7 +20,7 @@ def fingerprint_of(content: object) -> str:
 
 
 def check_fingerprint(given: object, current: str, message: str) -> None:
-    """412 with this message where the caller knows an older state, or names none. Clients write base64 in both ways."""
+    """412 with this message unless the caller names the current fingerprint. Clients use both alphabets of base64."""
     usual = str(given).replace("-", "+").replace("_", "/")
     if usual != current:
         raise ApiError(412, "conditionNotMet", message)

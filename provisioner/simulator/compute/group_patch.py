@@ -99,7 +99,7 @@ def mig_fingerprint(mig: Mig) -> str:
 
 
 def _apply(mig: Mig, body: Document, template: MigSpec | None) -> None:
-    """At the end of the operation, on what other patches have made of the MIG by then."""
+    """Apply the patch when its operation ends, to the MIG as earlier patches have left it."""
     decided: dict[str, Any] = {}
     for path, (name, usual) in _DECIDES.items():
         given, value = _at(body, path)
@@ -126,7 +126,7 @@ def _made_from(spec: MigSpec, template: MigSpec | None) -> MigSpec:
 
 
 def _at(body: Mapping[str, Any], path: Sequence[str]) -> tuple[bool, Any]:
-    """Whether a patch says something at a path, and what; a whole object that is null says so of its parts."""
+    """Whether a patch gives a value at a path, and which. An object that is null gives null for each of its parts."""
     value: Any = body
     for name in path:
         if value is None or name not in value:
@@ -159,7 +159,7 @@ def _without(settings: Document, paths: Iterable[tuple[str, ...]]) -> Document:
 
 
 def _calculated(said: Mapping[str, Any], size: int) -> Document:
-    """A number, or a share of the MIG's size, with what that comes to (rounded up)."""
+    """A limit as it was given, a number or a share, with the number of machines that it comes to (rounded up)."""
     if "percent" in said:
         return {"percent": said["percent"], "calculated": -(-size * said["percent"] // 100)}
     return {"fixed": said["fixed"], "calculated": said["fixed"]} if "fixed" in said else {"calculated": 0}
@@ -208,7 +208,7 @@ def _check_value(value: Any, field: Field, where: str) -> None:
 
 
 def _check_what_is_lacking(mig: Mig, body: Mapping[str, Any]) -> None:
-    """400 for what Google refuses, and for what this simulator cannot do, which it says."""
+    """400 for what Google refuses and for what the simulator lacks; the message tells one from the other."""
     if len(body.get("autoHealingPolicies") or ()) > 1:
         raise _invalid("Invalid value for field 'resource.autoHealingPolicies': at most one policy can be given.")
     for name in ("targetStoppedSize", "targetSuspendedSize"):
@@ -221,7 +221,7 @@ def _check_what_is_lacking(mig: Mig, body: Mapping[str, Any]) -> None:
 
 
 def _check_policy(mig: Mig, policy: Mapping[str, Any]) -> None:
-    """What an update may take down and make at once, together with what the MIG has."""
+    """400 where an update's limits and method, and those that the MIG keeps, do not go together."""
     surge, unavailable = (_calculated(policy.get(name) or _surge(mig, name), 100)["calculated"] for name in _SURGES)
     if not surge and not unavailable:
         raise _invalid("Invalid value for field 'resource.updatePolicy': maxSurge and maxUnavailable cannot both be 0.")
@@ -234,14 +234,14 @@ def _check_policy(mig: Mig, policy: Mapping[str, Any]) -> None:
 
 
 def _surge(mig: Mig, name: str) -> Mapping[str, Any]:
-    """One of the two limits of an update, as it is."""
+    """One of the two limits of an update that the MIG has."""
     usual = {"fixed": 0 if name == "maxSurge" and mig.spec.replacement_method == "RECREATE" else 1}
     said: Mapping[str, Any] = mig.settings.get("updatePolicy", {}).get(name) or usual
     return said
 
 
 def _template(spec: MigSpec, body: Mapping[str, Any], templates: Mapping[str, MigSpec]) -> MigSpec | None:
-    """The template that the MIG is to have; versions win over ``instanceTemplate``. None: the one that it has."""
+    """The template that a patch gives to the MIG; ``versions`` win over ``instanceTemplate``. None: no other."""
     versions = body.get("versions") or [{}]
     url = versions[0].get("instanceTemplate") or body.get("instanceTemplate")
     if not url:

@@ -147,11 +147,11 @@ class Groups:
         return self.operations.begin("delete", target, request_id, effect)
 
     def templates(self, project: str) -> dict[str, MigSpec]:
-        """By name, each as a MIG that began with it describes it. What a MIG changes to later, another began with."""
+        """The project's instance templates by name, each described by the spec of a MIG that began with it."""
         return {spec.template.rpartition("/")[2]: spec for spec in self.specs if spec.project == project}
 
     def preempt(self, names: Collection[str]) -> list[str]:
-        """Take running VMs away, as Spot does; the names of those that ran."""
+        """Take running VMs away, as Spot does; returns the names of those that ran."""
         return [name for name in names if [vm for vm in self.vms.named(name) if self.vms.preempt(vm)]]
 
     def state(self) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ _VALUE = re.compile(rf"(?:{_LETTERS}|[\d_-]){{0,63}}")
 
 
 def new_labels(body: Mapping[str, Any], current: Mapping[str, str]) -> dict[str, str]:
-    """All labels from now on, from the body of setLabels; 400 for what is no label, 412 where others were quicker."""
+    """The labels in the body of setLabels; 400 for what is no label, 412 when others have changed them since."""
     labels = body.get("labels") or {}
     if not isinstance(labels, dict) or len(labels) > MOST:
         raise _invalid(f"Invalid value for field 'labels': expected an object of at most {MOST} texts")

@@ -197,7 +197,7 @@ def in_order(call: ListCall, source: Source) -> Source:
 
 
 def _newest_first(source: Source) -> Source:
-    """Under names that fall as time rises. An operation is as old as its ``insertTime``."""
+    """The items of ``source`` under other names, by which the newest comes first."""
 
     def ordered(begin: str, lag: float) -> Iterable[tuple[str, Document]]:
         ages = sorted(((_age(document) + name, document) for name, document in source("", lag)), key=itemgetter(0))
@@ -207,7 +207,7 @@ def _newest_first(source: Source) -> Source:
 
 
 def _age(document: Document) -> str:
-    """Milliseconds until the end of time, in digits; what does not say when it was made is as old as can be."""
+    """A text that sorts newer documents first; one that says no time of its making counts as the oldest."""
     made = document.get("creationTimestamp") or document.get("insertTime") or timestamp(0.0)
     return f"{_END - round(datetime.fromisoformat(made).timestamp() * 1000):015d} "
 

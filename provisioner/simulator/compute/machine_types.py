@@ -42,7 +42,7 @@ def machine_type_document(project: str, zone: str, name: str) -> Document:
 
 
 def machine_types(project: str, zone: str, used: Iterable[str]) -> dict[str, Document]:
-    """What a zone lists, by name; ``used`` are the types of templates, of which custom ones are not listed."""
+    """The machine types that a zone lists, by name; of those ``used`` by templates, custom ones are not listed."""
     names = {*_LISTED, *(name for name in used if _USUAL.fullmatch(name))}
     return {name: machine_type_document(project, zone, name) for name in names}
 

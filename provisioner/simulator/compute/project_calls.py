@@ -59,7 +59,7 @@ def _global_operation_get(call: Call) -> Document:
 
 
 def _global_operation_list(call: Call) -> Document:
-    """Nothing that the simulator has is changed without a place, so there is none."""
+    """Always empty: each operation of the simulator belongs to a zone or a region."""
     return page_of(call.listing(), "operationList", fixed(call.groups.operations.of(call.project, "global")))
 
 

@@ -161,7 +161,7 @@ class Duplicate(StrEnum):
 
 
 class UnknownPlace(StrEnum):
-    """What a call is answered that names a zone or region which does not exist."""
+    """How a call is answered whose zone or region does not exist."""
 
     INVALID = "invalid"
     """400: most reports; it looks like a mistake in the call's other values."""

@@ -36,7 +36,7 @@ FIRST_ADDRESS = int(ipaddress.IPv4Address("10.128.0.2"))
 
 
 class Shelf:
-    """Documents by name, in order of names, that remember how they were a while ago."""
+    """Documents by name. A list can show them as they were up to ``MEMORY`` seconds ago."""
 
     MEMORY = 120.0
     """Seconds of world time; a list can lag so far."""

@@ -22,7 +22,7 @@ def gates(spec: Json) -> list[str]:
 
 
 def lifted(spec: Json) -> Json:
-    """Without the list of gates, once it is empty: the server does not store it then."""
+    """The spec without an empty list of gates, as the server stores it."""
     return {key: value for key, value in spec.items() if key != "schedulingGates" or value}
 
 

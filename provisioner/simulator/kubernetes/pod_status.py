@@ -37,7 +37,7 @@ def condition_of(pod: Json, name: str) -> Json | None:
 
 
 def container_statuses(pod: Json) -> list[Json]:
-    """What is known of each container; empty before a kubelet has the pod."""
+    """The status of each container; empty before a kubelet has the pod."""
     return pod["status"].get("containerStatuses") or []
 
 

@@ -50,7 +50,7 @@ class Watch:
         self._last_bookmark_due = self.ends - LAST_BOOKMARK
 
     def begin(self) -> bytes:
-        """The first lines. 410 for a version too old; a later one is waited for, but not by a list: 504 at once.
+        """The first lines. 410 for a version too old, 504 for one still to come where a list comes first.
 
         Refusals are to be written into the stream.
         """
