@@ -1,8 +1,7 @@
 """Ctrl-C: a command ends at once, with exit code 130 and without a traceback, also while Python still imports.
 
-No command needs a farewell for the sake of its files: each may be killed at any instruction. So the process just ends,
-unless what it began would outlive it (processes, temporary directories): who begins such a thing says so, with
-``orderly``, and hears of Ctrl-C as a KeyboardInterrupt; or with ``ended_first``, for a process that a thread waits for.
+State files survive the end of a process at any instruction, so it just ends. What would outlive it (processes,
+temporary directories) is begun inside ``orderly``, or inside ``ended_first`` where a thread waits for a process.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _held: list[bool] = []
 
 
 def heed() -> None:
-    """From now on; in the main thread."""
+    """Obey Ctrl-C from now on; called in the main thread."""
     signal.signal(signal.SIGINT, _interrupted)
 
 
@@ -38,7 +37,7 @@ def end() -> None:
 
 
 def end_processes() -> None:
-    """Those that threads wait for: at the end of this process nobody does any more."""
+    """Kill the processes that threads wait for; at the end of this process nobody waits for them any more."""
     for kill in tuple(_first):
         kill()
 
@@ -71,7 +70,7 @@ def ended_first(process: int) -> Iterator[None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Ctrl-C waits until the end of the block: what is begun in it is known to who ends it. In the main thread."""
+    """Inside, Ctrl-C waits, so that what the block begins can be ended by who began it. In the main thread."""
     _held.append(False)
     try:
         yield

@@ -1,1 +1,1 @@
-"""The commands of ``provisioner``: what each does, and what it says."""
+"""One module for each command of ``provisioner``: its options, and what it does. ``cli`` assembles them."""

@@ -1,1 +1,1 @@
-"""What is not the loop: the demonstration, a playground, the replay of a trace, files made for HostFactory."""
+"""Programs beside the loop: the demonstration on a playground, the replay of a trace, HostFactory's files."""
