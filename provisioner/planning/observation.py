@@ -133,6 +133,7 @@ def _applied(slot: Slot) -> Slot:
 def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, news: News) -> None:
     """A machine that is there and may stay: remember what HF and later comparisons need."""
     told = slot.ran is not None
+    asked_at = slot.asked_at
     begins = not told and machine.phase is Phase.RUNNING
     # What HF was told of a machine that runs is never told differently.
     shown: Slot | Machine = slot if told else machine
@@ -140,7 +141,7 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, n
         slot,
         seen=True,
         accepted=True,
-        submitted=slot.asked_at,
+        submitted=asked_at,
         absent=None,
         ran=draft.now if begins else slot.ran,
         # Until one runs there may be several: each attempt of a group is another instance.
@@ -157,7 +158,7 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, n
     if begins or changed != slot:
         draft.put(record.id, changed)
     if begins:
-        news.began.setdefault((slot.pool, record.template), []).append(slot.asked_at)
+        news.began.setdefault((slot.pool, record.template), []).append(asked_at)
 
 
 def _merged(held: Fingerprint, seen: Fingerprint) -> Fingerprint:

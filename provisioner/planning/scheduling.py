@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from provisioner.hostfactory import MAX_NUMBER
 from provisioner.model import (
     Create,
@@ -148,13 +146,14 @@ def _give_up(draft: Draft, record: RequestRecord, machines: int, failure: Failur
 
 def _new_slots(
     draft: Draft, record: RequestRecord, pool: str, machines: int, submitted: float | None = None
-) -> Iterator[Slot]:
+) -> list[Slot]:
     """So many slots with the next numbers (law: a name is used once)."""
-    first = draft.requests[record.id].next_slot
+    first, prefix = draft.requests[record.id].next_slot, draft.limits.prefix
     draft.update(record.id, next_slot=first + machines)
-    for number in range(first, first + machines):
-        name = machine_name(draft.limits.prefix, record.id, number)
-        yield Slot(name, number, pool, Verdict.OPEN, draft.now, submitted)
+    return [
+        Slot(machine_name(prefix, record.id, number), number, pool, Verdict.OPEN, draft.now, submitted)
+        for number in range(first, first + machines)
+    ]
 
 
 def _why_missing(draft: Draft, record: RequestRecord, template: TemplateLimits) -> Failure:
