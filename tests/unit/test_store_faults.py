@@ -165,7 +165,7 @@ WRITES: dict[str, tuple[bool, Callable[[StateDir], None]]] = {
 """Whether there is a state before, and the write."""
 
 WAITING = {"requests": {"waiting000": {"template": "T", "count": 1, "created_wall": 1.0}}}
-"""What one who waits wishes."""
+"""What one who waits has posted."""
 
 
 def read_all(directory: Path) -> tuple[Any, ...]:
@@ -261,7 +261,7 @@ class Stage:
     def check(self, place: Path, *, finished: bool) -> None:
         """Old or new, new if it was said to be done, never behind what is durable, and the next writer goes on.
 
-        A wish that cannot be read is left to the one who waits.
+        A posting that cannot be read is left to the one who waits.
         """
         now = read_all(place)
         assert now in (self.before, self.alone, self.after)
@@ -334,9 +334,11 @@ def test_a_refused_call_is_reported_and_leaves_the_old_or_the_new_state(stage: S
 FORK = multiprocessing.get_context("fork")
 
 
-def write_what_is_wished(directory: Path, slowly: bool, held: Any, in_hand: Any, ended: Any) -> None:
-    """A writer who holds the lock until somebody waits, or waits no longer, and writes his wish: at once, or slowly, so
-    that the new content takes its place only after all is over for the one who waited."""
+def write_what_is_posted(directory: Path, slowly: bool, held: Any, in_hand: Any, ended: Any) -> None:
+    """A writer who holds the lock until somebody waits, or waits no longer, and writes his posting: at once, or slowly.
+
+    Slowly: the new content takes its place only after all is over for the one who waited.
+    """
     real = atomic._rename
 
     def rename(aside: str, path: str) -> None:
@@ -356,11 +358,11 @@ def told(directory: Path, system: System, wait: float, *, slowly: bool) -> bool:
     """Whether one who waits beside such a writer is told that he is recorded, while the system does that to him."""
     state = StateDir(directory)
     held, in_hand, ended = FORK.Event(), FORK.Event(), FORK.Event()
-    writer = FORK.Process(target=write_what_is_wished, args=(directory, slowly, held, in_hand, ended))
+    writer = FORK.Process(target=write_what_is_posted, args=(directory, slowly, held, in_hand, ended))
     writer.start()
     assert held.wait(60)
     if slowly:
-        system.renamed = lambda: in_hand.wait(60)  # the wish has its name
+        system.renamed = lambda: in_hand.wait(60)  # the posting has its name
     try:
         with played(system), state.intent.additions(wait=wait) as intent:
             intent.add_request("T", 1, created_wall=0.0)
@@ -392,7 +394,7 @@ def test_whoever_is_refused_while_he_waits_has_recorded_nothing(tmp_path: Path, 
 
 
 def test_the_order_of_a_write(tmp_path: Path) -> None:
-    """Turn and lock taken, signed, wishes looked for, written aside, synced, renamed, synced, generation noted."""
+    """Turn and lock taken, signed, postings looked for, written aside, synced, renamed, synced, generation noted."""
     order = [
         name for name in Stage(tmp_path, "another request").calls if name not in ("open", "close", "lstat", "fstat")
     ]

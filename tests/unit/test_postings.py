@@ -60,10 +60,10 @@ def test_a_writer_writes_all_who_wait_at_once(state: StateDir) -> None:
             Posting(state.intent.path, {"requests": {f"r{number}": {"template": "T", "count": 1, "created_wall": 1.0}}})
             for number in range(5)
         ]
-        for wish in posted:
-            waiters.enter_context(wish.posted(TERMS))
+        for posting in posted:
+            waiters.enter_context(posting.posted(TERMS))
         own = add(state)
-        assert [wish.gone() for wish in posted] == [True] * 5
+        assert [posting.gone() for posting in posted] == [True] * 5
     assert recorded(state) == {own, *(f"r{number}" for number in range(5))}
     assert state.intent.read().generation == 2
     assert left(state) == []
@@ -76,7 +76,7 @@ def test_a_trim_serves_those_who_wait_too(state: StateDir) -> None:
     assert recorded(state) == {"mine000000"}
 
 
-def test_what_a_dead_process_wished_is_removed_and_never_written(state: StateDir) -> None:
+def test_what_a_dead_process_posted_is_removed_and_never_written(state: StateDir) -> None:
     names = ["intent.wish-0", f"intent.wish-1{group_commit.UNFINISHED}"]
     for name in names:
         Path(state.path, name).write_text(json.dumps({"terms": TERMS, "tables": MINE}))
@@ -115,21 +115,21 @@ STRANGE = {
     "no terms": {"terms": {}, "tables": MINE},
     "no documents": {"terms": TERMS, "tables": {"requests": {"r1": 5}}},
     "no tables": {"terms": TERMS, "tables": [1]},
-    "no wish": [],
+    "no posting": [],
 }
 
 
 @pytest.mark.parametrize("content", STRANGE.values(), ids=STRANGE)
 def test_what_a_writer_does_not_understand_is_left_to_its_owner(state: StateDir, monkeypatch, content: object) -> None:
     real = json.dumps
-    wish = mine(state)
+    posting = mine(state)
     with monkeypatch.context() as patch:
         patch.setattr(group_commit.json, "dumps", lambda *_, **__: real(content))
-        posted = wish.posted(TERMS)
+        posted = posting.posted(TERMS)
         posted.__enter__()
     own = add(state)
     assert recorded(state) == {own}
-    assert not wish.gone()
+    assert not posting.gone()
     posted.__exit__(None, None, None)
 
 
@@ -143,7 +143,7 @@ def test_an_id_that_is_taken_is_not_written_over(state: StateDir) -> None:
     assert "mine000000" in recorded(state)
 
 
-def test_two_who_wish_the_same_id_do_not_overwrite_one_another(state: StateDir) -> None:
+def test_two_who_add_the_same_id_do_not_overwrite_one_another(state: StateDir) -> None:
     other = Posting(state.intent.path, {"requests": {"mine000000": {"template": "O", "count": 9, "created_wall": 9.0}}})
     with other.posted(TERMS), mine(state).posted(TERMS):
         add(state)
@@ -175,7 +175,7 @@ def serve(state: StateDir) -> None:
         state.intent._write(state.intent._open(tables), lock)
 
 
-def test_one_whose_wish_was_written_writes_nothing(state: StateDir, monkeypatch) -> None:
+def test_one_whose_posting_was_written_writes_nothing(state: StateDir, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         held_until(patch, lambda: serve(StateDir(state.path)))
         request = add(state)
@@ -184,7 +184,7 @@ def test_one_whose_wish_was_written_writes_nothing(state: StateDir, monkeypatch)
     assert left(state) == []
 
 
-def test_a_wish_that_vanishes_without_being_written_is_written_by_its_owner(state: StateDir, monkeypatch) -> None:
+def test_a_posting_that_vanishes_without_being_written_is_written_by_its_owner(state: StateDir, monkeypatch) -> None:
     def vanish() -> None:
         for name in left(state):
             Path(state.path, name).unlink()
@@ -195,7 +195,7 @@ def test_a_wish_that_vanishes_without_being_written_is_written_by_its_owner(stat
     assert recorded(state) == {request}
 
 
-def test_a_wish_whose_writer_died_before_he_could_say_so_is_not_written_twice(state: StateDir, monkeypatch) -> None:
+def test_a_posting_whose_writer_died_before_he_could_say_so_is_not_written_twice(state: StateDir, monkeypatch) -> None:
     synced = []
     with monkeypatch.context() as patch:
         patch.setattr(Posting, "granted", lambda self: None)
@@ -225,7 +225,7 @@ def test_one_whose_time_is_up_and_who_is_written_answers_once_it_is_durable(stat
     assert len(synced) == 1, "its writer may be gone, or slow: nobody knows whether he came to it"
 
 
-def test_where_no_wish_can_be_left_the_wait_is_all_there_is(state: StateDir, monkeypatch) -> None:
+def test_where_no_posting_can_be_left_the_wait_is_all_there_is(state: StateDir, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(group_commit, "write_all", _refuse)
         patch.setattr(DataLock, "try_acquire", lambda self: False)
@@ -249,7 +249,7 @@ def test_one_who_is_stopped_when_it_is_his_turn_keeps_nobody_from_a_free_lock(st
 STRANGE_TEXT = '"it\'s": {"\\ \u00e9 \ud83d\ude00 \udc80'
 
 
-def test_a_wish_is_found_in_the_file_as_long_as_it_is_there(state: StateDir) -> None:
+def test_a_posting_is_found_in_the_file_as_long_as_it_is_there(state: StateDir) -> None:
     with state.intent.additions() as intent:
         request = intent.add_request(STRANGE_TEXT, 1, created_wall=1 / 3, rc_account=STRANGE_TEXT)
         intent.add_return([STRANGE_TEXT, "b"], created_wall=1e300)
@@ -274,7 +274,7 @@ def test_one_who_gives_up_has_recorded_nothing_and_leaves_nothing(state: StateDi
     assert recorded(state) == {own}
 
 
-# --- one who gives up, and the writer who has his wish in hand --------------------------------------------------------
+# --- one who gives up, and the writer who has his posting in hand -----------------------------------------------------
 
 
 class Steps:
@@ -308,17 +308,17 @@ def withdrawal_beside_a_write(directory: Path, at: tuple[int, int, int]) -> int:
     state = StateDir(directory)
     state.intent.create("demo")
     believed: list[bool] = []
-    wish = Posting(state.intent.path, {"requests": {new_id(): {"template": "M", "count": 1, "created_wall": 1.0}}})
-    (id_,) = wish.tables["requests"]
+    posting = Posting(state.intent.path, {"requests": {new_id(): {"template": "M", "count": 1, "created_wall": 1.0}}})
+    (id_,) = posting.tables["requests"]
     give_up = [
-        lambda: atomic.discard(wish._path),
+        lambda: atomic.discard(posting._path),
         lambda: atomic.stop_replacing(state.intent.path),
         lambda: believed.append(id_ in recorded(state)),
     ]
     events: dict[int, list[Callable[[], None]]] = {}
     for step, when in zip(give_up, at, strict=True):
         events.setdefault(when, []).append(step)
-    with wish.posted(TERMS):
+    with posting.posted(TERMS):
         steps = Steps(events)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(atomic, "os", steps)
@@ -342,8 +342,8 @@ def no_fsync(monkeypatch) -> None:
 
 
 @pytest.mark.usefixtures("no_fsync")
-def test_whoever_gives_up_knows_whether_his_wish_was_written(tmp_path: Path) -> None:
-    """Every way in which the three steps of giving up fall between the calls of a writer who has seen the wish."""
+def test_whoever_gives_up_knows_whether_his_posting_was_written(tmp_path: Path) -> None:
+    """Every way in which the three steps of giving up fall between the calls of a writer who has seen the posting."""
     outcomes = set()
     for at in all_withdrawals(tmp_path):
         withdrawal_beside_a_write(tmp_path, at)
@@ -385,9 +385,9 @@ def test_a_lock_that_is_of_no_use_any_more_is_not_taken(state: StateDir) -> None
 
 
 def test_the_lock_is_not_awaited_where_the_file_system_refuses_to_tell(state: StateDir) -> None:
-    """A wish is a hint: without its file the owner looks at the data and waits on."""
-    wish = mine(state)
-    assert wish.gone()
-    with suppress(FileNotFoundError), wish.posted(TERMS):
-        assert not wish.gone()
+    """A posting is a hint: without its file the owner looks at the data and waits on."""
+    posting = mine(state)
+    assert posting.gone()
+    with suppress(FileNotFoundError), posting.posted(TERMS):
+        assert not posting.gone()
     assert waiting(state.intent.path, TERMS) == []
