@@ -6,7 +6,7 @@ Any method may raise StateError; its message names what is wrong and the next st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from provisioner.hostfactory.answer import Answer, Loss, Polled, Recorded
@@ -113,7 +113,7 @@ class LoopMemory(Guarded, Protocol):
 class LoopAnswers(Kept, Protocol):
     """What scripts print: a rendering of memory and intent."""
 
-    def read_all(self) -> Mapping[str, Answer]:
+    def read_all(self) -> dict[str, Answer]:
         """Every published answer."""
 
     def write(self, answers: Mapping[str, Answer], lost: Mapping[str, Loss], available: Mapping[str, int]) -> None:
@@ -123,10 +123,10 @@ class LoopAnswers(Kept, Protocol):
 class LoopTold(Protocol):
     """What HF was told for good (law: a terminal answer stays)."""
 
-    def ids(self) -> Set[str]:
+    def ids(self) -> frozenset[str]:
         """Requests that HF was told of, or counts as told."""
 
-    def answers(self) -> Mapping[str, Answer]:
+    def answers(self) -> dict[str, Answer]:
         """Every settled answer."""
 
     def settled(self, id_: str) -> Answer | None:
@@ -142,7 +142,7 @@ class LoopTold(Protocol):
 class LoopMarks(Protocol):
     """When HF polled."""
 
-    def marks(self) -> Mapping[str, int]:
+    def marks(self) -> dict[str, int]:
         """A number by request that differs after each poll; numbers grow with time."""
 
     def forget(self, requests: Iterable[str]) -> None:
