@@ -13,6 +13,7 @@ from provisioner.commands.options import Document, add_shared, show, state_direc
 from provisioner.files.atomic import StateMissing, StateUnreadable
 from provisioner.model import Intent, Memory, RequestStatus, Verdict
 from provisioner.planning.answers import UNLISTED_AFTER
+from provisioner.state.condition import Condition
 from provisioner.state.directory import StateDir
 from provisioner.state.loop_signals import UNSEEN
 from provisioner.telemetry.notes import Notes, Trouble, read_notes, utc
@@ -49,7 +50,7 @@ def status(state: StateDir) -> dict[str, Any]:
         "generation": owner.generation if owner else 0,
         "loop": _loop(state, notes),
         "files": {"intent": intent_file, "memory": memory_file},
-        "memory_lost": memory_file["condition"] == "missing",
+        "memory_lost": memory_file["condition"] is Condition.MISSING,
         "nothing_planned": _trouble(notes.problem),
         "configuration_refused": _trouble(notes.configuration),
         "paused": list(notes.paused),
@@ -70,16 +71,16 @@ def _memory(state: StateDir) -> tuple[Memory | None, Document]:
         older = state.memory.is_older()
     except StateMissing:
         if state.memory.existed():
-            return None, _file("missing", "MEMORY LOST: memory.json is missing although it was written")
-        return None, _file("new", "No loop has made memory.json yet.")
+            return None, _file(Condition.MISSING, "MEMORY LOST: memory.json is missing although it was written")
+        return None, _file(Condition.NEW, "No loop has made memory.json yet.")
     except StateUnreadable as error:
-        return None, _file("unreadable", f"MEMORY UNREADABLE: {error}")
+        return None, _file(Condition.UNREADABLE, f"MEMORY UNREADABLE: {error}")
     if older:
-        return memory, _file("older", "MEMORY OLD: memory.json is an old copy: a later one had been written")
+        return memory, _file(Condition.OLDER, "MEMORY OLD: memory.json is an old copy: a later one had been written")
     if state.memory.stands_alone():
         words = "MEMORY ALONE: memory.json stands without its lock file, so it may be an old copy"
-        return memory, _file("alone", words)
-    return memory, _file("fine")
+        return memory, _file(Condition.ALONE, words)
+    return memory, _file(Condition.FINE)
 
 
 def _intent(state: StateDir, memory: Memory | None) -> tuple[Intent | None, Document]:
@@ -88,15 +89,15 @@ def _intent(state: StateDir, memory: Memory | None) -> tuple[Intent | None, Docu
     except StateMissing:
         if memory is None and not (state.memory.existed() or state.intent.existed()):
             raise
-        return None, _file("missing", "INTENT LOST: intent.json is missing although it was written")
+        return None, _file(Condition.MISSING, "INTENT LOST: intent.json is missing although it was written")
     except StateUnreadable as error:
-        return None, _file("unreadable", f"INTENT UNREADABLE: {error}")
+        return None, _file(Condition.UNREADABLE, f"INTENT UNREADABLE: {error}")
     if intent.generation < max(newest, memory.generation if memory else 0):
-        return intent, _file("older", "INTENT OLD: intent.json is an old copy: a later one had been written")
-    return intent, _file("fine")
+        return intent, _file(Condition.OLDER, "INTENT OLD: intent.json is an old copy: a later one had been written")
+    return intent, _file(Condition.FINE)
 
 
-def _file(condition: str, text: str = "") -> Document:
+def _file(condition: Condition, text: str = "") -> Document:
     return {"condition": condition, "text": text}
 
 
@@ -200,7 +201,7 @@ def _alarms(document: Document) -> Iterator[str]:
 
 def _file_alarms(document: Document) -> Iterator[str]:
     for file in document["files"].values():
-        if file["condition"] not in ("fine", "new"):
+        if file["condition"] not in (Condition.FINE, Condition.NEW):
             yield f"{file['text']}; what can be done: provisioner recover"
 
 

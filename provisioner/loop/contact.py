@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from provisioner.files.atomic import StateError
 from provisioner.model import Contact, Intent
-from provisioner.state.directory import StateDir
+from provisioner.state.interfaces import LoopState
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def _with_list(contact: Contact, names: Collection[str], now: float) -> Contact:
 class Contacts:
     """Notices HF's calls by the marks that scripts leave, which are only compared for change."""
 
-    def __init__(self, state: StateDir) -> None:
+    def __init__(self, state: LoopState) -> None:
         self._state = state
         self._marks: dict[str, int] | None = None
         self._inventory: tuple[tuple[str, ...], int] = ((), 0)

@@ -19,12 +19,12 @@ from provisioner.loop.clock import Clock
 from provisioner.loop.contact import Contacts
 from provisioner.loop.looks import MovedPools, identity
 from provisioner.loop.publisher import Publisher
-from provisioner.loop.startup import Beginning, IntentFile, MemoryFile, Startup
+from provisioner.loop.startup import Beginning, HeldIntent, HeldMemory, Startup
 from provisioner.model import LONG_AGO, Brake, BrakeReason, Close, DeferReason, Limits, Look, Memory, Plan, Snapshot
 from provisioner.planning.outcomes import remember
 from provisioner.planning.plan import World, make_plan, make_trim
 from provisioner.planning.slots import slot_named
-from provisioner.state.directory import StateDir
+from provisioner.state.interfaces import LoopState
 
 
 class SupersededError(Exception):
@@ -92,7 +92,7 @@ class Reconciler:
         self,
         *,
         clock: Clock,
-        state: StateDir,
+        state: LoopState,
         actors: Actors,
         limits: Limits,
         provisioner: str,
@@ -104,9 +104,9 @@ class Reconciler:
         self._state = state
         self._actors = actors
         self._mandate = mandate
-        self._intent_file = IntentFile(state, provisioner, mandate.check)
-        self._memory_file = MemoryFile(state, clock, mandate.check)
-        self._startup = Startup(state, clock, self._memory_file)
+        self._held_intent = HeldIntent(state, provisioner, mandate.check)
+        self._held_memory = HeldMemory(state, clock, mandate.check)
+        self._startup = Startup(state, clock, self._held_memory)
         self._contacts = Contacts(state)
         self._moved_pools = MovedPools()
         self._publisher = Publisher(state, mandate.check)
@@ -137,8 +137,8 @@ class Reconciler:
             if plan is not None:
                 closes += plan.closes
                 self._act(plan)
-                lock_wait = self._intent_file.forget(plan.forget)
-                self._intent_file.warn_writers(plan.memory.generation)
+                lock_wait = self._held_intent.forget(plan.forget)
+                self._held_intent.warn_writers(plan.memory.generation)
         except StateError as error:
             problem = str(error)
             self._planned = replace(self._planned, inputs=())
@@ -178,7 +178,7 @@ class Reconciler:
         """What the next cycle would do; nothing is written, nothing is done. Raises StateError."""
         now = self._clock.now()
         self._load(looks, now)
-        intent = self._intent_file.held
+        intent = self._held_intent.held
         if self.memory is None or intent is None:
             return None
         looks = self._moved_pools.unseen(looks, self.memory, self.limits)
@@ -198,13 +198,13 @@ class Reconciler:
             # In the cycle's order. First marks and intent, then, as intent lacks them, memory and status.
             self._record(plan.memory, now)
             self._publish(plan.memory, now)
-            self._intent_file.forget(plan.forget)
+            self._held_intent.forget(plan.forget)
         return left
 
     def _trim_plan(self, now: float) -> Plan | None:
         """The next step; None when there is none (any more)."""
         self._load({}, now)
-        intent = self._intent_file.held
+        intent = self._held_intent.held
         if self.memory is None or intent is None:
             return None
         plan = make_trim(intent, self._contacts.read(now, intent), self.memory, self.limits, now)
@@ -231,8 +231,8 @@ class Reconciler:
 
     def _load(self, looks: Mapping[str, Look], now: float) -> None:
         """Intent, and at the first time memory."""
-        intent = self._intent_file.read(starting=self.memory is None)
-        newest = self._intent_file.newest
+        intent = self._held_intent.read(starting=self.memory is None)
+        newest = self._held_intent.newest
         if intent is not None:
             self.memory = self._startup.memory(self.memory, Beginning(intent, newest, looks, self.limits, now))
             # Where intent is an old copy, the plan sees it by memory's generation.
@@ -251,7 +251,7 @@ class Reconciler:
 
     def _plan(self, looks: Mapping[str, Look], now: float) -> Plan | None:
         """None when everything is as at the last plan and nothing has fallen due."""
-        intent = self._intent_file.held
+        intent = self._held_intent.held
         assert self.memory is not None
         assert intent is not None
         contact = self._contacts.read(now, intent)
@@ -270,7 +270,7 @@ class Reconciler:
 
     def _record(self, memory: Memory, now: float) -> None:
         """Make a memory durable before anything is done about it (law: recorded before acted)."""
-        self._memory_file.record(memory, now)
+        self._held_memory.record(memory, now)
         self.memory = memory
 
     def _publish(self, memory: Memory, now: float) -> None:

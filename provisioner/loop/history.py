@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from provisioner.files.atomic import StateError
 from provisioner.loop.actors import Results
 from provisioner.model import Close, Delete, Outcome
-from provisioner.state.directory import StateDir
+from provisioner.state.interfaces import LoopState
 
 log = logging.getLogger(__name__)
 
 Line = dict[str, object]
 
 
-def write(state: StateDir, cycle: int, wall: float, results: Sequence[Results], closes: Sequence[Close]) -> None:
+def write(state: LoopState, cycle: int, wall: float, results: Sequence[Results], closes: Sequence[Close]) -> None:
     """Append a cycle's lines, if it has any; a journal that cannot be written stops nothing."""
     lines = [_outcome_line(outcome) for done in results for outcome in done.outcomes]
     lines += [_close_line(close) for close in closes]

@@ -23,7 +23,7 @@ from provisioner.loop.early_notices import Notices
 from provisioner.loop.observers import FOR_PEOPLE, Observer, stop_all
 from provisioner.loop.wakeups import Wake, Wakeups
 from provisioner.model import NEVER, Limits, Look, LossCause, Memory, Notice, Unobserved
-from provisioner.state.directory import StateDir
+from provisioner.state.interfaces import LoopState
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Pace:
 class Setup:
     """What a loop works on, and how fast."""
 
-    state: StateDir
+    state: LoopState
     backends: Mapping[str, Backend]
     """By pool."""
     limits: Limits
@@ -263,10 +263,10 @@ class Loop:
         except (StateError, SupersededError) as error:
             log.warning("The last outcomes were not recorded", extra={"error": str(error)})
 
-    def _intent_changed(self, signature: tuple[int, int, int] | None) -> bool:
+    def _intent_changed(self, signature: object) -> bool:
         return self._signature() != signature
 
-    def _signature(self) -> tuple[int, int, int] | None:
+    def _signature(self) -> object:
         try:
             return self._state.intent.signature()
         except StateError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from provisioner.hostfactory.answer import Loss
 from provisioner.model import Contact, Limits, Memory
 from provisioner.planning import answers
-from provisioner.state.directory import StateDir
+from provisioner.state.interfaces import LoopState
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Edition:
 class Publisher:
     """Writes status.json when what it says has changed, or when somebody else has put another in its place."""
 
-    def __init__(self, state: StateDir, check: Callable[[], None]) -> None:
+    def __init__(self, state: LoopState, check: Callable[[], None]) -> None:
         self._state = state
         self._check = check
         """Raises SupersededError when a newer loop may write."""

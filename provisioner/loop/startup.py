@@ -15,7 +15,8 @@ from provisioner.model import Brake, BrakeReason, Intent, Limits, Look, Memory, 
 from provisioner.names import split_name
 from provisioner.planning.rebuild import Evidence, fresh, rebuild
 from provisioner.planning.settlements import keep_claims
-from provisioner.state.directory import StateDir
+from provisioner.state.condition import Condition
+from provisioner.state.interfaces import LoopState
 
 LONE_MEMORY = (
     "memory.json stands without its lock file: it may be an old copy. "
@@ -23,10 +24,10 @@ LONE_MEMORY = (
 )
 
 
-class IntentFile:
-    """intent.json as the loop last read it."""
+class HeldIntent:
+    """Intent as the loop last read it."""
 
-    def __init__(self, state: StateDir, provisioner: str, check: Callable[[], None]) -> None:
+    def __init__(self, state: LoopState, provisioner: str, check: Callable[[], None]) -> None:
         self._state = state
         self._provisioner = provisioner
         self._check = check
@@ -82,10 +83,10 @@ class IntentFile:
             self.newest = generation
 
 
-class MemoryFile:
-    """memory.json as the loop last read or wrote it."""
+class HeldMemory:
+    """Memory as the loop last read or wrote it."""
 
-    def __init__(self, state: StateDir, clock: Clock, check: Callable[[], None]) -> None:
+    def __init__(self, state: LoopState, clock: Clock, check: Callable[[], None]) -> None:
         self._state = state
         self._clock = clock
         self._check = check
@@ -124,7 +125,7 @@ class Beginning:
 class Startup:
     """Takes up the memory of the loop before, or makes it again where it is lost or old."""
 
-    def __init__(self, state: StateDir, clock: Clock, file: MemoryFile) -> None:
+    def __init__(self, state: LoopState, clock: Clock, file: HeldMemory) -> None:
         self._state = state
         self._clock = clock
         self._file = file
@@ -146,7 +147,7 @@ class Startup:
 
     def without_intent(self, limits: Limits, now: float) -> Memory | None:
         """The memory of a directory whose intent.json is lost; None where there is none to work from."""
-        if not self._state.memory.exists() or self._state.memory.is_older():
+        if self._state.memory.condition() in (Condition.NEW, Condition.MISSING, Condition.OLDER):
             return None  # a person has to recover intent first
         return self._taken_up(self._file.read(), limits, now)
 
