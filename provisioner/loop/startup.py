@@ -12,7 +12,7 @@ from provisioner.files.atomic import StateError, StateMissing, StateUnreadable
 from provisioner.hostfactory.answer import Answer
 from provisioner.loop.clock import Clock
 from provisioner.model import Brake, BrakeReason, Intent, Limits, Look, Memory, Snapshot
-from provisioner.names import split_name
+from provisioner.names import request_of
 from provisioner.planning.rebuild import Evidence, fresh, rebuild
 from provisioner.planning.settlements import keep_claims
 from provisioner.state.condition import Condition
@@ -188,10 +188,8 @@ class Startup:
         """No trace of an earlier memory, and every request is within its deadline."""
         if self._state.memory.existed() or self._state.status.exists() or self._state.told.ids():
             return False
-        back = (split_name(limits.prefix, name) for each in intent.returns.values() for name in each.names)
-        if any(parts is not None and parts[0] in intent.requests for parts in back):
-            return False
-        if self._state.intent.stands_alone():
+        served = {request_of(limits.prefix, name) for back in intent.returns.values() for name in back.names}
+        if served & intent.requests.keys() or self._state.intent.stands_alone():
             return False
         asked = self._scripts_clock(intent)
         return all(asked - request.created_wall < limits.request_deadline for request in intent.requests.values())
