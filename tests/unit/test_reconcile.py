@@ -79,10 +79,12 @@ class Place(FakeBackend):
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         outcomes = []
         for create in creates:
+            if not may_start():
+                break
             self.recorded.append(bool(memory_of(self._state, create.name)))
             failure = self.fails.get(len(self.created))
             self.created.append(create.name)
-            outcomes += [Outcome(create, failure)] if failure else super().create([create], may_start)
+            outcomes += [Outcome(create, failure)] if failure else super().create([create], lambda: True)
         return outcomes
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
