@@ -39,7 +39,7 @@ test-crowd: setup-test
 	$(BIN)/pytest -m crowd $(PYTEST_ARGS) $(TESTS)
 
 test-flips: setup-test
-	@$(BIN)/python -m tests.support.checks.switches | while read -r name; do \
+	@$(BIN)/python -m tests.support.clouds.switches | while read -r name; do \
 	    echo "With a flip: $$name"; $(MAKE) test PYTEST_ARGS="--flip '$$name' $(PYTEST_ARGS)" </dev/null || exit 1; done
 
 # On the emulator that PUBSUB_EMULATOR_HOST names, or on one of our own for the whole run.

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import settings
 
 from provisioner.simulator.compute.settings import Switches
+from tests.support.checks import simulators
 from tests.support.checks.attendance import attend
-from tests.support.checks.switches import EACH, FLIPPED, assume
-from tests.support.clouds import pubsub_emulator, simulators
-from tests.support.clouds.simulators import Notes
+from tests.support.checks.simulators import Notes
+from tests.support.clouds import pubsub_emulator
+from tests.support.clouds.switches import EACH, FLIPPED, assume
 
 if TYPE_CHECKING:
     from tests.kube.cluster import Cluster, GivenCluster

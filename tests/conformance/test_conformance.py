@@ -16,7 +16,7 @@ from provisioner.simulator.compute.settings import Switches
 from provisioner.simulator.server import Simulator
 from tests.conformance import life, reclaims, requests, returns, status, templates, transport
 from tests.conformance.stage import MIG_CASES, Case, Grid, stage, wish
-from tests.support.checks.switches import FLIPS
+from tests.support.clouds.switches import FLIPS
 from tests.support.hostfactory.provider import HostFactory
 
 PARTS = (transport, templates, requests, status, returns, reclaims, life)

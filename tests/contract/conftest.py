@@ -12,8 +12,8 @@ from provisioner.simulator.server import Simulator
 from tests.contract.memory_place import MemoryPlace
 from tests.contract.mig_place import REGIONAL, ZONAL, MigPlace
 from tests.contract.places import GkePlace, Place
-from tests.support.checks.switches import FLIPPED, TRIED, assume
 from tests.support.clients.wire import Wire
+from tests.support.clouds.switches import FLIPPED, TRIED, assume
 from tests.support.third_kind import install
 
 REAL = [pytest.param(name, marks=pytest.mark.kube) for name in ("kube-watched", "kube-listed")]

@@ -11,7 +11,7 @@ import pytest
 from provisioner.model import Limits
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.world import Fault
-from tests.support.checks.switches import TRIED
+from tests.support.clouds.switches import TRIED
 from tests.support.clouds.virtual_site import VirtualSite, limits_of, messages, succeeded
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("switches")]

@@ -21,7 +21,7 @@ from provisioner.backends.mig import reads
 from provisioner.model import Phase, Snapshot, Unobserved
 from provisioner.simulator.compute.settings import Duplicate, Switches
 from provisioner.simulator.world import Fault
-from tests.support.checks.switches import EACH
+from tests.support.clouds.switches import EACH
 from tests.support.clouds.virtual_site import SPEC, Crash, VirtualSite, dying, limits_of, messages, succeeded
 
 CREATES, DELETES = "createInstances", "deleteInstances"

@@ -12,7 +12,7 @@ from provisioner.simulator.compute.settings import Duplicate, Switches, UnknownP
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import World
 from tests.support.checks.liar import GROUPS, lying_elsewhere
-from tests.support.checks.switches import FLIPPED, PESSIMISTIC, assume
+from tests.support.clouds.switches import FLIPPED, PESSIMISTIC, assume
 
 MASKED = "the header masks fields"
 

@@ -13,9 +13,9 @@ import pytest
 
 from provisioner.simulator.compute.methods import METHODS
 from provisioner.tools.playground import Playground
+from tests.support.checks import simulators
 from tests.support.checks.liar import GROUPS, ask, lying_elsewhere, lying_here
-from tests.support.clouds import simulators
-from tests.support.clouds.simulators import Notes
+from tests.support.checks.simulators import Notes
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from hypothesis.stateful import rule
 
 from provisioner.simulator.compute.settings import Switches
 from tests.simulation.test_laws import STORIES, Laws, tell_some
-from tests.support.checks.switches import FLIPS
+from tests.support.clouds.switches import FLIPS
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -20,7 +20,7 @@ from provisioner.simulator.compute.settings import Switches, Timings
 from provisioner.simulator.world import Fault
 from tests.simulation.laws import Law
 from tests.simulation.story import LIMITS, PREFIX, SPEC, Story
-from tests.support.checks.switches import FLIPPED
+from tests.support.clouds.switches import FLIPPED
 
 EXACT = Timings(
     operation=(0.0, 0.0),

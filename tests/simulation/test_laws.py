@@ -25,8 +25,8 @@ from provisioner.model import ErrorClass, Failure
 from provisioner.simulator.compute.settings import Switches
 from provisioner.simulator.world import Fault
 from tests.simulation.story import Story, crash, disk_is_full
-from tests.support.checks.switches import FLIPS
 from tests.support.clouds.direct import Mishap
+from tests.support.clouds.switches import FLIPS
 
 STORIES = int(os.environ.get("STORIES", "100"))
 STEPS = int(os.environ.get("STORY_STEPS", "40"))

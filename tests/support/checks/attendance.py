@@ -29,7 +29,8 @@ class Arrival:
 
         def execute_and_add(module: object) -> None:
             execute(module)  # type: ignore[arg-type]
-            from tests.support.checks import switches, witness
+            from tests.support.checks import witness
+            from tests.support.clouds import switches
 
             switches.assume_given()
             witness.watch()

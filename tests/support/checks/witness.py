@@ -14,7 +14,7 @@ from pathlib import Path
 from provisioner.simulator.compute.api import Face, Incoming
 from provisioner.simulator.compute.calls import PATH, Method
 from tests.support.checks.discovery_schema import problems_of_call
-from tests.support.clouds.simulators import NOTES
+from tests.support.checks.simulators import NOTES
 
 GOOGLES_OWN = {"$alt", "returnPartialSuccess"}
 """Parameters that clients send and the discovery document does not list."""

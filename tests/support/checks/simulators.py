@@ -1,6 +1,6 @@
 """What the processes of a run have to say of the answers that their simulated Compute APIs gave.
 
-``python -m tests.support.clouds.simulators COMMAND …`` runs a command so that each answer is checked; `make test` does
+``python -m tests.support.checks.simulators COMMAND …`` runs a command so that each answer is checked; `make test` does
 it by itself.
 """
 
