@@ -16,6 +16,8 @@ from types import SimpleNamespace
 import pytest
 import requests
 
+from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.mig.settings import MigPool
 from provisioner.simulator.server import Serving, Simulator
 from provisioner.simulator.world import Fault
 from tests.support.waiting import until
@@ -200,18 +202,20 @@ def test_a_force_delete_is_immediate(kubectl: Kubectl, simulator: Simulator) -> 
 
 
 def test_contexts_of_the_configuration_are_there_each_with_its_namespace(tmp_path: Path) -> None:
-    gke = SimpleNamespace(kind="gke", namespace="one", context="first-cluster")
-    again = SimpleNamespace(kind="gke", namespace="two", context="second-cluster")
-    place = ("mig", "p", "us-central1-a", "g")
-    mig = SimpleNamespace(kind="mig", project="p", group="g", zone="us-central1-a", region=None, place=place)
-    settings = SimpleNamespace(pools={"a": gke, "b": again, "c": mig}, events=None)
+    spec = Path("pod.yaml")
+    pools = {
+        "a": GkePool(name="a", namespace="one", context="first-cluster", pod_spec=spec),
+        "b": GkePool(name="b", namespace="two", context="second-cluster", pod_spec=spec),
+        "c": MigPool(name="c", project="p-1", zone="us-central1-a", group="g"),
+    }
+    settings = SimpleNamespace(pools=pools, events=None)
     file = tmp_path / "kubeconfig"
     with Simulator(settings, serving=Serving(kubeconfig=file)) as simulator:  # type: ignore[arg-type]
         kubectl = Kubectl(file, tmp_path)
         kubectl.run("run", "a", "--image=i", "--context", "second-cluster")
         kubectl.run("run", "b", "--image=i")
-        pools = {machine["name"]: machine["pool"] for machine in simulator.state()["machines"]}
-        assert pools == {"a": "two", "b": "one"}
+        found = {machine["name"]: machine["pool"] for machine in simulator.state()["machines"]}
+        assert found == {"a": "two", "b": "one"}
         assert [spec.name for spec in simulator.cloud.groups.specs] == ["g"]
 
 

@@ -27,7 +27,7 @@ class Site:
         self.bench = bench or Bench(hf.work)
         self.id = self.bench.request(2)
         self.bench.cycle(2)
-        self.bench.place.run_all()
+        self.bench.place.place.boot()
         self.bench.cycle(2)
         self.machines = sorted(self.bench.place.machines)
         """Those of all requests."""
@@ -124,7 +124,7 @@ def test_a_poll_between_the_halves_of_a_cancel_is_told_its_end_later(site: Site)
 
 
 def test_of_a_cancelled_request_no_machine_is_told_to_succeed_not_even_a_lost_one(site: Site) -> None:
-    del site.bench.place.machines[site.machines[0]]
+    site.bench.place.lose(site.machines[0])
     site.bench.cycle(3)
     hf_calls(site.bench, LIMITS.cancel_after + 300)
     assert (site.told()["status"], site.told()["message"]) == ("complete_with_error", CANCELLED_MESSAGE)
@@ -243,7 +243,7 @@ def test_a_file_that_is_damaged_under_the_loop_is_written_again_at_once(site: Si
 @pytest.mark.parametrize("cut", [False, True], ids=["status.json is lost as well", "status.json is cut"])
 def test_a_memory_made_again_goes_by_what_hf_was_told(site: Site, cut: bool) -> None:
     told, status = site.poll(), Path(site.bench.state.status.path)
-    del site.bench.place.machines[site.machines[0]]
+    site.bench.place.lose(site.machines[0])
     Path(site.bench.state.memory.path).unlink()
     status.write_bytes(status.read_bytes()[:50]) if cut else status.unlink()
     site.bench.restarted()
@@ -281,7 +281,7 @@ def test_an_end_that_hf_was_told_from_an_old_copy_is_one_for_the_running_loop_to
     machine |= {"privateIpAddress": "10.0.0.9", "publicIpAddress": "", "launchtime": 7}
     text = entry(late, "complete_with_error", machines=[machine])
     site.bench.state.told.tell(late, text)
-    site.bench.place.run_all()
+    site.bench.place.place.boot()
     assert {first, second} <= set(site.lives()), "what nobody asked for any more waits for a person"
     record = site.bench.state.memory.read().requests[late]
     assert (str(record.ended), [slot.name for slot in record.slots.values()]) == ("complete_with_error", [first])
