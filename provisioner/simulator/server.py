@@ -248,16 +248,19 @@ class Simulator:
         """As ``POST reset`` of the control face."""
         self.call(Cloud.reset)
 
-    def _end_by(self, number: signal.Signals) -> None:
-        assert self._end is not None
+    def end_by(self, number: signal.Signals) -> None:
+        """A signal ends the server, also before it answers. In the simulator's thread."""
         self.ended_by = number
-        self._end.set()
+        if self._end is not None:
+            self._end.set()
 
     # --- the server ---------------------------------------------------------------------------------------------------
 
-    async def serve(self, ready: Callable[[], None], signals: Sequence[signal.Signals] = ()) -> None:
-        """Answer until :meth:`close` or one of ``signals``; ``ready`` is called once it answers."""
+    async def serve(self, ready: Callable[[], None]) -> None:
+        """Answer until :meth:`close` or :meth:`end_by`; ``ready`` is called once it answers."""
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        if self.ended_by is not None:
+            return
         if self._sink is not None:
             self._sink.start()
         self._clockwork = Clockwork(self.cloud.world, self._serving.speed)
@@ -270,8 +273,6 @@ class Simulator:
             if self._scratch is not None:
                 self._scratch.mkdir(mode=0o700)
             kubeconfigs.write(self.kubeconfig, kubeconfigs.kubeconfig(self.address, self._namespace, self._contexts))
-            for number in signals:
-                self._loop.add_signal_handler(number, self._end_by, number)
             ready()
             await self._end.wait()
         finally:
@@ -327,5 +328,10 @@ def run_until_signal(simulator: Simulator) -> int:
         log.info("Simulator answers", extra={"address": simulator.address})
 
     with orderly(simulator.close):
-        asyncio.run(simulator.serve(ready, (signal.SIGTERM, signal.SIGINT)))
+        with asyncio.Runner() as runner:
+            # Before the loop runs: a KeyboardInterrupt inside it may cost a callback, and whoever waits for that hangs.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                runner.get_loop().add_signal_handler(number, simulator.end_by, number)
+            runner.run(simulator.serve(ready))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends already
     return INTERRUPTED if simulator.ended_by is signal.SIGINT else 0
