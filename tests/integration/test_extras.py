@@ -35,14 +35,16 @@ def site(tmp_path: Path) -> Site:
 @pytest.mark.parametrize(
     ("package", "arguments", "extra"),
     [
-        ("pydantic", ["check"], "loop"),
+        pytest.param("pydantic", ["check"], "loop", marks=pytest.mark.slow),
         ("yaml", ["status"], "loop"),
-        ("kubernetes", ["check", "--live"], "gke"),
+        pytest.param("kubernetes", ["check", "--live"], "gke", marks=pytest.mark.slow),
         ("urllib3", ["check"], "gke"),
-        ("google.cloud.compute_v1", ["plan", "--state-dir", "state"], "mig"),
+        pytest.param("google.cloud.compute_v1", ["plan", "--state-dir", "state"], "mig", marks=pytest.mark.slow),
         ("google.cloud.pubsub_v1", ["events", "--seconds", "1"], "events"),
-        ("google.cloud.pubsub_v1", ["run", "--once", "--state-dir", "state"], "events"),
-        ("aiohttp", ["simulator"], "demo"),
+        pytest.param(
+            "google.cloud.pubsub_v1", ["run", "--once", "--state-dir", "state"], "events", marks=pytest.mark.slow
+        ),
+        pytest.param("aiohttp", ["simulator"], "demo", marks=pytest.mark.slow),
         ("rich", ["demo"], "demo"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,

@@ -161,6 +161,7 @@ def test_two_at_once_beside_a_running_loop_lose_and_double_nothing(hf: Grid) -> 
     assert hf.cloud() == []
 
 
+@pytest.mark.slow
 def test_two_at_once_without_a_loop_move_each_file_once_and_keep_every_machine(hf: Grid) -> None:
     machines = hf.complete(2)
     [request] = hf.state.intent.read().requests

@@ -97,6 +97,7 @@ def test_a_caller_may_hang_up_in_mid_answer(
     hang_up(caller)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hang_up", HOW)
 @pytest.mark.parametrize("line", ANSWERS.values(), ids=ANSWERS)
 def test_a_caller_may_hang_up_before_the_answer(

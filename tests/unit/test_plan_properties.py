@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -264,6 +265,7 @@ def test_verdicts_change_by_the_table_alone_and_no_answer_reverts(situation: tup
             assert (changed.name, changed.pool) == (one.name, one.pool)
 
 
+@pytest.mark.slow
 @ANY
 @given(any_situation())
 def test_a_plan_once_recorded_asks_for_nothing_again(situation: tuple[World, Memory]) -> None:
@@ -279,12 +281,14 @@ def test_a_plan_once_recorded_asks_for_nothing_again(situation: tuple[World, Mem
     assert second.deletes == ()
 
 
+@pytest.mark.slow
 @ANY
 @given(any_situation())
 def test_the_same_inputs_make_the_same_plan(situation: tuple[World, Memory]) -> None:
     assert decide(situation) == decide(situation)
 
 
+@pytest.mark.slow
 @ANY
 @given(any_situation())
 def test_a_request_past_its_deadline_ends(situation: tuple[World, Memory]) -> None:
