@@ -22,7 +22,7 @@ from hf_scripts.documents import Document, Refused
 from provisioner.files.atomic import StateError, StateUnwritable
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.answer import Answer, Loss, Recorded
-from provisioner.hostfactory.environment import PlaceError, Places
+from provisioner.hostfactory.environment import Directories, DirectoryError
 from provisioner.hostfactory.templates import Template
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, short_name
 from provisioner.state.directory import StateDir
@@ -49,12 +49,12 @@ class Call(NamedTuple):
     """One call of HF, and what its log line will say beside the command and the outcome."""
 
     document: Document
-    places: Places
+    directories: Directories
     facts: dict[str, object]
 
     def state(self) -> ScriptState:
         """What was recorded and published; opening it touches nothing."""
-        return StateDir(self.places.state)
+        return StateDir(self.directories.state)
 
 
 class LostHost(NamedTuple):
@@ -71,12 +71,12 @@ class LostHost(NamedTuple):
 
 def get_available_templates(call: Call) -> str:
     """The valid templates of the file; of these, those HF asks for."""
-    provider = templates.load(call.places.conf, call.places.environment)
+    provider = templates.load(call.directories.conf, call.directories.environment)
     for mistake in provider.mistakes:
-        log.append(call.places, "WARNING", "Left out a setting", {"problem": str(mistake)})
+        log.append(call.directories, "WARNING", "Left out a setting", {"problem": str(mistake)})
     without_use = [*provider.config.unused, *provider.config.unknown]
     if without_use:  # HF calls this when it starts and hardly ever again: a good place to say it once
-        log.append(call.places, "INFO", "Settings without use here", {"keys": without_use})
+        log.append(call.directories, "INFO", "Settings without use here", {"keys": without_use})
     asked = _asked_for(call, provider.templates)
     numbers, available = _max_numbers(call, provider.templates), _available(call)
     listed = [
@@ -91,7 +91,7 @@ def get_available_templates(call: Call) -> str:
 
 def _named_for(call: Call, template: Template) -> Template:
     """LSF calls memory ``mem``."""
-    if not call.places.lsf:
+    if not call.directories.lsf:
         return template
     return template._replace(attributes={"mem": template.attributes["nram"], **template.attributes})
 
@@ -114,18 +114,18 @@ def _max_numbers(call: Call, valid: Sequence[Template]) -> Mapping[str, int]:
     numbers = {template.id: template.max_number for template in valid}
     try:
         shown, remembered = call.state().note_shown(numbers)
-    except (PlaceError, StateError) as error:
-        log.append(call.places, "WARNING", "Could not note the maxNumbers shown", {"problem": str(error)})
+    except (DirectoryError, StateError) as error:
+        log.append(call.directories, "WARNING", "Could not note the maxNumbers shown", {"problem": str(error)})
         return numbers
     for name in (name for name in numbers if shown[name] != numbers[name]):
         facts = {"template": name, "file": numbers[name], "shown": shown[name], "remembered": remembered}
-        log.append(call.places, "WARNING", LOWERED, facts)
+        log.append(call.directories, "WARNING", LOWERED, facts)
     return shown
 
 
 def _available(call: Call) -> Mapping[str, int]:
     """How many more machines the caps leave to each template, as far as the loop has published it."""
-    with contextlib.suppress(PlaceError, StateError):
+    with contextlib.suppress(DirectoryError, StateError):
         return call.state().available()
     return {}
 
@@ -137,14 +137,14 @@ def request_machines(call: Call) -> str:
     """Records the request durably, then names it."""
     template, count, rc_account = documents.requested(call.document)
     _check_template(call, template)
-    state, provisioner = call.state(), call.places.name
+    state, provisioner = call.state(), call.directories.name
     recorded = state.record_request(provisioner, template, count, created_wall=time.time(), rc_account=rc_account)
     call.facts.update(request=recorded.id, template=template, count=count)
     return _accepted(recorded, f"Request recorded: {count} of {template}.")
 
 
 def _check_template(call: Call, name: str) -> None:
-    provider = templates.load(call.places.conf, call.places.environment)
+    provider = templates.load(call.directories.conf, call.directories.environment)
     template = provider.template(name)
     if template is None:
         names = ", ".join(template.id for template in provider.templates)
@@ -205,7 +205,7 @@ def request_return_machines(call: Call) -> str:
     names = list(dict.fromkeys(hosts.machines))
     if not names:
         raise call.document.refused("machines", "the list is empty")
-    state, provisioner = call.state(), call.places.name
+    state, provisioner = call.state(), call.directories.name
     recorded = state.record_return(provisioner, names, created_wall=time.time())
     call.facts.update(request=recorded.id, machines=len(names))
     disagreeing = {name: None for name, ours in zip(*hosts, strict=True) if name and short_name(name) != ours}
@@ -248,7 +248,7 @@ def _note_inventory(call: Call, state: ScriptState, names: Mapping[str, None]) -
     try:
         state.note_hosts(names)
     except StateUnwritable as error:
-        log.append(call.places, "WARNING", "Could not note the listed hosts", {"problem": str(error)})
+        log.append(call.directories, "WARNING", "Could not note the listed hosts", {"problem": str(error)})
 
 
 # --- the call ---------------------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ TAKES_HOSTS = frozenset({"requestReturnMachines", "getReturnRequests"})
 def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> int:
     """One call: prints the answer or the refusal on stdout, logs it, and returns the exit code."""
     started = time.monotonic()
-    places = Places(environment)
+    directories = Directories(environment)
     facts: dict[str, object] = {"command": command}
     level, text = "INFO", ""
     document, trace = None, ""
@@ -276,10 +276,10 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
         arguments, trace = documents.recording(command, arguments)
         whole = command not in TAKES_HOSTS or trace != ""  # a trace holds documents, and nothing that is none
         document = documents.read(command, arguments, may_be_empty=command == "getAvailableTemplates", whole=whole)
-        text = COMMANDS[command](Call(document, places, facts))
+        text = COMMANDS[command](Call(document, directories, facts))
     except Refused as error:
         level, text = "WARNING", documents.printable(str(error))
-    except (PlaceError, templates.TemplatesError, StateError) as error:
+    except (DirectoryError, templates.TemplatesError, StateError) as error:
         level, text = "ERROR", documents.printable(str(error))
     if level != "INFO":
         facts["problem"] = text
@@ -288,7 +288,7 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
     facts["seconds"] = round(time.monotonic() - started, 4)
     if trace and document is not None and not log.record(trace, command, document.root, text):
         facts["not_recorded"] = trace
-    log.append(places, level, "Answered a call" if level == "INFO" else "Refused a call", facts)
+    log.append(directories, level, "Answered a call" if level == "INFO" else "Refused a call", facts)
     return 0 if level == "INFO" else 1
 
 

@@ -27,7 +27,7 @@ from provisioner.files.atomic import (
 )
 from provisioner.files.owners import group_name, user_name
 from provisioner.hostfactory import templates
-from provisioner.hostfactory.environment import PlaceError, Places
+from provisioner.hostfactory.environment import Directories, DirectoryError
 from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.loop_signals import SILENT_SECONDS
 from provisioner.state.marks import DIRECTORY_MODE
@@ -74,22 +74,22 @@ def main(arguments: list[str], environment: Mapping[str, str]) -> int:
     """Prints a line for each finding; 1 when there is something to fix. ``arguments``: none, or --loop-user USER."""
     loop_user = arguments[1] if arguments else ""
     code = 0
-    for finding in look(Places(environment), loop_user):
+    for finding in look(Directories(environment), loop_user):
         print(finding, flush=True)  # at once: it has been told whatever becomes of the next
         code |= not finding.fine
     return code
 
 
-def look(places: Places, loop_user: str) -> Iterator[Finding]:
+def look(directories: Directories, loop_user: str) -> Iterator[Finding]:
     """Everything, in the order in which one thing needs the other."""
     groups = ", ".join(map(group_name, sorted(_groups())))
     yield fine(f"the scripts run as user {user_name(os.geteuid())}, in groups {groups}")
     try:
-        conf, state, log_path, name = places.conf, places.state, log.file_of(places), places.name
-    except PlaceError as error:
+        conf, state, log_path, name = directories.conf, directories.state, log.file_of(directories), directories.name
+    except DirectoryError as error:
         yield fix(f"{error}; HostFactory sets it from hostProviders.json, LSF from its own")
         return
-    yield from _configuration(conf, places.environment)
+    yield from _configuration(conf, directories.environment)
     yield _log(log_path)
     usable = list(_state_directory(state))
     yield from usable
@@ -98,7 +98,7 @@ def look(places: Places, loop_user: str) -> Iterator[Finding]:
         yield from _both_users(state, loop_user)
         yield from _state_files(StateDir(state), name)
         yield from _loop(StateDir(state))
-        yield from (_script(name, *call, places.environment) for name, call in CALLS.items())
+        yield from (_script(name, *call, directories.environment) for name, call in CALLS.items())
 
 
 # --- files and users --------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 
 from provisioner.files.atomic import open_own
-from provisioner.hostfactory.environment import PlaceError, Places
+from provisioner.hostfactory.environment import Directories, DirectoryError
 from provisioner.hostfactory.templates import ProviderConfig, TemplatesError, load_config
 
 LEVELS = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARNING": 30, "WARN": 30, "ERROR": 40, "CRITICAL": 50, "FATAL": 50}
@@ -23,14 +23,14 @@ MEGABYTE = 1024 * 1024
 APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 
-def append(places: Places, level: str, message: str, facts: Mapping[str, object]) -> None:
+def append(directories: Directories, level: str, message: str, facts: Mapping[str, object]) -> None:
     """Adds one line if the configured level lets it through."""
     try:
-        config = _config(places)
+        config = _config(directories)
         if LEVELS[level] < LEVELS.get(config.log_level.removeprefix("LOG_"), LEVELS["INFO"]):
             return
-        file = _path(places, config)
-    except PlaceError:
+        file = _path(directories, config)
+    except DirectoryError:
         return
     if file:
         now = time.time()
@@ -61,24 +61,26 @@ def record(path: str, command: str, document: Mapping[str, object], output: str)
     return True
 
 
-def _config(places: Places) -> ProviderConfig:
+def _config(directories: Directories) -> ProviderConfig:
     """The provider config; the defaults when it cannot be read: what depends on it says so, the log need not."""
     try:
-        return load_config(os.path.join(places.conf, f"{places.name}prov_config.json"))[0]
-    except (PlaceError, TemplatesError):
+        return load_config(os.path.join(directories.conf, f"{directories.name}prov_config.json"))[0]
+    except (DirectoryError, TemplatesError):
         return ProviderConfig()
 
 
-def file_of(places: Places) -> str:
-    """The log as it is configured; empty: nowhere to log. Raises PlaceError."""
-    return _path(places, _config(places))
+def file_of(directories: Directories) -> str:
+    """The log as it is configured; empty: nowhere to log. Raises DirectoryError."""
+    return _path(directories, _config(directories))
 
 
-def _path(places: Places, config: ProviderConfig) -> str:
+def _path(directories: Directories, config: ProviderConfig) -> str:
     """``<log directory>/<instance>-provider.<host>.log``, or what LOGFILE says; empty: nowhere to log."""
     if os.path.isabs(config.log_file):
         return config.log_file
-    return places.logs and os.path.join(places.logs, config.log_file or f"{places.name}-provider.{places.host}.log")
+    return directories.logs and os.path.join(
+        directories.logs, config.log_file or f"{directories.name}-provider.{directories.host}.log"
+    )
 
 
 def _write(path: str, line: bytes, config: ProviderConfig) -> None:

@@ -18,7 +18,7 @@ from provisioner.backends import BackendError
 from provisioner.commands.options import FINE, PROBLEM, WRONG, UsageError
 from provisioner.extras import MissingExtra
 from provisioner.files.atomic import StateError
-from provisioner.hostfactory.environment import PlaceError
+from provisioner.hostfactory.environment import DirectoryError
 from provisioner.hostfactory.templates import TemplatesError
 from provisioner.schema.problems import ConfigError
 from provisioner.telemetry import logs
@@ -103,7 +103,7 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINE
-    except (ConfigError, UsageError, PlaceError, TemplatesError, MissingExtra) as error:
+    except (ConfigError, UsageError, DirectoryError, TemplatesError, MissingExtra) as error:
         print(error, file=sys.stderr)
         return WRONG
     except BackendError as error:  # pools whose configuration leads nowhere

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provisioner.hostfactory.environment import Places
+from provisioner.hostfactory.environment import Directories
 
 if TYPE_CHECKING:
     from provisioner.settings.tree import Settings
@@ -42,23 +42,23 @@ def add_shared(command: argparse.ArgumentParser, *names: str) -> None:
 
 
 def config_file(given: Path | None) -> Path:
-    """The file that ``--config`` or HostFactory's environment names, perhaps by its directory. Raises PlaceError."""
-    path = given or Path(Places(os.environ).conf)
+    """The file that ``--config`` or HostFactory's environment names, or by its directory. Raises DirectoryError."""
+    path = given or Path(Directories(os.environ).conf)
     return path / "provisioner.yaml" if path.is_dir() else path
 
 
 def settings(given: Path | None) -> Settings:
-    """What that file says. Raises ConfigError, PlaceError."""
+    """What that file says. Raises ConfigError, DirectoryError."""
     from provisioner.settings.loader import load
 
     return load(config_file(given), os.environ)
 
 
 def state_directory(given: Path | None) -> StateDir:
-    """What ``--state-dir`` or HostFactory's environment names; it has to exist. Raises UsageError, PlaceError."""
+    """What ``--state-dir`` or HostFactory's environment names; it has to exist. Raises UsageError, DirectoryError."""
     from provisioner.state.directory import StateDir
 
-    path = given or Path(Places(os.environ).state)
+    path = given or Path(Directories(os.environ).state)
     if not path.is_dir():
         raise UsageError(
             f"{path}: no such directory; create it, owned by the user HostFactory runs as, or see --state-dir"

@@ -11,7 +11,7 @@ from typing import Any
 from provisioner.commands.brake import brake_lines, released
 from provisioner.commands.options import FINE, PROBLEM, Document, add_shared, settings, show, state_directory
 from provisioner.files.atomic import StateError, StateUnreadable
-from provisioner.hostfactory.environment import PlaceError
+from provisioner.hostfactory.environment import DirectoryError
 from provisioner.model import Look, Snapshot, Unobserved
 from provisioner.schema.problems import ConfigError
 from provisioner.state import recovery
@@ -58,7 +58,7 @@ def _notes(options: argparse.Namespace, state: StateDir) -> Notes:
         notes = Notes()
     try:
         return notes if notes.terms else replace(notes, terms=terms_of(settings(options.config).limits()))
-    except (ConfigError, PlaceError):
+    except (ConfigError, DirectoryError):
         return notes
 
 

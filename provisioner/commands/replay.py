@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from provisioner.commands.options import FINE, PROBLEM, UsageError
-from provisioner.hostfactory.environment import Places
+from provisioner.hostfactory.environment import Directories
 from provisioner.interrupts import orderly
 
 
@@ -21,7 +21,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """A problem: a call was refused. Raises UsageError, PlaceError."""
+    """A problem: a call was refused. Raises UsageError, DirectoryError."""
     from provisioner.state.directory import StateDir
     from provisioner.tools.replay import Replay, TraceError, loop_lives, read_trace, run_script
 
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
         events = read_trace(options.trace)
     except TraceError as error:
         raise UsageError(str(error)) from error
-    state = StateDir(Places(os.environ).state)
+    state = StateDir(Directories(os.environ).state)
     if not options.yes and loop_lives(state):
         raise UsageError(
             f"{state.path}: a loop runs there, and would make machines for what is replayed; nothing was asked. "

@@ -16,12 +16,12 @@ SCRIPTS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 """Where the scripts are: their package is installed beside this one."""
 
 
-class PlaceError(Exception):
+class DirectoryError(Exception):
     """The environment does not say where something is; the text is one line that names the variable."""
 
 
-class Places(NamedTuple):
-    """The directories of one provider instance. Each property raises PlaceError when the environment gives none."""
+class Directories(NamedTuple):
+    """The directories of one provider instance. Each property raises DirectoryError when the environment gives none."""
 
     environment: Mapping[str, str]
 
@@ -31,7 +31,7 @@ class Places(NamedTuple):
         name = self._first("HF_PROVIDER_NAME", "PROVIDER_NAME")
         if not re.fullmatch(TEMPLATE_ID, name):
             words = "is not set" if not name else f"expected 1 to 64 letters, digits, '_' or '-', got {shown(name)}"
-            raise PlaceError(f"HF_PROVIDER_NAME: {words}")
+            raise DirectoryError(f"HF_PROVIDER_NAME: {words}")
         return name
 
     @property
@@ -44,7 +44,7 @@ class Places(NamedTuple):
         """The directory of HF's two files for the instance. LSF keeps them in ``conf`` below the directory it names."""
         directory = self._given("HF_PROVIDER_CONFDIR", "HF_CONFDIR", "conf") or self._first("PRO_CONF_DIR")
         if not directory:
-            raise PlaceError("HF_PROVIDER_CONFDIR: is not set, nor HF_CONFDIR, HF_TOP or PRO_CONF_DIR")
+            raise DirectoryError("HF_PROVIDER_CONFDIR: is not set, nor HF_CONFDIR, HF_TOP or PRO_CONF_DIR")
         deeper = os.path.join(directory, "conf")
         return deeper if not self._first("HF_PROVIDER_CONFDIR") and os.path.isdir(deeper) else directory
 
@@ -55,7 +55,7 @@ class Places(NamedTuple):
         if not directory and self._first("PRO_DATA_DIR"):
             directory = os.path.join(self._first("PRO_DATA_DIR"), self.name)
         if not directory:
-            raise PlaceError("HF_PROVIDER_WORKDIR: is not set, nor HF_WORKDIR, HF_TOP or PRO_DATA_DIR")
+            raise DirectoryError("HF_PROVIDER_WORKDIR: is not set, nor HF_WORKDIR, HF_TOP or PRO_DATA_DIR")
         return directory
 
     @property

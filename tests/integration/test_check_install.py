@@ -15,7 +15,7 @@ import pytest
 
 from hf_scripts import installation
 from provisioner.files.owners import user_name
-from provisioner.hostfactory.environment import Places
+from provisioner.hostfactory.environment import Directories
 from tests.support.hostfactory.provider import SCRIPTS, HostFactory
 
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="root: only root can become another user")
@@ -198,7 +198,7 @@ def become_user() -> None:
 
 
 def told(environment: dict[str, str]) -> list[str]:
-    return [str(finding) for finding in installation.look(Places(environment), "")]
+    return [str(finding) for finding in installation.look(Directories(environment), "")]
 
 
 @pytest.fixture

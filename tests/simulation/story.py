@@ -22,7 +22,7 @@ from hf_scripts.documents import Document
 from provisioner.backends import BackendError, MayStart
 from provisioner.files.atomic import StateMissing, StateStale, StateUnreadable, StateUnwritable
 from provisioner.hostfactory.answer import Answer
-from provisioner.hostfactory.environment import Places
+from provisioner.hostfactory.environment import Directories
 from provisioner.loop.actors import Batch, Results, carry_out
 from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
 from provisioner.loop.early_notices import Notices
@@ -636,7 +636,7 @@ class Story:
     def _call(self, command: Callable[[Call], str], document: dict[str, object]) -> str:
         """What a script prints, by its own code. Raises REFUSED where it would exit with 1."""
         environment = {"HF_PROVIDER_NAME": PROVISIONER, "HF_PROVIDER_WORKDIR": self.directory.name}
-        return command(Call(Document("the story", json.dumps(document).encode()), Places(environment), {}))
+        return command(Call(Document("the story", json.dumps(document).encode()), Directories(environment), {}))
 
     @contextmanager
     def _additions(self) -> Iterator[Additions]:

@@ -13,7 +13,7 @@ from hf_scripts import log
 from hf_scripts.installation import look
 from provisioner.files.atomic import StateError, StateLinked
 from provisioner.hostfactory.answer import Answer
-from provisioner.hostfactory.environment import Places
+from provisioner.hostfactory.environment import Directories
 from provisioner.model import Memory
 from provisioner.state.directory import StateDir
 from provisioner.state.locks import DataLock
@@ -166,7 +166,7 @@ def hf(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Here:
 
 
 def linked_log(hf: Here, victim: Path) -> Path:
-    path = Path(log.file_of(Places(hf.environment)))
+    path = Path(log.file_of(Directories(hf.environment)))
     path.unlink(missing_ok=True)
     path.symlink_to(victim)
     return path
@@ -179,14 +179,14 @@ def test_hf_is_answered_where_the_log_is_a_link_and_nothing_is_logged_through_it
 
 def test_check_install_says_that_the_log_is_a_link(hf: Here, victim: Path) -> None:
     path = linked_log(hf, victim)
-    [said] = [str(one) for one in look(Places(hf.environment), "") if str(path) in str(one)]
+    [said] = [str(one) for one in look(Directories(hf.environment), "") if str(path) in str(one)]
     assert said.startswith(f"fix: {path}: is a symbolic link")
 
 
 def test_check_install_says_that_a_state_file_is_a_link(hf: Here, victim: Path) -> None:
     path = Path(hf.state.path) / "journal.jsonl"
     path.symlink_to(victim)
-    assert f"fix: {path}: is a symbolic link" in "\n".join(str(one) for one in look(Places(hf.environment), ""))
+    assert f"fix: {path}: is a symbolic link" in "\n".join(str(one) for one in look(Directories(hf.environment), ""))
 
 
 def test_a_call_is_not_recorded_through_a_link(tmp_path: Path, victim: Path) -> None:

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from hf_scripts import log
-from provisioner.hostfactory.environment import Places
+from provisioner.hostfactory.environment import Directories
 
 HOST = "master1"
 
 
-def places(directory: Path, **config: object) -> Places:
+def directories(directory: Path, **config: object) -> Directories:
     """Conf and log directory in one; ``config`` becomes the provider config."""
     if config:
         (directory / "instprov_config.json").write_text(json.dumps(config))
-    return Places(
+    return Directories(
         {
             "HF_PROVIDER_NAME": "inst",
             "HF_PROVIDER_CONFDIR": str(directory),
@@ -38,7 +38,7 @@ def logged(directory: Path) -> Path:
 
 
 def test_a_line_holds_time_level_message_and_facts(tmp_path: Path) -> None:
-    log.append(places(tmp_path), "INFO", "Answered a call", {"command": "x"})
+    log.append(directories(tmp_path), "INFO", "Answered a call", {"command": "x"})
     [line] = lines(logged(tmp_path))
     assert line.items() >= {"level": "INFO", "message": "Answered a call", "command": "x"}.items()
     assert line["time"].endswith("Z")
@@ -56,7 +56,7 @@ def test_a_line_holds_time_level_message_and_facts(tmp_path: Path) -> None:
     ],
 )
 def test_the_configured_level_is_kept(tmp_path: Path, configured: str, levels: list[str]) -> None:
-    here = places(tmp_path, LOG_LEVEL=configured)
+    here = directories(tmp_path, LOG_LEVEL=configured)
     for level in ("INFO", "WARNING", "ERROR"):
         log.append(here, level, "m", {})
     written = lines(logged(tmp_path)) if logged(tmp_path).exists() else []
@@ -65,7 +65,7 @@ def test_the_configured_level_is_kept(tmp_path: Path, configured: str, levels: l
 
 @pytest.mark.parametrize("name", ["a\0b.log", "/a\0b.log", "\ud800.log"])
 def test_a_name_that_no_file_can_have_is_left_out(tmp_path: Path, name: str) -> None:
-    log.append(places(tmp_path, LOGFILE=name), "INFO", "m", {})
+    log.append(directories(tmp_path, LOGFILE=name), "INFO", "m", {})
     assert len(lines(logged(tmp_path))) == 1
 
 
@@ -73,12 +73,12 @@ def test_a_name_that_no_file_can_have_is_left_out(tmp_path: Path, name: str) -> 
 def test_the_configured_file_is_used(tmp_path: Path, name: str) -> None:
     if name.startswith("/"):
         name = str(tmp_path / "mine.log")
-    log.append(places(tmp_path, LOGFILE=name), "INFO", "m", {})
+    log.append(directories(tmp_path, LOGFILE=name), "INFO", "m", {})
     assert len(lines(tmp_path / "mine.log")) == 1
 
 
 def test_a_full_log_is_rotated_and_only_so_many_are_kept(tmp_path: Path) -> None:
-    here = places(tmp_path, LOG_MAX_FILE_SIZE=0.0001, LOG_MAX_ROTATE=2)
+    here = directories(tmp_path, LOG_MAX_FILE_SIZE=0.0001, LOG_MAX_ROTATE=2)
     for number in range(5):
         log.append(here, "INFO", "m" * 200, {"number": number})
     path = logged(tmp_path)
@@ -88,7 +88,7 @@ def test_a_full_log_is_rotated_and_only_so_many_are_kept(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("config", [{"LOG_MAX_ROTATE": 0, "LOG_MAX_FILE_SIZE": 0.0001}, {"LOG_MAX_FILE_SIZE": 0}])
 def test_a_log_that_may_not_rotate_grows(tmp_path: Path, config: dict[str, float]) -> None:
-    here = places(tmp_path, **config)
+    here = directories(tmp_path, **config)
     for _ in range(3):
         log.append(here, "INFO", "m" * 200, {})
     assert len(lines(logged(tmp_path))) == 3
@@ -96,11 +96,11 @@ def test_a_log_that_may_not_rotate_grows(tmp_path: Path, config: dict[str, float
 
 def _append_many(directory: Path, writer: int) -> None:
     for number in range(100):
-        log.append(places(directory), "INFO", "m", {"id": [writer, number]})
+        log.append(directories(directory), "INFO", "m", {"id": [writer, number]})
 
 
 def test_writers_at_the_same_time_lose_no_line_while_it_rotates(tmp_path: Path) -> None:
-    places(tmp_path, LOG_MAX_FILE_SIZE=0.004, LOG_MAX_ROTATE=50)
+    directories(tmp_path, LOG_MAX_FILE_SIZE=0.004, LOG_MAX_ROTATE=50)
     writers = [multiprocessing.Process(target=_append_many, args=(tmp_path, writer)) for writer in range(4)]
     for writer in writers:
         writer.start()
@@ -128,15 +128,15 @@ def test_of_two_calls_that_found_the_log_full_one_rotates_it(tmp_path: Path) -> 
 
 
 def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
-    here = places(tmp_path, LOGFILE="/proc/nothing/here.log")
+    here = directories(tmp_path, LOGFILE="/proc/nothing/here.log")
     log.append(here, "ERROR", "m", {})
-    log.append(Places({"HF_PROVIDER_NAME": "inst"}), "ERROR", "m", {})
-    log.append(Places({}), "ERROR", "m", {})
+    log.append(Directories({"HF_PROVIDER_NAME": "inst"}), "ERROR", "m", {})
+    log.append(Directories({}), "ERROR", "m", {})
     assert list(tmp_path.glob("*.log*")) == []
 
 
 def test_a_broken_config_leaves_the_default_log(tmp_path: Path) -> None:
-    here = places(tmp_path)
+    here = directories(tmp_path)
     (tmp_path / "instprov_config.json").write_text("{")
     log.append(here, "INFO", "m", {})
     assert len(lines(logged(tmp_path))) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.hostfactory.environment import PlaceError, Places
+from provisioner.hostfactory.environment import Directories, DirectoryError
 
 PLACE_CASES = [
     pytest.param(
@@ -47,15 +47,15 @@ PLACE_CASES = [
 def test_the_directories_come_from_the_nearest_variable(
     environment: dict[str, str], expected: tuple[str, str, str]
 ) -> None:
-    places = Places({"HF_PROVIDER_NAME": "inst", **environment})
-    assert (places.conf, places.state, places.logs) == expected
+    directories = Directories({"HF_PROVIDER_NAME": "inst", **environment})
+    assert (directories.conf, directories.state, directories.logs) == expected
 
 
 def test_lsf_names_the_instance_and_keeps_its_files_one_level_deeper(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
-    places = Places({"HF_PROVIDER_NAME": "", "PROVIDER_NAME": "lsf", "PRO_CONF_DIR": str(tmp_path)})
-    assert (places.name, places.conf) == ("lsf", str(tmp_path / "conf"))
-    assert Places({"HF_PROVIDER_CONFDIR": str(tmp_path)}).conf == str(tmp_path), "HF names the directory itself"
+    directories = Directories({"HF_PROVIDER_NAME": "", "PROVIDER_NAME": "lsf", "PRO_CONF_DIR": str(tmp_path)})
+    assert (directories.name, directories.conf) == ("lsf", str(tmp_path / "conf"))
+    assert Directories({"HF_PROVIDER_CONFDIR": str(tmp_path)}).conf == str(tmp_path), "HF names the directory itself"
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,10 @@ def test_lsf_names_the_instance_and_keeps_its_files_one_level_deeper(tmp_path: P
     ],
 )
 def test_what_is_not_set_is_named(place: str, environment: dict[str, str], variable: str) -> None:
-    with pytest.raises(PlaceError, match=f"^{variable}"):
-        getattr(Places(environment), place)
+    with pytest.raises(DirectoryError, match=f"^{variable}"):
+        getattr(Directories(environment), place)
 
 
 def test_the_host_is_the_one_ego_names_else_this_one() -> None:
-    assert Places({"EGOSC_INSTANCE_HOST": "master1"}).host == "master1"
-    assert Places({}).host == os.uname().nodename
+    assert Directories({"EGOSC_INSTANCE_HOST": "master1"}).host == "master1"
+    assert Directories({}).host == os.uname().nodename
