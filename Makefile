@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: demo run test test-slow test-crowd test-flips test-pubsub test-kube lint bench bench-kube bench-gce setup setup-test clean
+.PHONY: demo run test test-slow test-crowd test-flips test-pubsub test-kube lint house bench bench-kube bench-gce setup setup-test clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -12,12 +12,13 @@ help:
 	@echo 'make demo   the main job on the embedded cloud, judged step by step (about a minute)'
 	@echo 'make run    the same cloud and loop, kept running for you to play with'
 	@echo 'make test   all tests but those below (under five minutes)'
-	@echo 'make test-slow   thousands of machines, and groups with each undocumented behaviour flipped (ten minutes)'
+	@echo 'make test-slow   thousands of machines, and groups with each undocumented behaviour flipped (twenty-five minutes)'
 	@echo 'make test-crowd  many processes on one state directory (a minute and a half; with nothing else beside it)'
 	@echo 'make test-flips  all of make test with each undocumented behaviour flipped (eight times as long)'
 	@echo "make test-pubsub the tests on Google's Pub/Sub emulator (half a minute; needs a Cloud SDK that has it, and Java)"
 	@echo 'make test-kube   the tests on a real Kubernetes API server: builds it first, once per machine (ten minutes; needs Go and openssl)'
-	@echo 'make lint   ruff and mypy'
+	@echo 'make lint   ruff, mypy, and the direction of imports'
+	@echo 'make house  rooms, floors, and what in them is bigger than it should be, as a table'
 	@echo 'make bench  speed and memory, as tables'
 	@echo 'make bench-kube  the same of the gke backend, on a real Kubernetes API server (ten minutes)'
 	@echo 'make bench-gce   what managed instance groups cost in calls, CPU and memory (about four minutes)'
@@ -56,6 +57,9 @@ lint: setup-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+house: setup-test
+	@$(BIN)/python tests/house.py
 
 # They take minutes: each has a target of its own.
 OWN_BENCHES := %/bench_kube.py %/bench_gce.py

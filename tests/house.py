@@ -2,7 +2,7 @@
 
 A room is what lies directly in ``provisioner`` (a module, or a package) or in ``provisioner.backends`` (a kind of
 place), and ``hf_scripts``. A floor is what may import only what is below it. The embedded cloud is counted apart.
-``python tests/house.py`` prints a table; it exits 1 where a goal is missed.
+``make house`` prints a table, and fails where a goal is missed.
 """
 
 from __future__ import annotations
