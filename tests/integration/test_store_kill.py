@@ -39,23 +39,23 @@ else:
 
 TRUNCATING = """
 import os
-from provisioner import storage
-def in_place(path, content):
+from provisioner.state import database
+def in_place(path, content, **_):
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o660)
     os.write(descriptor, content)
     os.fsync(descriptor)
     os.close(descriptor)
-storage.replace = in_place
+database.replace = in_place
 """
 
 ANSWERING_EARLY = """
 import os
-from provisioner import storage
-real = storage.replace
-def after_the_answer(path, content):
+from provisioner.state import database
+real = database.replace
+def after_the_answer(path, content, **options):
     os.write(1, content[:0] + b'"early"\\n')
-    real(path, content)
-storage.replace = after_the_answer
+    real(path, content, **options)
+database.replace = after_the_answer
 """
 
 
@@ -144,5 +144,7 @@ def test_a_writer_killed_at_any_call_leaves_the_old_or_the_new_state(tmp_path: P
 
 @pytest.mark.parametrize("patch", [TRUNCATING, ANSWERING_EARLY], ids=["truncates in place", "answers too early"])
 def test_a_broken_store_is_found(tmp_path: Path, patch: str) -> None:
+    prepare(tmp_path, filled=True)
+    traced(tmp_path, "intent", patch + WRITER)  # it does its work where nobody kills it
     with pytest.raises((AssertionError, StateError)):
         kill_everywhere(tmp_path, "intent", filled=True, code=patch + WRITER)
