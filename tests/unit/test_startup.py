@@ -1,0 +1,65 @@
+"""What the loop goes on with at its start, and what a loop that has been succeeded leaves alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.registry import built_in, longest_call
+from provisioner.loop.cycle import SupersededError
+from provisioner.loop.startup import HeldIntent
+from tests.unit.test_reconcile import Bench
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_an_old_memory_beside_a_lost_intent_is_neither_used_nor_written(bench: Bench) -> None:
+    """Written again it would pass for the newest one."""
+    bench.succeed(1)
+    file = Path(bench.state.memory.path)
+    old = file.read_bytes()
+    bench.succeed(1)
+    file.write_bytes(old)
+    Path(bench.state.intent.path).unlink()
+    bench.restarted()
+
+    report = bench.cycle(2)
+
+    assert "intent.json" in report.problem
+    assert bench.reconciler.memory is None
+    assert file.read_bytes() == old
+
+
+def superseded() -> None:
+    raise SupersededError("a newer loop works here")
+
+
+def test_a_loop_that_has_been_succeeded_trims_nothing(bench: Bench) -> None:
+    id_ = bench.request(1)
+    bench.state.seen.touch(id_)
+    held = HeldIntent(bench.state, "demo", superseded)
+    with pytest.raises(SupersededError):
+        held.forget([id_])
+    assert id_ in bench.state.intent.read().requests
+    assert id_ in bench.state.seen.marks()
+
+
+def test_a_loop_that_has_been_succeeded_tells_writers_of_no_generation(bench: Bench) -> None:
+    bench.request(1)
+    before = bench.state.intent.read_newest()
+    with pytest.raises(SupersededError):
+        HeldIntent(bench.state, "demo", superseded).warn_writers(before[1] + 5)
+    assert bench.state.intent.read_newest() == before
+
+
+def test_a_successor_waits_for_calls_of_kinds_that_the_configuration_names_no_more() -> None:
+    """The loop before it may have had pools of them."""
+    slowest = max(kind.longest_call for kind in built_in())
+    pods = GkePool(name="a", pod_spec=Path("pod.yaml"))
+    assert longest_call([pods]) == longest_call([]) == slowest
+    assert slowest > 35.0, "more than pods alone would take"
