@@ -30,10 +30,6 @@ class StatusStore(StateFile):
         """The answers of those ids that have one. Raises StateMissing, StateUnreadable or StateTooNew."""
         return {key: self._answer(key, document) for key, document in self._view("answers").pick(identifiers).items()}
 
-    def read_answer(self, identifier: str) -> Answer | None:
-        """One answer; None when the loop has not published one. Raises as ``read_answers`` does."""
-        return self.read_answers([identifier]).get(identifier)
-
     def read_all(self) -> dict[str, Answer]:
         """Every answer. Raises as ``read_answers`` does."""
         return {key: self._answer(key, document) for key, document in self._view("answers").by_id().items()}

@@ -229,7 +229,7 @@ class Instance(HostFactory):
     def _published(self, id_: str, fits: Callable[[Any], bool]) -> bool:
         if not self.state.status.exists():
             return False
-        answer = self.state.status.read_answer(id_)
+        answer = self.state.status.read_answers([id_]).get(id_)
         return answer is not None and fits(answer)
 
 

@@ -169,7 +169,7 @@ class Bench:
         self.state.told.tell(id_, self.answer(id_))
 
     def answer(self, id_: str) -> str:
-        answer = self.state.status.read_answer(id_)
+        answer = self.state.status.read_answers([id_]).get(id_)
         assert answer is not None
         return answer.text
 

@@ -78,7 +78,7 @@ READS = {
     "intent.remove": lambda state: state.intent.remove(["r1"]),
     "memory": lambda state: state.memory.read(),
     "memory.is_older": lambda state: state.memory.is_older(),
-    "status.read_answer": lambda state: state.status.read_answer("r1"),
+    "status.read_answers": lambda state: state.status.read_answers(["r1"]).get("r1"),
     "status.read_all": lambda state: state.status.read_all(),
     "status.read_lost": lambda state: state.status.read_lost(),
 }
@@ -390,7 +390,7 @@ def test_the_loop_does_not_overwrite_an_unreadable_memory_before_it_was_set_asid
 def test_an_unreadable_status_is_set_aside_because_it_can_be_made_again(state: StateDir) -> None:
     Path(state.status.path).write_bytes(b"damaged")
     state.status.write({"r1": Answer("{}", True)}, {})
-    assert state.status.read_answer("r1") == Answer("{}", True)
+    assert state.status.read_answers(["r1"]).get("r1") == Answer("{}", True)
     (aside,) = Path(state.path).glob("status.json.aside-*")
     assert aside.read_bytes() == b"damaged"
 
@@ -463,7 +463,7 @@ def test_a_status_document_that_does_not_fit_is_named(state: StateDir, table: st
     Path(state.status.path).write_text(json.dumps(tables))
     read = {"lost": state.status.read_lost, "available": state.status.read_available}
     with pytest.raises(StateUnreadable, match=r"status\.json: (the answer|the loss|what is available) of odd"):
-        read.get(table, lambda: state.status.read_answer("odd"))()
+        read.get(table, lambda: state.status.read_answers(["odd"]).get("odd"))()
 
 
 # --- memory and status ------------------------------------------------------------------------------------------------
@@ -474,7 +474,7 @@ def test_status_is_what_was_written_last(state: StateDir) -> None:
         {"r1": Answer('{"requestId":"r1"}', False), "r2": Answer("{}", True)}, {"host": Loss(30, "evicted")}, {"T": 7}
     )
     assert state.status.read_answers(["r1", "nobody"]) == {"r1": Answer('{"requestId":"r1"}', False)}
-    assert state.status.read_answer("nobody") is None
+    assert state.status.read_answers(["nobody"]).get("nobody") is None
     assert state.status.read_lost() == {"host": Loss(30, "evicted")}
     assert state.status.read_available() == {"T": 7}
     StateDir(state.path).status.write({"r3": Answer("…", True)}, {})

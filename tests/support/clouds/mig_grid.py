@@ -133,7 +133,7 @@ class Grid:
     def answer(self, id_: str) -> dict[str, Any]:
         """What getRequestStatus prints of it; a request that no cycle has read is running."""
         with suppress(StateMissing):
-            if (answer := self.state.status.read_answer(id_)) is not None:
+            if (answer := self.state.status.read_answers([id_]).get(id_)) is not None:
                 found: dict[str, Any] = json.loads(answer.text)
                 return found
         return {"status": "running", "machines": []}
