@@ -1,0 +1,208 @@
+"""What the loop sees of a place, and how long its calls take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import partial
+
+from provisioner.backends import BackendError, MayStart
+from provisioner.loop.actors import Batch, Results
+from provisioner.model import (
+    STOPPING_ERRORS,
+    Action,
+    Create,
+    Delete,
+    ErrorClass,
+    Failure,
+    Machine,
+    Outcome,
+    Snapshot,
+)
+from provisioner.simulator.world import World
+from provisioner.virtual.place import LOST_ANSWER, Place
+from provisioner.virtual.scenario import Looks
+
+
+class VirtualBackend:
+    """Implements ``provisioner.backends.Backend``; its calls take no time by themselves, that is ``VirtualActors``'."""
+
+    def __init__(self, place: Place, world: World) -> None:
+        self.pool = place.name
+        self.lag = place.pool.lag_seconds
+        self.pace = place.pool.observe_seconds
+        self._place = place
+        self._world = world
+        self._machines: Mapping[str, Machine] = {}
+        self._stale = True
+        """The place has changed since the last look."""
+        self._frozen: Mapping[str, Machine] | None = None
+        self._wake: Callable[[], None] = lambda: None
+        self.looks = 0
+        place.changed = self._changed
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """``wake`` is called when a look would show something else."""
+        self._wake = wake
+
+    def _changed(self) -> None:
+        self._stale = True
+        self._wake()
+
+    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
+        """What the place shows, whether or not that is true."""
+        self.looks += 1
+        shows = self._place.pool.looks
+        if shows is not Looks.FROZEN:
+            self._frozen = None
+        if shows is Looks.FAILED:
+            raise BackendError(ErrorClass.UNAVAILABLE, "The place cannot be seen.")
+        if shows is Looks.FROZEN:
+            self._frozen = self._listed() if self._frozen is None else self._frozen
+            machines = self._frozen
+        elif shows is Looks.EMPTY:
+            machines = {}
+        else:
+            machines = self._listed()
+            if shows is Looks.TRUNCATED:
+                machines = dict(list(machines.items())[: self._place.pool.page])
+        if machines != self._machines:
+            self._machines = machines
+        members = self._place.members
+        foreign = frozenset(name for name in strangers if name in members and not members[name].ours)
+        return Snapshot(
+            self.pool,
+            now,
+            self._machines,
+            foreign=foreign,
+            spec="virtual",
+            asked=frozenset(strangers),
+            causes=dict(self._place.causes) if self._place.pool.tells_why else {},
+        )
+
+    def _listed(self) -> Mapping[str, Machine]:
+        """What is there and listed already; the mapping of the look before when nothing changed."""
+        if not self._stale:
+            return self._machines
+        self._stale = False
+        listed_until = self._world.now - self._place.pool.appears_seconds
+        before = self._machines
+        return {
+            member.name: _same(before.get(member.name), member.shown())
+            for member in self._place.drawn()
+            if member.asked <= listed_until
+        }
+
+    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
+        """All in one call."""
+        return self._call(creates, lambda create: self._place.create(create.name, create.template))
+
+    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
+        """All in one call."""
+        return self._call(deletes, self._delete)
+
+    def _delete(self, delete: Delete) -> None:
+        self._place.delete(delete.name, delete.uid)
+
+    def _call(self, actions: Sequence[Action], do: Callable[..., Failure | None]) -> list[Outcome]:
+        failure = self._place.take_call()
+        if failure is not None:
+            return [Outcome(action, failure) for action in actions]
+        refusals = [do(action) for action in actions]
+        if not self._place.answers():
+            return [Outcome(action, LOST_ANSWER) for action in actions]
+        return [Outcome(action, refusal) for action, refusal in zip(actions, refusals, strict=True)]
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def _same(before: Machine | None, now: Machine) -> Machine:
+    return before if before is not None and before == now else now
+
+
+@dataclass
+class Running:
+    """A batch under way."""
+
+    batch: Batch
+    until: float
+    """No call begins after it."""
+    calls: list[tuple[Action, ...]]
+    outcomes: list[Outcome] = field(default_factory=list)
+    stopped: set[str] = field(default_factory=set)
+    """Templates of which no more is created in this batch."""
+
+
+class VirtualActors:
+    """Carries batches out in virtual time, some calls at once; each takes the pool's ``call_seconds``."""
+
+    def __init__(self, backends: Mapping[str, VirtualBackend], places: Mapping[str, Place], world: World) -> None:
+        self._backends, self._places, self._world = backends, places, world
+        self._running: dict[str, Running] = {}
+        self._ended: list[Results] = []
+        self.wake: Callable[[], None] = lambda: None
+        self.act_seconds = 2.0
+        self.alive = True
+        """False: the process has ended; no further call begins."""
+
+    def busy(self) -> Set[str]:
+        """Pools with a batch under way or not yet collected."""
+        return frozenset(self._running) | {results.pool for results in self._ended}
+
+    def submit(self, batch: Batch, may_start: Callable[[], bool]) -> None:
+        """Begin a batch; by real time, which ``may_start`` asks, none of its calls would be late."""
+        size = self._places[batch.pool].pool.machines_per_call
+        running = Running(batch, self._world.now + self.act_seconds, [*_parts(batch.deletes, size)])
+        running.calls += _parts(batch.creates, size)
+        self._running[batch.pool] = running
+        self._next(running)
+
+    def collect(self) -> list[Results]:
+        """The batches that ended since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _next(self, running: Running) -> None:
+        """The calls that begin now have their effect when they end."""
+        place = self._places[running.batch.pool]
+        if not self.alive:
+            return
+        if not running.calls or self._world.now >= running.until:
+            self._finish(running)
+            return
+        now, running.calls = running.calls[: place.pool.calls_at_once], running.calls[place.pool.calls_at_once :]
+        self._world.after(place.pool.call_seconds, partial(self._done, running, now))
+
+    def _done(self, running: Running, calls: Sequence[tuple[Action, ...]]) -> None:
+        backend = self._backends[running.batch.pool]
+        for actions in calls:
+            left = [action for action in actions if getattr(action, "template", "") not in running.stopped]
+            creates = [action for action in left if isinstance(action, Create)]
+            deletes = [action for action in left if isinstance(action, Delete)]
+            outcomes = backend.delete(deletes, _always) if deletes else []
+            outcomes += backend.create(creates, _always) if creates else []
+            running.outcomes += outcomes
+            running.stopped |= {
+                outcome.action.template
+                for outcome in outcomes
+                if isinstance(outcome.action, Create) and outcome.failure and outcome.failure.error in STOPPING_ERRORS
+            }
+        self._next(running)
+
+    def _finish(self, running: Running) -> None:
+        batch = running.batch
+        del self._running[batch.pool]
+        tried = {(type(outcome.action), outcome.action.name) for outcome in running.outcomes}
+        every: tuple[Action, ...] = (*batch.deletes, *batch.creates)
+        unsent = tuple(action for action in every if (type(action), action.name) not in tried)
+        self._ended.append(Results(batch.pool, tuple(running.outcomes), unsent))
+        self.wake()
+
+
+def _always() -> bool:
+    return True
+
+
+def _parts(actions: Sequence[Action], size: int) -> list[tuple[Action, ...]]:
+    return [tuple(actions[start : start + size]) for start in range(0, len(actions), size)]

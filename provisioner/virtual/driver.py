@@ -1,0 +1,145 @@
+"""Drives the loop's own cycle in virtual time: what wakes it, how long it waits, how it dies and starts anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from provisioner.backends import BackendError
+from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
+from provisioner.model import NEVER, Look, Unobserved
+from provisioner.settings.tree import Settings
+from provisioner.simulator.world import World
+from provisioner.virtual.backend import VirtualActors, VirtualBackend
+from provisioner.virtual.place import Place
+from provisioner.virtual.state import VirtualState
+
+GATHER = 0.1
+"""Seconds between a change and the cycle that heeds it, as in production."""
+
+
+class VirtualClock:
+    """The loop's clock: virtual time, and a wall clock that scenarios move."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.moved = 0.0
+        """Seconds by which somebody has set the wall clock forward."""
+
+    def now(self) -> float:
+        return self._world.now
+
+    def wall(self) -> float:
+        return self._world.start_wall + self._world.now + self.moved
+
+
+class VirtualLoop:
+    """One process of the loop: from its start until it ends."""
+
+    def __init__(
+        self,
+        world: World,
+        state: VirtualState,
+        places: Mapping[str, Place],
+        settings: Settings,
+        heard: Callable[[CycleReport], None],
+    ) -> None:
+        self._world, self._state, self._places = world, state, places
+        self._pace = settings.loop
+        self._heard = heard
+        """Called with the report of each cycle."""
+        self.clock = VirtualClock(world)
+        self.backends = {name: VirtualBackend(place, world) for name, place in places.items()}
+        self.actors = VirtualActors(self.backends, places, world)
+        self.actors.act_seconds = settings.loop.act_seconds
+        self.actors.wake = self.wake
+        self._epoch = state.loop_lock.raise_epoch()
+        self.reconciler = Reconciler(
+            clock=self.clock,
+            state=state,
+            actors=self.actors,
+            limits=settings.limits(),
+            provisioner=settings.id,
+            mandate=Mandate(self._epoch, self._check_epoch),
+        )
+        self._looks: dict[str, Look] = {}
+        self._next = NEVER
+        """When the next cycle is."""
+        self._earliest = world.now
+        """Before it no cycle begins: changes gather."""
+        self._due = NEVER
+        """When the last plan has to be made anew though nothing changed."""
+        self.alive = True
+        self.paused_until = 0.0
+        for backend in self.backends.values():
+            backend.start(partial(self._changed, backend))
+        state.changed = self.wake
+        self.wake()
+
+    def end(self) -> None:
+        """The process is killed: calls under way have their effect, and nobody hears of it."""
+        self.alive = self.actors.alive = False
+
+    def pause(self, seconds: float) -> None:
+        """The process stands still; calls under way have their effect."""
+        self.paused_until = self._world.now + seconds
+        self.wake()
+
+    def wake(self) -> None:
+        """Something is new."""
+        self._cycle_at(max(self._world.now + GATHER, self._earliest))
+
+    def _changed(self, backend: VirtualBackend) -> None:
+        """A place shows something else: heard of at once where it is watched, else with the next look."""
+        if self._places[backend.pool].pool.watched:
+            self.wake()
+        else:
+            pace = backend.pace
+            self._cycle_at(max((self._world.now // pace + 1) * pace, self._earliest))
+
+    def _cycle_at(self, when: float) -> None:
+        when = max(when, self.paused_until)
+        if when < self._next:
+            self._next = when
+            self._world.after(when - self._world.now, partial(self._cycle, when))
+
+    def _cycle(self, when: float) -> None:
+        if not self.alive or when != self._next:
+            return
+        if self._world.now < self.paused_until:
+            self._next = NEVER
+            self.wake()
+            return
+        self._next = NEVER
+        strangers = self.reconciler.strangers()
+        self._looks = {name: self._look(name, strangers) for name in self.backends}
+        try:
+            report = self.reconciler.cycle(self._looks)
+        except SupersededError:
+            self.end()
+            return
+        self._heard(report)
+        if report.plan is not None:
+            self._earliest, self._due = self._world.now + self._pace.floor_seconds, report.plan.due
+        due = self._due
+        if report.problem or any(isinstance(look, Unobserved) for look in self._looks.values()):
+            due = min(due, self._world.now + self._pace.interval_seconds)
+        if due < NEVER:
+            self._cycle_at(max(due, self._earliest))
+
+    def _look(self, name: str, strangers: frozenset[str]) -> Look:
+        backend, now = self.backends[name], self._world.now
+        if not self._places[name].pool.watched:
+            began = now // backend.pace * backend.pace
+            before = self._looks.get(name)
+            if before is not None and before.began == began and not strangers:
+                return before
+            now = began
+        try:
+            return backend.observe(now, strangers)
+        except BackendError as error:
+            return Unobserved(name, now, error.failure)
+
+    def _check_epoch(self) -> None:
+        if self._state.loop_lock.epoch() != self._epoch:
+            raise SupersededError("A newer loop works on this state.")

@@ -1,0 +1,187 @@
+"""HostFactory in virtual time: what it wants, how it calls, what it believes.
+
+It takes machines only from terminal answers, lists its hosts, gives back what is lost or wanted no more, and asks
+anew for what is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from provisioner.files.atomic import StateError
+from provisioner.simulator.world import World
+from provisioner.state.interfaces import ScriptState
+from provisioner.virtual.scenario import PROVISIONER, Demand, Scenario
+
+DAY = 86400.0
+
+
+class Levels:
+    """How many machines are wanted of each template now."""
+
+    def __init__(self, demand: tuple[Demand, ...], chance: random.Random) -> None:
+        self._demand = demand
+        self._chance = chance
+        self._walks = {number: 0 for number, one in enumerate(demand) if one.walk}
+
+    def step(self, now: float) -> Counter[str]:
+        """By template; each call is one step of what changes by chance."""
+        wanted: Counter[str] = Counter()
+        for number, one in enumerate(self._demand):
+            level = one.level(now)
+            if one.walk:
+                walked = self._walks[number] + self._chance.randint(-one.walk, one.walk)
+                level = self._walks[number] = min(max(0, walked), level)
+            wanted[one.template] += level
+        return wanted
+
+
+class Grid:
+    """One HostFactory; call ``round`` every ``poll_seconds``."""
+
+    def __init__(self, scenario: Scenario, state: ScriptState, world: World) -> None:
+        self.wanted: Counter[str] = Counter()
+        self.hosts: dict[str, str] = {}
+        """The machines that it has, and their templates."""
+        self.failures: Counter[str] = Counter()
+        """Messages of failed machines and requests."""
+        self.broken: list[str] = []
+        """What no provider may answer."""
+        self.ended = 0
+        self.silent_until = 0.0
+        self.asked = 0
+        self._scenario, self._habits = scenario, scenario.hostfactory
+        self._state, self._world = state, world
+        self._chance = random.Random(f"{world.seed} grid")
+        self._levels = Levels(scenario.demand, self._chance)
+        self._open: dict[str, tuple[str, int, float]] = {}
+        """Requests whose end it has not heard: template, count, since when."""
+        self._returns: set[str] = set()
+        self._told: dict[str, str] = {}
+        self._since: dict[str, float] = {}
+        """When it got each machine."""
+        self._idle: dict[str, float] = {}
+        """Machines that are wanted no more, and since when."""
+
+    def forget(self) -> None:
+        """It is started anew with an empty database."""
+        self.hosts, self._open, self._idle = {}, {}, {}
+        self._returns, self._told = set(), {}
+
+    def give_back_strangers(self, machines: int) -> None:
+        """It returns machines that were never made."""
+        names = [
+            f"{self._scenario.provisioner().name_prefix}-stranger{number:02d}-000000" for number in range(machines)
+        ]
+        self._give_back(names)
+
+    def round(self) -> None:
+        """Every command once, as HostFactory does it: what has ended, what is lost, what is missing or too much."""
+        now = self._world.now
+        self.wanted = self._levels.step(now)
+        if now < self.silent_until:
+            return
+        try:
+            self._poll()
+            self._ask_for_losses()
+            for template in self._scenario.templates:
+                self._balance(template)
+        except StateError:
+            return  # the script exits with 1, and HF calls again
+
+    def _poll(self) -> None:
+        ids = [*self._open, *self._returns, *self._some_told()]
+        for id_, answer in self._state.poll(ids).answers.items():
+            if answer is None or not answer.ended:
+                self._check_deadline(id_)
+            elif id_ in self._told:
+                if self._told[id_] != answer.text:
+                    self.broken.append(f"{id_}: a terminal answer has changed")
+            elif id_ in self._open:
+                self._take(id_, answer.text)
+            else:
+                self._returns.discard(id_)
+
+    def _some_told(self) -> list[str]:
+        """It asks again for what has ended, now and then."""
+        return [self._chance.choice(list(self._told))] if self._told and self._chance.random() < 0.1 else []
+
+    def _check_deadline(self, id_: str) -> None:
+        _, _, since = self._open.get(id_, ("", 0, self._world.now))
+        if self._world.now - since > DAY:
+            self.broken.append(f"{id_}: has not ended within a day")
+
+    def _take(self, id_: str, text: str) -> None:
+        template, count, _ = self._open.pop(id_)
+        entry = json.loads(text)
+        self.ended += 1
+        got = [machine["name"] for machine in entry["machines"] if machine["result"] == "succeed"]
+        failed = [machine for machine in entry["machines"] if machine["result"] == "fail"]
+        if len(got) > count or len(set(got)) < len(got):
+            self.broken.append(f"{id_}: {len(got)} machines told, {count} wanted")
+        if entry["status"] == "complete" and len(got) < count:
+            self.broken.append(f"{id_}: complete with {len(got)} of {count}")
+        self.failures.update(machine["message"] for machine in failed)
+        self.hosts |= dict.fromkeys(got, template)
+        self._since |= dict.fromkeys(got, self._world.now)
+        if len(self._told) < 50:
+            self._told[id_] = text
+
+    def _ask_for_losses(self) -> None:
+        if not self.hosts:
+            return
+        lost = self._state.lost(self.hosts)
+        self._state.note_hosts(self.hosts)
+        self._give_back(list(lost))
+
+    def _balance(self, template: str) -> None:
+        """Ask for what is missing, give back what is too much."""
+        have = [name for name, of in self.hosts.items() if of == template]
+        coming = sum(count for of, count, _ in self._open.values() if of == template)
+        missing = self.wanted[template] - len(have) - coming
+        surplus = len(have) - self.wanted[template]
+        if missing > 0:
+            for some in self._in_calls(range(missing)):
+                recorded = self._state.record_request(
+                    PROVISIONER, template, len(some), created_wall=self._wall(), rc_account=""
+                )
+                self._open[recorded.id] = (template, len(some), self._world.now)
+                self.asked += len(some)
+        self._settle_idle(have, max(0, surplus))
+
+    def _settle_idle(self, have: list[str], surplus: int) -> None:
+        """The oldest machines stand idle, and go when they have done so for long enough."""
+        now = self._world.now
+        idle = {name: self._idle.get(name, now) for name in have[:surplus]}
+        self._idle = {name: since for name, since in self._idle.items() if name not in have} | idle
+        due = [name for name, since in idle.items() if now - since >= 60 * self._habits.idle_minutes]
+        self._give_back([name for name in due if self._may_return(name)])
+
+    def _may_return(self, name: str) -> bool:
+        minute = (self._world.now - self._since[name]) % 3600 / 60
+        return not self._habits.hourly_billing or 50 <= minute < 57
+
+    def _in_calls(self, all_: Sequence[Any]) -> list[Sequence[Any]]:
+        """As many as one call of HF names."""
+        size = self._habits.batch or max(1, len(all_))
+        return [all_[start : start + size] for start in range(0, len(all_), size)]
+
+    def _wall(self) -> float:
+        return self._world.start_wall + self._world.now
+
+    def _give_back(self, names: list[str]) -> None:
+        for some in self._in_calls(names):
+            recorded = self._state.record_return(PROVISIONER, some, created_wall=self._wall())
+            self._returns.add(recorded.id)
+            for name in some:
+                self.hosts.pop(name, None)
+                self._idle.pop(name, None)
+                self._since.pop(name, None)
+
+    def facts(self) -> Mapping[str, int]:
+        """What it has heard, in numbers."""
+        return {"requests": self.ended + len(self._open), "ended": self.ended, "open": len(self._open)}

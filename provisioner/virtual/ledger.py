@@ -1,0 +1,157 @@
+"""What truly happened in a run, and whether a law was broken: kept apart from everything that the loop believes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from provisioner.model import PoolLimits
+from provisioner.simulator.world import World
+from provisioner.virtual.place import Member
+
+MINUTE, HOUR = 60.0, 3600.0
+
+
+class BrokenLaw(AssertionError):
+    """An invariant did not hold; the text says which, when and where."""
+
+
+@dataclass(slots=True)
+class Sample:
+    """What there was at one moment."""
+
+    at: float
+    wanted: int
+    usable: int
+    """Machines that run and that HostFactory has."""
+    running: int
+    pending: int
+    window: int
+    """Machines that may be pending, in all pools; 0 where the controller has no such thing."""
+
+
+@dataclass
+class Tally:
+    """What machines were, in numbers."""
+
+    created: int = 0
+    gone: int = 0
+    ran: int = 0
+    pending_seconds: float = 0.0
+    """Of all machines together, until they ran or ended."""
+    seconds: float = 0.0
+    """Of all machines together, from their creates until they were gone."""
+    idle_seconds: float = 0.0
+    """Of all machines that ran and that nobody wanted."""
+    cost: float = 0.0
+
+
+@dataclass
+class Ledger:
+    """Hears of all that happens in the places (``Witness``)."""
+
+    world: World
+    limits: dict[str, PoolLimits]
+    prices: dict[str, float]
+    """Of a machine for an hour, by pool."""
+    tally: Tally = field(default_factory=Tally)
+    samples: list[Sample] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    """Laws that were broken, with time and place; the first hundred."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """How often each was."""
+    wanted: int = 0
+    peak: int = 0
+    """Most machines that were there beyond what was wanted when another was made."""
+    made: Counter[str] = field(default_factory=Counter)
+    """By pool."""
+    hosts: Collection[str] = ()
+    """Machines that somebody uses, by name: none of them may be deleted while it runs."""
+    running: set[str] = field(default_factory=set)
+    """By name."""
+    pending: int = 0
+    _alive: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _starting: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _names: set[str] = field(default_factory=set)
+    _since: float = 0.0
+
+    def breach(self, law: str, text: str) -> None:
+        """A law was broken."""
+        self.counts[law] += 1
+        if len(self.broken) < 100:
+            self.broken.append(f"{self.world.now:.0f} s: {law}: {text}")
+
+    # --- what happens in the places -----------------------------------------------------------------------------------
+
+    def created(self, pool: str, member: Member) -> None:
+        self._advance()
+        key, limits = (pool, member.template), self.limits[pool]
+        if member.name in self._names:
+            self.breach("double", f"{member.name} was made twice")
+        self._names.add(member.name)
+        self.tally.created += 1
+        self.made[pool] += 1
+        self.pending += 1
+        self.peak = max(self.peak, len(self.running) + self.pending - self.wanted)
+        self._alive[key] += 1
+        self._starting[key] += 1
+        if limits.max_machines is not None and self._alive[key] > limits.max_machines:
+            self.breach("cap", f"{self._alive[key]} machines of {key}, at most {limits.max_machines}")
+        if self._starting[key] > limits.max_pending:
+            self.breach("cap", f"{self._starting[key]} machines pending of {key}, at most {limits.max_pending}")
+
+    def ran(self, pool: str, member: Member) -> None:
+        self._advance()
+        self.tally.ran += 1
+        self.pending -= 1
+        self.running.add(member.name)
+        self._starting[pool, member.template] -= 1
+
+    def deleting(self, pool: str, member: Member) -> None:
+        if member.runs and member.name in self.hosts:
+            self.breach("killed", f"{member.name} ran, and HostFactory had not returned it")
+
+    def ended(self, pool: str, member: Member) -> None:
+        self._advance()
+        if member.ran is not None:
+            self.running.discard(member.name)
+        else:
+            self.pending -= 1
+            self._starting[pool, member.template] -= 1
+
+    def gone(self, pool: str, member: Member) -> None:
+        if not member.ours:
+            return
+        self.tally.gone += 1
+        self._alive[pool, member.template] -= 1
+        seconds = self.world.now - member.asked
+        self.tally.seconds += seconds
+        self.tally.cost += seconds / HOUR * self.prices[pool]
+
+    def want(self, machines: int) -> None:
+        """HostFactory wants so many from now on."""
+        self._advance()
+        self.wanted = machines
+
+    def usable(self) -> int:
+        """Machines that run and that somebody uses."""
+        return sum(name in self.running for name in self.hosts)
+
+    def _advance(self) -> None:
+        seconds = self.world.now - self._since
+        self._since = self.world.now
+        self.tally.pending_seconds += seconds * self.pending
+        self.tally.idle_seconds += seconds * max(0, len(self.running) - self.wanted)
+
+    def close(self, alive: dict[str, list[Member]]) -> None:
+        """The run ends: what is there counts until now."""
+        self._advance()
+        there = 0
+        for pool, members in alive.items():
+            there += len(members)
+            seconds = sum(self.world.now - member.asked for member in members)
+            self.tally.seconds += seconds
+            self.tally.cost += seconds / HOUR * self.prices[pool]
+        if self.tally.created - self.tally.gone != there:
+            self.breach("books", f"{self.tally.created} made, {self.tally.gone} gone, {there} there")

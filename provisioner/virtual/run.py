@@ -1,0 +1,300 @@
+"""One run: a scenario, a seed, and who decides; what became of it in numbers."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+from provisioner.loop.cycle import CycleReport
+from provisioner.model import DeferReason, ErrorClass, LossCause, Memory
+from provisioner.simulator.world import World
+from provisioner.virtual.driver import VirtualLoop
+from provisioner.virtual.grid import Grid
+from provisioner.virtual.ledger import HOUR, MINUTE, Ledger, Sample
+from provisioner.virtual.place import Place
+from provisioner.virtual.scenario import Act, Event, Scenario
+from provisioner.virtual.state import VirtualState
+
+SAMPLE = 10.0
+"""Least seconds between two samples, and between two looks at what has to hold."""
+
+MOST_SAMPLES = 2880
+"""Of a run: one longer than eight hours has them further apart."""
+
+ORPHAN_SLACK = 900.0
+"""Seconds beyond its grace for which an orphan may wait for its turn and its delete."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one run. Times in seconds from ``judge_from_minutes``; None: not within the run."""
+
+    scenario: str
+    seed: int
+    controller: str
+    measures: Mapping[str, float | None]
+    broken: tuple[str, ...]
+    """Laws that were broken, when and where."""
+    reasons: tuple[str, ...]
+    """What people were told of why machines are missing."""
+    samples: tuple[Sample, ...] = field(repr=False)
+    events: tuple[tuple[float, str], ...] = ()
+
+
+class Controller(Protocol):
+    """Who decides how many machines there are."""
+
+    name: str
+
+    def begin(self) -> None:
+        """The run begins."""
+
+    def happens(self, event: Event) -> None:
+        """An act on the controller or HostFactory."""
+
+    def window(self) -> int:
+        """Machines that may be pending now; 0 where there is no such limit."""
+
+    def check(self) -> None:
+        """Look at what has to hold at every moment."""
+
+    def end(self) -> Mapping[str, float | None]:
+        """What it measured itself."""
+
+    def reasons(self) -> tuple[str, ...]:
+        """What people were told of why machines are missing."""
+
+
+class Stage:
+    """World, places and ledger of one run, before anybody decides anything."""
+
+    def __init__(self, scenario: Scenario, seed: int) -> None:
+        self.scenario = scenario
+        self.world = World(seed=seed)
+        limits = scenario.limits()
+        self.ledger = Ledger(
+            self.world, dict(limits.pools), {name: pool.price_per_hour for name, pool in scenario.pools.items()}
+        )
+        self.places = {name: Place(pool, self.world, self.ledger) for name, pool in scenario.pools.items()}
+        self.chance = random.Random(f"{seed} events")
+        self._numbers = 0
+
+    def act(self, event: Event) -> None:
+        """What an event does to the places."""
+        for name in event.pools or self.places:
+            place = self.places[name]
+            if event.change:
+                place.change(event.change, event.seconds)
+            if event.do in CAUSES:
+                place.take_away(event.share, CAUSES[event.do])
+            for _ in range(event.machines if event.do in (Act.STRANGERS, Act.DOUBLES) else 0):
+                self._numbers += 1
+                ours = event.do is Act.DOUBLES
+                middle = f"zz{self._numbers:08d}" if ours else f"foreign-{self._numbers}"
+                place.add(f"hf-{middle}-000000", "T", ours=ours)
+
+
+CAUSES = {Act.PREEMPT: LossCause.PREEMPTED, Act.KILL: LossCause.EXITED, Act.REMOVE: LossCause.DELETED}
+
+
+class Provisioner:
+    """The loop of production, with HostFactory."""
+
+    name = "provisioner"
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._world, self._ledger = stage.world, stage.ledger
+        self.state = VirtualState(stage.world.seed)
+        self.grid = Grid(stage.scenario, self.state, stage.world)
+        self._settings = stage.scenario.provisioner()
+        self._orphan_grace = 60 * self._settings.orphan_grace_minutes
+        self._told: Counter[str] = Counter()
+        self._cycles = self._plans = 0
+        self._orphans: dict[str, float] = {}
+        self.loop = self._start()
+
+    def _start(self) -> VirtualLoop:
+        loop = VirtualLoop(
+            self._world,
+            self.state,
+            self._stage.places,
+            self._settings,
+            self._hear,
+        )
+        for place in self._stage.places.values():
+            place.changed()
+        return loop
+
+    def _hear(self, report: CycleReport) -> None:
+        self._cycles += 1
+        self._plans += report.plan is not None
+        for close in report.closes:
+            if close.failure is not None:
+                self._told[close.failure.error] += 1
+        for (_, _, reason), machines in report.deferred.items():
+            if reason is DeferReason.CAP and machines:
+                self._told["cap"] += 1
+
+    def begin(self) -> None:
+        self._round()
+
+    def _round(self) -> None:
+        self._world.after(self._stage.scenario.hostfactory.poll_seconds, self._round)
+        self.grid.round()
+        self._ledger.want(sum(self.grid.wanted.values()))
+        self._ledger.hosts = self.grid.hosts
+
+    def happens(self, event: Event) -> None:
+        acts: dict[Act, Callable[[Event], None]] = {
+            Act.RESTART: lambda _: self._restart(),
+            Act.PAUSE: lambda event: self.loop.pause(event.seconds or 0.0),
+            Act.SECOND_LOOP: self._second_loop,
+            Act.LOSE_MEMORY: lambda _: self._restart(self.state.memory.lose),
+            Act.OLD_MEMORY: self._put_back_memory,
+            Act.LOSE_ANSWERS: lambda _: self.state.status.lose(),
+            Act.UNREADABLE_INTENT: self._blind,
+            Act.CLOCK: lambda event: self._move_clock(event.seconds or 0.0),
+            Act.HF_RESTART: lambda _: self.grid.forget(),
+            Act.HF_SILENT: self._silence,
+            Act.RETURN_STRANGERS: lambda event: self.grid.give_back_strangers(event.machines),
+        }
+        if event.do in acts:
+            acts[event.do](event)
+
+    def _restart(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self.loop.end()
+        meanwhile()
+        self.loop = self._start()
+
+    def _second_loop(self, event: Event) -> None:
+        self.loop = self._start()
+
+    def _put_back_memory(self, event: Event) -> None:
+        before = self._world.now - (event.seconds or 0.0)
+        self._restart(partial(self.state.memory.put_back, before))
+
+    def _blind(self, event: Event) -> None:
+        self.state.intent.readable = False
+        self.loop.wake()
+        self._world.after(event.seconds or 0.0, self._see)
+
+    def _see(self) -> None:
+        self.state.intent.readable = True
+        self.loop.wake()
+
+    def _move_clock(self, seconds: float) -> None:
+        self.loop.clock.moved += seconds
+
+    def _silence(self, event: Event) -> None:
+        self.grid.silent_until = self._world.now + (event.seconds or 0.0)
+
+    def window(self) -> int:
+        memory = self.state.memory.held
+        return sum(window.window for window in memory.pressures.values()) if memory else 0
+
+    def check(self) -> None:
+        for text in self.grid.broken:
+            self._ledger.breach("answer", text)
+        self.grid.broken.clear()
+        self._check_orphans()
+
+    def _check_orphans(self) -> None:
+        """No machine of ours is there without a slot for longer than an orphan may be."""
+        memory = self.loop.reconciler.memory
+        explained = _explained(memory) if memory else set()
+        there = {member.name for place in self._stage.places.values() for member in place.drawn()}
+        now, grace = self._world.now, self._orphan_grace
+        self._orphans = {name: self._orphans.get(name, now) for name in there - explained}
+        if memory is not None and memory.brake is not None:
+            return
+        for name, since in self._orphans.items():
+            if now - since > grace + ORPHAN_SLACK:
+                self._ledger.breach("orphan", f"{name} has had no slot for {now - since:.0f} s")
+
+    def end(self) -> Mapping[str, float | None]:
+        looks = sum(backend.looks for backend in self.loop.backends.values())
+        return {
+            "requests": float(self.grid.ended),
+            "open": float(self.grid.facts()["open"]),
+            "cycles": float(self._cycles),
+            "plans": float(self._plans),
+            "looks": float(looks),
+        }
+
+    def reasons(self) -> tuple[str, ...]:
+        memory = self.state.memory.held
+        failures = [window.failure for window in memory.pressures.values()] if memory else []
+        now = [str(failure.error) for failure in failures if failure is not None]
+        words = {message.partition(":")[0] for message in self.grid.failures}
+        return tuple(sorted({*now, *self._told, *(word for word in words if word in set(ErrorClass))}))
+
+
+def _explained(memory: Memory) -> set[str]:
+    return {slot.name for record in memory.requests.values() for slot in record.slots.values() if not slot.gone}
+
+
+def play(scenario: Scenario, seed: int, decide: Callable[[Stage], Controller] = Provisioner) -> Result:
+    """Play a scenario to its end."""
+    stage = Stage(scenario, seed)
+    controller = decide(stage)
+    world, ledger = stage.world, stage.ledger
+    for event in scenario.events:
+        world.after(event.at, partial(stage.act, event))
+        world.after(event.at, partial(controller.happens, event))
+
+    apart = max(SAMPLE, scenario.seconds / MOST_SAMPLES)
+
+    def sample() -> None:
+        world.after(apart, sample)
+        controller.check()
+        ledger.samples.append(
+            Sample(world.now, ledger.wanted, ledger.usable(), len(ledger.running), ledger.pending, controller.window())
+        )
+
+    world.after(0.0, controller.begin)
+    world.after(apart, sample)
+    world.advance(scenario.seconds)
+    ledger.close({name: list(place.drawn()) for name, place in stage.places.items()})
+    own = controller.end()
+    return Result(
+        scenario.name,
+        seed,
+        controller.name,
+        {**measures(stage), **own},
+        tuple(ledger.broken),
+        controller.reasons(),
+        tuple(ledger.samples),
+    )
+
+
+def measures(stage: Stage) -> dict[str, float | None]:
+    """What a run came to."""
+    ledger, scenario = stage.ledger, stage.scenario
+    tally, most = ledger.tally, max((sample.wanted for sample in ledger.samples), default=0)
+    start = 60 * scenario.judge_from_minutes
+    calls = sum(place.calls for place in stage.places.values())
+    return {
+        **{f"t{share}": seconds_until(ledger.samples, share / 100, start) for share in (50, 90, 100)},
+        "t90_running": seconds_until([replace(sample, usable=sample.running) for sample in ledger.samples], 0.9, start),
+        "created": float(tally.created),
+        "overshoot": ledger.peak / most if most else 0.0,
+        "calls_per_machine": calls / tally.created if tally.created else 0.0,
+        "throttled": sum(place.throttled for place in stage.places.values()) / calls if calls else 0.0,
+        "unproven_minutes": tally.pending_seconds / MINUTE,
+        "idle_hours": tally.idle_seconds / HOUR,
+        "cost": tally.cost,
+        **{law: float(ledger.counts[law]) for law in ("double", "orphan", "cap", "killed", "answer", "books")},
+    }
+
+
+def seconds_until(samples: list[Sample], share: float, start: float) -> float | None:
+    """Seconds from ``start`` until so much of what is wanted is usable; None: never, or nothing is wanted."""
+    for sample in samples:
+        if sample.at >= start and sample.wanted and sample.usable >= share * sample.wanted:
+            return sample.at - start
+    return None

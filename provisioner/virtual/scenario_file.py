@@ -1,0 +1,162 @@
+"""Reads scenarios from YAML, or says all that is wrong with them. One file holds one scenario or several by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from provisioner.files.yaml_text import join, parse
+from provisioner.schema.problems import ConfigError, Problem, Section, expected, read_mapping, suggestion, validate
+from provisioner.settings.tree import Settings
+from provisioner.virtual.scenario import Demand, Event, HostFactory, Scenario, Template, VirtualPool
+
+CATALOGUE = "catalogue.yaml"
+"""The scenarios that come with this package."""
+
+GIVEN = frozenset({"id", "pools", "template_limits", "instance"})
+"""Settings of provisioner.yaml that a scenario gives otherwise."""
+
+SomeSection = TypeVar("SomeSection", bound=Section)
+
+
+def catalogue_text() -> str:
+    """The file of the scenarios that come with this package: an example to write one's own after."""
+    return resources.files("provisioner.virtual").joinpath(CATALOGUE).read_text()
+
+
+def catalogue() -> dict[str, Scenario]:
+    """These scenarios by name."""
+    document, _ = parse(catalogue_text())
+    return scenarios(document, CATALOGUE)
+
+
+def read(path: Path) -> dict[str, Scenario]:
+    """The scenarios in a file, by name. Raises ConfigError with every mistake."""
+    document, problems = read_mapping(path)
+    if problems:
+        raise ConfigError(problems)
+    if "pools" in document:
+        document = {path.stem: document}
+    return scenarios(document, str(path))
+
+
+def scenarios(document: Mapping[str, Any], file: str) -> dict[str, Scenario]:
+    """By name. Raises ConfigError with every mistake."""
+    readers = {str(name): _Reader(file, str(name)) for name in document}
+    found = {name: readers[name].scenario(body) for name, body in document.items()}
+    problems = [problem for reader in readers.values() for problem in reader.problems]
+    if not document:
+        problems = [Problem(file, "", "no scenario; write one, or several by name")]
+    if problems:
+        raise ConfigError(problems)
+    return {name: scenario for name, scenario in found.items() if scenario is not None}
+
+
+class _Reader:
+    """One reading of a scenario: goes on after each mistake, and gathers them."""
+
+    def __init__(self, file: str, name: str) -> None:
+        self.problems: list[Problem] = []
+        self._file, self._name = file, name
+
+    def scenario(self, body: object) -> Scenario | None:
+        """The scenario, or None; to be used only when ``problems`` is empty afterwards."""
+        if not isinstance(body, dict):
+            self._complain(self._name, expected("a mapping of settings", body))
+            return None
+        pools = self._mapping(body, "pools", VirtualPool, named=True)
+        templates = self._mapping(body, "templates", Template) or {"T": Template(pools=tuple(pools) or ("none",))}
+        parts: dict[str, Any] = {
+            "pools": pools,
+            "templates": templates,
+            "demand": tuple(self._list(body, "demand", Demand)),
+            "events": tuple(self._list(body, "events", Event)),
+            "hostfactory": self._section(body.get("hostfactory") or {}, HostFactory, "hostfactory") or HostFactory(),
+        }
+        self._check_names(pools, templates, parts["demand"], parts["events"])
+        scenario = self._section({**body, **parts}, Scenario, "", name=self._name)
+        if not pools:
+            self._complain(join(self._name, "pools"), "none; name one")
+        if scenario is not None and not self.problems:
+            self._check_settings(scenario)
+            self._check_changes(scenario)
+        return scenario
+
+    def _section(self, body: object, model: type[SomeSection], where: str, **given: object) -> SomeSection | None:
+        place = join(self._name, where) if where else self._name
+        if not isinstance(body, dict):
+            self._complain(place, expected("a mapping of settings", body))
+            return None
+        section, problems = validate(model, body, self._file, place, **given)
+        self.problems += problems
+        return section
+
+    def _mapping(
+        self, body: Mapping[str, Any], key: str, model: type[SomeSection], *, named: bool = False
+    ) -> dict[str, SomeSection]:
+        entries = body.get(key) or {}
+        if not isinstance(entries, dict):
+            self._complain(join(self._name, key), expected("a mapping", entries))
+            return {}
+        read = {
+            str(name): self._section(entry or {}, model, join(key, name), **({"name": str(name)} if named else {}))
+            for name, entry in entries.items()
+        }
+        return {name: section for name, section in read.items() if section is not None}
+
+    def _list(self, body: Mapping[str, Any], key: str, model: type[SomeSection]) -> Iterator[SomeSection]:
+        entries = body.get(key) or []
+        if not isinstance(entries, list):
+            self._complain(join(self._name, key), expected("a list", entries))
+            return
+        for number, entry in enumerate(entries):
+            if (section := self._section(entry, model, join(key, number))) is not None:
+                yield section
+
+    def _check_names(
+        self,
+        pools: Mapping[str, VirtualPool],
+        templates: Mapping[str, Template],
+        demand: tuple[Demand, ...],
+        events: tuple[Event, ...],
+    ) -> None:
+        for name, template in templates.items():
+            self._check_known(template.pools, pools, f"templates.{name}.pools", "pool")
+        for number, one in enumerate(demand):
+            self._check_known((one.template,), templates, f"demand.{number}.template", "template")
+        for number, event in enumerate(events):
+            self._check_known(event.pools, pools, f"events.{number}.pools", "pool")
+
+    def _check_known(self, names: tuple[str, ...], there: Mapping[str, object], where: str, word: str) -> None:
+        for name in names:
+            if name not in there:
+                self._complain(join(self._name, where), f"unknown {word} {name!r}" + suggestion(name, list(there)))
+
+    def _check_settings(self, scenario: Scenario) -> None:
+        for name in scenario.settings.keys() & GIVEN:
+            self._complain(join(self._name, "settings", name), "a scenario has its own; leave it out")
+        settable = [name for name in Settings.model_fields if name not in GIVEN]
+        for name in scenario.settings.keys() - Settings.model_fields.keys():
+            self._complain(join(self._name, "settings", name), "unknown setting" + suggestion(name, settable))
+        if self.problems:
+            return
+        try:
+            scenario.provisioner()
+        except ValidationError as error:
+            for detail in error.errors(include_url=False):
+                self._complain(join(self._name, "settings", *detail["loc"]), expected("another value", detail["input"]))
+
+    def _check_changes(self, scenario: Scenario) -> None:
+        for number, event in enumerate(scenario.events):
+            for pool in [scenario.pools[name] for name in event.pools or scenario.pools]:
+                body = {**pool.model_dump(exclude={"name"}), **event.change}
+                where = join(self._name, "events", number, "change")
+                _, problems = validate(VirtualPool, body, self._file, where, name=pool.name)
+                self.problems += problems
+
+    def _complain(self, where: str, text: str) -> None:
+        self.problems.append(Problem(self._file, where, text))

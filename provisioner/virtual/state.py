@@ -1,0 +1,359 @@
+"""What lasts, kept in memory: one object is a ``ScriptState`` and a ``LoopState``, and outlives the loops that use it.
+
+What files can suffer happens to it when a scenario says so: it is lost, put back old, or cannot be read.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from provisioner.files.atomic import StateMissing, StateUnreadable
+from provisioner.hostfactory.answer import Answer, Loss, Polled, Recorded
+from provisioner.model import Intent, Memory, Request, ReturnRequest
+from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX
+from provisioner.state.condition import Condition, condition
+
+if TYPE_CHECKING:
+    from provisioner.state.interfaces import LoopState, ScriptState
+
+LETTERS = string.ascii_lowercase + string.digits
+UNREADABLE = "The virtual state cannot be read now."
+
+
+class VirtualIntent:
+    """What HF wants."""
+
+    def __init__(self) -> None:
+        self.held: Intent | None = None
+        self.readable = True
+        self._noted = 0
+
+    def add(self, provisioner: str, request: Request | ReturnRequest) -> None:
+        """Record one more. Raises StateUnreadable."""
+        self._check()
+        held = self.held or Intent(provisioner, 0, {}, {})
+        requests, returns = dict(held.requests), dict(held.returns)
+        if isinstance(request, Request):
+            requests[request.id] = request
+        else:
+            returns[request.id] = request
+        self._write(Intent(held.provisioner, held.generation + 1, requests, returns))
+
+    def _write(self, intent: Intent) -> None:
+        self.held, self._noted = intent, max(self._noted, intent.generation)
+
+    def _check(self) -> None:
+        if not self.readable:
+            raise StateUnreadable(UNREADABLE)
+
+    def exists(self) -> bool:
+        return self.held is not None
+
+    def existed(self) -> bool:
+        return self._noted > 0
+
+    def signature(self) -> object:
+        return None if self.held is None else (self.held.generation, self.readable)
+
+    def condition(self) -> Condition:
+        if not self.readable:
+            return Condition.UNREADABLE
+        return condition(None if self.held is None else self.held.generation, self._noted)
+
+    def stands_alone(self) -> bool:
+        return False
+
+    def read_newest(self) -> tuple[Intent, int]:
+        self._check()
+        if self.held is None:
+            raise StateMissing("The virtual intent is missing.")
+        return self.held, self._noted
+
+    def note_newest(self, generation: int) -> None:
+        self._noted = max(self._noted, generation)
+
+    def remove(self, identifiers: Iterable[str]) -> float:
+        self._check()
+        held, doomed = self.held, set(identifiers)
+        if held is not None and not doomed.isdisjoint(held.requests.keys() | held.returns.keys()):
+            requests = {id_: one for id_, one in held.requests.items() if id_ not in doomed}
+            returns = {id_: one for id_, one in held.returns.items() if id_ not in doomed}
+            self._write(Intent(held.provisioner, held.generation + 1, requests, returns))
+        return 0.0
+
+
+class VirtualMemory:
+    """What the loop must not forget."""
+
+    def __init__(self) -> None:
+        self.copies: list[Memory] = []
+        """All that was written, and is worth putting back, the newest last."""
+        self.held: Memory | None = None
+        self._written = 0
+        self._generation = 0
+        """Of what is held: how many writes came before it."""
+
+    def exists(self) -> bool:
+        return self.held is not None
+
+    def existed(self) -> bool:
+        return self._written > 0
+
+    def signature(self) -> object:
+        return None if self.held is None else self._generation
+
+    def condition(self) -> Condition:
+        return condition(None if self.held is None else self._generation, self._written)
+
+    def stands_alone(self) -> bool:
+        return False
+
+    def is_older(self) -> bool:
+        return self._generation < self._written
+
+    def read(self) -> Memory:
+        if self.held is None:
+            raise StateMissing("The virtual memory is missing.")
+        return self.held
+
+    def write(self, memory: Memory) -> None:
+        self._written += 1
+        self._generation = self._written
+        self.held = memory
+        if not self.copies or memory.time - self.copies[-1].time >= 60.0:
+            self.copies.append(memory)
+
+    def begin_life(self) -> int:
+        return 1
+
+    def lose(self) -> None:
+        """Somebody deletes it."""
+        self.held = None
+
+    def put_back(self, before: float) -> None:
+        """Somebody puts a copy of that loop time, or the oldest one, in its place."""
+        old = [memory for memory in self.copies if memory.time <= before] or self.copies[:1]
+        self.held, self._generation = old[-1] if old else None, 0
+
+
+class VirtualAnswers:
+    """What scripts print."""
+
+    def __init__(self) -> None:
+        self.answers: Mapping[str, Answer] | None = None
+        self.losses: Mapping[str, Loss] = {}
+        self.available: Mapping[str, int] = {}
+        self._written = 0
+
+    def exists(self) -> bool:
+        return self.answers is not None
+
+    def existed(self) -> bool:
+        return self._written > 0
+
+    def signature(self) -> object:
+        return None if self.answers is None else self._written
+
+    def read_all(self) -> dict[str, Answer]:
+        if self.answers is None:
+            raise StateMissing("The virtual answers are missing.")
+        return dict(self.answers)
+
+    def write(self, answers: Mapping[str, Answer], lost: Mapping[str, Loss], available: Mapping[str, int]) -> None:
+        self._written += 1
+        self.answers, self.losses, self.available = answers, lost, available
+
+    def lose(self) -> None:
+        """Somebody deletes them."""
+        self.answers, self.losses = None, {}
+
+
+class VirtualTold:
+    """What HF was told for good."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, str] = {}
+        self._claimed: dict[str, str] = {}
+
+    def tell(self, id_: str, text: str) -> str:
+        """What is printed: what was settled before, or this."""
+        return self._told.setdefault(id_, self._claimed.get(id_, text))
+
+    def ids(self) -> frozenset[str]:
+        return frozenset(self._told)
+
+    def answers(self) -> dict[str, Answer]:
+        return {id_: Answer(text, True) for id_, text in {**self._claimed, **self._told}.items()}
+
+    def settled(self, id_: str) -> Answer | None:
+        text = self._told.get(id_, self._claimed.get(id_))
+        return None if text is None else Answer(text, True)
+
+    def claim(self, id_: str, text: str) -> bool:
+        if id_ in self._told:
+            return False
+        self._claimed[id_] = text
+        return True
+
+    def forget(self, ids: Iterable[str]) -> None:
+        for id_ in ids:
+            self._told.pop(id_, None)
+            self._claimed.pop(id_, None)
+
+
+class VirtualMarks:
+    """When HF polled."""
+
+    def __init__(self) -> None:
+        self._marks: dict[str, int] = {}
+        self._number = 0
+
+    def touch(self, id_: str) -> None:
+        """HF polls."""
+        self._number += 1
+        self._marks[id_] = self._number
+
+    def marks(self) -> dict[str, int]:
+        return dict(self._marks)
+
+    def forget(self, requests: Iterable[str]) -> None:
+        for id_ in requests:
+            self._marks.pop(id_, None)
+
+
+class VirtualHosts:
+    """The hosts that HF listed."""
+
+    def __init__(self) -> None:
+        self._listed: tuple[tuple[str, ...], int] | None = None
+
+    def note(self, names: Iterable[str]) -> None:
+        """HF lists these."""
+        self._listed = tuple(names), self._listed[1] + 1 if self._listed else 1
+
+    def read(self) -> tuple[tuple[str, ...], int] | None:
+        return self._listed
+
+
+class VirtualTurn:
+    """One loop at a time, by epoch alone: two that run at once are what some scenarios are about."""
+
+    def __init__(self) -> None:
+        self._epoch = 0
+
+    def acquire(self, wait: float | None = None, stop: Callable[[], bool] = lambda: False) -> bool:
+        return True
+
+    def holder(self) -> Mapping[str, object]:
+        return {"epoch": self._epoch}
+
+    def epoch(self) -> int:
+        return self._epoch
+
+    def raise_epoch(self, at_least: int = 1) -> int:
+        self._epoch = max(self._epoch + 1, at_least)
+        return self._epoch
+
+    def sign_off(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
+class Unheard:
+    """Heartbeat, journal and notes: nobody reads them here."""
+
+    def touch(self) -> None: ...
+
+    def append(self, entries: Iterable[Mapping[str, object]]) -> None: ...
+
+    def write(self, notes: Mapping[str, object]) -> None: ...
+
+
+class VirtualState:
+    """All of it."""
+
+    path = "virtual"
+
+    def __init__(self, seed: int) -> None:
+        self.intent = VirtualIntent()
+        self.memory = VirtualMemory()
+        self.status = VirtualAnswers()
+        self.told = VirtualTold()
+        self.seen = VirtualMarks()
+        self.inventory = VirtualHosts()
+        self.loop_lock = VirtualTurn()
+        self.heartbeat = self.journal = self.notes = Unheard()
+        self.changed: Callable[[], None] = lambda: None
+        """Called when HF has recorded something, or left a mark."""
+        self._shown: Mapping[str, int] = {}
+        self._chance = random.Random(seed)
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def since_intent(self) -> float:
+        return 0.0
+
+    def recovery_asked(self) -> bool:
+        return False
+
+    def recovery_done(self) -> None: ...
+
+    # --- scripts ------------------------------------------------------------------------------------------------------
+
+    def record_request(
+        self, provisioner: str, template: str, count: int, *, created_wall: float, rc_account: str = ""
+    ) -> Recorded:
+        id_ = self._new_id()
+        self.intent.add(provisioner, Request(id_, template, count, created_wall, rc_account))
+        self.changed()
+        return Recorded(id_, None)
+
+    def record_return(self, provisioner: str, names: Iterable[str], *, created_wall: float) -> Recorded:
+        id_ = RETURN_ID_PREFIX + self._new_id()
+        self.intent.add(provisioner, ReturnRequest(id_, tuple(names), created_wall))
+        self.changed()
+        return Recorded(id_, None)
+
+    def poll(self, ids: Iterable[str]) -> Polled:
+        answers = {}
+        for id_ in ids:
+            answer = self.told.settled(id_) or (self.status.answers or {}).get(id_)
+            if answer is None and not self._is_recorded(id_):
+                continue
+            self.seen.touch(id_)
+            answers[id_] = Answer(self.told.tell(id_, answer.text), True) if answer and answer.ended else answer
+        self.changed()
+        return Polled(answers, None)
+
+    def _is_recorded(self, id_: str) -> bool:
+        held = self.intent.held
+        return held is not None and (id_ in held.requests or id_ in held.returns)
+
+    def lost(self, machines: Iterable[str]) -> Mapping[str, Loss]:
+        held = self.intent.held
+        returned = {name for back in held.returns.values() for name in back.names} if held else set()
+        losses = self.status.losses
+        return {name: losses[name] for name in machines if name in losses and name not in returned}
+
+    def available(self) -> Mapping[str, int]:
+        return self.status.available
+
+    def note_hosts(self, names: Mapping[str, object]) -> None:
+        self.inventory.note(names)
+        self.changed()
+
+    def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
+        self._shown = {name: max(number, self._shown.get(name, number)) for name, number in numbers.items()}
+        return self._shown, self.path
+
+    def _new_id(self) -> str:
+        return "".join(self._chance.choices(LETTERS, k=REQUEST_ID_LENGTH))
+
+
+if TYPE_CHECKING:
+
+    def _implements(state: VirtualState) -> tuple[ScriptState, LoopState]:
+        return state, state

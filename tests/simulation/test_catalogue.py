@@ -1,0 +1,25 @@
+"""The scenarios of ``provisioner simulate``: every law holds in each of them, and each keeps its goals."""
+
+from __future__ import annotations
+
+import pytest
+
+from provisioner.virtual.run import play
+from provisioner.virtual.scenario_file import catalogue
+
+SCENARIOS = catalogue()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, scenario in SCENARIOS.items() if scenario.hours <= 4])
+def test_every_law_holds_and_what_happened_is_told(name: str) -> None:
+    scenario = SCENARIOS[name]
+    result = play(scenario, seed=1)
+    assert not result.broken, "\n".join(result.broken)
+    assert not scenario.reason or scenario.reason in result.reasons
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    scenario = SCENARIOS["few"]
+    assert play(scenario, seed=3) == play(scenario, seed=3)
+    assert play(scenario, seed=3).measures["created"] == 3
