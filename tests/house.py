@@ -147,8 +147,10 @@ def refused(rule: str, *settings: str) -> list[str]:
     """What ruff finds by one rule: the place and its words."""
     options = [option for setting in settings for option in ("--config", setting)]
     run = [sys.executable, "-m", "ruff", "check", "--isolated", "--output-format=json", "--select", rule, *options]
-    found = json.loads(subprocess.run([*run, *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=False).stdout)
-    return [f"{Path(one['filename']).relative_to(ROOT)}:{one['location']['row']} {one['message']}" for one in found]
+    refusals = json.loads(
+        subprocess.run([*run, *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    )
+    return [f"{Path(one['filename']).relative_to(ROOT)}:{one['location']['row']} {one['message']}" for one in refusals]
 
 
 def main() -> int:

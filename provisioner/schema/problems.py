@@ -79,12 +79,12 @@ def expected(words: str, value: object) -> str:
     return f"expected {words}, got {quoted(value)}"
 
 
-def suggestion(word: str, known: Collection[str]) -> str:
+def suggestion(word: str, names: Collection[str]) -> str:
     """What a misspelt word may have meant, as the end of a sentence; what there is when nothing is near."""
-    near = difflib.get_close_matches(word, known, n=1)
+    near = difflib.get_close_matches(word, names, n=1)
     if near:
         return f"; did you mean {near[0]!r}?"
-    return f"; there are {', '.join(repr(name) for name in known)}" if known else ""
+    return f"; there are {', '.join(repr(name) for name in names)}" if names else ""
 
 
 def words_of(model: type[Section], setting: str) -> str:
@@ -113,9 +113,9 @@ def validate(
         for name in body
         if name not in settable
     ]
-    known = {name: value for name, value in body.items() if name in settable}
+    settings = {name: value for name, value in body.items() if name in settable}
     try:
-        return model.model_validate({**known, **given}), problems
+        return model.model_validate({**settings, **given}), problems
     except ValidationError as error:
         details = error.errors(include_url=False)
         return None, [*problems, *(_explain(model, detail, file, where) for detail in details)]

@@ -94,12 +94,12 @@ class Conditions:
             raise ValueError(f"{path}: {yaml_text.syntax_text(error)}") from error
 
 
-def _object(where: str, value: object, known: set[str] | None = None) -> Mapping[str, Any]:
+def _object(where: str, value: object, fields: set[str] | None = None) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{where}: expected an object, got {value!r}")
-    unknown = sorted(set(value) - known) if known is not None else []
+    unknown = sorted(set(value) - fields) if fields is not None else []
     if unknown:
-        raise ValueError(f"{where}: unknown field {unknown[0]!r}; known: {', '.join(sorted(known or ()))}")
+        raise ValueError(f"{where}: unknown field {unknown[0]!r}; known: {', '.join(sorted(fields or ()))}")
     return value
 
 

@@ -115,12 +115,12 @@ class IntentFile(StateFile):
     def _settled(self, newest: int, create_for: str | None) -> Tables:
         """The same without the lock; caches are given a moment to catch up."""
         for pause in [*pauses(), None]:
-            found, tables = self._look(newest, create_for)
-            if found in RELIABLE:
+            judged, tables = self._look(newest, create_for)
+            if judged in RELIABLE:
                 return tables
             if pause is not None:
                 time.sleep(pause)
-        if found is Condition.MISSING:
+        if judged is Condition.MISSING:
             raise StateMissing(
                 f"{self.path}: the file is gone, although it was written {newest} times; nothing was created. "
                 f"{RECOVER} To begin anew where no machine runs: `provisioner init`."

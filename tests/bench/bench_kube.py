@@ -57,7 +57,7 @@ def rates(cluster: Cluster, rounds: int, pods: int) -> Iterator[str]:
         target = Target(space, Path(directory))
         ours = Ours(space, target, Path(directory))
         clients: list[Client] = [Threads(target, 32), Coroutines(target, 16), ours]
-        found: dict[tuple[str, str], list[Rate]] = {(one.title, verb): [] for one in clients for verb in VERBS}
+        measured: dict[tuple[str, str], list[Rate]] = {(one.title, verb): [] for one in clients for verb in VERBS}
         numbers = itertools.count()
         # The first round, in which connections are made and caches filled, does not count.
         for number in range(-1, rounds):
@@ -65,13 +65,13 @@ def rates(cluster: Cluster, rounds: int, pods: int) -> Iterator[str]:
             for client in clients[number % 3 :] + clients[: number % 3]:
                 created, deleted = one_round(client, space, [f"hf-{REQUEST}-{next(numbers):06}" for _ in range(pods)])
                 if number >= 0:
-                    found[client.title, "create"].append(created)
-                    found[client.title, "delete"].append(deleted)
+                    measured[client.title, "create"].append(created)
+                    measured[client.title, "delete"].append(deleted)
         for client in clients:
             client.close()
-    print_rates(found, [client.title for client in clients])
+    print_rates(measured, [client.title for client in clients])
     for verb in VERBS:
-        ratio = ratio_of(found, ours.title, verb)
+        ratio = ratio_of(measured, ours.title, verb)
         if ratio < GOAL_RATIO:
             yield f"{verb}s: {ratio:.2f} of the fastest raw client, goal {GOAL_RATIO}"
 
@@ -84,23 +84,23 @@ def one_round(client: Client, space: Space, names: list[str]) -> tuple[Rate, Rat
     return created, timed(len(names), lambda: client.delete(uids))
 
 
-def ratio_of(found: Rounds, title: str, verb: str) -> float:
+def ratio_of(measured: Rounds, title: str, verb: str) -> float:
     """Our rate beside that of the other client that we do worst beside, median over the rounds.
 
     Within a round, because all of it met the same machine; and each client by itself, because the faster of two that
     vary is no client that exists.
     """
-    others = {who for who, _ in found} - {title}
+    others = {who for who, _ in measured} - {title}
     return min(
         statistics.median(
             ours.per_second / theirs.per_second
-            for ours, theirs in zip(found[title, verb], found[other, verb], strict=True)
+            for ours, theirs in zip(measured[title, verb], measured[other, verb], strict=True)
         )
         for other in others
     )
 
 
-def print_rates(found: Rounds, titles: list[str]) -> None:
+def print_rates(measured: Rounds, titles: list[str]) -> None:
     table = Table("client", title="pods (medians)")
     for verb in VERBS:
         for heading in (f"{verb}s/s", "of the fastest", "CPU ms each"):
@@ -108,9 +108,9 @@ def print_rates(found: Rounds, titles: list[str]) -> None:
     for title in titles:
         cells = []
         for verb in VERBS:
-            rates = found[title, verb]
+            rates = measured[title, verb]
             cells.append(f"{statistics.median(rate.per_second for rate in rates):.0f}")
-            cells.append(f"{ratio_of(found, title, verb):.2f}" if title == Ours.title else "")
+            cells.append(f"{ratio_of(measured, title, verb):.2f}" if title == Ours.title else "")
             cells.append(f"{statistics.median(rate.milliseconds for rate in rates):.2f}")
         table.add_row(title, *cells)
     console.print(table)
@@ -141,16 +141,16 @@ def holding(cluster: Cluster, pods: int) -> Iterator[str]:
 
 def reacting(cluster: Cluster, tries: int) -> Iterator[str]:
     """How soon an idle loop does and tells something; the goals that were missed."""
-    found: dict[str, Reaction] = {}
+    reactions: dict[str, Reaction] = {}
     for title, slow in (("alone", False), ("beside a MIG that answers in 20 s", True)):
         say(f"reactions of a loop {title}")
-        found[title] = react(cluster, tries, say, beside_a_slow_mig=slow)
+        reactions[title] = react(cluster, tries, say, beside_a_slow_mig=slow)
     table = Table("a loop", "request to create, p50", "p95", "ready to told, p50", "p95", title=f"{tries} tries")
-    for title, reaction in found.items():
+    for title, reaction in reactions.items():
         cells = [f"{act(seconds):.2f} s" for seconds in reaction for act in (statistics.median, p95)]
         table.add_row(title, *cells)
     console.print(table)
-    for title, reaction in found.items():
+    for title, reaction in reactions.items():
         if p95(reaction.create) > GOAL_CREATE_SECONDS:
             yield f"{title}: {p95(reaction.create):.2f} s to the first create, goal {GOAL_CREATE_SECONDS}"
         if p95(reaction.told) > GOAL_TOLD_SECONDS:

@@ -132,8 +132,8 @@ def quiet(intent: Intent, limits: Limits, full: Snapshot, settled: Memory) -> fl
         state = StateDir(directory)
         with state.intent.additions(create_for="demo") as intended:
             intended.add_return(["hf-none"], created_wall=0.0)
-        known = state.intent.read()
-        held = replace(settled, provisioner="demo", generation=known.generation)
+        wanted = state.intent.read()
+        held = replace(settled, provisioner="demo", generation=wanted.generation)
         state.memory.write(held)
         reconciler = Reconciler(clock=Still(), state=state, actors=InlineActors({}), limits=limits, provisioner="demo")
         looks = {"pool": full}

@@ -124,9 +124,9 @@ def _cpu(pid: int) -> float:
 
 def _memory(pid: int, key: str) -> float:
     """Megabytes: VmRSS is now, VmHWM the most there ever was."""
-    found = re.search(rf"^{key}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) / 1024
+    line = re.search(rf"^{key}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert line is not None
+    return int(line[1]) / 1024
 
 
 def _lists(cluster: Cluster) -> float:
@@ -143,7 +143,7 @@ def _count(text: str, metric: str, *labels: str) -> float:
     """The sum of a metric over all series of pods of one namespace that have these labels."""
     series = re.findall(rf"^{metric}\{{([^}}]*)\}} (\S+)$", text, re.MULTILINE)
     asked = ('resource="pods"', 'scope="namespace"', *labels)
-    return sum(float(count) for found, count in series if all(label in found for label in asked))
+    return sum(float(count) for given, count in series if all(label in given for label in asked))
 
 
 # --- reacting ---------------------------------------------------------------------------------------------------------

@@ -110,10 +110,10 @@ def unlisted(hf: Grid) -> list[str]:
 @case(98, "the provider is upgraded between request and status → old ids are still answered", loop=False)
 def upgraded(hf: Grid) -> None:
     shutil.copytree(FIRST_VERSION, hf.work, dirs_exist_ok=True)
-    known = json.loads((FIRST_VERSION / "answers.json").read_text())
-    assert hf.status(*known) == list(known.values())
+    answers = json.loads((FIRST_VERSION / "answers.json").read_text())
+    assert hf.status(*answers) == list(answers.values())
     memory = hf.state.memory.read()
-    assert {*memory.requests, *memory.returns} == set(known)
+    assert {*memory.requests, *memory.returns} == set(answers)
     assert hf.request() in hf.state.intent.read().requests
 
 

@@ -21,9 +21,9 @@ def refusal(hf: Grid) -> str:
 
 @case(23, "{} → all templates, numbers quoted in tagged arrays", loop=False)
 def all_of_them(hf: Grid) -> None:
-    found = listed(hf)
-    assert list(found) == ["T1", "T2", "T0"]
-    for shown, given in zip(found.values(), TEMPLATES["templates"], strict=True):
+    by_id = listed(hf)
+    assert list(by_id) == ["T1", "T2", "T0"]
+    for shown, given in zip(by_id.values(), TEMPLATES["templates"], strict=True):
         assert shown == given | {"attributes": given["attributes"] | {"ncores": ["Numeric", "1"]}}
 
 
@@ -70,9 +70,9 @@ def wrong_ids(hf: Grid) -> None:
     hf.write_templates(
         template("T1"), template("T1", maxNumber=3), template("T 1"), template("T" * 65), template("T" * 64)
     )
-    found = listed(hf)
-    assert list(found) == ["T1", "T" * 64]
-    assert found["T1"]["maxNumber"] == 10
+    by_id = listed(hf)
+    assert list(by_id) == ["T1", "T" * 64]
+    assert by_id["T1"]["maxNumber"] == 10
     places = [line["problem"].split(": ")[1] for line in hf.log if line["level"] == "WARNING"]
     assert places == [f"templates[{index}].templateId" for index in (1, 2, 3)]
 

@@ -259,9 +259,9 @@ def terminated(hf: Grid) -> None:
 
 @case(20, "the cloud's API hangs → every command answers")
 def hanging_cloud(hf: Grid) -> None:
-    known = hf.request("T2", 1)
+    request = hf.request("T2", 1)
     hf.fault("hang", params={"seconds": 1})
-    inputs = INPUTS | {"getRequestStatus": {"requests": {"requestId": known}}}
+    inputs = INPUTS | {"getRequestStatus": {"requests": {"requestId": request}}}
     for name in COMMANDS:
         hf.call(name, inputs[name], seconds=30)
     hf.simulator.impose()
@@ -269,8 +269,8 @@ def hanging_cloud(hf: Grid) -> None:
 
 @case(21, "50 mixed commands at once → none lost, no name twice, all exit 0", slow=True)
 def at_once(hf: Grid) -> None:
-    known = hf.request("T2", 1)
-    inputs = INPUTS | {"getRequestStatus": {"requests": {"requestId": known}}, "requestMachines": wish("T2", 1)}
+    request = hf.request("T2", 1)
+    inputs = INPUTS | {"getRequestStatus": {"requests": {"requestId": request}}, "requestMachines": wish("T2", 1)}
     files = {name: hf.input.with_name(name) for name in COMMANDS}
     for name, file in files.items():
         file.write_text(json.dumps(inputs[name]))
@@ -285,7 +285,7 @@ def at_once(hf: Grid) -> None:
         printed = [id_ for id_ in pool.map(call, range(50)) if id_]
     intent = hf.state.intent.read()
     assert len(set(printed)) == len(printed) == 20
-    assert {*printed, known} == {*intent.requests, *intent.returns}
+    assert {*printed, request} == {*intent.requests, *intent.returns}
     machines = [machine["name"] for id_ in intent.requests for machine in hf.ended(id_)["machines"]]
     assert len(set(machines)) == len(machines) == 11
     assert hf.cloud() == sorted(machines)

@@ -214,9 +214,9 @@ class GkePlace(Place):
         self._in_cluster(lambda cluster: cluster.delete(cluster.get("pods", self._namespace, name), 0))
 
     def recreate(self, name: str) -> None:
-        known = self._in_cluster(lambda cluster: cluster.get("pods", self._namespace, name).document)
+        original = self._in_cluster(lambda cluster: cluster.get("pods", self._namespace, name).document)
         self.remove(name)
-        self._add_like(known, name)
+        self._add_like(original, name)
 
     def fail_creates(self, error: ErrorClass) -> None:
         target = "pods.create" if error is ErrorClass.DENIED else self._namespace
@@ -242,9 +242,9 @@ class GkePlace(Place):
     def _in_cluster(self, act: Callable[[Cluster], T]) -> T:
         return self._simulator.call(lambda cloud: act(cloud.cluster))
 
-    def _add_like(self, known: Mapping[str, Any], name: str) -> None:
-        metadata = {"name": name, "labels": known["metadata"]["labels"]}
-        self._add({"metadata": metadata, "spec": {"containers": known["spec"]["containers"]}})
+    def _add_like(self, original: Mapping[str, Any], name: str) -> None:
+        metadata = {"name": name, "labels": original["metadata"]["labels"]}
+        self._add({"metadata": metadata, "spec": {"containers": original["spec"]["containers"]}})
 
     def _add(self, pod: dict[str, Any]) -> None:
         self._in_cluster(lambda cluster: cluster.create(self._namespace, {"apiVersion": "v1", "kind": "Pod", **pod}))

@@ -214,9 +214,9 @@ def namesake(place: Place, before: Machine) -> Machine:
         there = seen is not None and seen.phase is Phase.RUNNING and before.fingerprint.differs(seen.fingerprint)
         return seen if there else None
 
-    found = until(other, place.patience, what="the namesake is seen")
-    assert found is not None
-    return found
+    snapshot = until(other, place.patience, what="the namesake is seen")
+    assert snapshot is not None
+    return snapshot
 
 
 def test_force_ends_the_machine_that_is_meant_and_no_namesake(place: Place) -> None:

@@ -53,11 +53,11 @@ class Cloud:
 
     def until(self, condition: Callable[[Machine], bool], what: str) -> Machine:
         """The machine once it is as wanted."""
-        found = until(
+        matching = until(
             lambda: machine if condition(machine := self.seen()) else None, self.place.patience, what=f"{what} is seen"
         )
-        assert found is not None
-        return found
+        assert matching is not None
+        return matching
 
     def run(self, kubelet: str = "", **spec: Any) -> None:
         """A machine that runs."""

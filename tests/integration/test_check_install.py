@@ -224,9 +224,9 @@ def test_what_root_has_made_in_the_user_s_directory_is_to_be_given_to_him(users_
     request = hf.request()
     for path in work.glob("intent.json*"):
         os.chown(path, USER, USER)
-    found = found_by_user(hf)
-    assert f"fine: {work}: the files in it can be read and written" in found
-    assert f"fine: {work}/intent.json: the requests in it can be read" in found
+    said = found_by_user(hf)
+    assert f"fine: {work}: the files in it can be read and written" in said
+    assert f"fine: {work}/intent.json: the requests in it can be read" in said
     os.chown(work / "intent.json", 0, 0)
     hf.status(request)
     assert [line for line in found_by_user(hf) if "may not read and write" in line] == [

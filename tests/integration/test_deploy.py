@@ -69,8 +69,8 @@ def built(overlay: str) -> list[Manifest]:
 
 
 def only(manifests: list[Manifest], kind: str) -> Manifest:
-    (found,) = [manifest for manifest in manifests if manifest["kind"] == kind]
-    return found
+    (chosen,) = [manifest for manifest in manifests if manifest["kind"] == kind]
+    return chosen
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -245,7 +245,7 @@ def test_there_is_one_way_to_install_and_one_place() -> None:
     for line in installs:
         assert f"{place}/bin/pip install '.[all]'" in line
     assert {made for line in lines for made in re.findall(r"-m venv (\S+)", line)} == {place}
-    assert {found for line in lines for found in re.findall(r"(/opt/[^/\s]+)/(?:bin|lib)\b", line)} - {
+    assert {directory for line in lines for directory in re.findall(r"(/opt/[^/\s]+)/(?:bin|lib)\b", line)} - {
         "/opt/symphony"  # the machines' own
     } == {place}
 
@@ -469,9 +469,9 @@ def test_the_image_runs_a_python_that_the_package_takes() -> None:
     images = {rest.split()[0] for name, rest in instructions() if name == "FROM"}
 
     assert len(images) == 1
-    found = re.fullmatch(r"python:(\d+)\.(\d+)-slim-\w+", images.pop())
-    assert found is not None
-    assert (int(found[1]), int(found[2])) >= least
+    base = re.fullmatch(r"python:(\d+)\.(\d+)-slim-\w+", images.pop())
+    assert base is not None
+    assert (int(base[1]), int(base[2])) >= least
 
 
 def test_the_build_copies_all_that_the_package_is_made_of() -> None:
@@ -485,12 +485,12 @@ def test_the_build_copies_all_that_the_package_is_made_of() -> None:
 
 
 def test_the_health_check_asks_the_port_that_is_listened_on() -> None:
-    found = dict(instructions())
-    command = json.loads(found["HEALTHCHECK"].partition("CMD ")[2])
+    image = dict(instructions())
+    command = json.loads(image["HEALTHCHECK"].partition("CMD ")[2])
 
     compile(command[-1], "HEALTHCHECK", "exec")
-    assert f"127.0.0.1:{found['EXPOSE']}/healthz" in command[-1]
-    assert json.loads(found["CMD"])[-1].endswith(f":{found['EXPOSE']}")
+    assert f"127.0.0.1:{image['EXPOSE']}/healthz" in command[-1]
+    assert json.loads(image["CMD"])[-1].endswith(f":{image['EXPOSE']}")
 
 
 def test_the_image_s_user_is_the_pod_s_user() -> None:

@@ -73,9 +73,9 @@ def test_a_group_that_was_mended_by_the_lines_of_its_findings_has_none_left(
                 *template_findings(pool, template),
             ]
 
-        found = findings()
-        assert len(found) == 4
-        for finding in found:
+        before = findings()
+        assert len(before) == 4
+        for finding in before:
             done = gcloud.run(_line(finding).replace("NEW_TEMPLATE", "other-template"))
             assert done.returncode == 0, done.stderr
         assert findings() == []

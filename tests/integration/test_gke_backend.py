@@ -72,8 +72,8 @@ class Bench:
         self, provisioner: str = "demo", *, watched: bool = True, namespaces: Namespaces | None = None, **settings: Any
     ) -> GkeBackend:
         """A backend; pool settings may be given."""
-        known: dict[str, Any] = {"name": "gke-main", "namespace": NAMESPACE, "pod_spec": self.spec}
-        pool = GkePool(**{**known, "kubeconfig": self.directory / "kubeconfig", **settings})
+        fields: dict[str, Any] = {"name": "gke-main", "namespace": NAMESPACE, "pod_spec": self.spec}
+        pool = GkePool(**{**fields, "kubeconfig": self.directory / "kubeconfig", **settings})
         backend = GkeBackend(pool, provisioner=provisioner, times=self.times, namespaces=namespaces)
         self._open.append(backend)
         if watched:
@@ -132,11 +132,11 @@ def look(backend: GkeBackend, now: float = 0.0) -> dict[str, Machine]:
 def seen(backend: GkeBackend, number: int, phase: Phase = Phase.RUNNING) -> Machine:
     """The machine, once it is in that phase."""
 
-    def found() -> Machine | None:
+    def matching() -> Machine | None:
         machine = look(backend).get(name(number))
         return machine if machine is not None and machine.phase is phase else None
 
-    machine = until(found, 20, what=f"{number} is {phase}")
+    machine = until(matching, 20, what=f"{number} is {phase}")
     assert machine is not None
     return machine
 
@@ -144,11 +144,11 @@ def seen(backend: GkeBackend, number: int, phase: Phase = Phase.RUNNING) -> Mach
 def failed(backend: GkeBackend, number: int) -> Machine:
     """The machine, once it says why it does not run."""
 
-    def found() -> Machine | None:
+    def matching() -> Machine | None:
         machine = look(backend).get(name(number))
         return machine if machine is not None and machine.failure is not None else None
 
-    machine = until(found, 20, what=f"{number} has a failure")
+    machine = until(matching, 20, what=f"{number} has a failure")
     assert machine is not None
     return machine
 

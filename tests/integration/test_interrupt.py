@@ -63,14 +63,14 @@ class Site:
     def left(self) -> list[str]:
         """The processes that were begun here, by their environment."""
         mark = f"TMPDIR={self.temporary}".encode()
-        found = []
+        commands = []
         for place in Path("/proc").glob("[0-9]*"):
             try:
                 if mark in (place / "environ").read_bytes().split(b"\0"):
-                    found.append((place / "cmdline").read_text())
+                    commands.append((place / "cmdline").read_text())
             except OSError:
                 continue
-        return found
+        return commands
 
 
 PLACES = {"HF_PROVIDER_CONFDIR": "conf", "HF_PROVIDER_WORKDIR": "work", "HF_PROVIDER_LOGDIR": "log"}

@@ -214,8 +214,8 @@ def test_contexts_of_the_configuration_are_there_each_with_its_namespace(tmp_pat
         kubectl = Kubectl(file, tmp_path)
         kubectl.run("run", "a", "--image=i", "--context", "second-cluster")
         kubectl.run("run", "b", "--image=i")
-        found = {machine["name"]: machine["pool"] for machine in simulator.state()["machines"]}
-        assert found == {"a": "two", "b": "one"}
+        by_name = {machine["name"]: machine["pool"] for machine in simulator.state()["machines"]}
+        assert by_name == {"a": "two", "b": "one"}
         assert [spec.name for spec in simulator.cloud.groups.specs] == ["g"]
 
 

@@ -33,7 +33,7 @@ class Guard:
     """A server that knows some tokens, and hands out Google's: ``granted`` is what it gives for a signed wish."""
 
     def __init__(self) -> None:
-        self.known: set[str] = set()
+        self.tokens: set[str] = set()
         self.heard: list[str] = []
         self.grants = 0
         self.granted: Callable[[int], tuple[int, dict[str, Any]]] = lambda number: (
@@ -48,7 +48,7 @@ class Guard:
             def do_GET(self) -> None:
                 token = (self.headers["Authorization"] or "").partition(" ")[2]
                 guard.heard.append(token)
-                self.answer(*((200, {"kind": "Pod"}) if token in guard.known else (401, {"reason": "Unauthorized"})))
+                self.answer(*((200, {"kind": "Pod"}) if token in guard.tokens else (401, {"reason": "Unauthorized"})))
 
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["Content-Length"]))
@@ -160,7 +160,7 @@ def test_a_plugins_token_is_renewed_before_it_ends(tmp_path: Path, expires: str,
 
 def test_a_plugin_beside_the_kubeconfig_is_run_once_for_many_calls(guard: Guard, tmp_path: Path) -> None:
     plugin(tmp_path, COUNTING)
-    guard.known = {"t1"}
+    guard.tokens = {"t1"}
     user = user_of("bin/auth-plugin", tmp_path / "runs")
     api = connect(pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", guard.address, user)))
     assert not (tmp_path / "runs").exists(), "nothing is run before the first call"
@@ -171,17 +171,17 @@ def test_a_plugin_beside_the_kubeconfig_is_run_once_for_many_calls(guard: Guard,
 def test_a_token_that_the_server_no_longer_takes_is_renewed_and_the_next_call_works(
     guard: Guard, tmp_path: Path
 ) -> None:
-    guard.known = {"t1"}
+    guard.tokens = {"t1"}
     user = user_of(plugin(tmp_path, COUNTING), tmp_path / "runs")
     api = connect(pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", guard.address, user)))
     assert ask(api)
-    guard.known = {"t2"}
+    guard.tokens = {"t2"}
     assert [ask(api), ask(api)] == [False, True]
     assert guard.heard == ["t1", "t1", "t2"]
 
 
 def test_a_plugin_is_told_of_the_cluster_and_has_no_terminal(guard: Guard, tmp_path: Path) -> None:
-    guard.known = {"t1"}
+    guard.tokens = {"t1"}
     script = 'echo "$KUBERNETES_EXEC_INFO" > "$RUNS.info"; echo "$@" > "$RUNS.args"; cat > "$RUNS.stdin"' + COUNTING
     user = user_of(plugin(tmp_path, script), tmp_path / "runs", provideClusterInfo=True, args=["--a", "b"])
     assert ask(connect(pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", guard.address, user))))
@@ -275,11 +275,11 @@ def test_a_plugin_that_cannot_be_meant_is_a_mistake_of_the_configuration(
 def test_a_token_of_the_kubeconfig_is_read_again_when_the_server_no_longer_takes_it(
     guard: Guard, tmp_path: Path
 ) -> None:
-    guard.known = {"one"}
+    guard.tokens = {"one"}
     path = write_kubeconfig(tmp_path / "k", guard.address, {"token": "one"})
     api = connect(pool(tmp_path, kubeconfig=path))
     assert ask(api)
-    guard.known = {"two"}
+    guard.tokens = {"two"}
     write_kubeconfig(path, guard.address, {"token": "two"})
     assert [ask(api), ask(api)] == [False, True]
 
@@ -292,8 +292,8 @@ def test_the_official_client_is_not_asked_at_each_call() -> None:
             self.asked += 1
             return {"BearerToken": {"value": f"Bearer {self.asked}"}}
 
-    known = Kubeconfig(lambda _: None, Counting())
-    assert [known.header() for _ in range(3)] == ["Bearer 1"] * 3
+    kubeconfig = Kubeconfig(lambda _: None, Counting())
+    assert [kubeconfig.header() for _ in range(3)] == ["Bearer 1"] * 3
 
 
 def test_a_server_on_plain_http_that_wants_credentials_is_told_with_what_to_set(guard: Guard, tmp_path: Path) -> None:
@@ -312,12 +312,12 @@ def test_a_kubeconfig_that_is_being_written_leaves_what_was_known(guard: Guard, 
     api = connect(pool(tmp_path, kubeconfig=path))
     path.write_text("")
     assert not ask(api)
-    guard.known = {"one"}
+    guard.tokens = {"one"}
     assert ask(api)
 
 
 def test_a_token_file_is_followed(guard: Guard, tmp_path: Path) -> None:
-    guard.known = {"one", "two"}
+    guard.tokens = {"one", "two"}
     (tmp_path / "token").write_text("one\n")
     api = connect(pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", guard.address, {"tokenFile": "token"})))
     assert ask(api)
@@ -432,7 +432,7 @@ def test_an_authority_that_is_none_is_a_mistake_of_the_configuration(tmp_path: P
 
 
 def test_nothing_is_sent_in_the_clear(guard: Guard, tmp_path: Path, key_file: Path) -> None:
-    guard.known = {""}
+    guard.tokens = {""}
     assert ask(at_endpoint(tmp_path, endpoint=f"{guard.address}/", credentials=key_file))
     assert (guard.heard, guard.grants) == ([""], 0)
 

@@ -135,16 +135,16 @@ def test_the_end_of_the_loop_does_not_wait_for_a_look(zonal: Bench) -> None:
 
 
 def test_a_machine_runs_once_its_name_resolves_where_that_is_required(zonal: Bench) -> None:
-    known: set[str] = set()
+    resolvable: set[str] = set()
     zonal.backend = MigBackend(pool(zonal.cloud.url, require_dns=True), prefix="hf")
     zonal.backends.append(zonal.backend)
-    zonal.backend._observer._resolver = Resolver(lookup=known.__contains__, clock=lambda: float("inf"))
+    zonal.backend._observer._resolver = Resolver(lookup=resolvable.__contains__, clock=lambda: float("inf"))
     zonal.create(1)
     until(lambda: "running" in zonal.cloud.state().values(), 30, what="a running instance")
     waiting = zonal.look()
     assert phases(waiting) == [Phase.PENDING]
     assert zonal.look().machines is waiting.machines
-    known.add(name(1))
+    resolvable.add(name(1))
     machine = zonal.running(1).machines[name(1)]
     assert machine.failure is None
 

@@ -67,8 +67,8 @@ ZONAL = {"zone": "us-central1-a", "group": "hf-a"}
 
 def findings(path: Path, capsys: pytest.CaptureFixture[str], code: int) -> list[dict[str, str]]:
     assert run(["check", "--live", str(path), "-o", "json"]) == code
-    found: list[dict[str, str]] = json.loads(capsys.readouterr().out)["findings"]
-    return found
+    listed: list[dict[str, str]] = json.loads(capsys.readouterr().out)["findings"]
+    return listed
 
 
 def test_groups_as_they_should_be_are_fine(
@@ -84,12 +84,12 @@ def test_everything_wrong_with_a_group_is_said_at_once(
     tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = {"region": "us-central1", "group": "hf-r", "max_machines": 2500}
-    found = findings(site(tmp_path, cloud.url, a=ZONAL, wrong=wrong).path, capsys, 1)
-    assert {finding["pool"] for finding in found} == {"wrong"}
+    listed = findings(site(tmp_path, cloud.url, a=ZONAL, wrong=wrong).path, capsys, 1)
+    assert {finding["pool"] for finding in listed} == {"wrong"}
     words = ["CONDITION_NOT_MET", "stop-autoscaling", "do-nothing", "holds 2000 instances", "no labels"]
-    assert [finding["severity"] for finding in found] == ["error"] * 2 + ["warning"] * 3
+    assert [finding["severity"] for finding in listed] == ["error"] * 2 + ["warning"] * 3
     for word in words:
-        assert [word in finding["text"] for finding in found].count(True) == 1
+        assert [word in finding["text"] for finding in listed].count(True) == 1
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,9 @@ def test_a_template_that_promises_more_than_the_machine_type_has_is_named(
         made = site(tmp_path, cloud.url, a={**place, "group": "hf-a"})
         made.templates = [template("T", pools=["a"], attributes={"type": "X86_64", **attributes})]
         made.write()
-        found = findings(made.path, capsys, 0)
-    assert [finding["severity"] for finding in found] == ["warning"] * len(words)
-    for finding, part in zip(found, words, strict=True):
+        listed = findings(made.path, capsys, 0)
+    assert [finding["severity"] for finding in listed] == ["warning"] * len(words)
+    for finding, part in zip(listed, words, strict=True):
         assert part in finding["text"]
 
 
@@ -148,9 +148,9 @@ def test_a_machine_type_that_some_zones_of_a_region_lack_is_looked_up_in_the_oth
         made = site(tmp_path, cloud.url, a={**place, "group": "hf-a"})
         made.templates = [template("T", pools=["a"], attributes={"type": "X86_64", "ncpus": 8, "nram": 1})]
         made.write()
-        (found,) = findings(made.path, capsys, 0)
+        (finding,) = findings(made.path, capsys, 0)
     words = "machine type n2-standard-4 has 4 cores" if lacking < 3 else "so it was not checked"
-    assert words in found["text"]
+    assert words in finding["text"]
 
 
 def test_what_cannot_be_read_and_members_that_are_not_ours_are_warnings(
@@ -160,10 +160,10 @@ def test_what_cannot_be_read_and_members_that_are_not_ours_are_warnings(
     cloud.do(lambda: group.resize(2))
     until(lambda: len(cloud.state()) == 2, 30)
     cloud.set_faults(Fault("denied", "autoscalers.get"))
-    found = findings(site(tmp_path, cloud.url, b={"zone": "us-central1-b", "group": "hf-b"}).path, capsys, 0)
-    assert [finding["severity"] for finding in found] == ["warning"] * 2
-    assert "autoscalers/hf-b cannot be read, so it was not checked" in found[0]["text"]
-    assert found[1]["text"].startswith("2 members are not ours, e.g. hf-b-")
+    listed = findings(site(tmp_path, cloud.url, b={"zone": "us-central1-b", "group": "hf-b"}).path, capsys, 0)
+    assert [finding["severity"] for finding in listed] == ["warning"] * 2
+    assert "autoscalers/hf-b cannot be read, so it was not checked" in listed[0]["text"]
+    assert listed[1]["text"].startswith("2 members are not ours, e.g. hf-b-")
 
 
 def test_a_group_that_is_missing_and_a_place_that_does_not_answer(
@@ -171,8 +171,8 @@ def test_a_group_that_is_missing_and_a_place_that_does_not_answer(
 ) -> None:
     missing = {"zone": "us-central1-a", "group": "hf-x"}
     silent = {"zone": "us-central1-a", "group": "hf-a", "endpoint": "http://127.0.0.1:9"}
-    found = findings(site(tmp_path, cloud.url, missing=missing, silent=silent).path, capsys, 1)
-    texts = {finding["pool"]: finding["text"] for finding in found}
+    listed = findings(site(tmp_path, cloud.url, missing=missing, silent=silent).path, capsys, 1)
+    texts = {finding["pool"]: finding["text"] for finding in listed}
     words = (
         "there is no group hf-x in zone us-central1-a of project demo-project: correct pools.missing, or make the group"
     )
@@ -231,10 +231,10 @@ def test_a_project_zone_or_region_that_is_missing_is_told_from_a_missing_group(
     what: str,
 ) -> None:
     cloud.set_faults(absent(status, message))
-    (found,) = findings(site(tmp_path, cloud.url, a=place).path, capsys, 1)
-    assert (found["pool"], found["severity"]) == ("a", "error")
-    assert found["text"].startswith(MISSING[what])
-    assert "make the group" not in found["text"]
+    (finding,) = findings(site(tmp_path, cloud.url, a=place).path, capsys, 1)
+    assert (finding["pool"], finding["severity"]) == ("a", "error")
+    assert finding["text"].startswith(MISSING[what])
+    assert "make the group" not in finding["text"]
 
 
 @pytest.mark.parametrize(("place", "status", "message", "what"), ABSENT)
@@ -256,8 +256,8 @@ def test_a_zone_that_nobody_has_is_named(
     tmp_path: Path, said: UnknownPlace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with ComputeCloud([GOOD], switches=Switches(unknown_place=said)) as cloud:
-        (found,) = findings(site(tmp_path, cloud.url, a={**ZONAL, "zone": "us-central1-x"}).path, capsys, 1)
-    assert found["text"].startswith("there is no zone us-central1-x: correct pools.a.zone")
+        (finding,) = findings(site(tmp_path, cloud.url, a={**ZONAL, "zone": "us-central1-x"}).path, capsys, 1)
+    assert finding["text"].startswith("there is no zone us-central1-x: correct pools.a.zone")
 
 
 @pytest.mark.parametrize("said", UnknownProject)
@@ -265,8 +265,8 @@ def test_a_project_that_nobody_has_is_named(
     tmp_path: Path, said: UnknownProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with ComputeCloud([GOOD], switches=Switches(unknown_project=said)) as cloud:
-        (found,) = findings(site(tmp_path, cloud.url, a={**ZONAL, "project": "nobodys"}).path, capsys, 1)
-    assert found["text"].startswith("there is no project nobodys, or no access")
+        (finding,) = findings(site(tmp_path, cloud.url, a={**ZONAL, "project": "nobodys"}).path, capsys, 1)
+    assert finding["text"].startswith("there is no project nobodys, or no access")
 
 
 def test_a_permission_that_lacks_is_told_in_compute_s_words(
@@ -274,17 +274,17 @@ def test_a_permission_that_lacks_is_told_in_compute_s_words(
 ) -> None:
     words = f"Required 'compute.x' permission for 'projects/{PROJECT}/zones/us-central1-a/instanceGroupManagers/hf-a'"
     cloud.set_faults(absent(403, words))
-    (found,) = findings(site(tmp_path, cloud.url, a=ZONAL).path, capsys, 1)
-    assert found["text"] == f"cannot be checked: forbidden: {words}"
+    (finding,) = findings(site(tmp_path, cloud.url, a=ZONAL).path, capsys, 1)
+    assert finding["text"] == f"cannot be checked: forbidden: {words}"
 
 
 def test_a_server_on_plain_http_that_wants_credentials_is_told_with_what_to_set(
     tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cloud.set_faults(Fault("http_error", params={"status": 401, "reason": "authError", "message": "Login Required"}))
-    (found,) = findings(site(tmp_path, cloud.url, a=ZONAL).path, capsys, 1)
-    assert (found["pool"], found["severity"]) == ("a", "error")
-    assert found["text"] == (
+    (finding,) = findings(site(tmp_path, cloud.url, a=ZONAL).path, capsys, 1)
+    assert (finding["pool"], finding["severity"]) == ("a", "error")
+    assert finding["text"] == (
         f"cannot be checked: {cloud.url} wants credentials (HTTP 401), and over plain HTTP none are sent: "
         "let the pool's 'endpoint' begin with https://, or leave it out for Google's own"
     )

@@ -567,8 +567,8 @@ def test_a_group_that_someone_else_resizes_is_said(zonal: Bench, caplog: pytest.
     assert zonal.look().problems == ()
     with caplog.at_level(logging.WARNING, "provisioner"):
         zonal.cloud.do(lambda: group.resize(4))
-        found = until(lambda: zonal.look().problems, 30, what="the members that are not ours")
-        assert found[0].startswith("2 members are not ours, e.g. hf-a-")
+        problems = until(lambda: zonal.look().problems, 30, what="the members that are not ours")
+        assert problems[0].startswith("2 members are not ours, e.g. hf-a-")
         zonal.cloud.do(lambda: group.resize(1))
         until(lambda: any("being deleted, not by us" in text for text in zonal.look().problems), 30)
     words = [getattr(record, "problem", "") for record in caplog.records]

@@ -308,9 +308,9 @@ def test_a_broken_stream_is_resumed_after_its_list_and_not_listed_again(
 def test_a_streamed_list_without_its_end_is_no_list(
     server: Scripted, cache: PodCache, watch: Callable[[], PodWatch], lines: list[bytes]
 ) -> None:
-    known = IDENTITY.read(pod(5))
-    assert known is not None
-    cache.replace([known], "5")
+    reading = IDENTITY.read(pod(5))
+    assert reading is not None
+    cache.replace([reading], "5")
     before = cache.machines(0.0)
     server.streamed = [lines]
     live = watch()

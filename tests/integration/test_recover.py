@@ -37,7 +37,7 @@ def recover(grid: Playground, *arguments: str) -> tuple[int, dict[str, Any]]:
 def complete(grid: Playground, id_: str) -> list[str]:
     """The machines of a request, once it has ended well."""
     entry = until(
-        lambda: (found := grid.hf.status(id_))["status"] != "running" and found, 60, every=0.2, what=f"{id_} ends"
+        lambda: (told := grid.hf.status(id_))["status"] != "running" and told, 60, every=0.2, what=f"{id_} ends"
     )
     assert entry["status"] == "complete"
     return [machine["name"] for machine in entry["machines"]]
@@ -151,8 +151,8 @@ def test_two_at_once_beside_a_running_loop_lose_and_double_nothing(hf: Grid) -> 
         until(lambda: (held := hf.state.memory.read().brake) and held.reason == "intent_lost", 20, what="the brake")
         recover_together(hf, "--apply", "--release-brake")
         until(lambda: hf.state.memory.read().brake is None, 20, what="the brake is released")
-        found = hf.state.intent.read()
-        assert {id_: request.count for id_, request in found.requests.items()} == {
+        intent = hf.state.intent.read()
+        assert {id_: request.count for id_, request in intent.requests.items()} == {
             id_: request.count for id_, request in wanted.requests.items()
         }
         machines += hf.complete(2)

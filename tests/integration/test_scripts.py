@@ -390,10 +390,10 @@ SLOW = {"asyncio", "dataclasses", "inspect", "logging", "socket", "ssl", "subpro
 
 
 def test_no_command_imports_a_cloud_client_nor_anything_slow(hf: HostFactory) -> None:
-    known = hf.request()
-    hf.state.status.write({known: answer(known, "running")}, {"a": Loss(0)})
+    request = hf.request()
+    hf.state.status.write({request: answer(request, "running")}, {"a": Loss(0)})
     calls = {name: json.dumps(document) for name, document in INPUTS.items()}
-    calls["getRequestStatus"] = json.dumps({"requests": [{"requestId": known}]})
+    calls["getRequestStatus"] = json.dumps({"requests": [{"requestId": request}]})
     program = (
         "import sys; before = set(sys.modules); import json, os; sys.path.insert(0, sys.argv[1])\n"
         "from hf_scripts import commands\n"

@@ -73,12 +73,12 @@ def steps(hf: HostFactory, command: list[str], trace: Path) -> list[Step]:
     done = strace(hf, ["-y", "-o", str(trace), "-e", f"trace={','.join(CALLS)}"], command)
     assert done.returncode == 0, done
     counts: Counter[str] = Counter()
-    found = []
+    traced = []
     for call, arguments in LINE.findall(trace.read_text()):
         counts[call] += 1
         if str(hf.work) in arguments or arguments.startswith("1<"):
-            found.append(Step(call, counts[call], arguments))
-    return found
+            traced.append(Step(call, counts[call], arguments))
+    return traced
 
 
 def recorded(hf: HostFactory) -> list[str]:
@@ -135,13 +135,13 @@ def test_killed_at_any_step_a_script_leaves_the_old_or_the_new_state(tmp_path: P
     beside = another_writing if where == "waiting for another writer" else nullcontext
     hf = fresh(0)
     with beside(hf):
-        found = steps(hf, hf.command(name, COMMANDS[name]), tmp_path / "trace")
-    assert {step.call for step in found} >= {"flock", "write", "fsync", "rename"}
+        traced = steps(hf, hf.command(name, COMMANDS[name]), tmp_path / "trace")
+    assert {step.call for step in traced} >= {"flock", "write", "fsync", "rename"}
     if beside is another_writing:
-        assert len([step for step in found if step.call == "rename"]) == 2, "that of the wish, and that of the data"
-        found = [step for step in found if step.call != "flock"]  # asked for again and again: their number varies
+        assert len([step for step in traced if step.call == "rename"]) == 2, "that of the wish, and that of the data"
+        traced = [step for step in traced if step.call != "flock"]  # asked for again and again: their number varies
     ends = []
-    for number, step in enumerate(found, 1):
+    for number, step in enumerate(traced, 1):
         hf = fresh(number)
         with beside(hf):
             done = stop_at(hf, step, "signal=SIGKILL", hf.command(name, COMMANDS[name]))
@@ -162,9 +162,9 @@ def test_killed_at_any_step_a_script_leaves_the_old_or_the_new_state(tmp_path: P
 def test_refused_by_the_disk_a_script_ends_with_1_and_records_nothing(tmp_path: Path, name: str, error: str) -> None:
     hf = HostFactory(tmp_path / "0")
     hf.state.intent.create(hf.instance)
-    found = steps(hf, hf.command(name, COMMANDS[name]), tmp_path / "trace")
-    renamed = next(number for number, step in enumerate(found) if step.call.startswith("rename"))
-    for number, step in enumerate(found[: renamed + 1], 1):
+    traced = steps(hf, hf.command(name, COMMANDS[name]), tmp_path / "trace")
+    renamed = next(number for number, step in enumerate(traced) if step.call.startswith("rename"))
+    for number, step in enumerate(traced[: renamed + 1], 1):
         hf = HostFactory(tmp_path / str(number))
         hf.state.intent.create(hf.instance)
         before = (hf.work / "intent.json").read_bytes()
@@ -207,9 +207,9 @@ def with_answers(directory: Path) -> tuple[HostFactory, dict[str, object]]:
 )
 def test_killed_at_any_step_a_read_is_answered_whole_the_next_time(tmp_path: Path, name: str) -> None:
     hf, documents = with_answers(tmp_path / "0")
-    found = steps(hf, hf.command(name, documents[name]), tmp_path / "trace")
-    assert any(NOTES[name] in step.arguments for step in found)
-    for number, step in enumerate(found, 1):
+    traced = steps(hf, hf.command(name, documents[name]), tmp_path / "trace")
+    assert any(NOTES[name] in step.arguments for step in traced)
+    for number, step in enumerate(traced, 1):
         hf, documents = with_answers(tmp_path / str(number))
         before = (hf.work / "intent.json").read_bytes()
         done = stop_at(hf, step, "signal=SIGKILL", hf.command(name, documents[name]))

@@ -78,11 +78,11 @@ def test_a_lock_held_by_a_stopped_process_is_waited_for_and_its_holder_named(hf:
 @pytest.mark.crowd
 def test_fifty_mixed_calls_at_once_for_a_minute(hf: HostFactory) -> None:
     """Beside a loop's part: it publishes and trims all the time."""
-    known = hf.request("T2", 1)
+    request = hf.request("T2", 1)
     inputs: dict[str, object] = {
         "getAvailableTemplates": {},
         "requestMachines": {"template": {"templateId": "T2", "machineCount": 1}},
-        "getRequestStatus": {"requests": [{"requestId": known}]},
+        "getRequestStatus": {"requests": [{"requestId": request}]},
         "requestReturnMachines": {"machines": [{"name": "a"}, {"name": "b"}]},
         "getReturnRequests": {"machines": [{"name": "a"}]},
     }
@@ -121,7 +121,7 @@ def test_fifty_mixed_calls_at_once_for_a_minute(hf: HostFactory) -> None:
         looping.result()
     intent = hf.state.intent.read()
     assert len(printed) == len(set(printed)) > CALLERS
-    assert {*intent.requests, *intent.returns, *trimmed} == {*printed, known}
+    assert {*intent.requests, *intent.returns, *trimmed} == {*printed, request}
     assert intent.generation <= 1 + len(printed) + len(trimmed) // 4, "one write may serve many"
     until(lambda: not list(hf.work.glob("*.new")), 1, what="nothing is left aside")
 

@@ -534,8 +534,8 @@ def test_an_autoscaler_stands_beside_its_mig(spec: MigSpec) -> None:
     with ComputeCloud([replace(spec, autoscaler_mode="ONLY_SCALE_OUT")]) as cloud, requests.Session() as session:
 
         def get(path: str) -> dict[str, Any]:
-            found: dict[str, Any] = session.get(cloud.url + path, timeout=10).json()
-            return found
+            body: dict[str, Any] = session.get(cloud.url + path, timeout=10).json()
+            return body
 
         path = get(spec.path)["status"]["autoscaler"].removeprefix(cloud.url)
         autoscaler = get(path)

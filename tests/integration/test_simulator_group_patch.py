@@ -44,8 +44,8 @@ class Group:
         self._cloud, self.spec, self.url = cloud, spec, cloud.url + spec.path
 
     def get(self) -> dict[str, Any]:
-        found: dict[str, Any] = requests.get(self.url, timeout=10).json()
-        return found
+        document: dict[str, Any] = requests.get(self.url, timeout=10).json()
+        return document
 
     def patch(self, body: object) -> requests.Response:
         return requests.patch(self.url, json=body, timeout=10)

@@ -117,9 +117,9 @@ def test_a_patch_that_changes_nothing_makes_no_new_version(simulator: Simulator,
 def test_events_tell_a_pods_story_by_field_selector(simulator: Simulator, api: Any) -> None:
     run_pods(simulator, api, "a", "b")
     uid = api.read_namespaced_pod("a", SPACE).metadata.uid
-    found = api.list_namespaced_event(SPACE, field_selector=f"involvedObject.name=a,involvedObject.uid={uid}").items
-    assert {event.reason for event in found} == {"Scheduled", "Pulling", "Pulled", "Created", "Started"}
-    assert {event.involved_object.name for event in found} == {"a"}
+    events = api.list_namespaced_event(SPACE, field_selector=f"involvedObject.name=a,involvedObject.uid={uid}").items
+    assert {event.reason for event in events} == {"Scheduled", "Pulling", "Pulled", "Created", "Started"}
+    assert {event.involved_object.name for event in events} == {"a"}
 
 
 def test_a_clients_own_event_is_stored(api: Any) -> None:

@@ -127,8 +127,8 @@ def test_labels_of_an_instance_are_changed_by_who_knows_them(cloud: ComputeCloud
 def test_machine_types_are_listed_by_zone_and_all_at_once(cloud: ComputeCloud) -> None:
     types = client(compute_v1.MachineTypesClient, cloud)
     request = compute_v1.ListMachineTypesRequest(filter="(name eq n2-.*) (guestCpus eq 4)", **WHERE)
-    found = {entry.name: entry.memory_mb for entry in types.list(request, timeout=10)}
-    assert found == {"n2-highcpu-4": 4096, "n2-highmem-4": 32768, "n2-standard-4": 16384}
+    memory = {entry.name: entry.memory_mb for entry in types.list(request, timeout=10)}
+    assert memory == {"n2-highcpu-4": 4096, "n2-highmem-4": 32768, "n2-standard-4": 16384}
     aggregated = types.aggregated_list(request={"project": "p", "filter": "guestCpus>16"}, timeout=10)
     zones = {scope: {entry.guest_cpus for entry in content.machine_types} for scope, content in aggregated}
     assert zones == {f"zones/{zone}": {32} for zone in (ZONE, *(f"{REGION}-{letter}" for letter in "abc"))}
@@ -173,10 +173,10 @@ def test_an_autoscaler_is_in_the_aggregated_list_until_it_is_deleted(spec: MigSp
 
         def listed() -> dict[str, list[str]]:
             scopes = service.autoscalers().aggregatedList(project="p").execute()["items"]
-            found = {
+            by_scope = {
                 scope: [entry["name"] for entry in content.get("autoscalers", [])] for scope, content in scopes.items()
             }
-            return {scope: names for scope, names in found.items() if names}
+            return {scope: names for scope, names in by_scope.items() if names}
 
         assert listed() == {spec.scope: [spec.name]}
         url = cloud.url + spec.autoscaler

@@ -61,8 +61,8 @@ def configs(service: Any) -> dict[str, dict[str, Any]]:
 
 
 def stateful(service: Any) -> dict[str, Any]:
-    found: dict[str, Any] = service.instanceGroupManagers().get(**GROUP).execute()["status"]["stateful"]
-    return found
+    body: dict[str, Any] = service.instanceGroupManagers().get(**GROUP).execute()["status"]["stateful"]
+    return body
 
 
 def members(service: Any) -> dict[str, dict[str, Any]]:
@@ -81,14 +81,14 @@ def delete(service: Any, *names: str) -> None:
 def test_a_preserved_state_is_shown_by_every_list_that_has_it(cloud: ComputeCloud, service: Any) -> None:
     create(service, a=STATE, b=None)
     until(lambda: cloud.state() == {"a": "running", "b": "running"}, 30)
-    found = configs(service)
-    assert found["a"] == {
+    by_name = configs(service)
+    assert by_name["a"] == {
         "name": "a",
         "preservedState": STATE,
-        "fingerprint": found["a"]["fingerprint"],
+        "fingerprint": by_name["a"]["fingerprint"],
         "status": "EFFECTIVE",
     }
-    assert "preservedState" not in found["b"]
+    assert "preservedState" not in by_name["b"]
     assert members(service)["a"]["preservedStateFromConfig"] == STATE
     assert "preservedStateFromConfig" not in members(service)["b"]
     instance = service.instances().get(**WHERE, instance="a").execute()
@@ -108,9 +108,9 @@ def test_google_cloud_compute_reads_what_is_preserved(cloud: ComputeCloud, servi
 
 def test_a_configuration_has_a_fingerprint_of_its_content(service: Any) -> None:
     create(service, a=STATE, b={"metadata": {"request": "r-2"}}, c=None)
-    found = {name: config["fingerprint"] for name, config in configs(service).items()}
-    assert len(set(found.values())) == 3
-    assert found == {name: config["fingerprint"] for name, config in configs(service).items()}
+    fingerprints = {name: config["fingerprint"] for name, config in configs(service).items()}
+    assert len(set(fingerprints.values())) == 3
+    assert fingerprints == {name: config["fingerprint"] for name, config in configs(service).items()}
 
 
 def test_a_group_is_stateful_only_while_something_is_preserved(cloud: ComputeCloud, service: Any) -> None:
@@ -175,9 +175,9 @@ def test_a_malformed_preserved_state_is_refused(cloud: ComputeCloud, service: An
 
 
 def test_a_group_says_how_it_makes_and_replaces_its_instances(service: Any) -> None:
-    found = service.instanceGroupManagers().get(**GROUP).execute()
-    assert found["targetSizePolicy"] == {"mode": "INDIVIDUAL"}
-    assert found["updatePolicy"]["minReadySec"] == 0
+    group = service.instanceGroupManagers().get(**GROUP).execute()
+    assert group["targetSizePolicy"] == {"mode": "INDIVIDUAL"}
+    assert group["updatePolicy"]["minReadySec"] == 0
 
 
 @pytest.mark.parametrize("method", ["delete", "stop"])

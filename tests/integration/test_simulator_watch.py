@@ -53,8 +53,8 @@ def lines(simulator: Simulator, query: str, **headers: str) -> Generator[dict[st
             yield json.loads(line)
 
 
-def kinds(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    return [(line["type"], line["object"]["metadata"].get("name", "")) for line in found]
+def kinds(streamed: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(line["type"], line["object"]["metadata"].get("name", "")) for line in streamed]
 
 
 def test_the_official_watch_sees_a_whole_life(simulator: Simulator, api: Any) -> None:
@@ -149,16 +149,16 @@ def test_a_pod_that_leaves_the_selector_is_deleted_to_its_watcher(simulator: Sim
     for value in ("y", "x"):
         api.patch_namespaced_pod("a", SPACE, {"metadata": {"labels": {"app": value}}})
     api.create_namespaced_pod(SPACE, manifest("b", {"app": "y"}))
-    found = list(lines(simulator, f"resourceVersion={begin}&labelSelector=app=x&timeoutSeconds=1"))
-    assert kinds(found) == [("DELETED", "a"), ("ADDED", "a")]
+    streamed = list(lines(simulator, f"resourceVersion={begin}&labelSelector=app=x&timeoutSeconds=1"))
+    assert kinds(streamed) == [("DELETED", "a"), ("ADDED", "a")]
 
 
 def test_a_version_that_is_no_longer_known_ends_the_stream_with_410(simulator: Simulator) -> None:
-    found = list(lines(simulator, "resourceVersion=7"))
-    assert [(line["type"], line["object"]["code"], line["object"]["reason"]) for line in found] == [
+    streamed = list(lines(simulator, "resourceVersion=7"))
+    assert [(line["type"], line["object"]["code"], line["object"]["reason"]) for line in streamed] == [
         ("ERROR", 410, "Expired")
     ]
-    assert found[0]["object"]["message"].startswith("too old resource version: 7 (")
+    assert streamed[0]["object"]["message"].startswith("too old resource version: 7 (")
 
 
 def test_a_watch_as_table_carries_rows(simulator: Simulator, api: Any) -> None:

@@ -40,7 +40,7 @@ def status(hf: Grid) -> Shown:
 def until_shown(hf: Grid, section: str, *, over: bool = False) -> Any:
     """What the section holds once it holds something, with code 1; or once it holds nothing any more, with 0."""
     shown = until(
-        lambda: (found := status(hf))[0] == (0 if over else 1) and bool(found[1][section]) is not over and found,
+        lambda: (seen := status(hf))[0] == (0 if over else 1) and bool(seen[1][section]) is not over and seen,
         30,
         every=0.1,
         what=f"status shows {section}, over: {over}",

@@ -44,10 +44,10 @@ class Module:
     def version(self) -> str:
         """The version that go.mod fixes, such as v1.34.3."""
         text = (self.directory / "go.mod").read_text()
-        found = re.search(rf"^\s*{re.escape(self.source)} (v\S+)", text, re.MULTILINE)
-        if found is None:
+        match = re.search(rf"^\s*{re.escape(self.source)} (v\S+)", text, re.MULTILINE)
+        if match is None:
             raise BuildError(f"{self.directory}/go.mod: requires no {self.source}")
-        return found[1]
+        return match[1]
 
     def linker_flags(self) -> str:
         """No debug information; Kubernetes learns its own version here, and calls itself v0.0.0 without."""

@@ -132,9 +132,9 @@ class Grid:
             answer = self.hf.status(id_)
             return answer if answer["status"] != "running" else None
 
-        found = until(entry, seconds, every=0.3, what=f"{id_} ends")
-        assert found is not None
-        return found
+        terminal = until(entry, seconds, every=0.3, what=f"{id_} ends")
+        assert terminal is not None
+        return terminal
 
     def complete(self, count: int, seconds: float = END_SECONDS) -> list[str]:
         """Ask for machines; their names once all are there."""

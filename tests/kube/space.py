@@ -108,9 +108,9 @@ class Pods:
 
     def exit(self, name: str, code: int, reason: str = "") -> None:
         """Its container ends, for good."""
-        known = self.pod(name)["status"]["containerStatuses"][0]
+        container = self.pod(name)["status"]["containerStatuses"][0]
         ended = {"exitCode": code, "reason": reason or ("Error" if code else "Completed")}
-        statuses = [{**known, "ready": False, "state": {"terminated": ended}}]
+        statuses = [{**container, "ready": False, "state": {"terminated": ended}}]
         self.set_status(name, phase="Failed" if code else "Succeeded", containerStatuses=statuses)
 
     def _exists(self, path: str) -> bool:

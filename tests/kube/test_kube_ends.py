@@ -230,14 +230,14 @@ spec:
 """Something of everything that a site puts into its pods."""
 
 
-def lost(wanted: object, found: object, where: str = "") -> list[str]:
+def lost(wanted: object, given: object, where: str = "") -> list[str]:
     """What of ``wanted`` is not in ``found``, to which the server may have added."""
-    if isinstance(wanted, Mapping) and isinstance(found, Mapping):
-        pairs = [(key, value, found.get(key)) for key, value in wanted.items()]
-    elif isinstance(wanted, list) and isinstance(found, list) and len(found) >= len(wanted):
-        pairs = [(str(number), value, found[number]) for number, value in enumerate(wanted)]
+    if isinstance(wanted, Mapping) and isinstance(given, Mapping):
+        pairs = [(key, value, given.get(key)) for key, value in wanted.items()]
+    elif isinstance(wanted, list) and isinstance(given, list) and len(given) >= len(wanted):
+        pairs = [(str(number), value, given[number]) for number, value in enumerate(wanted)]
     else:
-        return [] if wanted == found else [f"{where}: {wanted!r} became {found!r}"]
+        return [] if wanted == given else [f"{where}: {wanted!r} became {given!r}"]
     return [text for key, value, held in pairs for text in lost(value, held, f"{where}.{key}")]
 
 
@@ -254,17 +254,17 @@ def test_the_server_holds_all_that_the_user_wrote(
     written, wanted = yaml.safe_load(RICH), yaml.safe_load(filled)
     place.rewrite(write(written if part == "manifest" else written["spec"]))
     assert [outcome.failure for outcome in place.create(1)] == [None]
-    found = space.pod(ONE)
-    assert lost(wanted if part == "manifest" else {"spec": wanted["spec"]}, found) == []
-    assert found["spec"]["hostname"] == ONE
+    held = space.pod(ONE)
+    assert lost(wanted if part == "manifest" else {"spec": wanted["spec"]}, held) == []
+    assert held["spec"]["hostname"] == ONE
 
 
 def test_of_the_users_labels_only_those_that_are_ours_are_replaced(place: KubePlace, space: Space) -> None:
     labels = {"hf-provisioner/pool": "mine", "hf-provisioner/id": "mine", "hf-provisioner/team": "grid"}
     place.rewrite(json.dumps({"metadata": {"labels": labels}, "spec": POD}))
     place.create(1)
-    found = space.pod(ONE)["metadata"]["labels"]
-    assert {key: found[key] for key in labels} == {
+    held = space.pod(ONE)["metadata"]["labels"]
+    assert {key: held[key] for key in labels} == {
         "hf-provisioner/pool": place.pool,
         "hf-provisioner/id": "demo",
         "hf-provisioner/team": "grid",

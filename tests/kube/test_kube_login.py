@@ -130,12 +130,12 @@ def test_an_exec_plugin_whose_tokens_end_while_it_is_used(bench: Bench) -> None:
     path.write_text(json.dumps(document))
     backend = bench.backend(kubeconfig=path)
     works(backend, bench.space)
-    known = len(runs.read_text().splitlines())
-    assert known >= 1
+    before = len(runs.read_text().splitlines())
+    assert before >= 1
 
     def renewed() -> bool:
         assert not denied(backend)
-        return len(runs.read_text().splitlines()) > known
+        return len(runs.read_text().splitlines()) > before
 
     until(renewed, 30, every=0.1, what="the token is renewed")
     (bench.directory / "token").write_text("an old token")

@@ -49,11 +49,11 @@ def start(place: KubePlace, number: int, pod: Mapping[str, Any]) -> None:
 
 
 def seen(place: KubePlace, name: str, condition: Callable[[Machine], bool], what: str) -> Machine:
-    def found() -> Machine | None:
+    def matching() -> Machine | None:
         machine = place.look().machines.get(name)
         return machine if machine is not None and condition(machine) else None
 
-    machine = until(found, place.patience, what=what)
+    machine = until(matching, place.patience, what=what)
     assert machine is not None
     return machine
 

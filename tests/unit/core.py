@@ -77,8 +77,8 @@ def limits(*pools: PoolLimits, maximum: int | None = None, **changes: Any) -> Li
 def slot(number: int = 0, verdict: Verdict = Verdict.OPEN, request: str = REQUEST, **changes: Any) -> Slot:
     """Its create was accepted; nobody has seen it yet. A closed one was closed, and is to be deleted as failed."""
     closed = {} if verdict in DESIRED else {"closed": BEFORE, "delete": DeleteReason.FAILED}
-    known: dict[str, Any] = {"pool": "a", "opened": BEFORE, "submitted": BEFORE, "accepted": True}
-    return Slot(name(number, request), number, verdict=verdict, **(known | closed | changes))
+    defaults: dict[str, Any] = {"pool": "a", "opened": BEFORE, "submitted": BEFORE, "accepted": True}
+    return Slot(name(number, request), number, verdict=verdict, **(defaults | closed | changes))
 
 
 def running(number: int = 0, verdict: Verdict = Verdict.OPEN, request: str = REQUEST, **changes: Any) -> Slot:
@@ -95,11 +95,11 @@ def unsent(number: int = 0, verdict: Verdict = Verdict.OPEN, **changes: Any) -> 
 
 def record(*slots: Slot, id_: str = REQUEST, **changes: Any) -> RequestRecord:
     """A request of as many machines as it has slots."""
-    known: dict[str, Any] = {"template": TEMPLATE, "count": len(slots), "read": BEFORE, "deadline": BEFORE + 3600.0}
+    defaults: dict[str, Any] = {"template": TEMPLATE, "count": len(slots), "read": BEFORE, "deadline": BEFORE + 3600.0}
     if changes.get("ended"):
-        known |= {"ended_at": BEFORE}
+        defaults |= {"ended_at": BEFORE}
     numbers = {one.number: one for one in slots}
-    return RequestRecord(id_, slots=numbers, next_slot=max(numbers, default=-1) + 1, **(known | changes))
+    return RequestRecord(id_, slots=numbers, next_slot=max(numbers, default=-1) + 1, **(defaults | changes))
 
 
 def giving_back(*names: str, id_: str = "ret-aaaaaaaaaa", **changes: Any) -> ReturnRecord:
@@ -112,12 +112,12 @@ def memory(*records: RequestRecord | ReturnRecord, **changes: Any) -> Memory:
     return Memory("demo", **({"generation": 1, "requests": requests, "returns": returns} | changes))
 
 
-def intent_of(known: Memory, **changes: Any) -> Intent:
+def intent_of(remembered: Memory, **changes: Any) -> Intent:
     """The intent that this memory has read."""
-    wishes = {one.id: Request(one.id, one.template, one.count, 0.0) for one in known.requests.values()}
-    backs = {one.id: ReturnRequest(one.id, one.names, 0.0) for one in known.returns.values()}
+    wishes = {one.id: Request(one.id, one.template, one.count, 0.0) for one in remembered.requests.values()}
+    backs = {one.id: ReturnRequest(one.id, one.names, 0.0) for one in remembered.returns.values()}
     return Intent(
-        **({"provisioner": "demo", "generation": known.generation, "requests": wishes, "returns": backs} | changes)
+        **({"provisioner": "demo", "generation": remembered.generation, "requests": wishes, "returns": backs} | changes)
     )
 
 
@@ -140,8 +140,8 @@ def unobserved(pool: str = "a") -> Unobserved:
 # --- putting them together --------------------------------------------------------------------------------------------
 
 
-def draft_of(known: Memory, *snapshots: Snapshot, limits: Limits, now: float = NOW) -> Draft:
-    return Draft(known, {one.pool: one for one in snapshots}, limits, now)
+def draft_of(remembered: Memory, *snapshots: Snapshot, limits: Limits, now: float = NOW) -> Draft:
+    return Draft(remembered, {one.pool: one for one in snapshots}, limits, now)
 
 
 def capacity_of(draft: Draft, busy: Iterable[str] = ()) -> Capacity:
@@ -149,7 +149,7 @@ def capacity_of(draft: Draft, busy: Iterable[str] = ()) -> Capacity:
 
 
 def plan(
-    known: Memory,
+    remembered: Memory,
     *looks: Snapshot | Unobserved,
     limits: Limits,
     intent: Intent | None = None,
@@ -159,9 +159,9 @@ def plan(
 ) -> Plan:
     """The plan for a memory whose intent is the one it has read, unless another is given."""
     world = World(
-        intent or intent_of(known),
+        intent or intent_of(remembered),
         {one.pool: one for one in looks},
         contact or Contact(since=now, active=now),
         frozenset(busy),
     )
-    return make_plan(world, known, limits, now)
+    return make_plan(world, remembered, limits, now)

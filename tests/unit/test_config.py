@@ -23,16 +23,16 @@ def site(tmp_path: Path) -> Site:
 
 
 def test_the_example_is_right_and_says_what_the_plan_needs() -> None:
-    found = loader.load(EXAMPLES / "provisioner.yaml", {"HF_PROVIDER_NAME": "demoinst"}).limits()
+    promised = loader.load(EXAMPLES / "provisioner.yaml", {"HF_PROVIDER_NAME": "demoinst"}).limits()
 
-    assert list(found.pools) == ["gke-main", "gke-spare", "mig-a", "mig-b"]
-    assert found.prefix == "hf"
-    assert {name: limits.pools for name, limits in found.templates.items()} == {
+    assert list(promised.pools) == ["gke-main", "gke-spare", "mig-a", "mig-b"]
+    assert promised.prefix == "hf"
+    assert {name: limits.pools for name, limits in promised.templates.items()} == {
         "GkePod": ("gke-main", "gke-spare"),
         "GceVm": ("mig-a", "mig-b"),
         "Mixed": ("gke-main", "mig-a"),
     }
-    assert (found.pools["gke-main"].max_machines, found.pools["gke-main"].initial_window) == (200, 50)
+    assert (promised.pools["gke-main"].max_machines, promised.pools["gke-main"].initial_window) == (200, 50)
 
 
 def test_minutes_and_hours_become_seconds(site: Site) -> None:
@@ -152,10 +152,10 @@ def test_an_empty_file_takes_every_default_and_googles_fields(site: Site) -> Non
         template("Vms", gcp_region="us-central1", gcp_instance_group="group"),
     ]
 
-    found = site.load()
+    settings = site.load()
 
-    assert (found.id, found.name_prefix) == ("t", "sym")
-    assert found.pools == {
+    assert (settings.id, settings.name_prefix) == ("t", "sym")
+    assert settings.pools == {
         "Pod": GkePool(
             name="Pod",
             namespace="their-pods",
@@ -177,7 +177,7 @@ def test_an_empty_file_takes_every_default_and_googles_fields(site: Site) -> Non
             credentials=site.directory / "key.json",
         ),
     }
-    assert found.template_limits["Vm"].pools == ("Vm",)
+    assert settings.template_limits["Vm"].pools == ("Vm",)
 
 
 def test_templates_whose_fields_name_one_place_share_its_pool(site: Site) -> None:
@@ -188,9 +188,9 @@ def test_templates_whose_fields_name_one_place_share_its_pool(site: Site) -> Non
         template("Second", gcp_zone="us-central1-b", gcp_instance_group="hf-b"),
     ]
 
-    found = site.load().template_limits
+    limits = site.load().template_limits
 
-    assert [found[name].pools for name in ("Written", "First", "Second")] == [("mig-a",), ("First",), ("First",)]
+    assert [limits[name].pools for name in ("Written", "First", "Second")] == [("mig-a",), ("First",), ("First",)]
 
 
 def test_pools_that_a_template_names_win_over_googles_fields(site: Site) -> None:
@@ -205,12 +205,12 @@ def test_the_environment_gives_endpoints_only_where_the_file_is_silent(site: Sit
     pools["gke-own"] = pools["gke-main"] | {"kubeconfig": "/own/kubeconfig"}
     pools["mig-own"] = pools["mig-a"] | {"endpoint": "http://127.0.0.1:2"}
 
-    found: Mapping[str, Any] = site.load().pools
+    by_name: Mapping[str, Any] = site.load().pools
 
-    assert found["gke-main"].kubeconfig == Path("/env/kubeconfig")
-    assert found["gke-own"].kubeconfig == Path("/own/kubeconfig")
-    assert found["mig-a"].endpoint == "http://127.0.0.1:1"
-    assert found["mig-own"].endpoint == "http://127.0.0.1:2"
+    assert by_name["gke-main"].kubeconfig == Path("/env/kubeconfig")
+    assert by_name["gke-own"].kubeconfig == Path("/own/kubeconfig")
+    assert by_name["mig-a"].endpoint == "http://127.0.0.1:1"
+    assert by_name["mig-own"].endpoint == "http://127.0.0.1:2"
 
 
 def test_a_pool_with_an_endpoint_takes_credentials_and_no_kubeconfig_from_elsewhere(site: Site) -> None:
@@ -247,9 +247,9 @@ def test_pods_are_forced_only_where_that_is_configured_and_instances_never(site:
 def test_a_section_without_content_takes_its_defaults(site: Site) -> None:
     site.settings |= {"loop": None, "backoff": None, "events": None}
 
-    found = site.load()
+    settings = site.load()
 
-    assert (found.loop, found.backoff, found.events) == (loader.Loop(), loader.Backoff(), None)
+    assert (settings.loop, settings.backoff, settings.events) == (loader.Loop(), loader.Backoff(), None)
 
 
 def test_a_lower_limit_may_be_the_upper_one(site: Site) -> None:
@@ -279,7 +279,7 @@ def test_a_directory_of_links_as_kubernetes_mounts_it_is_read(site: Site) -> Non
 
 
 def test_settings_cannot_be_changed(site: Site) -> None:
-    found = site.load()
+    settings = site.load()
 
     with pytest.raises(ValueError, match="frozen"):
-        found.listen = "0.0.0.0:1"  # type: ignore[misc]
+        settings.listen = "0.0.0.0:1"  # type: ignore[misc]

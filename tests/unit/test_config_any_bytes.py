@@ -108,8 +108,8 @@ def site(tmp_path: Path) -> Site:
 def complaint(site: Site) -> str:
     """What is said of the configuration; empty where it can be used."""
     try:
-        found = loader.load(site.path, {})
-        advice(found, loader.templates.load(site.directory, {}).templates)
+        settings = loader.load(site.path, {})
+        advice(settings, loader.templates.load(site.directory, {}).templates)
     except loader.ConfigError as error:
         problems = error.problems
     else:
@@ -165,9 +165,9 @@ def test_a_pod_spec_that_goes_while_it_is_checked_is_named(
     load = loader.load
 
     def lost(*arguments: Any) -> loader.Settings:
-        found = load(*arguments)
+        loaded = load(*arguments)
         (site.directory / "spec.yaml").unlink()
-        return found
+        return loaded
 
     monkeypatch.setattr(loader, "load", lost)
     assert cli.run(["check", str(site.path)]) == 2
@@ -180,9 +180,9 @@ def test_templates_that_go_while_they_are_checked_are_named(
     load = loader.load
 
     def lost(*arguments: Any) -> loader.Settings:
-        found = load(*arguments)
+        loaded = load(*arguments)
         (site.directory / "tprov_templates.json").unlink()
-        return found
+        return loaded
 
     monkeypatch.setattr(loader, "load", lost)
     monkeypatch.setenv("HF_PROVIDER_NAME", "t")

@@ -38,9 +38,9 @@ def test_a_valid_answer_has_no_problem() -> None:
     ],
 )
 def test_an_invalid_answer_is_found(document: Any, problem: str) -> None:
-    found = problems(document)
-    assert len(found) == 1
-    assert problem in found[0]
+    mistakes = problems(document)
+    assert len(mistakes) == 1
+    assert problem in mistakes[0]
 
 
 def test_words_that_google_may_add_any_day_are_let_through() -> None:
@@ -51,11 +51,11 @@ def test_words_that_google_may_add_any_day_are_let_through() -> None:
 def test_of_the_beta_api_only_what_was_recorded_is_let_through() -> None:
     group = "projects/p/zones/z/instanceGroupManagers/g"
 
-    def found(**policy: object) -> list[str]:
+    def complaints(**policy: object) -> list[str]:
         return problems_of_call("GET", group, [], 200, {"updatePolicy": policy})
 
-    assert found(minReadySec=0) == []
-    assert found(minReadySec="0") == [
+    assert complaints(minReadySec=0) == []
+    assert complaints(minReadySec="0") == [
         "instanceGroupManagers.get: .updatePolicy.minReadySec: expected integer, got '0'",
     ]
     beta = discovery("beta")["schemas"]["InstanceGroupManager"]["properties"].keys()

@@ -52,9 +52,9 @@ GOOD = {
     ],
 )
 def test_a_groups_settings(changes: dict[str, Any], severity: Severity | None, line: str) -> None:
-    found = group_findings(ZONAL, GOOD | changes)
-    assert [finding.severity for finding in found] == [severity] * (severity is not None)
-    assert all(line in finding.text for finding in found)
+    findings = group_findings(ZONAL, GOOD | changes)
+    assert [finding.severity for finding in findings] == [severity] * (severity is not None)
+    assert all(line in finding.text for finding in findings)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_a_groups_settings(changes: dict[str, Any], severity: Severity | None, l
     [(ZONAL, None, 0), (ZONAL, 1000, 0), (ZONAL, 1001, 1000), (REGIONAL, 2000, 0), (REGIONAL, 2001, 2000)],
 )
 def test_more_machines_than_a_group_holds(pool: MigPool, most: int | None, limit: int) -> None:
-    found = group_findings(pool.model_copy(update={"max_machines": most}), GOOD)
-    assert [f"holds {limit} instances" in finding.text for finding in found] == [True] * bool(limit)
+    findings = group_findings(pool.model_copy(update={"max_machines": most}), GOOD)
+    assert [f"holds {limit} instances" in finding.text for finding in findings] == [True] * bool(limit)
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_more_machines_than_a_group_holds(pool: MigPool, most: int | None, limit
     ],
 )
 def test_an_autoscaler_has_to_be_off(autoscaler: dict[str, Any], errors: int) -> None:
-    found = autoscaler_findings(ZONAL, autoscaler)
-    assert len(found) == errors
-    assert all(finding.text.endswith(f"{GCLOUD} stop-autoscaling {WHERE}") for finding in found)
+    findings = autoscaler_findings(ZONAL, autoscaler)
+    assert len(findings) == errors
+    assert all(finding.text.endswith(f"{GCLOUD} stop-autoscaling {WHERE}") for finding in findings)
 
 
 def test_a_template_without_labels_is_a_warning() -> None:
@@ -102,10 +102,10 @@ def test_a_group_that_is_missing_can_be_made_with_one_line() -> None:
 )
 def test_prefixes_that_cover_one_another(ours: str, theirs: str, covered: bool) -> None:
     assert (covers(ours, theirs) or covers(theirs, ours)) is covered
-    found = name_findings(ZONAL, ours, [f"{theirs}-abcde01234-000001", "g-x1y2", f"{ours}-abcde01234-000007"])
+    findings = name_findings(ZONAL, ours, [f"{theirs}-abcde01234-000001", "g-x1y2", f"{ours}-abcde01234-000007"])
     refused = covered and ours != theirs
-    assert [finding.severity for finding in found] == [Severity.REFUSED] * refused
-    assert all(repr(theirs) in finding.text for finding in found)
+    assert [finding.severity for finding in findings] == [Severity.REFUSED] * refused
+    assert all(repr(theirs) in finding.text for finding in findings)
 
 
 def test_a_finding_names_its_pool() -> None:

@@ -65,9 +65,9 @@ def noted(count: int = 1, since: float = RIPE) -> dict[str, float]:
     return {name(number, OTHER): since for number in range(count)}
 
 
-def kept(known: Memory, *looks: Snapshot, busy: Iterable[str] = (), contact: Contact | None = None) -> Draft:
+def kept(remembered: Memory, *looks: Snapshot, busy: Iterable[str] = (), contact: Contact | None = None) -> Draft:
     """Orphans looked for after the slots were brought in line with the looks."""
-    draft = draft_of(known, *looks, limits=LIMITS)
+    draft = draft_of(remembered, *looks, limits=LIMITS)
     reflect(draft)
     find_orphans(draft, contact or Contact(), frozenset(busy))
     return draft
@@ -89,8 +89,8 @@ def kept(known: Memory, *looks: Snapshot, busy: Iterable[str] = (), contact: Con
 def test_an_orphan_goes_after_its_grace_period_when_seen_twice(
     since: float | None, began: float, busy: tuple[str, ...], deleted: bool
 ) -> None:
-    known = memory(orphans={} if since is None else {ORPHAN: since})
-    draft = kept(known, snapshot(*orphans(), began=began), snapshot(pool="b"), busy=busy)
+    remembered = memory(orphans={} if since is None else {ORPHAN: since})
+    draft = kept(remembered, snapshot(*orphans(), began=began), snapshot(pool="b"), busy=busy)
     assert draft.deletes == ([Delete(ORPHAN, "a", DeleteReason.ORPHANED, "uid-0")] if deleted else [])
     assert draft.brake is None
     if since is None:
@@ -108,8 +108,8 @@ def test_an_orphan_goes_after_its_grace_period_when_seen_twice(
     ],
 )
 def test_orphans_are_deleted_slowly(recent: tuple[float, ...], deletes: int) -> None:
-    known = memory(orphans=noted(5), orphan_deletes=recent)
-    draft = kept(known, snapshot(*orphans(5)), snapshot(pool="b"))
+    remembered = memory(orphans=noted(5), orphan_deletes=recent)
+    draft = kept(remembered, snapshot(*orphans(5)), snapshot(pool="b"))
     assert len(draft.deletes) == deletes
     assert len(draft.memory().orphan_deletes) == 3
     if recent == (NOW - 10,) * 3:
@@ -149,8 +149,8 @@ def test_a_machine_of_a_known_slot_is_no_orphan() -> None:
     ],
 )
 def test_a_named_machine_is_an_orphan(ended: RequestStatus | None, orphan: bool) -> None:
-    known = memory(giving_back(ORPHAN, ended=ended))
-    assert (ORPHAN in kept(known, snapshot(*orphans()), snapshot(pool="b")).orphans) is orphan
+    remembered = memory(giving_back(ORPHAN, ended=ended))
+    assert (ORPHAN in kept(remembered, snapshot(*orphans()), snapshot(pool="b")).orphans) is orphan
 
 
 # --- the brake --------------------------------------------------------------------------------------------------------
@@ -159,8 +159,8 @@ LATCHED = Brake(BrakeReason.INTENT_LOST, BEFORE, "before")
 
 
 def test_while_the_brake_holds_no_orphan_is_deleted_and_the_first_reason_stays() -> None:
-    known = memory(orphans=noted(9), brake=LATCHED)
-    draft = kept(known, snapshot(*orphans(9)), snapshot(pool="b"))
+    remembered = memory(orphans=noted(9), brake=LATCHED)
+    draft = kept(remembered, snapshot(*orphans(9)), snapshot(pool="b"))
     assert draft.deletes == []
     assert draft.brake is LATCHED
 
@@ -175,9 +175,11 @@ def test_while_the_brake_holds_no_orphan_is_deleted_and_the_first_reason_stays()
     ],
 )
 def test_too_many_orphans_latch_the_brake(strange: int, explained: int, latched: bool) -> None:
-    known = memory(record(*(running(number, Verdict.SUCCEEDED) for number in range(explained))), orphans=noted(strange))
+    remembered = memory(
+        record(*(running(number, Verdict.SUCCEEDED) for number in range(explained))), orphans=noted(strange)
+    )
     draft = kept(
-        known, snapshot(*orphans(strange), *(machine(number) for number in range(explained))), snapshot(pool="b")
+        remembered, snapshot(*orphans(strange), *(machine(number) for number in range(explained))), snapshot(pool="b")
     )
     assert draft.brake == (
         Brake(BrakeReason.TOO_MANY_ORPHANS, NOW, f"{strange} of {strange + explained} machines have no request.", "a")
@@ -205,7 +207,7 @@ def test_a_new_memory_beside_machines_of_ours(
 
 
 @pytest.mark.parametrize(
-    ("generation", "requests", "known", "reason"),
+    ("generation", "requests", "remembered", "reason"),
     [
         pytest.param(6, {}, memory(generation=7), BrakeReason.INTENT_OLDER, id="intent is older than one seen before"),
         pytest.param(7, {}, memory(record(slot()), generation=7), BrakeReason.REQUEST_LOST,
@@ -216,10 +218,10 @@ def test_a_new_memory_beside_machines_of_ours(
     ],
 )  # fmt: skip
 def test_what_intent_says_of_the_files(
-    generation: int, requests: dict[str, object], known: Memory, reason: BrakeReason | None
+    generation: int, requests: dict[str, object], remembered: Memory, reason: BrakeReason | None
 ) -> None:
-    older: Intent = intent_of(known, generation=generation, requests=requests)
-    made = plan(known, snapshot(), snapshot(pool="b"), limits=LIMITS, intent=older)
+    older: Intent = intent_of(remembered, generation=generation, requests=requests)
+    made = plan(remembered, snapshot(), snapshot(pool="b"), limits=LIMITS, intent=older)
     assert (made.memory.brake.reason if made.memory.brake else None) is reason
 
 
@@ -244,15 +246,15 @@ def test_an_adopted_machine_never_makes_an_earlier_name_new_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "known",
+    "remembered",
     [
         pytest.param(memory(record(count=5, ended=DONE)), id="its request has ended"),
         pytest.param(memory(), id="its request is unknown"),
         pytest.param(memory(record(slot(3, Verdict.FAILED, pool="b"), count=5)), id="its slot is another pool's"),
     ],
 )
-def test_a_machine_that_is_not_adopted(known: Memory) -> None:
-    draft = draft_of(known, snapshot(machine(3)), limits=LIMITS)
+def test_a_machine_that_is_not_adopted(remembered: Memory) -> None:
+    draft = draft_of(remembered, snapshot(machine(3)), limits=LIMITS)
     reflect(draft)
     adopt(draft)
     assert draft.unknown == {"a": [name(3)]}
@@ -263,7 +265,7 @@ def test_a_machine_that_is_not_adopted(known: Memory) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "looks", "known", "lost"),
+    ("first", "looks", "fields", "lost"),
     [
         pytest.param({}, "ask", {}, False, id="once not seen: not yet"),
         pytest.param({ORPHAN: SEEN - 30}, "ask", {}, True, id="not seen twice, the lag apart: lost"),
@@ -274,15 +276,15 @@ def test_a_machine_that_is_not_adopted(known: Memory) -> None:
     ],
 )
 def test_a_host_of_our_shape_that_nobody_knows(
-    first: dict[str, float], looks: str, known: dict[str, object], lost: bool
+    first: dict[str, float], looks: str, fields: dict[str, object], lost: bool
 ) -> None:
     seen = [snapshot(*(orphans() if looks == "there" else [])), snapshot(pool="b")][: 1 if looks == "blind" else 2]
-    draft = kept(memory(strangers=first, **known), *seen, contact=Contact(inventory=frozenset({ORPHAN})))
+    draft = kept(memory(strangers=first, **fields), *seen, contact=Contact(inventory=frozenset({ORPHAN})))
     assert draft.memory().lost_strangers == ((ORPHAN,) if lost else ())
 
 
 @pytest.mark.parametrize(
-    ("host", "known"),
+    ("host", "remembered"),
     [
         pytest.param("some-other-host", memory(strangers={"some-other-host": BEFORE}), id="not of our shape"),
         pytest.param(name(0), memory(record(running(0, Verdict.LOST, gone=True)), strangers={name(0): BEFORE}),
@@ -290,8 +292,8 @@ def test_a_host_of_our_shape_that_nobody_knows(
         pytest.param(ORPHAN, memory(giving_back(ORPHAN), strangers={ORPHAN: BEFORE}), id="HF has given it back"),
     ],
 )  # fmt: skip
-def test_a_host_that_is_no_lost_stranger(host: str, known: Memory) -> None:
-    draft = kept(known, snapshot(), snapshot(pool="b"), contact=Contact(inventory=frozenset({host})))
+def test_a_host_that_is_no_lost_stranger(host: str, remembered: Memory) -> None:
+    draft = kept(remembered, snapshot(), snapshot(pool="b"), contact=Contact(inventory=frozenset({host})))
     assert draft.memory().lost_strangers == ()
     assert draft.memory().strangers == {}
 
@@ -303,8 +305,8 @@ def test_a_host_that_is_there_under_another_owner_is_no_lost_stranger() -> None:
 
 
 def test_a_lost_stranger_that_hf_no_longer_lists_is_forgotten() -> None:
-    known = memory(strangers={ORPHAN: BEFORE}, lost_strangers=(ORPHAN,))
-    after = kept(known, snapshot(), snapshot(pool="b")).memory()
+    remembered = memory(strangers={ORPHAN: BEFORE}, lost_strangers=(ORPHAN,))
+    after = kept(remembered, snapshot(), snapshot(pool="b")).memory()
     assert (after.strangers, after.lost_strangers) == ({}, ())
 
 
@@ -435,28 +437,32 @@ BYGONE = running(0, Verdict.RETURNED, gone=True)
     ],
 )  # fmt: skip
 def test_when_a_request_leaves_the_files(one: Slot, changes: dict[str, object], contact: Contact, goes: bool) -> None:
-    known = memory(record(one, ended=DONE, **changes))
-    draft = draft_of(known, limits=LIMITS)
-    trim(draft, intent_of(known), contact)
+    remembered = memory(record(one, ended=DONE, **changes))
+    draft = draft_of(remembered, limits=LIMITS)
+    trim(draft, intent_of(remembered), contact)
     assert draft.forget == ([REQUEST] if goes else [])
     assert draft.requests[REQUEST].trimmed is goes
 
 
 def test_nothing_leaves_by_an_intent_that_is_older_than_one_read_before() -> None:
-    known = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO, trimmed=True), giving_back(name(0), trimmed=True))
-    draft = draft_of(replace(known, generation=8), limits=LIMITS)
+    remembered = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO, trimmed=True), giving_back(name(0), trimmed=True))
+    draft = draft_of(replace(remembered, generation=8), limits=LIMITS)
     trim(draft, replace(intent_of(memory()), generation=7), Contact())
-    assert (draft.forget, draft.memory().requests, draft.memory().returns) == ([], known.requests, known.returns)
+    assert (draft.forget, draft.memory().requests, draft.memory().returns) == (
+        [],
+        remembered.requests,
+        remembered.returns,
+    )
 
 
 def test_a_request_leaves_in_three_steps() -> None:
-    known = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO))
-    marked = draft_of(known, limits=LIMITS)
-    trim(marked, intent_of(known), Contact())
+    remembered = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO))
+    marked = draft_of(remembered, limits=LIMITS)
+    trim(marked, intent_of(remembered), Contact())
     assert (marked.requests[REQUEST].trimmed, marked.forget) == (True, [REQUEST])
     recorded = marked.memory()
     again = draft_of(recorded, limits=LIMITS)
-    trim(again, intent_of(known), Contact())
+    trim(again, intent_of(remembered), Contact())
     assert (again.memory() is recorded, again.forget) == (True, [REQUEST])
     last = draft_of(recorded, limits=LIMITS)
     trim(last, intent_of(memory()), Contact())
@@ -473,9 +479,9 @@ def test_a_request_leaves_in_three_steps() -> None:
     ],
 )
 def test_when_a_return_request_leaves_the_files(back: ReturnRecord, goes: bool) -> None:
-    known = memory(back)
-    draft = draft_of(known, limits=LIMITS)
-    trim(draft, intent_of(known), Contact())
+    remembered = memory(back)
+    draft = draft_of(remembered, limits=LIMITS)
+    trim(draft, intent_of(remembered), Contact())
     assert draft.forget == ([back.id] if goes else [])
     if goes:
         last = draft_of(draft.memory(), limits=LIMITS)
@@ -484,24 +490,24 @@ def test_when_a_return_request_leaves_the_files(back: ReturnRecord, goes: bool) 
 
 
 def test_a_request_that_is_leaving_leaves_whatever_is_said_of_its_machines_meanwhile() -> None:
-    known = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO, trimmed=True), giving_back(name(0)))
-    draft = draft_of(known, limits=LIMITS)
-    trim(draft, intent_of(known), Contact())
+    remembered = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO, trimmed=True), giving_back(name(0)))
+    draft = draft_of(remembered, limits=LIMITS)
+    trim(draft, intent_of(remembered), Contact())
     assert draft.forget == [REQUEST]
 
 
 def test_a_request_follows_the_return_request_that_named_its_machine_although_nothing_else_happens() -> None:
-    known = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO), giving_back(name(0), ended=DONE, trimmed=True))
-    draft = draft_of(known, limits=LIMITS)
-    trim(draft, intent_of(known, returns={}), Contact())
+    remembered = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO), giving_back(name(0), ended=DONE, trimmed=True))
+    draft = draft_of(remembered, limits=LIMITS)
+    trim(draft, intent_of(remembered, returns={}), Contact())
     assert (draft.returns, draft.forget) == ({}, [])
     assert draft.due < NOW + 1
 
 
 def test_a_request_stays_as_long_as_a_return_request_names_its_machine() -> None:
-    known = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO), giving_back(name(0), ended=DONE, told_at=NOW))
-    draft = draft_of(known, limits=LIMITS)
-    trim(draft, intent_of(known), Contact())
+    remembered = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO), giving_back(name(0), ended=DONE, told_at=NOW))
+    draft = draft_of(remembered, limits=LIMITS)
+    trim(draft, intent_of(remembered), Contact())
     assert draft.forget == []
     assert draft.due == NOW + LIMITS.retention
 
@@ -523,8 +529,8 @@ def listing(last: float = NOW, **changes: object) -> Contact:
     return Contact(**({"since": NOW - 90 * HOUR, "started": NOW - 90 * HOUR, "active": NOW, "lists": last} | changes))  # type: ignore[arg-type]
 
 
-def forgotten(known: Memory, contact: Contact, *looks: Snapshot, after: float | None = None) -> Draft:
-    draft = draft_of(known, *(looks or (snapshot(machine()), snapshot(pool="b"))), limits=limits(
+def forgotten(remembered: Memory, contact: Contact, *looks: Snapshot, after: float | None = None) -> Draft:
+    draft = draft_of(remembered, *(looks or (snapshot(machine()), snapshot(pool="b"))), limits=limits(
         pool("a"), pool("b"), orphan_cap_per_hour=3, delete_unlisted_after=after
     ))  # fmt: skip
     find_unlisted(draft, contact)
@@ -535,7 +541,7 @@ NAMED = {name(0): NOW - 30 * HOUR}
 
 
 @pytest.mark.parametrize(
-    ("known", "contact", "since"),
+    ("unlisted", "contact", "since"),
     [
         pytest.param({}, listing(listed={name(0): NOW - 60}), None, id="listed a minute ago: no"),
         pytest.param({}, listing(listed={name(0): NOW - HOUR + 1}), None, id="within the hour: lists come in parts"),
@@ -549,22 +555,24 @@ NAMED = {name(0): NOW - 30 * HOUR}
         pytest.param(NAMED, Contact(), NOW - 30 * HOUR, id="HF does not call: the note stays"),
     ],
 )  # fmt: skip
-def test_a_machine_that_no_list_names_is_noted(known: dict[str, float], contact: Contact, since: float | None) -> None:
-    draft = forgotten(used(GIVEN, unlisted=known), contact)
+def test_a_machine_that_no_list_names_is_noted(
+    unlisted: dict[str, float], contact: Contact, since: float | None
+) -> None:
+    draft = forgotten(used(GIVEN, unlisted=unlisted), contact)
     assert draft.memory().unlisted == ({} if since is None else {name(0): since})
     assert draft.closes == []
 
 
 @pytest.mark.parametrize(
-    "known",
+    "remembered",
     [
         pytest.param(memory(record(GIVEN, ended=DONE)), id="HF has not heard of it"),
         pytest.param(used(running(0, Verdict.RETURNED)), id="it was returned"),
         pytest.param(used(running(0, Verdict.SUCCEEDED, ran=NOW - 60)), id="it is new"),
     ],
 )
-def test_what_hf_need_not_list_is_not_noted(known: Memory) -> None:
-    assert forgotten(known, listing()).memory().unlisted == {}
+def test_what_hf_need_not_list_is_not_noted(remembered: Memory) -> None:
+    assert forgotten(remembered, listing()).memory().unlisted == {}
 
 
 @pytest.mark.parametrize(
@@ -612,8 +620,8 @@ def test_an_unlisted_machine_of_a_pool_that_cannot_be_seen_waits() -> None:
 
 
 def test_a_machine_that_hf_lists_is_no_orphan_whatever_our_files_say() -> None:
-    known = memory(orphans=noted(1, BEFORE))
-    draft = kept(known, snapshot(*orphans()), snapshot(pool="b"), contact=Contact(listed={ORPHAN: NOW - HOUR}))
+    remembered = memory(orphans=noted(1, BEFORE))
+    draft = kept(remembered, snapshot(*orphans()), snapshot(pool="b"), contact=Contact(listed={ORPHAN: NOW - HOUR}))
     assert (draft.deletes, draft.orphans, draft.brake) == ([], {}, None)
 
 

@@ -62,12 +62,12 @@ def _names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
     ],
 )
 def test_each_library_has_its_importers(library: str, importers: set[str]) -> None:
-    found = {
+    importing = {
         module
         for module in MODULES
         if any(name == library or name.startswith(f"{library}.") for name in imported(module))
     }
-    assert found == importers
+    assert importing == importers
 
 
 @pytest.mark.parametrize("library", ["kubernetes", "google", "yaml", "pydantic", "requests", "aiohttp"])

@@ -53,8 +53,8 @@ NO_VM: dict[str, Any] = {"id": None, "instanceStatus": None}
 
 
 def seen(member_entry: dict[str, Any], instance_entry: dict[str, Any] | None, before: Machine | None = None) -> Machine:
-    found = read_instance(instance_entry) if instance_entry else None
-    return machine(read_member(member_entry, ""), found, before, BEGAN)
+    vm = read_instance(instance_entry) if instance_entry else None
+    return machine(read_member(member_entry, ""), vm, before, BEGAN)
 
 
 RULES = [
@@ -167,14 +167,14 @@ RULES = [
 def test_phase_and_cause(
     member_entry: dict[str, Any], instance_entry: dict[str, Any] | None, phase: Phase, cause: LossCause | None
 ) -> None:
-    found = seen(member_entry, instance_entry)
-    assert (found.phase, found.cause) == (phase, cause)
+    made = seen(member_entry, instance_entry)
+    assert (made.phase, made.cause) == (phase, cause)
 
 
 def test_a_running_machine_has_all_that_hf_needs() -> None:
     network = {"networkIP": "10.0.0.7", "accessConfigs": [{"natIP": "203.0.113.9"}]}
-    found = seen(member(), instance(networkInterfaces=[network]))
-    assert found == Machine(
+    made = seen(member(), instance(networkInterfaces=[network]))
+    assert made == Machine(
         name=NAME,
         phase=Phase.RUNNING,
         fingerprint=Fingerprint("77", "2023-09-16T03:42:31.325-07:00", "2023-09-16T03:42:40.000-07:00", "10.0.0.7"),
@@ -230,14 +230,14 @@ FAILED_ATTEMPT = {"errors": {"errors": [STOCKOUT]}}
     [(None, True), ("PROVISIONING", True), ("STAGING", True), ("RUNNING", False), ("TERMINATED", False)],
 )
 def test_the_last_attempt_counts_only_until_the_instance_is_up(status: str | None, reported: bool) -> None:
-    found = seen(member(currentAction="CREATING", instanceStatus=status, id=None, lastAttempt=FAILED_ATTEMPT), None)
-    assert (found.failure is not None and found.failure.error is ErrorClass.STOCKOUT) is reported
+    made = seen(member(currentAction="CREATING", instanceStatus=status, id=None, lastAttempt=FAILED_ATTEMPT), None)
+    assert (made.failure is not None and made.failure.error is ErrorClass.STOCKOUT) is reported
 
 
 def test_the_last_attempt_gives_code_and_words() -> None:
-    found = seen(member(currentAction="CREATING", lastAttempt=FAILED_ATTEMPT, **NO_VM), None)
-    assert found.failure is not None
-    assert found.failure.text == "ZONE_RESOURCE_POOL_EXHAUSTED: The zone does not have enough resources."
+    made = seen(member(currentAction="CREATING", lastAttempt=FAILED_ATTEMPT, **NO_VM), None)
+    assert made.failure is not None
+    assert made.failure.text == "ZONE_RESOURCE_POOL_EXHAUSTED: The zone does not have enough resources."
 
 
 @pytest.mark.parametrize(
@@ -245,8 +245,8 @@ def test_the_last_attempt_gives_code_and_words() -> None:
 )
 def test_details_of_an_error_change_nothing(details: Any) -> None:
     attempt = {"errors": {"errors": [STOCKOUT | {"errorDetails": details}]}}
-    found = seen(member(currentAction="CREATING", lastAttempt=attempt, **NO_VM), None)
-    assert found == seen(member(currentAction="CREATING", lastAttempt=FAILED_ATTEMPT, **NO_VM), None)
+    made = seen(member(currentAction="CREATING", lastAttempt=attempt, **NO_VM), None)
+    assert made == seen(member(currentAction="CREATING", lastAttempt=FAILED_ATTEMPT, **NO_VM), None)
 
 
 def test_the_list_of_members_is_asked_for_what_errors_say_and_not_for_their_details() -> None:
@@ -279,9 +279,9 @@ def test_a_reason_with_a_class_of_its_own_outlives_one_without() -> None:
     ],
 )
 def test_what_is_not_understood_is_said(member_entry: dict[str, Any], word: str) -> None:
-    found = seen(member_entry, instance())
-    assert found.failure is not None
-    assert word in found.failure.text
+    made = seen(member_entry, instance())
+    assert made.failure is not None
+    assert word in made.failure.text
 
 
 def test_a_waiting_machine_has_no_failure() -> None:
@@ -319,10 +319,10 @@ def test_a_member_is_named_by_its_instance_when_it_has_no_name() -> None:
 
 
 def test_the_address_of_a_member() -> None:
-    found = read_member(member(), "")
-    assert found.url == f"zones/us-central1-b/instances/{NAME}"
+    parsed = read_member(member(), "")
+    assert parsed.url == f"zones/us-central1-b/instances/{NAME}"
     assert read_member(member(instance=None), "us-east1-b").url == f"zones/us-east1-b/instances/{NAME}"
-    assert replace(found, zone="").url == NAME, "a queued member has no address: it is known by name alone"
+    assert replace(parsed, zone="").url == NAME, "a queued member has no address: it is known by name alone"
 
 
 def test_reading_an_instance_that_shows_almost_nothing() -> None:

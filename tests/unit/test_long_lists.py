@@ -116,10 +116,10 @@ def test_the_usual_long_list_is_never_parsed_as_a_whole(indent: str | None, monk
         return loads(content)
 
     monkeypatch.setattr(json, "loads", noting)
-    found = documents.listed(document)
-    assert found is not None
-    assert found.machines == [f"hf-{number}" for number in range(3000)]
-    assert found.names[-1] == "hf-2999.c.demo.internal"
+    parsed = documents.listed(document)
+    assert parsed is not None
+    assert parsed.machines == [f"hf-{number}" for number in range(3000)]
+    assert parsed.names[-1] == "hf-2999.c.demo.internal"
     assert longest <= documents.PIECE + 2
 
 
@@ -129,11 +129,11 @@ def test_a_grid_of_hosts_takes_no_more_memory_than_its_names() -> None:
     document = documents.Document("the file", json.dumps(grid).encode())
     tracemalloc.start()
     try:
-        found = documents.hosts(document)
+        parsed = documents.hosts(document)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert found.machines == names
+    assert parsed.machines == names
     assert peak < 250 * len(names), "bytes: two texts and two references for each host, and one piece"
 
 
@@ -157,11 +157,11 @@ def test_what_is_lost_is_read_without_the_answers(state: StateDir) -> None:
     publish(state, {"a": Loss(3, "node")}, answers=20_000)
     tracemalloc.start()
     try:
-        found = (state.status.read_lost(), state.status.read_available())
+        read = (state.status.read_lost(), state.status.read_available())
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert found == ({"a": Loss(3, "node")}, {"T": 7})
+    assert read == ({"a": Loss(3, "node")}, {"T": 7})
     assert peak < 500_000 < Path(state.status.path).stat().st_size / 5
 
 

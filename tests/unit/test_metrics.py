@@ -102,14 +102,14 @@ def everything_once(metrics: Metrics) -> None:
 
 def test_names_types_and_labels_are_the_promised_ones(metrics: Metrics) -> None:
     everything_once(metrics)
-    found = {}
+    families = {}
     for family in text_string_to_metric_families(generate_latest(metrics.registry).decode()):
         name = family.name + ("_total" if family.type == "counter" else "")
         if name.startswith("process_"):
             continue
-        found[name] = (family.type, {label for sample in family.samples for label in sample.labels} - {"le"})
+        families[name] = (family.type, {label for sample in family.samples for label in sample.labels} - {"le"})
 
-    assert found == EXPECTED
+    assert families == EXPECTED
 
 
 def test_each_full_name_stands_in_the_code_once_and_in_one_piece() -> None:
@@ -261,13 +261,13 @@ def test_a_measured_backend_is_a_backend_that_passes_everything_on(metrics: Metr
     wake = print
 
     measured.start(wake)
-    found = measured.observe(5.0, {"x"})
+    look = measured.observe(5.0, {"x"})
     created = measured.create([Create("a", "pool", "T", REQUEST)], lambda: True)
     measured.close()
 
     assert place.told == [wake, (5.0, {"x"}), "closed"]
     assert (measured.pool, measured.lag, measured.pace) == ("pool", 3.0, 7.0)
-    assert (found.began, created) == (5.0, [Outcome(Create("a", "pool", "T", REQUEST))])
+    assert (look.began, created) == (5.0, [Outcome(Create("a", "pool", "T", REQUEST))])
 
 
 @pytest.mark.parametrize(

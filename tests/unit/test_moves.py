@@ -33,10 +33,10 @@ def memory(where: str, *slots: Slot) -> Memory:
     ],
 )
 def test_a_pool_stays_where_its_machines_are(slot: Slot, held: bool) -> None:
-    known = memory(HERE, slot)
-    assert whereabouts(known, limits(THERE)) == {"m": HERE if held else THERE}
-    assert moved(known, limits(THERE)).keys() == ({"m"} if held else set())
-    assert moved(known, limits(HERE)) == {}
+    remembered = memory(HERE, slot)
+    assert whereabouts(remembered, limits(THERE)) == {"m": HERE if held else THERE}
+    assert moved(remembered, limits(THERE)).keys() == ({"m"} if held else set())
+    assert moved(remembered, limits(HERE)) == {}
 
 
 def test_what_is_said_names_the_setting_and_both_places() -> None:
@@ -46,9 +46,9 @@ def test_what_is_said_names_the_setting_and_both_places() -> None:
 
 
 def test_a_place_that_memory_does_not_know_yet_is_the_one_configured() -> None:
-    known = memory("", RUNNING)
-    assert whereabouts(known, limits(HERE)) == {"m": HERE}
-    assert moved(known, limits(HERE)) == {}
+    remembered = memory("", RUNNING)
+    assert whereabouts(remembered, limits(HERE)) == {"m": HERE}
+    assert moved(remembered, limits(HERE)) == {}
 
 
 def test_a_pool_that_is_not_configured_keeps_its_place_in_mind() -> None:

@@ -66,8 +66,8 @@ def create(failure: Failure | None = None) -> Outcome:
 
 def refusing(**changes: object) -> Memory:
     """What a refused create leaves in memory."""
-    known = replace(Window(window=1, level=1, probing=True, failure=DENIED), **changes)  # type: ignore[arg-type]
-    return memory(pressures={("a", TEMPLATE): known})
+    learned = replace(Window(window=1, level=1, probing=True, failure=DENIED), **changes)  # type: ignore[arg-type]
+    return memory(pressures={("a", TEMPLATE): learned})
 
 
 def test_what_is_wrong_with_pools_is_left_once(desk: Desk) -> None:
@@ -166,9 +166,9 @@ def test_orphans_are_left_with_their_pools_also_while_a_pool_cannot_be_seen(desk
 
 def test_the_limits_by_which_orphans_go_are_left(desk: Desk) -> None:
     desk.limits = replace(LIMITS, orphan_cap_per_hour=3, delete_unlisted_after=None)
-    found = desk.cycle().limits
-    assert found is not None
-    assert (found.orphan_cap_per_hour, found.orphan_grace, found.delete_unlisted_after) == (3, 600.0, None)
+    shown = desk.cycle().limits
+    assert shown is not None
+    assert (shown.orphan_cap_per_hour, shown.orphan_grace, shown.delete_unlisted_after) == (3, 600.0, None)
 
 
 @pytest.mark.parametrize(("interval", "silence"), [(5.0, 60.0), (20.0, 240.0)], ids=["a usual loop", "a slow one"])

@@ -78,8 +78,8 @@ def after(made: Plan) -> RequestRecord:
 def test_a_new_request_is_read_with_its_deadline_and_asked_for_at_once() -> None:
     wish = Request(REQUEST, TEMPLATE, 2, 0.0, "acct")
     made = plan(memory(), snapshot(), limits=ONE, intent=intent_of(memory(), generation=2, requests={REQUEST: wish}))
-    known = after(made)
-    assert (known.count, known.read, known.deadline, known.rc_account) == (2, NOW, NOW + 3600, "acct")
+    recorded = after(made)
+    assert (recorded.count, recorded.read, recorded.deadline, recorded.rc_account) == (2, NOW, NOW + 3600, "acct")
     assert (len(made.creates), made.memory.generation) == (2, 2)
 
 
@@ -134,8 +134,8 @@ def test_a_machine_that_timed_out_makes_room_under_max_number_at_once() -> None:
 
 @pytest.mark.parametrize("cap", ["max_machines", "max_pending"])
 def test_a_machine_that_timed_out_keeps_its_place_under_a_pools_cap_until_it_is_gone(cap: str) -> None:
-    known = memory(record(slot(submitted=NOW - 600)))
-    made = plan(known, snapshot(machine(0, Phase.PENDING)), limits=limits(pool("a", **{cap: 1})))
+    remembered = memory(record(slot(submitted=NOW - 600)))
+    made = plan(remembered, snapshot(machine(0, Phase.PENDING)), limits=limits(pool("a", **{cap: 1})))
     assert (len(made.deletes), made.creates) == (1, ())
 
 
@@ -216,11 +216,11 @@ def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> N
 def test_at_the_requests_deadline_what_is_missing_fails_and_the_request_ends(
     one: Slot, look: Look, learned: Window | None, failure: Failure
 ) -> None:
-    known = memory(
+    remembered = memory(
         record(one, running(1), count=3, deadline=NOW), pressures={("a", TEMPLATE): learned} if learned else {}
     )
     seen = replace(look, machines=look.machines | {name(1): machine(1)}) if isinstance(look, Snapshot) else look
-    made = plan(known, seen, limits=ONE)
+    made = plan(remembered, seen, limits=ONE)
     ended = after(made)
     assert (ended.ended, ended.ended_at) == (WITH_ERROR, NOW)
     assert (ended.slots[0].verdict, ended.slots[0].failure) == (Verdict.FAILED, failure)
@@ -236,7 +236,7 @@ def test_a_request_whose_template_left_the_configuration_ends_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "due"),
+    ("remembered", "due"),
     [
         pytest.param(memory(record(slot(), deadline=NOW + 90)), NOW + 90, id="a request's deadline"),
         pytest.param(memory(record(slot(submitted=NOW - 500))), NOW + 100, id="a slot's boot deadline"),
@@ -244,8 +244,8 @@ def test_a_request_whose_template_left_the_configuration_ends_at_once() -> None:
         pytest.param(memory(), float("inf"), id="nothing at all: never"),
     ],
 )
-def test_the_next_plan_is_due_at_the_next_deadline(known: Memory, due: float) -> None:
-    assert plan(known, *EMPTY, limits=replace(ONE, pools={"a": pool("a", spill_after=10_000)})).due == due
+def test_the_next_plan_is_due_at_the_next_deadline(remembered: Memory, due: float) -> None:
+    assert plan(remembered, *EMPTY, limits=replace(ONE, pools={"a": pool("a", spill_after=10_000)})).due == due
 
 
 # --- terminal answers -------------------------------------------------------------------------------------------------
@@ -285,21 +285,21 @@ def test_when_a_request_ends(slots: list[Slot], count: int, ended: RequestStatus
     ],
 )
 def test_a_terminal_answer_stays_and_nothing_is_created_for_it(ended: RequestStatus, looks: list[Look]) -> None:
-    known = memory(record(running(0, Verdict.SUCCEEDED), ended=ended, told_at=BEFORE))
+    remembered = memory(record(running(0, Verdict.SUCCEEDED), ended=ended, told_at=BEFORE))
     for look in looks:
-        made = plan(known, look, limits=ONE)
+        made = plan(remembered, look, limits=ONE)
         assert made.creates == ()
-        known = made.memory
-    assert (known.requests[REQUEST].ended, known.requests[REQUEST].ended_at) == (ended, BEFORE)
-    assert known.requests[REQUEST].slots[0].verdict in (Verdict.SUCCEEDED, Verdict.LOST)
+        remembered = made.memory
+    assert (remembered.requests[REQUEST].ended, remembered.requests[REQUEST].ended_at) == (ended, BEFORE)
+    assert remembered.requests[REQUEST].slots[0].verdict in (Verdict.SUCCEEDED, Verdict.LOST)
 
 
 def test_a_machine_that_vanishes_before_the_terminal_answer_is_replaced() -> None:
-    known = memory(record(running(0), slot(1)))
+    remembered = memory(record(running(0), slot(1)))
     for look in (snapshot(began=SEEN - 5), snapshot()):
-        made = plan(known, look, limits=ONE)
-        known = made.memory
-    assert known.requests[REQUEST].slots[0].verdict is Verdict.FAILED
+        made = plan(remembered, look, limits=ONE)
+        remembered = made.memory
+    assert remembered.requests[REQUEST].slots[0].verdict is Verdict.FAILED
     assert [create.name for create in made.creates] == [name(2)]
 
 
@@ -338,8 +338,8 @@ def test_a_delete_not_yet_due_again_is_looked_at_when_it_is() -> None:
     [pytest.param(verdict, verdict not in DESIRED, id=str(verdict)) for verdict in Verdict],
 )
 def test_only_what_is_closed_is_deleted(one: Verdict, deleted: bool) -> None:
-    known = running(0, one, delete=DeleteReason.RETURNED)
-    held = record(known, slot(1), ended=None if one is Verdict.OPEN else DONE, told_at=BEFORE)
+    first = running(0, one, delete=DeleteReason.RETURNED)
+    held = record(first, slot(1), ended=None if one is Verdict.OPEN else DONE, told_at=BEFORE)
     made = plan(memory(held), snapshot(machine()), limits=ONE)
     assert bool(made.deletes) is deleted
 
@@ -351,16 +351,18 @@ def test_a_slot_set_aside_is_not_deleted() -> None:
 
 
 def test_a_returned_machine_is_closed_and_deleted_in_one_plan() -> None:
-    known = memory(record(running(0, Verdict.SUCCEEDED), ended=DONE, told_at=BEFORE), giving_back(name(0)))
-    made = plan(known, snapshot(machine()), limits=ONE)
+    remembered = memory(record(running(0, Verdict.SUCCEEDED), ended=DONE, told_at=BEFORE), giving_back(name(0)))
+    made = plan(remembered, snapshot(machine()), limits=ONE)
     assert made.deletes == (Delete(name(0), "a", DeleteReason.RETURNED, "uid-0"),)
     assert [(close.name, close.verdict) for close in made.closes] == [(name(0), Verdict.RETURNED)]
 
 
 def test_the_remains_of_a_lost_machine_are_deleted_and_no_machine_of_the_others() -> None:
     lost = machine(0, Phase.GONE, cause=LossCause.EVICTED)
-    known = memory(record(running(0, Verdict.SUCCEEDED), running(1, Verdict.SUCCEEDED), ended=DONE, told_at=BEFORE))
-    made = plan(known, snapshot(lost, machine(1)), limits=ONE)
+    remembered = memory(
+        record(running(0, Verdict.SUCCEEDED), running(1, Verdict.SUCCEEDED), ended=DONE, told_at=BEFORE)
+    )
+    made = plan(remembered, snapshot(lost, machine(1)), limits=ONE)
     assert made.deletes == (Delete(name(0), "a", DeleteReason.LOST, "uid-0"),)
     assert [(close.verdict, close.cause) for close in made.closes] == [(Verdict.LOST, LossCause.EVICTED)]
 
@@ -377,13 +379,13 @@ def test_the_remains_of_a_lost_machine_are_deleted_and_no_machine_of_the_others(
     ],
 )
 def test_a_pool_without_a_fresh_snapshot_gets_no_actions_and_the_others_go_on(look: Snapshot | Unobserved) -> None:
-    known = memory(
+    remembered = memory(
         record(running(0, Verdict.RETURNED), running(1, Verdict.SUCCEEDED), ended=DONE, told_at=BEFORE),
         record(count=2, id_=OTHER),
     )
-    made = plan(known, look, snapshot(pool="b"), limits=limits(pool("a"), pool("b")))
+    made = plan(remembered, look, snapshot(pool="b"), limits=limits(pool("a"), pool("b")))
     assert (made.deletes, {create.pool for create in made.creates}) == ((), {"b"})
-    assert made.memory.requests[REQUEST] is known.requests[REQUEST]
+    assert made.memory.requests[REQUEST] is remembered.requests[REQUEST]
 
 
 @pytest.mark.parametrize("before", sorted(Verdict))
@@ -402,15 +404,15 @@ def test_a_verdict_that_the_table_forbids_sets_the_slot_aside(before: Verdict, w
 # --- a loop in which nothing else happens -----------------------------------------------------------------------------
 
 
-def quiet(known: Memory, seconds: float, limits: Limits = ONE) -> Memory:
+def quiet(remembered: Memory, seconds: float, limits: Limits = ONE) -> Memory:
     """The memory after empty looks that all say the same: a plan is made only when one falls due."""
     due = now = NOW
     while now <= NOW + seconds:
         if now >= due:
-            made = plan(known, snapshot(began=now - 1), limits=limits, now=now)
-            known, due = made.memory, made.due
+            made = plan(remembered, snapshot(began=now - 1), limits=limits, now=now)
+            remembered, due = made.memory, made.due
         now += 5.0
-    return known
+    return remembered
 
 
 @pytest.mark.parametrize(
@@ -423,21 +425,21 @@ def quiet(known: Memory, seconds: float, limits: Limits = ONE) -> Memory:
 )
 @pytest.mark.parametrize("lag", [0.0, 30.0])
 def test_what_hf_gave_back_and_is_not_there_is_settled_although_nothing_else_happens(one: Slot, lag: float) -> None:
-    known = memory(record(one, ended=DONE, told_at=BEFORE), giving_back(name(0)))
-    after_ = quiet(known, 120.0, limits(pool("a", lag=lag)))
+    remembered = memory(record(one, ended=DONE, told_at=BEFORE), giving_back(name(0)))
+    after_ = quiet(remembered, 120.0, limits(pool("a", lag=lag)))
     assert after_.requests[REQUEST].slots[0].gone
     assert after_.returns["ret-aaaaaaaaaa"].ended is DONE
 
 
 @pytest.mark.parametrize("accepted", [True, False], ids=["accepted", "of unknown outcome"])
 def test_a_create_that_never_showed_up_frees_its_place_although_nothing_else_happens(accepted: bool) -> None:
-    known = memory(record(slot(accepted=accepted), deadline=NOW))
-    assert quiet(known, 300.0).requests[REQUEST].slots[0].gone
+    remembered = memory(record(slot(accepted=accepted), deadline=NOW))
+    assert quiet(remembered, 300.0).requests[REQUEST].slots[0].gone
 
 
 def test_a_create_without_an_answer_is_sent_again_although_nothing_else_happens() -> None:
-    known = memory(record(slot(submitted=NOW - 0.5, accepted=False)))  # since the newest look began
-    again = quiet(known, 30.0).requests[REQUEST].slots[0]
+    remembered = memory(record(slot(submitted=NOW - 0.5, accepted=False)))  # since the newest look began
+    again = quiet(remembered, 30.0).requests[REQUEST].slots[0]
     assert again.submitted is not None
     assert again.submitted > NOW
 
@@ -452,8 +454,8 @@ def test_a_machine_held_back_by_the_window_goes_to_the_next_pool_although_nothin
 
 def test_room_that_a_later_request_frees_is_used_although_nothing_else_happens() -> None:
     full = limits(pool("a", max_machines=1))
-    known = memory(record(count=1), record(unsent(), id_=OTHER, deadline=NOW))
-    made = plan(known, snapshot(), limits=full)
+    remembered = memory(record(count=1), record(unsent(), id_=OTHER, deadline=NOW))
+    made = plan(remembered, snapshot(), limits=full)
     assert made.creates or made.due <= NOW + 5.0
 
 

@@ -47,8 +47,8 @@ def plans(slots: int, per_request: int) -> dict[str, Callable[[], Plan]]:
     back = replace(intent, generation=2, returns={"ret-1": ReturnRequest("ret-1", tuple(full.machines), 0.0)})
     strange = replace(full, machines={f"x{name}": machine for name, machine in full.machines.items()})
 
-    def plan(world: World, memory: Memory, now: float, known: Limits = limits) -> Callable[[], Plan]:
-        return lambda: make_plan(world, memory, known, now)
+    def plan(world: World, memory: Memory, now: float, caps: Limits = limits) -> Callable[[], Plan]:
+        return lambda: make_plan(world, memory, caps, now)
 
     return {
         "open all": plan(World(intent, {"pool": empty}), Memory("demo"), 1000.0),

@@ -114,14 +114,17 @@ def any_machine(draw: st.DrawFn, number: int, request: str) -> Machine:
 
 
 @st.composite
-def any_look(draw: st.DrawFn, where: str, known: Memory) -> Look | None:
+def any_look(draw: st.DrawFn, where: str, remembered: Memory) -> Look | None:
     kind = draw(st.sampled_from(["seen", "seen", "seen", "failed", "old", "none"]))
     if kind == "none":
         return None
     if kind == "failed":
         return unobserved(where)
     mine = [
-        one for each in known.requests.values() for one in each.slots.values() if one.pool == where and not one.gone
+        one
+        for each in remembered.requests.values()
+        for one in each.slots.values()
+        if one.pool == where and not one.gone
     ]
     there = [draw(any_machine(one.number, split_name(PREFIX, one.name)[0])) for one in mine if draw(st.booleans())]  # type: ignore[index]
     strange = [draw(any_machine(90 + number, "cccccccccc")) for number in range(draw(st.integers(0, 2)))]
@@ -146,20 +149,20 @@ def any_situation(draw: st.DrawFn) -> tuple[World, Memory]:
     records = [draw(any_record(request)) for request in (REQUEST, OTHER)]
     names = [one.name for each in records for one in each.slots.values()]
     back = giving_back(*draw(st.lists(st.sampled_from([*names, "alien"]), max_size=3)))
-    known = memory(
+    remembered = memory(
         *records,
         *([back] if back.names else []),
         pressures=draw(st.dictionaries(st.sampled_from([("a", TEMPLATE), ("b", TEMPLATE)]), ANY_PRESSURE)),
         orphans=draw(st.dictionaries(st.sampled_from([name(90, "cccccccccc"), "x"]), st.just(NOW - 700))),
     )
-    looks = {where: look for where in "abc" if (look := draw(any_look(where, known))) is not None}
+    looks = {where: look for where in "abc" if (look := draw(any_look(where, remembered))) is not None}
     contact = Contact(
         polled=draw(st.dictionaries(st.sampled_from([REQUEST, OTHER]), TIMES)),
         active=draw(TIMES),
         told=draw(st.frozensets(st.sampled_from([REQUEST, OTHER]))),
         inventory=draw(st.frozensets(st.sampled_from([*names, "alien"]))),
     )
-    return World(intent_of(known), looks, contact, draw(st.frozensets(st.sampled_from("abc")))), known
+    return World(intent_of(remembered), looks, contact, draw(st.frozensets(st.sampled_from("abc")))), remembered
 
 
 def usable(world: World) -> set[str]:
@@ -169,8 +172,8 @@ def usable(world: World) -> set[str]:
     } - set(world.busy)
 
 
-def occupied(known: Memory) -> Counter[str]:
-    return Counter(one.pool for each in known.requests.values() for one in each.slots.values() if not one.gone)
+def occupied(remembered: Memory) -> Counter[str]:
+    return Counter(one.pool for each in remembered.requests.values() for one in each.slots.values() if not one.gone)
 
 
 # The same situations each time, unless somebody asks for more of them.
@@ -180,8 +183,8 @@ ANY = settings(
 
 
 def decide(situation: tuple[World, Memory], limits: Limits = THREE) -> Plan:
-    world, known = situation
-    return make_plan(world, known, limits, NOW)
+    world, remembered = situation
+    return make_plan(world, remembered, limits, NOW)
 
 
 @ANY
@@ -195,10 +198,12 @@ def test_no_pool_that_is_blind_paused_or_busy_is_asked_for_anything(situation: t
 @ANY
 @given(any_situation())
 def test_a_plan_never_exceeds_a_cap(situation: tuple[World, Memory]) -> None:
-    world, known = situation
+    world, remembered = situation
     made = decide(situation)
     new = [
-        create for create in made.creates if known.requests[create.request].slots.get(number_of(create.name)) is None
+        create
+        for create in made.creates
+        if remembered.requests[create.request].slots.get(number_of(create.name)) is None
     ]
     for where, count in Counter(create.pool for create in new).items():
         look = world.looks[where]
@@ -249,9 +254,9 @@ def test_every_create_is_of_an_open_recorded_slot_in_its_pool_and_each_name_once
 @ANY
 @given(any_situation())
 def test_verdicts_change_by_the_table_alone_and_no_answer_reverts(situation: tuple[World, Memory]) -> None:
-    known, made = situation[1], decide(situation)
+    remembered, made = situation[1], decide(situation)
     for id_, each in made.memory.requests.items():
-        before = known.requests[id_]
+        before = remembered.requests[id_]
         assert before.ended is None or each.ended is not None
         assert before.ended is None or before.told_at is None or each.ended is before.ended
         assert set(before.slots) <= set(each.slots)

@@ -22,10 +22,10 @@ def name(number: int) -> str:
 
 def pod(number: int, version: int, phase: str = "Pending", uid: str = "", **metadata: Any) -> Pod:
     labels = IDENTITY.labels(Create(name(number), "gke-main", "small", "abcdefghij"))
-    known = {"name": name(number), "uid": uid or f"u{number}", "resourceVersion": str(version), "labels": labels}
+    usual = {"name": name(number), "uid": uid or f"u{number}", "resourceVersion": str(version), "labels": labels}
     ready = [{"type": "Ready", "status": "True"}]
     status = {"phase": phase, "podIP": "10.0.0.1", "conditions": ready if phase == "Running" else []}
-    return {"metadata": known | metadata, "status": status}
+    return {"metadata": usual | metadata, "status": status}
 
 
 def readings(*pods: Pod) -> list[Reading]:
@@ -197,15 +197,15 @@ def test_a_deletion_with_less_grace_ends_earlier(cache: PodCache, clock: Watch) 
 
 
 def test_with_require_dns_a_machine_runs_once_its_name_resolves() -> None:
-    known: set[str] = set()
-    resolver = Resolver(known.__contains__, itertools.count(0, 10).__next__)
+    resolvable: set[str] = set()
+    resolver = Resolver(resolvable.__contains__, itertools.count(0, 10).__next__)
     cache = PodCache(IDENTITY, resolver)
     try:
         cache.replace(readings(pod(1, 2, "Running")), "2")
         first = cache.machines(0.0)
         assert (first[name(1)].phase, first[name(1)].failure) == (Phase.PENDING, UNRESOLVED)
         assert cache.machines(1.0) is first
-        known.add(name(1))
+        resolvable.add(name(1))
         until(lambda: cache.machines(2.0)[name(1)].phase is Phase.RUNNING, 30)
         assert cache.machines(3.0)[name(1)].failure is None
     finally:

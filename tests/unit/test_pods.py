@@ -27,8 +27,8 @@ READY = {"type": "Ready", "status": "True"}
 
 
 def pod(status: dict[str, Any] | None = None, spec: dict[str, Any] | None = None, **metadata: Any) -> Pod:
-    known = {"name": NAME, "uid": "u1", "creationTimestamp": "2025-01-01T00:00:00Z", "labels": IDENTITY.labels(CREATE)}
-    return {"metadata": known | metadata, "spec": spec or {}, "status": status or {"phase": "Pending"}}
+    usual = {"name": NAME, "uid": "u1", "creationTimestamp": "2025-01-01T00:00:00Z", "labels": IDENTITY.labels(CREATE)}
+    return {"metadata": usual | metadata, "spec": spec or {}, "status": status or {"phase": "Pending"}}
 
 
 def running(**status: Any) -> Pod:

@@ -17,12 +17,12 @@ POOL = pool(initial_window=100, max_pending=1000)
 PROBING = Window(window=8, spec="s", level=2, probing=True, blocked_at=NOW - 60, retry_at=NOW - 1, failure=STOCKOUT)
 
 
-def ran(known: Window, submitted: float = NOW - 10) -> Window:
-    return window.ran(known, POOL, submitted, NOW, LIMITS)
+def ran(learned: Window, submitted: float = NOW - 10) -> Window:
+    return window.ran(learned, POOL, submitted, NOW, LIMITS)
 
 
-def failed(known: Window, failure: Failure = BROKEN, submitted: float = NOW - 10) -> Window:
-    return window.failed(known, failure, submitted, NOW, LIMITS)
+def failed(learned: Window, failure: Failure = BROKEN, submitted: float = NOW - 10) -> Window:
+    return window.failed(learned, failure, submitted, NOW, LIMITS)
 
 
 # --- the window -------------------------------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ def test_a_fresh_window(initial: int, most: int, width: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "pending", "probes", "room"),
+    ("learned", "pending", "probes", "room"),
     [
         pytest.param(Window(window=8), 0, 0, 8, id="an idle pool takes its whole window"),
         pytest.param(Window(window=8), 3, 0, 5, id="what is pending takes its place in the window"),
@@ -49,20 +49,20 @@ def test_a_fresh_window(initial: int, most: int, width: int) -> None:
         pytest.param(PROBING, 0, 1, 0, id="a probing pool takes no second probe"),
     ],
 )
-def test_room(known: Window, pending: int, probes: int, room: int) -> None:
-    assert window.room(known, pending, probes) == room
+def test_room(learned: Window, pending: int, probes: int, room: int) -> None:
+    assert window.room(learned, pending, probes) == room
 
 
 def test_a_window_doubles_in_a_round_in_which_everything_runs() -> None:
-    known = Window(window=8)
+    learned = Window(window=8)
     for _ in range(8):
-        known = ran(known)
-    assert (known.window, known.level) == (16, 0)
+        learned = ran(learned)
+    assert (learned.window, learned.level) == (16, 0)
 
 
 def test_a_window_never_grows_beyond_max_pending() -> None:
-    known = window.ran(Window(window=5), pool(max_pending=5), NOW, NOW, LIMITS)
-    assert known.window == 5
+    learned = window.ran(Window(window=5), pool(max_pending=5), NOW, NOW, LIMITS)
+    assert learned.window == 5
 
 
 @pytest.mark.parametrize(
@@ -75,27 +75,27 @@ def test_a_window_never_grows_beyond_max_pending() -> None:
     ],
 )
 def test_the_end_of_a_round(good: int, bad: int, window: int) -> None:
-    known = Window(window=8)
+    learned = Window(window=8)
     for _ in range(good):
-        known = ran(known)
+        learned = ran(learned)
     for _ in range(bad):
-        known = failed(known)
-    assert known.window == window
+        learned = failed(learned)
+    assert learned.window == window
 
 
 def test_a_window_halves_only_once_a_round_however_many_fail() -> None:
-    known = Window(window=64)
+    learned = Window(window=64)
     for _ in range(64):
-        known = failed(known)
-    assert (known.window, known.ran, known.failed) == (32, 0, 0)
-    assert known.level == 1
+        learned = failed(learned)
+    assert (learned.window, learned.ran, learned.failed) == (32, 0, 0)
+    assert learned.level == 1
 
 
 def test_a_window_never_shuts_for_good() -> None:
-    known = Window(window=1)
+    learned = Window(window=1)
     for _ in range(20):
-        known = failed(known)
-    assert known.window == 1
+        learned = failed(learned)
+    assert learned.window == 1
 
 
 # --- the back-off -----------------------------------------------------------------------------------------------------
@@ -109,15 +109,15 @@ def test_a_window_never_shuts_for_good() -> None:
     ],
 )
 def test_one_failure_blocks_only_if_the_next_create_would_meet_it_again(error: ErrorClass, blocked: bool) -> None:
-    known = failed(Window(window=8), Failure(error, "text"))
-    assert window.blocked(known, NOW) is blocked
-    assert (known.failure, known.failed) == (Failure(error, "text"), 1)
+    learned = failed(Window(window=8), Failure(error, "text"))
+    assert window.blocked(learned, NOW) is blocked
+    assert (learned.failure, learned.failed) == (Failure(error, "text"), 1)
 
 
 def test_a_failed_probe_blocks_whatever_its_class() -> None:
-    known = failed(PROBING, BROKEN)
-    assert (known.level, known.failure) == (3, BROKEN)
-    assert window.blocked(known, NOW)
+    learned = failed(PROBING, BROKEN)
+    assert (learned.level, learned.failure) == (3, BROKEN)
+    assert window.blocked(learned, NOW)
 
 
 def test_failures_of_one_instant_back_off_once() -> None:
@@ -126,26 +126,26 @@ def test_failures_of_one_instant_back_off_once() -> None:
 
 
 def test_what_was_asked_for_before_the_back_off_says_nothing_new() -> None:
-    known = failed(PROBING, STOCKOUT, submitted=PROBING.blocked_at - 1)
-    assert (known.level, known.retry_at, known.blocked_at) == (2, PROBING.retry_at, PROBING.blocked_at)
+    learned = failed(PROBING, STOCKOUT, submitted=PROBING.blocked_at - 1)
+    assert (learned.level, learned.retry_at, learned.blocked_at) == (2, PROBING.retry_at, PROBING.blocked_at)
 
 
 @pytest.mark.parametrize("boot", [True, False])
 def test_what_was_asked_for_before_the_back_off_does_not_change_what_ends_it(boot: bool) -> None:
     silent = Failure(ErrorClass.UNAVAILABLE, "connection refused")
-    known = replace(PROBING, failure=silent)
-    known = window.failed(known, BROKEN, PROBING.blocked_at - 1, NOW, LIMITS, boot=boot)
-    assert known.failure == silent
-    assert window.accepted(known, NOW).level == 0
+    learned = replace(PROBING, failure=silent)
+    learned = window.failed(learned, BROKEN, PROBING.blocked_at - 1, NOW, LIMITS, boot=boot)
+    assert learned.failure == silent
+    assert window.accepted(learned, NOW).level == 0
 
 
 def test_a_round_of_old_failures_that_ends_while_a_probe_is_under_way_starts_no_other_probe() -> None:
-    known = replace(PROBING, window=2, retry_at=NOW - 1)
+    learned = replace(PROBING, window=2, retry_at=NOW - 1)
     for _ in range(2):
-        known = failed(known, BROKEN, submitted=PROBING.blocked_at - 1)
-    assert (known.window, known.failed) == (1, 0)
-    assert (known.level, known.blocked_at, known.retry_at) == (PROBING.level, PROBING.blocked_at, NOW - 1)
-    assert ran(known, NOW - 0.5).level == 0, "the probe still ends the back-off"
+        learned = failed(learned, BROKEN, submitted=PROBING.blocked_at - 1)
+    assert (learned.window, learned.failed) == (1, 0)
+    assert (learned.level, learned.blocked_at, learned.retry_at) == (PROBING.level, PROBING.blocked_at, NOW - 1)
+    assert ran(learned, NOW - 0.5).level == 0, "the probe still ends the back-off"
 
 
 # --- a pool that says how long it wants to be left alone --------------------------------------------------------------
@@ -154,44 +154,44 @@ BUSY = Failure(ErrorClass.THROTTLED, "too many requests (retry after 1 s)")
 
 
 def test_a_pool_that_throttles_is_left_alone_as_long_as_it_says_and_keeps_its_window() -> None:
-    known = Window(window=64)
+    learned = Window(window=64)
     for number in range(20):
         now = NOW + 2 * number
         for _ in range(16):
-            known = window.throttled(known, BUSY, 1.0, now)
-        assert (known.window, known.failed, known.probing, known.level) == (64, 0, False, 1)
-        assert known.retry_at == now + 1.0, "however often it says so"
-        assert window.pausing(known)
-        assert window.accepted(known, now - 1) == known, "what it took before that says nothing"
-    known = window.accepted(known, now + 1.0)
-    assert (known.window, known.level, known.retry_at, known.failure) == (64, 0, 0.0, None)
+            learned = window.throttled(learned, BUSY, 1.0, now)
+        assert (learned.window, learned.failed, learned.probing, learned.level) == (64, 0, False, 1)
+        assert learned.retry_at == now + 1.0, "however often it says so"
+        assert window.pausing(learned)
+        assert window.accepted(learned, now - 1) == learned, "what it took before that says nothing"
+    learned = window.accepted(learned, now + 1.0)
+    assert (learned.window, learned.level, learned.retry_at, learned.failure) == (64, 0, 0.0, None)
 
 
 def test_a_pool_that_throttles_when_it_has_backed_off_for_long_is_not_new_to_it() -> None:
-    known = Window(window=8, level=3, blocked_at=NOW - 60, retry_at=NOW - 1, failure=BUSY)
-    assert window.throttled(known, BUSY, 1.0, NOW).level == 3
+    learned = Window(window=8, level=3, blocked_at=NOW - 60, retry_at=NOW - 1, failure=BUSY)
+    assert window.throttled(learned, BUSY, 1.0, NOW).level == 3
 
 
 @pytest.mark.parametrize("boot", [True, False])
 def test_a_pool_that_throttles_is_waited_for_whatever_single_machines_failed_there_before(boot: bool) -> None:
-    known = window.failed(Window(window=8), BROKEN, NOW - 10, NOW, LIMITS, boot=boot)
-    assert known.level == 0, "one of a round is no back-off"
-    known = window.throttled(known, BUSY, 1.0, NOW)
-    assert (known.level, known.retry_at, known.probing) == (1, NOW + 1.0, False)
-    assert window.pausing(known)
-    assert window.accepted(known, NOW + 1.0).level == 0
+    learned = window.failed(Window(window=8), BROKEN, NOW - 10, NOW, LIMITS, boot=boot)
+    assert learned.level == 0, "one of a round is no back-off"
+    learned = window.throttled(learned, BUSY, 1.0, NOW)
+    assert (learned.level, learned.retry_at, learned.probing) == (1, NOW + 1.0, False)
+    assert window.pausing(learned)
+    assert window.accepted(learned, NOW + 1.0).level == 0
 
 
 def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_though_it_says_not_how_long() -> None:
-    known = window.refused(replace(PROBING, retry_at=NOW - 1), BUSY, NOW, LIMITS)
-    assert (known.probing, known.level) == (True, PROBING.level + 1)
+    learned = window.refused(replace(PROBING, retry_at=NOW - 1), BUSY, NOW, LIMITS)
+    assert (learned.probing, learned.level) == (True, PROBING.level + 1)
 
 
 def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_later() -> None:
-    known = window.throttled(replace(PROBING, retry_at=NOW - 1), BUSY, 7.0, NOW)
-    assert known == replace(PROBING, retry_at=NOW + 7.0)
-    assert not window.pausing(known)
-    assert window.throttled(known, BUSY, 1.0, NOW) == known, "the longer wait stands"
+    learned = window.throttled(replace(PROBING, retry_at=NOW - 1), BUSY, 7.0, NOW)
+    assert learned == replace(PROBING, retry_at=NOW + 7.0)
+    assert not window.pausing(learned)
+    assert window.throttled(learned, BUSY, 1.0, NOW) == learned, "the longer wait stands"
 
 
 @pytest.mark.parametrize(
@@ -203,10 +203,10 @@ def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_later() -> None:
     ],
 )
 def test_after_a_refusal(error: ErrorClass, probing: bool) -> None:
-    known = window.refused(Window(window=8), Failure(error, "text"), NOW, LIMITS)
-    assert (known.probing, known.level, known.blocked_at) == (probing, 1, NOW)
-    assert window.blocked(known, NOW)
-    assert not window.blocked(known, known.retry_at)
+    learned = window.refused(Window(window=8), Failure(error, "text"), NOW, LIMITS)
+    assert (learned.probing, learned.level, learned.blocked_at) == (probing, 1, NOW)
+    assert window.blocked(learned, NOW)
+    assert not window.blocked(learned, learned.retry_at)
 
 
 @given(level=st.integers(1, 200), seed=st.text())
@@ -222,16 +222,16 @@ def test_two_pools_do_not_retry_in_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "submitted", "ended"),
+    ("learned", "submitted", "ended"),
     [
         pytest.param(PROBING, PROBING.blocked_at, True, id="a machine asked for since the back-off ends it"),
         pytest.param(PROBING, PROBING.blocked_at - 1, False, id="a machine asked for before it does not"),
     ],
 )
-def test_a_machine_that_runs_and_the_back_off(known: Window, submitted: float, ended: bool) -> None:
-    after = ran(known, submitted)
+def test_a_machine_that_runs_and_the_back_off(learned: Window, submitted: float, ended: bool) -> None:
+    after = ran(learned, submitted)
     assert (after.level == 0, not after.probing, after.retry_at == 0.0, after.failure is None) == (ended,) * 4
-    assert after.window == known.window + 1
+    assert after.window == learned.window + 1
 
 
 @pytest.mark.parametrize(
@@ -256,20 +256,20 @@ def test_a_pool_pauses_only_for_what_is_soon_over(error: ErrorClass, pausing: bo
     ],
 )
 def test_an_accepted_create_ends_the_back_off_of_an_error_of_the_call_alone(error: ErrorClass, ended: bool) -> None:
-    known = replace(PROBING, failure=Failure(error, "text"))
-    assert (window.accepted(known, NOW).level == 0) is ended
+    learned = replace(PROBING, failure=Failure(error, "text"))
+    assert (window.accepted(learned, NOW).level == 0) is ended
 
 
 @pytest.mark.parametrize("error", [ErrorClass.INVALID, ErrorClass.TIMEOUT])
 @pytest.mark.parametrize("width", [1, 8])
 def test_only_a_machine_that_runs_ends_the_back_off_of_machines_that_did_not(error: ErrorClass, width: int) -> None:
-    known = Window(window=width)
+    learned = Window(window=width)
     for _ in range(width):
-        known = window.failed(known, Failure(error, "text"), NOW - 10, NOW, LIMITS, boot=True)
-    assert (known.level, known.probing) == (1, True)
-    assert not window.pausing(known)
-    assert window.accepted(known, NOW) is known
-    assert window.ran(known, POOL, NOW, NOW, LIMITS).level == 0
+        learned = window.failed(learned, Failure(error, "text"), NOW - 10, NOW, LIMITS, boot=True)
+    assert (learned.level, learned.probing) == (1, True)
+    assert not window.pausing(learned)
+    assert window.accepted(learned, NOW) is learned
+    assert window.ran(learned, POOL, NOW, NOW, LIMITS).level == 0
 
 
 def test_of_what_a_pool_refused_and_what_did_not_run_there_the_later_says_what_ends_the_back_off() -> None:
@@ -279,8 +279,8 @@ def test_of_what_a_pool_refused_and_what_did_not_run_there_the_later_says_what_e
 
 
 def test_an_accepted_create_from_before_the_back_off_does_not_end_it() -> None:
-    known = replace(PROBING, failure=Failure(ErrorClass.DENIED, "text"))
-    assert window.accepted(known, PROBING.blocked_at - 1) is known
+    learned = replace(PROBING, failure=Failure(ErrorClass.DENIED, "text"))
+    assert window.accepted(learned, PROBING.blocked_at - 1) is learned
 
 
 # --- machines that are lost in their first minutes --------------------------------------------------------------------
@@ -291,10 +291,10 @@ TRIED = Window(
 )
 
 
-def lost(known: Window, fates: str, submitted: float = NOW - 10, machines: int = 1) -> Window:
+def lost(learned: Window, fates: str, submitted: float = NOW - 10, machines: int = 1) -> Window:
     """``fates``: of the machines that ran, from the newest on, ``x`` for one lost early and ``.`` for another."""
     dead = [fate == "x" for fate in fates]
-    return window.lost_early(known, window.Losses(dead, LOST, submitted, machines), NOW, LIMITS)
+    return window.lost_early(learned, window.Losses(dead, LOST, submitted, machines), NOW, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -309,11 +309,11 @@ def lost(known: Window, fates: str, submitted: float = NOW - 10, machines: int =
     ],
 )
 def test_a_window_and_early_losses(window: int, fates: str, after: int) -> None:
-    known = lost(Window(window=window, ran=3, failed=2), fates)
+    learned = lost(Window(window=window, ran=3, failed=2), fates)
     closed = after < window - 1 or fates == "x"
-    assert (known.window, known.level, known.probing) == (after, int(closed), closed)
-    assert (known.failure, known.early_loss) == ((LOST, LOST) if closed else (None, None))
-    assert (known.ran, known.failed) == ((0, 0) if closed else (3, 2)), "a round ends when the window closes"
+    assert (learned.window, learned.level, learned.probing) == (after, int(closed), closed)
+    assert (learned.failure, learned.early_loss) == ((LOST, LOST) if closed else (None, None))
+    assert (learned.ran, learned.failed) == ((0, 0) if closed else (3, 2)), "a round ends when the window closes"
 
 
 def test_a_window_gives_back_what_it_grew_by_all_machines_that_are_lost_at_once() -> None:
@@ -323,8 +323,8 @@ def test_a_window_gives_back_what_it_grew_by_all_machines_that_are_lost_at_once(
 
 @pytest.mark.parametrize("submitted", [NOW - 61, NOW - 10])
 def test_a_machine_that_runs_is_no_proof_after_early_losses(submitted: float) -> None:
-    known = ran(TRIED, submitted)
-    assert (known.level, known.probing, known.failure, known.early_loss) == (2, True, LOST, LOST)
+    learned = ran(TRIED, submitted)
+    assert (learned.level, learned.probing, learned.failure, learned.early_loss) == (2, True, LOST, LOST)
 
 
 @pytest.mark.parametrize(
@@ -335,9 +335,11 @@ def test_a_machine_that_runs_is_no_proof_after_early_losses(submitted: float) ->
     ],
 )
 def test_a_machine_that_outlives_its_first_minutes_and_the_back_off(submitted: float, ended: bool) -> None:
-    known = window.outlived(TRIED, submitted)
-    assert (known.level == 0, not known.probing, known.failure is None, known.early_loss is None) == (ended,) * 4
-    assert known.window == TRIED.window
+    learned = window.outlived(TRIED, submitted)
+    assert (learned.level == 0, not learned.probing, learned.failure is None, learned.early_loss is None) == (
+        ended,
+    ) * 4
+    assert learned.window == TRIED.window
 
 
 def test_a_machine_that_outlives_its_first_minutes_says_nothing_of_another_back_off() -> None:
@@ -345,9 +347,9 @@ def test_a_machine_that_outlives_its_first_minutes_says_nothing_of_another_back_
 
 
 def test_a_probe_that_is_lost_early_backs_off_for_longer_whatever_ran_before() -> None:
-    known = lost(TRIED, "x" + 40 * ".")
-    assert (known.level, known.blocked_at, known.early_loss) == (3, NOW, LOST)
-    assert window.blocked(known, NOW)
+    learned = lost(TRIED, "x" + 40 * ".")
+    assert (learned.level, learned.blocked_at, learned.early_loss) == (3, NOW, LOST)
+    assert window.blocked(learned, NOW)
 
 
 def test_an_early_loss_from_before_the_back_off_only_gives_back_what_the_window_grew() -> None:
@@ -355,40 +357,40 @@ def test_an_early_loss_from_before_the_back_off_only_gives_back_what_the_window_
 
 
 def test_early_losses_in_a_pool_that_backs_off_for_another_reason_have_to_be_outlived_when_that_is_over() -> None:
-    known = lost(PROBING, 8 * "x", submitted=PROBING.blocked_at - 1)
-    assert (known.level, known.retry_at, known.failure) == (2, PROBING.retry_at, STOCKOUT)
-    known = ran(known)
-    assert (known.level, known.probing, known.failure) == (2, True, LOST), "stock is there; what runs has to live"
-    assert window.outlived(known, NOW - 10).level == 0
+    learned = lost(PROBING, 8 * "x", submitted=PROBING.blocked_at - 1)
+    assert (learned.level, learned.retry_at, learned.failure) == (2, PROBING.retry_at, STOCKOUT)
+    learned = ran(learned)
+    assert (learned.level, learned.probing, learned.failure) == (2, True, LOST), "stock is there; what runs has to live"
+    assert window.outlived(learned, NOW - 10).level == 0
 
 
 def test_early_losses_in_a_pool_that_is_only_too_busy_are_probed() -> None:
-    known = lost(window.throttled(Window(window=8), BUSY, 60.0, NOW), 8 * "x")
-    assert (known.probing, known.early_loss) == (True, LOST)
-    known = window.accepted(known, NOW + 60)
-    assert (known.probing, known.failure, known.retry_at) == (True, LOST, 0.0)
+    learned = lost(window.throttled(Window(window=8), BUSY, 60.0, NOW), 8 * "x")
+    assert (learned.probing, learned.early_loss) == (True, LOST)
+    learned = window.accepted(learned, NOW + 60)
+    assert (learned.probing, learned.failure, learned.retry_at) == (True, LOST, 0.0)
 
 
 @pytest.mark.parametrize("error", [ErrorClass.INVALID, ErrorClass.TIMEOUT])
 def test_a_create_that_is_taken_is_no_proof_after_early_losses_of_whatever_class(error: ErrorClass) -> None:
     losses = window.Losses([True, True], Failure(error, "text"), NOW - 10)
-    known = window.lost_early(Window(window=2), losses, NOW, LIMITS)
-    assert not window.pausing(known)
-    assert window.accepted(known, NOW) is known
+    learned = window.lost_early(Window(window=2), losses, NOW, LIMITS)
+    assert not window.pausing(learned)
+    assert window.accepted(learned, NOW) is learned
 
 
 def test_what_a_pool_refuses_between_early_losses_does_not_end_what_has_to_be_outlived() -> None:
-    known = window.refused(TRIED, Failure(ErrorClass.UNAVAILABLE, "connection refused"), NOW, LIMITS)
-    known = window.accepted(known, NOW + 60)
-    assert (known.level, known.probing, known.failure, known.early_loss) == (3, True, LOST, LOST)
-    assert window.accepted(known, NOW + 61) is known
+    learned = window.refused(TRIED, Failure(ErrorClass.UNAVAILABLE, "connection refused"), NOW, LIMITS)
+    learned = window.accepted(learned, NOW + 60)
+    assert (learned.level, learned.probing, learned.failure, learned.early_loss) == (3, True, LOST, LOST)
+    assert window.accepted(learned, NOW + 61) is learned
 
 
 # --- a new spec -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("known", "spec", "expected"),
+    ("learned", "spec", "expected"),
     [
         pytest.param(PROBING, "s", PROBING, id="the same spec: remembered"),
         pytest.param(PROBING, "", PROBING, id="a look that does not know the spec: remembered"),
@@ -397,8 +399,8 @@ def test_what_a_pool_refuses_between_early_losses_does_not_end_what_has_to_be_ou
         pytest.param(Window(window=3), "s", Window(window=3, spec="s"), id="the first spec seen: noted"),
     ],
 )
-def test_a_spec_and_what_was_learned(known: Window, spec: str, expected: Window) -> None:
-    assert window.respecified(known, POOL, spec) == expected
+def test_a_spec_and_what_was_learned(learned: Window, spec: str, expected: Window) -> None:
+    assert window.respecified(learned, POOL, spec) == expected
 
 
 @given(
@@ -412,27 +414,27 @@ def test_a_spec_and_what_was_learned(known: Window, spec: str, expected: Window)
 def test_whatever_happens_a_window_stays_between_one_and_max_pending(
     events: list[tuple[str, ErrorClass]],
 ) -> None:
-    small, known, now = pool(initial_window=4, max_pending=9), window.fresh(pool(initial_window=4), "s"), NOW
+    small, learned, now = pool(initial_window=4, max_pending=9), window.fresh(pool(initial_window=4), "s"), NOW
     for event, error in events:
         now += 7.0
         failure = Failure(error, "text")
         match event:
             case "ran":
-                known = window.ran(known, small, now - 1, now, LIMITS)
+                learned = window.ran(learned, small, now - 1, now, LIMITS)
             case "failed":
-                known = window.failed(known, failure, now - 1, now, LIMITS)
+                learned = window.failed(learned, failure, now - 1, now, LIMITS)
             case "boot":
-                known = window.failed(known, failure, now - 1, now, LIMITS, boot=True)
+                learned = window.failed(learned, failure, now - 1, now, LIMITS, boot=True)
             case "refused":
-                known = window.refused(known, failure, now, LIMITS)
+                learned = window.refused(learned, failure, now, LIMITS)
             case "lost":
-                known = window.lost_early(known, window.Losses([True] * 9, failure, now - 1, 2), now, LIMITS)
+                learned = window.lost_early(learned, window.Losses([True] * 9, failure, now - 1, 2), now, LIMITS)
             case "outlived":
-                known = window.outlived(known, now - 1)
+                learned = window.outlived(learned, now - 1)
             case _:
-                known = window.accepted(known, now - 1)
-        assert 1 <= known.window <= 9
-        assert known.ran + known.failed < known.window or known.window == 1
-        assert known.retry_at <= now + 1800.0
-        assert (known.level == 0) <= (not known.probing)
-        assert (known.early_loss is not None) <= known.probing
+                learned = window.accepted(learned, now - 1)
+        assert 1 <= learned.window <= 9
+        assert learned.ran + learned.failed < learned.window or learned.window == 1
+        assert learned.retry_at <= now + 1800.0
+        assert (learned.level == 0) <= (not learned.probing)
+        assert (learned.early_loss is not None) <= learned.probing

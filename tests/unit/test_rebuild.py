@@ -79,16 +79,18 @@ def what_was_told(*slots: object, **changes: object) -> dict[str, Answer]:
 
 
 def test_a_first_memory_knows_nothing_and_that_no_pool_was_seen() -> None:
-    known = fresh(intent(), LIMITS, NOW, WALL)
-    assert known == Memory("demo", time=NOW, time_wall=WALL, unseen_pools=("a", "b"))
+    remembered = fresh(intent(), LIMITS, NOW, WALL)
+    assert remembered == Memory("demo", time=NOW, time_wall=WALL, unseen_pools=("a", "b"))
 
 
 # --- without an answer to go by ---------------------------------------------------------------------------------------
 
 
 def test_machines_that_run_are_their_requests_open_slots_again() -> None:
-    known = rebuilt(intent(), machine(4), machine(5, Phase.PENDING), machine(0, request=OTHER), heard={REQUEST: False})
-    again = known.requests[REQUEST]
+    remembered = rebuilt(
+        intent(), machine(4), machine(5, Phase.PENDING), machine(0, request=OTHER), heard={REQUEST: False}
+    )
+    again = remembered.requests[REQUEST]
     assert sorted(again.slots) == [4, 5]
     assert [one.verdict for one in again.slots.values()] == [Verdict.OPEN, Verdict.OPEN]
     assert [one.ran for one in again.slots.values()] == [NOW, None]
@@ -104,8 +106,8 @@ def test_no_slot_number_is_used_again() -> None:
 @pytest.mark.parametrize(("life", "block"), [(1, 1), (2, 2), (9, 9), (10, 1)])
 def test_a_memory_that_is_lost_again_leaves_the_numbers_of_the_one_before_alone(life: int, block: int) -> None:
     looks = {"a": snapshot(), "b": snapshot(pool="b")}
-    known = rebuild(Evidence(intent(), {}, {}, looks, WALL, life), LIMITS, NOW, WALL)
-    assert known.requests[REQUEST].next_slot == block * SLOT_BLOCK
+    remembered = rebuild(Evidence(intent(), {}, {}, looks, WALL, life), LIMITS, NOW, WALL)
+    assert remembered.requests[REQUEST].next_slot == block * SLOT_BLOCK
 
 
 @pytest.mark.parametrize(
@@ -124,17 +126,17 @@ def test_a_requests_time_goes_by_intents_own_clock(age: float, left: float) -> N
 @pytest.mark.parametrize("reason", [BrakeReason.MEMORY_LOST, BrakeReason.MEMORY_OLDER])
 def test_the_brake_is_latched(reason: BrakeReason) -> None:
     looks: dict[str, Snapshot] = {"a": snapshot(machine()), "b": snapshot(pool="b")}
-    known = rebuild(Evidence(intent(), {}, {}, looks, WALL), LIMITS, NOW, WALL, reason)
-    assert known.brake is not None
-    assert (known.brake.reason, known.brake.since) == (reason, NOW)
-    assert known.unseen_pools == ()
+    remembered = rebuild(Evidence(intent(), {}, {}, looks, WALL), LIMITS, NOW, WALL, reason)
+    assert remembered.brake is not None
+    assert (remembered.brake.reason, remembered.brake.since) == (reason, NOW)
+    assert remembered.unseen_pools == ()
 
 
 def test_fifty_machines_that_run_survive_the_loss_of_memory() -> None:
     machines = [machine(number) for number in range(50)]
     wanted = intent(count=50, created=WALL - 7200)
-    known = rebuilt(wanted, *machines)
-    made = plan(known, snapshot(*machines), snapshot(pool="b"), limits=LIMITS, intent=wanted)
+    remembered = rebuilt(wanted, *machines)
+    made = plan(remembered, snapshot(*machines), snapshot(pool="b"), limits=LIMITS, intent=wanted)
     assert (made.creates, made.deletes) == ((), ())
     assert made.memory.requests[REQUEST].ended is DONE
 
@@ -176,8 +178,8 @@ def test_a_terminal_answer_stays_byte_for_byte(ended: RequestStatus) -> None:
 def test_a_slot_that_hf_was_told_of(
     one: object, there: list[Machine], ended: RequestStatus | None, verdict: Verdict, delete: DeleteReason | None
 ) -> None:
-    known = rebuilt(intent(), *there, told=what_was_told(one, ended=ended))
-    again = known.requests[REQUEST].slots[0]
+    remembered = rebuilt(intent(), *there, told=what_was_told(one, ended=ended))
+    again = remembered.requests[REQUEST].slots[0]
     assert (again.verdict, again.delete) == (verdict, delete)
     assert again.gone is (not there and verdict is not Verdict.OPEN)
 
@@ -209,9 +211,9 @@ def test_what_hf_was_told_it_gave_back_is_not_lost_although_intent_has_forgotten
 
 def test_what_an_ended_request_never_told_is_for_the_orphan_rule() -> None:
     told = what_was_told(running(0, Verdict.SUCCEEDED), ended=DONE)
-    known = rebuilt(intent(), machine(0), machine(1), told=told)
-    assert sorted(known.requests[REQUEST].slots) == [0]
-    assert known.requests[REQUEST].next_slot == SLOT_BLOCK
+    remembered = rebuilt(intent(), machine(0), machine(1), told=told)
+    assert sorted(remembered.requests[REQUEST].slots) == [0]
+    assert remembered.requests[REQUEST].next_slot == SLOT_BLOCK
 
 
 def test_a_cancelled_request_stays_cancelled() -> None:
@@ -247,14 +249,14 @@ def test_a_machine_given_back_before_hf_heard_of_it_is_left_to_the_plan() -> Non
 def test_of_a_heard_answer_that_is_lost_every_machine_that_runs_is_hfs_and_nothing_is_made_for_it() -> None:
     wanted = intent(count=3)
     machines = (machine(0), machine(1, Phase.PENDING), machine(2))
-    known = rebuilt(wanted, *machines, heard={REQUEST: True})
-    again = known.requests[REQUEST]
+    remembered = rebuilt(wanted, *machines, heard={REQUEST: True})
+    again = remembered.requests[REQUEST]
     assert (again.ended, again.told_at) == (RequestStatus.COMPLETE_WITH_ERROR, NOW)
     assert [(one.number, one.verdict) for one in again.slots.values()] == [
         (0, Verdict.SUCCEEDED),
         (2, Verdict.SUCCEEDED),
     ]
-    made = plan(known, snapshot(*machines), snapshot(pool="b"), limits=LIMITS, intent=wanted)
+    made = plan(remembered, snapshot(*machines), snapshot(pool="b"), limits=LIMITS, intent=wanted)
     assert (made.creates, made.deletes) == ((), ())
 
 
@@ -271,10 +273,10 @@ def test_without_any_trace_of_hf_a_request_that_was_served_counts_as_heard(
 ) -> None:
     """However young it seems: its age is a guess, too. Otherwise it would be made again, or cancelled as forgotten."""
     wanted = intent(*back)
-    known = rebuilt(wanted, *there)
-    again = known.requests[REQUEST]
+    remembered = rebuilt(wanted, *there)
+    again = remembered.requests[REQUEST]
     assert (again.ended, again.told_at) == (ended, NOW)
-    made = plan(known, snapshot(*there), snapshot(pool="b"), limits=LIMITS, intent=wanted)
+    made = plan(remembered, snapshot(*there), snapshot(pool="b"), limits=LIMITS, intent=wanted)
     assert (made.creates, made.deletes) == ((), ())
 
 
@@ -284,8 +286,8 @@ def test_a_request_whose_machines_do_not_run_yet_goes_on() -> None:
 
 
 def test_a_whole_heard_answer_that_is_lost_is_complete() -> None:
-    known = rebuilt(intent(count=1), machine(0), heard={REQUEST: True})
-    assert known.requests[REQUEST].ended is DONE
+    remembered = rebuilt(intent(count=1), machine(0), heard={REQUEST: True})
+    assert remembered.requests[REQUEST].ended is DONE
 
 
 # --- returns ----------------------------------------------------------------------------------------------------------
@@ -327,6 +329,6 @@ def test_an_open_return_request_is_read_anew() -> None:
 
 def test_a_rebuilt_memory_reads_the_intent_it_was_made_of() -> None:
     wanted = intent("x")
-    known = rebuilt(wanted, machine(0))
-    assert set(intent_of(known).requests) == set(wanted.requests)
-    assert set(known.returns) == set(wanted.returns)
+    remembered = rebuilt(wanted, machine(0))
+    assert set(intent_of(remembered).requests) == set(wanted.requests)
+    assert set(remembered.returns) == set(wanted.returns)

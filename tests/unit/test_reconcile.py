@@ -546,10 +546,10 @@ def test_an_intent_that_somebody_put_there_shows_that_there_was_a_memory(bench: 
             path.unlink()
     bench.restarted()
     bench.cycle(3)
-    known = bench.state.memory.read()
-    assert known.brake is not None
-    assert known.brake.reason is BrakeReason.MEMORY_LOST
-    assert known.requests[id_].told_at is not None, "its machines count as HF's"
+    remembered = bench.state.memory.read()
+    assert remembered.brake is not None
+    assert remembered.brake.reason is BrakeReason.MEMORY_LOST
+    assert remembered.requests[id_].told_at is not None, "its machines count as HF's"
 
 
 def test_the_brake_is_released_only_by_a_person(bench: Bench) -> None:

@@ -28,7 +28,7 @@ WALL = 1_800_000_000.0
 BRAKE = Brake(BrakeReason.INTENT_LOST, NOW, "intent.json is missing.")
 
 
-def known() -> Memory:
+def memory_of_one() -> Memory:
     """Two requests, one of them leaving, and a return; written at loop time NOW."""
     left = record(running(0, Verdict.RETURNED, request=OTHER), id_=OTHER, trimmed=True)
     kept = record(
@@ -43,7 +43,7 @@ def state(tmp_path: Path) -> StateDir:
     made = StateDir(tmp_path)
     with made.intent.additions(create_for="demo") as intent:
         intent.add_request(TEMPLATE, 9, created_wall=WALL)
-    remembered = known()
+    remembered = memory_of_one()
     made.memory.write(remembered)
     answers = {id_: request_answer(one) for id_, one in remembered.requests.items()}
     answers[RETURN] = return_answer(remembered.returns[RETURN], remembered, PREFIX)
@@ -111,7 +111,7 @@ def test_an_older_intent_gives_way_and_is_kept(state: StateDir) -> None:
 
 
 def test_an_intent_older_than_memory_has_read_is_noticed_without_its_lock_file(state: StateDir) -> None:
-    state.memory.write(replace(known(), generation=9))
+    state.memory.write(replace(memory_of_one(), generation=9))
     Path(state.intent.lock_path).unlink()
     apply(state, plan(state))
     assert state.intent.read().generation == 10
@@ -147,7 +147,7 @@ def test_the_brake_may_be_released_once_nothing_is_to_be_written(state: StateDir
     assert plan(state).releases(applied=True), "the loop may be about to latch it"
     apply(state, plan(state))
     assert not plan(state).releases(applied=False)
-    state.memory.write(replace(known(), brake=BRAKE))
+    state.memory.write(replace(memory_of_one(), brake=BRAKE))
     made = plan(state)
     assert (made.writes, made.releases(applied=False)) == (False, True)
 
@@ -322,11 +322,11 @@ def test_a_request_that_leaves_while_the_files_are_read_is_not_brought_back(
 
     def then_it_leaves(store: IntentStore | MemoryStore) -> Intent | Memory:
         monkeypatch.undo()
-        found = held[store]()
-        left = known()
+        content = held[store]()
+        left = memory_of_one()
         state.memory.write(replace(left, requests={id_: replace(r, trimmed=True) for id_, r in left.requests.items()}))
         state.intent.remove([REQUEST])
-        return found
+        return content
 
     for store in held:
         monkeypatch.setattr(store, "read", partial(then_it_leaves, store))

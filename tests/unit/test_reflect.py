@@ -53,12 +53,12 @@ ENDED_RECORD = RequestStatus.COMPLETE
 
 def reflected(one: Slot, *looks: Snapshot, limits: Limits = LIMITS) -> Slot:
     """The slot as one look after the other leaves it."""
-    known = memory(record(one))
+    remembered = memory(record(one))
     for look in looks:
-        draft = draft_of(known, look, limits=limits, now=max(NOW, look.began + 1))
+        draft = draft_of(remembered, look, limits=limits, now=max(NOW, look.began + 1))
         reflect(draft)
-        known = draft.memory()
-    return known.requests[REQUEST].slots[one.number]
+        remembered = draft.memory()
+    return remembered.requests[REQUEST].slots[one.number]
 
 
 # --- a machine that is there ------------------------------------------------------------------------------------------
@@ -172,17 +172,17 @@ def test_a_machine_that_ended_under_a_slot_thought_unsent_is_still_there_and_its
 
 
 @pytest.mark.parametrize(
-    ("seen", "known"),
+    ("seen", "kept"),
     [
         pytest.param(Notice(LossCause.PREEMPTED, NOW + 40), Notice(LossCause.PREEMPTED, NOW + 30), id="later: no news"),
         pytest.param(Notice(LossCause.PREEMPTED, NOW + 20), Notice(LossCause.PREEMPTED, NOW + 20), id="sooner"),
         pytest.param(Notice(LossCause.DELETED, NOW + 40), Notice(LossCause.DELETED, NOW + 40), id="of another kind"),
     ],
 )
-def test_an_announced_end_does_not_move_to_later(seen: Notice, known: Notice) -> None:
+def test_an_announced_end_does_not_move_to_later(seen: Notice, kept: Notice) -> None:
     """A loop that starts reckons the grace of what stops from its first look."""
     slot = running(0, Verdict.SUCCEEDED, notice=Notice(LossCause.PREEMPTED, NOW + 30))
-    assert reflected(slot, snapshot(machine(notice=seen))).notice == known
+    assert reflected(slot, snapshot(machine(notice=seen))).notice == kept
 
 
 def test_a_notice_is_kept_and_its_withdrawal_too() -> None:
@@ -193,7 +193,7 @@ def test_a_notice_is_kept_and_its_withdrawal_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "seen", "same"),
+    ("before", "seen", "same"),
     [
         pytest.param(Fingerprint(uid="1"), Fingerprint(uid="1", ip="10.0.0.1"), True, id="a value that appears"),
         pytest.param(Fingerprint(uid="1", ip="10.0.0.1"), Fingerprint(uid="1"), True, id="a value that is not told"),
@@ -203,8 +203,8 @@ def test_a_notice_is_kept_and_its_withdrawal_too() -> None:
         pytest.param(Fingerprint(ip="1"), Fingerprint(ip="2"), False, id="another address"),
     ],
 )
-def test_the_same_machine_or_another_of_its_name(known: Fingerprint, seen: Fingerprint, same: bool) -> None:
-    after = reflected(running(0, Verdict.SUCCEEDED, fingerprint=known), snapshot(machine(fingerprint=seen)))
+def test_the_same_machine_or_another_of_its_name(before: Fingerprint, seen: Fingerprint, same: bool) -> None:
+    after = reflected(running(0, Verdict.SUCCEEDED, fingerprint=before), snapshot(machine(fingerprint=seen)))
     assert (after.verdict is Verdict.SUCCEEDED) is same
     assert (after.failure == REPLACED) is not same
 
@@ -221,10 +221,10 @@ def test_what_comes_before_a_machine_runs_may_be_one_attempt_after_the_other() -
 
 
 def test_a_value_once_known_is_compared_even_after_a_look_without_it() -> None:
-    known = running(0, Verdict.SUCCEEDED, fingerprint=Fingerprint(uid="1", ip="10.0.0.1"))
+    succeeded = running(0, Verdict.SUCCEEDED, fingerprint=Fingerprint(uid="1", ip="10.0.0.1"))
     without = snapshot(machine(fingerprint=Fingerprint(uid="1")))
     moved = snapshot(machine(fingerprint=Fingerprint(uid="1", ip="10.0.0.2")), began=SEEN + 5)
-    assert reflected(known, without, moved).verdict is Verdict.LOST
+    assert reflected(succeeded, without, moved).verdict is Verdict.LOST
 
 
 @pytest.mark.parametrize(
@@ -372,10 +372,10 @@ def test_what_appears_under_a_name_that_was_gone_is_deleted_and_proven_absent_an
 
 
 def test_a_pool_that_was_not_seen_changes_nothing() -> None:
-    known = memory(record(SUCCEEDED))
-    draft = draft_of(known, snapshot(pool="b"), limits=LIMITS)
+    remembered = memory(record(SUCCEEDED))
+    draft = draft_of(remembered, snapshot(pool="b"), limits=LIMITS)
     reflect(draft)
-    assert draft.memory() is known
+    assert draft.memory() is remembered
 
 
 def test_a_pool_that_was_not_seen_hides_no_machine_in_another() -> None:
@@ -387,17 +387,17 @@ def test_a_pool_that_was_not_seen_hides_no_machine_in_another() -> None:
 
 
 def test_what_is_known_to_be_gone_is_not_written_with_every_look() -> None:
-    known = memory(record(running(0, Verdict.RETURNED, gone=True, absent=BEFORE)))
-    draft = draft_of(known, snapshot(), limits=LIMITS)
+    remembered = memory(record(running(0, Verdict.RETURNED, gone=True, absent=BEFORE)))
+    draft = draft_of(remembered, snapshot(), limits=LIMITS)
     reflect(draft)
-    assert draft.memory() is known
+    assert draft.memory() is remembered
 
 
 def test_a_machine_that_runs_as_before_changes_nothing() -> None:
-    known = memory(record(SUCCEEDED, running(1)))
-    draft = draft_of(known, snapshot(machine(0), machine(1)), limits=LIMITS)
+    remembered = memory(record(SUCCEEDED, running(1)))
+    draft = draft_of(remembered, snapshot(machine(0), machine(1)), limits=LIMITS)
     reflect(draft)
-    assert draft.memory() is known
+    assert draft.memory() is remembered
     assert draft.unknown == {}
 
 
@@ -451,8 +451,8 @@ def test_a_machine_that_runs_ends_a_backoff_that_began_before_it_was_asked_for(
 ) -> None:
     asked = [slot(number, opened=opened, submitted=when) for number, when in enumerate(submitted)]
     backing_off = Window(window=10, level=1, blocked_at=BEFORE + 10, failure=BROKEN, boot=True)
-    known = memory(record(*asked), pressures={("a", TEMPLATE): backing_off})
-    draft = draft_of(known, snapshot(*map(machine, range(len(asked)))), limits=LIMITS)
+    remembered = memory(record(*asked), pressures={("a", TEMPLATE): backing_off})
+    draft = draft_of(remembered, snapshot(*map(machine, range(len(asked)))), limits=LIMITS)
     reflect(draft)
     assert (draft.window("a", TEMPLATE).level == 0) is ended
 
@@ -462,15 +462,15 @@ def test_a_machine_that_failed_deepens_a_backoff_only_if_it_was_asked_for_since_
     submitted: float, level: int
 ) -> None:
     probing = Window(window=10, level=1, probing=True, blocked_at=BEFORE + 10, failure=BROKEN, boot=True)
-    known = memory(record(slot(submitted=submitted)), pressures={("a", TEMPLATE): probing})
-    draft = draft_of(known, snapshot(machine(phase=Phase.GONE)), limits=LIMITS)
+    remembered = memory(record(slot(submitted=submitted)), pressures={("a", TEMPLATE): probing})
+    draft = draft_of(remembered, snapshot(machine(phase=Phase.GONE)), limits=LIMITS)
     reflect(draft)
     assert draft.window("a", TEMPLATE).level == level
 
 
 def test_a_terminal_answer_outlives_the_machine() -> None:
-    known = memory(replace(record(SUCCEEDED), ended=ENDED_RECORD))
-    draft = draft_of(known, snapshot(machine(phase=Phase.GONE)), limits=LIMITS)
+    remembered = memory(replace(record(SUCCEEDED), ended=ENDED_RECORD))
+    draft = draft_of(remembered, snapshot(machine(phase=Phase.GONE)), limits=LIMITS)
     reflect(draft)
     assert draft.memory().requests[REQUEST].ended is ENDED_RECORD
     assert [close.verdict for close in draft.closes] == [Verdict.LOST]

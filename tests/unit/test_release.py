@@ -15,8 +15,8 @@ from tests.unit.core import NOW, OTHER, limits, machine, memory, plan, record, r
 LIMITS = limits(orphan_grace=600.0, orphan_cap_per_hour=2, cancel_after=1800.0)
 
 
-def times(held: Memory, known: Limits | None = LIMITS) -> dict[str, float | None]:
-    return {one.name: one.at for one in waiting(held, known, NOW)}
+def times(held: Memory, limits: Limits | None = LIMITS) -> dict[str, float | None]:
+    return {one.name: one.at for one in waiting(held, limits, NOW)}
 
 
 # --- machines ---------------------------------------------------------------------------------------------------------
@@ -33,9 +33,9 @@ def test_no_more_go_in_any_hour_than_the_cap_allows() -> None:
     assert times(held) == dict(zip("abcde", ends, strict=True)), "one went within the last hour"
 
 
-@pytest.mark.parametrize("known", [None, replace(LIMITS, orphan_cap_per_hour=0)], ids=["unknown limits", "a cap of 0"])
-def test_when_nobody_knows_or_never_no_time_is_told(known: Limits | None) -> None:
-    assert times(memory(orphans={"a": 0.0}), known) == {"a": None}
+@pytest.mark.parametrize("limits", [None, replace(LIMITS, orphan_cap_per_hour=0)], ids=["unknown limits", "a cap of 0"])
+def test_when_nobody_knows_or_never_no_time_is_told(limits: Limits | None) -> None:
+    assert times(memory(orphans={"a": 0.0}), limits) == {"a": None}
 
 
 def test_what_no_list_names_goes_only_where_that_is_configured() -> None:
@@ -47,22 +47,22 @@ def test_what_no_list_names_goes_only_where_that_is_configured() -> None:
 
 def test_machines_that_no_loop_has_noted_yet_have_all_their_grace() -> None:
     held = memory(orphans={"known": NOW - 700.0})
-    found = waiting(held, LIMITS, NOW, {"known", "new"})
-    assert found == (Waiting("known", at=NOW), Waiting("new", at=NOW + 600.0))
+    told = waiting(held, LIMITS, NOW, {"known", "new"})
+    assert told == (Waiting("known", at=NOW), Waiting("new", at=NOW + 600.0))
 
 
 @pytest.mark.parametrize("spent", [(), (NOW - 100.0,)], ids=["a whole cap", "one has gone already"])
 def test_the_loop_does_as_was_told(spent: tuple[float, ...]) -> None:
     """The same memory, brake released: the plan deletes each at the time that was told, and not before."""
-    known = replace(LIMITS, pools={"a": LIMITS.pools["a"]})
+    single = replace(LIMITS, pools={"a": LIMITS.pools["a"]})
     orphans = {machine(number, request=OTHER).name: NOW - 500.0 - 90.0 * number for number in range(3)}
     held = memory(orphans=orphans, orphan_deletes=spent, accepted=tuple(orphans))
-    told = {one.name: one.at for one in waiting(held, known, NOW)}
+    told = {one.name: one.at for one in waiting(held, single, NOW)}
     there = [machine(number, request=OTHER) for number in range(3)]
     gone: dict[str, float] = {}
     for now in sorted({at for at in told.values() if at is not None} | {NOW + 1.0, NOW + 99.0, NOW + 2000.0}):
         look: Snapshot = snapshot(*(one for one in there if one.name not in gone), began=now)
-        made = plan(held, look, limits=known, contact=Contact(since=now, active=now), now=now)
+        made = plan(held, look, limits=single, contact=Contact(since=now, active=now), now=now)
         held = made.memory
         gone |= {each.name: now for each in made.deletes if isinstance(each, Delete)}
     assert gone == told

@@ -48,16 +48,16 @@ def after(one: Slot, *outcomes: Outcome, unsent: tuple[Create | Delete, ...] = (
     return remember(memory(record(one), **changes), outcomes, unsent, LIMITS, NOW)[0]
 
 
-def kept(known: Memory) -> Slot:
-    return known.requests[REQUEST].slots[0]
+def kept(remembered: Memory) -> Slot:
+    return remembered.requests[REQUEST].slots[0]
 
 
 # --- creates ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_accepted_create_is_remembered_and_its_slot_stays_open() -> None:
-    known = after(ASKED, Outcome(CREATE))
-    assert kept(known) == evolve(ASKED, accepted=True)
+    remembered = after(ASKED, Outcome(CREATE))
+    assert kept(remembered) == evolve(ASKED, accepted=True)
 
 
 @pytest.mark.parametrize(
@@ -76,15 +76,15 @@ def test_an_accepted_create_is_remembered_and_its_slot_stays_open() -> None:
 )
 def test_a_create_that_failed(error: ErrorClass, verdict: Verdict, submitted: float | None) -> None:
     failure = Failure(error, "in the place's words")
-    known, closes = remember(memory(record(ASKED)), [Outcome(CREATE, failure)], (), LIMITS, NOW)
-    one = kept(known)
+    remembered, closes = remember(memory(record(ASKED)), [Outcome(CREATE, failure)], (), LIMITS, NOW)
+    one = kept(remembered)
     assert (one.verdict, one.submitted, one.gone, one.accepted) == (verdict, submitted, False, False)
     if verdict is Verdict.FAILED:
         assert (one.delete, one.failure, one.closed) == (DeleteReason.FAILED, failure, NOW)
         assert [(close.name, close.verdict, close.failure) for close in closes] == [(name(0), verdict, failure)]
     else:
         assert closes == ()
-    learned = known.pressures["a", TEMPLATE]
+    learned = remembered.pressures["a", TEMPLATE]
     assert window.blocked(learned, NOW) is (error is not ErrorClass.OTHER)
     assert learned.failed == (verdict is Verdict.FAILED)
     assert learned.failure == failure
@@ -96,18 +96,18 @@ def test_a_create_that_failed(error: ErrorClass, verdict: Verdict, submitted: fl
 )
 def test_a_whole_batch_that_was_refused_backs_off_once(error: ErrorClass, failed: int) -> None:
     refusal = Failure(error, "text")
-    known = memory(record(*(slot(number, accepted=False) for number in range(9))))
+    remembered = memory(record(*(slot(number, accepted=False) for number in range(9))))
     creates = [Create(name(number), "a", TEMPLATE, REQUEST) for number in range(9)]
-    after_, closes = remember(known, [Outcome(create, refusal) for create in creates], (), LIMITS, NOW)
+    after_, closes = remember(remembered, [Outcome(create, refusal) for create in creates], (), LIMITS, NOW)
     assert after_.pressures["a", TEMPLATE].level == 1
     assert len(closes) == failed
 
 
 def test_one_failed_create_leaves_the_others_accepted() -> None:
-    known = memory(record(slot(0, accepted=False), slot(1, accepted=False), slot(2, accepted=False)))
+    remembered = memory(record(slot(0, accepted=False), slot(1, accepted=False), slot(2, accepted=False)))
     creates = [Create(name(number), "a", TEMPLATE, REQUEST) for number in range(3)]
     outcomes = [Outcome(creates[0]), Outcome(creates[1], STOCKOUT), Outcome(creates[2])]
-    slots = remember(known, outcomes, (), LIMITS, NOW)[0].requests[REQUEST].slots
+    slots = remember(remembered, outcomes, (), LIMITS, NOW)[0].requests[REQUEST].slots
     assert [one.verdict for one in slots.values()] == [Verdict.OPEN, Verdict.FAILED, Verdict.OPEN]
     assert [one.accepted for one in slots.values()] == [True, False, True]
 
@@ -132,23 +132,23 @@ def test_an_accepted_create_and_the_back_off(before: ErrorClass, ended: bool) ->
     backing = Window(
         window=4, level=1, probing=True, blocked_at=BEFORE - 1, retry_at=NOW - 1, failure=Failure(before, "text")
     )
-    known = after(ASKED, Outcome(CREATE), pressures={("a", TEMPLATE): backing})
-    assert (known.pressures["a", TEMPLATE].level == 0) is ended
+    remembered = after(ASKED, Outcome(CREATE), pressures={("a", TEMPLATE): backing})
+    assert (remembered.pressures["a", TEMPLATE].level == 0) is ended
 
 
 def test_a_create_that_was_sent_again_since_the_back_off_began_ends_it() -> None:
     denied = Failure(ErrorClass.DENIED, "text")
     backing = Window(window=4, level=1, probing=True, blocked_at=BEFORE + 5, retry_at=BEFORE + 9, failure=denied)
     again = evolve(ASKED, submitted=BEFORE + 10)
-    known = after(again, Outcome(CREATE), pressures={("a", TEMPLATE): backing})
-    assert known.pressures["a", TEMPLATE].level == 0
+    remembered = after(again, Outcome(CREATE), pressures={("a", TEMPLATE): backing})
+    assert remembered.pressures["a", TEMPLATE].level == 0
 
 
 def test_a_throttled_create_waits_as_long_as_the_place_said_and_the_window_stays() -> None:
     busy = Outcome(CREATE, Failure(ErrorClass.THROTTLED, "text"), retry_after=1.0)
-    known = after(ASKED, busy, pressures={("a", TEMPLATE): Window(window=64)})
-    assert (kept(known).verdict, kept(known).submitted) == (Verdict.OPEN, None)
-    learned = known.pressures["a", TEMPLATE]
+    remembered = after(ASKED, busy, pressures={("a", TEMPLATE): Window(window=64)})
+    assert (kept(remembered).verdict, kept(remembered).submitted) == (Verdict.OPEN, None)
+    learned = remembered.pressures["a", TEMPLATE]
     assert (learned.window, learned.retry_at, learned.probing) == (64, NOW + 1.0, False)
 
 
@@ -200,12 +200,12 @@ def test_a_throttled_delete_is_sent_again_when_the_place_said_so() -> None:
 
 
 def test_a_delete_that_was_accepted_changes_nothing_the_look_says_when_it_is_gone() -> None:
-    known = memory(record(running(0, Verdict.FAILED, delete_sent=NOW)))
-    assert remember(known, [Outcome(DELETE)], (), LIMITS, NOW) == (known, ())
+    remembered = memory(record(running(0, Verdict.FAILED, delete_sent=NOW)))
+    assert remember(remembered, [Outcome(DELETE)], (), LIMITS, NOW) == (remembered, ())
 
 
 def test_the_outcome_of_an_unknown_name_changes_nothing() -> None:
-    known = memory(record(ASKED))
+    remembered = memory(record(ASKED))
     orphan = Delete(name(0, OTHER), "a", DeleteReason.ORPHANED)
     outcomes = [Outcome(orphan, Failure(ErrorClass.OTHER, "text")), Outcome(replace(orphan, name="alien"))]
-    assert remember(known, outcomes, (orphan,), LIMITS, NOW)[0] is known
+    assert remember(remembered, outcomes, (orphan,), LIMITS, NOW)[0] is remembered

@@ -64,8 +64,8 @@ def test_each_id_is_answered_once_in_the_order_asked(hf: Here) -> None:
     ["abcdefghij", "ret-abcdefghij", "r-010d8f03b13097efd", "../intent.json", "/etc/passwd", "é", "\ud800", "x" * 5000],
 )  # fmt: skip
 def test_an_unknown_id_ends_with_an_error_and_leaves_no_trace(hf: Here, name: str) -> None:
-    known = hf.answer("requestMachines", wish())["requestId"]
-    hf.answer("getRequestStatus", asking(known))
+    request = hf.answer("requestMachines", wish())["requestId"]
+    hf.answer("getRequestStatus", asking(request))
     before = sorted(path for path in hf.work.rglob("*"))
     [answered] = hf.answer("getRequestStatus", asking(name))["requests"]
     assert (answered["requestId"], answered["status"], answered["machines"]) == (name, "complete_with_error", [])

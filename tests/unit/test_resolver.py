@@ -16,7 +16,7 @@ class Names:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.known: set[str] = set()
+        self.resolvable: set[str] = set()
         self.asked: list[str] = []
         self.answering = threading.Event()
         self.answering.set()
@@ -24,7 +24,7 @@ class Names:
     def lookup(self, name: str) -> bool:
         assert self.answering.wait(5)
         self.asked.append(name)
-        return name in self.known
+        return name in self.resolvable
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_an_answer_is_never_waited_for(names: Names, resolver: Resolver) -> None
     names.answering.clear()
     assert not resolver.resolves("a")
     assert not resolver.resolves("a")
-    names.known.add("a")
+    names.resolvable.add("a")
     names.answering.set()
     until(lambda: resolver.resolves("a"), 30)
     assert names.asked == ["a"]
@@ -56,23 +56,23 @@ def test_a_name_that_does_not_resolve_is_asked_again_only_after_a_while(names: N
     until(lambda: resolver._next["a"] == RETRY_SECONDS, 30)
     resolver.resolves("a")
     assert names.asked == ["a"]
-    names.now, names.known = RETRY_SECONDS, {"a"}
+    names.now, names.resolvable = RETRY_SECONDS, {"a"}
     assert not resolver.resolves("a")
     until(lambda: resolver.resolves("a"), 30)
     assert names.asked == ["a", "a"]
 
 
 def test_a_name_that_resolved_once_is_not_asked_about_again(names: Names, resolver: Resolver) -> None:
-    names.known.add("a")
+    names.resolvable.add("a")
     until(lambda: resolver.resolves("a"), 30)
-    names.known.clear()
+    names.resolvable.clear()
     names.now += 1000.0
     assert resolver.resolves("a")
     assert names.asked == ["a"]
 
 
 def test_an_answer_about_a_name_that_was_forgotten_meanwhile_is_not_kept(names: Names, resolver: Resolver) -> None:
-    names.known.add("a")
+    names.resolvable.add("a")
     names.answering.clear()
     resolver.resolves("a")
     resolver.forget("a")
@@ -83,7 +83,7 @@ def test_an_answer_about_a_name_that_was_forgotten_meanwhile_is_not_kept(names: 
 
 
 def test_a_forgotten_name_is_asked_about_anew(names: Names, resolver: Resolver) -> None:
-    names.known.add("a")
+    names.resolvable.add("a")
     until(lambda: resolver.resolves("a"), 30)
     resolver.forget("a")
     assert not resolver.resolves("a")

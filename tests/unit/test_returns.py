@@ -47,7 +47,7 @@ STRANGER = name(0, OTHER)
 
 
 def settled(
-    known: ReturnRecord,
+    back: ReturnRecord,
     *looks: Snapshot,
     slots: Iterable[Slot] = (),
     told: bool = True,
@@ -57,7 +57,7 @@ def settled(
 ) -> Draft:
     ended = RequestStatus.COMPLETE
     held = record(*slots, ended=ended, told_at=BEFORE if told else None)
-    draft = draft_of(memory(held, known), *looks, limits=limits, now=now)
+    draft = draft_of(memory(held, back), *looks, limits=limits, now=now)
     settle_returns(draft, frozenset(busy))
     return draft
 
@@ -116,11 +116,11 @@ def test_a_return_before_the_terminal_answer_was_heard_ends_the_request_with_an_
 
 def test_a_return_before_the_terminal_answer_was_heard_is_written_once() -> None:
     before = settled(giving_back(name(0)), slots=[running(0, Verdict.LOST, delete=DeleteReason.LOST)], told=False)
-    known = before.memory()
-    again = draft_of(known, limits=LIMITS)
+    remembered = before.memory()
+    again = draft_of(remembered, limits=LIMITS)
     settle_returns(again, frozenset())
-    assert known.requests[REQUEST].ended is RequestStatus.COMPLETE_WITH_ERROR
-    assert again.memory() is known
+    assert remembered.requests[REQUEST].ended is RequestStatus.COMPLETE_WITH_ERROR
+    assert again.memory() is remembered
 
 
 def test_only_the_named_machine_is_closed() -> None:

@@ -86,10 +86,10 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 def changed(document: Any, chance: int, what: object) -> Any:
     """The document with one of its values taken out, doubled, or replaced."""
     document = copy.deepcopy(document)
-    found = list(places(document))
-    if not found:
+    leaves = list(places(document))
+    if not leaves:
         return what
-    container, key = found[chance % len(found)]
+    container, key = leaves[chance % len(leaves)]
     if chance % 3 == 0:
         del container[key]
     elif chance % 3 == 1 and isinstance(container, list):
@@ -172,8 +172,8 @@ DAMAGES = {
 def test_a_damaged_state_file_is_exit_1_or_does_not_matter(
     hf: Here, file: str, damage: str, share: float, name: str
 ) -> None:
-    for known in hf.work.glob("*.json*"):
-        known.unlink()
+    for older in hf.work.glob("*.json*"):
+        older.unlink()
     request = hf.answer("requestMachines", wish())["requestId"]
     publish(hf, {request: Answer(entry(request, "complete"), ended=True)}, {"a": 0}, {"T1": 3})
     hf.answer("getAvailableTemplates", {})

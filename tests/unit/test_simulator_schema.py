@@ -80,8 +80,8 @@ def _alike(name: str, field: Field, theirs: dict[str, Any]) -> bool:
     ],
 )
 def test_a_path_leads_to_a_field(path: str, kind: Kind, repeated: bool) -> None:
-    found = field_at("Instance", path.split("."))
-    assert (found.kind, found.repeated) == (kind, repeated)
+    field = field_at("Instance", path.split("."))
+    assert (field.kind, field.repeated) == (kind, repeated)
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,9 @@ DONE = RequestStatus.COMPLETE
 RETURN = "ret-aaaaaaaaaa"
 
 
-def told(known: RequestRecord) -> Any:
+def told(recorded: RequestRecord) -> Any:
     """The entry of getRequestStatus, valid by HF's schema."""
-    answer = request_answer(known)
+    answer = request_answer(recorded)
     entry = json.loads(answer.text)
     check_output("getRequestStatus", {"requests": [entry]})
     assert answer.ended == (entry["status"] != "running")
@@ -154,7 +154,7 @@ FAILED = unsent(1, Verdict.FAILED, failure=STOCKOUT)
 
 
 @pytest.mark.parametrize(
-    ("known", "status", "message"),
+    ("recorded", "status", "message"),
     [
         pytest.param(record(running(0), slot(1)), "running", "", id="it runs"),
         pytest.param(record(count=3), "running", "", id="nothing was asked for yet"),
@@ -181,8 +181,8 @@ FAILED = unsent(1, Verdict.FAILED, failure=STOCKOUT)
         ),
     ],
 )  # fmt: skip
-def test_the_status_of_a_request(known: RequestRecord, status: str, message: str) -> None:
-    entry = told(known)
+def test_the_status_of_a_request(recorded: RequestRecord, status: str, message: str) -> None:
+    entry = told(recorded)
     assert (entry["requestId"], entry["status"], entry["message"]) == (REQUEST, status, message)
 
 
@@ -226,29 +226,31 @@ def test_only_the_words_of_the_interface_appear(
         pytest.param(ReturnResult.NOT_OURS, machine_entry("fail", "running", NOT_OURS), id="not ours"),
     ],
 )
-@pytest.mark.parametrize("known", [True, False], ids=["of a slot we know", "of nobody"])
-def test_what_is_told_of_a_returned_machine(result: ReturnResult | None, entry: dict[str, object], known: bool) -> None:
+@pytest.mark.parametrize("remembered", [True, False], ids=["of a slot we know", "of nobody"])
+def test_what_is_told_of_a_returned_machine(
+    result: ReturnResult | None, entry: dict[str, object], remembered: bool
+) -> None:
     back = giving_back(name(0), results={name(0): result} if result else {})
-    slots = [running(0, Verdict.RETURNED)] if known else []
+    slots = [running(0, Verdict.RETURNED)] if remembered else []
     answer = return_answer(back, memory(record(*slots)), PREFIX)
     document = json.loads(answer.text)
     check_output("getRequestStatus", {"requests": [document]})
-    ran = {"privateIpAddress": "10.0.0.0", "launchtime": 1_700_000_000} if known else {}
+    ran = {"privateIpAddress": "10.0.0.0", "launchtime": 1_700_000_000} if remembered else {}
     assert document == {"requestId": RETURN, "status": "running", "message": "", "machines": [entry | ran]}
     assert not answer.ended
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["of a slot we know", "of nobody"])
-def test_what_is_stuck_is_tried_further_only_where_that_is_so(known: bool) -> None:
-    request = REQUEST if known else OTHER
+@pytest.mark.parametrize("remembered", [True, False], ids=["of a slot we know", "of nobody"])
+def test_what_is_stuck_is_tried_further_only_where_that_is_so(remembered: bool) -> None:
+    request = REQUEST if remembered else OTHER
     results = {name(0, request): ReturnResult.STUCK}
     back = giving_back(*results, results=results, ended=RequestStatus.COMPLETE_WITH_ERROR)
     after = memory(record(running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED), ended=DONE), back)
     [told] = json.loads(return_answer(back, after, PREFIX).text)["machines"]
     assert (told["result"], told["status"]) == ("fail", "stopping")
-    assert told["message"] == (STUCK if known else STUCK_STRANGER)
+    assert told["message"] == (STUCK if remembered else STUCK_STRANGER)
     further = plan(after, snapshot(machine(0, request=request)), snapshot(pool="b"), limits=limits())
-    assert bool(further.deletes) is known
+    assert bool(further.deletes) is remembered
 
 
 @pytest.mark.parametrize("ended", [RequestStatus.COMPLETE, RequestStatus.COMPLETE_WITH_ERROR])
@@ -262,9 +264,9 @@ def test_an_ended_return_request_says_so(ended: RequestStatus) -> None:
 
 
 def test_an_unchanged_record_is_not_rendered_again() -> None:
-    known = memory(record(running(0)), record(slot(request=OTHER), id_=OTHER), giving_back(name(0)))
-    first = render(known, {}, PREFIX)
-    changed = replace(known, requests=known.requests | {OTHER: record(running(request=OTHER), id_=OTHER)})
+    remembered = memory(record(running(0)), record(slot(request=OTHER), id_=OTHER), giving_back(name(0)))
+    first = render(remembered, {}, PREFIX)
+    changed = replace(remembered, requests=remembered.requests | {OTHER: record(running(request=OTHER), id_=OTHER)})
     second = render(changed, first, PREFIX)
     assert second[REQUEST] is first[REQUEST]
     assert second[RETURN] is first[RETURN]
@@ -303,20 +305,20 @@ def test_what_hf_has_to_give_back(one: Slot, listed: bool, loss: Loss | None) ->
 
 
 def test_what_hf_gave_back_is_no_longer_reported() -> None:
-    known = memory(record(running(0, Verdict.LOST), running(1, Verdict.LOST)), giving_back(name(0)))
-    assert losses(known, Contact(), PREFIX, NOW) == {name(1): Loss(0)}
+    remembered = memory(record(running(0, Verdict.LOST), running(1, Verdict.LOST)), giving_back(name(0)))
+    assert losses(remembered, Contact(), PREFIX, NOW) == {name(1): Loss(0)}
 
 
 def test_hosts_that_nobody_knows_are_reported() -> None:
-    known = memory(lost_strangers=(name(0, OTHER),))
-    assert losses(known, Contact(), PREFIX, NOW) == {name(0, OTHER): Loss(0)}
+    remembered = memory(lost_strangers=(name(0, OTHER),))
+    assert losses(remembered, Contact(), PREFIX, NOW) == {name(0, OTHER): Loss(0)}
 
 
 # --- what is available ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("known", "caps", "number"),
+    ("remembered", "caps", "number"),
     [
         pytest.param(memory(), limits(), None, id="no cap: no number"),
         pytest.param(memory(), limits(maximum=10), 10, id="maxNumber alone"),
@@ -346,5 +348,5 @@ def test_hosts_that_nobody_knows_are_reported() -> None:
         pytest.param(memory(), limits(pool("a", max_machines=3, paused=True)), 3, id="a pause does not count"),
     ],
 )  # fmt: skip
-def test_what_the_caps_leave(known: Memory, caps: Limits, number: int | None) -> None:
-    assert available(known, caps) == ({TEMPLATE: number} if number is not None else {})
+def test_what_the_caps_leave(remembered: Memory, caps: Limits, number: int | None) -> None:
+    assert available(remembered, caps) == ({TEMPLATE: number} if number is not None else {})

@@ -53,8 +53,8 @@ def shown(capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     capsys.readouterr()
     run(["status", "-o", "json"])
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    shown: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return shown
 
 
 def ago(path: str, seconds: float) -> str:
@@ -234,10 +234,10 @@ def wrap_once(monkeypatch: pytest.MonkeyPatch, method: str, meanwhile: Callable[
     whole = getattr(MemoryStore, method)
 
     def read(store: MemoryStore) -> Any:
-        found = whole(store)
+        content = whole(store)
         monkeypatch.undo()
         meanwhile()
-        return found
+        return content
 
     monkeypatch.setattr(MemoryStore, method, read)
 
@@ -289,9 +289,9 @@ def test_a_latched_brake_says_since_when_why_and_which_machines_wait(
     )
     last = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall + 500 + 3600))
     assert f"and 5 more, the last of them at {last}; `-o json` names all" in text
-    found = document(capsys)
-    assert [one["machine"] for one in found["waiting"]] == names
-    assert {one["pool"] for one in found["waiting"]} == {"gke-main"}
+    printed = document(capsys)
+    assert [one["machine"] for one in printed["waiting"]] == names
+    assert {one["pool"] for one in printed["waiting"]} == {"gke-main"}
 
 
 def test_orphans_that_no_brake_holds_are_shown_and_no_problem(
@@ -383,8 +383,8 @@ def test_status_names_a_stuck_machine_until_it_is_gone(site: Path, capsys: pytes
 
 def test_status_shows_machines_that_no_list_has_named_for_a_day(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wall = time.time()
-    known = Memory("demoinst", time=90_000.0, time_wall=wall - 10, unlisted={"hf-old": 3_600.0, "hf-new": 3_700.0})
-    StateDir(site / "work").memory.write(known)
+    remembered = Memory("demoinst", time=90_000.0, time_wall=wall - 10, unlisted={"hf-old": 3_600.0, "hf-new": 3_700.0})
+    StateDir(site / "work").memory.write(remembered)
     capsys.readouterr()
     assert run(["status"]) == 0
     shown = capsys.readouterr().out

@@ -220,8 +220,8 @@ def test_find_knows_requests_and_returns_by_id(state: StateDir) -> None:
     request = add(state)
     with state.intent.additions() as intent:
         back = intent.add_return(["a", "b"], created_wall=1.0)
-    found = state.intent.find([request, back, "unknown"])
-    assert {key: dict(value) for key, value in found.items()} == {
+    by_id = state.intent.find([request, back, "unknown"])
+    assert {key: dict(value) for key, value in by_id.items()} == {
         request: {"template": "T1", "count": 2, "created_wall": 5.0},
         back: {"names": ["a", "b"], "created_wall": 1.0},
     }

@@ -98,10 +98,10 @@ def test_what_was_written_in_a_pause_is_added_to(state: StateDir, monkeypatch: p
     waited = Pauses(monkeypatch, catch_up)
     ours = add(state)
     assert len(waited.taken) == 1
-    found = state.intent.read()
-    assert found.generation == 4
-    assert {ours, *others} < set(found.requests)
-    assert len(found.requests) == 4
+    intent = state.intent.read()
+    assert intent.generation == 4
+    assert {ours, *others} < set(intent.requests)
+    assert len(intent.requests) == 4
 
 
 def test_a_file_that_falls_behind_again_is_waited_for_again(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:

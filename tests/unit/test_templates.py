@@ -80,9 +80,9 @@ def test_ncores_is_one_where_it_is_not_given_and_stays_where_it_is(tmp_path: Pat
     assert [template.attributes["ncores"] for template in provider.templates] == [("Numeric", "1"), ("Numeric", "2")]
 
 
-@pytest.mark.parametrize(("one", "other", "found"), [(3, 10, 10), (0, 3, 3), (-1, 10, -1), (-1, 0, -1), (-1, -1, -1)])
-def test_no_number_allows_more_than_no_limit(one: int, other: int, found: int) -> None:
-    assert templates.higher(one, other) == templates.higher(other, one) == found
+@pytest.mark.parametrize(("one", "other", "highest"), [(3, 10, 10), (0, 3, 3), (-1, 10, -1), (-1, 0, -1), (-1, -1, -1)])
+def test_no_number_allows_more_than_no_limit(one: int, other: int, highest: int) -> None:
+    assert templates.higher(one, other) == templates.higher(other, one) == highest
 
 
 def test_an_attribute_that_is_null_is_not_given(tmp_path: Path) -> None:

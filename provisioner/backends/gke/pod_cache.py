@@ -21,9 +21,9 @@ CAUSE_SECONDS = 300.0
 UNRESOLVED = Failure(ErrorClass.OTHER, "its name does not resolve yet")
 
 
-def refined(known: Failure, told: Failure) -> Failure:
+def refined(scheduler: Failure, autoscaler: Failure) -> Failure:
     """Why no node takes a pod, by what the autoscaler said: its class, and its words before the scheduler's."""
-    return Failure(told.error, words(f"{told.text}; {known.text}"))
+    return Failure(autoscaler.error, words(f"{autoscaler.text}; {scheduler.text}"))
 
 
 class PodCache:
@@ -201,20 +201,20 @@ class Listing:
     """The pods of a list that is under way: of each only what its pool needs. Pods of no pool are left out."""
 
     def __init__(self, pools: Iterable[Identity]) -> None:
-        self._found: dict[Identity, dict[str, Reading]] = {pool: {} for pool in pools}
+        self._readings: dict[Identity, dict[str, Reading]] = {pool: {} for pool in pools}
 
     def take(self, kind: str, pod: Pod) -> None:
         """One pod of the list (``ADDED``), or what became of it before the list was complete."""
-        for pool, found in self._found.items():
+        for pool, readings in self._readings.items():
             reading = None if kind == "DELETED" else pool.read(pod)
             if reading is not None:
-                found[reading[0].name] = reading
+                readings[reading[0].name] = reading
             else:
-                found.pop(pod["metadata"].get("name"), None)
+                readings.pop(pod["metadata"].get("name"), None)
 
     def readings(self, pool: Identity) -> Collection[Reading]:
         """What was found of a pool."""
-        return self._found[pool].values()
+        return self._readings[pool].values()
 
 
 class PodCaches:
@@ -233,7 +233,7 @@ class PodCaches:
 
     def remove(self, cache: PodCache) -> None:
         """Tell this cache nothing more."""
-        self._wakes = {known: wake for known, wake in self._wakes.items() if known is not cache}
+        self._wakes = {each: wake for each, wake in self._wakes.items() if each is not cache}
 
     def listing(self) -> Listing:
         """An empty list of the pods of all pools."""

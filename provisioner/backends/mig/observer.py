@@ -99,13 +99,13 @@ class GroupObserver:
         group = groups.items.get(self._place.group)
         self._zones |= zones(group or {}, self._place.zone)
         lists = self._instances(now, deadline)
-        entries = {zone: found.items for zone, found in lists.items()}
+        entries = {zone: listed.items for zone, listed in lists.items()}
         if group is None:
             self._must_be_deleted(entries)
         self._follow(group, entries, now, deadline)
         return Snapshot(
             pool=self._pool.name,
-            began=min(groups.began, *(found.began for found in lists.values())),
+            began=min(groups.began, *(listed.began for listed in lists.values())),
             machines=self._published({name: seen.machine for name, seen in self._seen.items()}, refused),
             foreign=frozenset(name for name in strangers if name in self.members and name not in self._seen),
             namesakes=self._outside(strangers, entries, deadline),
@@ -166,22 +166,22 @@ class GroupObserver:
         if len(lists) == 1:
             return {zone: self._newer(shared, now, deadline) for zone, shared in lists.items()}
         with ThreadPoolExecutor(len(lists), thread_name_prefix="zone") as pool:
-            found = pool.map(lambda shared: self._newer(shared, now, deadline), lists.values())
-            return dict(zip(lists, found, strict=True))
+            read = pool.map(lambda shared: self._newer(shared, now, deadline), lists.values())
+            return dict(zip(lists, read, strict=True))
 
     def _outside(self, strangers: Collection[str], entries: Entries, deadline: float) -> frozenset[str]:
         """Strangers that are no members, but instances: of another group, or of none. Of other names nobody knows."""
         others = {name for name in strangers if name not in self.members}
-        found = {name for name in others if any(name in instances for instances in entries.values())}
+        there = {name for name in others if any(name in instances for instances in entries.values())}
         for begins in self._adopt:
             if any(name.startswith(begins) for name in others):
                 for zone in sorted(self._zones):
-                    found |= others & self._project.reads.instances(zone, deadline, begins).keys()
-        return frozenset(found)
+                    there |= others & self._project.reads.instances(zone, deadline, begins).keys()
+        return frozenset(there)
 
     def _must_be_deleted(self, entries: Entries) -> None:
         """A group that no list shows was deleted if all instances that it had are gone; else the look has failed."""
-        if not self._had or any(self._had & found.keys() for found in entries.values()):
+        if not self._had or any(self._had & instances.keys() for instances in entries.values()):
             raise self._absent()
 
     def _absent(self, text: str = "") -> BackendError:
@@ -214,24 +214,24 @@ class GroupObserver:
         instance = read_instance(entry) if entry is not None else None
         return _Seen(member, entry, machine(member, instance, before.machine if before else None, now))
 
-    def _published(self, found: dict[str, Machine], refused: Mapping[str, Machine]) -> Mapping[str, Machine]:
+    def _published(self, machines: dict[str, Machine], refused: Mapping[str, Machine]) -> Mapping[str, Machine]:
         """Our machines by name; the very mapping of the look before when nothing changed."""
         before = self._machines
         if self._resolver is not None:
-            found = {name: self._resolved(self._resolver, made) for name, made in found.items()}
-            for name in before.keys() - found.keys():
+            machines = {name: self._resolved(self._resolver, machine) for name, machine in machines.items()}
+            for name in before.keys() - machines.keys():
                 self._resolver.forget(name)
-        found |= refused
-        same = len(found) == len(before) and all(before.get(name) is made for name, made in found.items())
-        self._machines = before if same else found
+        machines |= refused
+        same = len(machines) == len(before) and all(before.get(name) is machine for name, machine in machines.items())
+        self._machines = before if same else machines
         return self._machines
 
-    def _resolved(self, resolver: Resolver, made: Machine) -> Machine:
+    def _resolved(self, resolver: Resolver, machine: Machine) -> Machine:
         """The machine, pending while its name does not resolve."""
-        if made.phase is not Phase.RUNNING or resolver.resolves(made.name):
-            return made
-        waiting = replace(made, phase=Phase.PENDING, failure=UNRESOLVED)
-        before = self._machines.get(made.name)
+        if machine.phase is not Phase.RUNNING or resolver.resolves(machine.name):
+            return machine
+        waiting = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED)
+        before = self._machines.get(machine.name)
         return before if before == waiting and before is not None else waiting
 
 
@@ -239,7 +239,7 @@ def _entry(entries: Entries, member: Member) -> Json | None:
     """A member's own instance. Names are unique in a zone only: another may have one of this name."""
     if member.zone:
         return entries.get(member.zone, {}).get(member.name)
-    return next((found[member.name] for found in entries.values() if member.name in found), None)
+    return next((instances[member.name] for instances in entries.values() if member.name in instances), None)
 
 
 def read_members(reads: ComputeReads, place: Place, deadline: float) -> dict[str, Member]:

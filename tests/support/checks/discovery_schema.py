@@ -62,8 +62,8 @@ def _method_of(verb: str, path: str) -> dict[str, Any] | None:
 
 
 def _query_problems(method: dict[str, Any] | None, names: Iterable[str]) -> Iterator[str]:
-    known = {*discovery()["parameters"], *(method or {}).get("parameters", {})}
-    return (f"unknown parameter {name}" for name in names if method and name not in known)
+    parameters = {*discovery()["parameters"], *(method or {}).get("parameters", {})}
+    return (f"unknown parameter {name}" for name in names if method and name not in parameters)
 
 
 def _error_problems(document: Any, status: int) -> Iterator[str]:
@@ -96,13 +96,13 @@ def _object_problems(value: Any, schema: dict[str, Any], path: str) -> Iterator[
         yield f"{path}: expected an object, got {value!r}"
         return
     for key, inner in value.items():
-        known = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
+        described = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
         if (name := schema.get("id"), key) in RECORDED:
-            known = discovery("beta")["schemas"][name]["properties"][key]
-        if known is None and not INVENTED.fullmatch(key):
+            described = discovery("beta")["schemas"][name]["properties"][key]
+        if described is None and not INVENTED.fullmatch(key):
             yield f"{path}.{key}: unknown field"
-        elif known is not None:
-            yield from _problems(inner, known, f"{path}.{key}")
+        elif described is not None:
+            yield from _problems(inner, described, f"{path}.{key}")
 
 
 def _array_problems(value: Any, schema: dict[str, Any], path: str) -> Iterator[str]:

@@ -23,8 +23,8 @@ PLACES = (Path(__file__).parents[2] / "every_process", Path(__file__).parents[3]
 
 def surroundings(notes: Path) -> dict[str, str]:
     """What the environment of processes has to say for them to be attended."""
-    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    places = dict.fromkeys([*map(str, PLACES), *filter(None, known)])
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    places = dict.fromkeys([*map(str, PLACES), *filter(None, paths)])
     return {NOTES: str(notes), "PYTHONPATH": os.pathsep.join(places)}
 
 
@@ -37,13 +37,13 @@ class Notes:
 
     def take(self) -> list[str]:
         """What was wrong with the answers that nobody has taken yet."""
-        found: set[str] = set()
+        notes: set[str] = set()
         for file in self.directory.iterdir():
             if file.stat().st_size > self._read[file]:
                 lines = file.read_bytes()[self._read[file] :]
                 self._read[file] += len(lines)
-                found.update(lines.decode().split("\n"))
-        return sorted(found - {""})
+                notes.update(lines.decode().split("\n"))
+        return sorted(notes - {""})
 
     def answers(self) -> Mapping[int, int]:
         """How many answers each process has ever noted, by its id."""

@@ -143,8 +143,8 @@ class ApiLibrary:
 
     def addresses(self) -> dict[str, str]:
         scopes = self._service.instances().aggregatedList(project=self._spec.project).execute()["items"].values()
-        found = [vm for scope in scopes for vm in scope.get("instances", [])]
-        return {vm["name"]: vm["networkInterfaces"][0].get("networkIP", "") for vm in found}
+        vms = [vm for scope in scopes for vm in scope.get("instances", [])]
+        return {vm["name"]: vm["networkInterfaces"][0].get("networkIP", "") for vm in vms}
 
     def _listed(self) -> list[dict[str, Any]]:
         listed: list[dict[str, Any]] = (

@@ -142,8 +142,8 @@ class DirectGke(Direct):
             if (reading := self._identity.read(pod.document)) is not None
         ]
         self._cache.replace(readings, str(self._cluster.pods.version))
-        found = {name: self._cluster.pods.get(self._namespace, name) for name in strangers}
-        there = {name: pod.document for name, pod in found.items() if pod is not None}
+        pods = {name: self._cluster.pods.get(self._namespace, name) for name in strangers}
+        there = {name: pod.document for name, pod in pods.items() if pod is not None}
         ours = {name for name, pod in there.items() if self._identity.is_of_provisioner(pod)}
         machines = self._cache.machines(now)
         return Snapshot(
@@ -165,10 +165,10 @@ class DirectGke(Direct):
             pod = self._cluster.create(self._namespace, document)
         except errors.ApiError as error:
             refused = _refusal(error)
-            known = self._cluster.pods.get(self._namespace, create.name)
-            if refused.reason != "AlreadyExists" or known is None or not self._is_ours_and_stays(known):
+            standing = self._cluster.pods.get(self._namespace, create.name)
+            if refused.reason != "AlreadyExists" or standing is None or not self._is_ours_and_stays(standing):
                 return refused.failure
-            pod = known
+            pod = standing
         self._cache.add_created(pod.document)
         return None
 

@@ -75,14 +75,14 @@ class Bench:
 
     def running(self, count: int) -> Snapshot:
         """The look at which so many machines run."""
-        found: list[Snapshot] = []
+        looks: list[Snapshot] = []
 
         def all_run() -> bool:
-            found.append(self.look())
-            return phases(found[-1]) == [Phase.RUNNING] * count
+            looks.append(self.look())
+            return phases(looks[-1]) == [Phase.RUNNING] * count
 
         until(all_run, 20, every=0.05, what=f"{count} running machines")
-        return found[-1]
+        return looks[-1]
 
     def empty(self) -> None:
         until(lambda: not self.look().machines and not self.cloud.state(), 20, every=0.05, what="an empty group")
@@ -93,8 +93,8 @@ class Bench:
 
     def operations(self, method: str) -> int:
         """How many operations of this kind the API began."""
-        known = self.cloud.do(lambda: self.cloud.groups.operations.of(PROJECT, self.spec.scope))
-        return sum(operation["operationType"].endswith(method) for operation in known.values())
+        operations = self.cloud.do(lambda: self.cloud.groups.operations.of(PROJECT, self.spec.scope))
+        return sum(operation["operationType"].endswith(method) for operation in operations.values())
 
     def calls_of(self, act: Callable[[], Any]) -> list[str]:
         """The ends of the paths that ``act`` asks for."""

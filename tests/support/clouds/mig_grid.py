@@ -134,8 +134,8 @@ class Grid:
         """What getRequestStatus prints of it; a request that no cycle has read is running."""
         with suppress(StateMissing):
             if (answer := self.state.status.read_answers([id_]).get(id_)) is not None:
-                found: dict[str, Any] = json.loads(answer.text)
-                return found
+                body: dict[str, Any] = json.loads(answer.text)
+                return body
         return {"status": "running", "machines": []}
 
     def ended(self, id_: str, seconds: float = 600.0) -> dict[str, Any]:
@@ -145,8 +145,8 @@ class Grid:
             answer = self.answer(id_)
             return None if answer["status"] == "running" else answer
 
-        found: dict[str, Any] = self.until(over, seconds, f"the end of {id_}")
-        return found
+        body: dict[str, Any] = self.until(over, seconds, f"the end of {id_}")
+        return body
 
     def running(self, id_: str) -> list[str]:
         """The machines that succeeded, of a request's answer."""
@@ -178,10 +178,10 @@ class Grid:
     def operations(self, kind: str) -> int:
         """Operations of this kind that the API ever began."""
         scopes = [spec.scope for spec in self.specs]
-        known = self.cloud.do(
+        operations = self.cloud.do(
             lambda: [one for scope in scopes for one in self.cloud.groups.operations.of(PROJECT, scope).values()]
         )
-        return sum(one["operationType"].endswith(kind) for one in known)
+        return sum(one["operationType"].endswith(kind) for one in operations)
 
     def _pool(self, spec: MigSpec) -> MigPool:
         place = {"zone": spec.zone} if spec.zone else {"region": spec.region}

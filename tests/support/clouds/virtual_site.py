@@ -226,13 +226,13 @@ class VirtualSite:
     def answer(self, id_: str) -> dict[str, Any]:
         """getRequestStatus."""
         try:
-            found = self.hf.status.read_answers([id_]).get(id_)
+            answer = self.hf.status.read_answers([id_]).get(id_)
         except StateMissing:
-            found = None
-        known: dict[str, Any] = (
-            json.loads(found.text) if found else {"status": "running", "machines": [], "message": ""}
+            answer = None
+        entry: dict[str, Any] = (
+            json.loads(answer.text) if answer else {"status": "running", "machines": [], "message": ""}
         )
-        return known
+        return entry
 
     def ended(self, id_: str) -> bool:
         """HF has its terminal answer."""
