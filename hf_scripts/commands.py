@@ -45,8 +45,8 @@ WAITING = "Waiting for the provisioner."
 UNKNOWN = "The provisioner has no request with this id."
 
 
-class Call(NamedTuple):
-    """One call of HF, and what its log line will say beside the command and the outcome."""
+class ScriptCall(NamedTuple):
+    """One call of HF, and what its log line will say beside the command and the exit code."""
 
     document: Document
     directories: Directories
@@ -69,7 +69,7 @@ class LostHost(NamedTuple):
 # --- getAvailableTemplates --------------------------------------------------------------------------------------------
 
 
-def get_available_templates(call: Call) -> str:
+def get_available_templates(call: ScriptCall) -> str:
     """The valid templates of the file; of these, those HF asks for."""
     provider = templates.load(call.directories.conf, call.directories.environment)
     for mistake in provider.mistakes:
@@ -89,14 +89,14 @@ def get_available_templates(call: Call) -> str:
     return json.dumps({"templates": listed, "message": "Get available templates success."})
 
 
-def _named_for(call: Call, template: Template) -> Template:
+def _named_for(call: ScriptCall, template: Template) -> Template:
     """LSF calls memory ``mem``."""
     if not call.directories.lsf:
         return template
     return template._replace(attributes={"mem": template.attributes["nram"], **template.attributes})
 
 
-def _asked_for(call: Call, valid: Sequence[Template]) -> Sequence[Template]:
+def _asked_for(call: ScriptCall, valid: Sequence[Template]) -> Sequence[Template]:
     """Those that one of HF's filters fits; all without a filter.
 
     None is refused: HF would drop a provider without templates until it restarts (docs/hostfactory.md: no templates).
@@ -109,7 +109,7 @@ def _asked_for(call: Call, valid: Sequence[Template]) -> Sequence[Template]:
     return fitting if filters else valid
 
 
-def _max_numbers(call: Call, valid: Sequence[Template]) -> Mapping[str, int]:
+def _max_numbers(call: ScriptCall, valid: Sequence[Template]) -> Mapping[str, int]:
     """Each maxNumber, but none lower than HF was shown before, which would hang (docs/hostfactory.md: maxNumber)."""
     numbers = {template.id: template.max_number for template in valid}
     try:
@@ -123,7 +123,7 @@ def _max_numbers(call: Call, valid: Sequence[Template]) -> Mapping[str, int]:
     return shown
 
 
-def _available(call: Call) -> Mapping[str, int]:
+def _available(call: ScriptCall) -> Mapping[str, int]:
     """How many more machines the caps leave to each template, as far as the loop has published it."""
     with contextlib.suppress(DirectoryError, StateError):
         return call.state().available()
@@ -133,7 +133,7 @@ def _available(call: Call) -> Mapping[str, int]:
 # --- requestMachines --------------------------------------------------------------------------------------------------
 
 
-def request_machines(call: Call) -> str:
+def request_machines(call: ScriptCall) -> str:
     """Records the request durably, then names it."""
     template, count, rc_account = documents.requested(call.document)
     _check_template(call, template)
@@ -143,7 +143,7 @@ def request_machines(call: Call) -> str:
     return _accepted(recorded, f"Request recorded: {count} of {template}.")
 
 
-def _check_template(call: Call, name: str) -> None:
+def _check_template(call: ScriptCall, name: str) -> None:
     provider = templates.load(call.directories.conf, call.directories.environment)
     template = provider.template(name)
     if template is None:
@@ -160,7 +160,7 @@ def _accepted(recorded: Recorded, message: str) -> str:
 # --- getRequestStatus -------------------------------------------------------------------------------------------------
 
 
-def get_request_status(call: Call) -> str:
+def get_request_status(call: ScriptCall) -> str:
     """What HF was told of each request that has ended; of the others what the loop published."""
     ids = documents.request_ids(call.document)
     answers, silent = call.state().poll([name for name in ids if re.fullmatch(OUR_ID, name)])
@@ -199,7 +199,7 @@ def _with_silence(message: str, silent: float | None) -> str:
 # --- requestReturnMachines --------------------------------------------------------------------------------------------
 
 
-def request_return_machines(call: Call) -> str:
+def request_return_machines(call: ScriptCall) -> str:
     """Records durably which machines HF gives back, known to us or not, then names the return."""
     hosts = documents.hosts(call.document)
     names = list(dict.fromkeys(hosts.machines))
@@ -217,7 +217,7 @@ def request_return_machines(call: Call) -> str:
 # --- getReturnRequests ------------------------------------------------------------------------------------------------
 
 
-def get_return_requests(call: Call) -> str:
+def get_return_requests(call: ScriptCall) -> str:
     """Of the hosts HF lists, those that are lost and not yet given back."""
     listed = documents.listed(call.document)
     hosts = documents.Hosts([], []) if listed is None else listed
@@ -243,7 +243,7 @@ def _loss_message(lost: list[LostHost]) -> str:
     return f"Lost hosts: {len(lost)}." + (f" {named}{more}." if named else "")
 
 
-def _note_inventory(call: Call, state: ScriptState, names: Mapping[str, None]) -> None:
+def _note_inventory(call: ScriptCall, state: ScriptState, names: Mapping[str, None]) -> None:
     """Notes what HF listed. Only a hint for the loop: HF gets its answer also when that cannot be written."""
     try:
         state.note_hosts(names)
@@ -253,7 +253,7 @@ def _note_inventory(call: Call, state: ScriptState, names: Mapping[str, None]) -
 
 # --- the call ---------------------------------------------------------------------------------------------------------
 
-COMMANDS: Mapping[str, Callable[[Call], str]] = {
+COMMANDS: Mapping[str, Callable[[ScriptCall], str]] = {
     "getAvailableTemplates": get_available_templates,
     "requestMachines": request_machines,
     "getRequestStatus": get_request_status,
@@ -276,7 +276,7 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
         arguments, trace = documents.recording(command, arguments)
         whole = command not in TAKES_HOSTS or trace != ""  # a trace holds documents, and nothing that is none
         document = documents.read(command, arguments, may_be_empty=command == "getAvailableTemplates", whole=whole)
-        text = COMMANDS[command](Call(document, directories, facts))
+        text = COMMANDS[command](ScriptCall(document, directories, facts))
     except Refused as error:
         level, text = "WARNING", documents.printable(str(error))
     except (DirectoryError, templates.TemplatesError, StateError) as error:

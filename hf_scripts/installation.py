@@ -40,7 +40,7 @@ NFS_OPTIONS = "lookupcache=none,actimeo=0"
 NOBODY = "check_install"
 """Neither a template, nor a request, nor a host."""
 
-CALLS: Mapping[str, tuple[object, int]] = {
+SCRIPT_CALLS: Mapping[str, tuple[object, int]] = {
     "getAvailableTemplates": ({"templates": [{"templateId": NOBODY}]}, 1),
     "requestMachines": ({"template": {"templateId": NOBODY, "machineCount": 1}}, 1),
     "getRequestStatus": ({"requests": [{"requestId": NOBODY}]}, 0),
@@ -50,7 +50,7 @@ CALLS: Mapping[str, tuple[object, int]] = {
 """Each script's document, which records nothing, and the exit code it has to end with."""
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """One thing that was looked at."""
 
     fine: bool
@@ -60,27 +60,27 @@ class Finding(NamedTuple):
         return f"{'fine' if self.fine else 'fix'}: {self.text}"
 
 
-def fine(text: str) -> Finding:
+def fine(text: str) -> CheckResult:
     """Nothing to do."""
-    return Finding(True, text)
+    return CheckResult(True, text)
 
 
-def fix(text: str) -> Finding:
+def fix(text: str) -> CheckResult:
     """Something to do; the text says what."""
-    return Finding(False, text)
+    return CheckResult(False, text)
 
 
 def main(arguments: list[str], environment: Mapping[str, str]) -> int:
-    """Prints a line for each finding; 1 when there is something to fix. ``arguments``: none, or --loop-user USER."""
+    """Prints a line for each result; 1 when there is something to fix. ``arguments``: none, or --loop-user USER."""
     loop_user = arguments[1] if arguments else ""
     code = 0
-    for finding in look(Directories(environment), loop_user):
-        print(finding, flush=True)  # at once: it has been told whatever becomes of the next
-        code |= not finding.fine
+    for result in look(Directories(environment), loop_user):
+        print(result, flush=True)  # at once: it has been told whatever becomes of the next
+        code |= not result.fine
     return code
 
 
-def look(directories: Directories, loop_user: str) -> Iterator[Finding]:
+def look(directories: Directories, loop_user: str) -> Iterator[CheckResult]:
     """Everything, in the order in which one thing needs the other."""
     groups = ", ".join(map(group_name, sorted(_groups())))
     yield fine(f"the scripts run as user {user_name(os.geteuid())}, in groups {groups}")
@@ -93,18 +93,18 @@ def look(directories: Directories, loop_user: str) -> Iterator[Finding]:
     yield _log(log_path)
     usable = list(_state_directory(state))
     yield from usable
-    if all(finding.fine for finding in usable):
+    if all(result.fine for result in usable):
         yield from _filesystem(state)
         yield from _both_users(state, loop_user)
         yield from _state_files(StateDir(state), name)
         yield from _loop(StateDir(state))
-        yield from (_script(name, *call, directories.environment) for name, call in CALLS.items())
+        yield from (_script(name, *call, directories.environment) for name, call in SCRIPT_CALLS.items())
 
 
 # --- files and users --------------------------------------------------------------------------------------------------
 
 
-def _configuration(directory: str, environment: Mapping[str, str]) -> Iterator[Finding]:
+def _configuration(directory: str, environment: Mapping[str, str]) -> Iterator[CheckResult]:
     try:
         provider = templates.load(directory, environment)
     except templates.TemplatesError as error:
@@ -115,7 +115,7 @@ def _configuration(directory: str, environment: Mapping[str, str]) -> Iterator[F
         yield fix(str(mistake))
 
 
-def _log(path: str) -> Finding:
+def _log(path: str) -> CheckResult:
     if not path:
         return fix("HF_PROVIDER_LOGDIR: is not set, so there is no log of calls")
     if os.path.lexists(path) and (os.path.islink(path) or not os.path.isfile(path)):
@@ -127,7 +127,7 @@ def _log(path: str) -> Finding:
     return fix(f"{target}: the log of calls cannot be written: create it, owned by {user_name(os.geteuid())}")
 
 
-def _state_directory(directory: str) -> Iterator[Finding]:
+def _state_directory(directory: str) -> Iterator[CheckResult]:
     if not os.path.isdir(directory):
         yield fix(
             f"{directory}: no such directory: create it, with a group that holds the scripts' and the loop's user"
@@ -139,7 +139,7 @@ def _state_directory(directory: str) -> Iterator[Finding]:
         yield fine(f"{directory}: the state directory can be read and written")
 
 
-def _both_users(directory: str, loop_user: str) -> Iterator[Finding]:
+def _both_users(directory: str, loop_user: str) -> Iterator[CheckResult]:
     """The scripts and the loop write files that the other replaces: one user, or one group that the files inherit."""
     facts = os.stat(directory)
     shared = bool(facts.st_mode & 0o2000) and facts.st_mode & 0o070 == 0o070
@@ -173,7 +173,7 @@ def _loop_users(directory: str, loop_user: str) -> Iterator[tuple[str, int | Non
         yield user_name(uid), uid
 
 
-def _state_files(state: StateDir, name: str) -> Iterator[Finding]:
+def _state_files(state: StateDir, name: str) -> Iterator[CheckResult]:
     """What another user has made there, say root by a call of his own, may be closed to the scripts."""
     seen = state.seen.path  # a directory may be linked
     closed = [_closed(path, state) for path in _kept(state) if os.path.exists(path) and not _usable(path)]
@@ -197,7 +197,7 @@ def _usable(path: str) -> bool:
     return os.access(path, os.R_OK | os.W_OK | (os.X_OK if os.path.isdir(path) else 0))
 
 
-def _closed(path: str, state: StateDir) -> Finding:
+def _closed(path: str, state: StateDir) -> CheckResult:
     """To be given to this user and to the group that his new files get: no other could he keep when he replaces it."""
     directory = os.stat(state.path)
     user, group = user_name(os.geteuid()), group_name(directory.st_gid if directory.st_mode & 0o2000 else os.getegid())
@@ -208,7 +208,7 @@ def _closed(path: str, state: StateDir) -> Finding:
     )
 
 
-def _intent(state: StateDir, name: str) -> Finding:
+def _intent(state: StateDir, name: str) -> CheckResult:
     try:
         state.intent.check(name)
         if not state.intent.exists():
@@ -238,7 +238,7 @@ def _owner(facts: os.stat_result) -> str:
 # --- the file system of the state directory ---------------------------------------------------------------------------
 
 
-def _filesystem(directory: str) -> Iterator[Finding]:
+def _filesystem(directory: str) -> Iterator[CheckResult]:
     yield _mount(directory, _mounts())
     probe = os.path.join(directory, f".check-install.{os.getpid()}")
     attempts: tuple[tuple[str, Callable[[str], bool], str], ...] = (
@@ -296,7 +296,7 @@ def _mounts() -> list[str]:
         return file.read().splitlines()
 
 
-def _mount(directory: str, mounts: list[str]) -> Finding:
+def _mount(directory: str, mounts: list[str]) -> CheckResult:
     """What the directory lies on, by the lines of /proc/self/mountinfo (proc(5): the type follows a lone ``-``)."""
     real = os.path.realpath(directory)
     best, kind, options = "", "", ""
@@ -327,7 +327,7 @@ def _uncached(options: set[str]) -> bool:
 # --- the loop and the scripts -----------------------------------------------------------------------------------------
 
 
-def _loop(state: StateDir) -> Iterator[Finding]:
+def _loop(state: StateDir) -> Iterator[CheckResult]:
     silent = state.heartbeat.silent_now()
     if silent is None:
         yield fix(f"{state.path}: no loop has run here yet: start `provisioner run`")
@@ -337,7 +337,7 @@ def _loop(state: StateDir) -> Iterator[Finding]:
         yield fine(f"{state.path}: the loop runs")
 
 
-def _script(name: str, document: object, code: int, environment: Mapping[str, str]) -> Finding:
+def _script(name: str, document: object, code: int, environment: Mapping[str, str]) -> CheckResult:
     """Calls a script as HF does."""
     path = os.path.join(HERE, f"{name}.sh")
     try:

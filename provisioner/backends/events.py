@@ -48,7 +48,7 @@ STREAM_ERRORS = (GoogleAPICallError, google.auth.exceptions.GoogleAuthError)
 """What ends a stream for good, or keeps it from opening: no such subscription, no permission, no credentials."""
 
 
-class Kind(StrEnum):
+class InstanceEvent(StrEnum):
     """What happened to an instance."""
 
     CREATED = "created"
@@ -59,16 +59,16 @@ class Kind(StrEnum):
     CRASHED = "crashed"
 
 
-METHODS: Mapping[str, Kind] = {
-    "instances.insert": Kind.CREATED,
-    "instances.delete": Kind.DELETED,
-    "instances.stop": Kind.STOPPED,
-    "instances.guestTerminate": Kind.STOPPED,
-    "instances.terminateOnHostMaintenance": Kind.STOPPED,
-    "instances.preempted": Kind.PREEMPTED,
-    "instances.repair.recreateInstance": Kind.RECREATED,
-    "instances.automaticRestart": Kind.RECREATED,
-    "instances.hostError": Kind.CRASHED,
+METHODS: Mapping[str, InstanceEvent] = {
+    "instances.insert": InstanceEvent.CREATED,
+    "instances.delete": InstanceEvent.DELETED,
+    "instances.stop": InstanceEvent.STOPPED,
+    "instances.guestTerminate": InstanceEvent.STOPPED,
+    "instances.terminateOnHostMaintenance": InstanceEvent.STOPPED,
+    "instances.preempted": InstanceEvent.PREEMPTED,
+    "instances.repair.recreateInstance": InstanceEvent.RECREATED,
+    "instances.automaticRestart": InstanceEvent.RECREATED,
+    "instances.hostError": InstanceEvent.CRASHED,
 }
 """By the end of ``methodName``: what stands before depends on the version of the API that the caller used."""
 
@@ -97,7 +97,7 @@ class Hint:
     """What a message says. It may be false by the time it is read."""
 
     instance: str
-    kind: Kind
+    event: InstanceEvent
     failed: bool
     """The entry reports an error: a create that found no stock, for example."""
     timestamp: str
@@ -111,7 +111,7 @@ class Hint:
     def grace(self) -> float | None:
         """Seconds that the instance had left when Pub/Sub had the message; None when no coming end is announced."""
         left = SPOT_GRACE_SECONDS - self.delay
-        return left if self.kind is Kind.PREEMPTED and not self.failed and left > 0 else None
+        return left if self.event is InstanceEvent.PREEMPTED and not self.failed and left > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +146,11 @@ def parse(data: bytes, published: datetime | None = None) -> Hint | None:
         timestamp = str(entry.get("timestamp", ""))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MalformedError(f"{type(error).__name__}: {error}") from error
-    kind = next((kind for end, kind in METHODS.items() if f".{method}".endswith(f".{end}")), None)
+    event = next((event for end, event in METHODS.items() if f".{method}".endswith(f".{end}")), None)
     _, separator, instance = resource.partition("/instances/")
-    if kind is None or not separator or not instance:
+    if event is None or not separator or not instance:
         return None
-    return Hint(instance.partition("/")[0], kind, failed, timestamp, key, _delay(timestamp, published))
+    return Hint(instance.partition("/")[0], event, failed, timestamp, key, _delay(timestamp, published))
 
 
 def _delay(timestamp: str, published: datetime | None) -> float:

@@ -52,7 +52,7 @@ def message_document(message: Judged) -> dict[str, Any]:
     return {
         "worth": str(message.worth),
         "machine": hint.instance if hint else "",
-        "kind": str(hint.kind) if hint else "",
+        "kind": str(hint.event) if hint else "",
         "failed": hint.failed if hint else False,
         "timestamp": hint.timestamp if hint else "",
         "delay_seconds": round(hint.delay, 3) if hint else 0.0,

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     releases = options.release_brake and plan.releases(applied=options.apply)
     document["moved"] = recovery.apply(state, plan) if options.apply else ()
     document |= {"applied": options.apply, "released": releases}
-    document["outcome"] = recovery.outcome(plan, applied=options.apply, release=options.release_brake)
+    document["outcome"] = recovery.summary(plan, applied=options.apply, release=options.release_brake)
     show(options, document, recovery_text)
     sys.stdout.flush()  # who releases the brake has been told what that sets going
     if releases:

@@ -69,21 +69,21 @@ class Inventory:
 
     def write(self, names: Iterable[str]) -> None:
         """Replace the list. Not fsynced: HF lists its hosts again within a minute."""
-        replace(self.path, _listing(names), durable=False)
+        replace(self.path, _document(names), durable=False)
 
     def note(self, names: Mapping[str, object]) -> None:
         """Replace the list, or add to it: one that shares no host with it is a further part of what HF lists.
 
         Such parts come faster than the loop looks. A list that cannot be read is replaced. Raises StateUnwritable.
         """
-        content, before = _listing(names), b""
+        content, before = _document(names), b""
         with suppress(StateError):
             before = self._content()
         if names and before != content:  # mostly HF lists what it did before, and fifty thousand names need no look
             with suppress(StateError):
                 listed = self._names(before)
                 if names.keys().isdisjoint(listed):
-                    content = _listing([*listed, *names])
+                    content = _document([*listed, *names])
         replace(self.path, content, durable=False)
 
     def read(self) -> tuple[tuple[str, ...], int] | None:
@@ -107,7 +107,7 @@ class Inventory:
         return names
 
 
-def _listing(names: Iterable[str]) -> bytes:
+def _document(names: Iterable[str]) -> bytes:
     return json.dumps({"names": list(names)}).encode()
 
 

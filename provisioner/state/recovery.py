@@ -246,7 +246,7 @@ def places(plan: Recovery, looks: Mapping[str, Look]) -> Mapping[str, str]:
     return {name: look.pool for look in seen for name in plan.unknown if name in look.machines}
 
 
-def outcome(plan: Recovery, *, applied: bool, release: bool) -> str:
+def summary(plan: Recovery, *, applied: bool, release: bool) -> str:
     """What was done, and what to do next. ``applied``, ``release``: what the call asked for."""
     written = "All that was to be written is written. " if plan.writes and applied else ""
     if release and plan.keeps_brake(applied=applied):

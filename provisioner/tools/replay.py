@@ -59,7 +59,7 @@ class Event(NamedTuple):
     """For getRequestStatus: the machines of each request, as they were listed."""
 
 
-class Outcome(NamedTuple):
+class ScriptResult(NamedTuple):
     """How a script ended."""
 
     code: int
@@ -67,7 +67,7 @@ class Outcome(NamedTuple):
     """Empty when it refused."""
 
 
-Call = Callable[[str, Document], Outcome]
+CallScript = Callable[[str, Document], ScriptResult]
 
 
 # --- traces -----------------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def loop_lives(state: StateDir) -> bool:
 class Replay:
     """One replay: what was learnt and counted so far."""
 
-    call: Call
+    call: CallScript
     speed: float = 1.0
     """How many times faster than it was recorded."""
     longest_gap: float = float("inf")
@@ -210,9 +210,9 @@ class Replay:
 
     def _called(self, command: str, document: Document) -> Document:
         self.calls[command] += 1
-        outcome = self.call(command, document)
-        self.refused[command] += outcome.code != 0
-        return outcome.answer
+        result = self.call(command, document)
+        self.refused[command] += result.code != 0
+        return result.answer
 
     def _translated(self, event: Event) -> Document:
         """The call as it is made now. What the scripts refuse keeps its form, so that they refuse it again."""
@@ -282,7 +282,7 @@ def _names(entry: Document) -> dict[str, str]:
     return {key: entry[key] for key in ("machineId", "name") if isinstance(entry.get(key), str) and entry[key]}
 
 
-def run_script(command: str, document: Document) -> Outcome:
+def run_script(command: str, document: Document) -> ScriptResult:
     """Call a script as HF does, in this process's environment."""
     with tempfile.NamedTemporaryFile("w", prefix="hf_in_", suffix=".json") as file:
         file.write(json.dumps(document))
@@ -293,4 +293,4 @@ def run_script(command: str, document: Document) -> Outcome:
             stdin=subprocess.DEVNULL,
             capture_output=True,
         )
-    return Outcome(done.returncode, json.loads(done.stdout) if done.returncode == 0 else {})
+    return ScriptResult(done.returncode, json.loads(done.stdout) if done.returncode == 0 else {})

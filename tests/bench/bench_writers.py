@@ -79,11 +79,11 @@ def scripts(directory: Path) -> tuple[Script, Script]:
     hf = HostFactory(directory)
     hf.state.intent.create(hf.instance)
     hf.state.heartbeat.touch()
-    wish = {"template": {"templateId": "T2", "machineCount": MACHINES}}
+    document = {"template": {"templateId": "T2", "machineCount": MACHINES}}
     free = directory / "lock_free.sh"
     free.write_text(LOCK_FREE.format(python=sys.executable, directory=hf.logs))
     free.chmod(0o755)
-    return Script(hf.command("requestMachines", wish), hf.environment), Script([str(free)], hf.environment)
+    return Script(hf.command("requestMachines", document), hf.environment), Script([str(free)], hf.environment)
 
 
 def verdict(what: str, missed: bool) -> bool:

@@ -133,10 +133,10 @@ def skewed_clock(hf: Grid) -> None:
 @case(100, "the recorded documents as inputs → templates, request, return, status and losses as above")
 def recorded(hf: Grid) -> None:
     assert hf.call("getAvailableTemplates", golden("getAvailableTemplates-input"))["templates"]
-    wish = golden("requestMachines-input")
-    wish["template"]["templateId"] = "T2"  # the recorded one is not in the fixture
-    request = hf.call("requestMachines", wish)["requestId"]
-    assert len(names(hf.ended(request), "succeed")) == wish["template"]["machineCount"]
+    document = golden("requestMachines-input")
+    document["template"]["templateId"] = "T2"  # the recorded one is not in the fixture
+    request = hf.call("requestMachines", document)["requestId"]
+    assert len(names(hf.ended(request), "succeed")) == document["template"]["machineCount"]
     assert hf.call("getReturnRequests", golden("getReturnRequests-input"))["requests"] == []
     back = hf.call("requestReturnMachines", golden("requestReturnMachines-input"))["requestId"]
     asked = golden("getRequestStatus-input")
@@ -145,4 +145,4 @@ def recorded(hf: Grid) -> None:
     [entry] = hf.call("getRequestStatus", asked)["requests"]
     assert entry["status"] == "complete"
     assert {(machine["result"], machine["status"]) for machine in entry["machines"]} == {("succeed", "terminated")}
-    assert len(hf.cloud()) == wish["template"]["machineCount"]
+    assert len(hf.cloud()) == document["template"]["machineCount"]

@@ -9,7 +9,7 @@ import signal
 import subprocess
 from itertools import permutations
 
-from tests.conformance.stage import SECONDS, Cases, Grid, names, wish
+from tests.conformance.stage import SECONDS, Cases, Grid, names, requesting
 from tests.support.hostfactory.provider import golden
 from tests.support.waiting import until
 
@@ -22,7 +22,7 @@ F_GETPIPE_SZ = 1032
 
 @case(33, "T1 x 3 → an id and a message; then running, then complete with 3 succeed")
 def three(hf: Grid) -> None:
-    answer = hf.call("requestMachines", wish("T1", 3))
+    answer = hf.call("requestMachines", requesting("T1", 3))
     assert set(answer) == {"requestId", "message"}
     entry = hf.ended(answer["requestId"])
     assert entry["status"] == "complete"
@@ -41,7 +41,7 @@ def twice(hf: Grid) -> None:
 
 @case(37, "machineCount is the text 3 → accepted as 3", loop=False)
 def count_as_text(hf: Grid) -> None:
-    request = hf.call("requestMachines", wish("T1", "3"))["requestId"]
+    request = hf.call("requestMachines", requesting("T1", "3"))["requestId"]
     assert hf.state.intent.read().requests[request].count == 3
 
 
@@ -59,13 +59,13 @@ def beyond_the_cap(hf: Grid) -> None:
 
 @case(40, "T2 (no limit) x 10000 → accepted in time", loop=False)
 def ten_thousand(hf: Grid) -> None:
-    assert hf.call("requestMachines", wish("T2", 10_000), seconds=30)["requestId"]
+    assert hf.call("requestMachines", requesting("T2", 10_000), seconds=30)["requestId"]
 
 
 @case(42, "LSF's body with rc_account and userData → accepted, rcAccount in the machines")
 def lsf(hf: Grid) -> None:
     document = golden("requestMachines-input-lsf")
-    request = hf.call("requestMachines", document | wish("T1", 2))["requestId"]
+    request = hf.call("requestMachines", document | requesting("T1", 2))["requestId"]
     machines = hf.ended(request)["machines"]
     assert [machine["rcAccount"] for machine in machines] == [document["rc_account"]] * 2
 
@@ -91,7 +91,7 @@ def good_names(hf: Grid) -> None:
 
 @case(45, "x 1000 → answered in time, whatever the creates take", pool={"max_machines": 2})
 def a_thousand(hf: Grid) -> None:
-    request = hf.call("requestMachines", wish("T2", 1000), seconds=30)["requestId"]
+    request = hf.call("requestMachines", requesting("T2", 1000), seconds=30)["requestId"]
     assert hf.shows(request, "succeed", "succeed")["status"] == "running"
 
 
@@ -100,7 +100,7 @@ def a_thousand(hf: Grid) -> None:
 def killed_before_printing(hf: Grid) -> None:
     reader, writer = os.pipe()
     os.write(writer, b"x" * fcntl.fcntl(writer, F_GETPIPE_SZ))  # now whoever prints waits
-    process = subprocess.Popen(hf.command("requestMachines", wish("T2", 2)), env=hf.environment, stdout=writer)
+    process = subprocess.Popen(hf.command("requestMachines", requesting("T2", 2)), env=hf.environment, stdout=writer)
     try:
         until(lambda: hf.recorded() == 1, SECONDS, what="the request is recorded")
         assert process.poll() is None

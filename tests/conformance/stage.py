@@ -204,8 +204,8 @@ class Instance(HostFactory):
 
     def reclaimed(self, *machines: str) -> dict[str, int]:
         """Hosts that HF, listing these, is asked to give back, with the seconds left."""
-        listing = {"machines": [{"name": name, "machineId": name} for name in machines]}
-        answer = self.call("getReturnRequests", listing)
+        hosts = {"machines": [{"name": name, "machineId": name} for name in machines]}
+        answer = self.call("getReturnRequests", hosts)
         return {entry["machine"]: entry["gracePeriod"] for entry in answer["requests"]}
 
     def reclaims(self, *machines: str, among: Sequence[str] = ()) -> None:
@@ -286,6 +286,6 @@ def template(name: str, **fields: object) -> dict[str, object]:
     return TEMPLATES["templates"][0] | {"templateId": name} | fields
 
 
-def wish(template: object = "T1", machines: object = 3) -> dict[str, object]:
+def requesting(template: object = "T1", machines: object = 3) -> dict[str, object]:
     """Input of requestMachines."""
     return {"template": {"templateId": template, "machineCount": machines}}

@@ -15,7 +15,7 @@ import pytest
 from provisioner.simulator.compute.settings import Switches
 from provisioner.simulator.server import Simulator
 from tests.conformance import life, reclaims, requests, returns, status, templates, transport
-from tests.conformance.stage import MIG_CASES, Case, Grid, stage, wish
+from tests.conformance.stage import MIG_CASES, Case, Grid, requesting, stage
 from tests.support.clouds.switches import FLIPS
 from tests.support.hostfactory.provider import HostFactory
 
@@ -23,7 +23,7 @@ PARTS = (transport, templates, requests, status, returns, reclaims, life)
 PLAYED = [case for part in PARTS for case in part.CASES]
 
 
-WISH, POLL, GIVE_BACK = "requestMachines", "getRequestStatus", "requestReturnMachines"
+REQUEST, POLL, GIVE_BACK = "requestMachines", "getRequestStatus", "requestReturnMachines"
 COUNT = "template.machineCount: "
 WHOLE = COUNT + "expected a whole number from 1 to 100000, got "
 
@@ -39,17 +39,17 @@ class Refused(NamedTuple):
 
 
 REFUSED = [
-    Refused(35, WISH, wish("T9"), 'template.templateId: expected one of T1, T2, T0, got "T9"'),
-    Refused(36, WISH, wish("T1", 0), WHOLE + "0"),
-    Refused(36, WISH, wish("T1", -1), WHOLE + "-1"),
-    Refused(36, WISH, wish("T1", 1.5), WHOLE + "1.5"),
-    Refused(36, WISH, wish("T1", "abc"), WHOLE + '"abc"'),
-    Refused(36, WISH, wish("T1", None), WHOLE + "null"),
-    Refused(36, WISH, {"template": {"templateId": "T1"}}, COUNT + "is missing"),
-    Refused(38, WISH, {}, "template: is missing"),
-    Refused(38, WISH, {"template": "T1"}, 'template: expected an object, got "T1"'),
-    Refused(38, WISH, wish(""), 'template.templateId: expected a text, got ""'),
-    Refused(41, WISH, wish("T0", 1), "template.templateId: maxNumber of T0 is 0: none may be requested"),
+    Refused(35, REQUEST, requesting("T9"), 'template.templateId: expected one of T1, T2, T0, got "T9"'),
+    Refused(36, REQUEST, requesting("T1", 0), WHOLE + "0"),
+    Refused(36, REQUEST, requesting("T1", -1), WHOLE + "-1"),
+    Refused(36, REQUEST, requesting("T1", 1.5), WHOLE + "1.5"),
+    Refused(36, REQUEST, requesting("T1", "abc"), WHOLE + '"abc"'),
+    Refused(36, REQUEST, requesting("T1", None), WHOLE + "null"),
+    Refused(36, REQUEST, {"template": {"templateId": "T1"}}, COUNT + "is missing"),
+    Refused(38, REQUEST, {}, "template: is missing"),
+    Refused(38, REQUEST, {"template": "T1"}, 'template: expected an object, got "T1"'),
+    Refused(38, REQUEST, requesting(""), 'template.templateId: expected a text, got ""'),
+    Refused(41, REQUEST, requesting("T0", 1), "template.templateId: maxNumber of T0 is 0: none may be requested"),
     Refused(62, POLL, {"requests": []}, "requests: the list is empty"),
     Refused(62, POLL, {}, "requests: is missing"),
     Refused(62, POLL, {"requests": [{}]}, "requests[0].requestId: is missing"),

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.conformance.stage import Cases, Grid, wish
+from tests.conformance.stage import Cases, Grid, requesting
 from tests.support.hostfactory.provider import COMMANDS, SCRIPTS, HostFactory
 from tests.support.hostfactory.schemas import check_output
 
@@ -21,7 +21,7 @@ case = CASES.case
 
 INPUTS: dict[str, object] = {
     "getAvailableTemplates": {},
-    "requestMachines": wish(),
+    "requestMachines": requesting(),
     "getRequestStatus": {"requests": [{"requestId": "abcdefghij"}]},
     "requestReturnMachines": {"machines": [{"name": "a.x", "machineId": "a"}]},
     "getReturnRequests": {"machines": [{"name": "a.x", "machineId": "a"}]},
@@ -115,7 +115,7 @@ def _refused_by_all(hf: Grid, content: bytes, words: str) -> None:
 
 @case(10, "byte order mark, CRLF, tabs as cJSON prints them → accepted", loop=False)
 def ways_of_writing(hf: Grid) -> None:
-    text = json.dumps(wish(), indent="\t", separators=(",", ":\t"))
+    text = json.dumps(requesting(), indent="\t", separators=(",", ":\t"))
     for content in (b"\xef\xbb\xbf" + text.encode(), text.replace("\n", "\r\n").encode(), text.encode()):
         hf.input.write_bytes(content)
         assert hf.run([str(SCRIPTS / "requestMachines.sh"), "-f", str(hf.input)]).document["requestId"]
@@ -152,7 +152,7 @@ def wrong_arguments(hf: Grid) -> None:
 @case(14, "spaces and quotes in the file's name → works", loop=False)
 def file_names(hf: Grid) -> None:
     hf.input = hf.input.with_name("hf in 'a\" $(x) é\n")
-    hf.call("requestMachines", wish())
+    hf.call("requestMachines", requesting())
 
 
 @case(15, "HF_PROVIDER_CONFDIR unset → $HF_CONFDIR/providers/$HF_PROVIDER_NAME; none → exit 1 naming it", loop=False)
@@ -235,7 +235,10 @@ def two_instances(hf: Grid) -> None:
 @case(19, "SIGTERM in the middle of each command → consistent state, no lost machine")
 def terminated(hf: Grid) -> None:
     machines = hf.complete(1)
-    inputs = INPUTS | {"requestReturnMachines": {"machines": {"name": machines[0]}}, "requestMachines": wish("T2", 1)}
+    inputs = INPUTS | {
+        "requestReturnMachines": {"machines": {"name": machines[0]}},
+        "requestMachines": requesting("T2", 1),
+    }
     printed = []
     for name in COMMANDS:
         for pause in (0.0, 0.02, 0.04):
@@ -270,7 +273,7 @@ def hanging_cloud(hf: Grid) -> None:
 @case(21, "50 mixed commands at once → none lost, no name twice, all exit 0", slow=True)
 def at_once(hf: Grid) -> None:
     request = hf.request("T2", 1)
-    inputs = INPUTS | {"getRequestStatus": {"requests": {"requestId": request}}, "requestMachines": wish("T2", 1)}
+    inputs = INPUTS | {"getRequestStatus": {"requests": {"requestId": request}}, "requestMachines": requesting("T2", 1)}
     files = {name: hf.input.with_name(name) for name in COMMANDS}
     for name, file in files.items():
         file.write_text(json.dumps(inputs[name]))
@@ -293,6 +296,6 @@ def at_once(hf: Grid) -> None:
 
 @case(22, "the input file has mode 0600 and is the caller's → readable", loop=False)
 def private_file(hf: Grid) -> None:
-    command = hf.command("requestMachines", wish())
+    command = hf.command("requestMachines", requesting())
     hf.input.chmod(0o600)
     assert hf.run(command).document["requestId"]

@@ -198,7 +198,7 @@ def become_user() -> None:
 
 
 def told(environment: dict[str, str]) -> list[str]:
-    return [str(finding) for finding in installation.look(Directories(environment), "")]
+    return [str(result) for result in installation.look(Directories(environment), "")]
 
 
 @pytest.fixture
@@ -270,7 +270,7 @@ def test_a_file_is_given_to_the_group_of_the_user_s_new_files(users_hf: HostFact
 def test_a_finding_is_told_at_once(
     hf: HostFactory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def breaks(state: object) -> Iterator[installation.Finding]:
+    def breaks(state: object) -> Iterator[installation.CheckResult]:
         raise RuntimeError
 
     monkeypatch.setattr(installation, "_loop", breaks)
@@ -297,6 +297,6 @@ UNCACHED = "acregmin=0,acregmax=0,acdirmin=0,acdirmax=0,lookupcache=none,hard"
     ],
 )
 def test_what_the_state_directory_lies_on(mounts: list[str], verdict: bool, words: str) -> None:
-    finding = installation._mount("/srv/state/inst", mounts)
-    assert finding.fine is verdict
-    assert words in finding.text
+    result = installation._mount("/srv/state/inst", mounts)
+    assert result.fine is verdict
+    assert words in result.text

@@ -122,7 +122,7 @@ def gce(tmp_path: Path, cloud: Simulator) -> Iterator[Moved]:
 
 def drained(hf: Moved, theirs: Mapping[str, str], template: str) -> list[str]:
     """Ours are asked for, theirs (names, with the ids that HF has of them) are given back; the names of ours."""
-    ours = names(hf.ended(hf.positional("requestMachines", _wish(template))["requestId"]))
+    ours = names(hf.ended(hf.positional("requestMachines", _requesting(template))["requestId"]))
     assert hf.cloud() == sorted([*theirs, *ours])
     assert hf.reclaimed(*theirs, *ours) == {}, "theirs are not ours to lose"
     given = [{"name": name, "machineId": machine} for name, machine in theirs.items()]
@@ -133,7 +133,7 @@ def drained(hf: Moved, theirs: Mapping[str, str], template: str) -> list[str]:
     return ours
 
 
-def _wish(template: str) -> dict[str, object]:
+def _requesting(template: str) -> dict[str, object]:
     return {"template": {"templateId": template, "machineCount": 2}}
 
 
@@ -191,7 +191,7 @@ def test_their_files_alone_are_a_configuration(gke: Moved, gce: Moved) -> None:
 def test_going_back_their_files_are_as_they_were(gke: Moved) -> None:
     before = {file: file.read_bytes() for file in gke.conf.rglob("*") if file.is_file()}
     gke.take_over()
-    gke.positional("requestMachines", _wish("template-gke-01"))
+    gke.positional("requestMachines", _requesting("template-gke-01"))
     gke.stop_loop()
     (gke.conf / "provisioner.yaml").unlink()
     assert {file: file.read_bytes() for file in gke.conf.rglob("*") if file.is_file()} == before

@@ -39,7 +39,7 @@ def site(tmp_path: Path) -> Iterator[VirtualSite]:
 
 
 def names_of(answer: dict[str, Any], count: int = 3) -> list[str]:
-    """The machines of a request or a return that came out as HF wished."""
+    """The machines of a request or a return that came out as HF wanted."""
     names = succeeded(answer)
     assert (answer["status"], len(names)) == (COMPLETE, count), answer
     return names

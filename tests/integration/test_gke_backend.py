@@ -556,7 +556,7 @@ def test_with_a_quota_of_50_exactly_50_are_made_and_few_are_refused(bench: Bench
     assert errors(create(backend, 100)) == [ErrorClass.QUOTA]
 
 
-def test_a_throttled_create_keeps_the_servers_wish_in_its_words(bench: Bench) -> None:
+def test_a_throttled_create_says_how_long_the_server_wants_to_be_left_alone(bench: Bench) -> None:
     bench.fault(Fault("throttled", target="pods.create", params={"seconds": 7}))
     (outcome,) = create(bench.backend(), 1)
     assert outcome.failure is not None

@@ -19,7 +19,7 @@ from provisioner.state.locks import DataLock
 from tests.support.hostfactory.provider import ROOT, HostFactory
 from tests.support.waiting import until
 
-WISH = {"template": {"templateId": "T2", "machineCount": 1}}
+DOCUMENT = {"template": {"templateId": "T2", "machineCount": 1}}
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def waiting(hf: HostFactory) -> list[Path]:
 
 def test_all_scripts_that_wait_are_served_by_one_write(hf: HostFactory) -> None:
     callers, before = 12, hf.state.intent.read().generation
-    command = hf.command("requestMachines", WISH)
+    command = hf.command("requestMachines", DOCUMENT)
     with ThreadPoolExecutor(callers) as pool:
         with DataLock(hf.state.intent.lock_path):
             calls = [pool.submit(hf.run, command) for _ in range(callers)]
@@ -50,7 +50,7 @@ def test_all_scripts_that_wait_are_served_by_one_write(hf: HostFactory) -> None:
 
 def test_a_script_killed_while_it_waits_has_asked_for_nothing(hf: HostFactory) -> None:
     with DataLock(hf.state.intent.lock_path):
-        killed = subprocess.Popen(hf.command("requestMachines", WISH), env=hf.environment, stdout=subprocess.PIPE)
+        killed = subprocess.Popen(hf.command("requestMachines", DOCUMENT), env=hf.environment, stdout=subprocess.PIPE)
         until(lambda: waiting(hf) != [], 60, what="it waits")
         killed.kill()
         assert killed.communicate()[0] == b""

@@ -30,7 +30,7 @@ EPOCH = 1_900_000_000.0
 
 
 class Guard:
-    """A server that knows some tokens, and hands out Google's: ``granted`` is what it gives for a signed wish."""
+    """A server that knows some tokens, and hands out Google's: ``granted`` is what it gives for a signed assertion."""
 
     def __init__(self) -> None:
         self.tokens: set[str] = set()

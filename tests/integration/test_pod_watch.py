@@ -15,7 +15,7 @@ import urllib3
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import KubeApi, KubeTimes
-from provisioner.backends.gke.pod_cache import Listing, PodCache, PodCaches
+from provisioner.backends.gke.pod_cache import PodCache, PodCaches, PodList
 from provisioner.backends.gke.pod_watch import PodWatch, list_pods
 from provisioner.backends.gke.pods import Identity
 from provisioner.model import Create, ErrorClass
@@ -186,15 +186,15 @@ def looks_live(watch: PodWatch) -> bool:
 def test_an_incomplete_list_is_a_failed_look(server: Scripted, body: bytes) -> None:
     server.lists = [body]
     with pytest.raises(BackendError) as caught:
-        list_pods(server.api, "symphony", IDENTITY.selector, Listing([IDENTITY]))
+        list_pods(server.api, "symphony", IDENTITY.selector, PodList([IDENTITY]))
     assert caught.value.failure.error is ErrorClass.UNAVAILABLE
 
 
 def test_every_page_is_read_with_the_token_of_the_page_before(server: Scripted) -> None:
     server.lists = [page(pod(5), **{"continue": "next"}), page(pod(6, OTHER), version="10")]
-    listing = Listing([IDENTITY])
-    assert list_pods(server.api, "symphony", IDENTITY.selector, listing) == "10"
-    assert [machine.name for machine, _ in listing.readings(IDENTITY)] == [NAME, OTHER]
+    pods = PodList([IDENTITY])
+    assert list_pods(server.api, "symphony", IDENTITY.selector, pods) == "10"
+    assert [machine.name for machine, _ in pods.readings(IDENTITY)] == [NAME, OTHER]
     assert [query.get("continue") for query in server.seen] == [None, ["next"]]
     assert all(query["labelSelector"] == [IDENTITY.selector] for query in server.seen)
 

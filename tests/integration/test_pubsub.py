@@ -18,7 +18,7 @@ import requests
 from google.cloud import pubsub_v1
 
 from provisioner.backends import events
-from provisioner.backends.events import EventStream, Judged, Kind, Worth
+from provisioner.backends.events import EventStream, InstanceEvent, Judged, Worth
 from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Serving, Simulator
@@ -111,7 +111,7 @@ def test_each_message_is_taken_and_judged(place: Place) -> None:
     worths = Counter(message.worth for message in listener.taken)
     assert worths == {Worth.NOTICE: 2, Worth.REPEATED: 1, Worth.FOREIGN: 1, Worth.MALFORMED: 1}
     hint = next(message.news for message in listener.taken if message.news)
-    assert (hint.instance, hint.kind) == (NAME, Kind.PREEMPTED)
+    assert (hint.instance, hint.event) == (NAME, InstanceEvent.PREEMPTED)
     assert hint.grace == pytest.approx(30.0, abs=10.0), "published seconds after it happened"
     assert listener.breaks == []
 
@@ -170,7 +170,7 @@ def test_a_preemption_in_the_simulator_is_a_notice_seconds_before_the_end(
         until(lambda: any(message.worth is Worth.NOTICE for message in listener.taken), 20, what="a notice")
     (notice,) = [message.news for message in listener.taken if message.worth is Worth.NOTICE]
     assert notice is not None
-    assert (notice.instance, notice.kind) == (NAME, Kind.PREEMPTED)
+    assert (notice.instance, notice.event) == (NAME, InstanceEvent.PREEMPTED)
     assert 0.0 < (notice.grace or 0.0) <= 30.0
     worths = Counter(message.worth for message in listener.taken)
     assert worths.keys() == {Worth.NOTICE, Worth.WAKE_UP, Worth.FOREIGN}

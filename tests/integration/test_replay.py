@@ -13,8 +13,8 @@ import pytest
 
 from provisioner.commands.cli import run
 from provisioner.simulator.server import Simulator
-from provisioner.tools.replay import LONGEST_WAIT, Outcome, Replay, TraceError, loop_lives, read_trace, run_script
-from tests.conformance.stage import Case, Grid, names, stage, wish
+from provisioner.tools.replay import LONGEST_WAIT, Replay, ScriptResult, TraceError, loop_lives, read_trace, run_script
+from tests.conformance.stage import Case, Grid, names, requesting, stage
 from tests.support.hostfactory.provider import SCRIPTS, HostFactory
 
 
@@ -41,7 +41,7 @@ def test_a_recorded_run_ends_the_same_in_another_place(
     trace = tmp_path / "trace.jsonl"
     with Grid(tmp_path / "first", cloud, case(1)) as hf:
         recorded(hf, trace, "getAvailableTemplates", {})
-        request = recorded(hf, trace, "requestMachines", wish("T2", 3))["requestId"]
+        request = recorded(hf, trace, "requestMachines", requesting("T2", 3))["requestId"]
         hf.ended(request)
         machines = names(recorded(hf, trace, "getRequestStatus", {"requests": [{"requestId": request}]})["requests"][0])
         given = [{"name": name, "machineId": name} for name in machines[:2]]
@@ -71,7 +71,7 @@ def test_a_recorded_run_ends_the_same_in_another_place(
 def morgan_stanley(path: Path) -> Path:
     """A trace in the format of its hfreplay: only inputs count, of these five categories."""
     rows = [
-        ("request", "aaaa", 100.0, "input", wish("T2", 2)),
+        ("request", "aaaa", 100.0, "input", requesting("T2", 2)),
         ("request", "aaaa", 100.5, "output", {"requestId": "aaaa"}),
         ("request-status", "aaaa", 130.0, "input", {"requests": [{"requestId": "aaaa"}]}),
         ("pod", "aaaa-0", 131.0, "input", {"anything": 1}),
@@ -102,13 +102,13 @@ class Scripts:
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
-    def __call__(self, command: str, document: dict[str, Any]) -> Outcome:
+    def __call__(self, command: str, document: dict[str, Any]) -> ScriptResult:
         self.asked.append((command, document))
         if command == "getRequestStatus":
             machines = [{"name": f"hf-new-{number}"} for number in range(2)]
             asked = [one for one in document.get("requests", ()) if isinstance(one, dict)]
-            return Outcome(0, {"requests": [one | {"status": "complete", "machines": machines} for one in asked]})
-        return Outcome(0, {"requestId": "new" if command == "requestMachines" else "ret-new"})
+            return ScriptResult(0, {"requests": [one | {"status": "complete", "machines": machines} for one in asked]})
+        return ScriptResult(0, {"requestId": "new" if command == "requestMachines" else "ret-new"})
 
 
 def test_morgan_stanley_s_trace_is_played_with_its_gaps(tmp_path: Path) -> None:
@@ -129,10 +129,10 @@ def test_morgan_stanley_s_trace_is_played_with_its_gaps(tmp_path: Path) -> None:
 
 def test_a_call_that_is_refused_is_recorded_with_what_was_printed(tmp_path: Path) -> None:
     hf, trace = HostFactory(tmp_path), tmp_path / "trace"
-    script, *call = hf.command("requestMachines", wish("none"))
+    script, *call = hf.command("requestMachines", requesting("none"))
     refusal = hf.run([script, "--record", str(trace), *call]).refusal
     entry = json.loads(trace.read_text())
-    assert (entry["command"], entry["input"], entry["output"]) == ("requestMachines", wish("none"), refusal)
+    assert (entry["command"], entry["input"], entry["output"]) == ("requestMachines", requesting("none"), refusal)
 
 
 @pytest.mark.parametrize("options", [["--speed", "nan"], ["--speed", "0"], ["--longest-gap", "nan"]])
@@ -230,7 +230,7 @@ def test_a_call_keeps_its_form_whether_it_was_refused_or_not(
     trace = tmp_path / "trace.jsonl"
     answer = {"requests": [{"requestId": "old", "machines": [{"name": "m0"}, {"name": "m1"}]}]}
     trace.write_text(
-        line("requestMachines", wish("T2", 2), {"requestId": "old"})
+        line("requestMachines", requesting("T2", 2), {"requestId": "old"})
         + line("getRequestStatus", {"requests": [{"requestId": "old"}]}, answer)
         + line(command, document, "refused")
     )
@@ -245,9 +245,9 @@ def test_a_refused_call_counts(tmp_path: Path, cloud: Simulator, monkeypatch: py
     hf = Grid(tmp_path, cloud, Case(3, "", lambda _: None, loop=False))
     for name, value in hf.environment.items():
         monkeypatch.setenv(name, value)
-    assert run_script("requestMachines", wish("T0", 1)) == Outcome(1, {})
+    assert run_script("requestMachines", requesting("T0", 1)) == ScriptResult(1, {})
     trace = tmp_path / "trace.jsonl"
-    trace.write_text(line("requestMachines", wish("T0", 1), "no"))
+    trace.write_text(line("requestMachines", requesting("T0", 1), "no"))
     assert run(["replay", str(trace)]) == 1
 
 
@@ -279,7 +279,7 @@ def test_a_loop_is_known_by_its_lock_or_its_heartbeat_until_it_has_signed_off(si
 
 def test_where_no_loop_runs_nothing_is_asked(silent: HostFactory, tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
-    trace.write_text(line("requestMachines", wish("T1", 1)))
+    trace.write_text(line("requestMachines", requesting("T1", 1)))
     assert run(["replay", str(trace)]) == 0
     assert len(silent.state.intent.read().requests) == 1
 

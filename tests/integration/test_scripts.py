@@ -276,11 +276,11 @@ def test_a_request_its_machines_a_loss_and_the_return_as_hf_sees_them(hf: HostFa
     first, again = hf.status(request), hf.status(request)
     assert first == again
     assert [(one["name"], one["result"]) for one in first[0]["machines"]] == [(good, "succeed"), (bad, "succeed")]
-    listing = {"machines": [{"name": f"{name}.c.p.internal", "machineId": name} for name in (good, bad)]}
-    lost = hf.call("getReturnRequests", listing)["requests"]
+    hosts = {"machines": [{"name": f"{name}.c.p.internal", "machineId": name} for name in (good, bad)]}
+    lost = hf.call("getReturnRequests", hosts)["requests"]
     assert lost == [{"machine": f"{bad}.c.p.internal", "machineId": bad, "gracePeriod": 0}]
     back = hf.give_back(lost[0]["machine"])
-    assert hf.call("getReturnRequests", listing)["requests"] == []
+    assert hf.call("getReturnRequests", hosts)["requests"] == []
     assert hf.state.intent.read().returns[back].names == (bad,)
     assert [entry["status"] for entry in hf.status(request, back)] == ["complete", "running"]
 

@@ -64,8 +64,8 @@ def test_a_lock_held_by_a_stopped_process_is_waited_for_and_its_holder_named(hf:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         holder.send_signal(signal.SIGSTOP)
-        wish = {"template": {"templateId": "T1", "machineCount": 1}}
-        refusal = hf.run(hf.command("requestMachines", wish), seconds=LONGEST_CALL).refusal
+        document = {"template": {"templateId": "T1", "machineCount": 1}}
+        refusal = hf.run(hf.command("requestMachines", document), seconds=LONGEST_CALL).refusal
         assert refusal.startswith(str(hf.work))
         assert str(holder.pid) in refusal
         assert (hf.work / "intent.json").read_bytes() == before

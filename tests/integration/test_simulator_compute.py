@@ -568,8 +568,8 @@ def test_stopping_and_deleting_vms_behind_the_back_of_the_mig(cloud: ComputeClou
     deleted = api.session.delete(f"{cloud.url}{INSTANCES}/hf-2", params={"requestId": identity}, timeout=10).json()
     assert (deleted["operationType"], deleted["clientOperationId"]) == ("delete", identity)
     stays = Switches().dead_member_stays
-    remains = {"hf-2": "gone"} if stays else {}
-    until(lambda: cloud.state() == {"hf-1": "gone", "hf-3": "running"} | remains, 30)
+    kept = {"hf-2": "gone"} if stays else {}
+    until(lambda: cloud.state() == {"hf-1": "gone", "hf-3": "running"} | kept, 30)
     again = api.session.delete(f"{cloud.url}{INSTANCES}/hf-2", params={"requestId": identity}, timeout=10).json()
     assert again["name"] == deleted["name"]
     assert api.get(MIG_PATH).json()["targetSize"] == 2 + stays

@@ -151,8 +151,8 @@ class Space(Pods):
     def token(self) -> str:
         """Of the provisioner's own account."""
         path = f"{self._path}/serviceaccounts/{ACCOUNT}/token"
-        wish = {"kind": "TokenRequest", "spec": {"expirationSeconds": TOKEN_SECONDS}}
-        answer = self.admin.create(path, {"apiVersion": "authentication.k8s.io/v1", **wish})
+        asked_for = {"kind": "TokenRequest", "spec": {"expirationSeconds": TOKEN_SECONDS}}
+        answer = self.admin.create(path, {"apiVersion": "authentication.k8s.io/v1", **asked_for})
         return str(answer["status"]["token"])
 
     def write_kubeconfig(self, path: Path, *, server: str = "") -> Path:

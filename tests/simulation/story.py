@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 from hf_scripts import commands
-from hf_scripts.commands import Call
+from hf_scripts.commands import ScriptCall
 from hf_scripts.documents import Document
 from provisioner.backends import BackendError, MayStart
 from provisioner.files.atomic import StateMissing, StateStale, StateUnreadable, StateUnwritable
@@ -633,10 +633,10 @@ class Story:
         if reported:
             self.give_back(reported)
 
-    def _call(self, command: Callable[[Call], str], document: dict[str, object]) -> str:
+    def _call(self, command: Callable[[ScriptCall], str], document: dict[str, object]) -> str:
         """What a script prints, by its own code. Raises REFUSED where it would exit with 1."""
         environment = {"HF_PROVIDER_NAME": PROVISIONER, "HF_PROVIDER_WORKDIR": self.directory.name}
-        return command(Call(Document("the story", json.dumps(document).encode()), Directories(environment), {}))
+        return command(ScriptCall(Document("the story", json.dumps(document).encode()), Directories(environment), {}))
 
     @contextmanager
     def _additions(self) -> Iterator[Additions]:

@@ -114,10 +114,13 @@ def memory(*records: RequestRecord | ReturnRecord, **changes: Any) -> Memory:
 
 def intent_of(remembered: Memory, **changes: Any) -> Intent:
     """The intent that this memory has read."""
-    wishes = {one.id: Request(one.id, one.template, one.count, 0.0) for one in remembered.requests.values()}
+    requests = {one.id: Request(one.id, one.template, one.count, 0.0) for one in remembered.requests.values()}
     backs = {one.id: ReturnRequest(one.id, one.names, 0.0) for one in remembered.returns.values()}
     return Intent(
-        **({"provisioner": "demo", "generation": remembered.generation, "requests": wishes, "returns": backs} | changes)
+        **(
+            {"provisioner": "demo", "generation": remembered.generation, "requests": requests, "returns": backs}
+            | changes
+        )
     )
 
 

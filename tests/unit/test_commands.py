@@ -11,7 +11,7 @@ import pytest
 from provisioner import model
 from provisioner.hostfactory.answer import Loss
 from provisioner.names import REQUEST_ID_LENGTH, short_name
-from tests.support.hostfactory.in_process import Here, asking, publish, wish
+from tests.support.hostfactory.in_process import Here, asking, publish, requesting
 from tests.support.hostfactory.provider import TEMPLATES, golden
 from tests.support.hostfactory.schemas import check_input, check_output, mistakes
 
@@ -123,7 +123,7 @@ def test_an_invalid_template_is_left_out_and_logged(hf: Here) -> None:
 def test_settings_without_use_are_logged_when_hf_asks_for_the_templates(hf: Here) -> None:
     (hf.conf / "demoinstprov_config.json").write_text('{"PUBSUB_TIMEOUT": 600, "COLOUR": "red"}')
     assert hf.answer("getAvailableTemplates", {})
-    assert hf.answer("requestMachines", wish())
+    assert hf.answer("requestMachines", requesting())
     assert [line["keys"] for line in hf.log if "keys" in line] == [["PUBSUB_TIMEOUT", "COLOUR"]]
 
 
@@ -136,27 +136,27 @@ def test_templates_need_no_state_directory(hf: Here) -> None:
 
 
 def test_a_request_is_recorded_before_its_id_is_printed(hf: Here) -> None:
-    answer = hf.answer("requestMachines", wish("T1", 3))
+    answer = hf.answer("requestMachines", requesting("T1", 3))
     assert set(answer) == {"message", "requestId"}
     assert hf.recorded() == ({answer["requestId"]: ("T1", 3)}, {})
     assert len(answer["requestId"]) == REQUEST_ID_LENGTH
 
 
 def test_two_equal_calls_are_two_requests(hf: Here) -> None:
-    first, second = (hf.answer("requestMachines", wish())["requestId"] for _ in range(2))
+    first, second = (hf.answer("requestMachines", requesting())["requestId"] for _ in range(2))
     assert hf.recorded() == ({first: ("T1", 3), second: ("T1", 3)}, {})
 
 
 def test_more_than_max_number_and_ten_thousand_are_recorded(hf: Here) -> None:
-    assert hf.answer("requestMachines", wish("T1", 11))
-    assert hf.answer("requestMachines", wish("T2", 10_000))
+    assert hf.answer("requestMachines", requesting("T1", 11))
+    assert hf.answer("requestMachines", requesting("T2", 10_000))
     assert sorted(hf.recorded()[0].values()) == [("T1", 11), ("T2", 10_000)]
 
 
 def test_lsf_s_account_is_recorded_and_its_user_data_accepted(hf: Here) -> None:
     document = golden("requestMachines-input-lsf")
     check_input("requestMachines", document)
-    request = hf.answer("requestMachines", document | wish("T1", 2))["requestId"]
+    request = hf.answer("requestMachines", document | requesting("T1", 2))["requestId"]
     assert hf.state.intent.read().requests[request].rc_account == "default"
 
 
@@ -185,7 +185,7 @@ def test_lsf_s_account_is_recorded_and_its_user_data_accepted(hf: Here) -> None:
     ],
 )
 def test_a_count_that_is_no_whole_number_from_one_is_refused(hf: Here, machines: object) -> None:
-    text = hf.refusal("requestMachines", wish("T1", machines))
+    text = hf.refusal("requestMachines", requesting("T1", machines))
     assert text == (
         f"the argument: template.machineCount: expected a whole number from 1 to 100000, got {json.dumps(machines)}"
     )
@@ -198,11 +198,13 @@ def test_a_count_that_is_no_whole_number_from_one_is_refused(hf: Here, machines:
         pytest.param({}, "template: is missing", id="no template"),
         pytest.param({"template": "T1"}, 'template: expected an object, got "T1"', id="template is a text"),
         pytest.param({"template": {"machineCount": 1}}, "template.templateId: is missing", id="no id"),
-        pytest.param(wish("", 1), 'template.templateId: expected a text, got ""', id="empty id"),
-        pytest.param(wish(7, 1), "template.templateId: expected a text, got 7", id="id is a number"),
+        pytest.param(requesting("", 1), 'template.templateId: expected a text, got ""', id="empty id"),
+        pytest.param(requesting(7, 1), "template.templateId: expected a text, got 7", id="id is a number"),
         pytest.param({"template": {"templateId": "T1"}}, "template.machineCount: is missing", id="no count"),
-        pytest.param(wish("nosuch"), 'template.templateId: expected one of T1, T2, T0, got "nosuch"', id="unknown"),
-        pytest.param(wish("T0", 1), "template.templateId: maxNumber of T0 is 0: none may be requested", id="none may"),
+        pytest.param(requesting("nosuch"), 'template.templateId: expected one of T1, T2, T0, got "nosuch"',
+                     id="unknown"),
+        pytest.param(requesting("T0", 1), "template.templateId: maxNumber of T0 is 0: none may be requested",
+                     id="none may"),
     ],
 )  # fmt: skip
 def test_a_wrong_template_is_refused_and_nothing_is_recorded(hf: Here, document: object, words: str) -> None:
@@ -213,14 +215,14 @@ def test_a_wrong_template_is_refused_and_nothing_is_recorded(hf: Here, document:
 
 def test_where_memory_is_left_a_missing_intent_is_not_made_anew(hf: Here) -> None:
     hf.state.memory.write(model.Memory(provisioner="demo"))
-    for name, document in (("requestMachines", wish()), ("requestReturnMachines", {"machines": {"name": "a"}})):
+    for name, document in (("requestMachines", requesting()), ("requestReturnMachines", {"machines": {"name": "a"}})):
         assert "intent.json" in hf.refusal(name, document)
     assert not hf.state.intent.exists()
 
 
 def test_another_instance_s_state_directory_is_refused(hf: Here) -> None:
     hf.state.intent.create("elsewhere")
-    for name, document in (("requestMachines", wish()), ("requestReturnMachines", {"machines": {"name": "a"}})):
+    for name, document in (("requestMachines", requesting()), ("requestReturnMachines", {"machines": {"name": "a"}})):
         words = f"belongs to HF's provider instance 'elsewhere', not to '{hf.instance}'; nothing was changed"
         assert words in hf.refusal(name, document)
     assert hf.recorded() == ({}, {})
@@ -229,7 +231,7 @@ def test_another_instance_s_state_directory_is_refused(hf: Here) -> None:
 def test_a_missing_state_directory_is_not_made(hf: Here) -> None:
     hf.work.rmdir()
     for name, document in (
-        ("requestMachines", wish()),
+        ("requestMachines", requesting()),
         ("requestReturnMachines", {"machines": {"name": "a"}}),
         ("getRequestStatus", asking("abcdefghij")),
         ("getReturnRequests", {}),
@@ -301,7 +303,7 @@ def test_a_return_of_nothing_is_refused(hf: Here, document: object, words: str) 
 # --- getReturnRequests ------------------------------------------------------------------------------------------------
 
 
-def listing(*names: str) -> dict[str, object]:
+def hosts(*names: str) -> dict[str, object]:
     return {"machines": [{"name": name, "machineId": short_name(name)} for name in names]}
 
 
@@ -315,7 +317,7 @@ def test_without_losses_the_list_is_there_and_empty(hf: Here, document: object) 
 
 def test_of_the_listed_hosts_the_lost_ones_are_reported_as_hf_named_them(hf: Here) -> None:
     publish(hf, {}, {"a": 0, "b": 25, "unlisted": 0})
-    answer = hf.answer("getReturnRequests", listing("healthy.x", "A.c.internal", "b"))
+    answer = hf.answer("getReturnRequests", hosts("healthy.x", "A.c.internal", "b"))
     assert answer["requests"] == [
         {"machine": "A.c.internal", "machineId": "a", "gracePeriod": 0},
         {"machine": "b", "machineId": "b", "gracePeriod": 25},
@@ -326,8 +328,8 @@ def test_the_message_says_why_of_the_first_twenty(hf: Here) -> None:
     names = [f"h{number:02}" for number in range(22)]
     publish(hf, {}, {})
     hf.state.status.write({}, dict.fromkeys(names, Loss(0, "preempted")))
-    assert hf.answer("getReturnRequests", listing("h00"))["message"] == "Lost hosts: 1. h00: preempted."
-    message = hf.answer("getReturnRequests", listing(*names))["message"]
+    assert hf.answer("getReturnRequests", hosts("h00"))["message"] == "Lost hosts: 1. h00: preempted."
+    message = hf.answer("getReturnRequests", hosts(*names))["message"]
     assert message.startswith("Lost hosts: 22. h00: preempted, h01: preempted, ")
     assert message.endswith("h19: preempted and 2 more.")
 
@@ -343,7 +345,7 @@ def test_the_recorded_loss_is_reported_as_it_was_recorded(hf: Here) -> None:
 
 def test_a_host_that_is_listed_twice_is_reported_once(hf: Here) -> None:
     publish(hf, {}, {"a": 0})
-    assert len(hf.answer("getReturnRequests", listing("a.x", "a.x"))["requests"]) == 1
+    assert len(hf.answer("getReturnRequests", hosts("a.x", "a.x"))["requests"]) == 1
 
 
 def test_hosts_without_an_id_are_matched_by_name(hf: Here) -> None:
@@ -355,9 +357,9 @@ def test_hosts_without_an_id_are_matched_by_name(hf: Here) -> None:
 def test_a_loss_is_reported_again_until_hf_gives_the_host_back(hf: Here) -> None:
     publish(hf, {}, {"a": 0})
     for _ in range(2):
-        assert len(hf.answer("getReturnRequests", listing("a.x"))["requests"]) == 1
-    hf.answer("requestReturnMachines", listing("a.x"))
-    assert hf.answer("getReturnRequests", listing("a.x"))["requests"] == []
+        assert len(hf.answer("getReturnRequests", hosts("a.x"))["requests"]) == 1
+    hf.answer("requestReturnMachines", hosts("a.x"))
+    assert hf.answer("getReturnRequests", hosts("a.x"))["requests"] == []
 
 
 def test_what_hf_lists_is_noted_only_when_it_lists(hf: Here) -> None:
@@ -394,7 +396,7 @@ def test_the_parts_of_a_list_are_noted_together_however_seldom_the_loop_looks(
 
 def test_a_damaged_list_makes_room_for_the_next(hf: Here) -> None:
     Path(hf.state.inventory.path).write_text("{")
-    hf.answer("getReturnRequests", listing("a.x"))
+    hf.answer("getReturnRequests", hosts("a.x"))
     assert (hf.state.inventory.read() or ((), 0))[0] == ("a",)
 
 

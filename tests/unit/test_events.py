@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from provisioner.backends import events
-from provisioner.backends.events import EventStream, Judged, Kind, MalformedError, Sieve, Worth, parse
+from provisioner.backends.events import EventStream, InstanceEvent, Judged, MalformedError, Sieve, Worth, parse
 from provisioner.commands import messages as command
 from provisioner.commands.messages import message_document, message_text
 from provisioner.settings.tree import Events
@@ -102,38 +102,44 @@ def data(entry: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("entry", "kind", "failed"),
+    ("entry", "event", "failed"),
     [
-        pytest.param(preempted(), Kind.PREEMPTED, False, id="a preemption is a system event without response"),
-        pytest.param(inserted(first=True), Kind.CREATED, False, id="the first entry of an insert"),
-        pytest.param(inserted(first=False), Kind.CREATED, False, id="the last entry of an insert has only a request"),
-        pytest.param(inserted(first=False, failed=True), Kind.CREATED, True, id="a stock-out is a failed insert"),
-        pytest.param(refused(), Kind.DELETED, True, id="an immediate API error has no operation"),
+        pytest.param(preempted(), InstanceEvent.PREEMPTED, False, id="a preemption is a system event without response"),
+        pytest.param(inserted(first=True), InstanceEvent.CREATED, False, id="the first entry of an insert"),
+        pytest.param(
+            inserted(first=False), InstanceEvent.CREATED, False, id="the last entry of an insert has only a request"
+        ),
+        pytest.param(
+            inserted(first=False, failed=True), InstanceEvent.CREATED, True, id="a stock-out is a failed insert"
+        ),
+        pytest.param(refused(), InstanceEvent.DELETED, True, id="an immediate API error has no operation"),
     ],
 )
-def test_golden_entries_name_the_instance_and_what_happened(entry: dict[str, Any], kind: Kind, failed: bool) -> None:
+def test_golden_entries_name_the_instance_and_what_happened(
+    entry: dict[str, Any], event: InstanceEvent, failed: bool
+) -> None:
     hint = parse(data(entry))
     assert hint is not None
-    assert (hint.instance, hint.kind, hint.failed) == (NAME, kind, failed)
+    assert (hint.instance, hint.event, hint.failed) == (NAME, event, failed)
 
 
 @pytest.mark.parametrize(
-    ("method", "kind"),
+    ("method", "event"),
     [
-        ("v1.compute.instances.delete", Kind.DELETED),
-        ("beta.compute.instances.delete", Kind.DELETED),
-        ("compute.instances.repair.recreateInstance", Kind.RECREATED),
-        ("compute.instances.automaticRestart", Kind.RECREATED),
-        ("compute.instances.hostError", Kind.CRASHED),
-        ("compute.instances.guestTerminate", Kind.STOPPED),
-        ("compute.instances.terminateOnHostMaintenance", Kind.STOPPED),
-        ("v1.compute.instances.stop", Kind.STOPPED),
+        ("v1.compute.instances.delete", InstanceEvent.DELETED),
+        ("beta.compute.instances.delete", InstanceEvent.DELETED),
+        ("compute.instances.repair.recreateInstance", InstanceEvent.RECREATED),
+        ("compute.instances.automaticRestart", InstanceEvent.RECREATED),
+        ("compute.instances.hostError", InstanceEvent.CRASHED),
+        ("compute.instances.guestTerminate", InstanceEvent.STOPPED),
+        ("compute.instances.terminateOnHostMaintenance", InstanceEvent.STOPPED),
+        ("v1.compute.instances.stop", InstanceEvent.STOPPED),
     ],
 )
-def test_the_method_is_known_by_its_end(method: str, kind: Kind) -> None:
+def test_the_method_is_known_by_its_end(method: str, event: InstanceEvent) -> None:
     hint = parse(data(with_method(method)))
     assert hint is not None
-    assert hint.kind is kind
+    assert hint.event is event
 
 
 @pytest.mark.parametrize(

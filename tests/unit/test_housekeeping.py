@@ -524,7 +524,7 @@ def used(*slots: Slot, **changes: object) -> Memory:
     return memory(record(*slots, ended=DONE, told_at=NOW - 99 * HOUR), **changes)
 
 
-def listing(last: float = NOW, **changes: object) -> Contact:
+def lists(last: float = NOW, **changes: object) -> Contact:
     """HF has listed hosts for days, last at ``last``, and none of ours among them."""
     return Contact(**({"since": NOW - 90 * HOUR, "started": NOW - 90 * HOUR, "active": NOW, "lists": last} | changes))  # type: ignore[arg-type]
 
@@ -543,15 +543,15 @@ NAMED = {name(0): NOW - 30 * HOUR}
 @pytest.mark.parametrize(
     ("unlisted", "contact", "since"),
     [
-        pytest.param({}, listing(listed={name(0): NOW - 60}), None, id="listed a minute ago: no"),
-        pytest.param({}, listing(listed={name(0): NOW - HOUR + 1}), None, id="within the hour: lists come in parts"),
-        pytest.param({}, listing(listed={name(0): NOW - HOUR}), NOW - HOUR, id="not for an hour: noted since then"),
-        pytest.param({}, listing(listed={name(0): NOW - 2 * HOUR}, last=NOW - 1.5 * HOUR), None,
+        pytest.param({}, lists(listed={name(0): NOW - 60}), None, id="listed a minute ago: no"),
+        pytest.param({}, lists(listed={name(0): NOW - HOUR + 1}), None, id="within the hour: lists come in parts"),
+        pytest.param({}, lists(listed={name(0): NOW - HOUR}), NOW - HOUR, id="not for an hour: noted since then"),
+        pytest.param({}, lists(listed={name(0): NOW - 2 * HOUR}, last=NOW - 1.5 * HOUR), None,
                      id="no list came either: no"),
-        pytest.param({}, listing(started=NOW - 60, since=NOW - 60), None, id="after a restart nobody can say yet"),
-        pytest.param(NAMED, listing(started=NOW - 60, since=NOW - 60), NOW - 30 * HOUR, id="a note survives a restart"),
-        pytest.param(NAMED, listing(listed={name(0): NOW}), None, id="named again: taken back"),
-        pytest.param(NAMED, listing(since=NOW - 60), None, id="HF was away: it has its time anew"),
+        pytest.param({}, lists(started=NOW - 60, since=NOW - 60), None, id="after a restart nobody can say yet"),
+        pytest.param(NAMED, lists(started=NOW - 60, since=NOW - 60), NOW - 30 * HOUR, id="a note survives a restart"),
+        pytest.param(NAMED, lists(listed={name(0): NOW}), None, id="named again: taken back"),
+        pytest.param(NAMED, lists(since=NOW - 60), None, id="HF was away: it has its time anew"),
         pytest.param(NAMED, Contact(), NOW - 30 * HOUR, id="HF does not call: the note stays"),
     ],
 )  # fmt: skip
@@ -572,19 +572,19 @@ def test_a_machine_that_no_list_names_is_noted(
     ],
 )
 def test_what_hf_need_not_list_is_not_noted(remembered: Memory) -> None:
-    assert forgotten(remembered, listing()).memory().unlisted == {}
+    assert forgotten(remembered, lists()).memory().unlisted == {}
 
 
 @pytest.mark.parametrize(
     ("after", "since", "contact", "brake", "deleted"),
     [
-        pytest.param(None, NOW - 500 * HOUR, listing(), None, False, id="not configured: shown only"),
-        pytest.param(48 * HOUR, NOW - 47 * HOUR, listing(), None, False, id="not for so long"),
-        pytest.param(48 * HOUR, NOW - 48 * HOUR, listing(), None, True, id="for so long"),
-        pytest.param(48 * HOUR, NOW - 48 * HOUR, listing(last=NOW - 60), None, False, id="by HF's own lists not"),
-        pytest.param(48 * HOUR, NOW - 48 * HOUR, listing(since=NOW - HOUR + 1, started=NOW - HOUR + 1), None, False,
+        pytest.param(None, NOW - 500 * HOUR, lists(), None, False, id="not configured: shown only"),
+        pytest.param(48 * HOUR, NOW - 47 * HOUR, lists(), None, False, id="not for so long"),
+        pytest.param(48 * HOUR, NOW - 48 * HOUR, lists(), None, True, id="for so long"),
+        pytest.param(48 * HOUR, NOW - 48 * HOUR, lists(last=NOW - 60), None, False, id="by HF's own lists not"),
+        pytest.param(48 * HOUR, NOW - 48 * HOUR, lists(since=NOW - HOUR + 1, started=NOW - HOUR + 1), None, False,
                      id="not confirmed since a restart"),
-        pytest.param(48 * HOUR, NOW - 48 * HOUR, listing(), Brake(BrakeReason.MEMORY_LOST, NOW, ""), False,
+        pytest.param(48 * HOUR, NOW - 48 * HOUR, lists(), Brake(BrakeReason.MEMORY_LOST, NOW, ""), False,
                      id="the brake holds"),
     ],
 )  # fmt: skip
@@ -602,17 +602,17 @@ def test_unlisted_machines_are_deleted_as_slowly_as_orphans_and_in_numbers_only_
     many = [running(number, Verdict.SUCCEEDED, ran=NOW - 100 * HOUR) for number in range(8)]
     notes = {one.name: NOW - 50 * HOUR for one in many}
     look = snapshot(*(machine(number) for number in range(8)))
-    held = forgotten(used(*many, unlisted=notes), listing(), look, after=48 * HOUR)
+    held = forgotten(used(*many, unlisted=notes), lists(), look, after=48 * HOUR)
     assert held.brake is not None
     assert held.brake.reason is BrakeReason.TOO_MANY_ORPHANS
     assert held.closes == []
-    seen = forgotten(used(*many, unlisted=notes, accepted=tuple(notes)), listing(), look, after=48 * HOUR)
+    seen = forgotten(used(*many, unlisted=notes, accepted=tuple(notes)), lists(), look, after=48 * HOUR)
     assert seen.brake is None
     assert len(seen.closes) == 3, "the cap of an hour"
 
 
 def test_an_unlisted_machine_of_a_pool_that_cannot_be_seen_waits() -> None:
-    draft = forgotten(used(GIVEN, unlisted={name(0): NOW - 50 * HOUR}), listing(), snapshot(pool="b"), after=48 * HOUR)
+    draft = forgotten(used(GIVEN, unlisted={name(0): NOW - 50 * HOUR}), lists(), snapshot(pool="b"), after=48 * HOUR)
     assert draft.closes == []
 
 

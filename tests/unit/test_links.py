@@ -18,7 +18,7 @@ from provisioner.model import Memory
 from provisioner.state.directory import StateDir
 from provisioner.state.locks import DataLock
 from provisioner.tools.replay import TraceError, read_trace
-from tests.support.hostfactory.in_process import Here, wish
+from tests.support.hostfactory.in_process import Here, requesting
 
 ID = "abcdefghij"
 CONTENT = b'{"names": []}\n'
@@ -148,7 +148,7 @@ def test_a_linked_memory_is_not_taken_for_one_that_may_be_moved_aside(state: Sta
         state.memory.read()
 
 
-def test_a_wish_that_is_a_link_or_a_fifo_is_left_alone(state: StateDir, victim: Path) -> None:
+def test_a_posting_that_is_a_link_or_a_fifo_is_left_alone(state: StateDir, victim: Path) -> None:
     link, fifo = (Path(state.path) / f"intent.wish-{name}" for name in ("aaaa", "bbbb"))
     link.symlink_to(victim)
     os.mkfifo(fifo)
@@ -174,7 +174,7 @@ def linked_log(hf: Here, victim: Path) -> Path:
 
 def test_hf_is_answered_where_the_log_is_a_link_and_nothing_is_logged_through_it(hf: Here, victim: Path) -> None:
     linked_log(hf, victim)
-    assert hf.answer("requestMachines", wish("T1", 1))["requestId"]
+    assert hf.answer("requestMachines", requesting("T1", 1))["requestId"]
 
 
 def test_check_install_says_that_the_log_is_a_link(hf: Here, victim: Path) -> None:

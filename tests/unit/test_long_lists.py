@@ -38,7 +38,7 @@ def written(grid: object, *, indent: object, ascii_only: bool, encoding: str) ->
     return json.dumps(grid, indent=indent, ensure_ascii=ascii_only).encode(encoding, "surrogatepass")  # type: ignore[arg-type]
 
 
-def outcome(content: bytes, piece: int, take: Callable[[Document], Any]) -> object:
+def taken(content: bytes, piece: int, take: Callable[[Document], Any]) -> object:
     """What is taken from a document, or why it is refused, when so many bytes are parsed at a time."""
     before, documents.PIECE = documents.PIECE, piece
     try:
@@ -67,8 +67,8 @@ def test_a_list_in_pieces_is_understood_or_refused_as_the_whole_document(
     place = int(at * len(content))
     for given_content in (content, content[:place] + put + content[place + cut :]):
         for take in (documents.hosts, documents.listed):
-            whole = outcome(given_content, 10**9, take)
-            assert outcome(given_content, piece, take) == whole
+            whole = taken(given_content, 10**9, take)
+            assert taken(given_content, piece, take) == whole
 
 
 HOST = '{"name": "a.x", "machineId": "b"}'
@@ -99,7 +99,7 @@ def test_what_looks_like_a_long_list_and_is_none_is_judged_as_a_whole(text: str)
     content = text.replace("HOST", HOST).replace("EIGHTY", " " * 80).encode()
     for take in (documents.hosts, documents.listed):
         for piece in (34, 40, 50, 75, 80):
-            assert outcome(content, piece, take) == outcome(content, 10**9, take)
+            assert taken(content, piece, take) == taken(content, 10**9, take)
 
 
 @pytest.mark.parametrize("indent", ["\t", None])

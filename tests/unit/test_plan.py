@@ -76,16 +76,16 @@ def after(made: Plan) -> RequestRecord:
 
 
 def test_a_new_request_is_read_with_its_deadline_and_asked_for_at_once() -> None:
-    wish = Request(REQUEST, TEMPLATE, 2, 0.0, "acct")
-    made = plan(memory(), snapshot(), limits=ONE, intent=intent_of(memory(), generation=2, requests={REQUEST: wish}))
+    wanted = Request(REQUEST, TEMPLATE, 2, 0.0, "acct")
+    made = plan(memory(), snapshot(), limits=ONE, intent=intent_of(memory(), generation=2, requests={REQUEST: wanted}))
     recorded = after(made)
     assert (recorded.count, recorded.read, recorded.deadline, recorded.rc_account) == (2, NOW, NOW + 3600, "acct")
     assert (len(made.creates), made.memory.generation) == (2, 2)
 
 
 def test_a_new_return_request_is_read_with_its_deadline() -> None:
-    wish = ReturnRequest("ret-x", (name(0),), 0.0)
-    made = plan(memory(), snapshot(), limits=ONE, intent=intent_of(memory(), generation=2, returns={"ret-x": wish}))
+    wanted = ReturnRequest("ret-x", (name(0),), 0.0)
+    made = plan(memory(), snapshot(), limits=ONE, intent=intent_of(memory(), generation=2, returns={"ret-x": wanted}))
     assert (made.memory.returns["ret-x"].names, made.memory.returns["ret-x"].deadline) == ((name(0),), NOW + 3600)
 
 

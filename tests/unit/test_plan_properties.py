@@ -276,8 +276,8 @@ def test_verdicts_change_by_the_table_alone_and_no_answer_reverts(situation: tup
 def test_a_plan_once_recorded_asks_for_nothing_again(situation: tuple[World, Memory]) -> None:
     world, _ = situation
     first = decide(situation)
-    kept = {id_: wish for id_, wish in world.intent.requests.items() if id_ not in first.forget}
-    backs = {id_: wish for id_, wish in world.intent.returns.items() if id_ not in first.forget}
+    kept = {id_: wanted for id_, wanted in world.intent.requests.items() if id_ not in first.forget}
+    backs = {id_: wanted for id_, wanted in world.intent.returns.items() if id_ not in first.forget}
     again = replace(world, intent=replace(world.intent, requests=kept, returns=backs))
     second = make_plan(again, first.memory, THREE, NOW)
     # What one request set free may go to another, and to nobody twice.

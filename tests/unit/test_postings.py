@@ -344,11 +344,11 @@ def no_fsync(monkeypatch) -> None:
 @pytest.mark.usefixtures("no_fsync")
 def test_whoever_gives_up_knows_whether_his_posting_was_written(tmp_path: Path) -> None:
     """Every way in which the three steps of giving up fall between the calls of a writer who has seen the posting."""
-    outcomes = set()
+    counts = set()
     for at in all_withdrawals(tmp_path):
         withdrawal_beside_a_write(tmp_path, at)
-        outcomes.add(len(recorded(StateDir(tmp_path))))
-    assert outcomes == {1, 2}, "written in time, and withdrawn in time"
+        counts.add(len(recorded(StateDir(tmp_path))))
+    assert counts == {1, 2}, "written in time, and withdrawn in time"
 
 
 BROKEN = {

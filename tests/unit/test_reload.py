@@ -147,11 +147,11 @@ def test_a_configuration_that_is_wrong_at_the_start_is_an_error(tmp_path: Path) 
 def test_a_file_that_goes_while_the_directory_is_read_is_no_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """An editor's or HF's own temporary file, renamed between listing and looking."""
     passing = site.file.with_name("passing.json")
-    listing = os.scandir
+    scan = os.scandir
 
     def listed(path: Path) -> Iterator[os.DirEntry[str]]:
         passing.touch()
-        entries = list(listing(path))
+        entries = list(scan(path))
         passing.unlink()
         return iter(entries)
 

@@ -15,7 +15,7 @@ import pytest
 from provisioner.hostfactory.answer import Answer
 from provisioner.state.hf_signals import Seen
 from provisioner.state.status import StatusStore
-from tests.support.hostfactory.in_process import Here, asking, entry, heartbeat_before, publish, wish
+from tests.support.hostfactory.in_process import Here, asking, entry, heartbeat_before, publish, requesting
 from tests.support.hostfactory.provider import golden
 
 
@@ -25,7 +25,7 @@ def hf(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Here:
 
 
 def test_a_recorded_request_without_an_answer_is_running(hf: Here) -> None:
-    request = hf.answer("requestMachines", wish())["requestId"]
+    request = hf.answer("requestMachines", requesting())["requestId"]
     back = hf.answer("requestReturnMachines", {"machines": {"name": "a"}})["requestId"]
     assert hf.answer("getRequestStatus", asking(request, back))["requests"] == [
         json.loads(entry(name, message="Waiting for the provisioner.")) for name in (request, back)
@@ -33,7 +33,7 @@ def test_a_recorded_request_without_an_answer_is_running(hf: Here) -> None:
 
 
 def test_the_published_text_is_printed_byte_for_byte(hf: Here) -> None:
-    request = hf.answer("requestMachines", wish())["requestId"]
+    request = hf.answer("requestMachines", requesting())["requestId"]
     text = entry(request, "complete", "é")[:-1] + ',  "extra":1.50}'
     publish(hf, {request: Answer(text, ended=True)})
     assert hf.ask("getRequestStatus", json.dumps(asking(request))) == (0, '{"requests": [' + text + "]}")
@@ -49,7 +49,7 @@ def test_the_recorded_status_is_printed_as_it_was_recorded(hf: Here) -> None:
 
 
 def test_each_id_is_answered_once_in_the_order_asked(hf: Here) -> None:
-    first, second = (hf.answer("requestMachines", wish())["requestId"] for _ in range(2))
+    first, second = (hf.answer("requestMachines", requesting())["requestId"] for _ in range(2))
     publish(hf, {first: Answer(entry(first, "complete"), ended=True)})
     answered = hf.answer("getRequestStatus", asking(second, first, "nosuch", second))["requests"]
     assert [(one["requestId"], one["status"]) for one in answered] == [
@@ -64,7 +64,7 @@ def test_each_id_is_answered_once_in_the_order_asked(hf: Here) -> None:
     ["abcdefghij", "ret-abcdefghij", "r-010d8f03b13097efd", "../intent.json", "/etc/passwd", "é", "\ud800", "x" * 5000],
 )  # fmt: skip
 def test_an_unknown_id_ends_with_an_error_and_leaves_no_trace(hf: Here, name: str) -> None:
-    request = hf.answer("requestMachines", wish())["requestId"]
+    request = hf.answer("requestMachines", requesting())["requestId"]
     hf.answer("getRequestStatus", asking(request))
     before = sorted(path for path in hf.work.rglob("*"))
     [answered] = hf.answer("getRequestStatus", asking(name))["requests"]
@@ -93,7 +93,7 @@ def test_a_status_call_without_ids_is_refused(hf: Here, document: object, words:
 
 
 def test_a_poll_is_noted_before_the_answer_is_read(hf: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    request = hf.answer("requestMachines", wish())["requestId"]
+    request = hf.answer("requestMachines", requesting())["requestId"]
     events: list[str] = []
     read, touch = StatusStore.read_answers, Seen.touch
 
@@ -118,7 +118,7 @@ def test_what_the_loop_publishes_between_first_look_and_note_is_what_is_printed(
     hf: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop publishes that it cancels, then looks at ``seen``: HF must not be told the older answer then."""
-    request = hf.answer("requestMachines", wish())["requestId"]
+    request = hf.answer("requestMachines", requesting())["requestId"]
     touch = Seen.touch
 
     def touch_late(seen: Seen, name: str) -> int:
@@ -132,7 +132,7 @@ def test_what_the_loop_publishes_between_first_look_and_note_is_what_is_printed(
 def test_a_terminal_answer_is_noted_as_told_before_it_is_printed_and_no_other_is(
     hf: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended, running = (hf.answer("requestMachines", wish())["requestId"] for _ in range(2))
+    ended, running = (hf.answer("requestMachines", requesting())["requestId"] for _ in range(2))
     publish(hf, {ended: Answer(entry(ended, "complete"), ended=True), running: Answer(entry(running), ended=False)})
     told: list[frozenset[str]] = []
     write = os.write
@@ -148,7 +148,7 @@ def test_a_terminal_answer_is_noted_as_told_before_it_is_printed_and_no_other_is
 
 
 def test_each_poll_moves_its_mark(hf: Here) -> None:
-    request = hf.answer("requestMachines", wish())["requestId"]
+    request = hf.answer("requestMachines", requesting())["requestId"]
     assert hf.state.seen.marks() == {}, "a call that makes a request is no poll of it"
     hf.answer("getRequestStatus", asking(request))
     os.utime(hf.work / "seen" / request, (1, 1))
@@ -157,7 +157,7 @@ def test_each_poll_moves_its_mark(hf: Here) -> None:
 
 
 def test_a_silent_loop_is_told_in_the_message_of_what_has_not_ended(hf: Here) -> None:
-    ended, open_, unpublished = (hf.answer("requestMachines", wish())["requestId"] for _ in range(3))
+    ended, open_, unpublished = (hf.answer("requestMachines", requesting())["requestId"] for _ in range(3))
     machines = [{"machineId": "m", "name": "m", "result": "executing", "privateIpAddress": "", "launchtime": 0}]
     publish(
         hf,
@@ -176,16 +176,16 @@ def test_a_silent_loop_is_told_in_the_message_of_what_has_not_ended(hf: Here) ->
 
 
 def test_a_loop_that_beat_within_a_minute_is_not_called_silent(hf: Here) -> None:
-    request = hf.answer("requestMachines", wish())["requestId"]
+    request = hf.answer("requestMachines", requesting())["requestId"]
     publish(hf, {request: Answer(entry(request), ended=False)})
     heartbeat_before(hf, 52)
     assert hf.answer("getRequestStatus", asking(request))["requests"] == [json.loads(entry(request))]
 
 
 def test_requests_and_returns_tell_of_a_silent_loop_too(hf: Here) -> None:
-    assert "has not run" not in hf.answer("requestMachines", wish())["message"]
+    assert "has not run" not in hf.answer("requestMachines", requesting())["message"]
     heartbeat_before(hf, 120)
-    for name, document in (("requestMachines", wish()), ("requestReturnMachines", {"machines": {"name": "a"}})):
+    for name, document in (("requestMachines", requesting()), ("requestReturnMachines", {"machines": {"name": "a"}})):
         assert hf.answer(name, document)["message"].startswith("The provisioner has not run for 12")
 
 
@@ -202,7 +202,7 @@ def test_a_heartbeat_that_cannot_be_looked_at_turns_no_record_into_a_failure(
         return stat(path, *arguments, **options)
 
     monkeypatch.setattr(os, "lstat", refused)
-    request = hf.answer("requestMachines", wish())["requestId"]
+    request = hf.answer("requestMachines", requesting())["requestId"]
     back = hf.answer("requestReturnMachines", {"machines": {"name": "a"}})["requestId"]
     assert [entry["status"] for entry in hf.answer("getRequestStatus", asking(request, back))["requests"]] == [
         "running",
@@ -213,13 +213,13 @@ def test_a_heartbeat_that_cannot_be_looked_at_turns_no_record_into_a_failure(
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, b"{", b"[]", b"{}", b'{"meta": {"state": {"schema": 99}}}'])
 @pytest.mark.parametrize("file", ["status.json", "intent.json"])
 def test_an_unreadable_state_is_exit_1_and_left_as_it_is(hf: Here, file: str, content: bytes) -> None:
-    request = hf.answer("requestMachines", wish())["requestId"]
+    request = hf.answer("requestMachines", requesting())["requestId"]
     if file == "status.json":
         publish(hf, {request: Answer(entry(request, "complete"), ended=True)})
     (hf.work / file).write_bytes(content)
     assert str(hf.work / file) in hf.refusal("getRequestStatus", asking(request))
     if file == "intent.json":
-        assert file in hf.refusal("requestMachines", wish())
+        assert file in hf.refusal("requestMachines", requesting())
         assert file in hf.refusal("requestReturnMachines", {"machines": {"name": "a"}})
     else:
         assert file in hf.refusal("getReturnRequests", {"machines": [{"name": "a"}]})

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from hf_scripts.commands import COMMANDS
 from provisioner.hostfactory.answer import Answer
-from tests.support.hostfactory.in_process import Here, asking, entry, publish, wish
+from tests.support.hostfactory.in_process import Here, asking, entry, publish, requesting
 from tests.support.hostfactory.provider import GOLDEN, TEMPLATES
 from tests.support.hostfactory.schemas import check_output, parsed
 
@@ -108,7 +108,7 @@ def test_any_document_is_answered_or_refused(hf: Here, name: str, document: dict
 
 @pytest.mark.parametrize("name", COMMANDS)
 @FUZZ
-@given(document=st.sampled_from([*RECORDED, wish("T1", 3)]), chance=st.integers(0, 200), what=VALUES)
+@given(document=st.sampled_from([*RECORDED, requesting("T1", 3)]), chance=st.integers(0, 200), what=VALUES)
 def test_a_recorded_document_with_one_thing_changed_is_answered_or_refused(
     hf: Here, name: str, document: object, chance: int, what: object
 ) -> None:
@@ -118,7 +118,10 @@ def test_a_recorded_document_with_one_thing_changed_is_answered_or_refused(
 @pytest.mark.parametrize("name", COMMANDS)
 @FUZZ
 @given(
-    document=st.sampled_from([*RECORDED, wish()]), at=st.floats(0, 1), cut=st.integers(0, 9), put=st.binary(max_size=4)
+    document=st.sampled_from([*RECORDED, requesting()]),
+    at=st.floats(0, 1),
+    cut=st.integers(0, 9),
+    put=st.binary(max_size=4),
 )
 def test_a_recorded_document_with_bytes_changed_is_answered_or_refused(
     hf: Here, name: str, document: object, at: float, cut: int, put: bytes
@@ -141,7 +144,7 @@ def test_a_document_as_deep_as_it_may_be_is_answered_or_refused(hf: Here, name: 
 def test_any_templates_file_is_used_or_refused(hf: Here, chance: int, what: object, name: str) -> None:
     (hf.work / "announced.json").unlink(missing_ok=True)
     hf.templates_file.write_text(json.dumps(changed(TEMPLATES, chance, what)))
-    judge(hf, name, json.dumps(wish("T1", 1) if name == "requestMachines" else {}))
+    judge(hf, name, json.dumps(requesting("T1", 1) if name == "requestMachines" else {}))
 
 
 CONFIG = {"LOG_LEVEL": "INFO", "LOG_MAX_FILE_SIZE": 1, "LOG_MAX_ROTATE": 2, "HF_TEMPLATES_FILENAME": "", "LOGFILE": ""}
@@ -153,7 +156,7 @@ def test_any_provider_config_is_used_or_refused(hf: Here, chance: int, what: obj
     if what == "../x":  # a log's place is the site's choice, and it would be taken
         what = None
     (hf.conf / "demoinstprov_config.json").write_text(json.dumps(changed(CONFIG, chance, what)))
-    documents = {"requestMachines": wish("T1", 1), "getRequestStatus": asking("abcdefghij")}
+    documents = {"requestMachines": requesting("T1", 1), "getRequestStatus": asking("abcdefghij")}
     judge(hf, name, json.dumps(documents.get(name, {"machines": {"name": "a"}})))
 
 
@@ -174,14 +177,14 @@ def test_a_damaged_state_file_is_exit_1_or_does_not_matter(
 ) -> None:
     for older in hf.work.glob("*.json*"):
         older.unlink()
-    request = hf.answer("requestMachines", wish())["requestId"]
+    request = hf.answer("requestMachines", requesting())["requestId"]
     publish(hf, {request: Answer(entry(request, "complete"), ended=True)}, {"a": 0}, {"T1": 3})
     hf.answer("getAvailableTemplates", {})
     hf.answer("getReturnRequests", {"machines": [{"name": "a"}]})
     content = (hf.work / file).read_bytes()
     damaged = DAMAGES[damage](content, int(share * len(content)))
     (hf.work / file).write_bytes(damaged)
-    documents = {"requestMachines": wish(), "getRequestStatus": asking(request), "getAvailableTemplates": {}}
+    documents = {"requestMachines": requesting(), "getRequestStatus": asking(request), "getAvailableTemplates": {}}
     code, out = hf.ask(name, json.dumps(documents.get(name, {"machines": {"name": "b"}})))
     if code == 0:
         check_output(name, parsed(out))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hf_scripts import commands
-from tests.support.hostfactory.in_process import Here, wish
+from tests.support.hostfactory.in_process import Here, requesting
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_hf_s_ways_of_writing_are_understood(hf: Here, content: bytes) -> None:
 
 
 def test_the_json_argument_wins_over_the_file(hf: Here) -> None:
-    text = json.dumps(wish(machines=2))
+    text = json.dumps(requesting(machines=2))
     for arguments in ([text], ["-f", "/nowhere", text], [text, "-f", "/nowhere"]):
         code, out = hf.ask("requestMachines", *arguments)
         assert hf.recorded()[0][json.loads(out)["requestId"]] == ("T1", 2)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.backends.events import Kind, MalformedError, parse
+from provisioner.backends.events import InstanceEvent, MalformedError, parse
 from provisioner.simulator.compute.operations import ApiError
 from provisioner.simulator.compute.settings import project_number
 from provisioner.simulator.world import Fault
@@ -218,7 +218,7 @@ def test_a_refused_call_is_logged_without_operation() -> None:
     }
     hint = parse(cloud.messages[0][0])
     assert hint is not None
-    assert (hint.instance, hint.kind, hint.failed) == ("a", Kind.DELETED, True)
+    assert (hint.instance, hint.event, hint.failed) == ("a", InstanceEvent.DELETED, True)
 
 
 def test_every_entry_is_read_as_what_it_is() -> None:
@@ -229,8 +229,14 @@ def test_every_entry_is_read_as_what_it_is() -> None:
     cloud.delete("a")
     cloud.pass_time(30.0)
     hints = [parse(data, datetime.fromtimestamp(published, UTC)) for data, published in cloud.messages]
-    kinds = [hint.kind for hint in hints if hint]
-    assert kinds == [Kind.CREATED, Kind.CREATED, Kind.PREEMPTED, Kind.DELETED, Kind.DELETED]
+    events = [hint.event for hint in hints if hint]
+    assert events == [
+        InstanceEvent.CREATED,
+        InstanceEvent.CREATED,
+        InstanceEvent.PREEMPTED,
+        InstanceEvent.DELETED,
+        InstanceEvent.DELETED,
+    ]
     (notice,) = [hint for hint in hints if hint and hint.grace is not None]
     assert (notice.instance, notice.grace) == ("a", pytest.approx(28.0))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from provisioner.backends.gke.api import KubeApi
-from provisioner.backends.gke.pod_cache import Listing, PodCache, PodCaches
+from provisioner.backends.gke.pod_cache import PodCache, PodCaches, PodList
 from provisioner.backends.gke.pod_events import PodEvents
 from provisioner.backends.gke.pod_watch import PodWatch, list_pods
 from provisioner.backends.gke.pods import ID_LABEL
@@ -43,9 +43,9 @@ class Namespace:
             self._watch.check()
             self._events.look()
             return
-        listing = Listing([cache.identity])
-        version = list_pods(self.api, self._name, cache.identity.selector, listing)
-        cache.replace(listing.readings(cache.identity), version)
+        pods = PodList([cache.identity])
+        version = list_pods(self.api, self._name, cache.identity.selector, pods)
+        cache.replace(pods.readings(cache.identity), version)
 
     def leave(self, cache: PodCache) -> None:
         """The pool needs its cache no more. The last one ends the watch."""

@@ -197,7 +197,7 @@ def _number(version: object) -> int:
     return int(version) if isinstance(version, str) and version.isdigit() else 0
 
 
-class Listing:
+class PodList:
     """The pods of a list that is under way: of each only what its pool needs. Pods of no pool are left out."""
 
     def __init__(self, pools: Iterable[Identity]) -> None:
@@ -235,14 +235,14 @@ class PodCaches:
         """Tell this cache nothing more."""
         self._wakes = {each: wake for each, wake in self._wakes.items() if each is not cache}
 
-    def listing(self) -> Listing:
+    def empty_list(self) -> PodList:
         """An empty list of the pods of all pools."""
-        return Listing(cache.identity for cache in self._wakes)
+        return PodList(cache.identity for cache in self._wakes)
 
-    def replace(self, listing: Listing, version: str) -> None:
+    def replace(self, pods: PodList, version: str) -> None:
         """Take a complete list of that version."""
         for cache, wake in self._wakes.items():
-            cache.replace(listing.readings(cache.identity), version)
+            cache.replace(pods.readings(cache.identity), version)
             wake()
 
     def apply(self, kind: str, pod: Pod) -> None:

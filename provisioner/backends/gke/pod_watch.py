@@ -20,7 +20,7 @@ import urllib3
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import Document, KubeApi, KubeError, unanswered
-from provisioner.backends.gke.pod_cache import Listing, PodCaches
+from provisioner.backends.gke.pod_cache import PodCaches, PodList
 from provisioner.model import ErrorClass, Failure
 
 log = logging.getLogger(__name__)
@@ -120,42 +120,42 @@ class PodWatch:
         if self._version and time.monotonic() - self._heard <= self._api.times.silence:
             self._follow({"resourceVersion": self._version})
         elif self._api.streams_lists:
-            self._follow(STREAMED_LIST, self._caches.listing())
+            self._follow(STREAMED_LIST, self._caches.empty_list())
         else:
-            listing = self._caches.listing()
-            self._replace(listing, list_pods(self._api, self._namespace, self._selector, listing))
+            pods = self._caches.empty_list()
+            self._replace(pods, list_pods(self._api, self._namespace, self._selector, pods))
 
-    def _replace(self, listing: Listing, version: str) -> None:
+    def _replace(self, pods: PodList, version: str) -> None:
         """Replace the caches by a complete list."""
-        self._caches.replace(listing, version)
+        self._caches.replace(pods, version)
         self._version, self._synced, self._heard = version, True, time.monotonic()
         self._blind_since = self._heard
         self._tried.set()
 
-    def _follow(self, begin: Mapping[str, str | int], listing: Listing | None = None) -> None:
+    def _follow(self, begin: Mapping[str, str | int], pods: PodList | None = None) -> None:
         """Follow one stream to its end, which is normal: servers cut slow readers off without a word.
 
-        With a ``listing`` the stream begins with a list, which counts for nothing before its end is told.
+        With ``pods`` the stream begins with a list, which counts for nothing before its end is told.
         """
         begun = time.monotonic()
-        self._stream = stream = self._open(begin, listing)
+        self._stream = stream = self._open(begin, pods)
         try:
             if self._closing.is_set():
                 return
-            if listing is None:
+            if pods is None:
                 self._blind_since = None
             for event in events(stream):
-                listing = self._take(event, listing)
+                pods = self._take(event, pods)
         finally:
             self._blind_since, self._stream = self._blind_since or time.monotonic(), None
             stream.close()
-            if listing is None and time.monotonic() - begun > STEADY_SECONDS:
+            if pods is None and time.monotonic() - begun > STEADY_SECONDS:
                 self._failures = 0
-        if listing is not None:
+        if pods is not None:
             raise BackendError(ErrorClass.UNAVAILABLE, "the streamed list of pods ended before it was complete")
         self._closing.wait(self._api.times.first_retry)
 
-    def _open(self, begin: Mapping[str, str | int], listing: Listing | None) -> urllib3.response.BaseHTTPResponse:
+    def _open(self, begin: Mapping[str, str | int], pods: PodList | None) -> urllib3.response.BaseHTTPResponse:
         query: dict[str, str | int] = {
             "watch": 1,
             "labelSelector": self._selector,
@@ -166,23 +166,23 @@ class PodWatch:
         try:
             return self._api.stream(pods_path(self._namespace), query)
         except KubeError as error:
-            if listing is not None and error.status in REFUSALS:
+            if pods is not None and error.status in REFUSALS:
                 raise NoStreamedLists(error.failure.text) from error
             raise
 
-    def _take(self, event: Document, listing: Listing | None) -> Listing | None:
+    def _take(self, event: Document, pods: PodList | None) -> PodList | None:
         """Apply one event, or gather it in a list under way; the list while it is not complete."""
         kind, pod = str(event.get("type")), event.get("object")
         if kind == "ERROR" or not isinstance(pod, dict):
-            raise _complaint(event, listing)
+            raise _complaint(event, pods)
         version = pod.get("metadata", {}).get("resourceVersion")
         if not isinstance(version, str) or not version:
             raise Disordered(f"a {kind} event without a version")
-        if listing is not None and not _ends_list(kind, pod):
-            listing.take(kind, pod)
-            return listing
-        if listing is not None:
-            self._replace(listing, version)
+        if pods is not None and not _ends_list(kind, pod):
+            pods.take(kind, pod)
+            return pods
+        if pods is not None:
+            self._replace(pods, version)
             self._blind_since = None
             return None
         if kind == "BOOKMARK":
@@ -215,8 +215,8 @@ def pods_path(namespace: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods"
 
 
-def list_pods(api: KubeApi, namespace: str, selector: str, listing: Listing) -> str:
-    """Put every pod into ``listing``; the list's version. BackendError when it is not complete."""
+def list_pods(api: KubeApi, namespace: str, selector: str, pods: PodList) -> str:
+    """Put every pod into ``pods``; the list's version. BackendError when it is not complete."""
     query: dict[str, str | int] = {"labelSelector": selector, "limit": PAGE}
     while True:
         page = api.get(pods_path(namespace), query)
@@ -224,7 +224,7 @@ def list_pods(api: KubeApi, namespace: str, selector: str, listing: Listing) -> 
         if not isinstance(metadata, dict) or not isinstance(items, list) or not metadata.get("resourceVersion"):
             raise BackendError(ErrorClass.UNAVAILABLE, f"the answer is no list of pods: kind {page.get('kind')!r}")
         for pod in items:
-            listing.take("ADDED", pod)
+            pods.take("ADDED", pod)
         if not metadata.get("continue"):
             return str(metadata["resourceVersion"])
         query["continue"] = str(metadata["continue"])
@@ -263,10 +263,10 @@ def _ends_list(kind: str, pod: Document) -> bool:
     return True
 
 
-def _complaint(event: Document, listing: Listing | None) -> Disordered | NoStreamedLists:
+def _complaint(event: Document, pods: PodList | None) -> Disordered | NoStreamedLists:
     """What an ERROR event, or one without an object, means for a stream."""
     status = event.get("object")
     text = str(status.get("message") or event) if isinstance(status, dict) else str(event)
-    if listing is not None and isinstance(status, dict) and status.get("code") not in PASSING:
+    if pods is not None and isinstance(status, dict) and status.get("code") not in PASSING:
         return NoStreamedLists(text)
     return Disordered(text)

@@ -27,7 +27,7 @@ from provisioner.backends.mig.instances import (
     zones,
 )
 from provisioner.backends.mig.problems import Entries, Problems
-from provisioner.backends.mig.project import Listing, Project, SharedList
+from provisioner.backends.mig.project import ListResult, Project, SharedList
 from provisioner.backends.mig.reads import ComputeReads, Json, Place
 from provisioner.backends.mig.settings import MigPool
 from provisioner.model import ErrorClass, Failure, Machine, Phase, Snapshot
@@ -146,10 +146,10 @@ class GroupObserver:
             )
         )
 
-    def _newer(self, shared: SharedList, now: float, deadline: float) -> Listing:
+    def _newer(self, shared: SharedList, now: float, deadline: float) -> ListResult:
         return shared.newer(self._pool.name, now, pace=self._pool.observe_seconds, deadline=deadline)
 
-    def _groups(self, now: float, deadline: float) -> Listing:
+    def _groups(self, now: float, deadline: float) -> ListResult:
         """The groups of the location; without project, zone or region there is none, and only a person can mend it."""
         try:
             return self._newer(self._project.groups(self._place.location), now, deadline)
@@ -158,7 +158,7 @@ class GroupObserver:
                 raise self._absent(text) from error
             raise
 
-    def _instances(self, now: float, deadline: float) -> Mapping[str, Listing]:
+    def _instances(self, now: float, deadline: float) -> Mapping[str, ListResult]:
         """The instances by zone, of all zones at the same time; the first zone that fails fails them all."""
         lists = {zone: self._project.instances(zone) for zone in sorted(self._zones)}
         if not lists:

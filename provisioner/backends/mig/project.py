@@ -25,7 +25,7 @@ FRESH = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ListResult:
     """One reading of a list, or why it failed."""
 
     began: float
@@ -41,13 +41,13 @@ class SharedList:
     def __init__(self, read: Callable[[float], Mapping[str, Json]]) -> None:
         self._read = read
         self._lock = threading.Lock()
-        self._newest: Listing | None = None
+        self._newest: ListResult | None = None
         self._began = 0.0
         """Of the newest, by the monotonic clock."""
-        self._had: dict[str, Listing] = {}
+        self._had: dict[str, ListResult] = {}
         """The last one that each pool was given."""
 
-    def newer(self, pool: str, now: float, *, pace: float, deadline: float) -> Listing:
+    def newer(self, pool: str, now: float, *, pace: float, deadline: float) -> ListResult:
         """A reading that ``pool`` has not had yet, complete; BackendError otherwise.
 
         It begins at ``now``, unless another pool began one less than half a ``pace`` before this call: then that one
@@ -64,13 +64,13 @@ class SharedList:
             raise BackendError(newest.failure.error, newest.failure.text)
         return newest
 
-    def _look(self, now: float, deadline: float) -> Listing:
+    def _look(self, now: float, deadline: float) -> ListResult:
         """A failure is shared, too: one pool after the other would wait for a server that does not answer."""
         try:
             with understood():
-                return Listing(now, self._read(deadline))
+                return ListResult(now, self._read(deadline))
         except BackendError as error:
-            return Listing(now, {}, error.failure)
+            return ListResult(now, {}, error.failure)
 
 
 class Project:

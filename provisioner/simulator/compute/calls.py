@@ -95,7 +95,7 @@ class Call:
         if kind and self.place not in (groups.zones if kind == "zones" else groups.regions)(self.project):
             raise unknown_place(switches.unknown_place, self.project, self.scope)
 
-    def listing(self, place: str = "") -> ListCall:
+    def list_call(self, place: str = "") -> ListCall:
         """This call as one of a list."""
         return ListCall(self.groups.world, self.method.name, self.path, place or self.place, self.query, self.base)
 
@@ -126,7 +126,7 @@ def _mig_get(call: Call) -> Document:
 def _mig_list(call: Call) -> Document:
     migs = call.groups.migs_of(call.project, call.scope)
     kind = "instanceGroupManagerList" if call.scope.startswith("zones") else "regionInstanceGroupManagerList"
-    return page_of(call.listing(), kind, fixed({mig.spec.name: mig_document(mig) for mig in migs}))
+    return page_of(call.list_call(), kind, fixed({mig.spec.name: mig_document(mig) for mig in migs}))
 
 
 def _mig_aggregated(call: Call) -> Document:
@@ -134,7 +134,7 @@ def _mig_aggregated(call: Call) -> Document:
         scope: fixed({mig.spec.name: mig_document(mig) for mig in call.groups.migs_of(call.project, scope)})
         for scope in scopes_of(call)
     }
-    return aggregated_page(call.listing(), "instanceGroupManagerAggregatedList", "instanceGroupManagers", scopes)
+    return aggregated_page(call.list_call(), "instanceGroupManagerAggregatedList", "instanceGroupManagers", scopes)
 
 
 def _create_instances(call: Call) -> Document:
@@ -174,12 +174,12 @@ def accepted(call: Call, begin: Callable[[Mig, str], Operation]) -> Document:
 def _list_managed(call: Call) -> Document:
     """PAGELESS: the whole group, whatever page is asked for."""
     mig = call.mig()
-    listing = call.listing(mig.spec.name)
+    list_call = call.list_call(mig.spec.name)
     if not mig.paginated:
-        predicate = listing.predicate
-        everything = [document for _, document in mig.shelf.after("", listing.lag)]
+        predicate = list_call.predicate
+        everything = [document for _, document in mig.shelf.after("", list_call.lag)]
         return _managed([entry for entry in everything if predicate is None or predicate(entry)], "")
-    items, last = take(listing, mig.shelf.after, order=False)
+    items, last = take(list_call, mig.shelf.after, order=False)
     return _managed(items, last)
 
 
@@ -190,12 +190,12 @@ def _managed(items: list[Document], last: str) -> Document:
 
 def _list_errors(call: Call) -> Document:
     rows = {f"{number:06d}": row for number, row in enumerate(call.mig().errors)}
-    return _items(*take(call.listing(call.parts["name"]), fixed(rows), order=False))
+    return _items(*take(call.list_call(call.parts["name"]), fixed(rows), order=False))
 
 
 def _list_configs(call: Call) -> Document:
     configs = {member.name: config_document(member) for member in call.mig().members.values() if member.configured}
-    return _items(*take(call.listing(call.parts["name"]), fixed(configs), order=False))
+    return _items(*take(call.list_call(call.parts["name"]), fixed(configs), order=False))
 
 
 def _items(items: list[Document], last: str) -> Document:
@@ -215,13 +215,13 @@ def _instance_get(call: Call) -> Document:
 
 
 def _instance_list(call: Call) -> Document:
-    return page_of(call.listing(), "instanceList", call.groups.vms.shelf(call.project, call.place).after)
+    return page_of(call.list_call(), "instanceList", call.groups.vms.shelf(call.project, call.place).after)
 
 
 def _instance_aggregated(call: Call) -> Document:
     shelves = {f"zones/{zone}": call.groups.vms.shelf(call.project, zone) for zone in call.groups.zones(call.project)}
     sources: dict[str, Source] = {scope: shelf.after for scope, shelf in shelves.items()}
-    return aggregated_page(call.listing(), "instanceAggregatedList", "instances", sources)
+    return aggregated_page(call.list_call(), "instanceAggregatedList", "instances", sources)
 
 
 def _instance_delete(call: Call) -> Document:
@@ -259,12 +259,12 @@ def _operation_get(call: Call) -> Document:
 
 def _operation_list(call: Call) -> Document:
     documents = call.groups.operations.of(call.project, call.scope)
-    return page_of(call.listing(), "operationList", fixed(documents))
+    return page_of(call.list_call(), "operationList", fixed(documents))
 
 
 def _operation_aggregated(call: Call) -> Document:
     scopes = {scope: fixed(call.groups.operations.of(call.project, scope)) for scope in scopes_of(call)}
-    return aggregated_page(call.listing(), "operationAggregatedList", "operations", scopes)
+    return aggregated_page(call.list_call(), "operationAggregatedList", "operations", scopes)
 
 
 def _zone_get(call: Call) -> Document:
@@ -273,7 +273,7 @@ def _zone_get(call: Call) -> Document:
 
 def _zone_list(call: Call) -> Document:
     zones = call.groups.zones(call.project)
-    return page_of(call.listing(), "zoneList", fixed({zone: zone_document(call.project, zone) for zone in zones}))
+    return page_of(call.list_call(), "zoneList", fixed({zone: zone_document(call.project, zone) for zone in zones}))
 
 
 def _region_get(call: Call) -> Document:
@@ -283,7 +283,7 @@ def _region_get(call: Call) -> Document:
 def _region_list(call: Call) -> Document:
     zones, regions = call.groups.zones(call.project), call.groups.regions(call.project)
     documents = {region: region_document(call.project, region, zones) for region in regions}
-    return page_of(call.listing(), "regionList", fixed(documents))
+    return page_of(call.list_call(), "regionList", fixed(documents))
 
 
 def _project_get(call: Call) -> Document:
@@ -297,7 +297,7 @@ def _group_get(call: Call) -> Document:
 def _group_list(call: Call) -> Document:
     migs = call.groups.migs_of(call.project, call.scope)
     kind = "instanceGroupList" if call.scope.startswith("zones") else "regionInstanceGroupList"
-    return page_of(call.listing(), kind, fixed({mig.spec.name: instance_group_document(mig) for mig in migs}))
+    return page_of(call.list_call(), kind, fixed({mig.spec.name: instance_group_document(mig) for mig in migs}))
 
 
 def _group_aggregated(call: Call) -> Document:
@@ -305,7 +305,7 @@ def _group_aggregated(call: Call) -> Document:
         scope: fixed({mig.spec.name: instance_group_document(mig) for mig in call.groups.migs_of(call.project, scope)})
         for scope in scopes_of(call)
     }
-    return aggregated_page(call.listing(), "instanceGroupAggregatedList", "instanceGroups", scopes)
+    return aggregated_page(call.list_call(), "instanceGroupAggregatedList", "instanceGroups", scopes)
 
 
 def _autoscalers(call: Call, scope: str) -> dict[str, Document]:
@@ -322,12 +322,12 @@ def _autoscaler_get(call: Call) -> Document:
 
 def _autoscaler_list(call: Call) -> Document:
     kind = "autoscalerList" if call.scope.startswith("zones") else "regionAutoscalerList"
-    return page_of(call.listing(), kind, fixed(_autoscalers(call, call.scope)))
+    return page_of(call.list_call(), kind, fixed(_autoscalers(call, call.scope)))
 
 
 def _autoscaler_aggregated(call: Call) -> Document:
     scopes = {scope: fixed(_autoscalers(call, scope)) for scope in scopes_of(call)}
-    return aggregated_page(call.listing(), "autoscalerAggregatedList", "autoscalers", scopes)
+    return aggregated_page(call.list_call(), "autoscalerAggregatedList", "autoscalers", scopes)
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def _list_instances(call: Call) -> Document:
                 yield name, {"instance": member["instance"], "status": status}
 
     kind = "instanceGroupsListInstances" if mig.spec.zone else "regionInstanceGroupsListInstances"
-    return page_of(call.listing(mig.spec.name), kind, source, order=False)
+    return page_of(call.list_call(mig.spec.name), kind, source, order=False)
 
 
 def _check_filter(text: str) -> None:

@@ -26,14 +26,14 @@ def _template_get(call: Call) -> Document:
 
 
 def _template_list(call: Call) -> Document:
-    return page_of(call.listing(), "instanceTemplateList", fixed(_templates(call)))
+    return page_of(call.list_call(), "instanceTemplateList", fixed(_templates(call)))
 
 
 def _template_aggregated(call: Call) -> Document:
     """All are global; regions have none."""
     scopes: dict[str, Source] = {f"regions/{region}": fixed({}) for region in call.groups.regions(call.project)}
     scopes["global"] = fixed(_templates(call))
-    return aggregated_page(call.listing(), "instanceTemplateAggregatedList", "instanceTemplates", scopes)
+    return aggregated_page(call.list_call(), "instanceTemplateAggregatedList", "instanceTemplates", scopes)
 
 
 def _machine_type_get(call: Call) -> Document:
@@ -46,12 +46,12 @@ def _machine_types(call: Call, zone: str) -> Source:
 
 
 def _machine_type_list(call: Call) -> Document:
-    return page_of(call.listing(), "machineTypeList", _machine_types(call, call.place))
+    return page_of(call.list_call(), "machineTypeList", _machine_types(call, call.place))
 
 
 def _machine_type_aggregated(call: Call) -> Document:
     scopes = {f"zones/{zone}": _machine_types(call, zone) for zone in call.groups.zones(call.project)}
-    return aggregated_page(call.listing(), "machineTypeAggregatedList", "machineTypes", scopes)
+    return aggregated_page(call.list_call(), "machineTypeAggregatedList", "machineTypes", scopes)
 
 
 def _global_operation_get(call: Call) -> Document:
@@ -60,7 +60,7 @@ def _global_operation_get(call: Call) -> Document:
 
 def _global_operation_list(call: Call) -> Document:
     """Always empty: each operation of the simulator belongs to a zone or a region."""
-    return page_of(call.listing(), "operationList", fixed(call.groups.operations.of(call.project, "global")))
+    return page_of(call.list_call(), "operationList", fixed(call.groups.operations.of(call.project, "global")))
 
 
 _PROJECT = "projects/{project}"

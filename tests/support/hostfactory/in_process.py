@@ -55,7 +55,7 @@ class Here(HostFactory):
         return requests, {name: entry.names for name, entry in intent.returns.items()}
 
 
-def wish(template: object = "T1", machines: object = 3) -> dict[str, object]:
+def requesting(template: object = "T1", machines: object = 3) -> dict[str, object]:
     return {"template": {"templateId": template, "machineCount": machines}}
 
 
