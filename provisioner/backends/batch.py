@@ -123,7 +123,7 @@ class _Batch:
         return None
 
     def _send(self, call: Call) -> list[Outcome]:
-        """Send one call, and learn from its answer."""
+        """Send one call, and learn from its response."""
         began = time.monotonic()
         failures, wait = _failures(call)
         ended = time.monotonic()

@@ -16,7 +16,7 @@ MOST = 32
 """An API server's throughput peaks at 16 to 32 calls under way; more only adds latency."""
 
 QUICK_SECONDS = 0.25
-"""An answer within this is never slow, however quick the idle server was: a quarter of the second that Kubernetes
+"""A response within this is never slow, however quick the idle server was: a quarter of the second that Kubernetes
 allows itself for a call that changes something."""
 SLOW_TIMES = 4.0
 """So many times the latency of the unloaded server is slow."""
@@ -30,7 +30,7 @@ USUAL_WAIT = 1.0
 class Flow:
     """What is known of one server. Times are monotonic seconds.
 
-    A round is as many answers as calls may be under way; answers to calls that began before the round say nothing of
+    A round is as many responses as calls may be under way; those to calls that began before the round say nothing of
     its limit, so the limit changes at most once per round.
     """
 
@@ -39,11 +39,11 @@ class Flow:
     not_before: float = -math.inf
     """No call may begin before this: the server asked for it."""
     unloaded: Mapping[str, float] = field(default_factory=dict)
-    """Seconds that the quickest answers took of late, by kind of call: a webhook may hold up creates alone."""
+    """Seconds that the quickest responses took of late, by kind of call: a webhook may hold up creates alone."""
     began: float = -math.inf
     """When this round began."""
     taken: tuple[tuple[str, float], ...] = ()
-    """Kind and seconds of each answer of this round."""
+    """Kind and seconds of each response of this round."""
 
     def open(self, now: float) -> bool:
         """A call may begin now, as far as the server has said."""
@@ -62,7 +62,7 @@ class Flow:
         return closed if began < self.began else closed._halved(now)
 
     def _judged(self, now: float) -> Flow:
-        """At the end of a round: a quarter more, or half when as many answers were slow."""
+        """At the end of a round: a quarter more, or half when as many responses were slow."""
         unloaded = {kind: seconds * FADING for kind, seconds in self.unloaded.items()}
         for kind, seconds in self.taken:
             unloaded[kind] = min(seconds, unloaded.get(kind, math.inf))

@@ -15,7 +15,7 @@ RETRY_SECONDS = 1.0
 
 
 def name_resolves(name: str) -> bool:
-    """Ask the system; waits for its answer."""
+    """Ask the system; waits for its response."""
     try:
         return bool(socket.getaddrinfo(name, None))
     except OSError:

@@ -1,4 +1,4 @@
-"""Callers that hang up before they have their answer, or before their call is whole: none of the simulator's faults."""
+"""Callers that hang up before they have a response, or before their call is whole: none of the simulator's faults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def hung_up(request: web.Request, error: Exception) -> bool:
 
 @web.middleware
 async def forgive(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Let a call whose caller has gone end quietly; the answer goes nowhere."""
+    """Let a call whose caller has gone end quietly; the response goes nowhere."""
     try:
         return await handler(request)
     except Exception as error:

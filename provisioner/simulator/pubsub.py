@@ -16,7 +16,7 @@ import requests
 log = logging.getLogger(__name__)
 
 TIMEOUT = 10.0
-"""Seconds for an answer of the emulator, which is near."""
+"""Seconds for a response of the emulator, which is near."""
 
 BATCH = 100
 """Messages in one request, at most."""
@@ -50,9 +50,9 @@ class Sink:
             self._thread.join()
 
     def _make(self, kind: str, body: dict[str, object]) -> None:
-        answer = requests.put(f"{self._root}/{kind}/{self._subscription}", json=body, timeout=TIMEOUT)
-        if answer.status_code != requests.codes.conflict:
-            answer.raise_for_status()
+        response = requests.put(f"{self._root}/{kind}/{self._subscription}", json=body, timeout=TIMEOUT)
+        if response.status_code != requests.codes.conflict:
+            response.raise_for_status()
 
     def _run(self) -> None:
         while (data := self._queue.get()) is not None:

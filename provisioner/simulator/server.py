@@ -44,10 +44,10 @@ TICK = 0.05
 
 SHORTEST_TICK = 0.001
 PATIENCE = 0.02
-"""Real seconds that a request waits for a busy world: when thousands of machines start at once, answers still come."""
+"""Real seconds that a call waits for a busy world: when thousands of machines start at once, responses still come."""
 
 SHUTDOWN = 0.2
-"""Seconds that answers under way get when the server ends; watches are cut."""
+"""Seconds that responses under way get when the server ends; watches are cut."""
 
 BODY_LIMIT = 16 * 1024 * 1024
 

@@ -5,7 +5,7 @@ Nothing here moves by itself: whoever owns the world calls :meth:`World.advance`
 One fault mode is the world's own, for all targets:
 
 ============= ==========================================================================================
-clock_skew    every time in answers is wrong by ``seconds`` (3600)
+clock_skew    every time in responses is wrong by ``seconds`` (3600)
 ============= ==========================================================================================
 """
 
@@ -64,7 +64,7 @@ class World:
         self.now = 0.0
         """World time in seconds since the world began."""
         self.start_wall = start_wall
-        """What a wall clock showed at time 0: timestamps in answers are ``start_wall + now``."""
+        """What a wall clock showed at time 0: timestamps in responses are ``start_wall + now``."""
         self.seed = seed
         self.random = random.Random(seed)
         self.calls: Counter[str] = Counter()

@@ -37,7 +37,7 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """What a path answers."""
 
     status: HTTPStatus
@@ -75,7 +75,7 @@ class Server:
         """Listen and answer from now on; raises ListenError."""
         host, _, port = self._listen.rpartition(":")
         try:
-            self._server = _Http(host.strip("[]"), int(port), self.answer)
+            self._server = _Http(host.strip("[]"), int(port), self.respond)
         except (OSError, OverflowError) as error:
             raise ListenError(f"cannot listen on {self._listen}: {_reason(error)}") from error
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="server", daemon=True)
@@ -89,11 +89,11 @@ class Server:
             self._server.server_close()
         self._server = self._thread = None
 
-    def answer(self, path: str, accept: str) -> Answer:
+    def respond(self, path: str, accept: str) -> Response:
         """What a path answers; ``accept`` chooses the format of the metrics."""
         if path == "/metrics":
             encode, kind = choose_encoder(accept)
-            return Answer(HTTPStatus.OK, kind, encode(self._registry))
+            return Response(HTTPStatus.OK, kind, encode(self._registry))
         if path == "/healthz":
             health = self._health()
             return _sentence(health.alive, health.detail)
@@ -102,12 +102,12 @@ class Server:
             return _sentence(health.alive and health.ready, health.detail)
         if path == "/status":
             body = json.dumps(self._status(), ensure_ascii=False, indent=2) + "\n"
-            return Answer(HTTPStatus.OK, JSON, body.encode())
-        return Answer(HTTPStatus.NOT_FOUND, TEXT, b"there are /metrics /healthz /readyz /status\n")
+            return Response(HTTPStatus.OK, JSON, body.encode())
+        return Response(HTTPStatus.NOT_FOUND, TEXT, b"there are /metrics /healthz /readyz /status\n")
 
 
-def _sentence(good: bool, detail: str) -> Answer:
-    return Answer(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, TEXT, f"{detail}\n".encode())
+def _sentence(good: bool, detail: str) -> Response:
+    return Response(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, TEXT, f"{detail}\n".encode())
 
 
 def _reason(error: Exception) -> str:
@@ -121,8 +121,8 @@ class _Http(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, host: str, port: int, answer: Callable[[str, str], Answer]) -> None:
-        self.answer = answer
+    def __init__(self, host: str, port: int, respond: Callable[[str, str], Response]) -> None:
+        self.respond = respond
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
 
@@ -134,7 +134,7 @@ class _Http(ThreadingHTTPServer):
         self.server_name, self.server_port = self.socket.getsockname()[:2]
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that went away in the middle of an answer is no event."""
+        """A client that went away in the middle of a response is no event."""
         log.debug("Connection ended early", extra={"client": str(client_address), "socket": repr(request)})
 
 
@@ -147,24 +147,24 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a question."""
-        answer = self._answer()
-        self.send_response(answer.status)
-        self.send_header("Content-Type", answer.type)
-        self.send_header("Content-Length", str(len(answer.body)))
+        response = self._response()
+        self.send_response(response.status)
+        self.send_header("Content-Type", response.type)
+        self.send_header("Content-Length", str(len(response.body)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(answer.body)
+            self.wfile.write(response.body)
 
     do_HEAD = do_GET
 
-    def _answer(self) -> Answer:
+    def _response(self) -> Response:
         path = self.path.partition("?")[0]
         try:
-            return self.server.answer(path, self.headers.get("Accept", ""))
+            return self.server.respond(path, self.headers.get("Accept", ""))
         except Exception as error:
             log.exception("Answer failed", extra={"path": path})
-            return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, TEXT, f"{type(error).__name__}: {error}\n".encode())
+            return Response(HTTPStatus.INTERNAL_SERVER_ERROR, TEXT, f"{type(error).__name__}: {error}\n".encode())
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         """Questions are no events: probes ask every few seconds."""

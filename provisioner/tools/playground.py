@@ -164,9 +164,9 @@ class Playground:
 
     def cloud_state(self) -> dict[str, Any]:
         """The cloud's own account: machines and the number of API calls."""
-        answer = requests.get(self.addresses["control"] + "state", timeout=CALL_SECONDS)
-        answer.raise_for_status()
-        state: dict[str, Any] = answer.json()
+        response = requests.get(self.addresses["control"] + "state", timeout=CALL_SECONDS)
+        response.raise_for_status()
+        state: dict[str, Any] = response.json()
         return state
 
     def faults(self, *faults: Mapping[str, Any]) -> None:
@@ -176,9 +176,11 @@ class Playground:
 
     def preempt(self, names: Sequence[str]) -> list[str]:
         """Take machines away as a cloud does; returns the names of those that it took."""
-        answer = requests.post(self.addresses["control"] + "preempt", json={"names": list(names)}, timeout=CALL_SECONDS)
-        answer.raise_for_status()
-        return list(answer.json()["preempted"])
+        response = requests.post(
+            self.addresses["control"] + "preempt", json={"names": list(names)}, timeout=CALL_SECONDS
+        )
+        response.raise_for_status()
+        return list(response.json()["preempted"])
 
     def exports(self) -> str:
         """Shell lines that put a second terminal into this playground."""

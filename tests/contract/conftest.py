@@ -30,7 +30,7 @@ IN_MEMORY = ["fake", "yard"]
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For places that hang: an answer that does not come is waited for half as long."""
+    """For places that hang: a response that does not come is waited for half as long."""
     monkeypatch.setattr(Place, "call", Place.call / 2)
 
 

@@ -57,7 +57,7 @@ class MemoryPlace(Place):
     def fail_creates(self, error: ErrorClass) -> None:
         self._place.refusal = Failure(error, "The create was refused by the test's own fault.")
 
-    def lose_answers(self) -> None:
+    def lose_responses(self) -> None:
         self._place.loss = Failure(ErrorClass.UNAVAILABLE, "The answer was lost.")
 
     def hang(self) -> None:

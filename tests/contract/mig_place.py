@@ -105,7 +105,7 @@ class MigPlace(Place):
         }
         self._fault(faults[error])
 
-    def lose_answers(self) -> None:
+    def lose_responses(self) -> None:
         self._fault(Fault("lost_response", r".*\.(create|delete)Instances"))
 
     def hang(self) -> None:

@@ -67,7 +67,7 @@ class Place(ABC):
     patience: float
     """Seconds within which anything that the cloud does by itself has happened."""
     call: float = QUICK_WATCH.call
-    """Seconds after which a simulated cloud's answer is no longer waited for."""
+    """Seconds after which a simulated cloud's response is no longer waited for."""
 
     def __init__(self) -> None:
         self._times = count(1000.0)
@@ -146,8 +146,8 @@ class Place(ABC):
         """From now on creates are refused for this reason."""
 
     @abstractmethod
-    def lose_answers(self) -> None:
-        """From now on creates and deletes are applied, and their answers lost."""
+    def lose_responses(self) -> None:
+        """From now on creates and deletes are applied, and their responses lost."""
 
     @abstractmethod
     def hang(self) -> None:
@@ -222,7 +222,7 @@ class GkePlace(Place):
         target = "pods.create" if error is ErrorClass.DENIED else self._namespace
         self._fault(Fault(self._faults[error], target=target))
 
-    def lose_answers(self) -> None:
+    def lose_responses(self) -> None:
         self._fault(*(Fault("lost_response", target=f"pods.{verb}") for verb in ("create", "delete")))
 
     def hang(self) -> None:

@@ -152,7 +152,7 @@ def test_the_first_refusal_stops_further_creates(place: Place) -> None:
 
 
 def test_a_lost_answer_is_ambiguous_and_the_repeat_finds_the_machine(place: Place) -> None:
-    place.lose_answers()
+    place.lose_responses()
     (outcome,) = place.create(1)
     assert outcome.failure is not None
     assert outcome.failure.error in AMBIGUOUS_ERRORS
@@ -243,7 +243,7 @@ def test_of_foreign_machines_only_an_adopted_one_is_deleted(place: Place) -> Non
 def test_a_delete_whose_answer_is_lost_is_ambiguous_and_applied(place: Place) -> None:
     place.create(1)
     uid = place.until_seen(ONE).fingerprint.uid
-    place.lose_answers()
+    place.lose_responses()
     failure = place.delete(ONE, uid).failure
     assert failure is not None
     assert failure.error in AMBIGUOUS_ERRORS

@@ -60,8 +60,8 @@ def test_a_group_that_was_mended_by_the_lines_of_its_findings_has_none_left(
         gcloud = Gcloud(simulator, wrong, tmp_path)
 
         def get(path: str) -> Any:
-            answer = requests.get(simulator.compute + path, timeout=10)
-            return answer.json() if answer.ok else {"autoscalingPolicy": {"mode": "OFF"}}
+            response = requests.get(simulator.compute + path, timeout=10)
+            return response.json() if response.ok else {"autoscalingPolicy": {"mode": "OFF"}}
 
         def findings() -> list[Finding]:
             group = get(wrong.path)
@@ -131,8 +131,8 @@ def test_gcloud_adds_and_takes_labels(tmp_path: Path) -> None:
 def _run_one(simulator: Simulator, spec: MigSpec) -> None:
     """Until the group has one instance, hf-1, that runs."""
     body = {"instances": [{"name": "hf-1"}]}
-    answer = requests.post(f"{simulator.compute}{spec.path}/createInstances", json=body, timeout=10)
-    assert answer.status_code == 200
+    response = requests.post(f"{simulator.compute}{spec.path}/createInstances", json=body, timeout=10)
+    assert response.status_code == 200
     until(lambda: [machine["phase"] for machine in simulator.state()["machines"]] == ["running"], 30)
 
 

@@ -452,8 +452,8 @@ def test_an_answer_of_another_shape_fails_the_look(body: bytes) -> None:
         with pytest.raises(BackendError) as raised:
             backend.observe(1.0, ())
         assert raised.value.failure.error in (ErrorClass.UNAVAILABLE, ErrorClass.OTHER)
-        answer = failures(backend.create(creates(1), lambda: True))
-        assert answer == [ErrorClass.UNAVAILABLE], "it may have been done"
+        response = failures(backend.create(creates(1), lambda: True))
+        assert response == [ErrorClass.UNAVAILABLE], "it may have been done"
         backend.close()
 
 

@@ -56,7 +56,7 @@ SILENCE = b"(nothing more, and no end)"
 
 
 class Scripted:
-    """A server that answers each kind of query from a script; when one is at its end, its last answer is repeated."""
+    """A server that answers each kind of query from a script; when one is at its end, its last response is repeated."""
 
     def __init__(self) -> None:
         self.lists: list[bytes] = [page()]
@@ -75,14 +75,14 @@ class Scripted:
                 query = parse_qs(urlsplit(self.path).query)
                 script.seen.append(query)
                 kind = kind_of(query)
-                answer = script.next(
+                response = script.next(
                     {"list": script.lists, "watch": script.watches, "streamed list": script.streamed}[kind]
                 )
-                self.send_response(answer if isinstance(answer, int) else 200)
-                if isinstance(answer, list):
-                    self._stream(answer)
+                self.send_response(response if isinstance(response, int) else 200)
+                if isinstance(response, list):
+                    self._stream(response)
                 else:
-                    self._whole(answer if isinstance(answer, bytes) else b"{}")
+                    self._whole(response if isinstance(response, bytes) else b"{}")
 
             def _whole(self, body: bytes) -> None:
                 self.send_header("Content-Length", str(len(body)))

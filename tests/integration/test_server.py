@@ -53,12 +53,12 @@ def get(server: Server, path: str) -> requests.Response:
 
 
 def test_metrics_are_what_prometheus_reads(start: Start) -> None:
-    answer = get(start(), "/metrics")
+    response = get(start(), "/metrics")
 
-    names = {family.name for family in text_string_to_metric_families(answer.text)}
+    names = {family.name for family in text_string_to_metric_families(response.text)}
 
-    assert answer.status_code == 200
-    assert answer.headers["Content-Type"].startswith("text/plain; version=")
+    assert response.status_code == 200
+    assert response.headers["Content-Type"].startswith("text/plain; version=")
     assert "hf_provisioner_machines_desired" in names
 
 
@@ -82,23 +82,23 @@ HEALTH = {
 def test_health(start: Start, health: Health, alive: int, ready: int) -> None:
     server = start(health=lambda: health)
 
-    answers = [get(server, path) for path in ("/healthz", "/readyz")]
+    responses = [get(server, path) for path in ("/healthz", "/readyz")]
 
-    assert [answer.status_code for answer in answers] == [alive, ready]
-    assert [answer.text for answer in answers] == [f"{health.detail}\n"] * 2
+    assert [response.status_code for response in responses] == [alive, ready]
+    assert [response.text for response in responses] == [f"{health.detail}\n"] * 2
 
 
 def test_status_is_the_json_that_the_loop_gives(start: Start) -> None:
-    answer = get(start(status=lambda: {"cycle": 7, "note": "größer"}), "/status?now")
+    response = get(start(status=lambda: {"cycle": 7, "note": "größer"}), "/status?now")
 
-    assert json.loads(answer.content) == {"cycle": 7, "note": "größer"}
-    assert answer.headers["Content-Type"].startswith("application/json")
+    assert json.loads(response.content) == {"cycle": 7, "note": "größer"}
+    assert response.headers["Content-Type"].startswith("application/json")
 
 
 def test_an_unknown_path_says_which_there_are(start: Start) -> None:
-    answer = get(start(), "/")
+    response = get(start(), "/")
 
-    assert (answer.status_code, answer.text) == (404, "there are /metrics /healthz /readyz /status\n")
+    assert (response.status_code, response.text) == (404, "there are /metrics /healthz /readyz /status\n")
 
 
 def test_a_head_request_gets_no_body(start: Start) -> None:

@@ -1,4 +1,4 @@
-"""The simulated Compute Engine over HTTP, driven by Google's clients; answers are checked against Google's schema."""
+"""The simulated Compute Engine over HTTP, driven by Google's clients; responses are checked against Google's schema."""
 
 from __future__ import annotations
 
@@ -163,17 +163,17 @@ def test_google_api_python_client_drives_a_whole_life(cloud: ComputeCloud) -> No
     service.instances().delete(instance="hf-1", **where).execute()
     stays = Switches().dead_member_stays
     until(lambda: cloud.state() == ({"hf-1": "gone"} if stays else {}), 30)
-    answers: dict[str, Any] = {}
+    responses: dict[str, Any] = {}
     batch = googleapiclient.http.BatchHttpRequest(
-        callback=lambda name, answer, error: answers.update({name: answer or error}),
+        callback=lambda name, response, error: responses.update({name: response or error}),
         batch_uri=f"{cloud.host}/batch/compute/v1",
     )
     batch.add(service.instanceGroupManagers().get(instanceGroupManager="g", **where), request_id="mig")
     batch.add(service.instances().get(instance="absent", **where), request_id="absent")
     batch.execute()
-    assert answers["mig"]["targetSize"] == stays
-    assert isinstance(answers["absent"], googleapiclient.errors.HttpError)
-    assert answers["absent"].status_code == 404
+    assert responses["mig"]["targetSize"] == stays
+    assert isinstance(responses["absent"], googleapiclient.errors.HttpError)
+    assert responses["absent"].status_code == 404
     service.close()
 
 
@@ -233,9 +233,9 @@ def test_everything_that_can_be_read_answers_in_googles_schema(cloud: ComputeClo
     ],
 )
 def test_what_is_not_there_is_404(api: Api, path: str, query: dict[str, str]) -> None:
-    answer = api.get(path, **query)
-    assert answer.status_code == 404
-    assert answer.json()["error"]["errors"][0]["reason"] == "notFound"
+    response = api.get(path, **query)
+    assert response.status_code == 404
+    assert response.json()["error"]["errors"][0]["reason"] == "notFound"
 
 
 @pytest.mark.parametrize(
@@ -250,9 +250,9 @@ def test_what_is_not_there_is_404(api: Api, path: str, query: dict[str, str]) ->
     ],
 )
 def test_a_malformed_list_call_is_400(api: Api, query: dict[str, str], reason: str) -> None:
-    answer = api.get(INSTANCES, **query)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["errors"][0]["reason"] == reason
+    response = api.get(INSTANCES, **query)
+    assert response.status_code == 400
+    assert response.json()["error"]["errors"][0]["reason"] == reason
 
 
 def test_malformed_mutations_are_400(cloud: ComputeCloud, api: Api) -> None:
@@ -316,8 +316,8 @@ def test_the_field_mask_header_counts_only_when_switched_on() -> None:
     for honoured in (False, True):
         with ComputeCloud([ZONAL], switches=Switches(field_mask_header=honoured)) as cloud:
             headers = {"X-Goog-FieldMask": "name"}
-            answer = requests.get(cloud.url + MIG_PATH, headers=headers, timeout=10).json()
-            assert (answer == {"name": "g"}) is honoured
+            response = requests.get(cloud.url + MIG_PATH, headers=headers, timeout=10).json()
+            assert (response == {"name": "g"}) is honoured
 
 
 def test_pretty_print_is_indented(api: Api) -> None:

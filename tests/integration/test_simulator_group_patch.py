@@ -52,9 +52,9 @@ class Group:
 
     def patched(self, body: object) -> dict[str, Any]:
         """The group when the operation is done."""
-        answer = self.patch(body)
-        assert answer.status_code == 200, answer.text
-        ended = self._waited(answer.json())
+        response = self.patch(body)
+        assert response.status_code == 200, response.text
+        ended = self._waited(response.json())
         assert "error" not in ended
         return self.get()
 

@@ -27,7 +27,7 @@ GROUP = "/compute/v1/projects/p/zones/us-central1-a/instanceGroupManagers/g"
 LARGE = 2000
 """Pods and instances: their lists do not fit into what the kernel holds for a caller that reads nothing."""
 
-ANSWERS = {
+RESPONSES = {
     "a list of pods": f"GET {PODS}",
     "a watch": f"GET {PODS}?watch=1&timeoutSeconds=600&allowWatchBookmarks=true",
     "a list of instances": "GET /compute/v1/projects/p/zones/us-central1-a/instances?maxResults=500",
@@ -78,7 +78,7 @@ def simulator(full: Simulator, caplog: pytest.LogCaptureFixture) -> Iterator[Sim
 
 
 def call(simulator: Simulator, line: str, head: str = "", body: bytes = b"") -> socket.socket:
-    """A caller with little room for the answer, who has asked and has not read yet."""
+    """A caller with little room for the response, who has asked and has not read yet."""
     caller = socket.socket()
     caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     host, _, port = simulator.address.removeprefix("http://").partition(":")
@@ -88,7 +88,7 @@ def call(simulator: Simulator, line: str, head: str = "", body: bytes = b"") -> 
 
 
 @pytest.mark.parametrize("hang_up", HOW)
-@pytest.mark.parametrize("line", ANSWERS.values(), ids=ANSWERS)
+@pytest.mark.parametrize("line", RESPONSES.values(), ids=RESPONSES)
 def test_a_caller_may_hang_up_in_mid_answer(
     simulator: Simulator, line: str, hang_up: Callable[[socket.socket], None]
 ) -> None:
@@ -99,7 +99,7 @@ def test_a_caller_may_hang_up_in_mid_answer(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hang_up", HOW)
-@pytest.mark.parametrize("line", ANSWERS.values(), ids=ANSWERS)
+@pytest.mark.parametrize("line", RESPONSES.values(), ids=RESPONSES)
 def test_a_caller_may_hang_up_before_the_answer(
     simulator: Simulator, line: str, hang_up: Callable[[socket.socket], None]
 ) -> None:
@@ -128,7 +128,7 @@ def test_a_caller_may_hang_up_while_the_call_hangs(simulator: Simulator) -> None
 def test_a_watch_whose_caller_has_gone_ends_when_there_is_news(
     simulator: Simulator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caller = call(simulator, ANSWERS["a watch"] + "&resourceVersion=0")
+    caller = call(simulator, RESPONSES["a watch"] + "&resourceVersion=0")
     assert caller.recv(4096).startswith(b"HTTP/1.1 200 OK\r")
     reset(caller)
     until(lambda: _hung_up(caplog) == [PODS], 30)

@@ -200,14 +200,14 @@ def test_an_autoscaler_is_in_the_aggregated_list_until_it_is_deleted(spec: MigSp
 )
 def test_a_filter_that_is_not_understood_is_400(api: Api, text: str) -> None:
     for path in (f"projects/p/zones/{ZONE}/instances", "projects/p/aggregated/instances"):
-        answer = api.get(path, filter=text)
-        assert answer.status_code == 400, answer.text
-        assert "Invalid list filter expression" in answer.json()["error"]["message"]
+        response = api.get(path, filter=text)
+        assert response.status_code == 400, response.text
+        assert "Invalid list filter expression" in response.json()["error"]["message"]
 
 
 def test_a_body_that_is_nested_too_deep_is_400(cloud: ComputeCloud, api: Api) -> None:
-    answer = api.session.post(f"{cloud.url}{ZONAL.path}/createInstances", data="[" * 100_000, timeout=10)
-    assert answer.json()["error"]["errors"][0]["reason"] == "parseError"
+    response = api.session.post(f"{cloud.url}{ZONAL.path}/createInstances", data="[" * 100_000, timeout=10)
+    assert response.json()["error"]["errors"][0]["reason"] == "parseError"
 
 
 def test_a_filter_may_hold_the_urls_that_were_shown(api: Api) -> None:

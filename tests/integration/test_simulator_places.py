@@ -142,8 +142,8 @@ def test_nothing_is_changed_in_an_unknown_zone(cloud: ComputeCloud) -> None:
         ("POST", "instances/vm/stop"),
         ("POST", "operations/operation-1/wait"),
     ):
-        answer = requests.request(verb, f"{cloud.url}projects/p/zones/x/{path}", timeout=10)
-        assert answer.json()["error"]["errors"][0]["reason"] == word, path
+        response = requests.request(verb, f"{cloud.url}projects/p/zones/x/{path}", timeout=10)
+        assert response.json()["error"]["errors"][0]["reason"] == word, path
 
 
 def test_a_batch_refuses_only_what_names_an_unknown_zone(cloud: ComputeCloud) -> None:
@@ -155,15 +155,15 @@ def test_a_batch_refuses_only_what_names_an_unknown_zone(cloud: ComputeCloud) ->
         static_discovery=True,
         client_options=ClientOptions(api_endpoint=cloud.url),
     )
-    answers: dict[str, Any] = {}
+    responses: dict[str, Any] = {}
     batch = googleapiclient.http.BatchHttpRequest(
-        callback=lambda name, answer, error: answers.update({name: answer or error}),
+        callback=lambda name, response, error: responses.update({name: response or error}),
         batch_uri=f"{cloud.host}/batch/compute/v1",
     )
     for zone in ("us-central1-a", "x"):
         batch.add(service.zones().get(project="p", zone=zone), request_id=zone)
     batch.execute()
     service.close()
-    assert answers["us-central1-a"]["status"] == "UP"
-    assert isinstance(answers["x"], googleapiclient.errors.HttpError)
-    assert answers["x"].status_code == raised.code
+    assert responses["us-central1-a"]["status"] == "UP"
+    assert isinstance(responses["x"], googleapiclient.errors.HttpError)
+    assert responses["x"].status_code == raised.code

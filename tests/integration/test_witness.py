@@ -61,7 +61,7 @@ def test_every_answer_of_the_demonstration_s_cloud_is_seen(notes: Notes) -> None
             return sum(calls.get(name, 0) for name in {method.name for method in METHODS})
 
         assert asked() > 0
-        until(lambda: notes.answers()[cloud] == asked(), 30, what="a note of every answer")
+        until(lambda: notes.responses()[cloud] == asked(), 30, what="a note of every answer")
 
 
 LYING_TESTS = """

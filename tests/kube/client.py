@@ -15,10 +15,10 @@ Document = dict[str, Any]
 
 
 class Refused(Exception):
-    """The server's answer was a refusal."""
+    """The server's response was a refusal."""
 
-    def __init__(self, status: int, answer: Mapping[str, Any]) -> None:
-        super().__init__(f"{status} {answer.get('reason')}: {answer.get('message')}")
+    def __init__(self, status: int, response: Mapping[str, Any]) -> None:
+        super().__init__(f"{status} {response.get('reason')}: {response.get('message')}")
         self.status = status
 
 
@@ -46,7 +46,7 @@ class Client:
         query: Mapping[str, object] | None = None,
     ) -> Document:
         """The object that answers; Refused when the server refuses, an urllib3 error when it does not answer."""
-        answer = self._connections.request(
+        response = self._connections.request(
             method,
             f"{self.server}{path}" + (f"?{urlencode(query)}" if query else ""),
             body=None if body is None else json.dumps(body).encode(),
@@ -54,9 +54,11 @@ class Client:
             timeout=urllib3.Timeout(connect=5, read=30),
             retries=False,
         )
-        document: Document = json.loads(answer.data) if answer.data.startswith(b"{") else {"message": answer.data[:200]}
-        if answer.status >= 300:
-            raise Refused(answer.status, document)
+        document: Document = (
+            json.loads(response.data) if response.data.startswith(b"{") else {"message": response.data[:200]}
+        )
+        if response.status >= 300:
+            raise Refused(response.status, document)
         return document
 
     def get(self, path: str, **query: object) -> Document:

@@ -86,7 +86,7 @@ class KubePlace(Place):
         """Change the pod spec."""
         self._spec.write_text(spec)
 
-    def lose_answers(self) -> None:
+    def lose_responses(self) -> None:
         self._proxy.trouble = Trouble.LOSE
 
     def hang(self) -> None:

@@ -1,4 +1,4 @@
-"""A plain HTTP proxy before an API server: it counts, and can lose answers, hang, fail and cut as networks do."""
+"""A plain HTTP proxy before an API server: it counts, and can lose responses, hang, fail and cut as networks do."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Trouble(StrEnum):
 
     NONE = "none"
     LOSE = "lose"
-    """Creates and deletes are applied, and their answers lost."""
+    """Creates and deletes are applied, and their responses lost."""
     HANG = "hang"
     """Nothing is answered."""
     FAIL = "fail"
@@ -202,25 +202,25 @@ class Proxy:
             name: handler.headers[name] for name in ("Authorization", "Content-Type", "Accept") if handler.headers[name]
         }
         try:
-            answer = self._upstream.request(
+            response = self._upstream.request(
                 handler.command, self._server + handler.path, body=body, headers=headers, preload_content=False
             )
         except urllib3.exceptions.HTTPError as error:
             print(f"proxy: no answer to {handler.command} {handler.path}: {error!r}", file=sys.stderr)
             handler.close_connection = True
             return
-        self._note(handler, answer.status)
-        if "watch=" in handler.path and answer.status == 200:
-            self._stream(handler, answer)
+        self._note(handler, response.status)
+        if "watch=" in handler.path and response.status == 200:
+            self._stream(handler, response)
             return
-        content = answer.read()
-        answer.release_conn()
+        content = response.read()
+        response.release_conn()
         if self._trouble is Trouble.LOSE and handler.command in ("POST", "DELETE"):
             handler.close_connection = True
         else:
-            _answer(handler, answer.status, content, answer.headers.get("Retry-After"))
+            _answer(handler, response.status, content, response.headers.get("Retry-After"))
 
-    def _stream(self, handler: BaseHTTPRequestHandler, answer: urllib3.BaseHTTPResponse) -> None:
+    def _stream(self, handler: BaseHTTPRequestHandler, response: urllib3.BaseHTTPResponse) -> None:
         """Carry a watch on, piece by piece, until one side ends it."""
         self._add(self._watchers, handler.connection)
         handler.send_response(200)
@@ -229,7 +229,7 @@ class Proxy:
         handler.end_headers()
         handler.wfile.flush()
         try:
-            for chunk in answer.stream(1 << 16):
+            for chunk in response.stream(1 << 16):
                 if handler.connection in self._muted:
                     continue
                 handler.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
@@ -238,7 +238,7 @@ class Proxy:
         except urllib3.exceptions.HTTPError:
             handler.close_connection = True
         finally:
-            answer.close()
+            response.close()
             with self._lock:
                 self._watchers.discard(handler.connection)
 

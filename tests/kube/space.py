@@ -152,8 +152,8 @@ class Space(Pods):
         """Of the provisioner's own account."""
         path = f"{self._path}/serviceaccounts/{ACCOUNT}/token"
         asked_for = {"kind": "TokenRequest", "spec": {"expirationSeconds": TOKEN_SECONDS}}
-        answer = self.admin.create(path, {"apiVersion": "authentication.k8s.io/v1", **asked_for})
-        return str(answer["status"]["token"])
+        response = self.admin.create(path, {"apiVersion": "authentication.k8s.io/v1", **asked_for})
+        return str(response["status"]["token"])
 
     def write_kubeconfig(self, path: Path, *, server: str = "") -> Path:
         """A kubeconfig of the provisioner's own account, for the cluster or for a ``server`` before it."""
@@ -216,10 +216,10 @@ class Space(Pods):
             "resourceAttributes": {"namespace": self.name, "verb": verb, "resource": resource},
         }
         path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-        answer = self.admin.create(
+        response = self.admin.create(
             path, {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": review}
         )
-        return bool(answer["status"]["allowed"])
+        return bool(response["status"]["allowed"])
 
     def release(self) -> None:
         """Let pods go whose kubelet is dead."""

@@ -179,11 +179,11 @@ def test_the_account_may_do_what_its_role_says_and_nothing_more(space: Space, tm
     """All other tests that reach the real server through ``write_kubeconfig`` do so as this account."""
     account = Client(space.write_kubeconfig(tmp_path / "kubeconfig"))
     review = {"apiVersion": "authorization.k8s.io/v1", "spec": {"namespace": space.name}}
-    answer = account.create(
+    response = account.create(
         "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", {"kind": "SelfSubjectRulesReview", **review}
     )
     everybodys = {"authorization.k8s.io", "authentication.k8s.io"}
-    allowed = [rule for rule in answer["status"]["resourceRules"] if everybodys.isdisjoint(rule["apiGroups"])]
+    allowed = [rule for rule in response["status"]["resourceRules"] if everybodys.isdisjoint(rule["apiGroups"])]
     role = next(document for document in yaml.safe_load_all(RBAC.read_text()) if document["kind"] == "Role")
     assert sorted(map(as_text, allowed)) == sorted(map(as_text, role["rules"]))
     assert {resource for rule in role["rules"] for resource in rule["resources"]} <= {"pods", "events"}

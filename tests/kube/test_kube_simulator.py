@@ -37,26 +37,26 @@ class Side:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def ask(self, method: str, path: str, body: object, kind: str) -> object:
-        """What is comparable of the answer."""
+        """What is comparable of the response."""
         pool = urllib3.PoolManager(ca_certs=self.ca, retries=False)
         sent = body if isinstance(body, str) else json.dumps(body)
-        answer = pool.request(
+        response = pool.request(
             method,
             f"{self.server}/api/v1/namespaces/{self.namespace}/pods{path}",
             body=None if body is None else sent.encode(),
             headers={"Content-Type": kind, "Accept": "application/json", **self.headers},
             timeout=10,
         )
-        document = json.loads(answer.data)
-        return answer.status, _comparable(document, self.namespace)
+        document = json.loads(response.data)
+        return response.status, _comparable(document, self.namespace)
 
     def stream(self, query: str) -> object:
         """What is comparable of a watch of a second."""
         pool = urllib3.PoolManager(ca_certs=self.ca, retries=False)
         url = f"{self.server}/api/v1/namespaces/{self.namespace}/pods?{query}&timeoutSeconds=1"
-        answer = pool.request("GET", url, headers=self.headers, timeout=10)
-        events = [json.loads(line) for line in answer.data.splitlines()]
-        return answer.status, [_heard(event, self.namespace) for event in events if not _is_progress(event)]
+        response = pool.request("GET", url, headers=self.headers, timeout=10)
+        events = [json.loads(line) for line in response.data.splitlines()]
+        return response.status, [_heard(event, self.namespace) for event in events if not _is_progress(event)]
 
 
 def _is_progress(event: dict[str, Any]) -> bool:

@@ -20,13 +20,13 @@ def failed(code: str, status: int) -> dict[str, Any]:
     return {**DONE, "error": {"errors": [{"code": code, "message": "No."}]}, "httpErrorStatusCode": status}
 
 
-def asked(waiting: Admissions, answer: Mapping[str, Any] | None, members: Collection[str] = ()) -> list[str]:
+def asked(waiting: Admissions, response: Mapping[str, Any] | None, members: Collection[str] = ()) -> list[str]:
     """Which operations were asked for, when each was answered so."""
     names: list[str] = []
 
     def read(name: str) -> Mapping[str, Any] | None:
         names.append(name)
-        return answer
+        return response
 
     waiting.ask(read, members)
     return names
@@ -39,9 +39,9 @@ def waiting() -> Admissions:
     return made
 
 
-@pytest.mark.parametrize("answer", [None, RUNNING], ids=["it cannot be read", "it is not decided"])
-def test_it_is_asked_for_until_it_is_decided(waiting: Admissions, answer: Mapping[str, Any] | None) -> None:
-    assert asked(waiting, answer) == ["op"]
+@pytest.mark.parametrize("response", [None, RUNNING], ids=["it cannot be read", "it is not decided"])
+def test_it_is_asked_for_until_it_is_decided(waiting: Admissions, response: Mapping[str, Any] | None) -> None:
+    assert asked(waiting, response) == ["op"]
     assert asked(waiting, DONE) == ["op"]
     assert asked(waiting, DONE) == []
     assert waiting.refused(()) == {}

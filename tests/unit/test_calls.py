@@ -129,8 +129,8 @@ def test_a_delete_is_never_stopped() -> None:
 
 
 def test_no_call_is_sent_once_may_start_is_false() -> None:
-    answers = iter([True, True, False, False])
-    outcomes = run_calls([call(create(n), succeed) for n in range(4)], workers=1, may_start=lambda: next(answers))
+    responses = iter([True, True, False, False])
+    outcomes = run_calls([call(create(n), succeed) for n in range(4)], workers=1, may_start=lambda: next(responses))
     assert [outcome.action for outcome in outcomes] == [create(0), create(1)]
 
 

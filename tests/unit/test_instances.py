@@ -252,8 +252,8 @@ def test_details_of_an_error_change_nothing(details: Any) -> None:
 def test_the_list_of_members_is_asked_for_what_errors_say_and_not_for_their_details() -> None:
     attempt = {"errors": {"errors": [STOCKOUT | {"location": "x", "errorDetails": [{"help": {}}]}]}}
     entry = member(currentAction="CREATING", **NO_VM)
-    answer = {"managedInstances": [entry | {"version": {}, "lastAttempt": attempt}]}
-    shown = select(answer, compile_fields(MEMBER_FIELDS))
+    response = {"managedInstances": [entry | {"version": {}, "lastAttempt": attempt}]}
+    shown = select(response, compile_fields(MEMBER_FIELDS))
     assert shown == {"managedInstances": [entry | {"lastAttempt": FAILED_ATTEMPT}]}
 
 

@@ -114,7 +114,7 @@ OPERATION = {
     "endTime": "2017-09-18T23:30:41.618-07:00",
     "selfLink": "https://www.googleapis.com/compute/v1/projects/project1/zones/z/operations/operation-1",
 }
-"""A real answer to deleteInstances, renamed."""
+"""A real response to deleteInstances, renamed."""
 
 
 def test_a_preemption_is_logged_as_in_a_real_log() -> None:

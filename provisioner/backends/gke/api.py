@@ -36,7 +36,7 @@ class KubeTimes:
     """How patient we are with an API server. Seconds."""
 
     call: float = 30.0
-    """For an answer: above the server's limit for a slow admission webhook (10 s), below that for a request (60 s)."""
+    """For a response: above the server's limit for a slow admission webhook (10 s), below that for a request (60 s)."""
     silence: float = 90.0
     """For a sign of life of a watch: servers send a bookmark about every 60 s, so a longer silence is a dead stream."""
     blind: float = 10.0
@@ -81,7 +81,7 @@ class KubeError(BackendError):
         self.status = status
         """HTTP status."""
         self.reason = reason
-        """Kubernetes' one word for it, such as AlreadyExists; empty when the answer was not a Status object."""
+        """Kubernetes' one word for it, such as AlreadyExists; empty when the response was not a Status object."""
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class KubeApi:
         return parse(reply.data)
 
     def stream(self, path: str, query: Mapping[str, str | int]) -> urllib3.response.BaseHTTPResponse:
-        """An open answer to be read as it comes; reading raises an urllib3 error when it falls silent."""
+        """An open response to be read as it comes; reading raises an urllib3 error when it falls silent."""
         reply = self._request("GET", path, query, None, self.times.silence, preload_content=False)
         if reply.status < 300:
             return reply
@@ -180,21 +180,21 @@ class KubeApi:
 
 
 def unanswered(error: urllib3.exceptions.HTTPError) -> tuple[ErrorClass, str]:
-    """The class and words of a request without an answer: it may have been applied, or not."""
+    """The class and words of a request without a response: it may have been applied, or not."""
     reading = isinstance(error, urllib3.exceptions.ReadTimeoutError)
     return (ErrorClass.TIMEOUT if reading else ErrorClass.UNAVAILABLE), words(f"{type(error).__name__}: {error}")
 
 
 def refusal(status: int, body: bytes, retry_after: str | None) -> KubeError:
-    """The error that an answer with a status of 300 or more stands for."""
+    """The error that a response with a status of 300 or more stands for."""
     try:
-        answer = parse(body)
+        response = parse(body)
     except BackendError:
-        answer = {}
-    message = str(answer.get("message") or f"HTTP {status} {body[:MAX_WORDS].decode(errors='replace')}".strip())
+        response = {}
+    message = str(response.get("message") or f"HTTP {status} {body[:MAX_WORDS].decode(errors='replace')}".strip())
     if retry_after:
         message += f" (retry after {retry_after} s)"
-    reason = str(answer.get("reason") or "")
+    reason = str(response.get("reason") or "")
     failure = Failure(_error_class(status, reason, message), words(message))
     return KubeError(status, reason, failure, _seconds(retry_after))
 
@@ -217,7 +217,7 @@ def _error_class(status: int, reason: str, message: str) -> ErrorClass:
 
 
 def parse(body: bytes) -> Document:
-    """The JSON object in an answer; BackendError when there is none: half an answer is no answer."""
+    """The JSON object in a response; BackendError when there is none: half a response is no response."""
     try:
         document = json.loads(body)
     except ValueError as error:

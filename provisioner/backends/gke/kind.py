@@ -28,7 +28,7 @@ class Gke(Kind[GkePool]):
     pool = GkePool
     distribution = extra("gke")
     longest_call = 35.0
-    """A connection (5 s), and an answer (30 s)."""
+    """A connection (5 s), and a response (30 s)."""
     template_field = template_words = "podSpecYaml"
     template_fields: ClassVar = {"pod_spec": "podSpecYaml"}
 

@@ -80,7 +80,7 @@ class PodCache:
             self._advance(version)
 
     def add_created(self, pod: Pod) -> None:
-        """Take the answer to our own create, unless the watch is past it: then it has told all there is to tell.
+        """Take the response to our own create, unless the watch is past it: then it has told all there is to tell.
 
         So a machine whose create was accepted is never absent from a later look, however late the watch is.
         """

@@ -8,7 +8,7 @@ group is configured. Promises of the backend protocol, and how they are kept her
 * A create is one call per 1,000 names plus usually one wait. The operation ends when the group has *accepted* the
   names: that is all it says. What becomes of them is seen by looking; the group itself would try for ever. One that
   does not end soon is asked for with the looks (``admissions``).
-* createInstances carries a request id made from its content, so that a repeat after a crash or a lost answer is the
+* createInstances carries a request id made from its content, so that a repeat after a crash or a lost response is the
   same request to Compute. It carries names alone: with a preservedState the group would become stateful.
 * A delete is one list of members, then one call per 1,000 of those that are there: Compute deletes by name, so we look
   just before which instance has it. It needs no request id: to delete twice is harmless.
@@ -276,7 +276,7 @@ def request_id(group: Sequence[str], names: Sequence[str], tries: int) -> str:
 
 
 class _Api:
-    """The mutations of one group, through the typed client; its answers are turned into JSON."""
+    """The mutations of one group, through the typed client; its responses are turned into JSON."""
 
     def __init__(self, pool: MigPool, project: Project) -> None:
         credentials = credentials_for(pool)
@@ -314,10 +314,10 @@ class _Api:
             if isinstance(failed, TooManyCalls):
                 self._budget.refused()
             raise failed from error
-        answer: Mapping[str, Any] = json.loads(compute_v1.Operation.to_json(operation, use_integers_for_enums=False))
-        if not answer.get("name"):
-            raise BackendError(ErrorClass.UNAVAILABLE, f"{verb}Instances was answered with something else: {answer}")
-        return answer
+        response: Mapping[str, Any] = json.loads(compute_v1.Operation.to_json(operation, use_integers_for_enums=False))
+        if not response.get("name"):
+            raise BackendError(ErrorClass.UNAVAILABLE, f"{verb}Instances was answered with something else: {response}")
+        return response
 
     def close(self) -> None:
         """Close the connections."""

@@ -30,8 +30,8 @@ CALL_ERRORS = (
 """Everything that a call to Compute raises: network faults come through google-cloud-compute as they are, and some
 through ``requests`` as well."""
 
-ODD_ANSWERS = (KeyError, IndexError, TypeError, ValueError, AttributeError)
-"""What reading an answer of another shape than the documented one raises: a failed look, not a crash."""
+ODD_RESPONSES = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+"""What reading a response of another shape than the documented one raises: a failed look, not a crash."""
 
 TEXT_LIMIT = 500
 """Characters kept of Compute's words: they are stored with each slot and shown to people."""
@@ -148,7 +148,7 @@ def _of_a_resource(error: ComputeError) -> bool:
 
 
 def http_error(status: int, body: object, text: str) -> ComputeError:
-    """The error of an HTTP answer: ``body`` is its JSON (None when it has none), ``text`` its plain content."""
+    """The error of an HTTP response: ``body`` is its JSON (None when it has none), ``text`` its plain content."""
     error = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(error, Mapping):
         return ComputeError(status, "", f"HTTP {status}: {text.strip()[:TEXT_LIMIT]}")
@@ -156,7 +156,7 @@ def http_error(status: int, body: object, text: str) -> ComputeError:
 
 
 def _reason(error: Mapping[str, Any]) -> str:
-    """Why, in one word: that of the first error, else of what newer answers have instead, an ErrorInfo."""
+    """Why, in one word: that of the first error, else of what newer responses have instead, an ErrorInfo."""
     listed = (error.get(key) for key in ("errors", "details"))
     parts = (part for parts in listed if isinstance(parts, list) for part in parts if isinstance(part, Mapping))
     return next((str(part["reason"]) for part in parts if part.get("reason")), "")
@@ -209,8 +209,8 @@ def _class_of(error: BaseException) -> ErrorClass:
 
 @contextmanager
 def understood() -> Iterator[None]:
-    """An answer of another shape than the documented one is a BackendError."""
+    """A response of another shape than the documented one is a BackendError."""
     try:
         yield
-    except ODD_ANSWERS as error:
+    except ODD_RESPONSES as error:
         raise BackendError(ErrorClass.OTHER, f"answer not understood: {type(error).__name__}: {error}") from error

@@ -31,7 +31,7 @@ TYPE_FIELDS = "properties/machineType"
 
 
 class GroupInspection:
-    """The questions about one group. Each takes so many seconds at most, and raises BackendError without an answer."""
+    """The questions about one group. Each takes so many seconds at most, and raises BackendError without a response."""
 
     def __init__(self, pool: MigPool, project: Project, *, prefix: str, adopt_prefixes: tuple[str, ...]) -> None:
         self._pool, self._place, self._project = pool, Place.of(pool), project
@@ -80,11 +80,11 @@ class GroupInspection:
         for zone in sorted(zones):
             path = f"projects/{self._place.project}/zones/{zone}/machineTypes/{kind}"
             try:
-                answer = self._project.reads.resource(path, "guestCpus,memoryMb", deadline)
+                response = self._project.reads.resource(path, "guestCpus,memoryMb", deadline)
             except BackendError as error:
                 unknown = error
             else:
-                return int(answer["guestCpus"]), int(answer["memoryMb"])
+                return int(response["guestCpus"]), int(response["memoryMb"])
         raise unknown
 
     def _of_resource(

@@ -31,7 +31,7 @@ PAGE = 500
 """The most a page of Compute holds."""
 
 PIECE = 65536
-"""Most bytes of an answer that are taken at once."""
+"""Most bytes of a response that are taken at once."""
 
 SAME_PAGE = 3
 """How often a page may be empty and name itself as the next, before the look is given up."""
@@ -78,7 +78,7 @@ class ComputeTimes:
     connect: float = 5.0
     """For a connection."""
     call: float = 20.0
-    """For an answer: Compute answers within a second or two, and the next cycle asks again."""
+    """For a response: Compute answers within a second or two, and the next cycle asks again."""
     look: float = 60.0
     """For all calls of a look: one that takes longer would be too old to act upon."""
     admission: float = 5.0
@@ -217,23 +217,23 @@ class ComputeReads:
                 raise BackendError(ErrorClass.OTHER, f"{path}: the pages do not go on after {token!r}")
 
     def _call(self, method: str, path: str, params: Mapping[str, str], deadline: float, kind: str = "") -> Json:
-        """One answer, a JSON object of the ``kind`` that is expected."""
+        """One response, a JSON object of the ``kind`` that is expected."""
         self._budget.take(deadline)
         left = min(deadline - time.monotonic(), self.times.call)
         if left <= 0:
             raise BackendError(ErrorClass.TIMEOUT, f"{path}: no time is left")
         try:
             timeout = (min(self.times.connect, left), left)
-            answer = self._session.request(method, self._url + path, params=params, timeout=timeout)
+            response = self._session.request(method, self._url + path, params=params, timeout=timeout)
         except CALL_ERRORS as error:
             raise of_exception(error) from error
-        content = answer.content
+        content = response.content
         try:
             body = json.loads(content)
         except ValueError:
             body = None
-        if answer.status_code != 200:
-            raise self._refusal(raised(http_error(answer.status_code, body, content.decode(errors="replace"))))
+        if response.status_code != 200:
+            raise self._refusal(raised(http_error(response.status_code, body, content.decode(errors="replace"))))
         if not isinstance(body, dict) or (kind and body.get("kind") != kind):
             raise BackendError(ErrorClass.UNAVAILABLE, f"{path}: not {kind or 'a JSON object'}: {content[:80]!r}")
         return body
@@ -244,8 +244,8 @@ class ComputeReads:
         return error
 
 
-class _WholeAnswers(HTTPAdapter):
-    """Reads each answer to its end in the time that there is for a piece of it: the one that requests heeds."""
+class _WholeResponses(HTTPAdapter):
+    """Reads each response to its end in the time that there is for a piece of it: the one that requests heeds."""
 
     def send(
         self,
@@ -259,25 +259,25 @@ class _WholeAnswers(HTTPAdapter):
         """Raises BackendError when it has not ended by then."""
         seconds = timeout[1] if isinstance(timeout, tuple) else timeout
         deadline = time.monotonic() + (seconds or float("inf"))
-        answer = super().send(request, stream=True, timeout=timeout, verify=verify, cert=cert, proxies=proxies)
+        response = super().send(request, stream=True, timeout=timeout, verify=verify, cert=cert, proxies=proxies)
         try:
-            answer._content = _whole(answer, deadline, request.path_url.partition("?")[0])
+            response._content = _whole(response, deadline, request.path_url.partition("?")[0])
         except BaseException:
-            answer.close()
+            response.close()
             raise
-        return answer
+        return response
 
 
 def end_in_time(session: requests.Session) -> None:
-    """No answer of this session takes longer than its time-out, however slowly its bytes come."""
+    """No response of this session takes longer than its time-out, however slowly its bytes come."""
     for scheme in ("https://", "http://"):
-        session.mount(scheme, _WholeAnswers(pool_connections=1, pool_maxsize=CONNECTIONS))
+        session.mount(scheme, _WholeResponses(pool_connections=1, pool_maxsize=CONNECTIONS))
 
 
-def _whole(answer: requests.Response, deadline: float, path: str) -> bytes:
+def _whole(response: requests.Response, deadline: float, path: str) -> bytes:
     """The body."""
     pieces = []
-    while piece := answer.raw.read1(PIECE, decode_content=True):
+    while piece := response.raw.read1(PIECE, decode_content=True):
         pieces.append(piece)
         if time.monotonic() > deadline:
             raise BackendError(ErrorClass.TIMEOUT, f"{path}: the answer has not ended in time")

@@ -55,7 +55,7 @@ def routes(groups: Groups, world: World) -> Sequence[web.RouteDef]:
 
 
 class Dropped(Exception):
-    """The connection ends without an answer."""
+    """The connection ends without a response."""
 
 
 @dataclass(frozen=True)
@@ -101,16 +101,16 @@ class Face:
 
     async def batch(self, request: web.Request) -> web.StreamResponse:
         """Several calls, one after the other."""
-        answers = []
+        responses = []
         try:
             for part in parse_batch(request.headers.get("Content-Type", ""), await request.read()):
-                answers.append((part.id, *await self._reply_to(part, _base(request))))
+                responses.append((part.id, *await self._reply_to(part, _base(request))))
         except ApiError as error:
             return _answer(error.status, json.dumps(error_document(error)))
         except Dropped:
             return _drop(request)
         headers = {"Content-Type": f"multipart/mixed; boundary={BOUNDARY}"}
-        return web.Response(body=format_batch(answers), headers=headers)
+        return web.Response(body=format_batch(responses), headers=headers)
 
     async def _reply_to(self, part: Part, base: str) -> tuple[int, str]:
         path = part.path.removeprefix(PATH)
@@ -234,7 +234,7 @@ def _check_request_id(query: Mapping[str, str]) -> None:
 
 
 def _drop(request: web.Request) -> web.Response:
-    """End the connection without an answer."""
+    """End the connection without a response."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response()

@@ -48,12 +48,12 @@ def _part(identity: str, text: str) -> Part:
     return Part(identity, words[0], url.path, dict(parse_qsl(url.query)), headers, body)
 
 
-def format_batch(answers: Iterable[tuple[str, int, str]]) -> bytes:
-    """The body of a batch's answer, from Content-ID, status and JSON of each call; its boundary is ``BOUNDARY``."""
+def format_batch(responses: Iterable[tuple[str, int, str]]) -> bytes:
+    """The body of a batch's response, from Content-ID, status and JSON of each call; its boundary is ``BOUNDARY``."""
     parts = [
         f"--{BOUNDARY}\r\nContent-Type: application/http\r\nContent-ID: <response-{identity.strip('<>')}>\r\n\r\n"
         f"HTTP/1.1 {status} {PHRASES.get(status, 'OK')}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n"
         f"{text}\r\n"
-        for identity, status, text in answers
+        for identity, status, text in responses
     ]
     return ("".join(parts) + f"--{BOUNDARY}--\r\n").encode()

@@ -96,7 +96,7 @@ class ListCall:
 
     @property
     def lag(self) -> float:
-        """Seconds that this answer is behind."""
+        """Seconds that this response is behind."""
         fault = self.world.strikes("list_lag", *self.targets)
         return float(fault.params.get("seconds", 10.0)) if fault else 0.0
 

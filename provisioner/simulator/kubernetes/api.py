@@ -8,12 +8,12 @@ by the same verbs, but a watch that begins with a list as ``watchlist``.
 =============  =========================================================================================================
 mode           what happens
 =============  =========================================================================================================
-hang           no answer for ``params.seconds`` (default 3600); then the call goes on
+hang           no response for ``params.seconds`` (default 3600); then the call goes on
 throttled      429 with Retry-After ``params.seconds`` (default 1); nothing is applied
 unavailable    503; nothing is applied
 denied         403 in RBAC's words; nothing is applied
 list_error     a list is answered 500
-lost_response  the call is applied, then the connection is cut without an answer
+lost_response  the call is applied, then the connection is cut without a response
 watch_cut      a watch ends after ``params.seconds`` (default 5): cleanly, or with ``params.abort`` in mid-stream
 watch_gone     a watch is answered 410, or with ``params.event`` gets 200 and an ERROR event
 no_watchlist   a streamed list gets 200 and an ERROR event, as where etcd is too old for it; with ``params.gate`` it is
@@ -262,7 +262,7 @@ class Face:
         return _json(call.form.one(stored, self._world.wall()), code)
 
 
-# --- writing answers --------------------------------------------------------------------------------------------------
+# --- writing responses ------------------------------------------------------------------------------------------------
 
 
 def _json(body: bytes, code: int = 200) -> web.Response:
@@ -275,7 +275,7 @@ def _success(code: int, details: Json) -> web.Response:
 
 
 def refusal(error: ApiError) -> web.Response:
-    """A refusal as a whole answer."""
+    """A refusal as a whole response."""
     response = _json(encode(error.status), error.code)
     response.headers.update(error.headers)
     return response

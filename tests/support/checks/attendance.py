@@ -1,5 +1,5 @@
 """What tests add to every process that has a simulated Compute API, their own and those that they start: a witness of
-its answers, and the switches that are in force.
+its responses, and the switches that are in force.
 
 A process is attended from its start (``conftest.py``, ``every_process/sitecustomize.py``), and pays for it only once it
 imports the simulator: this module imports nothing else.

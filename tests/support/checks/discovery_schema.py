@@ -1,4 +1,4 @@
-"""Checks answers against the official discovery document of the Compute Engine API, independent of our own code."""
+"""Checks responses against the official discovery document of the Compute Engine API, independent of our own code."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _methods() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
 
 
 def problems_of_call(verb: str, path: str, names: Iterable[str], status: int, document: Any) -> list[str]:
-    """What a call has that the official schema does not allow: its method, its query's names, its answer.
+    """What a call has that the official schema does not allow: its method, its query's names, its response.
 
     ``path`` starts at ``projects/``. An error may answer a method that does not exist.
     """

@@ -1,4 +1,4 @@
-"""A simulated Compute API that gives answers which Google's cannot give: what checks answers has to find them."""
+"""A simulated Compute API that gives responses which Google's cannot give: what checks responses has to find them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the processes of a run have to say of the answers that their simulated Compute APIs gave.
+"""What the processes of a run have to say of the responses that their simulated Compute APIs gave.
 
-``python -m tests.support.checks.simulators COMMAND …`` runs a command so that each answer is checked; `make test` does
-it by itself.
+``python -m tests.support.checks.simulators COMMAND …`` runs a command so that each response is checked, as `make test`
+does by itself.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def surroundings(notes: Path) -> dict[str, str]:
 
 
 class Notes:
-    """What the processes of a run have noted of their answers: one file each, one line an answer."""
+    """What the processes of a run have noted of their responses: one file each, one line a response."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._read: Counter[Path] = Counter()
 
     def take(self) -> list[str]:
-        """What was wrong with the answers that nobody has taken yet."""
+        """What was wrong with the responses that nobody has taken yet."""
         notes: set[str] = set()
         for file in self.directory.iterdir():
             if file.stat().st_size > self._read[file]:
@@ -45,19 +45,19 @@ class Notes:
                 notes.update(lines.decode().split("\n"))
         return sorted(notes - {""})
 
-    def answers(self) -> Mapping[int, int]:
-        """How many answers each process has ever noted, by its id."""
+    def responses(self) -> Mapping[int, int]:
+        """How many responses each process has ever noted, by its id."""
         return {int(file.name): file.read_bytes().count(b"\n") for file in self.directory.iterdir()}
 
 
 def run(command: Sequence[str]) -> int:
-    """Run a command; 1 when it was given an answer that Google could not give, or none at all, else its exit code."""
+    """Run a command; 1 when it was given a response that Google could not give, or none at all, else its exit code."""
     with tempfile.TemporaryDirectory() as directory:
         notes = Notes(Path(directory))
         code = subprocess.run(command, env={**os.environ, **surroundings(notes.directory)}, check=False).returncode
-        problems, answers = notes.take(), sum(notes.answers().values())
-    print(*problems, f"Answers of the simulated Compute API that were checked: {answers}", sep="\n")
-    return 1 if problems or not answers else code
+        problems, responses = notes.take(), sum(notes.responses().values())
+    print(*problems, f"Answers of the simulated Compute API that were checked: {responses}", sep="\n")
+    return 1 if problems or not responses else code
 
 
 if __name__ == "__main__":

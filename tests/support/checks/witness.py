@@ -1,6 +1,6 @@
-"""Checks every answer of the simulated Compute API in this process against Google's discovery document, and notes it.
+"""Checks every response of the simulated Compute API in this process against Google's discovery document, and notes it.
 
-Each is a line of the process's own file in ``$SIMULATOR_NOTES``: empty where Google could have given the answer, else
+Each is a line of the process's own file in ``$SIMULATOR_NOTES``: empty where Google could have given the response, else
 which call it was of and what is wrong with it.
 """
 
@@ -23,7 +23,7 @@ _reply, _lacks = Face.reply, Face._lacks
 
 
 async def reply(self: Face, method: Method, incoming: Incoming) -> tuple[int, str]:
-    """In place of the simulator's own: the same answer, looked at."""
+    """In place of the simulator's own: the same response, looked at."""
     status, text = await _reply(self, method, incoming)
     note(method.verb, incoming.path, incoming.query, status, text)
     return status, text

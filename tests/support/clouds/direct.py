@@ -117,7 +117,7 @@ class Direct(ABC):
 
 
 def _unheard(do: Callable[[], Failure | None]) -> None:
-    """Nobody hears the answer to a call that was given up."""
+    """Nobody hears the response to a call that was given up."""
     do()
 
 
@@ -186,7 +186,7 @@ class DirectGke(Direct):
 
 
 def _refusal(error: errors.ApiError) -> KubeError:
-    """As the gke backend would read the answer."""
+    """As the gke backend would read the response."""
     return refusal(error.code, json.dumps(error.status).encode(), None)
 
 

@@ -131,7 +131,7 @@ class OddServer:
         head += f"Content-Length: {len(body)}\r\n\r\n".encode()
         pieces = [bytes([byte]) for byte in body] if pause else [body]
 
-        class Answer(socketserver.StreamRequestHandler):
+        class Response(socketserver.StreamRequestHandler):
             def handle(self) -> None:
                 while self.rfile.readline().strip():
                     pass
@@ -141,7 +141,7 @@ class OddServer:
                         time.sleep(pause)
                         self.wfile.write(piece)
 
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answer)
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Response)
 
     def __enter__(self) -> str:
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
