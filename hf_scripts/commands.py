@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hf_scripts import documents, log
 from hf_scripts.documents import Document, Refused
-from provisioner.files.atomic import StateError, StateUnwritable
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.answer import Answer, Loss, Recorded
 from provisioner.hostfactory.environment import Directories, DirectoryError
 from provisioner.hostfactory.templates import Template
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, short_name
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateError, StateUnwritable
 from provisioner.state.loop_signals import SILENT_SECONDS
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
-from provisioner.files.atomic import read_regular
+from provisioner.files.regular import read_regular
 from provisioner.hostfactory.templates import Invalid, shown, tagged
 from provisioner.names import short_name
 

@@ -14,21 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from hf_scripts import log
-from provisioner.files.atomic import (
-    FILE_MODE,
-    IRREGULAR,
-    LINK,
-    MOVE_AWAY,
-    StateError,
-    create_whole,
-    discard,
-    open_shared,
-    replace,
-)
 from provisioner.files.owners import group_name, user_name
+from provisioner.files.regular import IRREGULAR, LINK
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.environment import Directories, DirectoryError
+from provisioner.state.atomic import FILE_MODE, create_whole, discard, open_shared, replace
 from provisioner.state.directory import STATE_FILES, StateDir
+from provisioner.state.errors import MOVE_AWAY, StateError
 from provisioner.state.loop_signals import SILENT_SECONDS
 from provisioner.state.marks import DIRECTORY_MODE
 

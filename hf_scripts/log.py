@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Mapping
 
-from provisioner.files.atomic import open_own
+from provisioner.files.regular import open_own
 from provisioner.hostfactory.environment import Directories, DirectoryError
 from provisioner.hostfactory.templates import ProviderConfig, TemplatesError, load_config
 

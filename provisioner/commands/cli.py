@@ -17,10 +17,10 @@ from provisioner import __version__
 from provisioner.backends import BackendError
 from provisioner.commands.options import FINE, PROBLEM, WRONG, UsageError
 from provisioner.extras import MissingExtra
-from provisioner.files.atomic import StateError
 from provisioner.hostfactory.environment import DirectoryError
 from provisioner.hostfactory.templates import TemplatesError
 from provisioner.schema.problems import ConfigError
+from provisioner.state.errors import StateError
 from provisioner.telemetry import logs
 
 EXIT_CODES = "Exit codes: 0 fine, 1 a problem was found, 2 wrong usage or configuration, 130 ended by Ctrl-C."

@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping
 
 from provisioner.backends import Backend, BackendError
-from provisioner.files.atomic import StateMissing
 from provisioner.loop.clock import LoopClock
 from provisioner.loop.observers import FOR_PEOPLE
 from provisioner.model import Look, Unobserved
 from provisioner.settings.tree import Settings
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateMissing
 
 LOOK_SECONDS = 30.0
 """How long a command tries to see a pool."""

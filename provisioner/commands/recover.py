@@ -10,12 +10,12 @@ from typing import Any
 
 from provisioner.commands.brake import brake_lines, released
 from provisioner.commands.options import FINE, PROBLEM, Document, add_shared, settings, show, state_directory
-from provisioner.files.atomic import StateError, StateUnreadable
 from provisioner.hostfactory.environment import DirectoryError
 from provisioner.model import Look, Snapshot, Unobserved
 from provisioner.schema.problems import ConfigError
 from provisioner.state import recovery
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.recovery import Recovery
 from provisioner.telemetry.notes import Notes, read_notes, terms_of
 

@@ -1,1 +1,1 @@
-"""Files of any kind: replaced whole or not at all, owned by the right user, and YAML as people write it."""
+"""Files of any kind: only regular ones are opened; whose they are; YAML as people write it."""

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from provisioner.files.atomic import read_regular
+from provisioner.files.regular import read_regular
 from provisioner.hostfactory import MAX_NUMBER
 
 UNLIMITED = -1

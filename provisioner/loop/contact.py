@@ -6,8 +6,8 @@ import logging
 from collections.abc import Collection, Set
 from dataclasses import replace
 
-from provisioner.files.atomic import StateError
 from provisioner.model import Contact, Intent
+from provisioner.state.errors import StateError
 from provisioner.state.interfaces import LoopState
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from provisioner.files.atomic import StateError, StateMissing
 from provisioner.loop import history
 from provisioner.loop.actors import Actors, Results, batches
 from provisioner.loop.clock import Clock
@@ -24,6 +23,7 @@ from provisioner.model import LONG_AGO, Brake, BrakeReason, Close, DeferReason, 
 from provisioner.planning.outcomes import remember
 from provisioner.planning.plan import World, make_plan, make_trim
 from provisioner.planning.slots import slot_named
+from provisioner.state.errors import StateError, StateMissing
 from provisioner.state.interfaces import LoopState
 
 

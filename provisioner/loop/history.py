@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from provisioner.files.atomic import StateError
 from provisioner.loop.actors import Results
 from provisioner.model import Close, Delete, Outcome
+from provisioner.state.errors import StateError
 from provisioner.state.interfaces import LoopState
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Protocol
 
 from provisioner.backends import Backend
-from provisioner.files.atomic import StateError, StateMissing
 from provisioner.loop.actors import ThreadedActors
 from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
@@ -23,6 +22,7 @@ from provisioner.loop.early_notices import Notices
 from provisioner.loop.observers import FOR_PEOPLE, Observer, stop_all
 from provisioner.loop.wakeups import Wake, Wakeups
 from provisioner.model import NEVER, Limits, Look, LossCause, Memory, Notice, Unobserved
+from provisioner.state.errors import StateError, StateMissing
 from provisioner.state.interfaces import LoopState
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from provisioner.files.atomic import StateError, StateMissing, StateUnreadable
 from provisioner.hostfactory.answer import Answer
 from provisioner.loop.clock import Clock
 from provisioner.model import Brake, BrakeReason, Intent, Limits, Look, Memory, Snapshot
@@ -16,6 +15,7 @@ from provisioner.names import request_of
 from provisioner.planning.rebuild import Evidence, fresh, rebuild
 from provisioner.planning.settlements import keep_claims
 from provisioner.state.condition import Condition
+from provisioner.state.errors import StateError, StateMissing, StateUnreadable
 from provisioner.state.interfaces import LoopState
 
 LONE_MEMORY = (

@@ -15,14 +15,9 @@ from tinydb import TinyDB
 from tinydb.storages import Storage
 from tinydb.table import Document, Table
 
-from provisioner.files.atomic import (
-    StateTooNew,
-    StateUnreadable,
-    open_regular,
-    parse,
-    read_whole,
-    replace,
-)
+from provisioner.files.regular import open_regular
+from provisioner.state.atomic import parse, read_whole, replace
+from provisioner.state.errors import StateTooNew, StateUnreadable
 
 SCHEMA = 1
 """Version of what the databases hold. A file with a higher one is refused."""

@@ -11,10 +11,10 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from provisioner.files import atomic
-from provisioner.files.atomic import StateMissing
 from provisioner.hostfactory.answer import Answer, Loss, Polled, Recorded
 from provisioner.hostfactory.templates import higher
+from provisioner.state import atomic
+from provisioner.state.errors import StateMissing
 from provisioner.state.hf_signals import Announced, Inventory, Seen
 from provisioner.state.intent import IntentStore
 from provisioner.state.locks import LoopLock

@@ -22,16 +22,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from provisioner.files.atomic import (
-    FILE_MODE,
-    discard,
-    open_own,
-    pauses,
-    read_descriptor,
-    stop_replacing,
-    unwritable,
-    write_all,
-)
+from provisioner.files.regular import open_own, read_descriptor
+from provisioner.state.atomic import FILE_MODE, discard, pauses, stop_replacing, write_all
+from provisioner.state.errors import unwritable
 
 UNFINISHED = ".new"
 """Ends the name of a posting that is not written to its end."""

@@ -7,18 +7,8 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from provisioner.files.atomic import (
-    StateError,
-    StateMissing,
-    StateUnreadable,
-    facts_of,
-    missing,
-    parse,
-    read_whole,
-    remove,
-    replace,
-    unwritable,
-)
+from provisioner.state.atomic import facts_of, parse, read_whole, remove, replace
+from provisioner.state.errors import StateError, StateMissing, StateUnreadable, missing, unwritable
 from provisioner.state.marks import check_id, is_id, make_shared_directory, names_in, touch
 
 

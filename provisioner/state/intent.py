@@ -11,8 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from provisioner.files import atomic
-from provisioner.files.atomic import (
+from provisioner.state import atomic
+from provisioner.state.additions import Additions
+from provisioner.state.atomic import pauses, read_whole
+from provisioner.state.condition import Condition, condition
+from provisioner.state.database import RECOVER, SCHEMA, Database, Tables, about, entries, generation_of
+from provisioner.state.errors import (
     Disturbed,
     StateError,
     StateExists,
@@ -20,12 +24,7 @@ from provisioner.files.atomic import (
     StateStale,
     StateUnreadable,
     missing,
-    pauses,
-    read_whole,
 )
-from provisioner.state.additions import Additions
-from provisioner.state.condition import Condition, condition
-from provisioner.state.database import RECOVER, SCHEMA, Database, Tables, about, entries, generation_of
 from provisioner.state.group_commit import Posting, waiting
 from provisioner.state.locks import LOCK_WAIT, DataLock
 from provisioner.state.state_file import StateFile, was_written

@@ -6,7 +6,8 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 
-from provisioner.files.atomic import open_shared, unwritable, write_all
+from provisioner.state.atomic import open_shared, write_all
+from provisioner.state.errors import unwritable
 
 JOURNAL_BYTES = 10_000_000
 JOURNAL_KEPT = 5

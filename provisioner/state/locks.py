@@ -15,18 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from provisioner.files.atomic import (
-    LockTimeout,
-    NoFileError,
-    StateError,
-    StateMissing,
-    StateUnreadable,
-    StateUnwritable,
-    open_own,
-    open_shared,
-    read_whole,
-    unwritable,
-)
+from provisioner.files.regular import NoFileError, open_own
+from provisioner.state.atomic import open_shared, read_whole
+from provisioner.state.errors import LockTimeout, StateError, StateMissing, StateUnreadable, StateUnwritable, unwritable
 
 LOCK_WAIT = 20.0
 """Seconds a script waits for a lock: far below HF's 300 s for a whole call."""

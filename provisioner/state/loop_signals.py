@@ -8,16 +8,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from provisioner.files.atomic import (
-    StateMissing,
-    StateUnreadable,
-    discard,
-    modified_at,
-    parse,
-    read_whole,
-    replace,
-    unwritable,
-)
+from provisioner.state.atomic import discard, modified_at, parse, read_whole, replace
+from provisioner.state.errors import StateMissing, StateUnreadable, unwritable
 from provisioner.state.marks import touch
 
 SILENT_SECONDS = 60.0

@@ -11,17 +11,9 @@ import os
 import re
 import stat
 
-from provisioner.files.atomic import (
-    IRREGULAR,
-    LINK,
-    NoFileError,
-    StateError,
-    StateUnreadable,
-    denied,
-    is_denied,
-    missing,
-    open_shared,
-)
+from provisioner.files.regular import IRREGULAR, LINK, NoFileError
+from provisioner.state.atomic import open_shared
+from provisioner.state.errors import StateError, StateUnreadable, denied, is_denied, missing
 
 ID_PATTERN = r"[A-Za-z0-9-]{1,64}"
 """What may be the name of a file in ``seen/``: nothing that leads out of it."""

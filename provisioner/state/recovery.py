@@ -13,12 +13,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from provisioner.files.atomic import StateMissing, StateUnreadable, pauses
 from provisioner.hostfactory.answer import Answer
 from provisioner.model import Intent, Look, Memory, Request, ReturnRequest, Snapshot
 from provisioner.names import NO_TEMPLATE, RETURN_ID_PREFIX, split_name
+from provisioner.state.atomic import pauses
 from provisioner.state.condition import Condition
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateMissing, StateUnreadable
 from provisioner.state.intent import IntentStore
 from provisioner.state.memory import MemoryStore
 from provisioner.state.status import StatusStore

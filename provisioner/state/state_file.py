@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from provisioner.files.atomic import StateMissing, StateUnreadable, facts_of, missing, unwritable
+from provisioner.state.atomic import facts_of
 from provisioner.state.condition import Condition, condition
 from provisioner.state.database import (
     RECOVER,
@@ -20,6 +20,7 @@ from provisioner.state.database import (
     generation_of,
     unreadable,
 )
+from provisioner.state.errors import StateMissing, StateUnreadable, missing, unwritable
 from provisioner.state.locks import DataLock, read_record, whole_number
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from provisioner.files.atomic import StateDenied, StateMissing, StateUnreadable
 from provisioner.hostfactory.answer import Answer, Loss
 from provisioner.state.database import generation_of
+from provisioner.state.errors import StateDenied, StateMissing, StateUnreadable
 from provisioner.state.state_file import StateFile
 
 

@@ -16,17 +16,9 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from provisioner.files.atomic import (
-    StateMissing,
-    StateStale,
-    StateUnreadable,
-    create_whole,
-    pauses,
-    read_whole,
-    remove,
-    unwritable,
-)
 from provisioner.hostfactory.answer import Answer
+from provisioner.state.atomic import create_whole, pauses, read_whole, remove
+from provisioner.state.errors import StateMissing, StateStale, StateUnreadable, unwritable
 from provisioner.state.marks import ID_PATTERN, check_id, make_shared_directory, names_in
 
 TOLD, CLAIMED, PRESUMED = b"told", b"claimed", b"presumed"

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from provisioner.files.atomic import StateError, StateUnreadable
 from provisioner.loop.actors import Results
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import Delete, ErrorClass, Limits, Look, Memory, Snapshot
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.loop_signals import UNSEEN
 
 log = logging.getLogger(__name__)

@@ -18,12 +18,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 import yaml
 from pydantic import Field, JsonValue, StringConstraints
 
-from provisioner.files import atomic
 from provisioner.files.yaml_text import join
 from provisioner.hostfactory import templates
 from provisioner.schema.pool import Pool
 from provisioner.schema.problems import ConfigError, Expects, Problem, Section, quoted, read_mapping, validate
 from provisioner.settings import loader
+from provisioner.state import atomic
 from provisioner.tools.registration import Entry, with_entries, with_requestors
 
 HfName = Annotated[

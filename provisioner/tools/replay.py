@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from provisioner.files.atomic import open_own
+from provisioner.files.regular import open_own
 from provisioner.hostfactory.environment import SCRIPTS
 from provisioner.state.directory import StateDir
 from provisioner.state.loop_signals import SILENT_SECONDS

@@ -19,9 +19,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from provisioner.files.atomic import create_whole
 from provisioner.hostfactory.answer import Answer
 from provisioner.names import machine_name
+from provisioner.state.atomic import create_whole
 from tests.bench.bench_scripts import call, entry, measure
 from tests.support.hostfactory.in_process import entry as answer_of
 from tests.support.hostfactory.provider import HostFactory

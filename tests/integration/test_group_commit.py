@@ -66,7 +66,7 @@ SECONDS = 12.0
 
 WRITER = """
 import json, random, sys, time
-from provisioner.files.atomic import LockTimeout, StateUnwritable
+from provisioner.state.errors import LockTimeout, StateUnwritable
 from provisioner.state.directory import StateDir
 state, chance, deadline = StateDir(sys.argv[1]), random.Random(int(sys.argv[2])), time.monotonic() + float(sys.argv[3])
 while time.monotonic() < deadline:

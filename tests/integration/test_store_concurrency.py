@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from provisioner.files.atomic import StateError
 from provisioner.model import Intent
 from provisioner.state import database, intent
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateError
 
 KEPT = 20
 """Requests a writer leaves standing; older ones it trims, so that the file keeps its size."""

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from provisioner.files.atomic import StateError, StateMissing
 from provisioner.model import Memory
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateError, StateMissing
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace: not installed")
 

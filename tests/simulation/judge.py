@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from provisioner.backends.gke.pods import ID_LABEL, REQUEST_LABEL
-from provisioner.files.atomic import StateMissing
 from provisioner.hostfactory.answer import Answer
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
@@ -33,6 +32,7 @@ from provisioner.planning.cancellation import CANCELLED_MESSAGE
 from provisioner.planning.draft import TRANSITIONS
 from provisioner.planning.orphans import FEW_ORPHANS, ORPHAN_SHARE
 from provisioner.simulator.kubernetes import pod_status
+from provisioner.state.errors import StateMissing
 from tests.simulation.laws import Law
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from hf_scripts import commands
 from hf_scripts.commands import ScriptCall
 from hf_scripts.documents import Document
 from provisioner.backends import BackendError, MayStart
-from provisioner.files.atomic import StateMissing, StateStale, StateUnreadable, StateUnwritable
 from provisioner.hostfactory.answer import Answer
 from provisioner.hostfactory.environment import Directories
 from provisioner.loop.actors import Batch, Results, carry_out
@@ -50,6 +49,7 @@ from provisioner.state import additions, recovery
 from provisioner.state import intent as intent_file
 from provisioner.state.additions import Additions
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateMissing, StateStale, StateUnreadable, StateUnwritable
 from provisioner.state.terminal_answers import Told
 from tests.simulation.judge import Judge, TrueMachine, machines_of
 from tests.support.clouds.direct import Direct, DirectGke, DirectMig, Line

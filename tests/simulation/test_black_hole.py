@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.files.atomic import StateMissing
 from provisioner.loop.actors import InlineActors
 from provisioner.loop.cycle import CycleReport, Reconciler
 from provisioner.model import Create, ErrorClass, Failure, Limits, PoolLimits, TemplateLimits, Window
@@ -20,6 +19,7 @@ from provisioner.simulator.kubernetes.pods import Cluster
 from provisioner.simulator.kubernetes.store import Stored
 from provisioner.simulator.world import Fault, World
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateMissing
 from tests.support.clouds.direct import DirectGke
 from tests.support.clouds.virtual_site import SPEC, VirtualSite, limits_of, succeeded
 

@@ -12,10 +12,10 @@ import pytest
 
 from hf_scripts.installation import HERE
 from provisioner.commands.cli import run
-from provisioner.files.atomic import StateDenied, StateError, StateMissing, StateUnwritable
 from provisioner.model import Memory
 from provisioner.schema.problems import ConfigError
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateDenied, StateError, StateMissing, StateUnwritable
 from provisioner.state.hf_signals import Seen
 from tests.support.hostfactory.in_process import Here, asking
 from tests.support.hostfactory.sites import small_site

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from hf_scripts import documents
 from hf_scripts.documents import Document, Refused
-from provisioner.files.atomic import StateUnreadable
 from provisioner.hostfactory.answer import Answer, Loss
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateUnreadable
 
 TEXTS = st.text(st.sampled_from('ab.-"\\{}[],:\n é\ud800'), max_size=5) | st.sampled_from(
     ["},{", "]}", '"},{"', "machines"]

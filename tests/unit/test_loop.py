@@ -22,7 +22,6 @@ from provisioner.backends.fake import Entry, FakeBackend, FakePlace, FakePool
 from provisioner.backends.gke.api import CONNECT_SECONDS, KubeTimes
 from provisioner.backends.mig.reads import USUAL_TIMES
 from provisioner.backends.registry import built_in
-from provisioner.files.atomic import StateError
 from provisioner.loop import loop as loops
 from provisioner.loop import observers
 from provisioner.loop.clock import LoopClock
@@ -41,6 +40,7 @@ from provisioner.model import (
     Unobserved,
 )
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateError
 from tests.support.waiting import until
 
 LIMITS = Limits("hf", {"pool": PoolLimits("pool")}, {"T": TemplateLimits("T", ("pool",))})

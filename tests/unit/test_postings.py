@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from provisioner.files import atomic
-from provisioner.files.atomic import LockTimeout
-from provisioner.state import group_commit, intent
+from provisioner.files import regular
+from provisioner.state import atomic, group_commit, intent
 from provisioner.state.additions import new_id
 from provisioner.state.database import SCHEMA
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import LockTimeout
 from provisioner.state.group_commit import Posting, waiting
 from provisioner.state.locks import DataLock, LockFile
 
@@ -322,6 +322,7 @@ def withdrawal_beside_a_write(directory: Path, at: tuple[int, int, int]) -> int:
         steps = Steps(events)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(atomic, "os", steps)
+            patch.setattr(regular, "os", steps)
             patch.setattr(group_commit, "os", steps)
             own = add(StateDir(directory))
         for step in [step for steps_left in events.values() for step in steps_left]:

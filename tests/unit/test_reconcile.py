@@ -13,7 +13,6 @@ import pytest
 
 from provisioner.backends import MayStart
 from provisioner.backends.fake import Entry, FakeBackend, FakePlace, FakePool, Mark
-from provisioner.files.atomic import StateError, StateUnwritable
 from provisioner.loop.actors import InlineActors
 from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
 from provisioner.model import (
@@ -35,6 +34,7 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateError, StateUnwritable
 
 LIMITS = Limits(
     "hf",

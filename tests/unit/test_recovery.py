@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.files.atomic import StateMissing, StateStale, StateTooNew, StateUnwritable
 from provisioner.hostfactory.answer import Answer
 from provisioner.model import Brake, BrakeReason, Intent, Memory, RequestStatus, Verdict
 from provisioner.names import NO_TEMPLATE
 from provisioner.planning.answers import request_answer, return_answer
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateMissing, StateStale, StateTooNew, StateUnwritable
 from provisioner.state.intent import IntentStore
 from provisioner.state.memory import MemoryStore
 from provisioner.state.recovery import LONG_AGO, Recovery, apply, read_files, recovery

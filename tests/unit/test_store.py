@@ -13,8 +13,14 @@ import pytest
 from tinydb import TinyDB
 
 from provisioner import model
-from provisioner.files import atomic
-from provisioner.files.atomic import (
+from provisioner.hostfactory.answer import Answer, Loss
+from provisioner.model import Memory, RequestRecord
+from provisioner.names import name_pattern
+from provisioner.state import additions, atomic
+from provisioner.state import intent as intent_file
+from provisioner.state.database import SCHEMA
+from provisioner.state.directory import StateDir
+from provisioner.state.errors import (
     LockTimeout,
     StateError,
     StateExists,
@@ -24,13 +30,6 @@ from provisioner.files.atomic import (
     StateUnreadable,
     StateUnwritable,
 )
-from provisioner.hostfactory.answer import Answer, Loss
-from provisioner.model import Memory, RequestRecord
-from provisioner.names import name_pattern
-from provisioner.state import additions
-from provisioner.state import intent as intent_file
-from provisioner.state.database import SCHEMA
-from provisioner.state.directory import StateDir
 from provisioner.state.locks import DataLock
 
 REPOSITORY = Path(__file__).parents[2]

@@ -20,12 +20,12 @@ from unittest.mock import patch
 
 import pytest
 
-from provisioner.files import atomic
-from provisioner.files.atomic import StateError, StateMissing
+from provisioner.files import regular
 from provisioner.hostfactory.answer import Answer
 from provisioner.model import Memory
 from provisioner.state import (
     additions,
+    atomic,
     database,
     directory,
     group_commit,
@@ -38,6 +38,7 @@ from provisioner.state import (
 )
 from provisioner.state.database import SCHEMA
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateError, StateMissing
 from provisioner.state.group_commit import Posting
 from provisioner.state.locks import DataLock
 from tests.support.waiting import until
@@ -188,7 +189,8 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 STORE = (
-    atomic, locks, marks, hf_signals, loop_signals, database, state_file, additions, intent, directory, group_commit
+    regular, atomic, locks, marks, hf_signals, loop_signals, database, state_file, additions, intent, directory,
+    group_commit,
 )  # fmt: skip
 """The modules that call the system."""
 

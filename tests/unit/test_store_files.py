@@ -15,18 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.files import atomic
-from provisioner.files.atomic import (
+from provisioner.state import atomic, locks
+from provisioner.state.atomic import read_whole, replace
+from provisioner.state.errors import (
     LockTimeout,
     StateDenied,
     StateError,
     StateMissing,
     StateUnreadable,
     StateUnwritable,
-    read_whole,
-    replace,
 )
-from provisioner.state import locks
 from provisioner.state.hf_signals import Inventory, Seen
 from provisioner.state.journal import Journal
 from provisioner.state.locks import DataLock, LockFile, LoopLock, describe_holder
@@ -407,7 +405,7 @@ def test_refused_marks_are_reported(seen: Seen, monkeypatch) -> None:
     monkeypatch.setattr("provisioner.state.marks.os.listdir", failing(os.listdir, errno.EACCES, 1))
     with pytest.raises(StateDenied, match="seen: cannot be read: Permission denied"):
         seen.marks()
-    monkeypatch.setattr("provisioner.files.atomic.os.unlink", failing(os.unlink, errno.EACCES, 1))
+    monkeypatch.setattr("provisioner.state.atomic.os.unlink", failing(os.unlink, errno.EACCES, 1))
     with pytest.raises(StateUnwritable, match="abc"):
         seen.forget(["abc"])
 

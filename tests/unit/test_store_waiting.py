@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.files.atomic import StateMissing, StateStale, pauses
+from provisioner.state.atomic import pauses
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateMissing, StateStale
 from provisioner.state.locks import DataLock
 
 CALLERS = 8

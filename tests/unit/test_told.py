@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.files import atomic
-from provisioner.files.atomic import StateUnreadable, StateUnwritable
+from provisioner.state import atomic
+from provisioner.state.errors import StateUnreadable, StateUnwritable
 from provisioner.state.terminal_answers import Told
 
 ONE, OTHER = '{"requestId":"a","status":"complete"}', '{"requestId":"a","status":"complete_with_error"}'

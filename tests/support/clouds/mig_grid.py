@@ -18,7 +18,6 @@ from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.reads import ComputeTimes
 from provisioner.backends.mig.settings import MigPool
-from provisioner.files.atomic import StateMissing
 from provisioner.loop.actors import InlineActors
 from provisioner.loop.cycle import Reconciler
 from provisioner.model import Limits, Look, PoolLimits, TemplateLimits, Unobserved
@@ -28,6 +27,7 @@ from provisioner.simulator.compute.settings import MigSpec, Switches
 from provisioner.simulator.compute.vms import Vm
 from provisioner.simulator.world import Fault
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateMissing
 from tests.support.clouds.compute_cloud import ComputeCloud
 from tests.support.clouds.mig_cloud import EXACT
 

@@ -18,7 +18,6 @@ from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.reads import ComputeTimes
 from provisioner.backends.mig.settings import MigPool
-from provisioner.files.atomic import StateMissing
 from provisioner.loop.actors import InlineActors
 from provisioner.loop.cycle import CycleReport, Reconciler
 from provisioner.loop.early_notices import Notices
@@ -38,6 +37,7 @@ from provisioner.simulator.compute.settings import MigSpec, Switches, Timings
 from provisioner.simulator.world import Fault, World
 from provisioner.state import additions
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateMissing
 from tests.support.clouds.virtual_compute import ENDPOINT, VirtualWire
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Reading and replacing whole files in the state directory, and what can go wrong with them.
+"""Reading and replacing whole files in the state directory.
 
 A reader sees the old or the new content, never a mixture, and needs no lock; what was replaced survives a power cut.
 The scripts import this module at each call: it imports nothing that costs time.
@@ -15,11 +15,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from provisioner.files.regular import LINK, NoFileError, open_own, read_own
+from provisioner.state.errors import (
+    MOVE_AWAY,
+    Disturbed,
+    StateLinked,
+    StateUnreadable,
+    denied,
+    is_denied,
+    missing,
+    unwritable,
+)
+
 FILE_MODE = 0o660
 """The scripts and the loop may run as two users of one group, whatever their umask."""
-
-LOG_MODE = 0o640
-"""Of a file that is created for people: the scripts' log, a trace."""
 
 OPEN_AGAIN = 5
 """How often a file is opened again before an older content (NFS caches) or ESTALE is believed."""
@@ -31,58 +40,6 @@ LEFTOVER_AGE = 600.0
 """Seconds after which a file written aside has no writer any more: replacing takes milliseconds."""
 
 ASIDE_SUFFIX = ".new"
-
-
-class StateError(Exception):
-    """Something is wrong with the state directory. The message names the file, the problem and the next step."""
-
-
-class StateMissing(StateError):
-    """The file, or the directory, is not there. Nothing was created."""
-
-
-class StateUnreadable(StateError):
-    """The file is there and cannot be understood. It was left alone."""
-
-
-class StateDenied(StateError):
-    """This user may not read the file, which may well be right. It was left alone."""
-
-
-class StateLinked(StateError):
-    """A symbolic link is in the place of a file of ours. It was neither followed nor moved."""
-
-
-class NoFileError(OSError):
-    """What has the name of a file is none that may be opened; ``strerror`` says what it is."""
-
-
-LINK, IRREGULAR = "is a symbolic link", "is no regular file"
-MOVE_AWAY = ", and a file of ours belongs there; it was left alone. Move it away. (A directory may be linked.)"
-
-
-class StateTooNew(StateError):
-    """The file was written by a newer version of the provisioner. It was left alone."""
-
-
-class StateStale(StateError):
-    """The file is older than one that this or another process has already written."""
-
-
-class StateExists(StateError):
-    """The file is there already, or must not be created because another one is there."""
-
-
-class StateUnwritable(StateError):
-    """The operating system refused to write. The old content stands, or the new one if only the last sync failed."""
-
-
-class Disturbed(StateUnwritable):
-    """Another process asked, in time, not to write this content. The old one stands."""
-
-
-class LockTimeout(StateError):
-    """Another process held the lock all the time."""
 
 
 def pauses() -> list[float]:
@@ -109,85 +66,6 @@ def read_whole(path: str, advice: str) -> bytes:
                 raise StateUnreadable(f"{path}: cannot be read: {error.strerror}. {advice}") from error
             time.sleep(pause)
     raise AssertionError("unreachable: the last turn returns or raises")
-
-
-def is_denied(error: OSError) -> bool:
-    """Another user might have succeeded."""
-    return error.errno in (errno.EACCES, errno.EPERM)
-
-
-def denied(path: str) -> StateDenied:
-    """The error for a file that is another user's."""
-    return StateDenied(f"{path}: cannot be read: {os.strerror(errno.EACCES)}. {why_denied(path)}")
-
-
-def why_denied(path: str) -> str:
-    """Whose the file is, and who we are."""
-    from provisioner.files import owners
-
-    return owners.why_denied(path)
-
-
-def missing(path: str, advice: str) -> StateMissing:
-    """The error for a file that is not there; says so when it is the whole directory."""
-    directory = os.path.dirname(path)
-    if not os.path.isdir(directory):
-        return StateMissing(
-            f"{directory}: this state directory does not exist; nothing was created. "
-            "Correct HF_PROVIDER_WORKDIR or --state-dir, or create the directory."
-        )
-    return StateMissing(f"{path}: the file does not exist; nothing was created. {advice}")
-
-
-def open_regular(path: str, flags: int, mode: int = LOG_MODE) -> int:
-    """Open a regular file. Raises OSError, also for a FIFO or a device: those may keep a process waiting for ever."""
-    try:
-        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
-    except OSError as error:
-        if error.errno == errno.ENXIO:  # a FIFO that nobody reads
-            raise NoFileError(errno.EINVAL, IRREGULAR) from error
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise NoFileError(errno.EINVAL, IRREGULAR)
-    return descriptor
-
-
-def open_own(path: str, flags: int, mode: int = LOG_MODE) -> int:
-    """As ``open_regular`` a file that only we make, which is no link: what one leads to is somebody else's."""
-    try:
-        return open_regular(path, flags | os.O_NOFOLLOW, mode)
-    except OSError as error:
-        if error.errno == errno.ELOOP and os.path.islink(path):
-            raise NoFileError(errno.ELOOP, LINK) from error
-        raise
-
-
-def read_regular(path: str, *, most: int | None = None) -> bytes:
-    """The content of a regular file, read from one inode; OSError as ``open_regular``, or for over ``most`` bytes."""
-    return _content(open_regular(path, os.O_RDONLY), most)
-
-
-def read_own(path: str) -> bytes:
-    """The same of a file that only we make. Raises OSError as ``open_own``."""
-    return _content(open_own(path, os.O_RDONLY), None)
-
-
-def _content(descriptor: int, most: int | None) -> bytes:
-    try:
-        if most is not None and os.fstat(descriptor).st_size > most:
-            raise OSError(errno.EFBIG, f"has more than {most} bytes")
-        return read_descriptor(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def read_descriptor(descriptor: int) -> bytes:
-    """All that is left to read. Raises OSError."""
-    blocks = []
-    while block := os.read(descriptor, max(os.fstat(descriptor).st_size + 1, 4096)):
-        blocks.append(block)
-    return b"".join(blocks) if len(blocks) != 1 else blocks[0]
 
 
 def parse(path: str, content: bytes, advice: str) -> Any:
@@ -280,18 +158,6 @@ def stop_replacing(path: str) -> None:
     for entry in os.listdir(directory):
         if _is_aside(entry, name):
             discard(os.path.join(directory, entry))
-
-
-def unwritable(path: str, error: OSError) -> StateUnwritable:
-    """The error for a refused write."""
-    if isinstance(error, NoFileError):
-        return StateUnwritable(f"{path}: {error.strerror}{MOVE_AWAY}")
-    if error.errno == errno.EACCES:
-        return StateUnwritable(f"{path}: cannot be written: {error.strerror}. {why_denied(path)}")
-    return StateUnwritable(
-        f"{path}: cannot be written: {error.strerror or error}. "
-        "Check free space, quota, owner, group and mode of the state directory, then try again."
-    )
 
 
 def _write_aside(aside: str, content: bytes, path: str, *, durable: bool, mode: int) -> float:

@@ -1,0 +1,71 @@
+"""Opens and reads regular files alone: a FIFO or a device may keep a process waiting for ever.
+
+The scripts import this module at each call: it imports nothing that costs time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+LOG_MODE = 0o640
+"""Of a file that is created for people: the scripts' log, a trace."""
+
+
+class NoFileError(OSError):
+    """What has the name of a file is none that may be opened; ``strerror`` says what it is."""
+
+
+LINK, IRREGULAR = "is a symbolic link", "is no regular file"
+
+
+def open_regular(path: str, flags: int, mode: int = LOG_MODE) -> int:
+    """Open a regular file. Raises OSError, also for a FIFO or a device: those may keep a process waiting for ever."""
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a FIFO that nobody reads
+            raise NoFileError(errno.EINVAL, IRREGULAR) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NoFileError(errno.EINVAL, IRREGULAR)
+    return descriptor
+
+
+def open_own(path: str, flags: int, mode: int = LOG_MODE) -> int:
+    """As ``open_regular`` a file that only we make, which is no link: what one leads to is somebody else's."""
+    try:
+        return open_regular(path, flags | os.O_NOFOLLOW, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP and os.path.islink(path):
+            raise NoFileError(errno.ELOOP, LINK) from error
+        raise
+
+
+def read_regular(path: str, *, most: int | None = None) -> bytes:
+    """The content of a regular file, read from one inode; OSError as ``open_regular``, or for over ``most`` bytes."""
+    return _content(open_regular(path, os.O_RDONLY), most)
+
+
+def read_own(path: str) -> bytes:
+    """The same of a file that only we make. Raises OSError as ``open_own``."""
+    return _content(open_own(path, os.O_RDONLY), None)
+
+
+def _content(descriptor: int, most: int | None) -> bytes:
+    try:
+        if most is not None and os.fstat(descriptor).st_size > most:
+            raise OSError(errno.EFBIG, f"has more than {most} bytes")
+        return read_descriptor(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_descriptor(descriptor: int) -> bytes:
+    """All that is left to read. Raises OSError."""
+    blocks = []
+    while block := os.read(descriptor, max(os.fstat(descriptor).st_size + 1, 4096)):
+        blocks.append(block)
+    return b"".join(blocks) if len(blocks) != 1 else blocks[0]

@@ -1,0 +1,94 @@
+"""What can be wrong with the state, whatever it is kept in; and the texts for those who keep it in files."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from provisioner.files.regular import NoFileError
+
+MOVE_AWAY = ", and a file of ours belongs there; it was left alone. Move it away. (A directory may be linked.)"
+
+
+class StateError(Exception):
+    """Something is wrong with the state directory. The message names the file, the problem and the next step."""
+
+
+class StateMissing(StateError):
+    """The file, or the directory, is not there. Nothing was created."""
+
+
+class StateUnreadable(StateError):
+    """The file is there and cannot be understood. It was left alone."""
+
+
+class StateDenied(StateError):
+    """This user may not read the file, which may well be right. It was left alone."""
+
+
+class StateLinked(StateError):
+    """A symbolic link is in the place of a file of ours. It was neither followed nor moved."""
+
+
+class StateTooNew(StateError):
+    """The file was written by a newer version of the provisioner. It was left alone."""
+
+
+class StateStale(StateError):
+    """The file is older than one that this or another process has already written."""
+
+
+class StateExists(StateError):
+    """The file is there already, or must not be created because another one is there."""
+
+
+class StateUnwritable(StateError):
+    """The operating system refused to write. The old content stands, or the new one if only the last sync failed."""
+
+
+class Disturbed(StateUnwritable):
+    """Another process asked, in time, not to write this content. The old one stands."""
+
+
+class LockTimeout(StateError):
+    """Another process held the lock all the time."""
+
+
+def is_denied(error: OSError) -> bool:
+    """Another user might have succeeded."""
+    return error.errno in (errno.EACCES, errno.EPERM)
+
+
+def denied(path: str) -> StateDenied:
+    """The error for a file that is another user's."""
+    return StateDenied(f"{path}: cannot be read: {os.strerror(errno.EACCES)}. {why_denied(path)}")
+
+
+def why_denied(path: str) -> str:
+    """Whose the file is, and who we are."""
+    from provisioner.files import owners
+
+    return owners.why_denied(path)
+
+
+def missing(path: str, advice: str) -> StateMissing:
+    """The error for a file that is not there; says so when it is the whole directory."""
+    directory = os.path.dirname(path)
+    if not os.path.isdir(directory):
+        return StateMissing(
+            f"{directory}: this state directory does not exist; nothing was created. "
+            "Correct HF_PROVIDER_WORKDIR or --state-dir, or create the directory."
+        )
+    return StateMissing(f"{path}: the file does not exist; nothing was created. {advice}")
+
+
+def unwritable(path: str, error: OSError) -> StateUnwritable:
+    """The error for a refused write."""
+    if isinstance(error, NoFileError):
+        return StateUnwritable(f"{path}: {error.strerror}{MOVE_AWAY}")
+    if error.errno == errno.EACCES:
+        return StateUnwritable(f"{path}: cannot be written: {error.strerror}. {why_denied(path)}")
+    return StateUnwritable(
+        f"{path}: cannot be written: {error.strerror or error}. "
+        "Check free space, quota, owner, group and mode of the state directory, then try again."
+    )
