@@ -10,8 +10,6 @@ from provisioner.loop.clock import LoopClock
 from provisioner.loop.observers import FOR_PEOPLE
 from provisioner.model import Look, Unobserved
 from provisioner.settings.tree import Settings
-from provisioner.state.directory import StateDir
-from provisioner.state.errors import StateMissing
 
 LOOK_SECONDS = 30.0
 """How long a command tries to see a pool."""
@@ -45,12 +43,3 @@ def look_once(settings: Settings) -> Mapping[str, Look]:
         return look(backends, LoopClock().now())
     finally:
         close(backends)
-
-
-def clock_of(state: StateDir) -> LoopClock:
-    """Loop time as the next loop would have it."""
-    try:
-        memory = state.memory.read()
-    except StateMissing:
-        return LoopClock()
-    return LoopClock(memory.time, memory.time_wall)

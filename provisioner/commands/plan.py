@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from provisioner.commands.looks import clock_of, look
+from provisioner.commands.looks import look
 from provisioner.commands.options import Document, add_shared, settings, show, state_directory
 from provisioner.model import Look, Plan, Snapshot
 from provisioner.settings.tree import Settings
@@ -19,7 +19,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """A problem: a pool was not seen. Raises StateError, BackendError."""
+    """Returns PROBLEM when a pool was not seen. Raises StateError, BackendError."""
     looks, plan = preview(settings(options.config), state_directory(options.state_dir))
     document = plan_document(plan, looks)
     return show(options, document, plan_text, fine=plan_is_fine(document))
@@ -28,21 +28,13 @@ def run(options: argparse.Namespace) -> int:
 def preview(settings: Settings, state: StateDir) -> tuple[Mapping[str, Look], Plan | None]:
     """What the pools hold and what the next cycle would do; touches nothing. Raises StateError, BackendError."""
     from provisioner.backends.registry import close, make_backends
-    from provisioner.loop.actors import InlineActors
-    from provisioner.loop.cycle import Reconciler
+    from provisioner.commands.offline import clock_of, reconciler
 
     backends = make_backends(settings.pools, settings.site)
     clock = clock_of(state)
     try:
         looks = look(backends, clock.now())
-        reconciler = Reconciler(
-            clock=clock,
-            state=state,
-            actors=InlineActors({}),
-            limits=settings.limits(),
-            provisioner=settings.instance,
-        )
-        return looks, reconciler.preview(looks)
+        return looks, reconciler(settings, state, clock).preview(looks)
     finally:
         close(backends)
 
@@ -75,7 +67,7 @@ def plan_is_fine(document: Document) -> bool:
 
 
 def plan_text(document: Document) -> str:
-    """For a terminal."""
+    """The document as text for a terminal."""
     lines = [
         f"  pool {name}: {seen['machines']} machines"
         if "machines" in seen

@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from provisioner.commands.looks import clock_of
 from provisioner.commands.options import Document, add_shared, settings, show, state_directory
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.settings.tree import Settings
@@ -21,15 +20,14 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Raises StateError."""
+    """Show which ids left the files, or would leave them. Raises StateError."""
     left = trim(settings(options.config), state_directory(options.state_dir), dry_run=options.dry_run)
     return show(options, trim_document(left, dry_run=options.dry_run), trim_text)
 
 
 def trim(settings: Settings, state: StateDir, *, dry_run: bool) -> tuple[str, ...] | None:
     """The ids that leave the files, or would; None when a loop runs, which does it itself. Raises StateError."""
-    from provisioner.loop.actors import InlineActors
-    from provisioner.loop.cycle import Mandate, Reconciler
+    from provisioner.commands.offline import clock_of, reconciler
 
     lock = state.loop_lock
     if not dry_run and not lock.acquire(0):
@@ -37,15 +35,7 @@ def trim(settings: Settings, state: StateDir, *, dry_run: bool) -> tuple[str, ..
     try:
         memory = state.memory.read()
         epoch = memory.epoch if dry_run else lock.raise_epoch(memory.epoch + 1)
-        reconciler = Reconciler(
-            clock=clock_of(state),
-            state=state,
-            actors=InlineActors({}),
-            limits=settings.limits(),
-            provisioner=settings.instance,
-            mandate=Mandate(epoch),
-        )
-        left = reconciler.trim(dry_run=dry_run)
+        left = reconciler(settings, state, clock_of(state), epoch).trim(dry_run=dry_run)
         if not dry_run:
             lock.sign_off()
         return left
@@ -65,7 +55,7 @@ def trim_document(left: Sequence[str] | None, *, dry_run: bool) -> dict[str, Any
 
 
 def trim_text(document: Document) -> str:
-    """For a terminal."""
+    """The document as text for a terminal."""
     if document["loop_runs"]:
         return "A loop runs: it trims the files by itself. To see what is due: provisioner trim --dry-run"
     word = "would leave" if document["dry_run"] else "left"

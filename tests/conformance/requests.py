@@ -9,8 +9,8 @@ import signal
 import subprocess
 from itertools import permutations
 
-from tests.conformance.stage import SECONDS, Cases, Grid, names, requesting
-from tests.support.hostfactory.provider import golden
+from tests.conformance.stage import SECONDS, Cases, Grid, names
+from tests.support.hostfactory.provider import golden, requesting
 from tests.support.waiting import until
 
 CASES = Cases()

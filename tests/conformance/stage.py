@@ -284,8 +284,3 @@ def names(entry: Mapping[str, Any], *results: str) -> list[str]:
 def template(name: str, **fields: object) -> dict[str, object]:
     """A template of the file: as the fixture's first, but for these fields."""
     return TEMPLATES["templates"][0] | {"templateId": name} | fields
-
-
-def requesting(template: object = "T1", machines: object = 3) -> dict[str, object]:
-    """Input of requestMachines."""
-    return {"template": {"templateId": template, "machineCount": machines}}

@@ -15,9 +15,9 @@ import pytest
 from provisioner.simulator.compute.settings import Switches
 from provisioner.simulator.server import Simulator
 from tests.conformance import life, reclaims, requests, returns, status, templates, transport
-from tests.conformance.stage import MIG_CASES, Case, Grid, requesting, stage
+from tests.conformance.stage import MIG_CASES, Case, Grid, stage
 from tests.support.clouds.switches import FLIPS
-from tests.support.hostfactory.provider import HostFactory
+from tests.support.hostfactory.provider import HostFactory, requesting
 
 PARTS = (transport, templates, requests, status, returns, reclaims, life)
 PLAYED = [case for part in PARTS for case in part.CASES]

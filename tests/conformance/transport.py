@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.conformance.stage import Cases, Grid, requesting
-from tests.support.hostfactory.provider import COMMANDS, SCRIPTS, HostFactory
+from tests.conformance.stage import Cases, Grid
+from tests.support.hostfactory.provider import COMMANDS, SCRIPTS, HostFactory, requesting
 from tests.support.hostfactory.schemas import check_output
 
 CASES = Cases()

@@ -14,8 +14,8 @@ import pytest
 from provisioner.commands.cli import run
 from provisioner.simulator.server import Simulator
 from provisioner.tools.replay import LONGEST_WAIT, Replay, ScriptResult, TraceError, loop_lives, read_trace, run_script
-from tests.conformance.stage import Case, Grid, names, requesting, stage
-from tests.support.hostfactory.provider import SCRIPTS, HostFactory
+from tests.conformance.stage import Case, Grid, names, stage
+from tests.support.hostfactory.provider import SCRIPTS, HostFactory, requesting
 
 
 @pytest.fixture

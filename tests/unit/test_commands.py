@@ -11,8 +11,8 @@ import pytest
 from provisioner import model
 from provisioner.hostfactory.answer import Loss
 from provisioner.names import REQUEST_ID_LENGTH, short_name
-from tests.support.hostfactory.in_process import Here, asking, publish, requesting
-from tests.support.hostfactory.provider import TEMPLATES, golden
+from tests.support.hostfactory.in_process import Here, asking, publish
+from tests.support.hostfactory.provider import TEMPLATES, golden, requesting
 from tests.support.hostfactory.schemas import check_input, check_output, mistakes
 
 

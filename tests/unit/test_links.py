@@ -18,7 +18,8 @@ from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateLinked
 from provisioner.state.locks import DataLock
 from provisioner.tools.replay import TraceError, read_trace
-from tests.support.hostfactory.in_process import Here, requesting
+from tests.support.hostfactory.in_process import Here
+from tests.support.hostfactory.provider import requesting
 
 ID = "abcdefghij"
 CONTENT = b'{"names": []}\n'

@@ -15,8 +15,8 @@ import pytest
 from provisioner.hostfactory.answer import Answer
 from provisioner.state.hf_signals import Seen
 from provisioner.state.status import StatusStore
-from tests.support.hostfactory.in_process import Here, asking, entry, heartbeat_before, publish, requesting
-from tests.support.hostfactory.provider import golden
+from tests.support.hostfactory.in_process import Here, asking, entry, heartbeat_before, publish
+from tests.support.hostfactory.provider import golden, requesting
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from hf_scripts.commands import COMMANDS
 from provisioner.hostfactory.answer import Answer
-from tests.support.hostfactory.in_process import Here, asking, entry, publish, requesting
-from tests.support.hostfactory.provider import GOLDEN, TEMPLATES
+from tests.support.hostfactory.in_process import Here, asking, entry, publish
+from tests.support.hostfactory.provider import GOLDEN, TEMPLATES, requesting
 from tests.support.hostfactory.schemas import check_output, parsed
 
 FUZZ = settings(

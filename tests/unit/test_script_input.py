@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hf_scripts import commands
-from tests.support.hostfactory.in_process import Here, requesting
+from tests.support.hostfactory.in_process import Here
+from tests.support.hostfactory.provider import requesting
 
 
 @pytest.fixture

@@ -55,10 +55,6 @@ class Here(HostFactory):
         return requests, {name: entry.names for name, entry in intent.returns.items()}
 
 
-def requesting(template: object = "T1", machines: object = 3) -> dict[str, object]:
-    return {"template": {"templateId": template, "machineCount": machines}}
-
-
 def asking(*requests: str) -> dict[str, object]:
     return {"requests": [{"requestId": request} for request in requests]}
 

@@ -141,3 +141,8 @@ class HostFactory:
 def golden(name: str) -> Any:
     """A document that the reference shows."""
     return json.loads((GOLDEN / f"{name}.json").read_text())
+
+
+def requesting(template: object = "T1", machines: object = 3) -> dict[str, object]:
+    """Input of requestMachines."""
+    return {"template": {"templateId": template, "machineCount": machines}}

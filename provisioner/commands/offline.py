@@ -1,0 +1,31 @@
+"""The loop's decisions for a command: from the state files, without a loop, and without sending an action."""
+
+from __future__ import annotations
+
+from provisioner.loop.actors import InlineActors
+from provisioner.loop.clock import LoopClock
+from provisioner.loop.cycle import Mandate, Reconciler
+from provisioner.settings.tree import Settings
+from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateMissing
+
+
+def clock_of(state: StateDir) -> LoopClock:
+    """Loop time as the next loop would have it."""
+    try:
+        memory = state.memory.read()
+    except StateMissing:
+        return LoopClock()
+    return LoopClock(memory.time, memory.time_wall)
+
+
+def reconciler(settings: Settings, state: StateDir, clock: LoopClock, epoch: int = 0) -> Reconciler:
+    """A Reconciler that has no pool to act in; it writes as the loop of that ``epoch``."""
+    return Reconciler(
+        clock=clock,
+        state=state,
+        actors=InlineActors({}),
+        limits=settings.limits(),
+        provisioner=settings.instance,
+        mandate=Mandate(epoch),
+    )
