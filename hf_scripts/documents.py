@@ -50,15 +50,15 @@ class Document:
         return _root(self.source, self.content)
 
     def refused(self, where: str, words: str) -> Refused:
-        """What is wrong at a place of this document."""
+        """The error for what is wrong at a place of this document."""
         return Refused(f"{self.source}: {where}: {words}")
 
     def expected(self, where: str, words: str, value: object) -> Refused:
-        """A value that is not what ``words`` says."""
+        """The error for a value that is not what ``words`` says."""
         return self.refused(where, f"expected {words}, got {shown(value)}")
 
     def missing(self, where: str) -> Refused:
-        """A value that is not there."""
+        """The error for a value that is not there."""
         return self.refused(where, "is missing")
 
 
@@ -74,7 +74,7 @@ class Requested(NamedTuple):
 
     template: str
     machines: int
-    """How many."""
+    """How many machines HF asks for."""
     rc_account: str
 
 
@@ -265,8 +265,8 @@ def _objects(content: bytes) -> list[dict[str, object]]:
 
 
 def _telling(name: str, machine: str) -> str:
-    """Which of the two a machine is found by."""
-    if len(machine) == UID_LENGTH:  # hardly any is as long: asked first, of fifty thousand
+    """The name or the machine id, whichever a machine is found by."""
+    if len(machine) == UID_LENGTH:  # of fifty thousand ids hardly any has this length, so it is tested first
         return name if name and _is_uid(machine) else machine
     return machine or name
 

@@ -53,12 +53,12 @@ class CheckResult(NamedTuple):
 
 
 def fine(text: str) -> CheckResult:
-    """Nothing to do."""
+    """The result for what is as it should be."""
     return CheckResult(True, text)
 
 
 def fix(text: str) -> CheckResult:
-    """Something to do; the text says what."""
+    """The result for what has to be mended; the text says how."""
     return CheckResult(False, text)
 
 
@@ -73,7 +73,7 @@ def main(arguments: list[str], environment: Mapping[str, str]) -> int:
 
 
 def look(directories: Directories, loop_user: str) -> Iterator[CheckResult]:
-    """Everything, in the order in which one thing needs the other."""
+    """Checks everything, each thing after those that it needs."""
     groups = ", ".join(map(group_name, sorted(_groups())))
     yield fine(f"the scripts run as user {user_name(os.geteuid())}, in groups {groups}")
     try:
@@ -190,7 +190,7 @@ def _usable(path: str) -> bool:
 
 
 def _closed(path: str, state: StateDir) -> CheckResult:
-    """To be given to this user and to the group that his new files get: no other could he keep when he replaces it."""
+    """Advises to give the file to this user and the group of his new files: replacing it he can keep no other group."""
     directory = os.stat(state.path)
     user, group = user_name(os.geteuid()), group_name(directory.st_gid if directory.st_mode & 0o2000 else os.getegid())
     chown, mode = ("chown -R", DIRECTORY_MODE) if os.path.isdir(path) else ("chown", FILE_MODE)

@@ -44,10 +44,10 @@ class Size:
 
 @dataclass(frozen=True)
 class House:
-    """What is measured of all files under ``PACKAGES``."""
+    """The files under ``PACKAGES``, and what they import."""
 
     files: Mapping[str, Path]
-    """By module."""
+    """The file of each module."""
     imports: Set[tuple[str, str]]
     """Importer and imported module."""
 
@@ -101,7 +101,7 @@ def house() -> House:
 
 
 def room(module: str) -> str:
-    """Where a module lives."""
+    """The room of a module."""
     parts = module.split(".")
     if module.startswith(f"{KINDS}.") and (ROOT / "/".join(parts[:3])).is_dir():
         return ".".join(parts[:3])

@@ -75,12 +75,12 @@ class _Batch:
         """Send what may be sent; all outcomes."""
         with self._lock:
             self._employ()
-        for thread in self._threads:  # It grows meanwhile: a worker begins the next one before it ends itself.
+        for thread in self._threads:  # The list grows meanwhile: a worker starts the next one before it ends.
             thread.join()
         return [outcome for outcomes in self._outcomes for outcome in outcomes]
 
     def _employ(self) -> None:
-        """Begin one more worker, which waits for the lock that is held. RuntimeError when there can be no more."""
+        """Start one more worker, which waits for the lock that the caller holds; RuntimeError when none can start."""
         thread = threading.Thread(target=self._work, name=f"call-{self._working}", daemon=True)
         thread.start()
         self._threads.append(thread)
@@ -98,7 +98,7 @@ class _Batch:
         with self._lock:
             if (self._room() >= 0 or self._working == 1) and (call := self._take()) is not None:
                 if self._left and self._room() > 0:
-                    with contextlib.suppress(RuntimeError):  # Then those that there are do it.
+                    with contextlib.suppress(RuntimeError):  # The present workers send the rest.
                         self._employ()
                 return call
             self._working -= 1
@@ -107,7 +107,7 @@ class _Batch:
             return None
 
     def _room(self) -> int:
-        """How many more workers there may be; below 0 so many must end. One may always work, whatever others do."""
+        """How many more workers may start; when negative, how many have to end."""
         own = self._most - self._working
         return own if self._flow is None else min(own, self._flow.room())
 
@@ -123,14 +123,14 @@ class _Batch:
         return None
 
     def _send(self, call: Call) -> list[Outcome]:
-        """Send one call, and learn from its response."""
+        """Send one call, and tell the flow how the server took it."""
         began = time.monotonic()
         failures, wait = _failures(call)
         ended = time.monotonic()
         errors = {failure.error for failure in failures.values()}
         if self._flow is not None and ErrorClass.THROTTLED in errors:
             self._flow.refused(began, ended, wait)
-        elif self._flow is not None and ErrorClass.UNAVAILABLE not in errors:  # Not answered: not how fast, either.
+        elif self._flow is not None and ErrorClass.UNAVAILABLE not in errors:  # No response tells no speed.
             self._flow.answered(type(call.actions[0]).__name__, began, ended)
         if not self._stops.isdisjoint(errors):
             stopped = [action for action in call.actions if _error(failures, action) in self._stops]

@@ -19,9 +19,10 @@ QUICK_SECONDS = 0.25
 """A response within this is never slow, however quick the idle server was: a quarter of the second that Kubernetes
 allows itself for a call that changes something."""
 SLOW_TIMES = 4.0
-"""So many times the latency of the unloaded server is slow."""
+"""A response is slow when it takes so many times the latency of the unloaded server."""
 FADING = 1.05
-"""By this factor per round the unloaded latency is forgotten: a server that is slower for good is not overloaded."""
+"""The remembered latency of the unloaded server grows by this factor per round: a server that is slower for good is not
+overloaded."""
 USUAL_WAIT = 1.0
 """Seconds to wait after a 429 that does not say how long: what API servers themselves ask for."""
 
@@ -62,7 +63,7 @@ class Flow:
         return closed if began < self.began else closed._halved(now)
 
     def _judged(self, now: float) -> Flow:
-        """At the end of a round: a quarter more, or half when as many responses were slow."""
+        """The flow after a round: its limit grows by a quarter, or halves when half of the responses were slow."""
         unloaded = {kind: seconds * FADING for kind, seconds in self.unloaded.items()}
         for kind, seconds in self.taken:
             unloaded[kind] = min(seconds, unloaded.get(kind, math.inf))
@@ -90,16 +91,16 @@ class SharedFlow:
         return self._flow.limit
 
     def room(self) -> int:
-        """How many more callers there may be; below 0 so many should end."""
+        """How many more callers may begin; when negative, how many should end."""
         return self._flow.limit - self._callers
 
     def begun(self) -> None:
-        """There is one more that calls the server, one call after the other."""
+        """One more caller sends calls to the server, one after the other."""
         with self._lock:
             self._callers += 1
 
     def ended(self) -> None:
-        """There is one less."""
+        """One caller has ended."""
         with self._lock:
             self._callers -= 1
 

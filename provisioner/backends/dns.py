@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 WORKERS = 8
 """Look-ups at a time: a name server that does not answer holds each for seconds."""
 RETRY_SECONDS = 1.0
-"""Between two look-ups of a name that did not resolve."""
+"""Seconds between two look-ups of a name that did not resolve."""
 
 
 def name_resolves(name: str) -> bool:
-    """Ask the system; waits for its response."""
+    """Whether the system resolves this name; waits for its response."""
     try:
         return bool(socket.getaddrinfo(name, None))
     except OSError:
@@ -32,7 +32,7 @@ class Resolver:
         self._lock = threading.Lock()
         self._known: set[str] = set()
         self._next: dict[str, float] = {}
-        """When to ask again; infinite while a question is out."""
+        """When to look a name up again; infinite while a look-up is under way."""
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="resolve")
 
     def resolves(self, name: str) -> bool:
@@ -59,7 +59,7 @@ class Resolver:
     def _ask(self, name: str) -> None:
         resolves = self._lookup(name)
         with self._lock:
-            if name not in self._next:  # Forgotten meanwhile.
+            if name not in self._next:  # ``forget`` was called meanwhile.
                 return
             if resolves:
                 self._known.add(name)

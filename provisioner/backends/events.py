@@ -70,7 +70,7 @@ METHODS: Mapping[str, InstanceEvent] = {
     "instances.automaticRestart": InstanceEvent.RECREATED,
     "instances.hostError": InstanceEvent.CRASHED,
 }
-"""By the end of ``methodName``: what stands before depends on the version of the API that the caller used."""
+"""Events by the end of ``methodName``: what precedes it depends on the version of the API that the caller used."""
 
 
 class Worth(StrEnum):
@@ -154,7 +154,7 @@ def parse(data: bytes, published: datetime | None = None) -> Hint | None:
 
 
 def _delay(timestamp: str, published: datetime | None) -> float:
-    """Never negative. Only Google's clocks are compared, with each other: ours may be wrong."""
+    """Seconds between two times of Google's clocks, never negative; our own clock may be wrong and is not asked."""
     try:
         return max(0.0, (published - datetime.fromisoformat(timestamp)).total_seconds()) if published else 0.0
     except (ValueError, TypeError):

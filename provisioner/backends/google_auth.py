@@ -19,7 +19,8 @@ from provisioner.model import ErrorClass
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 TOKEN_SECONDS = 10.0
-"""For the token server's response. The library's own patience of two minutes would hold up every call of a pool."""
+"""How long the token server's response is waited for: the library's own two minutes would hold up every call of a pool.
+"""
 
 HINT = "let the pool's 'credentials' name a key file, or run 'gcloud auth application-default login'"
 

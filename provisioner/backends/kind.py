@@ -27,7 +27,7 @@ class Surroundings:
     """What a pool's settings are read beside."""
 
     directory: Path
-    """Of the configuration."""
+    """The directory of the configuration."""
     config: ProviderConfig
     """HF's provider config."""
     environment: Mapping[str, str]

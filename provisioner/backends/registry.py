@@ -20,10 +20,11 @@ from provisioner.schema.pool import Pool
 from provisioner.schema.site import Site
 
 GROUP = "provisioner.backends"
-"""Of entry points."""
+"""The group of entry points under which distributions register kinds."""
 
 BUILT_IN = {"gke": "provisioner.backends.gke.kind", "mig": "provisioner.backends.mig.kind"}
-"""The module of each, which has it as ``KIND``. By name, so that this module depends on no kind."""
+"""The module of each built-in kind, which holds it as ``KIND``. It is only named, so that this module depends on no
+kind."""
 
 
 def exists(name: str) -> bool:
@@ -88,7 +89,7 @@ def _factory(kind: Kind[Any], site: Site) -> Callable[[Any], Backend]:
 
 
 def close(backends: Mapping[str, Backend]) -> None:
-    """Close them all."""
+    """Close all backends."""
     for backend in backends.values():
         backend.close()
 

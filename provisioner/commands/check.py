@@ -26,7 +26,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """A problem: a pool's place has an error. Raises ConfigError, TemplatesError, UsageError, BackendError."""
+    """Returns PROBLEM for an error in a place. Raises ConfigError, TemplatesError, UsageError, BackendError."""
     configuration = settings(options.config)
     provider = templates.load(config_file(options.config).parent, os.environ)
     try:
@@ -109,7 +109,7 @@ def check_is_fine(document: Document) -> bool:
 
 
 def check_text(document: Document) -> str:
-    """For a terminal."""
+    """The document as text for a terminal."""
     word = "Fine" if check_is_fine(document) else "Wrong"
     lines = [f"{word}: provisioner {document['id']}, machines named {document['name_prefix']}-…"]
     lines += [

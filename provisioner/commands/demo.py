@@ -13,7 +13,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """The demo's own exit code."""
+    """Play the demo; returns its exit code."""
     with needing(extra("demo")):
         from provisioner.tools.demo import demo
 

@@ -17,7 +17,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """A problem: the stream of messages broke. Raises UsageError where the configuration names no subscription."""
+    """Returns PROBLEM when the stream broke. Raises UsageError where the configuration names no subscription."""
     with needing(extra("events")):
         from provisioner.commands.messages import listen
 

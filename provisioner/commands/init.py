@@ -13,7 +13,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Raises StateError where there is one, or was."""
+    """Make the first intent.json. Raises StateError where there is one, or was."""
     instance = settings(options.config).instance
     state = state_directory(options.state_dir)
     state.intent.create(instance)

@@ -29,7 +29,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """A problem: the brake stays although its release was asked for, or a mere look has found something wrong."""
+    """Returns PROBLEM when the brake stays although its release was asked for, or a mere look found something wrong."""
     state = state_directory(options.state_dir)
     plan, looks = _recovery(options, state)
     memory = plan.files.memory if plan.files.fine("memory") else None
@@ -54,7 +54,7 @@ def _notes(options: argparse.Namespace, state: StateDir) -> Notes:
     """What the loop has left; where none has, the limits are those of the configuration, if it can be read."""
     try:
         notes = read_notes(state)
-    except StateUnreadable:  # it must not keep anyone from looking at the files that matter
+    except StateUnreadable:  # a mistake in the configuration must not keep anyone from looking at the state files
         notes = Notes()
     try:
         return notes if notes.terms else replace(notes, terms=terms_of(settings(options.config).limits()))
@@ -109,7 +109,7 @@ def recovery_document(plan: Recovery, looks: Mapping[str, Look], waits: Document
 
 
 def recovery_text(document: Document) -> str:
-    """For a terminal."""
+    """The document as text for a terminal."""
     lines = [f"  {kind}.json: {condition}" for kind, condition in document["files"].items()]
     lines += [
         f"  writes back request {request['id']}: {request['count']} of {request['template']}"

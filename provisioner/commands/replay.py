@@ -21,7 +21,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """A problem: a call was refused. Raises UsageError, DirectoryError."""
+    """Returns PROBLEM when a call was refused. Raises UsageError, DirectoryError."""
     from provisioner.state.directory import StateDir
     from provisioner.tools.replay import Replay, TraceError, loop_lives, read_trace, run_script
 

@@ -30,7 +30,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """A problem: another loop has taken over, the address is taken, or with ``--once`` a pool was not seen."""
+    """Returns PROBLEM when another loop took over, the address is taken, or with ``--once`` a pool was not seen."""
     from provisioner.commands.service import Service
     from provisioner.loop.cycle import SupersededError
     from provisioner.settings.reload import Configuration

@@ -55,7 +55,7 @@ class Service:
         settings = configuration.settings
         self.registry = CollectorRegistry()
         self.interrupted = False
-        """Ctrl-C ended it."""
+        """True once Ctrl-C has ended the loop."""
         self._settings = settings
         self._state = state
         metrics = Metrics(self.registry)
@@ -120,7 +120,7 @@ class Service:
         return self._loop.unseen()
 
     def run(self, *, once: bool = False) -> None:
-        """Until ``stop``. Raises ListenError, StateError, SupersededError; BackendError for a refused pool."""
+        """Run until ``stop``. Raises ListenError, StateError, SupersededError; BackendError for a refused pool."""
         calm_collector()
         self._check_places()
         self.server.start()

@@ -22,7 +22,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Until SIGTERM or Ctrl-C. Raises UsageError for an address or a file that cannot be used."""
+    """Run the cloud until SIGTERM or Ctrl-C. Raises UsageError for an address or a file that cannot be used."""
     with needing(extra("demo")):
         from provisioner.simulator.server import Serving, serve
 

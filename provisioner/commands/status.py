@@ -25,7 +25,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """A problem: something waits for a person. Raises StateError."""
+    """Returns PROBLEM when something waits for a person. Raises StateError."""
     document = status(state_directory(options.state_dir))
     return show(options, document, status_text, fine=status_is_fine(document))
 
@@ -102,7 +102,7 @@ def _file(condition: Condition, text: str = "") -> Document:
 
 
 def _loop(state: StateDir, notes: Notes) -> dict[str, Any]:
-    """Whether it runs, by the file system's clock alone (law: time is an argument)."""
+    """Whether the loop runs, by the file system's clock alone (law: time is an argument)."""
     holder, last, silent = state.loop_lock.holder(), state.heartbeat.last(), state.heartbeat.silent_now()
     running: bool | None = None
     if last is None or holder.get("ended"):
@@ -210,7 +210,7 @@ def _indented(text: str) -> str:
 
 
 def status_text(document: Document) -> str:
-    """For a terminal."""
+    """The document as text for a terminal."""
     loop = document["loop"]
     silent = loop["silent_seconds"]
     ran = (

@@ -74,13 +74,13 @@ class Configuration:
         return new
 
     def _refuse(self, why: str, limits: Limits) -> Limits:
-        """The limits in force stay so."""
+        """Keep the limits in force, and say why the new configuration is refused."""
         self.refused = why
         self.judged(False)
         return limits
 
     def _check(self, new: Settings, memory: Memory | None) -> None:
-        """ValueError for what cannot change while the loop runs."""
+        """Raises ValueError for a setting that cannot change while the loop runs."""
         for name in ("id", "instance", "name_prefix"):
             if getattr(new, name) != getattr(self.settings, name):
                 raise ValueError(f"{name}: cannot change while the loop runs; start it again")

@@ -55,7 +55,7 @@ class LockTimeout(StateError):
 
 
 def is_denied(error: OSError) -> bool:
-    """Another user might have succeeded."""
+    """True for an error that another user might not have met."""
     return error.errno in (errno.EACCES, errno.EPERM)
 
 

@@ -70,11 +70,11 @@ class Posting:
         os.rename(self._path + UNFINISHED, self._path)
 
     def gone(self) -> bool:
-        """Its file is not there (any more), or never was."""
+        """True when its file is not there (any more), or never was."""
         return not os.path.exists(self._path)
 
     def wanted(self) -> bool:
-        """Its owner still waits, as far as can be told."""
+        """True while its owner waits, as far as can be told."""
         with suppress(OSError):
             return _content_while_owned(self._path) != b""
         return False

@@ -36,7 +36,7 @@ class Seen:
         return {name: facts.st_mtime_ns for name, facts in self._facts().items()}
 
     def _facts(self) -> dict[str, os.stat_result]:
-        """Of every mark; one that goes while we look is left out."""
+        """What the system says of every mark; one that goes while we look is left out."""
         facts = {}
         for name in filter(is_id, names_in(self.path)):
             if (mark := facts_of(os.path.join(self.path, name))) is not None:
@@ -127,5 +127,5 @@ class Announced:
         return document
 
     def write(self, numbers: Mapping[str, int]) -> None:
-        """Replace them, durably. Raises StateUnwritable."""
+        """Replace the maxNumbers, durably. Raises StateUnwritable."""
         replace(self.path, json.dumps(numbers).encode())

@@ -112,7 +112,7 @@ class IntentFile(StateFile):
         return look[1]
 
     def _settled(self, newest: int, create_for: str | None) -> Tables:
-        """The same without the lock; caches are given a moment to catch up."""
+        """The tables as ``_current`` gives them, read without the lock; caches are given a moment to catch up."""
         for pause in [*pauses(), None]:
             judged, tables = self._look(newest, create_for)
             if judged in RELIABLE:
@@ -236,7 +236,7 @@ class IntentStore(IntentFile):
         try:
             if self._our_turn(posting, lock, create_for):
                 self._add(posting, lock, create_for)
-        except StateError:  # whatever it is: another writer may have written the posting, or has it in hand
+        except StateError:  # whatever was raised: another writer may have written the posting, or has it in hand
             posting.withdraw()
             if not self._has_written(posting):
                 raise
@@ -271,7 +271,7 @@ class IntentStore(IntentFile):
         with lock.held():
             database = self._open(self._current(lock, create_for))
             if all(database.state_table(name).pick(held) == held for name, held in posting.tables.items()):
-                atomic.settle(self.path)  # its writer died before he could say so
+                atomic.settle(self.path)  # the writer died before he could remove the posting
                 return
             if not self._join([posting], database):
                 raise StateError(

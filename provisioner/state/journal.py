@@ -11,7 +11,7 @@ from provisioner.state.errors import unwritable
 
 JOURNAL_BYTES = 10_000_000
 JOURNAL_KEPT = 5
-"""60 MB in all: a busy week."""
+"""Predecessors that are kept: 60 MB in all, a busy week."""
 
 
 class Journal:

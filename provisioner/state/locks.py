@@ -183,7 +183,7 @@ class DataLock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """For one who has acquired it: lets go at the end."""
+        """Inside, the lock that was acquired is held; it is released at the end."""
         try:
             yield
         finally:

@@ -16,7 +16,7 @@ SILENT_SECONDS = 60.0
 """Without a heartbeat for longer than this the loop is taken to be down: it beats every few seconds."""
 
 UNSEEN = "cannot be seen: "
-"""So begins what is noted of a pool while no look at it is complete; then comes the reason."""
+"""Begins the note on a pool while no look at it is complete; the reason follows."""
 
 
 class Heartbeat:
@@ -26,7 +26,7 @@ class Heartbeat:
         self.path = path
 
     def touch(self) -> None:
-        """The loop lives. Raises StateUnwritable."""
+        """Note that the loop lives. Raises StateUnwritable."""
         try:
             touch(self.path)
         except OSError as error:
@@ -80,7 +80,7 @@ class PoolNotes:
         self.path = path
 
     def write(self, notes: Mapping[str, Any]) -> None:
-        """Replace them. Not fsynced: a new loop writes them again."""
+        """Replace the notes. Not fsynced: a new loop writes them again."""
         replace(self.path, json.dumps(notes).encode(), durable=False)
 
     def read(self) -> dict[str, Any]:

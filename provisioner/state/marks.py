@@ -22,7 +22,7 @@ DIRECTORY_MODE = 0o770
 
 
 def is_id(name: str) -> bool:
-    """It may name a file in ``seen/``."""
+    """True for what may name a file in ``seen/``."""
     return re.fullmatch(ID_PATTERN, name) is not None  # compiled at the first use: not every script has one
 
 

@@ -45,7 +45,7 @@ class Files:
     """memory.json is missing, and was there once."""
 
     def fine(self, kind: str) -> bool:
-        """That file can be relied on."""
+        """True when the file of this kind can be relied on."""
         return self.conditions[kind] is Condition.FINE
 
     @property
@@ -56,7 +56,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What would be done."""
+    """What ``provisioner recover`` would do."""
 
     files: Files
     intent: Intent | None
@@ -168,7 +168,7 @@ def recovery(files: Files, machines: Collection[str], prefix: str, instance: str
 
 
 def _lacked(wanted: Intent, held: Intent) -> Intent:
-    """What is wanted and not held."""
+    """The part of ``wanted`` that ``held`` lacks."""
     requests = {id_: request for id_, request in wanted.requests.items() if id_ not in held.requests}
     returns = {id_: back for id_, back in wanted.returns.items() if id_ not in held.returns}
     return replace(wanted, requests=requests, returns=returns)
@@ -219,7 +219,7 @@ def _of_answers(answers: Mapping[str, Answer]) -> Intent:
 
 
 def _of_machines(machines: Iterable[str], prefix: str) -> Intent:
-    """A name tells its request."""
+    """The intent that the names of machines tell: each names its request."""
     counts = Counter(id_ for name in machines if (id_ := _request_of(name, prefix)))
     return Intent("", 0, {id_: _remnant(id_, count) for id_, count in counts.items()}, {})
 

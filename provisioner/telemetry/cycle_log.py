@@ -22,9 +22,9 @@ class CycleLog:
         self._logged = float("-inf")
         """When a cycle was logged last, by the monotonic clock."""
         self._problem = ""
-        """As it was logged."""
+        """As it was logged last."""
         self._brake: Brake | None = None
-        """As it was logged."""
+        """As it was logged last."""
 
     def take(self, report: CycleReport) -> None:
         """Take in one cycle."""

@@ -39,7 +39,7 @@ class CycleMeter:
         self._seen: dict[str, Snapshot] = {}
         """The last complete snapshot of each pool: a pool that cannot be seen is not an empty one."""
         self._memory: Memory | None = None
-        """As it was measured."""
+        """Memory as it was measured last."""
 
     def take(self, report: CycleReport, limits: Limits) -> None:
         """Take in one cycle."""
@@ -69,7 +69,7 @@ class CycleMeter:
             slots.failed(close.pool, close.template, close.failure.error)
 
     def _count_memory(self, report: CycleReport, memory: Memory, limits: Limits, wall: float) -> None:
-        """What is as it was measured last is not counted again."""
+        """Count what memory and snapshots hold; what is as it was measured last is not counted again."""
         news = list(self._unmeasured(report))
         if memory is self._memory and not news:
             return
@@ -89,7 +89,7 @@ class CycleMeter:
         self._memory = memory
 
     def _unmeasured(self, report: CycleReport) -> Iterator[Snapshot]:
-        """Snapshots whose machines are others than those that were counted."""
+        """Snapshots whose machines are not those that were counted last."""
         for look in report.looks.values():
             if isinstance(look, Snapshot):
                 before = self._seen.get(look.pool)

@@ -38,7 +38,7 @@ CycleResult = Literal["ok", "partial", "failed"]
 Operation = Literal["observe", "create", "delete"]
 OPERATIONS: tuple[Operation, ...] = ("observe", "create", "delete")
 RESULTS = ("ok", "failed")
-"""Of one create or delete."""
+"""Results of one create or delete."""
 WAKEUPS = ("timer", "intent", "watch", "pubsub", "signal")
 WORTHS = ("notice", "wake_up", "repeated", "foreign", "malformed")
 """What a Pub/Sub message was good for (``events.Worth``, whose module loads Pub/Sub's client)."""
@@ -120,7 +120,7 @@ class LoopMetrics:
             self._wakeups.labels(source)
 
     def cycle(self, result: CycleResult, seconds: float, ended: float) -> None:
-        """A cycle ended so, after so long, at that epoch time."""
+        """A cycle ended with ``result`` after ``seconds``, at epoch time ``ended``."""
         self._cycles.labels(result).inc()
         self._cycle_duration.observe(seconds)
         if result == "ok":
@@ -220,11 +220,11 @@ class SlotMetrics:
         self._set_aside.set(count)
 
     def started(self, pool: str, template: str, seconds: float) -> None:
-        """A machine runs, so long after its request."""
+        """A machine runs, ``seconds`` after its request."""
         self._startup.labels(pool, template).observe(seconds)
 
     def stopped(self, pool: str, seconds: float) -> None:
-        """A returned machine is gone, so long after its return."""
+        """A returned machine is gone, ``seconds`` after its return."""
         self._shutdown.labels(pool).observe(seconds)
 
     def lost(self, pool: str, template: str, cause: LossCause) -> None:

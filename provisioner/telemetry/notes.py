@@ -149,9 +149,9 @@ class Notebook:
         self._problem: Trouble | None = None
         self._configuration: Trouble | None = None
         self._creates: dict[tuple[str, str], Trouble] = {}
-        """Refused ones, by pool and template."""
+        """Refused creates, by pool and template."""
         self._deletes: dict[str, dict[str, Trouble]] = {}
-        """Refused ones, by pool and machine."""
+        """Refused deletes, by pool and machine."""
         self._places: dict[str, str] = {}
         """In which pool each orphan was seen last."""
         self._written: Notes | None = None
@@ -217,7 +217,7 @@ class Notebook:
         return refusals
 
     def _orphans(self, memory: Memory | None, looks: Mapping[str, Look]) -> Mapping[str, Sequence[str]]:
-        """A pool that cannot be seen now keeps those that were seen there."""
+        """Orphans by pool; a pool that cannot be seen now keeps those that were seen there."""
         names = memory.orphans if memory else {}
         self._places = {name: _place(name, looks) or self._places.get(name, "") for name in names}
         return {
@@ -245,7 +245,7 @@ def _place(name: str, looks: Mapping[str, Look]) -> str:
 
 
 def _lasting(before: Trouble | None, text: str, wall: float) -> Trouble | None:
-    """It goes on, perhaps in other words, or it is over."""
+    """The trouble since it began, in its newest words; None when it is over."""
     return Trouble(before.since if before else wall, text) if text else None
 
 

@@ -98,7 +98,7 @@ class Playground:
         if not CONFIG.is_dir():
             raise PlaygroundError(f"{CONFIG} is missing: the demonstration runs from a clone of the repository.")
         self.directory = Path(tempfile.gettempdir()) / f"hostfactory-demo-{os.urandom(6).hex()}"
-        """Goes with the playground, unless ``kept``."""
+        """Removed with the playground, unless ``kept``."""
         self.kept = False
         """Somebody will want to look into logs and state."""
         self.config = self.directory / "conf"

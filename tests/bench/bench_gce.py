@@ -45,7 +45,7 @@ MACHINES = 10_000
 GROUPS = 12
 ZONES = ("a", "b", "c")
 REGIONAL = 3
-"""Of the groups; the others are zonal."""
+"""How many of the groups are regional; the others are zonal."""
 
 CALLS_PER_MACHINE, CALLS_PER_MINUTE, UNSEEN_SECONDS, LOOK_SECONDS, MEGABYTES = 0.01, 300, 30.0, 0.3, 300
 QUICK = {"call": 0, "operation": 0.5, "schedule": 0.5, "inserts_per_second": 0, "boot": 3, "delete": 1, "leave": 1}
@@ -178,7 +178,7 @@ def traffic(cloud: Cloud, projects: Projects, made: Mapping[str, MigPool]) -> Me
 
 
 def wait(done: Callable[[], bool]) -> None:
-    """Until ``done()``; an error when that takes too long."""
+    """Wait until ``done()``; an error when that takes too long."""
     deadline = time.monotonic() + BOOT_PATIENCE
     while not done():
         if time.monotonic() > deadline:

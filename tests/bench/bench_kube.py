@@ -44,7 +44,7 @@ console = Console(width=110)
 
 
 def say(text: str) -> None:
-    """Progress goes to stderr."""
+    """Print progress to stderr."""
     print(f"bench-kube: {text}", file=sys.stderr, flush=True)
 
 

@@ -51,13 +51,13 @@ class Case:
     """What is done → what is expected, as the checklist has it."""
     play: Callable[[Grid], None]
     loop: bool = True
-    """The loop runs."""
+    """True when the loop runs."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of provisioner.yaml, beside those that every case has."""
+    """Settings of provisioner.yaml, beside those that every case has."""
     pool: Mapping[str, Any] = field(default_factory=dict)
-    """Of the one pool, likewise."""
+    """Settings of the one pool, beside those that every case has."""
     slow: bool = False
-    """It takes many seconds."""
+    """True when it takes many seconds."""
 
     @property
     def place(self) -> str:
@@ -137,13 +137,13 @@ class Instance(HostFactory):
         self._service = self._thread = None
 
     def cycles(self, count: int = 2) -> None:
-        """Let the loop go round so often."""
+        """Wait until the loop has run so many cycles."""
         for _ in range(count):
             before = self.heartbeats()
             until(lambda before=before: self.heartbeats() != before, SECONDS, what="the loop beats")  # type: ignore[misc]
 
     def heartbeats(self) -> int:
-        """Changes with each cycle."""
+        """A number that changes with each cycle."""
         path = self.work / "heartbeat"
         return path.stat().st_mtime_ns if path.exists() else 0
 

@@ -29,7 +29,8 @@ ZONAL = MigSpec(project="demo-project", name="hf-a", zone="us-central1-a")
 REGIONAL = MigSpec(project="demo-project", name="hf-r", region="us-central1")
 
 QUICK_GROUP = replace(QUICK, operation=(0.0, 0.0))
-"""As quick as elsewhere; accepted at once, so that what a call did can be seen as soon as it is answered."""
+"""Timings as quick as elsewhere; a call is accepted at once, so that what it did can be seen as soon as it is answered.
+"""
 
 
 class MigPlace(Place):

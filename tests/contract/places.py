@@ -75,7 +75,7 @@ class Place(ABC):
     # --- what the suite uses ------------------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """The next moment."""
+        """The next moment of loop time."""
         return next(self._times)
 
     def create_of(self, number: int, template: str = "small") -> Create:
@@ -159,11 +159,11 @@ class Place(ABC):
 
     @abstractmethod
     def heal(self) -> None:
-        """End of all faults."""
+        """End all faults."""
 
 
 def always() -> bool:
-    """There is time for every call."""
+    """True for every call: there is time."""
     return True
 
 

@@ -36,12 +36,12 @@ class Cloud:
     pods: Pods
     spec: Path
     fault: Callable[[Fault], None]
-    """On the simulator; a real kubelet is told by the pod's label."""
+    """Imposes a fault on the simulator; a real kubelet is told by the pod's label."""
     event_calls: Callable[[], int]
     """How often events were listed."""
 
     def write(self, kubelet: str = "", **spec: Any) -> None:
-        """What pods are made from."""
+        """Write the spec that pods are made from."""
         metadata = {"labels": {LABEL: kubelet}} if kubelet else {}
         containers = [{"name": "main", "image": "busybox"}]
         self.spec.write_text(
@@ -245,7 +245,7 @@ def is_deleted(cloud: Cloud) -> None:
 
 
 def is_collected(cloud: Cloud) -> None:
-    """As the garbage collector does with pods whose node is gone."""
+    """Delete the pod, as the garbage collector does with pods whose node is gone."""
     is_disrupted("DeletionByPodGC", "PodGC: node no longer exists")(cloud)
     cloud.pods.delete(ONE, grace=0)
 

@@ -58,7 +58,7 @@ class Race:
         self.machines = site.phases().keys()
 
     def _list(self) -> None:
-        """HF calls, for something else."""
+        """HF calls a script for something else."""
         self.site.hf.inventory.write(["other"])
         moment = int(self.site.now() * 1e9)
         os.utime(self.site.hf.inventory.path, ns=(moment, moment))
@@ -70,7 +70,7 @@ class Race:
             self.site.run(PACE, polls=False)
 
     def lives(self) -> bool:
-        """Some time later the machines run."""
+        """True when the machines run some time later."""
         self.site.run(10 * PACE, polls=False)
         phases = self.site.phases()
         return [phases.get(name) for name in self.machines] == ["running", "running"]

@@ -182,7 +182,7 @@ def test_a_loop_of_another_user_needs_a_group_that_both_are_in(hf: HostFactory) 
 
 
 USER = 54321
-"""Has no entry in /etc/passwd."""
+"""A user id that has no entry in /etc/passwd."""
 
 
 def found_by_user(hf: HostFactory) -> list[str]:

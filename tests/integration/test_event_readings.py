@@ -55,7 +55,7 @@ class Bench:
         self.simulator.impose(faults, {"gke": QUICK})
 
     def unplaced(self) -> frozenset[str]:
-        """The pods are looked at; those that no node takes."""
+        """The pods that no node takes, by a look at all."""
         for cache in self._pools:
             self._namespace.refresh(cache)
         return self.caches.unplaced(0.0)
@@ -78,7 +78,7 @@ class Bench:
 
 
 def manifest(number: int) -> dict[str, Any]:
-    """Of a pod of one pool or the other."""
+    """The manifest of a pod of one pool or the other."""
     identity = POOLS[number % 2]
     labels = identity.labels(Create(name(number), identity.pool, "small", "abcdefghij"))
     containers = [{"name": "main", "image": "busybox"}]

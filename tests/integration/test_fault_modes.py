@@ -51,7 +51,7 @@ def results(answer: dict[str, Any]) -> dict[str, str]:
 
 
 def stays(site: VirtualSite, answer: dict[str, Any]) -> bool:
-    """Law 8: HF would be told the same today."""
+    """True when HF would be told the same today (law: a terminal answer stays)."""
     return site.answer(answer["requestId"]) == answer
 
 
@@ -64,10 +64,10 @@ class Case:
     status: str = COMPLETE
     running: int = 3
     words: str = ""
-    """In what HF is told."""
+    """Words that are in what HF is told."""
     creates: Collection[int] = (1,)
     deletes: Collection[int] = (0,)
-    """Calls to the cloud until a while after the terminal answer: as many as one of these."""
+    """How many deletes may have reached the cloud a while after the terminal answer: one of these numbers."""
     slow: bool = False
     """Another of its kind is in `make test`."""
 
@@ -281,7 +281,7 @@ def test_f9_a_name_held_by_a_vm_outside_is_given_up_and_the_vm_left_alone(site: 
 
 @pytest.mark.parametrize("duplicate", Duplicate)
 def test_f9_a_name_that_the_mig_has_is_not_made_twice(tmp_path: Path, duplicate: Duplicate) -> None:
-    """The first call was applied, its answer lost with the process, and its request id is forgotten."""
+    """The first call was applied, its response lost with the process, and its request id is forgotten."""
     switches = Switches(duplicate_name=duplicate, request_id_seconds=0.0)
     with VirtualSite(tmp_path, switches=switches) as site:
         id_ = site.request(3)

@@ -30,7 +30,7 @@ AT_ONCE = {"mig": {"call": 0, "operation": 0.1, "schedule": 0, "boot": 0.1, "del
 
 
 def test_gcloud_knows_the_lines_that_findings_give(tmp_path: Path) -> None:
-    """Each with a flag that no command has: it is the only thing that gcloud complains about."""
+    """Each line gets a flag that no command has: it is the only thing that gcloud complains about."""
     pool = MigPool(name="m", project="p", zone=SPEC.zone, group="g")
     policy, repair = group_findings(pool, {"updatePolicy": {"type": "PROACTIVE"}})
     update = f"{_line(policy)} {_line(repair).rpartition(' ')[2]}"
@@ -129,7 +129,7 @@ def test_gcloud_adds_and_takes_labels(tmp_path: Path) -> None:
 
 
 def _run_one(simulator: Simulator, spec: MigSpec) -> None:
-    """Until the group has one instance, hf-1, that runs."""
+    """Make the instance hf-1 and wait until it runs."""
     body = {"instances": [{"name": "hf-1"}]}
     response = requests.post(f"{simulator.compute}{spec.path}/createInstances", json=body, timeout=10)
     assert response.status_code == 200

@@ -49,7 +49,7 @@ def shared() -> Iterator[Simulator]:
 
 @pytest.fixture
 def simulator(shared: Simulator) -> Simulator:
-    """Empty, quick and without faults."""
+    """The simulator, empty, quick and without faults."""
     shared.reset()
     shared.impose(timings={"gke": QUICK})
     return shared

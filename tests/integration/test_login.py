@@ -26,7 +26,7 @@ from tests.support.waiting import until
 
 VERSION = "client.authentication.k8s.io/v1"
 EPOCH = 1_900_000_000.0
-"""A wall clock's time."""
+"""The time of the tests' wall clock, epoch seconds."""
 
 
 class Guard:
@@ -100,7 +100,7 @@ def pool(directory: Path, **settings: Any) -> GkePool:
 
 
 def ask(api: KubeApi) -> bool:
-    """Whether the server knows us."""
+    """True when the server accepts our credentials."""
     try:
         api.get("/api/v1/pods")
     except KubeError as error:
@@ -359,7 +359,7 @@ def private_key() -> str:
 
 @pytest.fixture
 def key_file(tmp_path: Path, guard: Guard, private_key: str) -> Path:
-    """Of a service account whose tokens come from the guard."""
+    """The key file of a service account whose tokens come from the guard."""
     path = tmp_path / "key.json"
     account = {"type": "service_account", "client_email": "hf@example.iam", "private_key_id": "1"}
     path.write_text(json.dumps({**account, "private_key": private_key, "token_uri": f"{guard.address}/token"}))

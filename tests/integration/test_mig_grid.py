@@ -73,7 +73,7 @@ def test_an_answer_that_is_lost_after_the_group_took_the_names(tmp_path: Path, c
 
 @pytest.mark.parametrize("duplicate", Duplicate)
 def test_names_that_the_group_has_already(tmp_path: Path, duplicate: Duplicate) -> None:
-    """The answer was lost, the request id is forgotten, and the lists do not show the names yet."""
+    """The response was lost, the request id is forgotten, and the lists do not show the names yet."""
     switches = Switches(duplicate_name=duplicate, request_id_seconds=0.0)
     with Grid(tmp_path, [FIRST], switches=switches) as grid:
         lost = Fault("lost_response", f".*{CREATES}", limit=1)

@@ -335,7 +335,7 @@ def pipe_without_ends(path: Path) -> None:
 
 
 def a_device(path: Path) -> None:
-    """It gives bytes for ever."""
+    """Make a device that gives bytes for ever."""
     path.unlink(missing_ok=True)
     path.symlink_to("/dev/zero")
 

@@ -43,13 +43,13 @@ CALLS = {
 
 
 def reset(caller: socket.socket) -> None:
-    """What a killed program does to a connection."""
+    """Reset the connection, as a killed program does."""
     caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     caller.close()
 
 
 def close(caller: socket.socket) -> None:
-    """What a program does that has seen enough."""
+    """Close the connection, as a program does that has seen enough."""
     caller.close()
 
 
@@ -69,7 +69,7 @@ def full() -> Iterator[Simulator]:
 
 @pytest.fixture
 def simulator(full: Simulator, caplog: pytest.LogCaptureFixture) -> Iterator[Simulator]:
-    """Full of machines, and afterwards still well: it answers, and has logged nothing that a person should read."""
+    """A simulator full of machines, which after the test still answers, and has logged nothing for a person to read."""
     full.impose()
     with caplog.at_level(logging.DEBUG):
         yield full

@@ -99,7 +99,7 @@ def test_two_writers_and_ten_readers_for_ten_seconds(tmp_path: Path) -> None:
 
 
 def truncate_in_place(path: str, content: bytes, **_: object) -> None:
-    """What TinyDB's own JSONStorage does."""
+    """Write as TinyDB's own JSONStorage does."""
     with open(path, "w") as file:
         file.write(content.decode())
         file.flush()
@@ -107,7 +107,7 @@ def truncate_in_place(path: str, content: bytes, **_: object) -> None:
 
 
 class NoLock:
-    """As if every writer had the file for itself."""
+    """A lock that excludes nobody, as if every writer had the file for itself."""
 
     def __init__(self, path: str, wait: float = 0.0) -> None:
         self.generation = 0
@@ -142,7 +142,7 @@ def test_a_broken_store_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def one_request(directory: str, start: Any, report: Any) -> None:
-    """What a script does, when all start at once."""
+    """Record one request as a script does, when all start at once."""
     start.wait()
     try:
         with StateDir(directory).intent.additions(create_for="demo") as intent:

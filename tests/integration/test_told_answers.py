@@ -30,7 +30,7 @@ class Site:
         self.bench.place.place.boot()
         self.bench.cycle(2)
         self.machines = sorted(self.bench.place.machines)
-        """Those of all requests."""
+        """The machines of all requests."""
 
     def poll(self) -> str:
         """The bytes that HF is told."""
@@ -39,7 +39,7 @@ class Site:
         return out
 
     def told(self) -> dict[str, Any]:
-        """The same, understood."""
+        """What HF is told, parsed."""
         answer: dict[str, Any] = json.loads(self.poll())["requests"][0]
         return answer
 
@@ -176,7 +176,7 @@ def test_a_script_that_is_slow_says_what_the_loop_has_settled_meanwhile(
 
 
 class Death(BaseException):
-    """The process ends here."""
+    """Stands for the end of the process."""
 
 
 @pytest.mark.parametrize("cancelled", [False, True], ids=["a return", "a cancel"])

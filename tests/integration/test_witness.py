@@ -90,7 +90,7 @@ def test_what_outlives_the_last_test(to_the_end):
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_an_answer_that_is_wrong_fails_the_run(tmp_path: Path, workers: str) -> None:
-    """The tests themselves would pass."""
+    """The run fails although its tests would pass."""
     (tmp_path / "test_lies.py").write_text(LYING_TESTS)
     options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-c", str(ROOT / "setup.cfg"), "-n", workers]
     command = [sys.executable, "-m", "pytest", *options, str(tmp_path)]

@@ -22,7 +22,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PROGRESS_SECONDS = 15.0
-"""Between two lines that say how far a build is."""
+"""Seconds between two lines that say how far a build is."""
 
 
 class BuildError(Exception):
@@ -34,7 +34,7 @@ class Module:
     """One of the Go modules beside this file."""
 
     name: str
-    """Of what is built from it, in the cache directory's name."""
+    """The name of what is built from it, in the cache directory's name."""
     directory: Path
     source: str
     """The Go module that the programs come from, as go.mod names it."""

@@ -81,12 +81,12 @@ class Client:
                 raise
 
     def text(self, path: str) -> str:
-        """What is there, as it is."""
+        """The text of a resource that is no JSON."""
         url = f"{self.server}{path}"
         return self._connections.request("GET", url, headers=self.headers, timeout=30.0).data.decode()
 
     def alive(self) -> bool:
-        """The server says that it can serve."""
+        """True when the server says that it can serve."""
         try:
             return bool(
                 self._connections.request(

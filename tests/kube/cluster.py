@@ -99,7 +99,7 @@ class Cluster:
         self._end("kube-apiserver")
 
     def start_server(self) -> None:
-        """Start it again, on the same port, with the same data; returns once it serves."""
+        """Start the API server again, on the same port, with the same data; returns once it serves."""
         self._start_server()
         self._until_ready()
         # Left alone they would wait up to a minute before they try again, and every test after this with them.

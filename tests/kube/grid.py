@@ -110,7 +110,7 @@ class Grid:
 
     @property
     def pid(self) -> int:
-        """Of the loop."""
+        """The process id of the loop."""
         assert self._loop is not None
         return self._loop.pid
 

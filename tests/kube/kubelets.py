@@ -14,9 +14,9 @@ import yaml
 LABEL = "test/kubelet"
 DELAY = "test/delay"
 STUCK = "stuck"
-"""Runs, and its deletion is never confirmed."""
+"""The pod runs, and its deletion is never confirmed."""
 CONFIRM_SECONDS = 0.3
-"""Until a deletion is confirmed."""
+"""Seconds until a deletion is confirmed."""
 
 
 class Says(NamedTuple):
@@ -24,9 +24,9 @@ class Says(NamedTuple):
 
     phase: str
     state: str
-    """Of its containers, as is all else."""
+    """The state of its containers."""
     last: str = ""
-    """How they ended the last time."""
+    """How its containers ended the last time."""
     init: str = ""
     """State of its init containers, which then hold up the others; empty: they have done their work."""
 

@@ -45,7 +45,7 @@ class Call(NamedTuple):
     """One request that was answered, and when."""
 
     at: float
-    """Monotonic."""
+    """When it was answered, by the monotonic clock."""
     method: str
     path: str
     query: str
@@ -53,12 +53,12 @@ class Call(NamedTuple):
 
     @property
     def watches(self) -> bool:
-        """It asked for a stream."""
+        """True when it asked for a stream."""
         return "watch=" in self.query
 
     @property
     def lists(self) -> bool:
-        """It asked for all pods, in pages or as the begin of a stream."""
+        """True when it asked for all pods, in pages or as the begin of a stream."""
         return self.method == "GET" and self.path.endswith("/pods") and "resourceVersion=" not in self.query
 
 

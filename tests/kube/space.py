@@ -22,7 +22,7 @@ from tests.support.waiting import until
 RBAC = Path(__file__).parents[2] / "deploy" / "kustomize" / "base" / "rbac.yaml"
 ACCOUNT = "provisioner"
 TOKEN_SECONDS = 7200
-"""Longer than any test."""
+"""Seconds that a token lives: longer than any test."""
 
 
 class Pods:
@@ -62,7 +62,7 @@ class Pods:
         )
 
     def delete(self, name: str, *, grace: int | None = None) -> None:
-        """As ``kubectl delete pod`` does."""
+        """Delete a pod, as ``kubectl delete pod`` does."""
         self.admin.delete(f"{self.pods_path}/{name}", grace=grace)
 
     def remove(self, name: str) -> None:
@@ -71,7 +71,7 @@ class Pods:
         until(lambda: not self._exists(f"{self.pods_path}/{name}"), 30, what=f"{name} is gone")
 
     def evict(self, name: str) -> None:
-        """As a drain does."""
+        """Evict a pod, as a drain does."""
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
         self.admin.create(f"{self.pods_path}/{name}/eviction", eviction)
 
@@ -107,7 +107,7 @@ class Pods:
         self.set_status(name, conditions=[*others, condition])
 
     def exit(self, name: str, code: int, reason: str = "") -> None:
-        """Its container ends, for good."""
+        """End the pod's container for good."""
         container = self.pod(name)["status"]["containerStatuses"][0]
         ended = {"exitCode": code, "reason": reason or ("Error" if code else "Completed")}
         statuses = [{**container, "ready": False, "state": {"terminated": ended}}]
@@ -149,7 +149,7 @@ class Space(Pods):
         self.admin.delete(self._path)
 
     def token(self) -> str:
-        """Of the provisioner's own account."""
+        """A token of the provisioner's own account."""
         path = f"{self._path}/serviceaccounts/{ACCOUNT}/token"
         asked_for = {"kind": "TokenRequest", "spec": {"expirationSeconds": TOKEN_SECONDS}}
         response = self.admin.create(path, {"apiVersion": "authentication.k8s.io/v1", **asked_for})

@@ -110,7 +110,7 @@ def test_a_pod_that_a_finalizer_holds_stays_even_by_force_until_the_finalizer_is
 
 
 def owned_pod(space: Space, name: str) -> None:
-    """As Google's connector makes them: a controller owns it, and holds it by a finalizer."""
+    """Make a pod as Google's connector does: a controller owns it, and holds it by a finalizer."""
     path = f"/api/v1/namespaces/{space.name}/configmaps"
     owner = space.admin.create(path, {"metadata": {"name": f"owner-of-{name}"}})["metadata"]
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "controller": True, "blockOwnerDeletion": True}
@@ -123,7 +123,7 @@ def owned_pod(space: Space, name: str) -> None:
 
 
 def let_go(space: Space, name: str) -> None:
-    """As the controller does when it has taken note of the deletion."""
+    """Remove the finalizer, as the controller does when it has taken note of the deletion."""
     space.admin.patch(f"{space.pods_path}/{name}", {"metadata": {"finalizers": None}})
 
 
@@ -231,7 +231,7 @@ spec:
 
 
 def lost(wanted: object, given: object, where: str = "") -> list[str]:
-    """What of ``wanted`` is not in ``found``, to which the server may have added."""
+    """What of ``wanted`` is not in ``given``, to which the server may have added."""
     if isinstance(wanted, Mapping) and isinstance(given, Mapping):
         pairs = [(key, value, given.get(key)) for key, value in wanted.items()]
     elif isinstance(wanted, list) and isinstance(given, list) and len(given) >= len(wanted):

@@ -25,7 +25,7 @@ KWOK = pytest.mark.usefixtures("cluster")
 
 
 def name_of(request: str, number: int) -> str:
-    """Of a request's slot; they count from 0."""
+    """The machine name of a request's slot; slots count from 0."""
     return f"hf-{request}-{number:06}"
 
 

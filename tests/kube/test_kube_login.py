@@ -147,7 +147,7 @@ def test_an_exec_plugin_whose_tokens_end_while_it_is_used(bench: Bench) -> None:
 
 @pytest.fixture
 def key_file(bench: Bench) -> Iterator[Path]:
-    """Of a Google service account, whose token server gives out tokens of the provisioner's own account."""
+    """A Google service account's key file; its token server gives tokens of the provisioner's own account."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

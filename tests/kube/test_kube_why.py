@@ -31,7 +31,7 @@ GATE = "queue.example.com/wait"
 
 
 def manifest(kubelet: str = "", **spec: Any) -> dict[str, Any]:
-    """Of pods that a kubelet treats so."""
+    """The manifest of pods that a kubelet treats so."""
     metadata = {"labels": {LABEL: kubelet}} if kubelet else {}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**POD, **spec}}
 

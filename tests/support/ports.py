@@ -11,7 +11,7 @@ from pathlib import Path
 LOWEST = 20_000
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 USUAL = 32_768
-"""Where Linux begins to choose ports by itself; others begin higher."""
+"""The lowest port that Linux chooses by itself; other systems begin higher."""
 
 
 def free_ports(count: int) -> Sequence[int]:

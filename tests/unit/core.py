@@ -75,21 +75,21 @@ def limits(*pools: PoolLimits, maximum: int | None = None, **changes: Any) -> Li
 
 
 def slot(number: int = 0, verdict: Verdict = Verdict.OPEN, request: str = REQUEST, **changes: Any) -> Slot:
-    """Its create was accepted; nobody has seen it yet. A closed one was closed, and is to be deleted as failed."""
+    """A slot whose create was accepted, and whose machine nobody has seen; a closed one is to be deleted as failed."""
     closed = {} if verdict in DESIRED else {"closed": BEFORE, "delete": DeleteReason.FAILED}
     defaults: dict[str, Any] = {"pool": "a", "opened": BEFORE, "submitted": BEFORE, "accepted": True}
     return Slot(name(number, request), number, verdict=verdict, **(defaults | closed | changes))
 
 
 def running(number: int = 0, verdict: Verdict = Verdict.OPEN, request: str = REQUEST, **changes: Any) -> Slot:
-    """Its machine, as ``machine(number)`` makes it, runs."""
+    """A slot whose machine runs, as ``machine(number)`` makes it."""
     seen = machine(number, request=request)
     facts = {"seen": True, "ran": BEFORE, "fingerprint": seen.fingerprint, "ip": seen.ip, "launched": seen.launched}
     return slot(number, verdict, request, **(facts | changes))
 
 
 def unsent(number: int = 0, verdict: Verdict = Verdict.OPEN, **changes: Any) -> Slot:
-    """No call was ever made for it."""
+    """A slot for which no call was ever made."""
     return slot(number, verdict, **({"submitted": None, "accepted": False} | changes))
 
 

@@ -312,7 +312,7 @@ def places(document: object, where: tuple[Any, ...] = ()) -> list[tuple[Any, ...
 
 
 def changed(document: Any, value: Any, chance: random.Random) -> Any:
-    """The same with another value in one place."""
+    """The document with another value in one place."""
     *way, last = chance.choice([place for place in places(document) if place])
     made = outer = copy.deepcopy(document)
     for key in way:

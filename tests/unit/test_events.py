@@ -261,7 +261,7 @@ def test_only_so_many_entries_are_remembered(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Message:
-    """As the library hands it over."""
+    """A message as the library hands it over."""
 
     publish_time = datetime(2023, 9, 16, 10, 42, 32, tzinfo=UTC)
 

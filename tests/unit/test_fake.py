@@ -22,7 +22,7 @@ class World:
         self.backend = FakeBackend(pool, self.place, provisioner="demo")
 
     def create(self, *names: str) -> list[ErrorClass | None]:
-        """Each by itself, of a template of its own: a refusal stops no other."""
+        """Create each by itself, of a template of its own: a refusal stops no other."""
         outcomes = self.backend.create([Create(name, "a", name, "abcdefghij") for name in names], lambda: True)
         return [outcome.failure.error if outcome.failure else None for outcome in outcomes]
 

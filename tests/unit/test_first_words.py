@@ -21,7 +21,7 @@ from tests.support.hostfactory.in_process import Here, asking
 from tests.support.hostfactory.sites import small_site
 
 USER = 65501
-"""Of nobody."""
+"""A user id of nobody."""
 NEW = "intent.json: is not there yet: the state directory is new. HostFactory's first requestMachines makes it, or "
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 

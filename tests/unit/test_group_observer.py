@@ -33,7 +33,7 @@ class Watch:
         self._wire.advance(seconds)
 
     def settle(self) -> None:
-        """All that was begun comes to its end."""
+        """Let all that was begun come to its end."""
         self.pass_time(60.0)
 
     def look(self) -> Snapshot:
@@ -50,7 +50,7 @@ def watch() -> Iterator[Watch]:
 
 
 class Moved(MigSpec):
-    """With another instance template, which the instances that run do not have."""
+    """The group with another instance template, which the instances that run do not have."""
 
     @property
     def template(self) -> str:

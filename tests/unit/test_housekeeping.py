@@ -66,7 +66,7 @@ def noted(count: int = 1, since: float = RIPE) -> dict[str, float]:
 
 
 def kept(remembered: Memory, *looks: Snapshot, busy: Iterable[str] = (), contact: Contact | None = None) -> Draft:
-    """Orphans looked for after the slots were brought in line with the looks."""
+    """The draft after the slots were brought in line with the looks and orphans were looked for."""
     draft = draft_of(remembered, *looks, limits=LIMITS)
     reflect(draft)
     find_orphans(draft, contact or Contact(), frozenset(busy))
@@ -525,7 +525,7 @@ def used(*slots: Slot, **changes: object) -> Memory:
 
 
 def lists(last: float = NOW, **changes: object) -> Contact:
-    """HF has listed hosts for days, last at ``last``, and none of ours among them."""
+    """The contact of an HF that has listed hosts for days, last at ``last``, and none of ours among them."""
     return Contact(**({"since": NOW - 90 * HOUR, "started": NOW - 90 * HOUR, "active": NOW, "lists": last} | changes))  # type: ignore[arg-type]
 
 

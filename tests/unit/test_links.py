@@ -79,7 +79,7 @@ def victim(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def nobody_waits() -> Iterator[None]:
-    """Who opens a FIFO that nobody else opens would wait for ever."""
+    """End the test where something opens a FIFO that nobody else opens: it would wait for ever."""
     signal.alarm(60)
     yield
     signal.alarm(0)

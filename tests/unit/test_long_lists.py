@@ -34,7 +34,7 @@ GRIDS = st.fixed_dictionaries(
 
 
 def written(grid: object, *, indent: object, ascii_only: bool, encoding: str) -> bytes:
-    """As HostFactory writes it, or otherwise."""
+    """The list as HostFactory writes it, or otherwise."""
     return json.dumps(grid, indent=indent, ensure_ascii=ascii_only).encode(encoding, "surrogatepass")  # type: ignore[arg-type]
 
 

@@ -63,7 +63,7 @@ class Place(FakeBackend):
         return self.place.present()
 
     def hint(self) -> None:
-        """Something may have changed."""
+        """Tell the loop that something may have changed."""
         for wake in self.place.wakes:
             wake()
 

@@ -65,7 +65,7 @@ class Place(FakeBackend):
         pool = FakePool(name=name, boot_seconds=1e12)
         super().__init__(pool, FakePlace(pool, clock.now), provisioner="demo")
         self.fails: dict[int, Failure] = {}
-        """Of all creates so far, by number: those that fail."""
+        """The creates that fail, by their number among all so far."""
         self.created: list[str] = []
         self.deleted: list[Delete] = []
         self.recorded: list[bool] = []
@@ -92,7 +92,7 @@ class Place(FakeBackend):
         return super().delete(deletes, may_start)
 
     def lose(self, *names: str) -> None:
-        """Others delete these machines."""
+        """Delete these machines as others do."""
         for name in names:
             self.place.delete(self.machines[name], at_once=True)
 
@@ -164,7 +164,7 @@ class Bench:
         return id_
 
     def hears(self, id_: str) -> None:
-        """HF polls what has ended."""
+        """Poll, as HF does, what has ended."""
         self.state.seen.touch(id_)
         self.state.told.tell(id_, self.answer(id_))
 
@@ -175,7 +175,7 @@ class Bench:
 
 
 def raise_(error: Exception) -> None:
-    """For a lambda."""
+    """Raise an error from a lambda."""
     raise error
 
 

@@ -52,7 +52,7 @@ def state(site: Path, capsys: pytest.CaptureFixture[str]) -> StateDir:
 
 
 def remember(state: StateDir, memory: Memory) -> None:
-    """As a loop has left it just now."""
+    """Write memory as a loop has left it just now."""
     state.memory.write(replace(memory, time_wall=time.time()))
 
 

@@ -1,4 +1,4 @@
-"""What the answers to our calls say of the slots."""
+"""What the outcomes of our calls say of the slots."""
 
 from __future__ import annotations
 

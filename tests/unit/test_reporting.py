@@ -51,7 +51,7 @@ from provisioner.telemetry.reporter import Reporter
 REQUEST = "abcdefghij"
 NOW = 200.0
 WALL = 1_000_200.0
-"""Epoch time of loop time ``NOW``."""
+"""The epoch time of loop time ``NOW``."""
 LIMITS = Limits(
     prefix="hf",
     pools={"pool": PoolLimits("pool"), "spare": PoolLimits("spare")},

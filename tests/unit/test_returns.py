@@ -43,7 +43,7 @@ from tests.unit.core import (
 LIMITS = limits()
 RETURN = "ret-aaaaaaaaaa"
 STRANGER = name(0, OTHER)
-"""Of our shape, and no slot's."""
+"""A name of our shape that no slot has."""
 
 
 def settled(

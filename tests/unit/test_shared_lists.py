@@ -28,7 +28,7 @@ class Server:
         self.readings = 0
         self.error: ErrorClass | None = None
         self.odd = False
-        """Answers with something else than the documented shape."""
+        """True: the server answers with something else than the documented shape."""
         self.free = threading.Event()
         self.free.set()
 

@@ -96,7 +96,7 @@ PREEMPTED = {
     },
     "receiveTimestamp": "2023-09-16T10:42:31.782066320Z",
 }
-"""From a live system, renamed."""
+"""An operation from a live system, renamed."""
 
 OPERATION = {
     "kind": "compute#operation",

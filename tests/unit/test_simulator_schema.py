@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulator.compute.schema import Field, Kind, field_at, messages
+from provisioner.simulator.compute.schema import Field, FieldType, field_at, messages
 from tests.support.checks.discovery_schema import RECORDED, discovery
 
 RESOURCES = [
@@ -42,7 +42,9 @@ def _differences(message: str, schema: dict[str, Any], path: str) -> Iterator[st
             yield f"{path}.{name}: Google has no such field"
             continue
         inner = theirs.get("items") if field.repeated else theirs
-        inner = _resolved(inner.get("additionalProperties")) if inner and field.kind is Kind.MAP else _resolved(inner)
+        inner = (
+            _resolved(inner.get("additionalProperties")) if inner and field.kind is FieldType.MAP else _resolved(inner)
+        )
         if inner is None or not _alike(name, field, inner):
             yield f"{path}.{name}: Google has {theirs}"
         elif field.message:
@@ -56,30 +58,30 @@ def _resolved(schema: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _alike(name: str, field: Field, theirs: dict[str, Any]) -> bool:
-    if field.message or field.kind is Kind.OBJECT:
+    if field.message or field.kind is FieldType.OBJECT:
         return bool(theirs["type"] == "object")
     number = theirs["type"] in ("integer", "number") or theirs.get("format") in ("int64", "uint64")
     time = theirs["type"] == "string" and re.search(r"(?i:timestamp|[a-z]Time)$", name) is not None
-    kinds = {Kind.NUMBER: number, Kind.TRUTH: theirs["type"] == "boolean", Kind.TIME: time}
+    kinds = {FieldType.NUMBER: number, FieldType.TRUTH: theirs["type"] == "boolean", FieldType.TIME: time}
     return kinds.get(field.kind, theirs["type"] == "string" and not number and not time)
 
 
 @pytest.mark.parametrize(
     ("path", "kind", "repeated"),
     [
-        ("name", Kind.TEXT, False),
-        ("id", Kind.NUMBER, False),
-        ("labels", Kind.MAP, False),
-        ("labels.team", Kind.TEXT, False),
-        ("scheduling", Kind.OBJECT, False),
-        ("scheduling.preemptible", Kind.TRUTH, False),
-        ("creationTimestamp", Kind.TIME, False),
-        ("disks", Kind.OBJECT, True),
-        ("networkInterfaces.networkIP", Kind.TEXT, False),
-        ("resourcePolicies", Kind.TEXT, True),
+        ("name", FieldType.TEXT, False),
+        ("id", FieldType.NUMBER, False),
+        ("labels", FieldType.MAP, False),
+        ("labels.team", FieldType.TEXT, False),
+        ("scheduling", FieldType.OBJECT, False),
+        ("scheduling.preemptible", FieldType.TRUTH, False),
+        ("creationTimestamp", FieldType.TIME, False),
+        ("disks", FieldType.OBJECT, True),
+        ("networkInterfaces.networkIP", FieldType.TEXT, False),
+        ("resourcePolicies", FieldType.TEXT, True),
     ],
 )
-def test_a_path_leads_to_a_field(path: str, kind: Kind, repeated: bool) -> None:
+def test_a_path_leads_to_a_field(path: str, kind: FieldType, repeated: bool) -> None:
     field = field_at("Instance", path.split("."))
     assert (field.kind, field.repeated) == (kind, repeated)
 

@@ -88,7 +88,7 @@ def machine_entry(result: str, status: str, message: str = "", *, ran: bool = Fa
 
 
 NONE_LEFT = "stockout: ZONE_RESOURCE_POOL_EXHAUSTED Error Code: InsufficientInstanceCapacity"
-"""With the word that LSF looks for."""
+"""A message with the word that LSF looks for."""
 RUNS = machine_entry("succeed", "running", ran=True)
 
 

@@ -40,7 +40,7 @@ def state(site: Path) -> StateDir:
 
 
 def leave(state: StateDir, **notes: Any) -> None:
-    """What a loop has left."""
+    """Write the notes that a loop has left."""
     state.notes.write(asdict(Notes(**notes)))
 
 
@@ -221,7 +221,7 @@ def test_an_intent_that_scripts_write_while_status_reads_is_not_taken_for_an_old
 
 
 def add_and_read_it(state: StateDir) -> None:
-    """HF asks for a machine, and the loop reads that."""
+    """Record a request as HF does, and let the loop read it."""
     with state.intent.additions() as intent:
         intent.add_request("GkePod", 1, created_wall=0.0)
     state.memory.write(replace(HELD, generation=2))

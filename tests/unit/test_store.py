@@ -58,7 +58,7 @@ def add(state: StateDir, template: str = "T1") -> str:
 
 
 def fill(state: StateDir) -> None:
-    """All three databases, as a running system has them."""
+    """Write all three databases, as a running system has them."""
     add(state)
     state.memory.write(Memory("demo"))
     state.status.write({"r1": Answer("{}", False)}, {"host": Loss(30)})

@@ -48,7 +48,7 @@ CALLS = ("open", "close", "read", "pread", "write", "pwrite", "fsync", "fstat", 
 
 
 class Killed(BaseException):
-    """The process is gone: nothing after this happened."""
+    """Stands for the end of the process: nothing after this happened."""
 
 
 class System:
@@ -116,13 +116,13 @@ class System:
             self.renamed()
 
     def end(self) -> None:
-        """What the kernel does when a process ends."""
+        """Close what is open, as the kernel does when a process ends."""
         for descriptor in self._open:
             os.close(descriptor)
         self._open.clear()
 
     def cut_power(self, directory: Path, *, names_too: bool) -> None:
-        """Content that was not fsynced is gone; so may be names whose directory was not (``names_too``)."""
+        """Take away content that was not fsynced, and with ``names_too`` names whose directory was not."""
         for path in directory.iterdir():
             if path.stat().st_ino in self._unsynced:
                 path.write_bytes(b"")
@@ -137,7 +137,7 @@ class System:
 
 
 def add(state: StateDir) -> None:
-    """One more request, under the same id in each run, so that states can be compared."""
+    """Add one more request, under the same id in each run, so that states can be compared."""
     file = Path(state.intent.path)
     number = len(json.loads(file.read_text())["requests"]) if file.exists() else 0
     with (
@@ -148,7 +148,7 @@ def add(state: StateDir) -> None:
 
 
 def add_after_waiting(state: StateDir) -> None:
-    """The same where the lock is held when it is asked for, and free a moment later."""
+    """Add it where the lock is held when it is asked for, and free a moment later."""
     with patch.object(DataLock, "try_acquire", lambda _: False):
         add(state)
 
@@ -163,7 +163,7 @@ WRITES: dict[str, tuple[bool, Callable[[StateDir], None]]] = {
     "memory": (True, lambda state: state.memory.write(Memory("demo", epoch=2))),
     "status": (True, lambda state: state.status.write({"r": Answer("new", True)}, {})),
 }
-"""Whether there is a state before, and the write."""
+"""Each write, and whether there is a state before it."""
 
 WAITING = {"requests": {"waiting000": {"template": "T", "count": 1, "created_wall": 1.0}}}
 """What one who waits has posted."""
@@ -184,7 +184,7 @@ def _or_none(read: Callable[[], Any]) -> Any:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Caches catch up at once."""
+    """Let caches catch up at once."""
     monkeypatch.setattr(atomic, "FIRST_PAUSE", 0.0)
 
 
@@ -203,7 +203,7 @@ def quick_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def played(system: System) -> Iterator[None]:
-    """The store's modules have this system."""
+    """Inside, the store's modules have this system."""
     with pytest.MonkeyPatch.context() as owners:
         for module in STORE:
             owners.setattr(module, "os", system)
@@ -422,7 +422,7 @@ def test_the_order_of_a_write(tmp_path: Path) -> None:
 
 
 def truncate_in_place(path: str, content: bytes, *, durable: bool = True, **_: object) -> None:
-    """What TinyDB's own JSONStorage does."""
+    """Write as TinyDB's own JSONStorage does."""
     descriptor = database.os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o660)
     database.os.write(descriptor, content)
     if durable:
@@ -436,11 +436,11 @@ def note_before_writing(self: Any, database: Any, lock: Any, generation: int, *_
 
 
 def sync_nothing(directory: str) -> None:
-    """As if the directory needed no fsync."""
+    """Sync nothing, as if the directory needed no fsync."""
 
 
 def keep_unsynced(path: str, content: bytes, *, durable: bool = True, **_: object) -> None:
-    """Written aside and renamed, but never synced."""
+    """Write aside and rename, but never sync."""
     real_replace(path, content, durable=False)
 
 

@@ -30,7 +30,7 @@ def add(state: StateDir) -> str:
 
 
 def put_old_copy_back(state: StateDir) -> bytes:
-    """Of two generations the first; returns the second."""
+    """Put the first of two generations back; returns the second."""
     add(state)
     old = Path(state.intent.path).read_bytes()
     add(state)

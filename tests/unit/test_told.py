@@ -125,7 +125,7 @@ def test_an_interrupted_forgetting_leaves_what_once_stood_there(told: Told, monk
 
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, name: str, act: Callable[[], object]) -> None:
-    """The process ends at this step."""
+    """End the process at this step."""
 
     def ends(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -26,7 +26,7 @@ UNKNOWN_USER = 401
 MAX_WORDS = 400
 """Characters of the server's words that are kept: they are stored with each slot and shown to people."""
 MAX_WAIT = 300.0
-"""Seconds. API servers ask to be left alone for one; what asks for more than this is asked again all the same."""
+"""Most seconds for which a server's Retry-After is heeded: API servers ask for one."""
 
 Document = dict[str, Any]
 
@@ -36,23 +36,24 @@ class KubeTimes:
     """How patient we are with an API server. Seconds."""
 
     call: float = 30.0
-    """For a response: above the server's limit for a slow admission webhook (10 s), below that for a request (60 s)."""
+    """How long a response may take: above the server's limit for a slow admission webhook (10 s), below that for a
+    request (60 s)."""
     silence: float = 90.0
-    """For a sign of life of a watch: servers send a bookmark about every 60 s, so a longer silence is a dead stream."""
+    """How long a watch may be silent: servers send a bookmark about every 60 s; a longer silence is a dead stream."""
     blind: float = 10.0
     """How long a cache still counts without its stream: a stream that begins anew is no outage."""
     first_look: float = 10.0
     """How long the first look waits for the first list."""
     stream: float = 270.0
-    """After which the server is asked to end a stream, ± 10 %, so that many watches do not begin anew together."""
+    """How long a stream lasts, ± 10 %, so that many watches do not begin anew together."""
     first_retry: float = 0.1
-    """Before the first attempt after a failure; doubles."""
+    """Pause before the first attempt after a failure; it doubles with each further one."""
     last_retry: float = 10.0
-    """Most between two attempts."""
+    """Longest pause between two attempts."""
     unplaced: float = 3.0
     """How long a pod must have waited for a node before its events are read: most get one at once."""
     events: float = 15.0
-    """Between two readings of events: an autoscaler looks about every 10 s, and its words are for people."""
+    """Pause between two readings of events: an autoscaler looks about every 10 s, and its words are for people."""
 
 
 USUAL_TIMES = KubeTimes()
@@ -97,11 +98,12 @@ class KubeApi:
     flow: SharedFlow = field(default_factory=SharedFlow)
     """How many creates and deletes may be under way."""
     rejected: Callable[[Mapping[str, str]], None] = lambda _: None
-    """Told the headers that the server did not know us by; BackendError where the server's own words would not help."""
+    """Is told the headers that the server did not accept; BackendError where the server's own words would not help."""
     streams_lists: bool = True
     """False once the server refused to stream a list."""
     _pool: urllib3.HTTPConnectionPool | None = field(init=False)
-    """Asked itself, as finding it costs a manager a quarter of a call. None: a proxy wants whole addresses."""
+    """The connections to ``host``: to look them up would cost a quarter of a call. None behind a proxy, which wants
+    whole addresses."""
     _prefix: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -210,7 +212,7 @@ def _error_class(status: int, reason: str, message: str) -> ErrorClass:
     if status == 403 and _QUOTA.search(message):
         return ErrorClass.QUOTA
     if status == 409 and reason == "Conflict":
-        return ErrorClass.UNAVAILABLE  # Two writers met, as the quota's counter often does: the same call may succeed.
+        return ErrorClass.UNAVAILABLE  # Two writers met, often at the quota's counter: the same call may succeed.
     if status in _CLASSES:
         return _CLASSES[status]
     return ErrorClass.UNAVAILABLE if status >= 500 else ErrorClass.OTHER

@@ -23,7 +23,8 @@ from provisioner.backends.gke.settings import GkePool
 from provisioner.model import STOPPING_ERRORS, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
 
 POD_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{,251}[a-z0-9])?")
-"""No pod has another name. HF may name any host: one that is no name would ask for something else than a pod."""
+"""The shape of a pod's name. HF may name any host, and one of another shape would make the path of something else than
+a pod."""
 
 
 class GkeBackend:

@@ -21,7 +21,7 @@ from provisioner.interrupts import ended_first
 from provisioner.model import ErrorClass
 
 PLUGIN_SECONDS = 30.0
-"""For a response: a plugin may ask a token server, and try again."""
+"""How long a plugin may run: it may ask a token server, and try again."""
 EARLY_SECONDS = 30.0
 """A token is renewed so long before its end, or after three quarters of a shorter life: a create that is refused for
 an old token costs a slot."""

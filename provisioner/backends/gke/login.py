@@ -32,13 +32,13 @@ from provisioner.backends.google_auth import GoogleToken, credentials_wanted
 from provisioner.model import ErrorClass
 
 CONNECTIONS = 2 * MOST
-"""Kept alive, for all pools of a cluster: the calls, a watch of each namespace, and the looks at single pods."""
+"""Connections kept alive for all pools of a cluster: for calls, a watch of each namespace, and looks at single pods."""
 RENEW_SECONDS = 5.0
-"""Least time between two renewals of rejected credentials, and for which credentials that cannot be had are not asked
-for again: a plugin takes a second, and a thousand deletes may be waiting."""
+"""Least time between two renewals of rejected credentials, and between two attempts to get missing ones: a plugin takes
+a second, and a thousand deletes may be waiting."""
 KEEP_SECONDS = 5.0
-"""For what the official client says of a kubeconfig's own credentials: asking it costs half as much as a request. Those
-that end are renewed by it minutes before."""
+"""How long the official client's word on a kubeconfig's own credentials is kept: asking it costs half as much as a
+request. It renews credentials minutes before they end."""
 
 MALFORMED = (
     kubernetes.config.ConfigException,
@@ -154,13 +154,13 @@ def _credentials(pool: GkePool, configuration: Any) -> Credentials:
 
 
 class Anonymous:
-    """Nobody, as plain HTTP knows us."""
+    """No credentials: over plain HTTP nobody's secrets are sent."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
 
     def header(self) -> str:
-        """None."""
+        """An empty value: there is nobody to name."""
         return ""
 
     def renew(self) -> None:
@@ -209,7 +209,7 @@ class TokenFile:
         return f"Bearer {self._token}"
 
     def renew(self) -> None:
-        """Read it again, whatever its signature says."""
+        """Read the file again, whatever its signature says."""
         self._signature = ()
 
 

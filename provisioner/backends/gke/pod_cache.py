@@ -37,7 +37,7 @@ class PodCache:
         self._resolver, self._clock = resolver, clock
         self._lock = threading.Lock()
         self._pods: dict[str, Machine] = {}
-        """Without their notices, whose end is loop time."""
+        """Machines by name, without their notices, whose end is loop time."""
         self._endings: dict[str, tuple[Ending, float]] = {}
         """How pods will end, and the monotonic time at which that was first heard."""
         self._created: dict[str, int] = {}
@@ -47,7 +47,7 @@ class PodCache:
         self._unplaced: dict[str, float] = {}
         """Names of the pods that no node takes; since when, in monotonic time."""
         self._told: Mapping[str, Failure] = {}
-        """What the autoscaler said of them, by uid."""
+        """What the autoscaler said of pods that no node takes, by uid."""
         self._version = 0
         self._dirty: set[str] = set()
         self._machines: Mapping[str, Machine] = {}
@@ -69,7 +69,7 @@ class PodCache:
             if reading is not None and kind != "DELETED":
                 self._put(reading)
             elif name in self._pods and self._pods[name].fingerprint.uid == pod["metadata"].get("uid"):
-                # Its last words may come together with its end. One that has none was deleted without any grace.
+                # A pod's last status may come together with its end. A pod without a cause was deleted without grace.
                 cause = reading[0].cause if reading is not None else None
                 self._drop(name, cause or LossCause.DELETED)
             return bool(self._dirty)

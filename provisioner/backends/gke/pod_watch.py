@@ -61,14 +61,14 @@ class PodWatch:
         """Set when the first list has succeeded or failed."""
         self._synced = False
         self._version = ""
-        """From where the watch goes on; empty: list first."""
+        """The version from which the watch goes on; empty: list first."""
         self._heard = 0.0
         """Monotonic time when the server last told us something: a list, an event, a bookmark."""
         self._blind_since: float | None = None
         """Monotonic time of a list or of the end of a stream, when nothing follows it yet; None while a stream does."""
         self._failure = Failure(ErrorClass.UNAVAILABLE, "the first list of pods has not ended yet")
         self._failures = 0
-        """In a row."""
+        """Failures in a row."""
         self._stream: urllib3.response.BaseHTTPResponse | None = None
         self._thread = threading.Thread(target=self._run, name=f"watch {namespace}", daemon=True)
 
@@ -81,7 +81,7 @@ class PodWatch:
         self._closing.set()
         stream = self._stream
         if stream is not None:
-            with contextlib.suppress(ValueError, RuntimeError, OSError):  # It has just ended by itself.
+            with contextlib.suppress(ValueError, RuntimeError, OSError):  # The stream has just ended by itself.
                 stream.shutdown()
         self._thread.join(CLOSE_SECONDS)
 
@@ -107,7 +107,7 @@ class PodWatch:
                 self._retry_later("Pods are listed again", Failure(ErrorClass.OTHER, str(error)))
             except BackendError as error:
                 if isinstance(error, KubeError) or error.failure.error is ErrorClass.TIMEOUT:
-                    self._version = ""  # Refused or silent: what we know may be worthless. Broken off: it is not.
+                    self._version = ""  # Unlike after a stream that broke off, the caches may be worthless.
                 self._retry_later("Watch failed", error.failure)
             except Exception as error:
                 if not self._closing.is_set():  # A stream that is shut down under its reader fails in many ways.

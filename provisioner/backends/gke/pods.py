@@ -91,7 +91,7 @@ class Ending:
 
     cause: LossCause
     seconds: float
-    """How long it had when this was said."""
+    """Seconds that the pod had left when this was said."""
 
 
 Reading = tuple[Machine, Ending | None]
@@ -237,7 +237,7 @@ def _witnessed(pod: Pod) -> LossCause:
 
 
 def _exit(status: Mapping[str, Any]) -> LossCause:
-    """Of a pod that nobody ended: its containers have, unless their kubelet lost them."""
+    """The cause for a pod that nobody ended: its containers exited, unless their kubelet lost them."""
     ends = [ended for container in _containers(status) if (ended := _terminated(container))]
     if any(ended.get("reason") == LOST_CONTAINER for ended in ends):
         return LossCause.NODE
@@ -304,7 +304,7 @@ def _end(pod: Pod) -> Failure | None:
 
 
 def _not_scheduled(condition: Mapping[str, Any], gates: Sequence[str]) -> Failure | None:
-    """It has no node: it is held back by gates, or there is none for it. Just lifted gates are no trouble any more."""
+    """Why the pod has no node: gates hold it back, or no node takes it. Gates that were just lifted are no failure."""
     if condition.get("reason") == "SchedulingGated":
         return _say(ErrorClass.OTHER, condition, more=", ".join(gates)) if gates else None
     unschedulable = condition.get("reason") == "Unschedulable"

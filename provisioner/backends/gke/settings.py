@@ -66,7 +66,7 @@ class GkePool(Pool):
         return "" if LABEL_VALUE.fullmatch(template) else expected(words_of(Pool, "name"), template)
 
     def limits(self) -> PoolLimits:
-        """As of every pool; and pods say when their grace period ends, and may be held back by gates."""
+        """The limits of every pool; besides, pods say when their grace period ends, and gates may hold them back."""
         return replace(
             super().limits(),
             gated_deadline=self.gated_deadline_seconds,

@@ -38,7 +38,7 @@ class Admissions:
         self._lock = threading.Lock()
         self._undecided: dict[str, _Undecided] = {}
         self._refused: dict[str, tuple[float, Machine]] = {}
-        """From when on they are shown."""
+        """Refused names as machines, each with the monotonic time from which it is shown."""
 
     def expect(self, operation: str, names: Sequence[str]) -> None:
         """Ask for this operation from the next look on."""
@@ -73,7 +73,7 @@ class Admissions:
             return {name: one for name, (since, one) in self._refused.items() if now >= since and name not in members}
 
     def forget(self, names: Collection[str]) -> None:
-        """These were deleted."""
+        """The group was asked to delete these names: show them no more."""
         with self._lock:
             for name in names:
                 self._refused.pop(name, None)
@@ -84,7 +84,7 @@ class Admissions:
 
     def _decided(self, name: str, waiting: _Undecided, operation: Mapping[str, Any]) -> None:
         with self._lock:
-            self._undecided.pop(name, None)  # also when what it says is not understood: it would fail each look
+            self._undecided.pop(name, None)  # also an operation that is not understood: it would fail each look
             error = operation_error(operation)
             if error is not None:
                 refusal = raised(error)

@@ -63,7 +63,7 @@ REQUEST_IDS = uuid.UUID("5d3f1f3e-6f43-4c7e-9d2a-0f2f1c1b7a10")
 """Namespace of our request ids. Any fixed value does; a new one only forgets requests under way."""
 
 REMEMBERED_IDS = 10_000
-"""Request ids of failed operations. Compute forgets them, too (when, is not documented)."""
+"""How many request ids of failed operations are remembered: Compute forgets them, too, after an undocumented time."""
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ class MigBackend:
         self._ending.wait(max(0.0, self._next_look - time.monotonic()))
         self._next_look = time.monotonic() + HASTE * self.pace
         reads, location = self._project.reads, self._place.location
-        deadline = time.monotonic() + reads.times.call  # for all of them: they must not hold up the look
+        deadline = time.monotonic() + reads.times.call  # for all operations together: they must not hold up the look
         members = self._observer.members
         self._admissions.ask(lambda name: reads.operation(location, name, deadline), members)
         return self._observer.look(now, strangers, self._admissions.refused(members))
@@ -255,7 +255,7 @@ def _holds(member: Member | None, delete: Delete) -> bool:
 
 
 def _parted(deletes: Sequence[Delete], holds: Callable[[Delete], bool]) -> tuple[list[Delete], list[Delete]]:
-    """Those for which it holds, and the others."""
+    """The deletes for which ``holds`` is true, and the others."""
     return [delete for delete in deletes if holds(delete)], [delete for delete in deletes if not holds(delete)]
 
 

@@ -50,7 +50,7 @@ class CallBudget:
         self._closed.set()
 
     def _turn(self) -> float:
-        """Seconds to wait; 0 and the call is noted."""
+        """Seconds until a read may begin; when that is 0, the read is counted."""
         if self._closed.is_set():
             raise BackendError(ErrorClass.UNAVAILABLE, "the provisioner ends")
         with self._lock:

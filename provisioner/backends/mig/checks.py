@@ -84,7 +84,7 @@ def foreign_findings(pool: MigPool, names: Sequence[str]) -> list[Finding]:
 
 
 def foreign_text(names: Sequence[str]) -> str:
-    """What is said of them."""
+    """The sentence about members that are not ours."""
     return f"{len(names)} members are not ours, e.g. {min(names)}: someone else resizes or uses the group"
 
 

@@ -199,7 +199,7 @@ def _of_google(error: google_errors.GoogleAPICallError) -> ComputeError:
 
 
 def _class_of(error: BaseException) -> ErrorClass:
-    """A time-out may have been applied; so may anything else that broke on the way."""
+    """The class of an exception. A call that timed out or broke on the way may have been applied."""
     if isinstance(error, request_errors.Timeout | connection_errors.TimeoutError | google_errors.RetryError):
         return ErrorClass.TIMEOUT
     if isinstance(error, auth_errors.GoogleAuthError) and not isinstance(error, auth_errors.TransportError):

@@ -25,7 +25,7 @@ from provisioner.model import ErrorClass
 from provisioner.names import name_pattern
 
 CHECK_FIELDS = "name,autoscalingPolicy/mode,properties/labels"
-"""Of an autoscaler and of an instance template."""
+"""Fields that are read of an autoscaler and of an instance template."""
 
 TYPE_FIELDS = "properties/machineType"
 
@@ -101,5 +101,5 @@ class GroupInspection:
             return [Finding(self._pool.name, Severity.WARNING, text)]
 
     def _expected(self, name: str) -> bool:
-        """Ours, or of the provider whose machines we take over."""
+        """True for a name of ours, or of the provider whose machines we take over."""
         return bool(self._shape.fullmatch(name)) or name.startswith(self._adopt)

@@ -23,10 +23,11 @@ GRACE_SECONDS = 120.0
 """An instance that is not preempted gets so long, whoever stops or deletes it (Scheduling in the API's reference)."""
 
 WAITING_ACTIONS = frozenset({"CREATING", "CREATING_WITHOUT_RETRIES", "VERIFYING", "REFRESHING", "STARTING", "RESUMING"})
-"""The group works towards a running instance."""
+"""Actions by which the group works towards a running instance."""
 
 LEAVING_ACTIONS = frozenset({"DELETING", "ABANDONING", "STOPPING", "SUSPENDING", "RESTARTING"})
-"""The group ends what the instance does now. After RESTARTING it is another machine: its memory is lost."""
+"""Actions by which the group ends what the instance does now. After RESTARTING it is another machine: its memory is
+lost."""
 
 CUSTOM_TYPE = re.compile(r"(?:[a-z0-9]+-)?custom-([0-9]+)-([0-9]+)(?:-ext)?")
 """``custom-4-8192``, ``n2-custom-4-8192-ext``: the name says it all (the E2 types with shared cores are looked up)."""
@@ -135,7 +136,7 @@ def machine(member: Member, instance: Instance | None, before: Machine | None, b
 
 
 def _phase(member: Member, instance: Instance | None) -> Phase:
-    """The unlikelier a state is to be outdated, the earlier it is asked for: no end is taken back."""
+    """The states least likely to be outdated are tested first, so that no end is taken back."""
     statuses = _statuses(member, instance)
     if member.action == "RECREATING":
         return Phase.GONE  # what comes back under the name is another machine
@@ -166,7 +167,7 @@ def _cause(member: Member, instance: Instance | None, before: Machine | None) ->
 
 
 def _fingerprint(member: Member, instance: Instance | None) -> Fingerprint:
-    """The start counts once the instance runs: until then a start may be tried again."""
+    """What tells it from another of its name. Its start counts once it runs: until then it may be started again."""
     if instance is None:
         return Fingerprint(uid=member.id)
     started = instance.started if instance.status == "RUNNING" else ""

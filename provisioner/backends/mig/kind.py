@@ -53,7 +53,7 @@ class Mig(Kind[MigPool]):
         }
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
-        """A group is zonal or regional."""
+        """What is wrong with a group's location: it is zonal or regional."""
         if (body.get("zone") is None) != (body.get("region") is None):
             return []
         both_or_neither = "neither" if body.get("zone") is None else "both"

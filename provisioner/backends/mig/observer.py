@@ -74,7 +74,7 @@ class GroupObserver:
         self._restless_until = float("-inf")
         self._problems = Problems(pool, adopt_prefixes)
         self.members: Mapping[str, Member] = {}
-        """As they were listed last, whatever their names."""
+        """The members as they were listed last, whatever their names."""
 
     def expect_change(self, names: Collection[str] = ()) -> None:
         """The group was asked to do something: list its members until its lists must show it.

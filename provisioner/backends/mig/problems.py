@@ -29,7 +29,7 @@ class Problems:
         self._strays: set[str] = set()
         """Former members that run on."""
         self.texts: tuple[str, ...] = ()
-        """As they were said last."""
+        """The sentences as they were said last."""
 
     def expect(self, names: Collection[str]) -> None:
         """We ask the group to delete these members: what becomes of them is no news."""

@@ -29,9 +29,9 @@ class ListResult:
     """One reading of a list, or why it failed."""
 
     began: float
-    """Loop time."""
+    """When the reading began, in loop time."""
     items: Mapping[str, Json]
-    """By name."""
+    """The entries of the list by name."""
     failure: Failure | None = None
 
 
@@ -43,9 +43,9 @@ class SharedList:
         self._lock = threading.Lock()
         self._newest: ListResult | None = None
         self._began = 0.0
-        """Of the newest, by the monotonic clock."""
+        """When the newest reading began, by the monotonic clock."""
         self._had: dict[str, ListResult] = {}
-        """The last one that each pool was given."""
+        """The reading that each pool was given last."""
 
     def newer(self, pool: str, now: float, *, pace: float, deadline: float) -> ListResult:
         """A reading that ``pool`` has not had yet, complete; BackendError otherwise.
@@ -65,7 +65,7 @@ class SharedList:
         return newest
 
     def _look(self, now: float, deadline: float) -> ListResult:
-        """A failure is shared, too: one pool after the other would wait for a server that does not answer."""
+        """A failure is shared, too: else one pool after the other would wait for a server that does not answer."""
         try:
             with understood():
                 return ListResult(now, self._read(deadline))

@@ -48,7 +48,7 @@ MEMBER_FIELDS = (
     "nextPageToken,managedInstances(name,instance,id,instanceStatus,currentAction,"
     "lastAttempt(errors(errors(code,message))))"
 )
-"""Of an error only what is said: its ``errorDetails`` are three times as long."""
+"""Fields of the members; of an error only code and message, as its ``errorDetails`` are three times as long."""
 
 INSTANCE_FIELDS = (
     "kind,nextPageToken,warning,items(name,id,status,creationTimestamp,lastStartTimestamp,"
@@ -76,13 +76,14 @@ class ComputeTimes:
     """How patient we are with Compute. Seconds."""
 
     connect: float = 5.0
-    """For a connection."""
+    """How long a connection may take to be made."""
     call: float = 20.0
-    """For a response: Compute answers within a second or two, and the next cycle asks again."""
+    """How long a response may take: Compute answers within a second or two, and the next cycle asks again."""
     look: float = 60.0
-    """For all calls of a look: one that takes longer would be too old to act upon."""
+    """How long all calls of a look may take: one that takes longer would be too old to act upon."""
     admission: float = 5.0
-    """For the result of a create; seen in practice: 0 to 4 s. One that takes longer is asked for with the looks."""
+    """How long a create's result is waited for (in practice it takes 0 to 4 s); a later one is asked for with the
+    looks."""
     window: float = 60.0
     """Compute's window of call quotas."""
 
@@ -105,7 +106,7 @@ class Place:
 
     @classmethod
     def of(cls, pool: MigPool) -> Place:
-        """From the configuration."""
+        """The place that a pool's settings name."""
         location = f"zones/{pool.zone}" if pool.zone else f"regions/{pool.region}"
         return cls(pool.address, pool.project, location, pool.group, pool.zone or "")
 
@@ -187,7 +188,7 @@ class ComputeReads:
             try:
                 operation = self._call("POST", path, {}, deadline)
             except BackendError:
-                operation = {}  # as above
+                operation = {}  # the request was accepted all the same
             if operation.get("status") == "DONE":
                 return operation
             if time.monotonic() + pause >= deadline:
@@ -275,7 +276,7 @@ def end_in_time(session: requests.Session) -> None:
 
 
 def _whole(response: requests.Response, deadline: float, path: str) -> bytes:
-    """The body."""
+    """The whole body of the response; BackendError when it has not ended by ``deadline``."""
     pieces = []
     while piece := response.raw.read1(PIECE, decode_content=True):
         pieces.append(piece)

@@ -50,7 +50,7 @@ class MigPool(Pool):
 
     @property
     def address(self) -> str:
-        """Of the API, without path. An endpoint may end in ``/compute/v1/``, as gcloud wants it."""
+        """The API's address without path. An endpoint may end in ``/compute/v1/``, as gcloud wants it."""
         return (self.endpoint or COMPUTE_ADDRESS).rstrip("/").removesuffix("/compute/v1")
 
     @property
@@ -59,7 +59,7 @@ class MigPool(Pool):
         return self.zone or self.region or ""
 
     def limits(self) -> PoolLimits:
-        """As of every pool, and which group it is."""
+        """The limits of every pool, and which group it is."""
         where = f"group {self.group} in {self.location} of project {self.project}"
         return replace(super().limits(), where=where)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from provisioner.simulator.compute.operations import BASE
 from provisioner.simulator.compute.regex_filter import DEEPEST, Condition, conditions, is_regex_filter
-from provisioner.simulator.compute.schema import Field, Kind, field_at
+from provisioner.simulator.compute.schema import Field, FieldType, field_at
 
 Predicate = Callable[[Mapping[str, Any]], bool]
 
@@ -58,7 +58,7 @@ def compile_filter(text: str, resource: str, base: str = BASE) -> Predicate:
 def _regex(condition: Condition, resource: str, base: str) -> Predicate:
     path = condition.field.split(".")
     entry = field_at(resource, path)
-    if entry.kind in (Kind.OBJECT, Kind.MAP):
+    if entry.kind in (FieldType.OBJECT, FieldType.MAP):
         raise ValueError(f"'{condition.field}' is an object, which no regular expression matches")
     matches = condition.pattern.fullmatch
     return _compared(path, lambda value: matches(_text(value, base)) is not None, condition.negative)
@@ -175,13 +175,13 @@ def _matcher(field: Field, name: str, operator: str, wanted: str, base: str) -> 
     """What one value at the field must be."""
     if wanted == "*" and operator in ("=", "!=", ":"):
         return lambda value: value != {}
-    if field.kind is Kind.MAP and operator == ":":
+    if field.kind is FieldType.MAP and operator == ":":
         return lambda value: isinstance(value, Mapping) and wanted in value
-    if field.kind in (Kind.MAP, Kind.OBJECT):
+    if field.kind in (FieldType.MAP, FieldType.OBJECT):
         raise ValueError(f"'{name}' is an object: it can only be asked for by ':*', or by one of its fields")
-    if field.kind is Kind.TEXT:
+    if field.kind is FieldType.TEXT:
         return _text_matcher(operator, wanted, base)
-    if field.kind is Kind.TRUTH and operator not in ("=", "!=", ":"):
+    if field.kind is FieldType.TRUTH and operator not in ("=", "!=", ":"):
         raise ValueError(f"'{name}' is true or false, which has no order for '{operator}'")
     goal = _parsed(field.kind, name, wanted)
     return lambda value: _holds(operator, _parsed(field.kind, name, str(value)), goal)
@@ -203,20 +203,20 @@ def _text(value: object, base: str) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value).replace(BASE, base)
 
 
-def _parsed(kind: Kind, name: str, text: str) -> Any:
+def _parsed(kind: FieldType, name: str, text: str) -> Any:
     """A number, a truth or a moment; a date alone begins at midnight UTC."""
-    if kind is Kind.NUMBER and re.fullmatch(r"[+-]?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", text, re.ASCII):
+    if kind is FieldType.NUMBER and re.fullmatch(r"[+-]?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", text, re.ASCII):
         return Decimal(text)
-    if kind is Kind.TRUTH and text.lower() in ("true", "false"):
+    if kind is FieldType.TRUTH and text.lower() in ("true", "false"):
         return text.lower() == "true"
-    if kind is Kind.TIME:
+    if kind is FieldType.TIME:
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
             pass
         else:
             return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    words = {Kind.NUMBER: "a number", Kind.TRUTH: "true or false", Kind.TIME: "a time (RFC 3339)"}
+    words = {FieldType.NUMBER: "a number", FieldType.TRUTH: "true or false", FieldType.TIME: "a time (RFC 3339)"}
     raise ValueError(f"'{name}' is {words[kind]}, got '{text}'")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from provisioner.simulator.compute.fingerprints import check_fingerprint, fingerprint_of
 from provisioner.simulator.compute.group import Mig
 from provisioner.simulator.compute.operations import ApiError, Document, Operation
-from provisioner.simulator.compute.schema import Field, Kind, messages
+from provisioner.simulator.compute.schema import Field, FieldType, messages
 from provisioner.simulator.compute.settings import MigSpec
 
 RESOURCE = "InstanceGroupManager"
@@ -186,18 +186,18 @@ def _entries(field: Field, value: Any, where: str) -> Iterator[Any]:
         return
     if field.repeated and isinstance(value, list):
         yield from value
-    elif field.kind is Kind.MAP and isinstance(value, dict):
+    elif field.kind is FieldType.MAP and isinstance(value, dict):
         yield from value.values()
-    elif field.repeated or field.kind is Kind.MAP:
+    elif field.repeated or field.kind is FieldType.MAP:
         raise _invalid(f"Invalid value at 'resource.{where}': {json.dumps(value)}")
     else:
         yield value
 
 
 def _check_value(value: Any, field: Field, where: str) -> None:
-    types: dict[Kind, type] = {Kind.NUMBER: int, Kind.TRUTH: bool, Kind.OBJECT: dict}
-    kind = Kind.OBJECT if field.message else Kind.TEXT if field.kind is Kind.MAP else field.kind
-    right = isinstance(value, types.get(kind, str)) and (kind is Kind.TRUTH or not isinstance(value, bool))
+    types: dict[FieldType, type] = {FieldType.NUMBER: int, FieldType.TRUTH: bool, FieldType.OBJECT: dict}
+    kind = FieldType.OBJECT if field.message else FieldType.TEXT if field.kind is FieldType.MAP else field.kind
+    right = isinstance(value, types.get(kind, str)) and (kind is FieldType.TRUTH or not isinstance(value, bool))
     if value is not None and not right and where != "id":
         raise _invalid(f"Invalid value at 'resource.{where}': {json.dumps(value)}")
     words = _WORDS.get(where)

@@ -75,13 +75,13 @@ class Groups:
         }
 
     def impose_timings(self, timings: Timings) -> None:
-        """Things take so long from now on."""
+        """Use these timings from now on."""
         self.timings = self.audit.timings = self.operations.timings = self.vms.timings = timings
         for mig in self.migs.values():
             mig.timings = timings
 
     def impose_switches(self, switches: Switches) -> None:
-        """What nobody documents is so from now on."""
+        """Use these switches from now on."""
         self.switches = self.operations.switches = self.vms.switches = switches
         for mig in self.migs.values():
             mig.switches = switches

@@ -186,7 +186,7 @@ def aggregated_page(call: ListCall, kind: str, field: str, scopes: Mapping[str, 
 
 
 def in_order(call: ListCall, source: Source) -> Source:
-    """As the call asks: by name, or ``creationTimestamp desc``; another order is refused rather than ignored."""
+    """The source by name, or by ``creationTimestamp desc`` if the call asks for that; another order is refused."""
     order = call.query.get("orderBy", "")
     if order == "creationTimestamp desc":
         return _newest_first(source)

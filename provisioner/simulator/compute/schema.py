@@ -122,8 +122,8 @@ ZoneConfiguration: zone
 _FIELD = re.compile(r"(\w+)(\[\]|\{\})?(?::(\w+)|([#?@*]))?")
 
 
-class Kind(StrEnum):
-    """What a value is."""
+class FieldType(StrEnum):
+    """The type of a value."""
 
     TEXT = ""
     NUMBER = "#"
@@ -137,8 +137,8 @@ class Kind(StrEnum):
 class Field:
     """One field of a message, or one key of a map."""
 
-    kind: Kind
-    """Of the value, or of each of a list."""
+    kind: FieldType
+    """The type of the value, or of each value of a list."""
     repeated: bool = False
     """It is a list."""
     message: str = ""
@@ -163,14 +163,14 @@ def messages() -> Mapping[str, Message]:
 def _fields(text: str) -> dict[str, Field]:
     entries: dict[str, Field] = {}
     for name, many, message, kind in _FIELD.findall(text):
-        plain = Kind.OBJECT if message else Kind(kind)
-        entries[name] = Field(Kind.MAP if many == "{}" else plain, many == "[]", message)
+        plain = FieldType.OBJECT if message else FieldType(kind)
+        entries[name] = Field(FieldType.MAP if many == "{}" else plain, many == "[]", message)
     return entries
 
 
 def field_at(message: str, path: Sequence[str]) -> Field:
     """The field at a path, in which keys of maps may stand: ``("labels", "team")``; ValueError: there is none."""
-    reached = Field(Kind.OBJECT, message=message)
+    reached = Field(FieldType.OBJECT, message=message)
     for index, name in enumerate(path):
         inner = _within(reached, name)
         if inner is None:
@@ -180,6 +180,6 @@ def field_at(message: str, path: Sequence[str]) -> Field:
 
 
 def _within(outer: Field, name: str) -> Field | None:
-    if outer.kind is Kind.MAP:
-        return Field(Kind.OBJECT if outer.message else Kind.TEXT, message=outer.message)
+    if outer.kind is FieldType.MAP:
+        return Field(FieldType.OBJECT if outer.message else FieldType.TEXT, message=outer.message)
     return messages()[outer.message].fields.get(name) if outer.message else None

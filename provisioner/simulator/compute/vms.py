@@ -62,7 +62,7 @@ class Shelf:
         self._documents[name] = document
 
     def get(self, name: str) -> Document | None:
-        """As it is now."""
+        """The document of this name as it is now."""
         return self._documents.get(name)
 
     def after(self, name: str, lag: float = 0.0) -> Iterator[tuple[str, Document]]:

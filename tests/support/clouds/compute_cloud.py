@@ -32,7 +32,7 @@ QUICK = Timings(
     notice=0.3,
     repair=(0.1, 0.2),
 )
-"""A whole life of a VM in a second of world time."""
+"""Timings of a whole life of a VM in a second of world time."""
 
 
 class ComputeCloud:

@@ -42,14 +42,14 @@ class Mishap:
 
 @dataclass(slots=True)
 class Line:
-    """Between the loop and one place. By itself nothing goes wrong on it."""
+    """The line between the loop and one place. By itself nothing goes wrong on it."""
 
     blind: Failure | None = None
     """Why every look fails: an error, a missing page, a part of the place that is unreachable."""
     lag: float = 0.0
     """Lists show the place as it was so many seconds ago. Only a MIG's lists can lag."""
     mishaps: deque[Mishap] = field(default_factory=deque)
-    """Of the next calls; one call is one machine."""
+    """Mishaps of the next calls; one call is one machine."""
 
 
 class Direct(ABC):
@@ -186,7 +186,7 @@ class DirectGke(Direct):
 
 
 def _refusal(error: errors.ApiError) -> KubeError:
-    """As the gke backend would read the response."""
+    """The error that the gke backend would make of the response."""
     return refusal(error.code, json.dumps(error.status).encode(), None)
 
 
@@ -249,7 +249,7 @@ class DirectMig(Direct):
 
 
 def _result(operation: operations.Operation) -> Failure | None:
-    """What the caller hears of an operation; one that takes its time is not waited for."""
+    """The failure that the caller hears of an operation; one that takes its time is not waited for."""
     if not operation.done:
         return Failure(ErrorClass.TIMEOUT, "not accepted in time")
     error = operation_error(operation.document())

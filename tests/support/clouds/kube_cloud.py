@@ -22,7 +22,7 @@ PARTIAL = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
 def impose(simulator: Simulator, *faults: Fault, **timings: float) -> None:
-    """These faults, and short timings but for those given."""
+    """Impose these faults, and short timings but for those given."""
     simulator.impose(faults, {"gke": {**QUICK, **timings}})
 
 

@@ -79,7 +79,7 @@ class Grid:
     # --- the loop -----------------------------------------------------------------------------------------------------
 
     def restart(self) -> None:
-        """The process is gone, with all that it had not recorded; a new one begins."""
+        """End the process with all that it had not recorded, and begin a new one."""
         self._close()
         plenty = Compute(calls_per_minute=1_000_000)
         projects = Projects(prefix="hf", settings=plenty, times=ComputeTimes(admission=0.1, window=0.0))
@@ -107,7 +107,7 @@ class Grid:
         assert not report.problem, report.problem
 
     def until(self, condition: Callable[[], Any], seconds: float, what: str) -> Any:
-        """Cycles until something is true, for so many seconds of loop time at most."""
+        """Run cycles until ``condition`` holds, for so many seconds of loop time at most."""
         deadline = self.now() + seconds
         while not (value := condition()):
             assert self.now() < deadline, f"{what}: not within {seconds} s"
@@ -116,7 +116,7 @@ class Grid:
         return value
 
     def run(self, seconds: float) -> None:
-        """Cycles for so long."""
+        """Run cycles for so many seconds of loop time."""
         end = self.now() + seconds
         self.until(lambda: self.now() >= end, seconds + 1.0, "time")
 

@@ -61,7 +61,7 @@ class VirtualWire:
         self._loop.close()
 
     def advance(self, seconds: float) -> None:
-        """Time passes; calls that their callers have given up go on."""
+        """Let time pass; calls that their callers have given up go on."""
         with self._lock:
             end = self._world.now + seconds
             while self._world.now < end:

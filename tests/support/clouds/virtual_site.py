@@ -57,7 +57,7 @@ EXACT = Timings(
     leave=(3.0, 3.0),
     repair=(15.0, 15.0),
 )
-"""Nothing is left to chance."""
+"""Timings that leave nothing to chance."""
 
 PATIENCE = ComputeTimes(call=10.0, look=60.0, admission=0.2, window=0.0)
 """A call waits in the world's time; between two waits for an operation, and for all of them, real time passes. So does
@@ -70,7 +70,7 @@ MUTATIONS = ("createInstances", "deleteInstances", "abandonInstances", "recreate
 
 
 def limits_of(pools: Sequence[str]) -> Limits:
-    """Everything may be tried at once, and nothing takes long."""
+    """Limits under which everything may be tried at once, and nothing takes long."""
     pool = PoolLimits("", initial_window=1000, boot_deadline=300.0, spill_after=120.0, lag=30.0, stale_after=90.0)
     return Limits(
         prefix=PREFIX,
@@ -84,7 +84,7 @@ def limits_of(pools: Sequence[str]) -> Limits:
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """Stands for the end of the process."""
 
 
 class VirtualSite:
@@ -157,7 +157,7 @@ class VirtualSite:
             backend.close()
 
     def cycle(self) -> CycleReport:
-        """Look, then one pass."""
+        """Look at every pool, then run one pass of the loop."""
         strangers = self.reconciler.strangers()
         self.reports.append(self.reconciler.cycle({name: self.look(name, strangers) for name in self.backends}))
         return self.reports[-1]
@@ -189,7 +189,7 @@ class VirtualSite:
         return worths
 
     def run(self, seconds: float, *, polls: bool = True) -> None:
-        """Time passes, with cycles; HF polls everything, or nothing."""
+        """Let time pass, with cycles; HF polls everything, or nothing."""
         end = self.now() + seconds
         while self.now() < end:
             self._wire.advance(self._pace)
@@ -198,7 +198,7 @@ class VirtualSite:
             self.cycle()
 
     def unseen(self, seconds: float) -> None:
-        """Time passes without a look."""
+        """Let time pass without a look."""
         self._wire.advance(seconds)
 
     def until(self, condition: Callable[[], object], seconds: float = 3600.0, what: str = "it") -> None:
@@ -235,7 +235,7 @@ class VirtualSite:
         return entry
 
     def ended(self, id_: str) -> bool:
-        """HF has its terminal answer."""
+        """True once HF has its terminal answer."""
         return self.answer(id_)["status"] != "running"
 
     def asked(self, count: int) -> dict[str, Any]:
@@ -251,7 +251,7 @@ class VirtualSite:
     # --- the cloud ------------------------------------------------------------------------------------------------
 
     def faults(self, *faults: Fault) -> None:
-        """These and no others."""
+        """Impose these faults and no others."""
         self.world.set_faults(faults)
 
     def phases(self) -> dict[str, str]:
@@ -268,7 +268,7 @@ class VirtualSite:
         return calls
 
     def in_sight(self) -> bool:
-        """Every pool was seen completely in the last cycle."""
+        """True when every pool was seen completely in the last cycle."""
         return all(isinstance(look, Snapshot) for look in self.reports[-1].looks.values())
 
 

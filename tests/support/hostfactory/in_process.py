@@ -69,7 +69,7 @@ def publish(
     lost: dict[str, int] | None = None,
     available: dict[str, int] | None = None,
 ) -> None:
-    """What the loop does in a cycle."""
+    """Publish as the loop does in a cycle."""
     if not hf.state.intent.exists():
         hf.state.intent.create(hf.instance)
     hf.state.status.write(answers, {name: Loss(grace) for name, grace in (lost or {}).items()}, available)
@@ -77,7 +77,7 @@ def publish(
 
 
 def heartbeat_before(hf: Here, seconds: float) -> None:
-    """The loop beat last so many seconds ago."""
+    """Set the loop's last heartbeat to so many seconds ago."""
     hf.state.heartbeat.touch()
     then = time.time() - seconds
     os.utime(hf.state.heartbeat.path, (then, then))

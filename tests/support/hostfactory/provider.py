@@ -144,5 +144,5 @@ def golden(name: str) -> Any:
 
 
 def requesting(template: object = "T1", machines: object = 3) -> dict[str, object]:
-    """Input of requestMachines."""
+    """The input of requestMachines."""
     return {"template": {"templateId": template, "machineCount": machines}}

@@ -26,7 +26,7 @@ class YardPool(FakePool):
 
 
 class Yard(Kind[YardPool]):
-    """What the registry asks for."""
+    """The kind, as the registry asks for it."""
 
     name: ClassVar = "yard"
     pool = YardPool
@@ -47,15 +47,15 @@ class Yard(Kind[YardPool]):
         return {"yard": around.environment.get("YARD")}
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
-        """There is one yard that nobody may use."""
+        """A mistake for the one yard that nobody may use."""
         return [Problem("", "yard", "is closed")] if body.get("yard") == "junk" else []
 
     def warnings(self, pool: YardPool) -> list[str]:
-        """Old yards are slow."""
+        """A warning for old yards, which are slow."""
         return [f"pools.{pool.name}.yard: {pool.yard} is an old yard"] if pool.yard.startswith("old") else []
 
     def size(self, pool: YardPool, template: str) -> MachineSize:
-        """All hosts are alike."""
+        """The size of a host: all are alike."""
         return MachineSize(f"every host of yard {pool.yard}", 4, 4096)
 
 
