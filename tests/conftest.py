@@ -37,8 +37,8 @@ attend()  # before any test module imports one
 
 @pytest.fixture(scope="session")
 def notes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notes]:
-    """What is wrong with the answers of any simulated Compute API, in this process or in one that a test starts."""
-    made = Notes(tmp_path_factory.mktemp("answers"))
+    """What is wrong with the responses of any simulated Compute API, in this process or in one that a test starts."""
+    made = Notes(tmp_path_factory.mktemp("responses"))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in simulators.surroundings(made.directory).items():
             patch.setenv(name, value)
@@ -48,7 +48,7 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notes]:
 
 @pytest.fixture(autouse=True)
 def googles_schema(notes: Notes) -> Iterator[None]:
-    """No answer of the simulated Compute API, during or before whatever test, is one that Google's API cannot give."""
+    """No response of the simulated Compute API, in or before any test, is one that Google's API cannot give."""
     yield
     _hold(notes)
 

@@ -35,26 +35,26 @@ def routes(cloud: Cloud) -> Sequence[web.RouteDef]:
         return {}
 
     return [
-        web.get("/control/state", _answering(state)),
-        web.put("/control/faults", _answering(faults)),
-        web.post("/control/preempt", _answering(preempt)),
-        web.post("/control/reset", _answering(reset)),
+        web.get("/control/state", _responding(state)),
+        web.put("/control/faults", _responding(faults)),
+        web.post("/control/preempt", _responding(preempt)),
+        web.post("/control/reset", _responding(reset)),
     ]
 
 
 Act = Callable[[web.Request], Awaitable[Any]]
 
 
-def _answering(act: Act) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def _responding(act: Act) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     """A request handler that writes what ``act`` returns, and its mistakes."""
 
-    async def answer(request: web.Request) -> web.StreamResponse:
+    async def respond(request: web.Request) -> web.StreamResponse:
         try:
             return web.json_response(await act(request))
         except ValueError as error:
             return web.json_response({"error": str(error)}, status=400)
 
-    return answer
+    return respond
 
 
 async def _body(request: web.Request) -> object:

@@ -151,7 +151,7 @@ def test_the_first_refusal_stops_further_creates(place: Place) -> None:
     assert place.creates() - before <= 32
 
 
-def test_a_lost_answer_is_ambiguous_and_the_repeat_finds_the_machine(place: Place) -> None:
+def test_a_lost_response_is_ambiguous_and_the_repeat_finds_the_machine(place: Place) -> None:
     place.lose_responses()
     (outcome,) = place.create(1)
     assert outcome.failure is not None
@@ -163,7 +163,7 @@ def test_a_lost_answer_is_ambiguous_and_the_repeat_finds_the_machine(place: Plac
 
 
 @pytest.mark.usefixtures("impatient")
-def test_no_answer_is_a_timeout(place: Place) -> None:
+def test_no_response_is_a_timeout(place: Place) -> None:
     place.hang()
     assert errors(place.create(1)) == [ErrorClass.TIMEOUT]
 
@@ -240,7 +240,7 @@ def test_of_foreign_machines_only_an_adopted_one_is_deleted(place: Place) -> Non
     assert place.look(["sym-1", "sym-2"]).foreign == {"sym-2"}
 
 
-def test_a_delete_whose_answer_is_lost_is_ambiguous_and_applied(place: Place) -> None:
+def test_a_delete_whose_response_is_lost_is_ambiguous_and_applied(place: Place) -> None:
     place.create(1)
     uid = place.until_seen(ONE).fingerprint.uid
     place.lose_responses()

@@ -687,7 +687,7 @@ def test_a_stuck_pod_says_when_its_grace_ended_and_goes_by_force(bench: Bench) -
 
 
 @pytest.mark.parametrize("verb", ["create", "delete"])
-def test_an_action_whose_answer_is_lost_is_not_sent_again_by_itself(bench: Bench, verb: str) -> None:
+def test_an_action_whose_response_is_lost_is_not_sent_again_by_itself(bench: Bench, verb: str) -> None:
     backend = running_pod(bench)
     uid = look(backend)[name(1)].fingerprint.uid
     before = bench.calls(f"pods.{verb}")

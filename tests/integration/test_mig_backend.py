@@ -259,7 +259,7 @@ def test_only_so_many_request_ids_are_remembered(monkeypatch: pytest.MonkeyPatch
     backend.close()
 
 
-def test_an_answer_that_is_lost_makes_no_second_machine(zonal: Bench) -> None:
+def test_a_response_that_is_lost_makes_no_second_machine(zonal: Bench) -> None:
     zonal.cloud.set_faults(Fault("lost_response", "hf-a", limit=1))
     assert failures(zonal.create(1, 2)) == [ErrorClass.UNAVAILABLE] * 2
     assert failures(zonal.create(1, 2)) == []
@@ -267,7 +267,7 @@ def test_an_answer_that_is_lost_makes_no_second_machine(zonal: Bench) -> None:
     zonal.running(2)
 
 
-def test_an_operation_that_failed_is_not_the_answer_to_the_next_try(zonal: Bench) -> None:
+def test_an_operation_that_failed_is_not_the_response_to_the_next_try(zonal: Bench) -> None:
     zonal.cloud.set_faults(Fault("op_error", "hf-a", limit=1))
     assert failures(zonal.create(1, 2)) == [ErrorClass.UNAVAILABLE] * 2
     assert zonal.look().machines == {}

@@ -59,7 +59,7 @@ def test_a_group_that_refuses_creates_says_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 5])
-def test_an_answer_that_is_lost_after_the_group_took_the_names(tmp_path: Path, count: int) -> None:
+def test_a_response_that_is_lost_after_the_group_took_the_names(tmp_path: Path, count: int) -> None:
     """And before any list shows them: the create is sent again, first for one machine, as the probe of the back-off."""
     with Grid(tmp_path, [FIRST], operation=40.0) as grid:
         grid.faults(Fault("lost_response", f".*{CREATES}", limit=1))

@@ -446,7 +446,7 @@ def test_members_that_are_being_made_may_be_listed_late(zonal: Bench) -> None:
         b'{"kind": "compute#instanceGroupManager", "curr',
     ],
 )
-def test_an_answer_of_another_shape_fails_the_look(body: bytes) -> None:
+def test_a_response_of_another_shape_fails_the_look(body: bytes) -> None:
     with OddServer(body) as address:
         backend = MigBackend(pool(address), prefix="hf")
         with pytest.raises(BackendError) as raised:
@@ -466,14 +466,14 @@ def test_a_list_that_names_places_which_it_could_not_reach_is_no_list() -> None:
 
 
 @pytest.mark.parametrize("body", [b"<html>sign in</html>", b"[]", b'{"managedInstances": [3]}'])
-def test_an_answer_of_another_shape_fails_a_delete(body: bytes) -> None:
+def test_a_response_of_another_shape_fails_a_delete(body: bytes) -> None:
     with OddServer(body) as address:
         backend = MigBackend(pool(address), prefix="hf")
         assert len(failures(backend.delete([Delete(name(1), "m", DeleteReason.RETURNED)], lambda: True))) == 1
         backend.close()
 
 
-def test_an_answer_that_drips_ends_with_its_time_not_with_its_last_byte() -> None:
+def test_a_response_that_drips_ends_with_its_time_not_with_its_last_byte() -> None:
     with OddServer(b" " * 1000, pause=0.1) as address:
         backend = MigBackend(pool(address), prefix="hf", times=ComputeTimes(call=1.0))
         with pytest.raises(BackendError) as raised:
@@ -483,13 +483,13 @@ def test_an_answer_that_drips_ends_with_its_time_not_with_its_last_byte() -> Non
         backend.close()
 
 
-def test_a_create_whose_answer_drips_ends_with_its_time() -> None:
+def test_a_create_whose_response_drips_ends_with_its_time() -> None:
     """Its pool would neither create nor delete anything meanwhile."""
     with OddServer(b" " * 1000, pause=0.1) as address:
         backend = MigBackend(pool(address), prefix="hf", times=ComputeTimes(call=1.0))
         began = time.monotonic()
         assert failures(backend.create(creates(1), lambda: True)) == [ErrorClass.TIMEOUT]
-        assert time.monotonic() - began < 50, "not the hundred seconds that the answer takes"
+        assert time.monotonic() - began < 50, "not the hundred seconds that the response takes"
         backend.close()
 
 

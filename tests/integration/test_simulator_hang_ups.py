@@ -89,7 +89,7 @@ def call(simulator: Simulator, line: str, head: str = "", body: bytes = b"") -> 
 
 @pytest.mark.parametrize("hang_up", HOW)
 @pytest.mark.parametrize("line", RESPONSES.values(), ids=RESPONSES)
-def test_a_caller_may_hang_up_in_mid_answer(
+def test_a_caller_may_hang_up_in_mid_response(
     simulator: Simulator, line: str, hang_up: Callable[[socket.socket], None]
 ) -> None:
     caller = call(simulator, line)
@@ -100,7 +100,7 @@ def test_a_caller_may_hang_up_in_mid_answer(
 @pytest.mark.slow
 @pytest.mark.parametrize("hang_up", HOW)
 @pytest.mark.parametrize("line", RESPONSES.values(), ids=RESPONSES)
-def test_a_caller_may_hang_up_before_the_answer(
+def test_a_caller_may_hang_up_before_the_response(
     simulator: Simulator, line: str, hang_up: Callable[[socket.socket], None]
 ) -> None:
     for _ in range(5):

@@ -31,7 +31,7 @@ LIES = [
 
 
 @pytest.mark.parametrize(("wrong", "words"), LIES)
-def test_an_answer_of_this_process_is_seen(notes: Notes, wrong: dict[str, Any], words: str) -> None:
+def test_a_response_of_this_process_is_seen(notes: Notes, wrong: dict[str, Any], words: str) -> None:
     with lying_here(wrong) as compute:
         ask(compute)
         (problem,) = notes.take()
@@ -43,14 +43,14 @@ def test_an_answer_of_this_process_is_seen(notes: Notes, wrong: dict[str, Any], 
         assert words in problem, "also in a list"
 
 
-def test_an_answer_of_another_process_is_seen(notes: Notes) -> None:
+def test_a_response_of_another_process_is_seen(notes: Notes) -> None:
     with lying_elsewhere({"id": 42}) as compute:
         ask(compute)
     assert notes.take() == [f"{LIED}.id: expected string, got 42"]
 
 
 @pytest.mark.slow
-def test_every_answer_of_the_demonstration_s_cloud_is_seen(notes: Notes) -> None:
+def test_every_response_of_the_demonstration_s_cloud_is_seen(notes: Notes) -> None:
     with Playground() as grid:
         (cloud,) = [process.pid for process in grid._processes if "simulator" in process.args]
         id_ = grid.hf.request("GceVm", 2)
@@ -61,7 +61,7 @@ def test_every_answer_of_the_demonstration_s_cloud_is_seen(notes: Notes) -> None
             return sum(calls.get(name, 0) for name in {method.name for method in METHODS})
 
         assert asked() > 0
-        until(lambda: notes.responses()[cloud] == asked(), 30, what="a note of every answer")
+        until(lambda: notes.responses()[cloud] == asked(), 30, what="a note of every response")
 
 
 LYING_TESTS = """
@@ -89,7 +89,7 @@ def test_what_outlives_the_last_test(to_the_end):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_an_answer_that_is_wrong_fails_the_run(tmp_path: Path, workers: str) -> None:
+def test_a_response_that_is_wrong_fails_the_run(tmp_path: Path, workers: str) -> None:
     """The run fails although its tests would pass."""
     (tmp_path / "test_lies.py").write_text(LYING_TESTS)
     options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-c", str(ROOT / "setup.cfg"), "-n", workers]
@@ -107,14 +107,14 @@ ASKING = "with lying_elsewhere({}) as compute: ask(compute)"
     ("program", "code", "words"),
     [
         pytest.param(ASKING.format({}), 0, "checked: 1\n", id="all is well", marks=pytest.mark.slow),
-        pytest.param(ASKING.format({"id": 42}), 1, f"{LIED}.id: expected string, got 42\n", id="a wrong answer"),
-        pytest.param("pass", 1, "checked: 0\n", id="no answer", marks=pytest.mark.slow),
+        pytest.param(ASKING.format({"id": 42}), 1, f"{LIED}.id: expected string, got 42\n", id="a wrong response"),
+        pytest.param("pass", 1, "checked: 0\n", id="no response", marks=pytest.mark.slow),
         pytest.param(
             f"{ASKING.format({})}; sys.exit(7)", 7, "checked: 1\n", id="the command fails", marks=pytest.mark.slow
         ),
     ],
 )
-def test_a_command_is_run_with_its_answers_checked(
+def test_a_command_is_run_with_its_responses_checked(
     capfd: pytest.CaptureFixture[str], program: str, code: int, words: str
 ) -> None:
     program = f"import sys; from tests.support.checks.liar import ask, lying_elsewhere\n{program}"

@@ -23,14 +23,14 @@ def delete(name: str, pool: str = "a") -> Delete:
 
 
 class Place:
-    """A backend that does what it is told, and as much as ``answers`` lets it."""
+    """A backend that does what it is told, and as much as ``outcome_of`` lets it."""
 
     lag = 0.0
     pace = 1.0
 
-    def __init__(self, pool: str = "a", answer: Callable[[Action], Outcome | None] = Outcome) -> None:
+    def __init__(self, pool: str = "a", outcome_of: Callable[[Action], Outcome | None] = Outcome) -> None:
         self.pool = pool
-        self.answer = answer
+        self.outcome_of = outcome_of
         self.calls: list[str] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -53,7 +53,7 @@ class Place:
         for action in actions:
             if may_start():
                 self.calls.append(f"{verb} {action.name}")
-                outcomes.append(self.answer(action))
+                outcomes.append(self.outcome_of(action))
         return [outcome for outcome in outcomes if outcome is not None]
 
 
@@ -109,7 +109,7 @@ C1, C2, D1 = create("c1"), create("c2"), delete("d1")
 
 
 @pytest.mark.parametrize(
-    ("answer", "may_start", "outcomes", "unsent"),
+    ("outcome_of", "may_start", "outcomes", "unsent"),
     [
         pytest.param(Outcome, always, (Outcome(D1), Outcome(C1), Outcome(C2)), (), id="all is done"),
         pytest.param(
@@ -138,17 +138,17 @@ C1, C2, D1 = create("c1"), create("c2"), delete("d1")
     ],
 )
 def test_what_becomes_of_a_batch(
-    answer: Callable[[Action], Outcome | None],
+    outcome_of: Callable[[Action], Outcome | None],
     may_start: Callable[[], bool],
     outcomes: tuple[Outcome, ...],
     unsent: tuple[Action, ...],
 ) -> None:
-    results = carry_out(Batch("a", (D1,), (C1, C2)), Place(answer=answer), may_start)
+    results = carry_out(Batch("a", (D1,), (C1, C2)), Place(outcome_of=outcome_of), may_start)
     assert results == Results("a", outcomes, unsent)
 
 
 def test_a_create_and_a_delete_of_one_name_are_told_apart() -> None:
-    results = carry_out(Batch("a", (delete("x"),), (create("x"),)), Place(answer=skip_none_but_delete), always)
+    results = carry_out(Batch("a", (delete("x"),), (create("x"),)), Place(outcome_of=skip_none_but_delete), always)
     assert results.unsent == (create("x"),)
 
 

@@ -86,7 +86,7 @@ def test_one_that_is_never_decided_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     assert waiting.refused(()) == {}
 
 
-def test_an_answer_that_is_not_understood_is_not_asked_for_again(waiting: Admissions) -> None:
+def test_a_response_that_is_not_understood_is_not_asked_for_again(waiting: Admissions) -> None:
     """It would fail each look from then on; what became of the names, the lists show."""
     with pytest.raises(AttributeError):
         asked(waiting, {**DONE, "error": "No."})

@@ -204,7 +204,7 @@ INFO = "type.googleapis.com/google.rpc.ErrorInfo"
         (500, {"error": "odd"}, "odd", ComputeError(500, "", "HTTP 500: odd")),
     ],
 )
-def test_error_of_an_http_answer(status: int, content: object, text: str, expected: ComputeError) -> None:
+def test_error_of_an_http_response(status: int, content: object, text: str, expected: ComputeError) -> None:
     assert http_error(status, content, text) == expected
 
 

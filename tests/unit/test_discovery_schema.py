@@ -15,7 +15,7 @@ def problems(document: Any, status: int = 200) -> list[str]:
     return problems_of_call("GET", PATH, [], status, document)
 
 
-def test_a_valid_answer_has_no_problem() -> None:
+def test_a_valid_response_has_no_problem() -> None:
     disks = [{"boot": True, "diskSizeGb": "20"}]
     assert problems({"id": "42", "status": "RUNNING", "labels": {"any": "thing"}, "disks": disks}) == []
     error = {"code": 404, "message": "m", "errors": [{"message": "m", "domain": "global", "reason": "notFound"}]}
@@ -37,7 +37,7 @@ def test_a_valid_answer_has_no_problem() -> None:
         ({"creationTimestamp": "yesterday"}, ".creationTimestamp: 'yesterday' is no RFC 3339 time"),
     ],
 )
-def test_an_invalid_answer_is_found(document: Any, problem: str) -> None:
+def test_an_invalid_response_is_found(document: Any, problem: str) -> None:
     mistakes = problems(document)
     assert len(mistakes) == 1
     assert problem in mistakes[0]

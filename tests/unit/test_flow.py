@@ -20,7 +20,7 @@ def round_of(flow: Flow, seconds: float, began: float = NOW, kind: str = "create
     return flow
 
 
-def test_it_begins_in_the_middle_and_grows_with_each_round_of_quick_answers_up_to_the_most() -> None:
+def test_it_begins_in_the_middle_and_grows_with_each_round_of_quick_responses_up_to_the_most() -> None:
     flow, limits = Flow(), [FIRST]
     for number in range(6):
         flow = round_of(flow, 0.01, NOW + number)
@@ -45,12 +45,12 @@ def test_before_a_round_is_over_nothing_changes() -> None:
         pytest.param(0.3, 0.3 * SLOW_TIMES * 1.2, True, id="a server that is never quick, slower still"),
     ],
 )
-def test_slow_answers_halve_it(unloaded: float, seconds: float, slow: bool) -> None:
+def test_slow_responses_halve_it(unloaded: float, seconds: float, slow: bool) -> None:
     flow = round_of(replace(Flow(), unloaded={"create": unloaded}), seconds)
     assert (flow.limit < FIRST) is slow
 
 
-def test_a_few_slow_answers_in_a_round_are_no_slow_server() -> None:
+def test_a_few_slow_responses_in_a_round_are_no_slow_server() -> None:
     flow = Flow()
     for number in range(flow.limit):
         flow = flow.answered("create", NOW, NOW + (30.0 if number < 7 else 0.01))
@@ -96,7 +96,7 @@ def test_it_halves_once_for_all_refusals_of_one_round_of_calls() -> None:
     assert flow.refused(NOW + 1, NOW + 2, 1.0).limit == FIRST // 4
 
 
-def test_answers_to_calls_of_the_round_before_say_nothing_of_this_one() -> None:
+def test_responses_to_calls_of_the_round_before_say_nothing_of_this_one() -> None:
     flow = Flow().refused(NOW, NOW + 1, 1.0)
     for _ in range(100):
         flow = flow.answered("create", NOW, NOW + 1.5)

@@ -69,7 +69,7 @@ def test_the_wait_that_the_server_asks_for_is_known_in_seconds(header: str | Non
 
 
 @pytest.mark.parametrize("body", [b"<html>Bad Gateway</html>", b"", b"[1]", b"\xff\xfe"])
-def test_an_answer_that_is_no_status_is_quoted(body: bytes) -> None:
+def test_a_response_that_is_no_status_is_quoted(body: bytes) -> None:
     refused = refusal(502, body, None)
     assert refused.failure.error is ErrorClass.UNAVAILABLE
     assert refused.failure.text.startswith("HTTP 502")
@@ -80,7 +80,7 @@ def test_long_words_are_cut() -> None:
 
 
 @pytest.mark.parametrize("body", [b'{"items": [', b"", b"[]", b"null"])
-def test_half_an_answer_is_no_answer(body: bytes) -> None:
+def test_half_a_response_is_no_response(body: bytes) -> None:
     with pytest.raises(BackendError) as caught:
         parse(body)
     assert caught.value.failure.error is ErrorClass.UNAVAILABLE

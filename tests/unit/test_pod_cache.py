@@ -143,7 +143,7 @@ def test_a_bookmark_removes_nothing_that_the_watch_has_shown(cache: PodCache) ->
     assert sorted(cache.machines(0.0)) == [name(1), name(2)]
 
 
-def test_an_answer_that_comes_after_the_watch_told_the_end_brings_nothing_back(cache: PodCache) -> None:
+def test_a_response_that_comes_after_the_watch_told_the_end_brings_nothing_back(cache: PodCache) -> None:
     cache.replace([], "10")
     cache.apply("ADDED", pod(1, 11))
     cache.apply("DELETED", pod(1, 12))

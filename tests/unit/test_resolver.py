@@ -40,7 +40,7 @@ def resolver(names: Names) -> Iterator[Resolver]:
     resolver.close()
 
 
-def test_an_answer_is_never_waited_for(names: Names, resolver: Resolver) -> None:
+def test_a_response_is_never_waited_for(names: Names, resolver: Resolver) -> None:
     names.answering.clear()
     assert not resolver.resolves("a")
     assert not resolver.resolves("a")
@@ -71,7 +71,7 @@ def test_a_name_that_resolved_once_is_not_asked_about_again(names: Names, resolv
     assert names.asked == ["a"]
 
 
-def test_an_answer_about_a_name_that_was_forgotten_meanwhile_is_not_kept(names: Names, resolver: Resolver) -> None:
+def test_a_response_about_a_name_that_was_forgotten_meanwhile_is_not_kept(names: Names, resolver: Resolver) -> None:
     names.resolvable.add("a")
     names.answering.clear()
     resolver.resolves("a")

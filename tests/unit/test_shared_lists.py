@@ -62,7 +62,9 @@ def test_pools_that_look_in_step_share_a_reading(server: Server, shared: SharedL
     assert server.readings == 2
 
 
-def test_an_answer_that_is_not_understood_is_a_failure_for_all_who_share_it(server: Server, shared: SharedList) -> None:
+def test_a_response_that_is_not_understood_is_a_failure_for_all_who_share_it(
+    server: Server, shared: SharedList
+) -> None:
     """And not the reading before, which only one of them has had."""
     assert began(shared, "a", 1.0) == 1.0
     server.odd = True

@@ -89,7 +89,7 @@ class Face:
             headers = {name.lower(): value for name, value in request.headers.items()}
             incoming = Incoming(path, parts, request.query, headers, await request.text(), _base(request))
             try:
-                return _answer(*await self.reply(method, incoming))
+                return _response(*await self.reply(method, incoming))
             except Dropped:
                 return _drop(request)
 
@@ -97,7 +97,7 @@ class Face:
 
     async def unknown(self, request: web.Request) -> web.StreamResponse:
         """A method that this simulator lacks."""
-        return _answer(*self._lacks(request.method, request.path))
+        return _response(*self._lacks(request.method, request.path))
 
     async def batch(self, request: web.Request) -> web.StreamResponse:
         """Several calls, one after the other."""
@@ -106,7 +106,7 @@ class Face:
             for part in parse_batch(request.headers.get("Content-Type", ""), await request.read()):
                 responses.append((part.id, *await self._reply_to(part, _base(request))))
         except ApiError as error:
-            return _answer(error.status, json.dumps(error_document(error)))
+            return _response(error.status, json.dumps(error_document(error)))
         except Dropped:
             return _drop(request)
         headers = {"Content-Type": f"multipart/mixed; boundary={BOUNDARY}"}
@@ -149,7 +149,7 @@ class Face:
         call.check_place()
         if method.waits:
             await self._wait(call)
-        document = method.answer(call)
+        document = method.respond(call)
         if fault := self._strikes("lost_response", call):
             if "status" not in fault.params:
                 raise Dropped
@@ -244,5 +244,5 @@ def _base(request: web.Request) -> str:
     return f"{request.scheme}://{request.host}{PATH}"
 
 
-def _answer(status: int, text: str) -> web.Response:
+def _response(status: int, text: str) -> web.Response:
     return web.Response(text=text, status=status, content_type="application/json", charset="UTF-8")

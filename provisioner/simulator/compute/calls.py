@@ -35,7 +35,7 @@ class Method:
     name: str
     verb: str
     path: str
-    answer: Callable[[Call], Document]
+    respond: Callable[[Call], Document]
     mutates: bool = False
     waits: bool = False
     """Answers when the operation is done."""

@@ -74,7 +74,7 @@ RETRY_AFTER = 1
 _WITHOUT_BODY = ("get", "list", "watch")
 
 
-Answer = Awaitable[web.StreamResponse]
+Reply = Awaitable[web.StreamResponse]
 
 
 class Face:
@@ -83,7 +83,7 @@ class Face:
     def __init__(self, cluster: Cluster, world: World) -> None:
         self._cluster = cluster
         self._world = world
-        self._verbs: dict[tuple[str, str], Callable[[Call], Answer]] = {
+        self._verbs: dict[tuple[str, str], Callable[[Call], Reply]] = {
             ("", "create"): self._create,
             ("", "delete"): self._delete,
             ("", "deletecollection"): self._delete_collection,
@@ -102,7 +102,7 @@ class Face:
         """Any request on objects."""
         try:
             call = await self._understand(request)
-            return await self._answer(call)
+            return await self._respond(call)
         except ApiError as error:
             return refusal(error)
         except Exception as error:
@@ -144,7 +144,7 @@ class Face:
         if not call.namespace and call.store.kind.namespaced and call.verb not in ("list", "watch"):
             raise method_not_allowed()
 
-    async def _answer(self, call: Call) -> web.StreamResponse:
+    async def _respond(self, call: Call) -> web.StreamResponse:
         """Apply the faults of the way around the call itself."""
         if fault := self._world.strikes("hang", *call.targets):
             await self._sleep(float(fault.params.get("seconds", HANG)))
@@ -305,10 +305,10 @@ def _discovery() -> list[web.RouteDef]:
     def fixed(document: Json) -> Callable[[web.Request], Awaitable[web.Response]]:
         body = encode(document)
 
-        async def answer(_: web.Request) -> web.Response:
+        async def respond(_: web.Request) -> web.Response:
             return _json(body)
 
-        return answer
+        return respond
 
     async def healthy(_: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -322,11 +322,11 @@ def _discovery() -> list[web.RouteDef]:
         "/openapi/v3/api/v1": fixed(discovery.openapi_document()),
         **dict.fromkeys(("/healthz", "/livez", "/readyz"), healthy),
     }
-    return [web.get(path + end, answer) for path, answer in documents.items() for end in ("", "/")]
+    return [web.get(path + end, respond) for path, respond in documents.items() for end in ("", "/")]
 
 
 def _unknown() -> list[web.RouteDef]:
-    async def answer(_: web.Request) -> web.Response:
+    async def respond(_: web.Request) -> web.Response:
         return refusal(no_such_path())
 
-    return [web.route("*", f"/{face}/{{rest:.*}}", answer) for face in ("api", "apis", "openapi")]
+    return [web.route("*", f"/{face}/{{rest:.*}}", respond) for face in ("api", "apis", "openapi")]

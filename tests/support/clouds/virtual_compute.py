@@ -77,11 +77,11 @@ class VirtualWire:
             timeout = options.get("timeout")
             seconds = timeout[1] if isinstance(timeout, tuple) else timeout
             with self._lock:
-                return self._loop.run_until_complete(self._answer(request, url.path, url.query, seconds or 600.0))
+                return self._loop.run_until_complete(self._respond(request, url.path, url.query, seconds or 600.0))
 
         return sent
 
-    async def _answer(
+    async def _respond(
         self, request: requests.PreparedRequest, path: str, query: str, seconds: float
     ) -> requests.Response:
         path = path.removeprefix(PATH)
