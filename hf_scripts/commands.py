@@ -61,7 +61,7 @@ class LostHost(NamedTuple):
     """A host that HF lists and has to give back."""
 
     name: str
-    """As HF sent it; may be empty."""
+    """The host name as HF sent it; may be empty."""
     machine: str
     loss: Loss
 
@@ -218,7 +218,7 @@ def request_return_machines(call: ScriptCall) -> str:
 
 
 def get_return_requests(call: ScriptCall) -> str:
-    """Of the hosts HF lists, those that are lost and not yet given back."""
+    """The hosts of HF's list that are lost and not yet given back."""
     listed = documents.listed(call.document)
     hosts = documents.Hosts([], []) if listed is None else listed
     names = dict.fromkeys(hosts.machines)

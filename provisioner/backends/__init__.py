@@ -93,7 +93,7 @@ class MachineSize:
     """What says so, e.g. ``machine type n2-standard-4``."""
     cores: float
     megabytes: float
-    """In units of 2^20 bytes, as HF's nram and Compute's memoryMb."""
+    """Memory in units of 2^20 bytes, as HF's nram and Compute's memoryMb."""
 
 
 @runtime_checkable

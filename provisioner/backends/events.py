@@ -77,15 +77,15 @@ class Worth(StrEnum):
     """What a message was good for."""
 
     NOTICE = "notice"
-    """It announces the end of a machine of ours."""
+    """The message announces the end of a machine of ours."""
     WAKE_UP = "wake_up"
-    """Something else happened to a machine of ours."""
+    """The message tells something else of a machine of ours."""
     REPEATED = "repeated"
-    """It came before."""
+    """The message came before."""
     FOREIGN = "foreign"
-    """It is about something else: a sink's filter is wide, the emulator's does nothing."""
+    """The message is about something else: a sink's filter is wide, the emulator's does nothing."""
     MALFORMED = "malformed"
-    """It is no audit log entry."""
+    """The message is no audit log entry."""
 
 
 class MalformedError(ValueError):
@@ -103,7 +103,7 @@ class Hint:
     timestamp: str
     """When it happened by the cloud's clock, RFC 3339."""
     key: str
-    """The same for each copy of the same entry."""
+    """A key that all copies of one entry share."""
     delay: float = 0.0
     """Seconds from what happened until Pub/Sub had the message, both by the cloud's clock; 0 when that is unknown."""
 

@@ -71,7 +71,7 @@ def _wall(memory: Memory, at: float) -> float:
 
 
 def brake_lines(document: Document) -> list[str]:
-    """For a terminal: the brake, and what waits for its release."""
+    """The brake, and what waits for its release, as lines for a terminal."""
     lines, brake = [], document["brake"]
     if brake:
         where = f" in pool {brake['pool']}" if brake["pool"] else ""

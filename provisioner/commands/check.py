@@ -104,7 +104,7 @@ def findings_document(findings: Sequence[Finding]) -> list[dict[str, str]]:
 
 
 def check_is_fine(document: Document) -> bool:
-    """Nothing but warnings, if that."""
+    """True when no finding is worse than a warning."""
     return all(finding["severity"] == Severity.WARNING for finding in document.get("findings", ()))
 
 

@@ -80,7 +80,7 @@ class Command(argparse.ArgumentParser):
     entry: Entry | None = None
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does it, once the module has added its options."""
+        """Parse as argparse does, once the module has added its options."""
         if self.entry is not None:
             module, self.entry = self.entry.module, None
             module.add_options(self)

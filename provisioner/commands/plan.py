@@ -62,7 +62,7 @@ def plan_document(plan: Plan | None, looks: Mapping[str, Look]) -> dict[str, Any
 
 
 def plan_is_fine(document: Document) -> bool:
-    """Every pool was seen: of one that was not, the plan says nothing."""
+    """True when every pool was seen: of one that was not, the plan says nothing."""
     return not any("error" in seen for seen in document["pools"].values())
 
 

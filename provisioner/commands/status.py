@@ -170,7 +170,7 @@ def _request(memory: Memory, id_: str) -> dict[str, Any]:
 
 
 def status_is_fine(document: Document) -> bool:
-    """Nothing here asks for a person."""
+    """True when nothing here asks for a person."""
     unseen = any(note.startswith(UNSEEN) for notes in document["problems"].values() for note in notes)
     aside = any(request["set_aside"] for request in document["requests"])
     return not (unseen or aside or any(_alarms(document)) or document["brake"])

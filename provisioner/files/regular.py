@@ -10,7 +10,7 @@ import os
 import stat
 
 LOG_MODE = 0o640
-"""Of a file that is created for people: the scripts' log, a trace."""
+"""Mode of a file that is created for people: the scripts' log, a trace."""
 
 
 class NoFileError(OSError):
@@ -50,7 +50,7 @@ def read_regular(path: str, *, most: int | None = None) -> bytes:
 
 
 def read_own(path: str) -> bytes:
-    """The same of a file that only we make. Raises OSError as ``open_own``."""
+    """The content of a file that only we make. Raises OSError as ``open_own``."""
     return _content(open_own(path, os.O_RDONLY), None)
 
 

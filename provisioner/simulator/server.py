@@ -227,7 +227,7 @@ class Simulator:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
     def state(self) -> dict[str, Any]:
-        """As ``GET state`` of the control face."""
+        """The state, as ``GET state`` of the control face gives it."""
         return self.call(Cloud.state)
 
     def preempt(self, *names: str) -> list[str]:
@@ -245,7 +245,7 @@ class Simulator:
         self.call(lambda cloud: cloud.impose(conditions))
 
     def reset(self) -> None:
-        """As ``POST reset`` of the control face."""
+        """Reset the cloud, as ``POST reset`` of the control face does."""
         self.call(Cloud.reset)
 
     def end_by(self, number: signal.Signals) -> None:

@@ -33,17 +33,17 @@ class Fault:
     rate: float = 1.0
     """Probability at each chance to strike."""
     after: int = 0
-    """Lets so many chances pass first."""
+    """How many chances pass before it strikes."""
     limit: int | None = None
-    """Strikes at most so often."""
+    """How often it strikes at most."""
     start: float = 0.0
-    """Seconds of world time."""
+    """World time in seconds before which it does not strike."""
     end: float = math.inf
     params: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Fault:
-        """From JSON; a mistake is a ValueError that names the field."""
+        """A fault from JSON; a mistake is a ValueError that names the field."""
         names = {"mode", "target", "rate", "after", "limit", "start", "end", "params"}
         unknown = sorted(set(document) - names)
         if unknown:

@@ -49,7 +49,7 @@ class Rule(NamedTuple):
 
 
 def as_is(value: Any) -> Any:
-    """For what is the same in JSON."""
+    """The value itself, for what is the same in JSON."""
     return value
 
 

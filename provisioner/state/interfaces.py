@@ -62,10 +62,10 @@ class Kept(Protocol):
     """One of the three parts of the state: intent, memory, published answers."""
 
     def exists(self) -> bool:
-        """It is there, whether or not it can be read."""
+        """True when it is there, whether or not it can be read."""
 
     def existed(self) -> bool:
-        """It is there or was there once."""
+        """True when it is there or was there once."""
 
     def signature(self) -> object:
         """Differs whenever the part does; None while it is missing. Cheap: it is asked for ten times a second."""
@@ -136,7 +136,7 @@ class LoopTold(Protocol):
         """Settles what will be said in place of a published answer; False when HF was told, or may have been."""
 
     def forget(self, ids: Iterable[str]) -> None:
-        """They left the state."""
+        """Forget what left the state."""
 
 
 class LoopMarks(Protocol):
@@ -146,7 +146,7 @@ class LoopMarks(Protocol):
         """A number by request that differs after each poll; numbers grow with time."""
 
     def forget(self, requests: Iterable[str]) -> None:
-        """They left the state."""
+        """Forget what left the state."""
 
 
 class LoopHosts(Protocol):

@@ -18,7 +18,7 @@ class MeasuredBackend:
         self.pool, self.lag, self.pace = backend.pool, backend.lag, backend.pace
 
     def start(self, wake: Callable[[], None]) -> None:
-        """As the backend does."""
+        """Do as the backend does."""
         self._backend.start(wake)
 
     def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
@@ -34,15 +34,15 @@ class MeasuredBackend:
             self._metrics.call(self.pool, "observe", time.monotonic() - began)
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """As the backend does."""
+        """Do as the backend does."""
         return self._act("create", lambda: self._backend.create(creates, may_start))
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """As the backend does."""
+        """Do as the backend does."""
         return self._act("delete", lambda: self._backend.delete(deletes, may_start))
 
     def close(self) -> None:
-        """As the backend does."""
+        """Do as the backend does."""
         self._backend.close()
 
     def _act(self, operation: Operation, act: Callable[[], list[Outcome]]) -> list[Outcome]:

@@ -58,9 +58,9 @@ class Refusal:
     template: str
     """Whose machines; empty for deletes."""
     since: float
-    """As of a ``Trouble``."""
+    """Since when, as of a ``Trouble``."""
     text: str
-    """In the words of the place."""
+    """The reason in the words of the place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Notes:
 
     @property
     def limits(self) -> Limits | None:
-        """As far as ``TERMS`` goes; None where no loop has left them."""
+        """The limits that ``TERMS`` names; None where no loop has left them."""
         return Limits("", {}, {}, **self.terms) if self.terms else None  # type: ignore[arg-type]  # one is a whole number
 
 

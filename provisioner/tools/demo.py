@@ -87,7 +87,7 @@ class Demo:
         self._step = Step("")
 
     def play(self) -> None:
-        """Everything."""
+        """Play all steps in order."""
         with self._stepping("getAvailableTemplates") as step:
             step.note = ", ".join(self.hf.templates())
         self._start()

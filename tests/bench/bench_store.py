@@ -36,7 +36,7 @@ def record(request: str) -> RequestRecord:
 
 
 def slot(request: str, number: int) -> Slot:
-    """As a running machine's slot is remembered."""
+    """A slot as memory has that of a running machine."""
     mark = 1734619942.123 + number
     return Slot(
         name=machine_name("hf", request, number),

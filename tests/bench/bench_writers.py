@@ -33,7 +33,7 @@ BURST = 50
 GOAL_RATE = 0.70
 GOAL_P95 = 1.5
 MACHINES = 100
-"""Of each request: HF's own batch limit."""
+"""Machines of each request: HF's own batch limit."""
 
 LOCK_FREE = """#!/bin/sh
 exec {python} -I -c '

@@ -56,7 +56,7 @@ class Rate(NamedTuple):
 
     per_second: float
     milliseconds: float
-    """Of this process' processor time per call."""
+    """Milliseconds of this process's processor time per call."""
 
 
 def timed(calls: int, act: Callable[[], None]) -> Rate:

@@ -28,7 +28,7 @@ PACE = {"interval_seconds": 5, "floor_seconds": 0.5}
 """The loop's own defaults."""
 QUIET_SECONDS = 30.0
 SETTLE_SECONDS = 60.0
-"""Until the cluster has told everything about the last pod."""
+"""Seconds until the cluster has told everything about the last pod."""
 MIG_SECONDS = 20.0
 MIG = MigSpec(project="demo", name="slow", zone="us-central1-a")
 SLOW = "slow"
@@ -51,9 +51,9 @@ class Reaction(NamedTuple):
     """Seconds of each try."""
 
     create: list[float]
-    """From requestMachines.sh returning to the first create call answered."""
+    """Seconds from the end of requestMachines.sh to the response to the first create call."""
     told: list[float]
-    """From the pod being ready to getRequestStatus saying so."""
+    """Seconds from the pod being ready to getRequestStatus saying so."""
 
 
 def p95(seconds: list[float]) -> float:

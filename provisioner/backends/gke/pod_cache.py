@@ -75,7 +75,7 @@ class PodCache:
             return bool(self._dirty)
 
     def advance(self, version: str) -> None:
-        """Everything up to this version has been heard (a bookmark)."""
+        """Note that everything up to this version has been heard (a bookmark)."""
         with self._lock:
             self._advance(version)
 

@@ -46,7 +46,7 @@ class PodSpec:
     pieces: tuple[str, ...]
     """The whole Pod as JSON text; every second piece names what stands there for each slot."""
     labels: Mapping[str, Any]
-    """Those that the user wrote."""
+    """Labels that the user wrote."""
     digest: str
     """Changes when the text changes."""
     hostname: str = ""

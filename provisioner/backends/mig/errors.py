@@ -95,7 +95,7 @@ class ComputeError:
     text: str
 
     def failure(self) -> Failure:
-        """Its class, and the words with their code in front."""
+        """The error's class, and its words with their code in front."""
         words = self.text if not self.code or self.code in self.text else f"{self.code}: {self.text}".rstrip(": ")
         return Failure(classify(self), words[:TEXT_LIMIT] or f"HTTP {self.status}")
 

@@ -102,7 +102,7 @@ class Place:
     """``zones/…`` or ``regions/…``."""
     group: str
     zone: str
-    """Of a zonal group; empty for a regional one."""
+    """The zone of a zonal group; empty for a regional one."""
 
     @classmethod
     def of(cls, pool: MigPool) -> Place:

@@ -186,7 +186,7 @@ class Face:
             raise ApiError(403, "rateLimitExceeded", message)
 
     async def _wait(self, call: Call) -> None:
-        """Until the operation is done, or not longer than Google waits."""
+        """Wait until the operation is done, or as long as Google does."""
         operation, end = call.operation(), self.world.now + WAIT_LIMIT
         while not operation.done and self.world.now < end:
             await asyncio.sleep(_TICK)

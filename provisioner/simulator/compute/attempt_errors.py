@@ -21,7 +21,7 @@ def failed(name: str, code: str, message: str) -> Document:
 
 
 def insert_error(error: Document) -> OperationError:
-    """The same as the end of the insert, for the audit log."""
+    """The error as the end of the insert, for the audit log."""
     return OperationError(str(error["code"]), str(error["message"]), 503)
 
 

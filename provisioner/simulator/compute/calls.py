@@ -240,7 +240,7 @@ def _instance_set_labels(call: Call) -> Document:
 
 
 def _act_on_instance(call: Call, begin: Callable[[Vm, str], Operation]) -> Document:
-    """As ``accepted``; a repeated call is recognised although its instance has gone meanwhile."""
+    """Begin a mutation as ``accepted`` does; a repeated call is recognised although its instance has gone meanwhile."""
     name, request_id = call.parts["name"], call.query.get("requestId", "")
     target = f"projects/{call.project}/{call.scope}/instances/{name}"
     operation = call.groups.operations.repeated(target, request_id)

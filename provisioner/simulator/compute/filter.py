@@ -115,7 +115,7 @@ class _Parser:
         return token
 
     def alternatives(self, depth: int) -> Predicate:
-        """Everything up to a closing parenthesis or the end."""
+        """The predicate of everything up to a closing parenthesis or the end."""
         parts = [self._either(depth)]
         while (token := self.peek()) is not None and token != _Token("punct", ")"):
             if token == _Token("word", "AND"):
@@ -199,7 +199,7 @@ def _text_matcher(operator: str, wanted: str, base: str) -> Callable[[object], b
 
 
 def _text(value: object, base: str) -> str:
-    """As the caller was shown it."""
+    """The value as the caller was shown it."""
     return str(value).lower() if isinstance(value, bool) else str(value).replace(BASE, base)
 
 

@@ -51,7 +51,7 @@ class Mig(Members):
 
     @property
     def stable(self) -> bool:
-        """Nothing changes and nothing is scheduled."""
+        """True while nothing changes and nothing is scheduled."""
         return set(self.actions()) <= {"NONE"} and not self.operations.pending(self.spec.path)
 
     def create(

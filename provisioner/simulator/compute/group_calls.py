@@ -15,7 +15,7 @@ _STATES = ("ALL", "RUNNING")
 
 
 def _patch(call: Call) -> Document:
-    """With URLs as the model has them, not as the caller was shown them."""
+    """Patch the group, with URLs as the model has them, not as the caller was shown them."""
     body = json.loads(json.dumps(call.body).replace(call.base, BASE))
     templates = call.groups.templates(call.project)
     return accepted(call, lambda mig, request_id: patch_group(mig, body, templates, request_id))
@@ -56,7 +56,7 @@ def _autoscaler_delete(call: Call) -> Document:
 
 
 def _of_scope(prefix: str, placeholder: str) -> list[Method]:
-    """As in ``calls.py``."""
+    """The methods that exist in zones and in regions, as in ``calls.py``."""
     scope = f"projects/{{project}}/{placeholder}s/{{{placeholder}}}/"
     mig, group = scope + "instanceGroupManagers/{name}", scope + "instanceGroups/{name}"
     autoscalers = "autoscalers." if placeholder == "zone" else "regionAutoscalers."

@@ -9,7 +9,7 @@ from provisioner.simulator.compute.documents import PROJECT_MADE
 from provisioner.simulator.compute.operations import BASE, ApiError, Document, numeric_id, timestamp
 
 GIGABYTES_PER_CPU = {"standard": 4, "highmem": 8, "highcpu": 1}
-"""Of N2 and its like; some families differ by a little."""
+"""Gigabytes per processor of N2 and its like; some families differ by a little."""
 
 _FAMILIES = ("c2d", "c3", "e2", "n1", "n2", "n2d")
 _SIZES = (2, 4, 8, 16, 32)

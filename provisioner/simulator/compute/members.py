@@ -28,13 +28,13 @@ class Member:
     failures: int = 0
     """Attempts to create it that failed, since the last that did not."""
     errors: tuple[Document, ...] = ()
-    """Of the last attempt."""
+    """Errors of the last attempt."""
     previous: Vm | None = None
     """The VM before a recreation."""
     leaving: bool = False
-    """Nothing is done for it any more; it is only still shown."""
+    """True once nothing is done for it any more; it is only still shown."""
     configured: bool = True
-    """It has a per-instance config, because createInstances named it."""
+    """True for a member with a per-instance config: createInstances named it."""
     preserved: Document = field(default_factory=dict)
     """``preservedState`` of that config."""
 
@@ -74,13 +74,13 @@ class Members:
 
     @property
     def repairs(self) -> bool:
-        """It recreates what dies."""
+        """True when the group recreates what dies."""
         chosen = self.spec.default_action_on_failure == "REPAIR"
         return chosen or self.world.strikes("repairs", self.spec.name) is not None
 
     @property
     def paginated(self) -> bool:
-        """listManagedInstances has pages."""
+        """True when listManagedInstances has pages."""
         return self.spec.list_results == "PAGINATED" or self.world.strikes("paginated", self.spec.name) is not None
 
     def actions(self) -> Counter[str]:
@@ -88,7 +88,7 @@ class Members:
         return Counter(member.action for member in self.members.values())
 
     def holds(self, member: Member) -> bool:
-        """It has not left, nor has another taken its name."""
+        """True while the member has not left, nor another taken its name."""
         return self.members.get(member.name) is member
 
     def next_zone(self) -> str:
@@ -105,13 +105,13 @@ class Members:
                 return name
 
     def join(self, member: Member) -> None:
-        """One member more; targetSize rises."""
+        """Add a member; targetSize rises."""
         self.members[member.name] = member
         self.target_size += 1
         self.show(member)
 
     def leave(self, member: Member) -> None:
-        """Nothing more is done for it; it is still shown for a while."""
+        """Do nothing more for the member; it is still shown for a while."""
         member.leaving = True
         self.world.after(self.world.lognormal(*self.timings.leave), lambda: self._left(member))
 
@@ -131,7 +131,7 @@ class Members:
             self.shelf.put(member.name, self._document(member))
 
     def log_error(self, member: Member, error: Mapping[str, str]) -> None:
-        """One row more of listErrors."""
+        """Add a row to listErrors."""
         row: Document = {
             "timestamp": timestamp(self.world.wall()),
             "error": {"code": error["code"], "message": error["message"]},

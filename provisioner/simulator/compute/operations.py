@@ -49,7 +49,7 @@ class OperationError:
     """``errorDetails``."""
 
     def document(self) -> Document:
-        """As an operation prints it."""
+        """The error as an operation prints it."""
         entry: Document = {"code": self.code, "message": self.message}
         return entry | {"errorDetails": list(self.details)} if self.details else entry
 
@@ -109,21 +109,21 @@ class Operation:
 
     @property
     def on_group(self) -> bool:
-        """It is a call on a MIG."""
+        """True for a call on a MIG."""
         return self.kind.startswith("compute.")
 
     @property
     def method(self) -> str:
-        """As the audit log has it, without version."""
+        """The method as the audit log has it, without version."""
         return self.kind.removeprefix("compute.")
 
     @property
     def done(self) -> bool:
-        """No more to come."""
+        """True once no more is to come."""
         return self.ended is not None
 
     def document(self) -> Document:
-        """As Compute Engine prints it."""
+        """The operation as Compute Engine prints it."""
         project, scope = self.target.project, self.target.scope
         location, _, place = scope.partition("/")
         document: Document = {
@@ -197,7 +197,7 @@ class Operations:
         return operation
 
     def get(self, project: str, scope: str, name: str) -> Operation:
-        """By name; 404 when unknown, or ended too long ago."""
+        """The operation of this name; 404 when unknown, or ended too long ago."""
         operation = self._operations.get((project, scope, name))
         if operation is None or self._expired(operation):
             raise ApiError(

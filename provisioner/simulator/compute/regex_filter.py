@@ -131,7 +131,7 @@ _CLASSES = {
 
 
 def compile_re2(pattern: str) -> re.Pattern[str]:
-    """As RE2 would read it; ValueError for what RE2 refuses."""
+    """The pattern as RE2 would read it; ValueError for what RE2 refuses."""
     translated = "".join(_translated(match) for match in _PIECE.finditer(pattern))
     try:
         return re.compile(translated, re.ASCII)

@@ -140,7 +140,7 @@ class Field:
     kind: FieldType
     """The type of the value, or of each value of a list."""
     repeated: bool = False
-    """It is a list."""
+    """True for a list."""
     message: str = ""
     """Name of the message that it is, or that the values of a map are; empty: there is none."""
 

@@ -30,7 +30,7 @@ class MigSpec:
     zone: str = ""
     region: str = ""
     zones: tuple[str, ...] = ()
-    """Of a regional MIG; default: ``<region>-a``, ``-b`` and ``-c``."""
+    """Zones of a regional MIG; default: ``<region>-a``, ``-b`` and ``-c``."""
     base_instance_name: str = ""
     """First part of the random names that a resize gives; default: the MIG's name."""
     update_type: str = "OPPORTUNISTIC"
@@ -47,7 +47,7 @@ class MigSpec:
     """What a preemption leaves: a TERMINATED VM (STOP) or none (DELETE)."""
     machine_type: str = "n2-standard-4"
     template_name: str = ""
-    """Of the instance template; default: ``<name>-template``."""
+    """Name of the instance template; default: ``<name>-template``."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """The template's labels, which every VM carries."""
     capacity: int | None = None
@@ -96,7 +96,7 @@ class MigSpec:
 
     @property
     def limit(self) -> int:
-        """Most members."""
+        """Most members that the group may have."""
         return self.size_limit or (ZONAL_SIZE_LIMIT if self.zone else REGIONAL_SIZE_LIMIT)
 
 
@@ -115,37 +115,37 @@ class Timings:
     """How long things take. The defaults are realistic (reports and samples); tests and the demo pass short ones."""
 
     call: Delay = (0.15, 0.6)
-    """An API call."""
+    """Time that an API call takes."""
     operation: Delay = (1.0, 4.0)
-    """From a mutation's call to its operation's DONE."""
+    """Time from a mutation's call to its operation's DONE."""
     schedule: Delay = (2.0, 8.0)
-    """From a member's creation to its first insert, before the cap on throughput."""
+    """Time from a member's creation to its first insert, before the cap on throughput."""
     inserts_per_second: float = 20.0
     """Most VMs a MIG begins to insert per second; 0: no cap."""
     boot: Delay = (18.0, 45.0)
-    """From insert to RUNNING."""
+    """Time from insert to RUNNING."""
     delete: Delay = (45.0, 100.0)
-    """From STOPPING to gone, Standard VMs."""
+    """Time from STOPPING to gone, of Standard VMs."""
     delete_spot: Delay = (35.0, 60.0)
     delete_cap: float = 130.0
-    """The guest is switched off hard by then."""
+    """Longest time from STOPPING to gone: the guest is switched off hard by then."""
     leave: Delay = (3.0, 10.0)
-    """From a VM's end to the end of its membership."""
+    """Time from a VM's end to the end of its membership."""
     retry_first: float = 60.0
     """First gap between attempts to create a VM; doubles."""
     retry_last: float = 1200.0
     notice: float = 30.0
-    """From a preemption's STOPPING to its TERMINATED."""
+    """Time from a preemption's STOPPING to its TERMINATED."""
     repair: Delay = (15.0, 60.0)
-    """From a VM's death to its recreation, where the MIG repairs."""
+    """Time from a VM's death to its recreation, where the MIG repairs."""
     audit: Delay = (2.0, 15.0)
-    """From what happens to its audit log entry in Pub/Sub."""
+    """Time from what happens to its audit log entry in Pub/Sub."""
     operation_retention: float = 14 * 86400.0
     """Ended operations answer 404 after this."""
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Timings:
-        """From JSON; a mistake is a ValueError that names the field."""
+        """Timings from JSON; a mistake is a ValueError that names the field."""
         return parse_timings(cls, document)
 
 
@@ -200,7 +200,7 @@ class Switches:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Switches:
-        """From JSON; a mistake is a ValueError that names the switch."""
+        """Switches from JSON; a mistake is a ValueError that names the switch."""
         types = {entry.name: type(entry.default) for entry in fields(cls)}
         values: dict[str, Any] = {}
         for name, value in document.items():

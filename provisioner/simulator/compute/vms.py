@@ -127,7 +127,7 @@ class Vm:
 
     @property
     def live(self) -> bool:
-        """On its way to RUNNING, or there."""
+        """True while the VM is on its way to RUNNING, or there."""
         return self.status == "RUNNING" or self.status in STARTING
 
 
@@ -238,7 +238,7 @@ class Vms:
         self.world.after(self.timings.notice, lambda: end(vm))
 
     def set_labels(self, vm: Vm, labels: Mapping[str, str]) -> None:
-        """These are its labels from now on."""
+        """Give the VM these labels."""
         vm.labels = labels
         if vm.exists:
             self._show(vm)

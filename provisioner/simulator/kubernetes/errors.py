@@ -51,7 +51,7 @@ class Cause:
     message: str
 
     def as_json(self) -> Json:
-        """As it stands in ``details.causes``."""
+        """The cause as it stands in ``details.causes``."""
         return {"reason": self.reason, "message": self.message, "field": self.field}
 
 

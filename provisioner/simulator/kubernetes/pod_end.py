@@ -78,7 +78,7 @@ class PodEnd:
             self._leave_node(after)
 
     def end(self, pod: Stored, phase: str, state: Json, reason: str = "", message: str = "") -> Stored:
-        """Its containers have ended, and its node has room again."""
+        """End the pod's containers; its node has room again."""
         self._leave_node(pod.document)
         return self._steps.pods.put(pod_status.ended(pod.document, phase, state, self._steps.now(), reason, message))
 

@@ -66,12 +66,12 @@ def machine_phase(pod: Json) -> str:
 
 
 def with_status(pod: Json, **changes: Any) -> Json:
-    """With some fields of the status replaced."""
+    """The pod with some fields of its status replaced."""
     return {**pod, "status": {**pod["status"], **changes}}
 
 
 def with_metadata(pod: Json, **changes: Any) -> Json:
-    """With some fields of the metadata replaced."""
+    """The pod with some fields of its metadata replaced."""
     return {**pod, "metadata": {**pod["metadata"], **changes}}
 
 
@@ -90,7 +90,7 @@ def with_condition(pod: Json, name: str, status: str, now: str, reason: str = ""
 
 
 def with_containers(pod: Json, state: Json, *, restarts: int = 0, last: Json | None = None) -> Json:
-    """With the status of every container set alike, none of them ready."""
+    """The pod with the status of every container set alike, none of them ready."""
     started = "running" in state
     statuses = [
         {
@@ -115,7 +115,7 @@ def _digest(text: str) -> str:
 
 
 def created(pod: Json, qos: str) -> Json:
-    """As the server stores a new pod."""
+    """The pod as the server stores a new one."""
     stored = {**pod, "status": {"phase": "Pending", "qosClass": qos}}
     if not gates(pod["spec"]):
         return stored
@@ -193,7 +193,7 @@ def ended(pod: Json, phase: str, state: Json, now: str, reason: str = "", messag
 
 
 def disrupted(pod: Json, reason: str, message: str, now: str) -> Json:
-    """Told that it will be ended by the system."""
+    """The pod with the condition that the system will end it."""
     return with_condition(pod, "DisruptionTarget", "True", now, reason, message)
 
 

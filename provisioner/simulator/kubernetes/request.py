@@ -60,7 +60,7 @@ class Call:
 
     @property
     def dry_run(self) -> bool:
-        """Check only, store nothing."""
+        """True when the call is only to be checked, and nothing stored."""
         return "dryRun" in self.request.query or bool(isinstance(self.body, dict) and self.body.get("dryRun"))
 
 
@@ -106,7 +106,7 @@ def match_of(call: Call) -> Match | None:
 
 
 def delete_options(call: Call) -> Json:
-    """From the body and, as old clients do, from the query."""
+    """Delete options from the body and, as old clients give them, from the query."""
     if not isinstance(call.body, dict):
         raise bad_request("json: cannot unmarshal the body into a DeleteOptions")
     grace = call.request.query.get("gracePeriodSeconds", "")

@@ -46,7 +46,7 @@ class Stored:
         metadata = document["metadata"]
         self.kind = kind
         self.document: Json = {**document, "metadata": {**metadata, "resourceVersion": str(version)}}
-        """Without kind and apiVersion, as items of a list are."""
+        """The object without kind and apiVersion, as items of a list are."""
         self.version = version
         self.namespace: str = metadata.get("namespace", "")
         self.name: str = metadata["name"]
@@ -101,7 +101,7 @@ class Store:
     def __init__(self, versions: Versions, kind: Kind, history: int) -> None:
         self.kind = kind
         self.listeners: set[Callable[[], None]] = set()
-        """Called after each change."""
+        """Functions that are called after each change."""
         self._versions = versions
         self._objects: dict[str, dict[str, Stored]] = {}
         self._changes: list[Change] = []

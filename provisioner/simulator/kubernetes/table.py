@@ -46,7 +46,7 @@ def _column(name: str, words: str = "", *, wide: bool = False, kind: str = "stri
 
 
 def duration(seconds: float) -> str:
-    """As kubectl prints ages: two units at most, fewer the older."""
+    """A duration as kubectl prints ages: two units at most, fewer the older."""
     whole = max(0, int(seconds))
     minutes, hours, days = whole // 60, whole // 3600, whole // 86400
     if whole < 120:

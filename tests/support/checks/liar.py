@@ -40,7 +40,7 @@ def lying_here(wrong: dict[str, Any]) -> Iterator[str]:
 
 @contextmanager
 def lying_elsewhere(wrong: dict[str, Any]) -> Iterator[str]:
-    """Likewise, in a process of its own."""
+    """Such a simulator, in a process of its own."""
     command = [sys.executable, "-m", "tests.support.checks.liar", json.dumps(wrong)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

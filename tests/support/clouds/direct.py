@@ -69,7 +69,7 @@ class Direct(ABC):
         """There is nothing to close."""
 
     def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
-        """Everything of ours in the place."""
+        """A snapshot of everything of ours in the place."""
         if self.line.blind is not None:
             raise BackendError(self.line.blind.error, self.line.blind.text)
         return self._look(now, strangers)

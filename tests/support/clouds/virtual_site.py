@@ -255,7 +255,7 @@ class VirtualSite:
         self.world.set_faults(faults)
 
     def phases(self) -> dict[str, str]:
-        """As ``GET state``: every machine's phase."""
+        """Every machine's phase, as ``GET state`` gives it."""
         return {machine["name"]: machine["phase"] for machine in self.cloud.state()["machines"]}
 
     def mutations(self) -> dict[str, int]:
