@@ -15,7 +15,7 @@ from typing import Any
 
 from provisioner.hostfactory.answer import Answer
 from provisioner.model import Intent, Look, Memory, Request, ReturnRequest, Snapshot
-from provisioner.names import NO_TEMPLATE, RETURN_ID_PREFIX, split_name
+from provisioner.names import NO_TEMPLATE, RETURN_ID_PREFIX, request_of
 from provisioner.state.atomic import pauses
 from provisioner.state.condition import Condition
 from provisioner.state.directory import StateDir
@@ -163,7 +163,7 @@ def recovery(files: Files, machines: Collection[str], prefix: str, instance: str
         files=files,
         intent=lost if held is NOTHING or lacked.requests or lacked.returns else None,
         kept=tuple(sorted(id_ for id_, request in lacked.requests.items() if request.template == NO_TEMPLATE)),
-        unknown=tuple(sorted(name for name in machines if _request_of(name, prefix) not in told_of)),
+        unknown=tuple(sorted(name for name in machines if request_of(prefix, name) not in told_of)),
     )
 
 
@@ -220,17 +220,12 @@ def _of_answers(answers: Mapping[str, Answer]) -> Intent:
 
 def _of_machines(machines: Iterable[str], prefix: str) -> Intent:
     """The intent that the names of machines tell: each names its request."""
-    counts = Counter(id_ for name in machines if (id_ := _request_of(name, prefix)))
+    counts = Counter(id_ for name in machines if (id_ := request_of(prefix, name)))
     return Intent("", 0, {id_: _remnant(id_, count) for id_, count in counts.items()}, {})
 
 
 def _remnant(id_: str, count: int) -> Request:
     return Request(id_, NO_TEMPLATE, count, LONG_AGO)
-
-
-def _request_of(name: str, prefix: str) -> str:
-    parts = split_name(prefix, name)
-    return parts[0] if parts else ""
 
 
 # --- what is said of it -----------------------------------------------------------------------------------------------

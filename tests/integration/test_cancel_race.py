@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,21 +21,14 @@ import pytest
 
 from tests.support.clouds.virtual_site import PACE, VirtualSite, succeeded
 from tests.support.hostfactory.provider import HostFactory
+from tests.support.strace import NEEDS_STRACE, STRACE
 from tests.support.waiting import until
 
-STRACE = shutil.which("strace")
 LISTS = 200.0
 """World seconds between two lists of HF: it does not count as away."""
 
 
-def works() -> bool:
-    """True where strace is installed and may trace."""
-    return (
-        STRACE is not None and subprocess.run([STRACE, "-qq", "true"], capture_output=True, check=False).returncode == 0
-    )
-
-
-pytestmark = pytest.mark.skipif(not works(), reason="strace is not installed or may not trace")
+pytestmark = NEEDS_STRACE
 
 
 class Race:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,8 +21,8 @@ import pytest
 from provisioner.hostfactory.answer import Answer, Loss
 from provisioner.state.locks import DataLock
 from tests.support.hostfactory.provider import HostFactory
+from tests.support.strace import NEEDS_STRACE, STRACE
 
-STRACE = shutil.which("strace")
 CALLS = ("write", "pwrite64", "fsync", "fdatasync", "rename", "renameat", "renameat2", "flock", "utimensat", "unlink")
 LINE = re.compile(r"^(\w+)\((.*)", re.MULTILINE)
 COMMANDS = {
@@ -58,14 +57,7 @@ def strace(hf: HostFactory, options: list[str], command: list[str]) -> subproces
     )
 
 
-def works() -> bool:
-    """True where strace is installed and may trace."""
-    return (
-        STRACE is not None and subprocess.run([STRACE, "-qq", "true"], capture_output=True, check=False).returncode == 0
-    )
-
-
-pytestmark = pytest.mark.skipif(not works(), reason="strace is not installed or may not trace")
+pytestmark = NEEDS_STRACE
 
 
 def steps(hf: HostFactory, command: list[str], trace: Path) -> list[Step]:
