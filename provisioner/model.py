@@ -209,6 +209,8 @@ class Machine:
     notice: Notice | None = None
     gated: bool = False
     """Somebody, such as a queue, holds it back on purpose: nobody looks for a node for it yet."""
+    no_room: bool = False
+    """Its place has said that it has no room for it: it waits until something else goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -529,6 +531,8 @@ class Limits:
     retention: float = 86400.0
     backoff_first: float = 5.0
     backoff_last: float = 1800.0
+    backoff_no_room: float = 180.0
+    """Longest back-off of a pool that only has no room: a probe of it costs a call."""
     adopt_prefixes: tuple[str, ...] = ()
     delete_unlisted_after: float | None = None
     """None: a machine that no list of HF names is only shown."""

@@ -23,6 +23,8 @@ SLOW_TIMES = 4.0
 FADING = 1.05
 """The remembered latency of the unloaded server grows by this factor per round: a server that is slower for good is not
 overloaded."""
+HOLD_SECONDS = 10.0
+"""Seconds after a 429 in which the limit does not grow: else a server with a fixed rate refuses every tenth call."""
 USUAL_WAIT = 1.0
 """Seconds to wait after a 429 that does not say how long: what API servers themselves ask for."""
 
@@ -39,6 +41,8 @@ class Flow:
     """Calls that may be under way."""
     not_before: float = -math.inf
     """No call may begin before this: the server asked for it."""
+    held_until: float = -math.inf
+    """The limit does not grow before this."""
     unloaded: Mapping[str, float] = field(default_factory=dict)
     """Seconds that the quickest responses took of late, by kind of call: a webhook may hold up creates alone."""
     began: float = -math.inf
@@ -59,11 +63,13 @@ class Flow:
 
     def refused(self, began: float, now: float, wait: float | None) -> Flow:
         """The server is too busy, and asks not to be called for ``wait`` seconds."""
-        closed = replace(self, not_before=max(self.not_before, now + (USUAL_WAIT if wait is None else wait)))
+        not_before = max(self.not_before, now + (USUAL_WAIT if wait is None else wait))
+        closed = replace(self, not_before=not_before, held_until=now + HOLD_SECONDS)
         return closed if began < self.began else closed._halved(now)
 
     def _judged(self, now: float) -> Flow:
-        """The flow after a round: its limit grows by a quarter, or halves when half of the responses were slow."""
+        """The flow after a round: its limit halves when half of the responses were slow, and else grows by a quarter,
+        unless the server has refused a call of late."""
         unloaded = {kind: seconds * FADING for kind, seconds in self.unloaded.items()}
         for kind, seconds in self.taken:
             unloaded[kind] = min(seconds, unloaded.get(kind, math.inf))
@@ -71,7 +77,8 @@ class Flow:
         slow = sum(seconds > max(QUICK_SECONDS, SLOW_TIMES * unloaded[kind]) for kind, seconds in self.taken)
         if 2 * slow >= len(self.taken):
             return learned._halved(now)
-        return replace(learned, limit=min(MOST, self.limit + max(1, self.limit // 4)), began=now, taken=())
+        more = 0 if now < self.held_until else max(1, self.limit // 4)
+        return replace(learned, limit=min(MOST, self.limit + more), began=now, taken=())
 
     def _halved(self, now: float) -> Flow:
         return replace(self, limit=max(LEAST, self.limit // 2), began=now, taken=())

@@ -42,6 +42,8 @@ class Capacity:
         """Of the pending, those asked for since the pool's back-off began; after early losses, running ones too."""
         self.desired: Counter[str] = Counter()
         """By template: what counts against HF's maxNumber."""
+        self._full: set[tuple[str, str]] = set()
+        """Where a machine that is wanted waits for room: it is the probe, and another one would wait with it."""
         # Machines were lost early there: a probe that runs has proved nothing yet.
         trials = {key for key, learned in draft.windows.items() if learned.early_loss is not None}
         for record in draft.records():
@@ -61,10 +63,18 @@ class Capacity:
         if slot.verdict is Verdict.OPEN:
             self.pending[key] += machines
             self.probes[key] += machines * self._is_probe(slot, key)
+            if self.lacks_room(slot):
+                self._full.add(key)
 
     def _is_probe(self, slot: Slot, key: tuple[str, str]) -> bool:
         learned = self._draft.windows.get(key)
         return bool(learned and learned.probing and slot.submitted is not None and slot.submitted >= learned.blocked_at)
+
+    def lacks_room(self, slot: Slot) -> bool:
+        """The slot's machine waits, and its place has said that it has no room for it."""
+        snapshot = self._draft.snapshots.get(slot.pool)
+        machine = snapshot.machines.get(slot.name) if snapshot else None
+        return machine is not None and machine.no_room
 
     def opened(self, slot: Slot, template: str, machines: int) -> None:
         """New slots, as many as ``machines``, of which each is like this one, take their room."""
@@ -128,6 +138,8 @@ class Capacity:
             return Room(0, DeferReason.BACKOFF)
         if window.blocked(learned, draft.now):
             draft.wake_at(learned.retry_at)
+            return Room(0, DeferReason.BACKOFF)
+        if key in self._full:
             return Room(0, DeferReason.BACKOFF)
         if pool in self.busy:
             return Room(0, DeferReason.WINDOW, waits=True)

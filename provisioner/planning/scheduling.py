@@ -66,7 +66,10 @@ def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateL
 
 
 def _spill_to(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capacity) -> str | None:
-    """The next pool that takes the machine, once ``spill_after`` has passed since its create or its ungating."""
+    """The next pool that takes the machine: at once where there is no room for it, else once ``spill_after`` has passed
+    since its create or its ungating."""
+    if capacity.lacks_room(slot):
+        return _next_pool(slot, template, capacity)
     spill_at = (slot.asked_at if slot.lifted is None else slot.lifted) + draft.pool(slot.pool).spill_after
     draft.wake_at(spill_at)
     return _next_pool(slot, template, capacity) if draft.now >= spill_at else None

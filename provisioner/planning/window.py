@@ -1,8 +1,9 @@
 """How much may be asked of one pool for one template: window, back-off, probes.
 
-The window bounds what is pending, grows with each machine that runs and halves when most of a round fails.
-A round is as many results as the window is wide. A machine that is lost in its first minutes takes its growth back;
-where most are, one at a time is tried until one outlives them.
+The window bounds what is pending, grows with each machine that runs and halves when most of a round fails. A round is
+as many results as the window was wide when it began; what failed in it keeps its room until the round is over, so that
+an unproven pool is never asked for more than the window. A machine that is lost in its first minutes takes its growth
+back; where most are, one at a time is tried until one outlives them.
 """
 
 from __future__ import annotations
@@ -13,8 +14,16 @@ from dataclasses import dataclass, replace
 
 from provisioner.model import AMBIGUOUS_ERRORS, ErrorClass, Failure, Limits, PoolLimits, Window
 
-CALL_ERRORS = AMBIGUOUS_ERRORS | {ErrorClass.THROTTLED, ErrorClass.DENIED, ErrorClass.INVALID, ErrorClass.NOT_FOUND}
+NO_ROOM = frozenset({ErrorClass.STOCKOUT, ErrorClass.QUOTA})
+"""Errors of a place that is full: they say nothing of the machines, so they count in no round."""
+
+CALL_ERRORS = (
+    NO_ROOM | AMBIGUOUS_ERRORS | {ErrorClass.THROTTLED, ErrorClass.DENIED, ErrorClass.INVALID, ErrorClass.NOT_FOUND}
+)
 """Errors of the call itself: an accepted create clears these; other errors need a running machine."""
+
+GROWTH = 2
+"""By how much the window grows with each machine that runs: an unproven pool triples in each boot time."""
 
 ROUND_ERRORS = frozenset({ErrorClass.OTHER, ErrorClass.TIMEOUT})
 """Errors of one machine, such as a boot that took too long: they count against the round, and the round decides."""
@@ -47,7 +56,7 @@ def room(window: Window, pending: int, probes: int) -> int:
     """
     if window.probing:
         return max(0, 1 - probes)
-    return max(0, window.window - pending)
+    return max(0, window.window - window.failed - pending)
 
 
 def accepted(window: Window, submitted: float) -> Window:
@@ -58,10 +67,10 @@ def accepted(window: Window, submitted: float) -> Window:
 
 
 def ran(window: Window, pool: PoolLimits, submitted: float, now: float, limits: Limits, *, machines: int = 1) -> Window:
-    """Machines reached running: the window grows by one for each, and a back-off that one of them outlived ends."""
+    """Machines reached running: the window grows with each, and a back-off that one of them outlived ends."""
     if window.level and submitted >= window.blocked_at:
         window = _recovered(window)
-    grown = replace(window, window=min(window.window + machines, pool.max_pending), ran=window.ran + machines)
+    grown = replace(window, window=min(window.window + GROWTH * machines, pool.max_pending), ran=window.ran + machines)
     return _judged(grown, now, limits)
 
 
@@ -85,10 +94,11 @@ def lost_early(window: Window, losses: Losses, now: float, limits: Limits) -> Wi
     Until a machine has outlived its first minutes, one that runs is no proof.
     """
     failure = losses.failure
-    shrunk = replace(window, window=max(1, window.window - losses.machines))
+    shrunk = replace(window, window=max(1, window.window - GROWTH * losses.machines))
     old = window.level > 0 and losses.submitted < window.blocked_at
     if shrunk.early_loss is None:
-        if 2 * sum(losses.fates[: shrunk.window]) <= shrunk.window:
+        newest = max(1, window.window - losses.machines)
+        if 2 * sum(losses.fates[:newest]) <= newest:
             return shrunk
         shrunk = replace(shrunk, window=max(1, shrunk.window // 2), ran=0, failed=0, probing=True, early_loss=failure)
     return shrunk if old else refused(replace(shrunk, early_loss=failure), failure, now, limits, boot=True)
@@ -109,7 +119,7 @@ def failed(
     Of a class that the next create would meet again, or as a probe, it blocks at once. What was asked for before a
     series of back-offs began says nothing new about the pool.
     """
-    counted = replace(window, failed=window.failed + 1)
+    counted = window if failure.error in NO_ROOM else replace(window, failed=window.failed + 1)
     old = window.level > 0 and submitted < window.blocked_at
     if not (old and window.probing):
         counted = replace(counted, failure=failure, boot=boot)
@@ -130,7 +140,7 @@ def refused(window: Window, failure: Failure, now: float, limits: Limits, *, boo
         level=level,
         probing=window.probing or failure.error is not ErrorClass.THROTTLED,
         blocked_at=now,
-        retry_at=now + backoff_seconds(level, limits, f"{limits.prefix}/{window.spec}/{now}"),
+        retry_at=now + backoff_seconds(level, limits, f"{limits.prefix}/{window.spec}/{now}", failure.error),
     )
 
 
@@ -152,10 +162,11 @@ def pausing(window: Window) -> bool:
     return window.level > 0 and not window.boot and (error is ErrorClass.THROTTLED or error in AMBIGUOUS_ERRORS)
 
 
-def backoff_seconds(level: int, limits: Limits, seed: str) -> float:
-    """Exponential in ``level`` (1, 2, …), from half to the whole of each step so that pools do not retry in step."""
-    step = min(limits.backoff_last, limits.backoff_first * 2.0 ** min(level - 1, 32))
-    return step * random.Random(seed).uniform(0.5, 1.0)
+def backoff_seconds(level: int, limits: Limits, seed: str, error: ErrorClass) -> float:
+    """Exponential in ``level`` (1, 2, …), a fifth of each step by chance so that pools do not retry in step."""
+    last = limits.backoff_no_room if error in NO_ROOM else limits.backoff_last
+    step = min(last, limits.backoff_first * 2.0 ** min(level - 1, 32))
+    return step * random.Random(seed).uniform(0.8, 1.0)
 
 
 def _recovered(window: Window) -> Window:
@@ -167,7 +178,8 @@ def _recovered(window: Window) -> Window:
 
 def _judged(window: Window, now: float, limits: Limits) -> Window:
     """At the end of a round: halve if most of it failed, and back off, unless a probe is to tell of the pool."""
-    if window.ran + window.failed < window.window:
+    began_with = max(1, window.window - GROWTH * window.ran)
+    if window.ran + window.failed < began_with:
         return window
     over = replace(window, ran=0, failed=0)
     if window.failed <= window.ran or window.failure is None:

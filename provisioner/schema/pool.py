@@ -19,7 +19,7 @@ class Pool(Section):
     max_pending: Count = 1000
     """Most machines of one template asked for that do not run yet; default 1000. The window never grows past it."""
     initial_window: Count = 100
-    """Machines an unproven pool may be asked for at first; default 100. Each that runs lets one more be asked for."""
+    """Machines an unproven pool may be asked for at first; default 100. Each that runs lets two more be asked for."""
     boot_deadline_seconds: Duration = 600.0
     """Seconds from its create until a machine has to run; default 600. A new GKE node may take five minutes to join."""
     early_loss_seconds: EarlySeconds = 300.0

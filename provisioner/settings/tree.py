@@ -55,7 +55,10 @@ class Backoff(Section):
     first_seconds: Duration = 5.0
     """Seconds before the first probe after a refusal; default 5. Doubles with each further refusal, with jitter."""
     last_seconds: Duration = 1800.0
-    """Most seconds between two probes; default 1800. A stock-out that ends is noticed within half an hour."""
+    """Most seconds between two probes; default 1800. A pool whose machines fail makes some fifty a day."""
+    no_room_seconds: Duration = 180.0
+    """Most seconds between two probes of a pool that has no room (stock-out, quota); default 180. Such a probe costs a
+    call, and room that returns is used within minutes."""
 
 
 class Events(Section):
@@ -137,6 +140,7 @@ class Settings(Section):
             retention=3600 * self.retention_hours,
             backoff_first=self.backoff.first_seconds,
             backoff_last=self.backoff.last_seconds,
+            backoff_no_room=self.backoff.no_room_seconds,
             adopt_prefixes=self.adopt_prefixes,
             delete_unlisted_after=None
             if self.delete_unlisted_after_hours is None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from provisioner.backends import BackendError, MayStart
+from provisioner.backends.concurrency import Flow
 from provisioner.loop.actors import Batch, Results
 from provisioner.model import (
     STOPPING_ERRORS,
@@ -140,6 +141,7 @@ class VirtualActors:
     def __init__(self, backends: Mapping[str, VirtualBackend], places: Mapping[str, Place], world: World) -> None:
         self._backends, self._places, self._world = backends, places, world
         self._running: dict[str, Running] = {}
+        self._flows = dict.fromkeys(places, Flow())
         self._ended: list[Results] = []
         self.wake: Callable[[], None] = lambda: None
         self.act_seconds = 2.0
@@ -165,17 +167,20 @@ class VirtualActors:
 
     def _next(self, running: Running) -> None:
         """The calls that begin now have their effect when they end."""
-        place = self._places[running.batch.pool]
         if not self.alive:
             return
-        if not running.calls or self._world.now >= running.until:
+        name, now = running.batch.pool, self._world.now
+        pool, flow = self._places[name].pool, self._flows[name]
+        if not running.calls or now >= running.until or not flow.open(now):
             self._finish(running)
             return
-        now, running.calls = running.calls[: place.pool.calls_at_once], running.calls[place.pool.calls_at_once :]
-        self._world.after(place.pool.call_seconds, partial(self._done, running, now))
+        most = min(pool.calls_at_once, flow.limit)
+        sent, running.calls = running.calls[:most], running.calls[most:]
+        self._world.after(pool.call_seconds, partial(self._done, running, sent, now))
 
-    def _done(self, running: Running, calls: Sequence[tuple[Action, ...]]) -> None:
-        backend = self._backends[running.batch.pool]
+    def _done(self, running: Running, calls: Sequence[tuple[Action, ...]], began: float) -> None:
+        name = running.batch.pool
+        backend = self._backends[name]
         for actions in calls:
             left = [action for action in actions if getattr(action, "template", "") not in running.stopped]
             creates = [action for action in left if isinstance(action, Create)]
@@ -183,12 +188,22 @@ class VirtualActors:
             outcomes = backend.delete(deletes, _always) if deletes else []
             outcomes += backend.create(creates, _always) if creates else []
             running.outcomes += outcomes
+            self._learn(name, outcomes, began)
             running.stopped |= {
                 outcome.action.template
                 for outcome in outcomes
                 if isinstance(outcome.action, Create) and outcome.failure and outcome.failure.error in STOPPING_ERRORS
             }
         self._next(running)
+
+    def _learn(self, pool: str, outcomes: Sequence[Outcome], began: float) -> None:
+        """What a call's answer says of how many there may be at once."""
+        errors = {outcome.failure.error for outcome in outcomes if outcome.failure}
+        flow, now = self._flows[pool], self._world.now
+        if ErrorClass.THROTTLED in errors:
+            self._flows[pool] = flow.refused(began, now, None)
+        elif ErrorClass.UNAVAILABLE not in errors:
+            self._flows[pool] = flow.answered("call", began, now)
 
     def _finish(self, running: Running) -> None:
         batch = running.batch

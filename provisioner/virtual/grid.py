@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from provisioner.files.atomic import StateError
 from provisioner.simulator.world import World
+from provisioner.state.errors import StateError
 from provisioner.state.interfaces import ScriptState
 from provisioner.virtual.scenario import PROVISIONER, Demand, Scenario
 

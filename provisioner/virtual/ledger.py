@@ -13,10 +13,6 @@ from provisioner.virtual.place import Member
 MINUTE, HOUR = 60.0, 3600.0
 
 
-class BrokenLaw(AssertionError):
-    """An invariant did not hold; the text says which, when and where."""
-
-
 @dataclass(slots=True)
 class Sample:
     """What there was at one moment."""

@@ -57,7 +57,14 @@ class Member:
         ip = "" if self.ran is None else f"10.{self.uid}"
         fingerprint = Fingerprint(uid=self.uid, ip=ip)
         return Machine(
-            self.name, phase, fingerprint, ip, launched=self.launched, failure=self.failure, cause=self.cause
+            self.name,
+            phase,
+            fingerprint,
+            ip,
+            launched=self.launched,
+            failure=self.failure,
+            cause=self.cause,
+            no_room=self.waits,
         )
 
 

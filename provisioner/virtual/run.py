@@ -116,6 +116,8 @@ class Provisioner:
         self._told: Counter[str] = Counter()
         self._cycles = self._plans = 0
         self._orphans: dict[str, float] = {}
+        """Machines of ours without a slot, and since when."""
+        self._check_at = 0.0
         self.loop = self._start()
 
     def _start(self) -> VirtualLoop:
@@ -201,7 +203,9 @@ class Provisioner:
         for text in self.grid.broken:
             self._ledger.breach("answer", text)
         self.grid.broken.clear()
-        self._check_orphans()
+        if self._world.now >= self._check_at:
+            self._check_at = self._world.now + MINUTE
+            self._check_orphans()
 
     def _check_orphans(self) -> None:
         """No machine of ours is there without a slot for longer than an orphan may be."""

@@ -83,8 +83,8 @@ class VirtualPool(Pool):
     """The place says why a machine ended; default true."""
     call_seconds: Duration = 0.2
     """Seconds that a call takes; default 0.2."""
-    calls_at_once: Count = 10
-    """Calls that are under way at once; default 10."""
+    calls_at_once: Count = 32
+    """Most calls that are under way at once; default 32. Fewer while the place is slow or throttles."""
     machines_per_call: Count = 1
     """Machines that one call creates or deletes; default 1. A managed instance group takes 100 and more."""
     calls_per_second: Annotated[float | None, Field(gt=0), Expects("a number > 0")] = None

@@ -10,11 +10,11 @@ import string
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from provisioner.files.atomic import StateMissing, StateUnreadable
 from provisioner.hostfactory.answer import Answer, Loss, Polled, Recorded
 from provisioner.model import Intent, Memory, Request, ReturnRequest
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX
 from provisioner.state.condition import Condition, condition
+from provisioner.state.errors import StateMissing, StateUnreadable
 
 if TYPE_CHECKING:
     from provisioner.state.interfaces import LoopState, ScriptState

@@ -17,6 +17,7 @@ from provisioner.model import (
     Failure,
     Limits,
     Memory,
+    Phase,
     PoolLimits,
     RequestRecord,
     Slot,
@@ -237,9 +238,46 @@ def test_a_slot_is_withdrawn_only_when_another_pool_takes_it(
     after = slots(draft)[0]
     if withdrawn:
         assert (after.verdict, after.delete, after.failure) == (Verdict.WITHDRAWN, DeleteReason.WITHDRAWN, STOCKOUT)
-        assert draft.window("a", TEMPLATE).failed == 1
+        assert draft.window("a", TEMPLATE).failure == STOCKOUT
     else:
         assert after == late
+
+
+WAITS = machine(0, Phase.PENDING, failure=STOCKOUT, no_room=True)
+
+
+@pytest.mark.parametrize("no_room", [True, False])
+def test_a_machine_for_which_there_is_no_room_goes_on_to_the_next_pool_at_once(no_room: bool) -> None:
+    waits = snapshot(replace(WAITS, no_room=no_room))
+    waiting = memory(record(slot(submitted=NOW - 1, seen=True, failure=STOCKOUT)))
+    draft = asked(waiting, waits, BOTH[1], limits=limits(pool("a", spill_after=SPILL), pool("b")))
+    assert created(draft) == ({"b": 1} if no_room else {})
+
+
+@pytest.mark.parametrize(
+    ("no_room", "expected"),
+    [
+        pytest.param(True, {"b": 4}, id="a machine that waits for room is the probe: the others go elsewhere"),
+        pytest.param(False, {"a": 4}, id="a machine that only boots holds back nobody"),
+    ],
+)
+def test_nothing_more_is_asked_of_a_pool_where_a_machine_waits_for_room(
+    no_room: bool, expected: dict[str, int]
+) -> None:
+    waits = snapshot(replace(WAITS, no_room=no_room))
+    waiting = memory(record(slot(submitted=NOW - 1, seen=True), count=5))
+    capped = limits(pool("a", spill_after=SPILL), pool("b", max_machines=4))
+    draft = asked(waiting, waits, BOTH[1], limits=capped)
+    assert {name: machines for name, machines in created(draft).items() if name != "b" or no_room} == expected
+
+
+def test_a_pool_without_room_and_without_another_keeps_its_waiting_machines_as_they_are() -> None:
+    waits = snapshot(WAITS)
+    waiting = memory(record(slot(submitted=NOW - SPILL - 1, seen=True), count=3))
+    draft = asked(waiting, waits, limits=limits(pool("a", spill_after=SPILL)))
+    assert created(draft) == {}
+    assert verdicts(draft) == {Verdict.OPEN: 1}
+    assert dict(draft.deferred) == {("a", TEMPLATE, DeferReason.BACKOFF): 2}
 
 
 def test_a_slot_withdrawn_without_a_known_reason_says_that_it_was_slow() -> None:

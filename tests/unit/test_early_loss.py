@@ -154,8 +154,8 @@ def test_a_machine_that_stops_counts_once_also_when_hostfactory_gives_it_back_be
     known = memory(record(SUCCEEDED, **ENDED), giving_back(name()))
     planned = plan(known, at(30, stops), limits=ONE, now=BEFORE + 31).memory
     one = planned.requests[REQUEST].slots[0]
-    assert (one.verdict, one.early, learned(planned).window) == (Verdict.RETURNED, True, 3)
-    assert learned(seen(planned, at(40, stops), at(50), at(51))).window == 3
+    assert (one.verdict, one.early, learned(planned).window) == (Verdict.RETURNED, True, 2)
+    assert learned(seen(planned, at(40, stops), at(50), at(51))).window == 2
 
 
 def test_a_machine_that_stops_counts_once_whatever_was_known_of_it_before() -> None:
@@ -163,7 +163,7 @@ def test_a_machine_that_stops_counts_once_whatever_was_known_of_it_before() -> N
     stops = machine(phase=Phase.STOPPING, cause=LossCause.UNKNOWN)
     known = memory(record(running(0, Verdict.SUCCEEDED, cause=LossCause.UNKNOWN), **ENDED))
     first = seen(known, at(30, stops))
-    assert (first.requests[REQUEST].slots[0].early, learned(first).window) == (True, 3)
+    assert (first.requests[REQUEST].slots[0].early, learned(first).window) == (True, 2)
     assert seen(first, at(31, stops)) is first
 
 
@@ -171,7 +171,7 @@ def test_a_machine_that_stops_and_is_lost_counts_once() -> None:
     stops = machine(phase=Phase.STOPPING, cause=LossCause.UNKNOWN, failure=BROKEN)
     known = seen(memory(record(SUCCEEDED, **ENDED)), at(30, stops), at(40, stops), at(50, machine(**DEAD)))
     one = known.requests[REQUEST].slots[0]
-    assert (one.verdict, one.failure, learned(known).window) == (Verdict.LOST, WHY, 3)
+    assert (one.verdict, one.failure, learned(known).window) == (Verdict.LOST, WHY, 2)
 
 
 # --- what follows for their pool --------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_machines_of_another_pool_or_template_say_nothing_of_a_window(other: dic
 
 
 def test_each_early_loss_takes_back_what_its_machine_let_the_window_grow() -> None:
-    assert died(alive=20, dead=3, window=20).window == 17
+    assert died(alive=20, dead=3, window=20).window == 14
 
 
 TRIED = Window(
@@ -296,7 +296,7 @@ def test_a_probe_that_dies_early_backs_off_for_longer() -> None:
 def test_a_probe_that_dies_together_with_older_machines_is_a_probe_that_died() -> None:
     old = running(1, submitted=TRIED.blocked_at - 1)
     known = learned(trial(running(), old, look=at(30, machine(0, **DEAD), machine(1, **DEAD))).memory)
-    assert (known.level, known.window) == (4, 6)
+    assert (known.level, known.window) == (4, 4)
 
 
 def test_a_probe_that_is_preempted_says_nothing_and_the_next_one_is_tried() -> None:

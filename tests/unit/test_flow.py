@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.backends.concurrency import FIRST, LEAST, MOST, QUICK_SECONDS, SLOW_TIMES, USUAL_WAIT, Flow, SharedFlow
+from provisioner.backends.concurrency import (
+    FIRST,
+    HOLD_SECONDS,
+    LEAST,
+    MOST,
+    QUICK_SECONDS,
+    SLOW_TIMES,
+    USUAL_WAIT,
+    Flow,
+    SharedFlow,
+)
 
 NOW = 1000.0
 
@@ -94,6 +104,12 @@ def test_it_halves_once_for_all_refusals_of_one_round_of_calls() -> None:
         flow = flow.refused(NOW, NOW + 0.1 + number / 100, 1.0)
     assert flow.limit == FIRST // 2
     assert flow.refused(NOW + 1, NOW + 2, 1.0).limit == FIRST // 4
+
+
+@pytest.mark.parametrize(("later", "limit"), [(HOLD_SECONDS - 1, 8), (HOLD_SECONDS, 10)])
+def test_after_a_refusal_it_does_not_grow_for_a_while(later: float, limit: int) -> None:
+    flow = Flow().refused(NOW, NOW, None)
+    assert round_of(flow, 0.0, NOW + later).limit == limit
 
 
 def test_responses_to_calls_of_the_round_before_say_nothing_of_this_one() -> None:

@@ -257,6 +257,15 @@ def test_the_list_of_members_is_asked_for_what_errors_say_and_not_for_their_deta
     assert shown == {"managedInstances": [entry | {"lastAttempt": FAILED_ATTEMPT}]}
 
 
+@pytest.mark.parametrize(
+    ("code", "no_room"),
+    [("ZONE_RESOURCE_POOL_EXHAUSTED", True), ("QUOTA_EXCEEDED", True), ("INTERNAL_ERROR", False), (None, False)],
+)
+def test_a_machine_lacks_room_while_its_zone_or_quota_is_used_up(code: str | None, no_room: bool) -> None:
+    attempt = {"errors": {"errors": [{"code": code, "message": "No."}]}} if code else {}
+    assert seen(member(currentAction="CREATING", lastAttempt=attempt, **NO_VM), None).no_room is no_room
+
+
 def test_a_reason_with_a_class_of_its_own_outlives_one_without() -> None:
     def trying(code: str) -> dict[str, Any]:
         attempt = {"errors": {"errors": [{"code": code, "message": "No."}]}}

@@ -290,6 +290,23 @@ def test_a_pod_counts_as_unplaced_once_it_has_waited_and_until_it_has_a_node(cac
     assert cache.unplaced(0.0) == frozenset()
 
 
+@pytest.mark.parametrize(
+    ("reason", "no_room"),
+    [
+        pytest.param("FailedScaleUp", True, id="no node could be had"),
+        pytest.param("TriggeredScaleUp", False, id="one is on its way"),
+        pytest.param("NotTriggerScaleUp", False, id="none was asked for: another pod may be about to go"),
+    ],
+)
+def test_a_pod_lacks_room_once_the_autoscaler_has_failed_to_get_a_node(
+    cache: PodCache, reason: str, no_room: bool
+) -> None:
+    cache.replace(readings(unplaced(1, 5)), "9")
+    assert not cache.machines(0.0)[name(1)].no_room, "that no node is free now says nothing yet"
+    cache.explain({"u1": Failure(ErrorClass.STOCKOUT, f"{reason}: words")})
+    assert cache.machines(1.0)[name(1)].no_room is no_room
+
+
 def test_what_is_said_of_an_unplaced_pod_stands_before_the_schedulers_words(cache: PodCache) -> None:
     cache.replace(readings(unplaced(1, 5), pod(2, 6)), "9")
     before = cache.machines(0.0)

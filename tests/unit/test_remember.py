@@ -86,7 +86,7 @@ def test_a_create_that_failed(error: ErrorClass, verdict: Verdict, submitted: fl
         assert closes == ()
     learned = remembered.pressures["a", TEMPLATE]
     assert window.blocked(learned, NOW) is (error is not ErrorClass.OTHER)
-    assert learned.failed == (verdict is Verdict.FAILED)
+    assert learned.failed == (verdict is Verdict.FAILED and error not in window.NO_ROOM)
     assert learned.failure == failure
 
 
@@ -125,7 +125,8 @@ def test_a_slot_closed_meanwhile_stays_as_it_was_closed(error: ErrorClass) -> No
     ("before", "ended"),
     [
         pytest.param(ErrorClass.DENIED, True, id="it was denied: over"),
-        pytest.param(ErrorClass.STOCKOUT, False, id="it had no stock: only a machine that runs shows"),
+        pytest.param(ErrorClass.STOCKOUT, True, id="it had no room: over"),
+        pytest.param(ErrorClass.OTHER, False, id="nobody knows why: only a machine that runs shows"),
     ],
 )
 def test_an_accepted_create_and_the_back_off(before: ErrorClass, ended: bool) -> None:

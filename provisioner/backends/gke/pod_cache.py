@@ -21,6 +21,10 @@ CAUSE_SECONDS = 300.0
 UNRESOLVED = Failure(ErrorClass.OTHER, "its name does not resolve yet")
 
 
+FAILED = "FailedScaleUp"
+"""Reason of the autoscaler's Events on pods for which it could not get a node."""
+
+
 def refined(scheduler: Failure, autoscaler: Failure) -> Failure:
     """Why no node takes a pod, by what the autoscaler said: its class, and its words before the scheduler's."""
     return Failure(autoscaler.error, words(f"{autoscaler.text}; {scheduler.text}"))
@@ -168,7 +172,8 @@ class PodCache:
             machine = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED)
         told = self._told.get(machine.fingerprint.uid)
         if told is not None and machine.failure is not None and name in self._unplaced:
-            machine = replace(machine, failure=refined(machine.failure, told))
+            no_room = told.text.startswith(FAILED)
+            machine = replace(machine, failure=refined(machine.failure, told), no_room=no_room)
         if name not in self._endings:
             return machine
         ending, since = self._endings[name]

@@ -13,14 +13,14 @@ from typing import Any
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import KubeApi, words
-from provisioner.backends.gke.pod_cache import PodCaches
+from provisioner.backends.gke.pod_cache import FAILED, PodCaches
 from provisioner.model import ErrorClass, Failure
 
 log = logging.getLogger(__name__)
 
 Event = Mapping[str, Any]
 
-NOT_TRIGGERED, TRIGGERED, FAILED = "NotTriggerScaleUp", "TriggeredScaleUp", "FailedScaleUp"
+NOT_TRIGGERED, TRIGGERED = "NotTriggerScaleUp", "TriggeredScaleUp"
 REASONS = (NOT_TRIGGERED, TRIGGERED, FAILED)
 """Reasons of the autoscaler's Events on pods; of those of one second the later here counts. What FailedScheduling says
 stands in the pod's own condition."""

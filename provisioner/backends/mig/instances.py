@@ -94,6 +94,10 @@ def read_member(item: Json, zone: str) -> Member:
     )
 
 
+NO_ROOM = frozenset({ErrorClass.STOCKOUT, ErrorClass.QUOTA})
+"""Errors of a group's attempt that say of the zone, and not of the instance, why there is none."""
+
+
 def read_instance(item: Json) -> Instance:
     """An instance, with what of it the mask lets through."""
     network = (item.get("networkInterfaces") or [{}])[0]
@@ -121,6 +125,7 @@ def machine(member: Member, instance: Instance | None, before: Machine | None, b
         instance = None
     phase = _phase(member, instance)
     cause = _cause(member, instance, before) if phase in (Phase.STOPPING, Phase.GONE) else None
+    failure = _failure(member, instance, phase, cause, before)
     made = Machine(
         name=member.name,
         phase=phase,
@@ -128,9 +133,10 @@ def machine(member: Member, instance: Instance | None, before: Machine | None, b
         ip=instance.ip if instance else "",
         public_ip=instance.public_ip if instance else "",
         launched=_epoch(instance.created) if instance else 0,
-        failure=_failure(member, instance, phase, cause, before),
+        failure=failure,
         cause=cause,
         notice=_notice(phase, cause, before, began),
+        no_room=phase is Phase.PENDING and failure is not None and failure.error in NO_ROOM,
     )
     return before if made == before and before is not None else made
 
