@@ -9,6 +9,11 @@ LONGEST_GAP = 3600.0
 """Seconds of the wall clock's gap across a restart that count as loop time at most."""
 
 
+def utc(wall: float) -> str:
+    """Epoch seconds as people read them."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))
+
+
 class Clock(Protocol):
     """Where the loop takes its time from."""
 
