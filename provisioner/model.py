@@ -233,6 +233,13 @@ class Snapshot:
     namesakes: frozenset[str] = frozenset()
     """Of the names asked about, those that stand in the pool's place without being its machines. They may be ours, so
     none of them is gone."""
+    listed: float | None = None
+    """When the list began that it rests on, where what was heard since then was added to one; None: with the look."""
+
+    @property
+    def proves(self) -> float:
+        """Since when the place itself, and nothing that was heard of it before, shows this."""
+        return self.began if self.listed is None else self.listed
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from provisioner.backends.gke.api import KubeApi
@@ -34,18 +35,20 @@ class Namespace:
             self.watched = True
             self._watch.start()
 
-    def refresh(self, cache: PodCache) -> None:
+    def refresh(self, cache: PodCache, oldest: float = math.inf) -> float | None:
         """Make sure that the cache is complete and current: by the watch, else by a list; BackendError if it is not.
 
-        Beside a watch, what is said of pods that no node takes is read in the background.
+        Beside a watch, what is said of pods that no node takes is read in the background, and so is another list where
+        the last one is older than ``oldest`` seconds. The monotonic time when that began; None for a list of its own.
         """
         if self.watched:
-            self._watch.check()
+            listed = self._watch.check(oldest)
             self._events.look()
-            return
+            return listed
         listing = Listing([cache.identity])
         version = list_pods(self.api, self._name, cache.identity.selector, listing)
         cache.replace(listing.readings(cache.identity), version)
+        return None
 
     def leave(self, cache: PodCache) -> None:
         """The pool needs its cache no more. The last one ends the watch."""
