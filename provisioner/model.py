@@ -500,6 +500,8 @@ class PoolLimits:
     spill_after: float = 180.0
     lag: float = 0.0
     """How far apart two snapshots must begin before both prove an absence."""
+    mass_loss: float = 60.0
+    """How far apart two lists must begin before both prove that many machines are gone at once. 0: as for a few."""
     stale_after: float = 60.0
     """A snapshot older than this is no longer acted upon."""
     paused: bool = False
@@ -597,6 +599,20 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubt:
+    """The newest look at a pool lacks too many machines at once to be believed before a second one says the same."""
+
+    machines: int
+    """How many are missing and nobody knows why."""
+    known: int
+    """How many HF has or was told of there."""
+    since: float
+    """When the look began that was the first to lack one of them."""
+    settled_by: float
+    """A look whose list begins no sooner than this is believed, whatever it shows."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What one cycle does, and the memory that has to be durable before it does anything."""
 
@@ -609,6 +625,8 @@ class Plan:
     """Machines wanted, missing and held back, by pool, template and reason."""
     forget: tuple[str, ...] = ()
     """Ids that leave intent.json now."""
+    doubts: Mapping[str, Doubt] = field(default_factory=dict)
+    """Pools whose newest look is not believed yet."""
     due: float = NEVER
     """Loop time before which another plan, of the same inputs, would say the same."""
 

@@ -17,10 +17,22 @@ from provisioner.loop import history
 from provisioner.loop.actors import Actors, Results, batches
 from provisioner.loop.clock import Clock
 from provisioner.loop.contact import Contacts
-from provisioner.loop.looks import MovedPools, identity
+from provisioner.loop.looks import DoubtedPools, MovedPools, identity
 from provisioner.loop.publisher import Publisher
 from provisioner.loop.startup import Beginning, HeldIntent, HeldMemory, Startup
-from provisioner.model import LONG_AGO, Brake, BrakeReason, Close, DeferReason, Limits, Look, Memory, Plan, Snapshot
+from provisioner.model import (
+    LONG_AGO,
+    Brake,
+    BrakeReason,
+    Close,
+    DeferReason,
+    Doubt,
+    Limits,
+    Look,
+    Memory,
+    Plan,
+    Snapshot,
+)
 from provisioner.planning.outcomes import remember
 from provisioner.planning.plan import World, make_plan, make_trim
 from provisioner.planning.slots import slot_named
@@ -51,6 +63,8 @@ class CycleReport:
     """Why this cycle could not do its work."""
     lock_wait: float | None = None
     """Seconds this cycle waited for intent's lock, if it needed it."""
+    doubts: Mapping[str, Doubt] = field(default_factory=dict)
+    """Pools whose newest look is not believed before another, which rests on a list of its own."""
 
     @property
     def result(self) -> Literal["ok", "partial", "failed"]:
@@ -70,6 +84,7 @@ class Planned:
     """Keeps alive what ``inputs`` names by identity."""
     due: float = LONG_AGO
     deferred: Mapping[tuple[str, str, DeferReason], int] = field(default_factory=dict)
+    doubts: Mapping[str, Doubt] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +124,7 @@ class Reconciler:
         self._startup = Startup(state, clock, self._held_memory)
         self._contacts = Contacts(state)
         self._moved_pools = MovedPools()
+        self._doubted_pools = DoubtedPools()
         self._publisher = Publisher(state, mandate.check)
         self._planned = Planned()
         self._number = 0
@@ -147,10 +163,11 @@ class Reconciler:
             number=self._number,
             now=now,
             seconds=time.monotonic() - began,
-            looks=looks,
+            looks=self._doubted_pools.told(looks, self._planned.doubts, now, self._clock.wall()),
             memory=self.memory,
             plan=plan,
             deferred=self._planned.deferred,
+            doubts=self._planned.doubts,
             results=results,
             closes=closes,
             problem=problem,
@@ -265,7 +282,7 @@ class Reconciler:
             plan = make_plan(World(intent, looks, contact, busy), self.memory, self.limits, now)
         # Next time the same memory is expected: the one this plan leaves.
         inputs, held = (id(plan.memory), contact, *rest), (looks, self.limits, plan.memory)
-        self._planned = Planned(inputs, held, plan.due, plan.deferred)
+        self._planned = Planned(inputs, held, plan.due, plan.deferred, plan.doubts)
         return plan
 
     def _record(self, memory: Memory, now: float) -> None:

@@ -36,6 +36,7 @@ from provisioner.model import (
     LossCause,
     Memory,
     PoolLimits,
+    Slot,
     Snapshot,
     TemplateLimits,
     Unobserved,
@@ -99,6 +100,11 @@ class Running:
             self.loop.run(**options)
         except (StateError, SupersededError) as error:
             self.error = error
+
+    def ran(self) -> list[Slot]:
+        """The machines that HF has or was told of."""
+        records = running.requests.values() if self.reports and (running := self.reports[-1].memory) else ()
+        return [slot for record in records for slot in record.slots.values() if slot.ran and slot.closed is None]
 
     def end(self) -> None:
         self.loop.stop()
@@ -191,6 +197,30 @@ def test_a_look_that_fails_is_no_snapshot_and_one_that_works_again_is() -> None:
         assert wakes, "the loop is told"
     finally:
         observer.stop()
+
+
+def test_a_pool_that_lacks_many_machines_at_once_is_listed_anew_and_people_see_it(tmp_path: Path) -> None:
+    class Watched(Place):
+        wanted = 0.0
+
+        def list_after(self, when: float) -> None:
+            self.wanted = when
+
+    place = Watched()
+    StateDir(tmp_path).intent.create("demo")
+    with StateDir(tmp_path).intent.additions() as intent:
+        intent.add_request("T", 8, created_wall=time.time())
+    running = Running(tmp_path, place)
+    try:
+        until(lambda: len(running.ran()) == 8, 30)
+        place.place._entries = {}  # all at once, and no event says why
+        until(lambda: place.wanted, 30)
+        problems = until(lambda: getattr(running.reports[-1].looks["pool"], "problems", ()), 30)
+        assert problems[0].startswith("8 of 8 machines are missing since ")
+        assert place.wanted == pytest.approx(running.reports[-1].now + 60.0, abs=10.0)
+        assert len(running.ran()) == 8, "nothing is told of them, and nothing made in their place"
+    finally:
+        running.end()
 
 
 @pytest.mark.parametrize(
