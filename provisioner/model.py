@@ -115,6 +115,7 @@ class BrakeReason(StrEnum):
     MEMORY_LOST = "memory_lost"
     REQUEST_LOST = "request_lost"
     TOO_MANY_ORPHANS = "too_many_orphans"
+    IDENTITY_CLASH = "identity_clash"
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,6 +467,8 @@ class Memory:
     """Names that look like orphans, and since when."""
     orphan_deletes: tuple[float, ...] = ()
     """When orphans were deleted, for the cap per hour."""
+    appeared: Mapping[str, float] = field(default_factory=dict)
+    """Orphans that appeared while the loop ran, and when; for an hour, also those that are gone."""
     accepted: tuple[str, ...] = ()
     """Orphans that were known when a person released the brake: their number latches it no more."""
     unlisted: Mapping[str, float] = field(default_factory=dict)
