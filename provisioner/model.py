@@ -116,6 +116,7 @@ class BrakeReason(StrEnum):
     REQUEST_LOST = "request_lost"
     TOO_MANY_ORPHANS = "too_many_orphans"
     IDENTITY_CLASH = "identity_clash"
+    POOL_ASTRAY = "pool_astray"
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,6 +470,8 @@ class Memory:
     """When orphans were deleted, for the cap per hour."""
     appeared: Mapping[str, float] = field(default_factory=dict)
     """Orphans that appeared while the loop ran, and when; for an hour, also those that are gone."""
+    astray: Mapping[str, float] = field(default_factory=dict)
+    """Pools that showed none of their machines, but some that nobody asked for; since when."""
     accepted: tuple[str, ...] = ()
     """Orphans that were known when a person released the brake: their number latches it no more."""
     unlisted: Mapping[str, float] = field(default_factory=dict)
@@ -612,7 +615,9 @@ class Doubt:
     since: float
     """When the look began that was the first to lack one of them."""
     settled_by: float
-    """A look whose list begins no sooner than this is believed, whatever it shows."""
+    """A look whose list begins no sooner than this is believed, whatever it shows; ``NEVER``: a person has to say."""
+    strange: int = 0
+    """How many of ours it shows that nobody asked for, where another place seems to answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from provisioner.loop.clock import utc
-from provisioner.model import Doubt, Limits, Look, Memory, Snapshot, Unobserved
+from provisioner.model import Doubt, ErrorClass, Failure, Limits, Look, Memory, Snapshot, Unobserved
 from provisioner.planning.relocation import moved
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,14 @@ def _doubted(look: Look, doubt: Doubt | None, begun: float) -> Look:
     """With a sentence for people, if it is in doubt."""
     if doubt is None or not isinstance(look, Snapshot):
         return look
+    if doubt.strange:
+        text = (
+            f"pools.{look.pool} shows none of its {doubt.known} machines since {utc(begun)}, but {doubt.strange} that "
+            "nobody asked for: does another cluster or project answer in its place? Put back what it is reached by and "
+            "start again; or, if these machines are gone, run `provisioner recover --release-brake`. Until then none "
+            "of them counts as lost."
+        )
+        return Unobserved(look.pool, look.began, Failure(ErrorClass.INVALID, text))
     text = (
         f"{doubt.machines} of {doubt.known} machines are missing since {utc(begun)}, all at once and without a cause. "
         "Nothing is made or deleted here and HostFactory is told nothing of them before a look "

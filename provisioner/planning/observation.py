@@ -22,6 +22,7 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.planning import mass_loss, window
+from provisioner.planning.astray import find_astray
 from provisioner.planning.draft import SOON, Draft
 from provisioner.planning.early_loss import EarlyLosses
 
@@ -74,6 +75,7 @@ def reflect(draft: Draft) -> None:
             elif not slot.gone:
                 absent.append((record, slot))
     draft.doubts = mass_loss.doubts(draft, [slot for _, slot in absent])
+    find_astray(draft)
     for record, slot in absent:
         _absent(draft, record, slot, draft.snapshots[slot.pool], news)
     for (pool, template), submissions in news.began.items():
