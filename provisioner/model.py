@@ -449,6 +449,15 @@ class Brake:
 
 
 @dataclass(frozen=True, slots=True)
+class Uptime:
+    """The monotonic clock of a host, which nobody can set."""
+
+    boot: str
+    """Which boot of which host it counts from."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """What the loop must not forget."""
 
@@ -460,6 +469,8 @@ class Memory:
     """Loop time when it was written."""
     time_wall: float = 0.0
     """Wall clock at the same moment; the gap across a restart is clamped (law: time is an argument)."""
+    uptime: Uptime | None = None
+    """The host's uptime at the same moment: the gap of a restart within a boot, however the wall clock was set."""
     requests: Mapping[str, RequestRecord] = field(default_factory=dict)
     returns: Mapping[str, ReturnRecord] = field(default_factory=dict)
     pressures: Mapping[tuple[str, str], Window] = field(default_factory=dict)

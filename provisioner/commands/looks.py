@@ -50,7 +50,6 @@ def look_once(settings: Settings) -> Mapping[str, Look]:
 def clock_of(state: StateDir) -> LoopClock:
     """Loop time as the next loop would have it."""
     try:
-        memory = state.memory.read()
+        return LoopClock(state.memory.read())
     except StateMissing:
         return LoopClock()
-    return LoopClock(memory.time, memory.time_wall)

@@ -185,7 +185,7 @@ class Loop:
 
     def _hold(self, once: bool) -> None:
         remembered = self._remembered()
-        clock = LoopClock(remembered.time, remembered.time_wall) if remembered else LoopClock()
+        clock = LoopClock(remembered)
         self._clock = clock
         actors = ThreadedActors(self._backends, lambda: self.wakeups.wake(Wake.WATCH))
         reconciler = Reconciler(

@@ -106,7 +106,8 @@ class HeldMemory:
         if memory is self._held and self._state.memory.signature() == self._signature:
             return
         self._check()
-        self._state.memory.write(replace(memory, time=now, time_wall=self._clock.wall()))
+        clock = self._clock
+        self._state.memory.write(replace(memory, time=now, time_wall=clock.wall(), uptime=clock.uptime()))
         self._held, self._signature = memory, self._state.memory.signature()
 
 
