@@ -235,6 +235,8 @@ class Snapshot:
     namesakes: frozenset[str] = frozenset()
     """Of the names asked about, those that stand in the pool's place without being its machines. They may be ours, so
     none of them is gone."""
+    place: str = ""
+    """What tells the pool's place from any other of the same name, as the uid of a namespace; empty: nobody says."""
     listed: float | None = None
     """When the list began that it rests on, where what was heard since then was added to one; None: with the look."""
 
@@ -482,7 +484,9 @@ class Memory:
     appeared: Mapping[str, float] = field(default_factory=dict)
     """Orphans that appeared while the loop ran, and when; for an hour, also those that are gone."""
     astray: Mapping[str, float] = field(default_factory=dict)
-    """Pools that showed none of their machines, but some that nobody asked for; since when."""
+    """Pools for which another place seems to answer; since when."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """``Snapshot.place`` of each pool, as it was where its machines are."""
     accepted: tuple[str, ...] = ()
     """Orphans that were known when a person released the brake: their number latches it no more."""
     unlisted: Mapping[str, float] = field(default_factory=dict)
@@ -627,8 +631,8 @@ class Doubt:
     """When the look began that was the first to lack one of them."""
     settled_by: float
     """A look whose list begins no sooner than this is believed, whatever it shows; ``NEVER``: a person has to say."""
-    strange: int = 0
-    """How many of ours it shows that nobody asked for, where another place seems to answer."""
+    astray: str = ""
+    """What shows that another place answers for this one, in words for people; empty where nothing does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,7 +236,7 @@ class Reconciler:
             raise
         if self.memory is not None and self._state.recovery_asked():
             seen = (*self.memory.orphans, *self.memory.unlisted)
-            self._record(replace(self.memory, brake=None, accepted=seen, appeared={}, astray={}), now)
+            self._record(replace(self.memory, brake=None, accepted=seen, appeared={}, astray={}, places={}), now)
             self._state.recovery_done()
 
     def _latch_lost_intent(self, now: float) -> None:

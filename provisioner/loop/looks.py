@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 def identity(look: Look) -> tuple[object, ...]:
     """The same for two looks that say the same, except for when they began."""
     if isinstance(look, Snapshot):
-        said = look.causes, look.foreign, look.namesakes, look.asked, look.spec, look.listed
+        said = look.causes, look.foreign, look.namesakes, look.asked, look.spec, look.place, look.listed
         return look.pool, id(look.machines), *said
     return (look.pool,)
 
@@ -66,12 +66,11 @@ def _doubted(look: Look, doubt: Doubt | None, begun: float) -> Look:
     """With a sentence for people, if it is in doubt."""
     if doubt is None or not isinstance(look, Snapshot):
         return look
-    if doubt.strange:
+    if doubt.astray:
         text = (
-            f"pools.{look.pool} shows none of its {doubt.known} machines since {utc(begun)}, but {doubt.strange} that "
-            "nobody asked for: does another cluster or project answer in its place? Put back what it is reached by and "
-            "start again; or, if these machines are gone, run `provisioner recover --release-brake`. Until then none "
-            "of them counts as lost."
+            f"pools.{look.pool} {doubt.astray} (since {utc(begun)}): does another cluster or project answer in its "
+            "place? Put back what it is reached by and start again; or, if its machines are gone, run `provisioner "
+            "recover --release-brake`. Until then none of them counts as lost."
         )
         return Unobserved(look.pool, look.began, Failure(ErrorClass.INVALID, text))
     text = (

@@ -35,7 +35,7 @@ def doubts(draft: Draft, absent: Iterable[Slot]) -> dict[str, Doubt]:
 def waits(draft: Draft, slot: Slot) -> bool:
     """An absent machine of a pool in doubt needs a later look than any other would."""
     doubt = draft.doubts.get(slot.pool)
-    if doubt is None or not (doubt.strange or _is_doubtful(draft, slot)):
+    if doubt is None or not (doubt.astray or _is_doubtful(draft, slot)):
         return False
     draft.wake_at(max(doubt.settled_by, draft.now) + SOON)
     return True

@@ -1,4 +1,4 @@
-"""A pool that shows another world: none of its machines, and some of ours that nobody asked for."""
+"""A pool for which another place answers: by its identity, or as it shows new machines of ours and none of its own."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_another_world_is_never_believed_however_often_it_shows() -> None:
     last = planned(grid(), *(look(others=range(3), began=SEEN + 100 * times) for times in range(20)))
     assert (lost(last), last.creates, last.deletes) == (0, (), ())
     doubt = last.doubts["a"]
-    assert (doubt.machines, doubt.known, doubt.strange, doubt.since, doubt.settled_by) == (10, 10, 3, SEEN + 1, NEVER)
+    assert (doubt.machines, doubt.known, doubt.since, doubt.settled_by) == (10, 10, SEEN + 1, NEVER)
     assert last.memory.brake is not None
     assert (last.memory.brake.reason, last.memory.brake.pool) == (BrakeReason.POOL_ASTRAY, "a")
     assert last.memory.brake.detail == "It shows none of its 10 machines but 3 that nobody asked for."
@@ -102,14 +102,59 @@ def test_a_look_that_fails_changes_nothing() -> None:
     assert blind.memory.astray == first.memory.astray
 
 
+# --- by the place's own identity --------------------------------------------------------------------------------------
+
+
+def test_the_identity_of_the_place_is_remembered() -> None:
+    assert planned(grid(), look(range(10), place="one")).memory.places == {"a": "one"}
+
+
+@pytest.mark.parametrize("others", [(), range(3)], ids=["an empty cluster", "machines of ours"])
+@pytest.mark.parametrize("count", [1, 10])
+def test_another_place_of_the_same_name_is_never_believed(count: int, others: Collection[int]) -> None:
+    known = grid(count, places={"a": "one"})
+    last = planned(known, *(look((), others, SEEN + 100 * times, place="two") for times in range(5)))
+    assert (lost(last), last.creates, last.deletes) == (0, (), ())
+    assert last.memory.places == {"a": "one"}
+    assert last.memory.brake is not None
+    assert last.memory.brake.detail == "It is two now, but its machines were made in one."
+    back = planned(last.memory, look(range(count), began=SEEN + HOUR, place="one"))
+    assert not back.doubts
+    assert not back.memory.astray
+
+
+def test_a_pool_without_machines_may_move() -> None:
+    last = planned(memory(places={"a": "one"}), look(others=range(3), place="two"))
+    assert last.memory.places == {"a": "two"}
+    assert not last.doubts
+
+
+def test_in_the_same_place_strange_machines_prove_no_other_one() -> None:
+    """It is a mass loss, and what is left is orphans."""
+    known = grid(places={"a": "one"})
+    looks = [look((), range(3), SEEN + later, place="one") for later in (0, 60, 65)]
+    last = planned(known, *looks)
+    assert lost(last) == 10
+    assert not last.memory.astray
+
+
+def test_a_look_that_does_not_say_its_place_is_judged_by_what_it_shows() -> None:
+    known = grid(places={"a": "one"})
+    assert not planned(known, look(range(10))).doubts
+    assert planned(known, look(others=range(3))).memory.astray
+
+
+# --- people -----------------------------------------------------------------------------------------------------------
+
+
 def test_people_are_told_what_to_check() -> None:
     seen = look(others=range(3))
     told = DoubtedPools().told({"a": seen}, planned(grid(), seen).doubts, SEEN + 1, wall=1_700_000_000.0)["a"]
     assert isinstance(told, Unobserved)
     assert told.failure.error is ErrorClass.INVALID
     assert told.failure.text == (
-        "pools.a shows none of its 10 machines since 2023-11-14T22:13:20Z, but 3 that nobody asked for: does another "
-        "cluster or project answer in its place? Put back what it is reached by and start again; or, if these machines "
+        "pools.a shows none of its 10 machines but 3 that nobody asked for (since 2023-11-14T22:13:20Z): does another "
+        "cluster or project answer in its place? Put back what it is reached by and start again; or, if its machines "
         "are gone, run `provisioner recover --release-brake`. Until then none of them counts as lost."
     )
 

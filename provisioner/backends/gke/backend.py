@@ -58,6 +58,8 @@ class GkeBackend:
         self._list_after = -math.inf
         self._rests_on: tuple[float, float] | None = None
         """When the list began that the looks rest on: in monotonic time and, the same for all of them, in loop time."""
+        self._place = ""
+        """As ``Snapshot.place``, read after that list."""
 
     def start(self, wake: Callable[[], None]) -> None:
         """Watch from now on; without it every look lists the pods."""
@@ -86,6 +88,7 @@ class GkeBackend:
             spec=self._spec.current().digest,
             asked=frozenset(strangers),
             causes=self._cache.causes(),
+            place=self._place,
             listed=listed,
         )
 
@@ -93,11 +96,10 @@ class GkeBackend:
         """Make sure that the cache is current; the loop time when the list began that it rests on, None for now."""
         oldest = now - self._list_after
         begun = self._namespace.refresh(self._cache, oldest if oldest >= 0 else math.inf)
-        if begun is None:
-            return None
-        if self._rests_on is None or self._rests_on[0] != begun:
-            self._rests_on = begun, now - (time.monotonic() - begun)
-        return self._rests_on[1]
+        if begun is None or self._rests_on is None or self._rests_on[0] != begun:
+            self._place = self._namespace.place()
+            self._rests_on = None if begun is None else (begun, now - (time.monotonic() - begun))
+        return self._rests_on[1] if self._rests_on else None
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """Create pods, some at a time."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from provisioner.backends.gke.api import KubeApi
+from provisioner.backends.gke.api import KubeApi, KubeError
 from provisioner.backends.gke.pod_cache import Listing, PodCache, PodCaches
 from provisioner.backends.gke.pod_events import PodEvents
 from provisioner.backends.gke.pod_watch import PodWatch, list_pods
 from provisioner.backends.gke.pods import ID_LABEL
 from provisioner.backends.gke.settings import GkePool
+
+UNTOLD = frozenset({403, 404, 405})
+"""HTTP statuses of a server that does not show a namespace: we have no such right, or a proxy lets pods alone pass."""
 
 
 class Namespace:
@@ -49,6 +52,16 @@ class Namespace:
         version = list_pods(self.api, self._name, cache.identity.selector, listing)
         cache.replace(listing.readings(cache.identity), version)
         return None
+
+    def place(self) -> str:
+        """What tells it from a namespace of the same name in another cluster; empty where we may not read it."""
+        try:
+            uid = self.api.get(f"/api/v1/namespaces/{self._name}")["metadata"]["uid"]
+            return f"namespace {self._name} (uid {uid})"
+        except KubeError as error:
+            if error.status in UNTOLD:
+                return ""
+            raise
 
     def leave(self, cache: PodCache) -> None:
         """The pool needs its cache no more. The last one ends the watch."""
