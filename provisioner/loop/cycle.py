@@ -35,6 +35,7 @@ from provisioner.model import (
 )
 from provisioner.planning.outcomes import remember
 from provisioner.planning.plan import World, make_plan, make_trim
+from provisioner.planning.release import without_brake
 from provisioner.planning.slots import slot_named
 from provisioner.state.interfaces import LoopState
 
@@ -235,8 +236,7 @@ class Reconciler:
             self._latch_lost_intent(now)
             raise
         if self.memory is not None and self._state.recovery_asked():
-            seen = (*self.memory.orphans, *self.memory.unlisted)
-            self._record(replace(self.memory, brake=None, accepted=seen, appeared={}, astray={}, places={}), now)
+            self._record(without_brake(self.memory), now)
             self._state.recovery_done()
 
     def _latch_lost_intent(self, now: float) -> None:

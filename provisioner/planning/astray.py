@@ -56,7 +56,7 @@ def _strange_alone(draft: Draft, pool: str) -> str:
 def _doubt(draft: Draft, pool: str, words: str, since: float) -> None:
     machines = sum(slot.ran is not None and slot.verdict in DESIRED for slot in _slots(draft, pool))
     draft.doubts[pool] = Doubt(machines, machines, since, NEVER, words)
-    draft.latch(BrakeReason.POOL_ASTRAY, f"It {words}.", pool)
+    draft.latch(BrakeReason.POOL_ASTRAY, f"It {words}. To release the brake is to say that they are lost.", pool)
 
 
 def _slots(draft: Draft, pool: str) -> list[Slot]:

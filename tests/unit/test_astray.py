@@ -12,6 +12,7 @@ from provisioner.backends.fake import Mark
 from provisioner.loop.looks import DoubtedPools
 from provisioner.model import (
     NEVER,
+    Brake,
     BrakeReason,
     ErrorClass,
     LossCause,
@@ -22,6 +23,7 @@ from provisioner.model import (
     Unobserved,
     Verdict,
 )
+from provisioner.planning.release import without_brake
 from tests.unit.core import NOW, REQUEST, SEEN, limits, machine, memory, name, plan, pool, record, running, snapshot
 from tests.unit.test_reconcile import Bench
 
@@ -58,7 +60,10 @@ def test_another_world_is_never_believed_however_often_it_shows() -> None:
     assert (doubt.machines, doubt.known, doubt.since, doubt.settled_by) == (10, 10, SEEN + 1, NEVER)
     assert last.memory.brake is not None
     assert (last.memory.brake.reason, last.memory.brake.pool) == (BrakeReason.POOL_ASTRAY, "a")
-    assert last.memory.brake.detail == "It shows none of its 10 machines but 3 that nobody asked for."
+    assert last.memory.brake.detail == (
+        "It shows none of its 10 machines but 3 that nobody asked for. "
+        "To release the brake is to say that they are lost."
+    )
 
 
 def test_nor_what_it_says_of_machines_that_have_gone() -> None:
@@ -117,7 +122,7 @@ def test_another_place_of_the_same_name_is_never_believed(count: int, others: Co
     assert (lost(last), last.creates, last.deletes) == (0, (), ())
     assert last.memory.places == {"a": "one"}
     assert last.memory.brake is not None
-    assert last.memory.brake.detail == "It is two now, but its machines were made in one."
+    assert last.memory.brake.detail.startswith("It is two now, but its machines were made in one. ")
     back = planned(last.memory, look(range(count), began=SEEN + HOUR, place="one"))
     assert not back.doubts
     assert not back.memory.astray
@@ -177,3 +182,17 @@ def test_a_person_may_say_that_the_machines_are_gone(tmp_path: Path) -> None:
     known = bench.state.memory.read()
     assert (known.brake, known.astray) == (None, {})
     assert len(known.orphans) == 2
+
+
+def test_a_release_for_another_reason_says_nothing_of_machines() -> None:
+    """Nor does that of one pool say anything of another's: each has its own word."""
+    held = grid(brake=Brake(BrakeReason.TOO_MANY_ORPHANS, SEEN - 10, "before"), places={"a": "one", "b": "three"})
+    first = planned(held, look(place="two"))
+    assert first.memory.brake is held.brake
+    again = planned(without_brake(first.memory), look(place="two", began=SEEN + 100))
+    assert lost(again) == 0
+    assert again.memory.brake is not None
+    assert (again.memory.brake.reason, again.memory.brake.pool) == (BrakeReason.POOL_ASTRAY, "a")
+    free = without_brake(again.memory)
+    assert (free.brake, free.astray, free.places) == (None, {}, {"b": "three"})
+    assert lost(planned(free, look(place="two", began=SEEN + 200), look(place="two", began=SEEN + 205))) == 10
