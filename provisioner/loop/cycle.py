@@ -160,15 +160,16 @@ class Reconciler:
             problem = str(error)
             self._planned = replace(self._planned, inputs=())
         history.write(self._state, self._number, self._clock.wall(), results, closes)
+        doubts = self._startup.doubts or self._planned.doubts
         return CycleReport(
             number=self._number,
             now=now,
             seconds=time.monotonic() - began,
-            looks=self._doubted_pools.told(looks, self._planned.doubts, now, self._clock.wall()),
+            looks=self._doubted_pools.told(looks, doubts, now, self._clock.wall()),
             memory=self.memory,
             plan=plan,
             deferred=self._planned.deferred,
-            doubts=self._planned.doubts,
+            doubts=doubts,
             results=results,
             closes=closes,
             problem=problem,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from provisioner.model import DESIRED, Doubt, LossCause, Slot, Snapshot
+from provisioner.model import DESIRED, Doubt, LossCause, PoolLimits, Slot, Snapshot
 from provisioner.planning.draft import SOON, Draft
 
 FEW = 5
@@ -28,8 +28,18 @@ def doubts(draft: Draft, absent: Iterable[Slot]) -> dict[str, Doubt]:
     return {
         pool: _doubt(draft, slots, known)
         for pool, slots in missing.items()
-        if len(slots) > FEW and len(slots) > SHARE * (known := _known(draft, pool))
+        if is_mass(len(slots), known := _known(draft, pool))
     }
+
+
+def is_mass(missing: int, known: int) -> bool:
+    """So many machines of these that are missing at once are not believed to be gone."""
+    return missing > FEW and missing > SHARE * known
+
+
+def apart(limits: PoolLimits) -> float:
+    """How far apart the lists must begin that prove a mass loss; 0 where one is told as any other."""
+    return max(limits.lag, limits.mass_loss) if limits.mass_loss else 0.0
 
 
 def waits(draft: Draft, slot: Slot) -> bool:
@@ -43,19 +53,14 @@ def waits(draft: Draft, slot: Slot) -> bool:
 
 def _is_doubtful(draft: Draft, slot: Slot) -> bool:
     """Nobody has said why the machine went, and no list begun late enough lacks it."""
-    snapshot, apart = draft.snapshots[slot.pool], _apart(draft, slot.pool)
-    confirmed = slot.absent is not None and snapshot.proves - slot.absent >= apart
-    return apart > 0 and not (slot.set_aside or confirmed or _is_explained(slot, snapshot))
+    snapshot, wait = draft.snapshots[slot.pool], apart(draft.pool(slot.pool))
+    confirmed = slot.absent is not None and snapshot.proves - slot.absent >= wait
+    return wait > 0 and not (slot.set_aside or confirmed or _is_explained(slot, snapshot))
 
 
 def _is_explained(slot: Slot, snapshot: Snapshot) -> bool:
     causes = {snapshot.causes.get(slot.name), slot.cause} - {None, LossCause.UNKNOWN}
     return slot.notice is not None or bool(causes)
-
-
-def _apart(draft: Draft, pool: str) -> float:
-    limits = draft.pool(pool)
-    return max(limits.lag, limits.mass_loss) if limits.mass_loss else 0.0
 
 
 def _known(draft: Draft, pool: str) -> int:
@@ -65,6 +70,6 @@ def _known(draft: Draft, pool: str) -> int:
 
 
 def _doubt(draft: Draft, slots: list[Slot], known: int) -> Doubt:
-    began = draft.snapshots[slots[0].pool].began
-    since = min(began if slot.absent is None else slot.absent for slot in slots)
-    return Doubt(len(slots), known, since, since + _apart(draft, slots[0].pool))
+    pool = slots[0].pool
+    since = min(draft.snapshots[pool].began if slot.absent is None else slot.absent for slot in slots)
+    return Doubt(len(slots), known, since, since + apart(draft.pool(pool)))

@@ -329,3 +329,27 @@ def test_one_wrong_look_costs_no_machine(bench: Bench) -> None:
     assert not bench.state.status.read_lost()
     assert len(bench.place.created) == created
     assert not bench.place.deleted
+
+
+def test_a_memory_is_not_made_again_from_one_look_that_lacks_many_machines(bench: Bench) -> None:
+    bench.succeed(12)
+    there = vanish(bench)
+    Path(bench.state.memory.path).unlink()
+    bench.restarted()
+    report = bench.cycle(5)
+    assert report.doubts.keys() == {"pool", "other"}
+    assert "a second look at these pools, which lack many machines that HostFactory has" in report.problem
+    assert not bench.state.status.read_lost()
+    bench.place.place._entries = there
+    assert not bench.cycle().doubts
+    bench.cycle(20)
+    assert not bench.state.status.read_lost()
+
+
+def test_but_it_is_made_again_from_two(bench: Bench) -> None:
+    bench.succeed(12)
+    vanish(bench)
+    Path(bench.state.memory.path).unlink()
+    bench.restarted()
+    assert not bench.cycle(20).doubts
+    assert len(bench.state.status.read_lost()) == 12
