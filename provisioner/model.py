@@ -115,6 +115,8 @@ class BrakeReason(StrEnum):
     MEMORY_LOST = "memory_lost"
     REQUEST_LOST = "request_lost"
     TOO_MANY_ORPHANS = "too_many_orphans"
+    IDENTITY_CLASH = "identity_clash"
+    POOL_ASTRAY = "pool_astray"
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +237,15 @@ class Snapshot:
     namesakes: frozenset[str] = frozenset()
     """Of the names asked about, those that stand in the pool's place without being its machines. They may be ours, so
     none of them is gone."""
+    place: str = ""
+    """What tells the pool's place from any other of the same name, as the uid of a namespace; empty: nobody says."""
+    listed: float | None = None
+    """When the list began that it rests on, where what was heard since then was added to one; None: with the look."""
+
+    @property
+    def proves(self) -> float:
+        """Since when the place itself, and nothing that was heard of it before, shows this."""
+        return self.began if self.listed is None else self.listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,6 +453,15 @@ class Brake:
 
 
 @dataclass(frozen=True, slots=True)
+class Uptime:
+    """The monotonic clock of a host, which nobody can set."""
+
+    boot: str
+    """Which boot of which host it counts from."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """What the loop must not forget."""
 
@@ -453,6 +473,8 @@ class Memory:
     """Loop time when it was written."""
     time_wall: float = 0.0
     """Wall clock at the same moment; the gap across a restart is clamped (law: time is an argument)."""
+    uptime: Uptime | None = None
+    """The host's uptime at the same moment: the gap of a restart within a boot, however the wall clock was set."""
     requests: Mapping[str, RequestRecord] = field(default_factory=dict)
     returns: Mapping[str, ReturnRecord] = field(default_factory=dict)
     pressures: Mapping[tuple[str, str], Window] = field(default_factory=dict)
@@ -461,6 +483,12 @@ class Memory:
     """Names that look like orphans, and since when."""
     orphan_deletes: tuple[float, ...] = ()
     """When orphans were deleted, for the cap per hour."""
+    appeared: Mapping[str, float] = field(default_factory=dict)
+    """Orphans that appeared while the loop ran, and when; for an hour, also those that are gone."""
+    astray: Mapping[str, float] = field(default_factory=dict)
+    """Pools for which another place seems to answer; since when."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """``Snapshot.place`` of each pool, as it was where its machines are."""
     accepted: tuple[str, ...] = ()
     """Orphans that were known when a person released the brake: their number latches it no more."""
     unlisted: Mapping[str, float] = field(default_factory=dict)
@@ -495,6 +523,8 @@ class PoolLimits:
     spill_after: float = 180.0
     lag: float = 0.0
     """How far apart two snapshots must begin before both prove an absence."""
+    mass_loss: float = 60.0
+    """How far apart two lists must begin before both prove that many machines are gone at once. 0: as for a few."""
     stale_after: float = 60.0
     """A snapshot older than this is no longer acted upon."""
     paused: bool = False
@@ -594,6 +624,22 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubt:
+    """The newest look at a pool lacks too many machines at once to be believed before a second one says the same."""
+
+    machines: int
+    """How many are missing and nobody knows why."""
+    known: int
+    """How many HF has or was told of there."""
+    since: float
+    """When the look began that was the first to lack one of them."""
+    settled_by: float
+    """A look whose list begins no sooner than this is believed, whatever it shows; ``NEVER``: a person has to say."""
+    astray: str = ""
+    """What shows that another place answers for this one, in words for people; empty where nothing does."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What one cycle does, and the memory that has to be durable before it does anything."""
 
@@ -606,6 +652,8 @@ class Plan:
     """Machines wanted, missing and held back, by pool, template and reason."""
     forget: tuple[str, ...] = ()
     """Ids that leave intent.json now."""
+    doubts: Mapping[str, Doubt] = field(default_factory=dict)
+    """Pools whose newest look is not believed yet."""
     due: float = NEVER
     """Loop time before which another plan, of the same inputs, would say the same."""
 

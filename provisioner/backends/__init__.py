@@ -107,6 +107,19 @@ class Sized(Protocol):
 
 
 @runtime_checkable
+class Watching(Protocol):
+    """A backend whose looks rest on an older list and on what was heard since."""
+
+    pool: str
+
+    def list_after(self, when: float) -> None:
+        """From ``when`` on (loop time), looks rest on a list begun no sooner: make one, if there is none. Any thread.
+
+        ``Snapshot.listed`` says on which one a look rests; looks do not wait for it.
+        """
+
+
+@runtime_checkable
 class Checkable(Protocol):
     """A backend that can say what of its place's settings will go wrong."""
 

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from provisioner.commands.options import Document
+from provisioner.loop.clock import utc
 from provisioner.model import Memory
 from provisioner.planning.release import Calls, Waiting, forgotten, owned, waiting
 from provisioner.state.directory import StateDir
-from provisioner.telemetry.notes import Notes, utc
+from provisioner.telemetry.notes import Notes
 
 SHOWN = 20
 """Machines that wait to be deleted, as many as a terminal is shown; ``-o json`` names all."""

@@ -13,10 +13,9 @@ from provisioner.state.errors import StateMissing
 def clock_of(state: StateDir) -> LoopClock:
     """Loop time as the next loop would have it."""
     try:
-        memory = state.memory.read()
+        return LoopClock(state.memory.read())
     except StateMissing:
         return LoopClock()
-    return LoopClock(memory.time, memory.time_wall)
 
 
 def reconciler(settings: Settings, state: StateDir, clock: LoopClock, epoch: int = 0) -> Reconciler:

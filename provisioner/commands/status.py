@@ -10,13 +10,14 @@ from typing import Any
 
 from provisioner.commands.brake import brake_lines, released, time_now
 from provisioner.commands.options import Document, add_shared, show, state_directory
+from provisioner.loop.clock import utc
 from provisioner.model import Intent, Memory, RequestStatus, Verdict
 from provisioner.planning.answers import UNLISTED_AFTER
 from provisioner.state.condition import Condition
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing, StateUnreadable
 from provisioner.state.loop_signals import UNSEEN
-from provisioner.telemetry.notes import Notes, Trouble, read_notes, utc
+from provisioner.telemetry.notes import Notes, Trouble, read_notes
 
 
 def add_options(command: argparse.ArgumentParser) -> None:

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Protocol
 
+from provisioner.model import Memory, Uptime
+
 LONGEST_GAP = 3600.0
-"""Seconds of the wall clock's gap across a restart that count as loop time at most."""
+"""Seconds of the gap across a restart that count as loop time at most."""
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""Where Linux names the boot of a host: a container's too, whose monotonic clock is the host's."""
+
+
+def utc(wall: float) -> str:
+    """Epoch seconds as people read them."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))
 
 
 class Clock(Protocol):
@@ -18,18 +29,27 @@ class Clock(Protocol):
     def wall(self) -> float:
         """The host's clock, epoch seconds."""
 
+    def uptime(self) -> Uptime | None:
+        """The host's monotonic clock; None where nobody can say which boot it counts from."""
+
 
 class LoopClock:
-    """Loop time: the wall clock's time when it first ran, carried on by the monotonic clock.
+    """Loop time: the wall clock's time when it first ran, carried on by the monotonic clock, also across restarts."""
 
-    ``time_before`` and ``wall_before``: loop time and wall clock when the loop before wrote its memory.
-    """
-
-    def __init__(self, time_before: float | None = None, wall_before: float | None = None) -> None:
+    def __init__(self, before: Memory | None = None) -> None:
+        """``before``: what the loop before remembered last."""
+        self._boot = boot_id()
         self._monotonic = time.monotonic()
-        self._start = time.time()
-        if time_before is not None and wall_before is not None:
-            self._start = time_before + min(max(time.time() - wall_before, 0.0), LONGEST_GAP)
+        self._start = time.time() if before is None else before.time + self._gap(before)
+
+    def _gap(self, before: Memory) -> float:
+        """Seconds since then by the host's own uptime; on another host or boot by the wall clock. Clamped."""
+        known = before.uptime
+        if known is not None and known.boot == self._boot:
+            gap = self._monotonic - known.seconds
+        else:
+            gap = time.time() - before.time_wall
+        return min(max(gap, 0.0), LONGEST_GAP)
 
     def now(self) -> float:
         """Loop time in seconds."""
@@ -38,3 +58,15 @@ class LoopClock:
     def wall(self) -> float:
         """Epoch seconds of this host."""
         return time.time()
+
+    def uptime(self) -> Uptime | None:
+        """The monotonic clock of this boot."""
+        return Uptime(self._boot, time.monotonic()) if self._boot else None
+
+
+def boot_id() -> str:
+    """What the kernel calls the present boot of this host; empty where it has no name for it."""
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

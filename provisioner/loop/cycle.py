@@ -16,12 +16,25 @@ from provisioner.loop import history
 from provisioner.loop.actors import Actors, Results, batches
 from provisioner.loop.clock import Clock
 from provisioner.loop.contact import Contacts
-from provisioner.loop.looks import MovedPools, identity
+from provisioner.loop.looks import DoubtedPools, MovedPools, identity
 from provisioner.loop.publisher import Publisher
 from provisioner.loop.startup import Beginning, HeldIntent, HeldMemory, Startup
-from provisioner.model import LONG_AGO, Brake, BrakeReason, Close, DeferReason, Limits, Look, Memory, Plan, Snapshot
+from provisioner.model import (
+    LONG_AGO,
+    Brake,
+    BrakeReason,
+    Close,
+    DeferReason,
+    Doubt,
+    Limits,
+    Look,
+    Memory,
+    Plan,
+    Snapshot,
+)
 from provisioner.planning.outcomes import remember
 from provisioner.planning.plan import World, make_plan, make_trim
+from provisioner.planning.release import without_brake
 from provisioner.planning.slots import slot_named
 from provisioner.state.errors import StateError, StateMissing
 from provisioner.state.interfaces import LoopState
@@ -51,6 +64,8 @@ class CycleReport:
     """Why this cycle could not do its work."""
     lock_wait: float | None = None
     """Seconds this cycle waited for intent's lock, if it needed it."""
+    doubts: Mapping[str, Doubt] = field(default_factory=dict)
+    """Pools whose newest look is not believed before another, which rests on a list of its own."""
 
     @property
     def result(self) -> Literal["ok", "partial", "failed"]:
@@ -70,6 +85,7 @@ class Planned:
     """Keeps alive what ``inputs`` names by identity."""
     due: float = LONG_AGO
     deferred: Mapping[tuple[str, str, DeferReason], int] = field(default_factory=dict)
+    doubts: Mapping[str, Doubt] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +125,7 @@ class Reconciler:
         self._startup = Startup(state, clock, self._held_memory)
         self._contacts = Contacts(state)
         self._moved_pools = MovedPools()
+        self._doubted_pools = DoubtedPools()
         self._publisher = Publisher(state, mandate.check)
         self._planned = Planned()
         self._number = 0
@@ -143,14 +160,16 @@ class Reconciler:
             problem = str(error)
             self._planned = replace(self._planned, inputs=())
         history.write(self._state, self._number, self._clock.wall(), results, closes)
+        doubts = self._startup.doubts or self._planned.doubts
         return CycleReport(
             number=self._number,
             now=now,
             seconds=time.monotonic() - began,
-            looks=looks,
+            looks=self._doubted_pools.told(looks, doubts, now, self._clock.wall()),
             memory=self.memory,
             plan=plan,
             deferred=self._planned.deferred,
+            doubts=doubts,
             results=results,
             closes=closes,
             problem=problem,
@@ -218,8 +237,7 @@ class Reconciler:
             self._latch_lost_intent(now)
             raise
         if self.memory is not None and self._state.recovery_asked():
-            seen = (*self.memory.orphans, *self.memory.unlisted)
-            self._record(replace(self.memory, brake=None, accepted=seen), now)
+            self._record(without_brake(self.memory), now)
             self._state.recovery_done()
 
     def _latch_lost_intent(self, now: float) -> None:
@@ -265,7 +283,7 @@ class Reconciler:
             plan = make_plan(World(intent, looks, contact, busy), self.memory, self.limits, now)
         # Next time the same memory is expected: the one this plan leaves.
         inputs, held = (id(plan.memory), contact, *rest), (looks, self.limits, plan.memory)
-        self._planned = Planned(inputs, held, plan.due, plan.deferred)
+        self._planned = Planned(inputs, held, plan.due, plan.deferred, plan.doubts)
         return plan
 
     def _record(self, memory: Memory, now: float) -> None:

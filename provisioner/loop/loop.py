@@ -185,7 +185,7 @@ class Loop:
 
     def _hold(self, once: bool) -> None:
         remembered = self._remembered()
-        clock = LoopClock(remembered.time, remembered.time_wall) if remembered else LoopClock()
+        clock = LoopClock(remembered)
         self._clock = clock
         actors = ThreadedActors(self._backends, lambda: self.wakeups.wake(Wake.WATCH))
         reconciler = Reconciler(
@@ -247,6 +247,8 @@ class Loop:
             reconciler.limits = self._refresh(reconciler.limits, reconciler.memory)
             self._last_looks = self._looks(reconciler.strangers())
             report = reconciler.cycle(self._last_looks)
+        for pool, doubt in report.doubts.items():
+            self._observers[pool].list_after(doubt.settled_by)
         try:
             self._state.heartbeat.touch()
         except StateError as error:

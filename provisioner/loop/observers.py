@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from provisioner.backends import Backend, BackendError
+from provisioner.backends import Backend, BackendError, Watching
 from provisioner.loop.clock import Clock
 from provisioner.model import ErrorClass, Failure, Look, Unobserved
 
@@ -52,6 +52,11 @@ class Observer:
             self._strangers = strangers
             self._again.set()
         return self._look
+
+    def list_after(self, when: float) -> None:
+        """Looks are to rest on a list begun at ``when`` or later, as soon as that is past (loop time)."""
+        if isinstance(self._backend, Watching):
+            self._backend.list_after(when)
 
     def look_now(self) -> None:
         """Do not wait for the pace."""

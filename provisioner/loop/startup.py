@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from provisioner.hostfactory.answer import Answer
 from provisioner.loop.clock import Clock
-from provisioner.model import Brake, BrakeReason, Intent, Limits, Look, Memory, Snapshot
+from provisioner.model import Brake, BrakeReason, Doubt, Intent, Limits, Look, Memory, Snapshot
 from provisioner.names import request_of
-from provisioner.planning.rebuild import Evidence, fresh, rebuild
+from provisioner.planning.rebuild import Evidence, doubts, fresh, rebuild
 from provisioner.planning.settlements import keep_claims
 from provisioner.state.condition import Condition
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
@@ -106,7 +106,8 @@ class HeldMemory:
         if memory is self._held and self._state.memory.signature() == self._signature:
             return
         self._check()
-        self._state.memory.write(replace(memory, time=now, time_wall=self._clock.wall()))
+        clock = self._clock
+        self._state.memory.write(replace(memory, time=now, time_wall=clock.wall(), uptime=clock.uptime()))
         self._held, self._signature = memory, self._state.memory.signature()
 
 
@@ -133,12 +134,15 @@ class Startup:
         """Ids that HF was told of, and that memory knows to have ended."""
         self._missed: float | None = None
         """Since when memory.json is known to be lost."""
+        self.doubts: Mapping[str, Doubt] = {}
+        """Pools whose looks do not count as evidence yet."""
 
     def memory(self, held: Memory | None, begun: Beginning) -> Memory:
         """The memory to go on with: the one held, unless an answer that HF has read contradicts it. Raises StateError.
 
         Looks were taken before intent was read: a machine without a request is an orphan.
         """
+        self.doubts = {}
         if held is None:
             return self._loaded(begun)
         if self._is_contradicted(held, begun.intent):
@@ -224,12 +228,19 @@ class Startup:
                 f"until then nothing is planned. Not seen yet: {', '.join(missing)}. A pool that is gone for ever: "
                 "take it out of provisioner.yaml and start again; its machines then count as lost."
             )
-        told = self._state.told.ids()
-        heard = dict.fromkeys(self._state.seen.marks(), False) | dict.fromkeys(told, True)
+        ids = self._state.told.ids()
+        heard = dict.fromkeys(self._state.seen.marks(), False) | dict.fromkeys(ids, True)
+        asked = self._scripts_clock(begun.intent)
+        evidence = Evidence(begun.intent, self._told(), heard, snapshots, asked)
+        self.doubts = doubts(evidence, begun.limits, self._missed)
+        if self.doubts:
+            raise StateError(
+                f"{self._state.path}: memory.json is lost or old, and is made again as soon as a second look at these "
+                f"pools, which lack many machines that HostFactory has, is over: {', '.join(sorted(self.doubts))}."
+            )
         # Whoever asked before to release the brake has not seen what this memory could not know.
         self._state.recovery_done()
-        asked = self._scripts_clock(begun.intent)
-        return Evidence(begun.intent, self._told(), heard, snapshots, asked, self._state.memory.begin_life())
+        return replace(evidence, life=self._state.memory.begin_life())
 
     def _told(self) -> Mapping[str, Answer]:
         """What is settled; of the others what status.json says, if it can be read."""

@@ -19,6 +19,7 @@ from provisioner.model import (
     DeferReason,
     Delete,
     DeleteReason,
+    Doubt,
     Failure,
     Limits,
     LossCause,
@@ -78,6 +79,8 @@ class Draft:
         self.due = NEVER
         self.unknown: dict[str, list[str]] = {}
         """Machines of ours in each pool that no slot explains."""
+        self.doubts: dict[str, Doubt] = {}
+        """Pools whose look was taken for a failed one, as it lacks too many machines at once."""
         self._slots: dict[str, dict[int, Slot]] = {}
 
     def wake_at(self, when: float) -> None:

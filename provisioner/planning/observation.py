@@ -21,7 +21,8 @@ from provisioner.model import (
     Verdict,
     evolve,
 )
-from provisioner.planning import window
+from provisioner.planning import mass_loss, window
+from provisioner.planning.astray import find_astray
 from provisioner.planning.draft import SOON, Draft
 from provisioner.planning.early_loss import EarlyLosses
 
@@ -60,6 +61,7 @@ def reflect(draft: Draft) -> None:
     """Bring every slot in line with the newest complete snapshot of its pool; list what no slot explains."""
     explained: dict[str, int] = dict.fromkeys(draft.snapshots, 0)
     news = News(EarlyLosses(draft))
+    absent: list[tuple[RequestRecord, Slot]] = []
     for record in draft.records():
         for slot in tuple(record.slots.values()):
             snapshot = draft.snapshots.get(slot.pool)
@@ -71,10 +73,16 @@ def reflect(draft: Draft) -> None:
                 if not _unchanged(slot, machine):
                     _present(draft, record, slot, machine, news)
             elif not slot.gone:
-                _absent(draft, record, slot, snapshot, news)
+                absent.append((record, slot))
+    draft.doubts = mass_loss.doubts(draft, [slot for _, slot in absent])
+    find_astray(draft)
+    for record, slot in absent:
+        _absent(draft, record, slot, draft.snapshots[slot.pool], news)
     for (pool, template), submissions in news.began.items():
         _learn_of_runs(draft, pool, template, submissions)
     news.early.judge()
+    for pool in draft.doubts:  # from here on it counts as one that could not be seen
+        del draft.snapshots[pool]
     for name, snapshot in draft.snapshots.items():
         if len(snapshot.machines) > explained[name]:
             draft.unknown[name] = _unexplained(draft, snapshot)
@@ -192,7 +200,7 @@ def _remains(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) 
 
 
 def _absent(draft: Draft, record: RequestRecord, slot: Slot, snapshot: Snapshot, news: News) -> None:
-    """A complete snapshot lacks its machine. Two that begin the backend's lag apart prove its absence."""
+    """A complete snapshot lacks its machine. Two that begin the backend's lag apart prove its absence, if few go."""
     told = snapshot.causes.get(slot.name)
     if slot.set_aside or _may_come(slot, told):
         return
@@ -205,6 +213,8 @@ def _absent(draft: Draft, record: RequestRecord, slot: Slot, snapshot: Snapshot,
         draft.wake_at(draft.now + max(lag, SOON))
     elif snapshot.began <= slot.absent or snapshot.began - slot.absent < lag:
         draft.wake_at(draft.now + max(slot.absent + lag - snapshot.began, SOON))
+    elif mass_loss.waits(draft, slot):
+        return
     elif slot.verdict in DESIRED:
         _end(draft, record, slot, End(VANISHED, slot.cause or LossCause.UNKNOWN, slot.absent, gone=True), news)
     else:

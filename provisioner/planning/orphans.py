@@ -20,6 +20,7 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.names import split_name
+from provisioner.planning.clash import check_clash
 from provisioner.planning.draft import Draft
 from provisioner.planning.returns import DELETE_AGAIN, proven_absent
 
@@ -69,6 +70,7 @@ def find_orphans(draft: Draft, contact: Contact, busy: Set[str]) -> None:
     used = pursued | contact.listed.keys()
     strange = {name: pool for pool, names in draft.unknown.items() for name in names if name not in used}
     _check_brake(draft, strange)
+    check_clash(draft, contact, strange)
     kept = {name: since for name, since in draft.orphans.items() if name in strange or not _all_seen(draft)}
     draft.orphans = kept | {name: draft.now for name in strange if name not in kept}
     for name in sorted(strange, key=lambda name: (draft.orphans[name], name)):  # the order that release.py shows

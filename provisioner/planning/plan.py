@@ -72,6 +72,7 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
         closes=tuple(draft.closes),
         deferred=dict(draft.deferred),
         forget=tuple(draft.forget),
+        doubts=draft.doubts,
         due=draft.due,
     )
 

@@ -17,6 +17,7 @@ from provisioner.model import (
     Brake,
     BrakeReason,
     DeleteReason,
+    Doubt,
     Intent,
     Limits,
     Machine,
@@ -35,6 +36,7 @@ from provisioner.model import (
 from provisioner.names import RETURN_ID_PREFIX, SLOT_BLOCK, SLOT_DIGITS, request_of, split_name
 from provisioner.planning.answers import NOT_OURS, RETURNED_EARLY, failure_of
 from provisioner.planning.cancellation import CANCELLED_MESSAGE
+from provisioner.planning.mass_loss import apart, is_mass
 
 LIVES = 10**SLOT_DIGITS // SLOT_BLOCK - 1
 """So many memories in a row get slot numbers of their own: more than are lost while one request is open."""
@@ -75,6 +77,18 @@ class _Traces:
     """Names that HF gave back."""
     prefix: str
     now: float
+
+
+def doubts(evidence: Evidence, limits: Limits, since: float) -> dict[str, Doubt]:
+    """Pools whose look is no evidence yet, as too many machines that HF has are missing; ``since``: from when on."""
+    returned = {name for back in evidence.intent.returns.values() for name in back.names} | _given_back(evidence.told)
+    known = _succeeded(evidence.told) - returned
+    missing = known - {name for look in evidence.snapshots.values() for name in look.machines}
+    if not is_mass(len(missing), len(known)):
+        return {}
+    waits = {name: apart(pool) for name, pool in limits.pools.items() if apart(pool)}
+    asked = {name: Doubt(len(missing), len(known), since, since + seconds) for name, seconds in waits.items()}
+    return {name: doubt for name, doubt in asked.items() if evidence.snapshots[name].proves < doubt.settled_by}
 
 
 def rebuild(
@@ -178,6 +192,12 @@ def _given_back(told: Mapping[str, Answer]) -> Set[str]:
     """The machines of the returns that HF was told of: it has given them back, whatever intent has lost."""
     backs = (json.loads(answer.text) for id_, answer in told.items() if id_.startswith(RETURN_ID_PREFIX))
     return {entry["name"] for back in backs for entry in back["machines"]}
+
+
+def _succeeded(told: Mapping[str, Answer]) -> Set[str]:
+    """The machines that HF was told of as its own."""
+    answers = (json.loads(answer.text) for id_, answer in told.items() if not id_.startswith(RETURN_ID_PREFIX))
+    return {entry["name"] for answer in answers for entry in answer["machines"] if entry["result"] == "succeed"}
 
 
 def _told(name: str, number: int, traces: _Traces, entry: Mapping[str, Any] | None) -> Slot:

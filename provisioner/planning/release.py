@@ -1,18 +1,29 @@
-"""What a release of the brake sets going: which machines are deleted as orphans, when, and which requests cancelled.
+"""A release of the brake, and what it sets going: machines deleted as orphans, when, and requests cancelled.
 
-It is a forecast from files alone: the loop judges anew by what it sees.
+That is a forecast from files alone: the loop judges anew by what it sees.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from provisioner.model import DESIRED, Limits, Memory, RequestRecord
+from provisioner.model import DESIRED, BrakeReason, Limits, Memory, RequestRecord
 from provisioner.planning.cancellation import CANCELLED_MESSAGE
 
 HOUR = 3600.0
 """Seconds in which so many orphans are deleted as the cap allows."""
+
+
+def without_brake(memory: Memory) -> Memory:
+    """The memory after a person has released the brake, and so accepted what it was latched for."""
+    brake, astray, places = memory.brake, dict(memory.astray), dict(memory.places)
+    if brake is not None and brake.reason is BrakeReason.POOL_ASTRAY:
+        # Only of the pool that was named: of another one nobody has said that its machines are gone.
+        astray.pop(brake.pool, None)
+        places.pop(brake.pool, None)
+    seen = (*memory.orphans, *memory.unlisted)
+    return replace(memory, brake=None, accepted=seen, appeared={}, astray=astray, places=places)
 
 
 @dataclass(frozen=True, slots=True)

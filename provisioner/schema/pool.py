@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from provisioner.model import PoolLimits
-from provisioner.schema.fields import Cap, Count, Duration, DurationOrZero, EarlySeconds, Label, Switch
+from provisioner.schema.fields import Cap, Count, Duration, DurationOrZero, EarlySeconds, Label, MassLossSeconds, Switch
 from provisioner.schema.problems import Section
 
 
@@ -31,6 +31,10 @@ class Pool(Section):
     """Seconds a machine may wait here before the template's next pool makes it; default 180."""
     lag_seconds: DurationOrZero = 0.0
     """Seconds two looks must begin apart to prove that a machine is gone; default 0. More for lists that lag."""
+    mass_loss_seconds: MassLossSeconds = 60.0
+    """Seconds that two lists must begin apart to prove that more than a fifth of the machines here (and more than 5)
+    are gone at once; default 60, at most 90; 0 asks for no more than ``lag_seconds``. Until then nothing is made or
+    deleted here and HF hears nothing: one wrong list must not cost the grid. What an event explains is told at once."""
     observe_seconds: Duration = 1.0
     """Seconds between two looks; default 1. A kind whose looks cost quota has more."""
     paused: Switch = False
@@ -64,6 +68,7 @@ class Pool(Section):
             early_loss=self.early_loss_seconds,
             spill_after=self.spill_after_seconds,
             lag=self.lag_seconds,
+            mass_loss=self.mass_loss_seconds,
             stale_after=max(60.0, 6 * self.observe_seconds),
             paused=self.paused,
         )

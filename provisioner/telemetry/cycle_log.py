@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 
+from provisioner.loop.clock import utc
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import Brake
-from provisioner.telemetry.notes import utc
 
 log = logging.getLogger(__name__)
 

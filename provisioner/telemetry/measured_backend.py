@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from provisioner.backends import Backend, BackendError, MayStart
+from provisioner.backends import Backend, BackendError, MayStart, Watching
 from provisioner.model import Create, Delete, ErrorClass, Outcome, Snapshot
 from provisioner.telemetry.metrics import BackendMetrics, Operation
 
@@ -32,6 +32,11 @@ class MeasuredBackend:
             raise
         finally:
             self._metrics.call(self.pool, "observe", time.monotonic() - began)
+
+    def list_after(self, when: float) -> None:
+        """As the backend does, if it can."""
+        if isinstance(self._backend, Watching):
+            self._backend.list_after(when)
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """Do as the backend does."""

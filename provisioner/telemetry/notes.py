@@ -6,7 +6,6 @@ Nothing is ever decided by it. What the other files tell as well is not repeated
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -28,11 +27,6 @@ REFUSING = frozenset({ErrorClass.DENIED, ErrorClass.INVALID, ErrorClass.NOT_FOUN
 
 TERMS = ("orphan_grace", "orphan_cap_per_hour", "cancel_after", "delete_unlisted_after")
 """The limits by which it is told what a release of the brake sets going."""
-
-
-def utc(wall: float) -> str:
-    """Epoch seconds as people read them."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))
 
 
 def longest_silence(interval: float) -> float:

@@ -32,6 +32,9 @@ class VirtualClock:
     def wall(self) -> float:
         return self._world.start_wall + self._world.now + self.moved
 
+    def uptime(self) -> None:
+        """Nobody says which boot this is: the wall clock counts across restarts."""
+
 
 class VirtualLoop:
     """One process of the loop: from its start until it ends."""

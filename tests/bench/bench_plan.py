@@ -59,6 +59,9 @@ class Still:
     def wall(self) -> float:
         return 1000.0
 
+    def uptime(self) -> None:
+        """Nobody knows it: across a restart the wall clock counts."""
+
 
 def scene(slots: int, per_request: int = PER_REQUEST) -> tuple[Intent, Limits, Snapshot]:
     """Requests for so many machines of one template in one proven pool that is empty."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -177,6 +178,88 @@ def test_a_quiet_watch_costs_no_list(bench: Bench) -> None:
         look(backend)
     assert bench.lists() == 1
     assert bench.calls("pods.get") == 0
+
+
+def test_a_look_says_on_which_list_it_rests(bench: Bench) -> None:
+    backend = bench.backend()
+    look(backend, 100.0)
+    first = backend.observe(101.0, ()).listed
+    assert first is not None
+    assert first <= 101.0
+    assert backend.observe(150.0, ()).listed == first, "the watch has gone on from it"
+    assert bench.backend(watched=False).observe(101.0, ()).listed is None, "without a watch each look lists"
+
+
+def place_of(backend: GkeBackend) -> str:
+    return backend.observe(time.monotonic(), ()).place
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_look_says_in_which_of_all_namespaces_of_that_name_it_was_made(bench: Bench, watched: bool) -> None:
+    uid = bench.cluster(lambda cluster: cluster.get("namespaces", "", NAMESPACE).uid)
+    assert place_of(bench.backend(watched=watched)) == f"namespace {NAMESPACE} (uid {uid})"
+
+
+def test_where_we_may_not_read_the_namespace_nobody_says(bench: Bench) -> None:
+    bench.fault(Fault("denied", target="namespaces.get"))
+    assert place_of(bench.backend()) == ""
+
+
+def test_a_namespace_that_cannot_be_read_now_is_a_failed_look_and_read_with_the_next(bench: Bench) -> None:
+    bench.fault(Fault("unavailable", target="namespaces.get"))
+    backend = bench.backend()
+    error = refused(backend)
+    assert error is not None
+    assert error.failure.error is ErrorClass.UNAVAILABLE
+    bench.fault()
+    assert place_of(backend).startswith(f"namespace {NAMESPACE} (uid ")
+
+
+def test_the_namespace_is_read_again_with_each_list_and_with_no_other_look(bench: Bench) -> None:
+    backend = bench.backend()
+    before = place_of(backend)
+    for _ in range(20):
+        place_of(backend)
+    assert bench.calls("namespaces.get") == 1
+
+    def made_anew(cluster: Cluster) -> None:
+        old = cluster.get("namespaces", "", NAMESPACE).document
+        cluster.stores["namespaces"].put({**old, "metadata": {**old["metadata"], "uid": "another"}})
+
+    bench.cluster(made_anew)
+    assert place_of(backend) == before
+    backend.list_after(time.monotonic())
+    until(lambda: place_of(backend) == f"namespace {NAMESPACE} (uid another)", 30)
+
+
+def test_a_list_that_is_wanted_is_made_once_beside_a_watch_that_is_well(bench: Bench) -> None:
+    """In pages, which have nothing in common with the stream; the watch then goes on."""
+    backend = bench.backend()
+    create(backend, 1)
+    seen(backend, 1)
+    backend.list_after(time.monotonic() + 3600.0)
+    for _ in range(20):
+        look(backend, time.monotonic())
+    assert bench.calls("pods.list") == 0, "its time has not come"
+    wanted = time.monotonic()
+    backend.list_after(wanted)
+    until(lambda: (backend.observe(time.monotonic(), ()).listed or 0.0) >= wanted, 30)
+    create(backend, 2)
+    seen(backend, 2)
+    for _ in range(20):
+        look(backend, time.monotonic())
+    assert bench.calls("pods.list") == 1
+
+
+def test_a_list_that_is_wanted_shows_what_the_watch_has_missed(bench: Bench) -> None:
+    """A cache that lost pods which are there, whatever the reason, has them again."""
+    backend = bench.backend()
+    create(backend, 1, 2)
+    seen(backend, 2)
+    backend._cache.replace((), "1")
+    assert not look(backend)
+    backend.list_after(time.monotonic())
+    until(lambda: sorted(look(backend, time.monotonic())) == [name(1), name(2)], 30)
 
 
 def test_a_change_wakes_the_loop_at_once(bench: Bench) -> None:

@@ -154,6 +154,7 @@ def look_fails(place: KubePlace, strangers: tuple[str, ...] = ()) -> BackendErro
 def test_the_role_of_the_deployment_has_no_verb_but_those_that_are_needed_here() -> None:
     assert sorted(role_verbs("pods")) == ["create", "delete", "get", "list", "watch"]
     assert role_verbs("events") == ["list"]
+    assert role_verbs("namespaces") == ["get"]
 
 
 @pytest.mark.parametrize("verb", ["create", "delete", "get", "list", "watch"])

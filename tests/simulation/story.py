@@ -174,6 +174,9 @@ class VirtualClock:
     def wall(self) -> float:
         return self._world.wall() + self._skew()
 
+    def uptime(self) -> None:
+        """Nobody knows it: across a restart the wall clock counts."""
+
 
 class StoryActors:
     """Carries batches out at once, or, for pools that are slow, when the driver says so."""

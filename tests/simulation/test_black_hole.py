@@ -87,6 +87,9 @@ class Grid:
         """The host's clock."""
         return self.world.start_wall + self.world.now
 
+    def uptime(self) -> None:
+        """Nobody knows it: across a restart the wall clock counts."""
+
     def restart(self) -> None:
         """A process of the loop that knows nothing but the files."""
         self._reconciler = Reconciler(

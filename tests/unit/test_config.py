@@ -65,6 +65,7 @@ def test_every_limit_of_a_pool_comes_from_its_settings(site: Site) -> None:
         "early_loss_seconds": 0,
         "spill_after_seconds": 20,
         "lag_seconds": 2,
+        "mass_loss_seconds": 30,
         "observe_seconds": 15,
         "paused": True,
     }
@@ -78,6 +79,7 @@ def test_every_limit_of_a_pool_comes_from_its_settings(site: Site) -> None:
         early_loss=0,
         spill_after=20,
         lag=2,
+        mass_loss=30,
         stale_after=90,
         paused=True,
         where="group hf-a in us-central1-a of project demo-project",

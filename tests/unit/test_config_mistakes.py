@@ -133,6 +133,11 @@ WRONG_SETTINGS = {
         3601,
         f"{MIG}.early_loss_seconds: expected a number ≥ 0, at most 3600, got 3601",
     ),
+    "a mass loss that would be told too late": (
+        f"{MIG}.mass_loss_seconds",
+        91,
+        f"{MIG}.mass_loss_seconds: expected a number ≥ 0, at most 90, got 91",
+    ),
     "a port without a host": ("listen", "9464", "listen: expected HOST:PORT such as 127.0.0.1:9464, got '9464'"),
     "a floor above the interval": (
         "loop.floor_seconds",

@@ -35,9 +35,11 @@ from provisioner.model import (
     LossCause,
     Memory,
     PoolLimits,
+    Slot,
     Snapshot,
     TemplateLimits,
     Unobserved,
+    Uptime,
 )
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
@@ -100,6 +102,11 @@ class Running:
         except (StateError, SupersededError) as error:
             self.error = error
 
+    def ran(self) -> list[Slot]:
+        """The machines that HF has or was told of."""
+        records = running.requests.values() if self.reports and (running := self.reports[-1].memory) else ()
+        return [slot for record in records for slot in record.slots.values() if slot.ran and slot.closed is None]
+
     def end(self) -> None:
         self.loop.stop()
         self.thread.join(10)
@@ -114,9 +121,34 @@ class Running:
     [(0.0, 0.0), (90.0, 90.0), (86400.0, 3600.0), (-86400.0, 0.0)],
     ids=["none", "a short stop counts whole", "a day counts an hour", "a clock set back counts nothing"],
 )
-def test_across_a_restart_loop_time_goes_on_by_the_wall_clocks_gap_within_bounds(gap: float, counts: float) -> None:
-    clock = LoopClock(500.0, time.time() - gap)
+@pytest.mark.parametrize("uptime", [None, Uptime("another boot", 0.0)], ids=["of old", "of another host"])
+def test_across_a_restart_loop_time_goes_on_by_the_wall_clocks_gap_within_bounds(
+    gap: float, counts: float, uptime: Uptime | None
+) -> None:
+    clock = LoopClock(Memory("demo", time=500.0, time_wall=time.time() - gap, uptime=uptime))
     assert clock.now() == pytest.approx(500.0 + counts, abs=1.0)
+
+
+@pytest.mark.parametrize("jump", [0.0, 600.0, -600.0, 86400.0, -86400.0])
+@pytest.mark.parametrize(("gap", "counts"), [(90.0, 90.0), (7200.0, 3600.0), (-5.0, 0.0)])
+def test_within_one_boot_it_goes_on_by_the_uptime_whatever_the_wall_clock_was_set_to(
+    monkeypatch: pytest.MonkeyPatch, gap: float, counts: float, jump: float
+) -> None:
+    monkeypatch.setattr("provisioner.loop.clock.boot_id", lambda: "this boot")
+    before = Uptime("this boot", time.monotonic() - gap)
+    clock = LoopClock(Memory("demo", time=500.0, time_wall=time.time() - jump, uptime=before))
+    assert clock.now() == pytest.approx(500.0 + counts, abs=1.0)
+
+
+def test_the_uptime_names_its_boot_or_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "boot_id"
+    monkeypatch.setattr("provisioner.loop.clock.BOOT_ID", file)
+    assert LoopClock().uptime() is None
+    file.write_text("4f2c\n")
+    uptime = LoopClock().uptime()
+    assert uptime is not None
+    assert uptime.boot == "4f2c"
+    assert uptime.seconds == pytest.approx(time.monotonic(), abs=1.0)
 
 
 def test_loop_time_ignores_a_wall_clock_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +223,30 @@ def test_a_look_that_fails_is_no_snapshot_and_one_that_works_again_is() -> None:
         assert wakes, "the loop is told"
     finally:
         observer.stop()
+
+
+def test_a_pool_that_lacks_many_machines_at_once_is_listed_anew_and_people_see_it(tmp_path: Path) -> None:
+    class Watched(Place):
+        wanted = 0.0
+
+        def list_after(self, when: float) -> None:
+            self.wanted = when
+
+    place = Watched()
+    StateDir(tmp_path).intent.create("demo")
+    with StateDir(tmp_path).intent.additions() as intent:
+        intent.add_request("T", 8, created_wall=time.time())
+    running = Running(tmp_path, place)
+    try:
+        until(lambda: len(running.ran()) == 8, 30)
+        place.place._entries = {}  # all at once, and no event says why
+        until(lambda: place.wanted, 30)
+        problems = until(lambda: getattr(running.reports[-1].looks["pool"], "problems", ()), 30)
+        assert problems[0].startswith("8 of 8 machines are missing since ")
+        assert place.wanted == pytest.approx(running.reports[-1].now + 60.0, abs=10.0)
+        assert len(running.ran()) == 8, "nothing is told of them, and nothing made in their place"
+    finally:
+        running.end()
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,17 @@ def test_a_measured_backend_is_a_backend_that_passes_everything_on(metrics: Metr
     assert (look.began, created) == (5.0, [Outcome(Create("a", "pool", "T", REQUEST))])
 
 
+def test_a_measured_backend_asks_for_a_list_where_there_is_something_to_list_anew(metrics: Metrics) -> None:
+    class Watched(Place):
+        def list_after(self, when: float) -> None:
+            self.told.append(when)
+
+    place = Watched()
+    MeasuredBackend(place, metrics.backends).list_after(7.0)
+    assert place.told == [7.0]
+    MeasuredBackend(Place(), metrics.backends).list_after(7.0)
+
+
 @pytest.mark.parametrize(
     ("error", "label"),
     [(BackendError(ErrorClass.THROTTLED, "slow down"), "throttled"), (ValueError("surprise"), "other")],

@@ -11,6 +11,7 @@ from provisioner.hostfactory.answer import Answer
 from provisioner.model import (
     BrakeReason,
     DeleteReason,
+    Doubt,
     ErrorClass,
     Failure,
     Intent,
@@ -27,7 +28,7 @@ from provisioner.model import (
 from provisioner.names import SLOT_BLOCK
 from provisioner.planning.answers import NOT_OURS, STUCK_STRANGER, request_answer, return_answer
 from provisioner.planning.cancellation import CANCELLED_MESSAGE
-from provisioner.planning.rebuild import Evidence, fresh, rebuild
+from provisioner.planning.rebuild import Evidence, doubts, fresh, rebuild
 from tests.unit.core import (
     BROKEN,
     NOW,
@@ -81,6 +82,33 @@ def what_was_told(*slots: object, **changes: object) -> dict[str, Answer]:
 def test_a_first_memory_knows_nothing_and_that_no_pool_was_seen() -> None:
     remembered = fresh(intent(), LIMITS, NOW, WALL)
     assert remembered == Memory("demo", time=NOW, time_wall=WALL, unseen_pools=("a", "b"))
+
+
+# --- when the looks are believed --------------------------------------------------------------------------------------
+
+
+def doubted(
+    missing: int = 10, there: int = 0, *, listed: float = NOW, back: tuple[str, ...] = (), wait: float = 60.0
+) -> Mapping[str, Doubt]:
+    """Of memories that were missed at ``NOW``, with so many machines that HF has and no pool shows."""
+    told = what_was_told(*(running(number, Verdict.SUCCEEDED) for number in range(missing + there)), ended=DONE)
+    seen = [machine(number) for number in range(missing, missing + there)]
+    looks = {"a": snapshot(*seen, began=NOW + 100, listed=listed), "b": snapshot(pool="b", began=NOW + 100)}
+    evidence = Evidence(intent(*back), told, {}, looks, WALL)
+    return doubts(evidence, limits(pool("a", mass_loss=wait), pool("b")), NOW)
+
+
+def test_looks_that_lack_many_machines_that_hf_has_are_no_evidence_before_a_second_list() -> None:
+    assert doubted() == {"a": Doubt(10, 10, NOW, NOW + 60)}, "a list of the other was begun late enough"
+    assert not doubted(listed=NOW + 60)
+    assert not doubted(missing=5)
+    assert not doubted(missing=6, there=24)
+    assert doubted(missing=7, there=24)
+    assert not doubted(wait=0.0)
+
+
+def test_machines_that_hf_gave_back_are_not_missed() -> None:
+    assert not doubted(back=tuple(name(number) for number in range(5)))
 
 
 # --- without an answer to go by ---------------------------------------------------------------------------------------

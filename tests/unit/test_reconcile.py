@@ -57,6 +57,9 @@ class Clock:
     def wall(self) -> float:
         return self.time
 
+    def uptime(self) -> None:
+        """Nobody knows it: across a restart the wall clock counts."""
+
 
 class Place(FakeBackend):
     """The fake, whose machines boot when they are told to, and which refuses creates by their number."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -54,10 +56,19 @@ class GkeBackend:
         self._cache = PodCache(self._identity, resolver=self._resolver)
         self._namespace = (namespaces or Namespaces()).join(pool, self._cache, partial(connect, pool, times))
         self._api = self._namespace.api
+        self._list_after = -math.inf
+        self._rests_on: tuple[float, float] | None = None
+        """When the list began that the looks rest on: in monotonic time and, the same for all of them, in loop time."""
+        self._place = ""
+        """As ``Snapshot.place``, read after that list."""
 
     def start(self, wake: Callable[[], None]) -> None:
         """Watch from now on; without it every look lists the pods."""
         self._namespace.watch(self._cache, wake)
+
+    def list_after(self, when: float) -> None:
+        """A live watch lists the pods again."""
+        self._list_after = when
 
     def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
         """Everything of ours in the namespace.
@@ -65,7 +76,7 @@ class GkeBackend:
         A look at a live watch begins now: what we created is in the cache at once, what others did within the time
         that a silent stream takes to be noticed.
         """
-        self._namespace.refresh(self._cache)
+        listed = self._listed(now)
         there = self._strangers(strangers)
         ours = {name for name, pod in there.items() if self._identity.is_of_provisioner(pod)}
         machines = self._cache.machines(now)
@@ -78,7 +89,18 @@ class GkeBackend:
             spec=self._spec.current().digest,
             asked=frozenset(strangers),
             causes=self._cache.causes(),
+            place=self._place,
+            listed=listed,
         )
+
+    def _listed(self, now: float) -> float | None:
+        """Make sure that the cache is current; the loop time when the list began that it rests on, None for now."""
+        oldest = now - self._list_after
+        begun = self._namespace.refresh(self._cache, oldest if oldest >= 0 else math.inf)
+        if begun is None or self._rests_on is None or self._rests_on[0] != begun:
+            self._place = self._namespace.place()
+            self._rests_on = None if begun is None else (begun, now - (time.monotonic() - begun))
+        return self._rests_on[1] if self._rests_on else None
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """Create pods, some at a time."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
-from provisioner.backends.gke.api import KubeApi
+from provisioner.backends.gke.api import KubeApi, KubeError
 from provisioner.backends.gke.pod_cache import PodCache, PodCaches, PodList
 from provisioner.backends.gke.pod_events import PodEvents
 from provisioner.backends.gke.pod_watch import PodWatch, list_pods
 from provisioner.backends.gke.pods import ID_LABEL
 from provisioner.backends.gke.settings import GkePool
+
+UNTOLD = frozenset({403, 404, 405})
+"""HTTP statuses of a server that does not show a namespace: we have no such right, or a proxy lets pods alone pass."""
 
 
 class Namespace:
@@ -34,18 +38,30 @@ class Namespace:
             self.watched = True
             self._watch.start()
 
-    def refresh(self, cache: PodCache) -> None:
+    def refresh(self, cache: PodCache, oldest: float = math.inf) -> float | None:
         """Make sure that the cache is complete and current: by the watch, else by a list; BackendError if it is not.
 
-        Beside a watch, what is said of pods that no node takes is read in the background.
+        Beside a watch, what is said of pods that no node takes is read in the background, and so is another list where
+        the last one is older than ``oldest`` seconds. The monotonic time when that began; None for a list of its own.
         """
         if self.watched:
-            self._watch.check()
+            listed = self._watch.check(oldest)
             self._events.look()
-            return
+            return listed
         pods = PodList([cache.identity])
         version = list_pods(self.api, self._name, cache.identity.selector, pods)
         cache.replace(pods.readings(cache.identity), version)
+        return None
+
+    def place(self) -> str:
+        """What tells it from a namespace of the same name in another cluster; empty where we may not read it."""
+        try:
+            uid = self.api.get(f"/api/v1/namespaces/{self._name}")["metadata"]["uid"]
+            return f"namespace {self._name} (uid {uid})"
+        except KubeError as error:
+            if error.status in UNTOLD:
+                return ""
+            raise
 
     def leave(self, cache: PodCache) -> None:
         """The pool needs its cache no more. The last one ends the watch."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import random
 import threading
 import time
@@ -59,6 +60,10 @@ class PodWatch:
         self._closing = threading.Event()
         self._tried = threading.Event()
         """Set when the first list has succeeded or failed."""
+        self._anew = threading.Event()
+        """Set while a list is wanted although the stream goes on."""
+        self._begun = self._listed = 0.0
+        """Monotonic times when the last list or stream began, and the last list that was complete."""
         self._synced = False
         self._version = ""
         """The version from which the watch goes on; empty: list first."""
@@ -79,14 +84,20 @@ class PodWatch:
     def close(self) -> None:
         """End the stream and the thread."""
         self._closing.set()
+        self._end_stream()
+        self._thread.join(CLOSE_SECONDS)
+
+    def _end_stream(self) -> None:
         stream = self._stream
         if stream is not None:
             with contextlib.suppress(ValueError, RuntimeError, OSError):  # The stream has just ended by itself.
                 stream.shutdown()
-        self._thread.join(CLOSE_SECONDS)
 
-    def check(self) -> None:
-        """Raise BackendError unless the caches are complete and current (law: a failed look is not an empty look)."""
+    def check(self, oldest: float = math.inf) -> float:
+        """Monotonic time when the list began that the caches rest on; one of more than ``oldest`` seconds is replaced.
+
+        BackendError unless they are complete and current (law: a failed look is not an empty look).
+        """
         if not self._synced:
             self._tried.wait(self._api.times.first_look)
         now, blind_since = time.monotonic(), self._blind_since
@@ -94,6 +105,11 @@ class PodWatch:
             raise BackendError(self._failure.error, self._failure.text)
         if now - self._heard > self._api.times.silence + self._api.times.blind:
             raise BackendError(ErrorClass.TIMEOUT, f"the watch has been silent for {now - self._heard:.0f} s")
+        if now - self._listed > oldest and not self._anew.is_set():
+            log.info("Pods are listed again to make sure", extra=self._where)
+            self._anew.set()
+            self._end_stream()
+        return self._listed
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -116,19 +132,25 @@ class PodWatch:
                 self._retry_later("Watch failed", Failure(ErrorClass.OTHER, repr(error)))
 
     def _go_on(self) -> None:
-        """Resume the watch from the last version, or list when there is none or it is too old to be trusted."""
-        if self._version and time.monotonic() - self._heard <= self._api.times.silence:
+        """Resume the watch from the last version, or list when there is none, it is too old, or a list is wanted.
+
+        A list that is wanted to make sure comes in pages: no stream, and no cache behind one, has a part in it.
+        """
+        self._begun, wanted = time.monotonic(), self._anew.is_set()
+        if self._version and not wanted and self._begun - self._heard <= self._api.times.silence:
             self._follow({"resourceVersion": self._version})
-        elif self._api.streams_lists:
+        elif self._api.streams_lists and not wanted:
             self._follow(STREAMED_LIST, self._caches.empty_list())
         else:
             pods = self._caches.empty_list()
             self._replace(pods, list_pods(self._api, self._namespace, self._selector, pods))
+            self._anew.clear()
 
     def _replace(self, pods: PodList, version: str) -> None:
         """Replace the caches by a complete list."""
         self._caches.replace(pods, version)
         self._version, self._synced, self._heard = version, True, time.monotonic()
+        self._listed = self._begun
         self._blind_since = self._heard
         self._tried.set()
 
@@ -137,7 +159,6 @@ class PodWatch:
 
         With ``pods`` the stream begins with a list, which counts for nothing before its end is told.
         """
-        begun = time.monotonic()
         self._stream = stream = self._open(begin, pods)
         try:
             if self._closing.is_set():
@@ -146,10 +167,13 @@ class PodWatch:
                 self._blind_since = None
             for event in events(stream):
                 pods = self._take(event, pods)
+        except Exception:
+            if not self._anew.is_set():  # otherwise it was we who ended it
+                raise
         finally:
             self._blind_since, self._stream = self._blind_since or time.monotonic(), None
             stream.close()
-            if pods is None and time.monotonic() - begun > STEADY_SECONDS:
+            if pods is None and time.monotonic() - self._begun > STEADY_SECONDS:
                 self._failures = 0
         if pods is not None:
             raise BackendError(ErrorClass.UNAVAILABLE, "the streamed list of pods ended before it was complete")

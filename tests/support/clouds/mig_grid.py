@@ -94,6 +94,9 @@ class Grid:
     def wall(self) -> float:
         return self.cloud.world.wall()
 
+    def uptime(self) -> None:
+        """Nobody knows it: across a restart the wall clock counts."""
+
     def cycle(self) -> None:
         """Look at every pool, then one pass of the loop."""
         looks: dict[str, Look] = {}

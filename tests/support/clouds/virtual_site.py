@@ -136,6 +136,9 @@ class VirtualSite:
         """The loop's host has a clock of its own, which no fault of the cloud sets wrong."""
         return self.world.start_wall + self.world.now
 
+    def uptime(self) -> None:
+        """Nobody knows it: across a restart the wall clock counts."""
+
     def restart(self) -> None:
         """A process that knows nothing but the files."""
         self._close()

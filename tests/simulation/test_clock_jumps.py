@@ -1,0 +1,185 @@
+"""The wall clock is set while everything goes on: nothing expires early, nothing is told as lost, nothing waits longer
+than it should. The loop's own clock runs here on a host whose clocks the test holds.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from provisioner.backends.fake import Mark
+from provisioner.loop.actors import InlineActors
+from provisioner.loop.clock import LoopClock
+from provisioner.loop.cycle import Reconciler
+from provisioner.model import RequestRecord, Slot, Verdict
+from provisioner.state.errors import StateMissing
+from tests.support.hostfactory.in_process import Here, asking, publish
+from tests.support.hostfactory.provider import requesting
+from tests.unit.test_reconcile import LIMITS, Bench
+
+MINUTES, DAY = 600.0, 86400.0
+JUMPS = pytest.mark.parametrize("jump", [MINUTES, -MINUTES, DAY, -DAY])
+BOOT = LIMITS.pools["pool"].boot_deadline
+ORPHAN = "hf-zzzzzzzzzz-000000"
+STEP = 5.0
+
+
+class Host:
+    """A host's clocks: one that people set, and one that nobody can."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.wall, self.monotonic, self.boot = 1_700_000_000.0, 5_000.0, "first boot"
+        clocks = SimpleNamespace(
+            time=lambda: self.wall, monotonic=lambda: self.monotonic, strftime=time.strftime, gmtime=time.gmtime
+        )
+        monkeypatch.setattr("provisioner.loop.clock.time", clocks)
+        monkeypatch.setattr("provisioner.loop.clock.boot_id", lambda: self.boot)
+
+
+class Site(Bench):
+    """The bench, whose loop has its own clock."""
+
+    def __init__(self, path: Path, host: Host) -> None:
+        self.host = host
+        super().__init__(path)
+
+    def restarted(self) -> Reconciler:
+        try:
+            before = self.state.memory.read()
+        except StateMissing:
+            before = None
+        self.loop_clock = LoopClock(before)
+        self.reconciler = Reconciler(
+            clock=self.loop_clock,
+            state=self.state,
+            actors=InlineActors(self.places),
+            limits=LIMITS,
+            provisioner="demo",
+        )
+        return self.reconciler
+
+    def run(self, seconds: float) -> None:
+        """So long, with a cycle every five seconds."""
+        for _ in range(round(seconds / STEP)):
+            self.host.wall += STEP
+            self.host.monotonic += STEP
+            self.clock.time += STEP
+            now = self.loop_clock.now()
+            self.reconciler.cycle({name: place.observe(now, ()) for name, place in self.places.items()})
+
+    def cycle(self, times: int = 1, blind: object = ()) -> None:  # type: ignore[override]  # nobody needs the report
+        self.run(times * STEP)
+
+    def record(self, id_: str) -> RequestRecord:
+        return self.state.memory.read().requests[id_]
+
+    def slots(self, id_: str) -> list[Slot]:
+        return list(self.record(id_).slots.values())
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    return Site(tmp_path, Host(monkeypatch))
+
+
+def jumped(site: Site, jump: float, *, restarted: bool, rebooted: bool = False) -> None:
+    """The wall clock is set; perhaps the loop ends and begins again meanwhile."""
+    site.host.wall += jump
+    if rebooted:
+        site.host.boot, site.host.monotonic = "second boot", 10.0
+    if restarted:
+        site.restarted()
+
+
+@JUMPS
+@pytest.mark.parametrize("restarted", [False, True], ids=["while it runs", "at a restart"])
+def test_deadlines_and_graces_end_when_they_would_have_ended(site: Site, jump: float, restarted: bool) -> None:
+    """Of a boot, of a return, of an orphan and of a request."""
+    kept = site.succeed(3)
+    id_ = site.request(2)
+    site.place.place.create(ORPHAN, Mark("demo", "pool", ORPHAN))
+    site.run(10.0)
+    site.run(BOOT / 2)
+    deadline = site.record(id_).deadline
+    jumped(site, jump, restarted=restarted)
+    site.run(BOOT / 2 - 20.0)
+    assert {slot.verdict for slot in site.slots(id_)} == {Verdict.OPEN}, "it boots within its time"
+    assert not site.place.deleted, "a person has the whole grace to notice"
+    site.run(30.0)
+    assert Verdict.FAILED in {slot.verdict for slot in site.slots(id_)}, "and no longer"
+    assert ORPHAN in [delete.name for delete in site.place.deleted]
+    assert site.record(id_).deadline == deadline
+    assert {slot.verdict for slot in site.slots(kept)} == {Verdict.SUCCEEDED}
+    assert not site.state.status.read_lost()
+
+
+@JUMPS
+def test_at_a_start_on_another_host_deadlines_move_by_an_hour_at_most_and_nothing_is_lost(
+    site: Site, jump: float
+) -> None:
+    """Whether the clock was set or the time has passed nobody can know there."""
+    kept = site.succeed(3)
+    id_ = site.request(2)
+    site.run(10.0)
+    before = site.loop_clock.now()
+    jumped(site, jump, restarted=True, rebooted=True)
+    assert before - STEP <= site.loop_clock.now() <= before + 3600.0
+    site.run(BOOT + 10.0)
+    assert Verdict.FAILED in {slot.verdict for slot in site.slots(id_)}, "nothing waits longer than its time"
+    assert {slot.verdict for slot in site.slots(kept)} == {Verdict.SUCCEEDED}
+    assert not site.state.status.read_lost()
+
+
+@JUMPS
+def test_a_mass_loss_waits_for_its_second_look_as_long_as_ever(site: Site, jump: float) -> None:
+    site.succeed(12)
+    site.place.place._entries = {}
+    site.run(30.0)
+    jumped(site, jump, restarted=True)
+    site.run(20.0)
+    assert not site.state.status.read_lost()
+    site.run(70.0)
+    assert len(site.state.status.read_lost()) == 12
+
+
+@JUMPS
+def test_the_clock_of_hfs_host_decides_nothing_of_what_the_loop_remembers(site: Site, jump: float) -> None:
+    """Between the scripts and the loop, and at a restart after it."""
+    id_ = site.request(2, skew=site.host.wall - site.clock.time + jump)
+    site.run(BOOT / 2)
+    site.restarted()
+    site.run(BOOT / 2 - 20.0)
+    assert {slot.verdict for slot in site.slots(id_)} == {Verdict.OPEN}
+    record = site.record(id_)
+    assert record.deadline - record.read == LIMITS.request_deadline
+
+
+@pytest.fixture
+def hf(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Here:
+    return Here(tmp_path, capfd)
+
+
+@pytest.mark.parametrize(("jump", "silent"), [(3600.0, True), (-3600.0, False)], ids=["ahead", "back"])
+def test_when_the_clock_jumps_an_hour_a_script_answers_as_before_with_a_word_too_much_until_the_next_beat(
+    hf: Here, jump: float, silent: bool
+) -> None:
+    """The file system's clock stamps both the heartbeat and what a script touches: only a jump between them shows."""
+
+    def asked() -> str:
+        answer = hf.answer("getRequestStatus", asking(id_))["requests"][0]
+        assert answer["status"] == "running"
+        return str(answer["message"])
+
+    id_ = hf.answer("requestMachines", requesting())["requestId"]
+    publish(hf, {})
+    assert "has not run for" not in asked()
+    beat = os.stat(hf.state.heartbeat.path).st_mtime - jump
+    os.utime(hf.state.heartbeat.path, (beat, beat))
+    assert ("The provisioner has not run for 36" in asked()) is silent
+    assert "requestId" in hf.answer("requestMachines", requesting())
+    hf.state.heartbeat.touch()
+    assert "has not run for" not in asked()
