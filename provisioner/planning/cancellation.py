@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from provisioner.model import Contact, DeleteReason, RequestRecord, RequestStatus, ReturnRecord, Verdict
-from provisioner.names import request_of
 from provisioner.planning.draft import SOON, Draft
 from provisioner.planning.returns import revoke
 
@@ -17,13 +16,16 @@ def note_told(draft: Draft, contact: Contact) -> None:
 
     Or it will never ask for it: a script that was killed before it printed a return's id leaves one that nobody knows.
     """
-    listed = {request_of(draft.limits.prefix, name) for name in contact.inventory}
     for record in list(draft.requests.values()):
-        if record.ended and record.told_at is None and (record.id in contact.told or record.id in listed):
+        if record.ended and record.told_at is None and (record.id in contact.told or _is_listed(record, contact)):
             draft.update(record.id, told_at=draft.now)
     for back in list(draft.returns.values()):
         if back.ended and back.told_at is None and (back.id in contact.told or _forgotten(draft, contact, back)):
             draft.returns[back.id] = replace(back, told_at=draft.now)
+
+
+def _is_listed(record: RequestRecord, contact: Contact) -> bool:
+    return any(slot.name in contact.inventory for slot in record.slots.values())
 
 
 def _forgotten(draft: Draft, contact: Contact, back: ReturnRecord) -> bool:

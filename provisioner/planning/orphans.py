@@ -141,8 +141,9 @@ def _note_lost_strangers(draft: Draft, contact: Contact, returned: Set[str]) -> 
     absent: dict[str, float] = {}
     lost: list[str] = []
     if draft.brake is None:
-        for name in sorted(contact.inventory - returned):
-            if split_name(draft.limits.prefix, name) is None or draft.named(name) is not None:
+        slots = {slot.name for record in draft.records() for slot in record.slots.values()}
+        for name in sorted(contact.inventory - returned - slots):
+            if split_name(draft.limits.prefix, name) is None:
                 continue
             if any(_shows(snapshot, name) for snapshot in draft.snapshots.values()):
                 continue

@@ -21,7 +21,7 @@ from provisioner.model import (
     Snapshot,
 )
 from provisioner.simulator.world import World
-from provisioner.virtual.place import LOST_ANSWER, Place
+from provisioner.virtual.place import LOST_ANSWER, Member, Place
 from provisioner.virtual.scenario import Looks
 
 
@@ -35,19 +35,27 @@ class VirtualBackend:
         self._place = place
         self._world = world
         self._machines: Mapping[str, Machine] = {}
-        self._stale = True
-        """The place has changed since the last look."""
+        self._listed: dict[str, Machine] = {}
+        """What the place would show now."""
+        self._news: dict[str, Member] = {member.name: member for member in place.members.values()}
+        """Machines of which it would show something else."""
         self._frozen: Mapping[str, Machine] | None = None
         self._wake: Callable[[], None] = lambda: None
         self.looks = 0
-        place.changed = self._changed
 
     def start(self, wake: Callable[[], None]) -> None:
         """``wake`` is called when a look would show something else."""
         self._wake = wake
+        self._place.watchers.append(self._hear)
+        self._place.behaves.append(wake)
 
-    def _changed(self) -> None:
-        self._stale = True
+    def close(self) -> None:
+        """Nobody is woken any more."""
+        self._place.watchers.remove(self._hear)
+        self._place.behaves.remove(self._wake)
+
+    def _hear(self, member: Member) -> None:
+        self._news[member.name] = member
         self._wake()
 
     def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
@@ -59,12 +67,12 @@ class VirtualBackend:
         if shows is Looks.FAILED:
             raise BackendError(ErrorClass.UNAVAILABLE, "The place cannot be seen.")
         if shows is Looks.FROZEN:
-            self._frozen = self._listed() if self._frozen is None else self._frozen
+            self._frozen = self._list() if self._frozen is None else self._frozen
             machines = self._frozen
         elif shows is Looks.EMPTY:
             machines = {}
         else:
-            machines = self._listed()
+            machines = self._list()
             if shows is Looks.TRUNCATED:
                 machines = dict(list(machines.items())[: self._place.pool.page])
         if machines != self._machines:
@@ -81,18 +89,18 @@ class VirtualBackend:
             causes=dict(self._place.causes) if self._place.pool.tells_why else {},
         )
 
-    def _listed(self) -> Mapping[str, Machine]:
+    def _list(self) -> Mapping[str, Machine]:
         """What is there and listed already; the mapping of the look before when nothing changed."""
-        if not self._stale:
-            return self._machines
-        self._stale = False
         listed_until = self._world.now - self._place.pool.appears_seconds
-        before = self._machines
-        return {
-            member.name: _same(before.get(member.name), member.shown())
-            for member in self._place.drawn()
-            if member.asked <= listed_until
-        }
+        news = [member for member in self._news.values() if member.ours and member.asked <= listed_until]
+        if news:
+            self._listed = dict(self._listed)
+        for member in news:
+            del self._news[member.name]
+            self._listed.pop(member.name, None)
+            if self._place.members.get(member.name) is member:
+                self._listed[member.name] = member.shown()
+        return self._listed
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """All in one call."""
@@ -113,13 +121,6 @@ class VirtualBackend:
         if not self._place.answers():
             return [Outcome(action, LOST_ANSWER) for action in actions]
         return [Outcome(action, refusal) for action, refusal in zip(actions, refusals, strict=True)]
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
-
-def _same(before: Machine | None, now: Machine) -> Machine:
-    return before if before is not None and before == now else now
 
 
 @dataclass

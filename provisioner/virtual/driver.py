@@ -76,12 +76,16 @@ class VirtualLoop:
         self.paused_until = 0.0
         for backend in self.backends.values():
             backend.start(partial(self._changed, backend))
-        state.changed = self.wake
+        state.watchers.append(self.wake)
         self.wake()
 
     def end(self) -> None:
         """The process is killed: calls under way have their effect, and nobody hears of it."""
-        self.alive = self.actors.alive = False
+        if self.alive:
+            self.alive = self.actors.alive = False
+            self._state.watchers.remove(self.wake)
+            for backend in self.backends.values():
+                backend.close()
 
     def pause(self, seconds: float) -> None:
         """The process stands still; calls under way have their effect."""

@@ -95,8 +95,10 @@ class Place:
         self.pool = pool
         """How it behaves now."""
         self.members: dict[str, Member] = {}
-        self.changed: Callable[[], None] = lambda: None
-        """Called after each change of what a look would show."""
+        self.watchers: list[Callable[[Member], None]] = []
+        """Told of each machine of which a look would show something else."""
+        self.behaves: list[Callable[[], None]] = []
+        """Told when the place behaves differently from now on."""
         self.causes: dict[str, LossCause] = {}
         """Of machines that are gone, why, where the place says so."""
         self.calls = 0
@@ -131,7 +133,12 @@ class Place:
             settings |= change
         self.pool = type(self._plain).model_validate({**dict(self._plain), **settings})
         self._admit()
-        self.changed()
+        for behaves in self.behaves:
+            behaves()
+
+    def _changed(self, member: Member) -> None:
+        for watcher in self.watchers:
+            watcher(member)
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
@@ -190,10 +197,9 @@ class Place:
         if ours:
             self._witness.created(self.name, member)
         self._find_room(member)
-        if not self.pool.appears_seconds:
-            self.changed()
-        else:
-            self._world.after(self.pool.appears_seconds, self.changed)
+        self._changed(member)
+        if self.pool.appears_seconds:
+            self._world.after(self.pool.appears_seconds, partial(self._changed, member))
 
     def take_away(self, share: float, cause: LossCause) -> None:
         """A share of the running machines end, or with cause ``deleted`` of all."""
@@ -224,6 +230,7 @@ class Place:
             if self.pool.capacity is not None and self._roomy >= self.pool.capacity:
                 break
             self._find_room(member)
+            self._changed(member)
 
     def _boot(self, member: Member) -> None:
         pool, chance = self.pool, self._chance
@@ -242,7 +249,7 @@ class Place:
         self._witness.ran(self.name, member)
         if dies:
             self._world.after(self.pool.dies_after_seconds, partial(self._end, member, DIED, LossCause.EXITED))
-        self.changed()
+        self._changed(member)
 
     def _preempt_some(self) -> None:
         self._world.after(60.0, self._preempt_some)
@@ -262,7 +269,7 @@ class Place:
             member.failure, member.cause = failure, cause
         if not self.pool.remains:
             self._remove(member)
-        self.changed()
+        self._changed(member)
 
     def _stop(self, member: Member, seconds: float) -> None:
         if member.stopping:
@@ -271,7 +278,7 @@ class Place:
             self._witness.ended(self.name, member)
         member.stopping = True
         self._world.after(0.0 if member.phase is Phase.GONE else seconds, partial(self._remove, member))
-        self.changed()
+        self._changed(member)
 
     def _remove(self, member: Member) -> None:
         if self.members.get(member.name) is not member:
@@ -283,4 +290,4 @@ class Place:
             self._roomy -= 1
         self._witness.gone(self.name, member)
         self._admit()
-        self.changed()
+        self._changed(member)

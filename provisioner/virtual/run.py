@@ -121,16 +121,13 @@ class Provisioner:
         self.loop = self._start()
 
     def _start(self) -> VirtualLoop:
-        loop = VirtualLoop(
+        return VirtualLoop(
             self._world,
             self.state,
             self._stage.places,
             self._settings,
             self._hear,
         )
-        for place in self._stage.places.values():
-            place.changed()
-        return loop
 
     def _hear(self, report: CycleReport) -> None:
         self._cycles += 1

@@ -286,8 +286,8 @@ class VirtualState:
         self.inventory = VirtualHosts()
         self.loop_lock = VirtualTurn()
         self.heartbeat = self.journal = self.notes = Unheard()
-        self.changed: Callable[[], None] = lambda: None
-        """Called when HF has recorded something, or left a mark."""
+        self.watchers: list[Callable[[], None]] = []
+        """Told when HF has recorded something, or left a mark."""
         self._shown: Mapping[str, int] = {}
         self._chance = random.Random(seed)
 
@@ -308,13 +308,13 @@ class VirtualState:
     ) -> Recorded:
         id_ = self._new_id()
         self.intent.add(provisioner, Request(id_, template, count, created_wall, rc_account))
-        self.changed()
+        self._changed()
         return Recorded(id_, None)
 
     def record_return(self, provisioner: str, names: Iterable[str], *, created_wall: float) -> Recorded:
         id_ = RETURN_ID_PREFIX + self._new_id()
         self.intent.add(provisioner, ReturnRequest(id_, tuple(names), created_wall))
-        self.changed()
+        self._changed()
         return Recorded(id_, None)
 
     def poll(self, ids: Iterable[str]) -> Polled:
@@ -325,7 +325,7 @@ class VirtualState:
                 continue
             self.seen.touch(id_)
             answers[id_] = Answer(self.told.tell(id_, answer.text), True) if answer and answer.ended else answer
-        self.changed()
+        self._changed()
         return Polled(answers, None)
 
     def _is_recorded(self, id_: str) -> bool:
@@ -343,11 +343,15 @@ class VirtualState:
 
     def note_hosts(self, names: Mapping[str, object]) -> None:
         self.inventory.note(names)
-        self.changed()
+        self._changed()
 
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
         self._shown = {name: max(number, self._shown.get(name, number)) for name, number in numbers.items()}
         return self._shown, self.path
+
+    def _changed(self) -> None:
+        for watcher in self.watchers:
+            watcher()
 
     def _new_id(self) -> str:
         return "".join(self._chance.choices(LETTERS, k=REQUEST_ID_LENGTH))
