@@ -506,12 +506,16 @@ class PoolLimits:
 
 @dataclass(frozen=True, slots=True)
 class TemplateLimits:
-    """Where a template's machines may be made, in order, and how many of them."""
+    """Where a template's machines may be made, in order, how many of them, and when the last ones are given up."""
 
     id: str
     pools: tuple[str, ...]
     max_machines: int | None = None
     """HF's maxNumber. None: unlimited."""
+    straggler_after: float = 0.0
+    """Seconds without a change of a request after which the last of its machines fail. 0: they have its deadline."""
+    straggler_share: float = 0.9
+    """The share of a request's machines that has to run before."""
 
 
 @dataclass(frozen=True, slots=True)

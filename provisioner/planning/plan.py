@@ -14,7 +14,7 @@ from provisioner.model import Contact, Intent, Limits, Look, Memory, Plan, Snaps
 from provisioner.planning.cancellation import cancel_unpolled, note_told
 from provisioner.planning.capacity import Capacity
 from provisioner.planning.cleanup import delete_closed
-from provisioner.planning.deadlines import close_overdue, conclude
+from provisioner.planning.deadlines import close_overdue, conclude, time_over
 from provisioner.planning.draft import SOON, Draft
 from provisioner.planning.intake import take_in
 from provisioner.planning.observation import reflect
@@ -53,8 +53,9 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
     capacity = Capacity(draft, world.busy)
     for record in draft.records():
         if record.ended is None:
-            close_overdue(draft, record, capacity)
-            ask(draft, draft.record(record.id), capacity)
+            over = time_over(draft, record)
+            close_overdue(draft, record, capacity, over)
+            ask(draft, draft.record(record.id), capacity, over)
             conclude(draft, draft.record(record.id))
     capacity.note_windows()
     if draft.deferred and draft.closes:  # what one request set free, another that was asked before it may take

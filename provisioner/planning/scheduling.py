@@ -23,8 +23,11 @@ from provisioner.planning.slots import missing, pending
 SLOW = Failure(ErrorClass.OTHER, "The machine did not run in time; another pool was tried.")
 
 
-def ask(draft: Draft, record: RequestRecord, capacity: Capacity) -> None:
-    """Ask for what the request misses, as far as pools, windows and caps allow; give up what can never be."""
+def ask(draft: Draft, record: RequestRecord, capacity: Capacity, over: str = "") -> None:
+    """Ask for what the request misses, as far as pools, windows and caps allow; give up what can never be.
+
+    ``over``: the request's time is, in words that follow what did not happen.
+    """
     template = draft.limits.templates.get(record.template)
     if template is None or not template.pools:
         _give_up(
@@ -37,8 +40,8 @@ def ask(draft: Draft, record: RequestRecord, capacity: Capacity) -> None:
     wanted = missing(draft.record(record.id))
     if wanted <= 0:
         return
-    if draft.now >= record.deadline:
-        _give_up(draft, record, wanted, _why_missing(draft, record, template))
+    if over:
+        _give_up(draft, record, wanted, _why_missing(draft, record, template, over))
         return
     maximum = MAX_NUMBER if template.max_machines is None else template.max_machines
     beyond = min(wanted, max(0, wanted - (maximum - capacity.desired[template.id])))
@@ -156,7 +159,7 @@ def _new_slots(
     ]
 
 
-def _why_missing(draft: Draft, record: RequestRecord, template: TemplateLimits) -> Failure:
+def _why_missing(draft: Draft, record: RequestRecord, template: TemplateLimits, over: str) -> Failure:
     """The last failure of the request's own slots, else the trouble of its pools, else that time ran out."""
     failures = [slot.failure for slot in record.slots.values() if slot.verdict is Verdict.FAILED and slot.failure]
     if failures:
@@ -164,4 +167,4 @@ def _why_missing(draft: Draft, record: RequestRecord, template: TemplateLimits) 
     for pool in template.pools:
         if trouble := pool_trouble(draft, pool, template.id):
             return trouble
-    return Failure(ErrorClass.TIMEOUT, "No pool had room for the machine before the request's deadline.")
+    return Failure(ErrorClass.TIMEOUT, f"No pool had room for the machine {over}.")

@@ -12,7 +12,7 @@ from pydantic import Field, StringConstraints
 
 from provisioner.model import Limits, TemplateLimits
 from provisioner.names import MAX_PREFIX_LENGTH
-from provisioner.schema.fields import Duration, DurationOrZero, Label, PlaceName, Text
+from provisioner.schema.fields import Duration, DurationOrZero, Label, PlaceName, Share, Text
 from provisioner.schema.pool import Pool
 from provisioner.schema.problems import Expects, Section
 from provisioner.schema.site import Compute, Site
@@ -67,6 +67,28 @@ class Events(Section):
     """Name of the subscription, without ``projects/…``. No default. It must be ours alone: messages are taken."""
 
 
+class TemplateSettings(Section):
+    """What a request for machines of a template may be answered with before all of them run."""
+
+    straggler_seconds: DurationOrZero = 0.0
+    """Seconds without a change of any machine of a request, once most of them run, after which the others fail and the
+    request ends; default 0: they have until the request's deadline. HF uses no machine of a request before its end, so
+    one that never boots holds back all that run. More than a boot takes; what comes later is deleted."""
+    straggler_share: Share = 0.9
+    """Share of a request's machines that has to run before ``straggler_seconds`` counts; default 0.9. Of fewer than ten
+    machines that means all of them: less, where requests are small."""
+
+    def limits(self, id_: str, pools: tuple[str, ...], max_machines: int | None) -> TemplateLimits:
+        """What the plan needs to know of the template; id, pools and cap are from HF's templates file."""
+        return TemplateLimits(
+            id=id_,
+            pools=pools,
+            max_machines=max_machines,
+            straggler_after=self.straggler_seconds,
+            straggler_share=self.straggler_share,
+        )
+
+
 SECTIONS: Mapping[str, type[Section]] = {"loop": Loop, "backoff": Backoff, "compute": Compute, "events": Events}
 
 
@@ -111,8 +133,12 @@ class Settings(Section):
     """Pub/Sub wake-ups; default none."""
     pools: Mapping[str, Pool] = Field(strict=False)
     """Every pool by name, those that follow from templates included. At least one."""
+    templates: Mapping[str, TemplateSettings] = Field(default={}, strict=False)
+    """What requests for HF's templates have of their own, by templateId; default none, every template has the
+    defaults."""
     template_limits: Mapping[str, TemplateLimits] = Field(strict=False)
-    """HF's templates by id: pools and cap. Not a setting of this file: from HF's templates file."""
+    """HF's templates by id. Not a setting of this file: pools and cap are from HF's templates file, the rest is from
+    ``templates``."""
 
     instance: str = ""
     """HF's provider instance, which the scripts write into intent.json: owner of the state directory. Not a setting of

@@ -59,6 +59,7 @@ THROTTLED = Window(
 SILENT = replace(BACKING_OFF, failure=Failure(ErrorClass.UNAVAILABLE, "connection refused"))
 BOTH = (snapshot(pool="a"), snapshot(pool="b"))
 SPILL = 180.0
+OVER = "before the request's deadline"
 
 
 def asked(
@@ -74,7 +75,7 @@ def asked(
     draft.unknown = unknown or {}
     capacity = capacity_of(draft, busy)
     for one in draft.records():
-        ask(draft, one, capacity)
+        ask(draft, one, capacity, OVER if now >= one.deadline else "")
     capacity.note_windows()
     return draft
 
