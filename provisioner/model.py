@@ -318,6 +318,10 @@ class Slot(NamedTuple):
     """When its machine was first seen held back no more: its boot counts from then."""
     early: bool = False
     """Its machine ran and ended in its first minutes by nobody's doing: it counts against its pool as a failed boot."""
+    tries: int = 0
+    """How many tries of the same wanted machine failed before this one."""
+    tried: Failure | None = None
+    """Why the slot that this one replaces failed, or one before it that had a better reason than that time ran out."""
 
     @property
     def request(self) -> str:
@@ -516,6 +520,8 @@ class TemplateLimits:
     """Seconds without a change of a request after which the last of its machines fail. 0: they have its deadline."""
     straggler_share: float = 0.9
     """The share of a request's machines that has to run before."""
+    tries: int = 3
+    """Tries of one wanted machine that may fail before it is given up. 0: as many as the request's deadline allows."""
 
 
 @dataclass(frozen=True, slots=True)

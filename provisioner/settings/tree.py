@@ -78,6 +78,12 @@ class TemplateSettings(Section):
     """Share of a request's machines that has to run before ``straggler_seconds`` counts; default 0.9. Of fewer than ten
     machines that means all of them: less, where requests are small."""
 
+    tries: CountOrZero = 3
+    """Tries of one wanted machine that may fail before it is given up with the reason of the last; default 3; 0: as
+    many as the request's deadline leaves time for. A create that is refused for good, a boot that fails and a machine
+    that dies before its request ends are tries; a stock-out, a quota, a call that is throttled or not answered, and the
+    change to another pool are none."""
+
     def limits(self, id_: str, pools: tuple[str, ...], max_machines: int | None) -> TemplateLimits:
         """What the plan needs to know of the template; id, pools and cap are from HF's templates file."""
         return TemplateLimits(
@@ -86,6 +92,7 @@ class TemplateSettings(Section):
             max_machines=max_machines,
             straggler_after=self.straggler_seconds,
             straggler_share=self.straggler_share,
+            tries=self.tries,
         )
 
 
