@@ -23,6 +23,7 @@ from provisioner.planning.relocation import whereabouts
 from provisioner.planning.retention import trim
 from provisioner.planning.returns import settle_returns
 from provisioner.planning.scheduling import ask
+from provisioner.planning.turns import in_turn, turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,11 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
     settle_returns(draft, world.busy)
     cancel_unpolled(draft, world.contact)
     capacity = Capacity(draft, world.busy)
-    for record in draft.records():
-        if record.ended is None:
-            over = time_over(draft, record)
-            close_overdue(draft, record, capacity, over)
-            ask(draft, draft.record(record.id), capacity, over)
-            conclude(draft, draft.record(record.id))
+    for id_ in turns(draft.records()):
+        over = time_over(draft, draft.record(id_))
+        close_overdue(draft, draft.record(id_), capacity, over)
+        ask(draft, draft.record(id_), capacity, over)
+        conclude(draft, draft.record(id_))
     capacity.note_windows()
     if draft.deferred and draft.closes:  # what one request set free, another that was asked before it may take
         draft.wake_at(now + SOON)
@@ -68,7 +68,7 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
         draft.changes["whereabouts"] = where
     return Plan(
         memory=draft.memory(),
-        creates=tuple(draft.creates),
+        creates=in_turn(draft.creates),
         deletes=tuple(draft.deletes),
         closes=tuple(draft.closes),
         deferred=dict(draft.deferred),
