@@ -322,6 +322,8 @@ class Slot(NamedTuple):
     """How many tries of the same wanted machine failed before this one."""
     tried: Failure | None = None
     """Why the slot that this one replaces failed, or one before it that had a better reason than that time ran out."""
+    offered: float | None = None
+    """When its machine was offered to HF because of its age: it runs until HF gives it back."""
 
     @property
     def request(self) -> str:
@@ -522,6 +524,8 @@ class TemplateLimits:
     """The share of a request's machines that has to run before."""
     tries: int = 3
     """Tries of one wanted machine that may fail before it is given up. 0: as many as the request's deadline allows."""
+    max_lifetime: float | None = None
+    """Seconds that a machine runs before it is offered to HF. None: it never is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pydantic import Field, StringConstraints
 
 from provisioner.model import Limits, TemplateLimits
 from provisioner.names import MAX_PREFIX_LENGTH
-from provisioner.schema.fields import Duration, DurationOrZero, Label, PlaceName, Share, Text
+from provisioner.schema.fields import Duration, DurationOrZero, Label, Lifetime, PlaceName, Share, Text
 from provisioner.schema.pool import Pool
 from provisioner.schema.problems import Expects, Section
 from provisioner.schema.site import Compute, Site
@@ -83,6 +83,11 @@ class TemplateSettings(Section):
     many as the request's deadline leaves time for. A create that is refused for good, a boot that fails and a machine
     that dies before its request ends are tries; a stock-out, a quota, a call that is throttled or not answered, and the
     change to another pool are none."""
+    max_lifetime_seconds: Lifetime = None
+    """Seconds that a machine runs before getReturnRequests names it as ``aged``, with an hour of grace; default none:
+    it never does. It is deleted when HF gives it back, and not before. At most a tenth of the template's machines, at
+    least one, is offered at a time; where all its pools back off, one, and none while a request waits. So a new image
+    rolls through the grid. What is offered stays so when this is taken away."""
 
     def limits(self, id_: str, pools: tuple[str, ...], max_machines: int | None) -> TemplateLimits:
         """What the plan needs to know of the template; id, pools and cap are from HF's templates file."""
@@ -93,6 +98,7 @@ class TemplateSettings(Section):
             straggler_after=self.straggler_seconds,
             straggler_share=self.straggler_share,
             tries=self.tries,
+            max_lifetime=self.max_lifetime_seconds,
         )
 
 

@@ -117,11 +117,15 @@ def test_a_look_at_a_mig_lags_half_a_minute_and_a_pod_cache_not_at_all(site: Sit
 
 def test_what_a_template_has_of_its_own_comes_from_its_settings_and_the_rest_has_the_defaults(site: Site) -> None:
     site.templates.append(template("Other", pools=["mig-a"]))
-    site.settings["templates"] = {"Other": {"straggler_seconds": 45, "straggler_share": 0.5, "tries": 0}}
+    site.settings["templates"] = {
+        "Other": {"straggler_seconds": 45, "straggler_share": 0.5, "tries": 0, "max_lifetime_seconds": 86400}
+    }
 
     limits = site.load().limits().templates
 
-    assert limits["Other"] == TemplateLimits("Other", ("mig-a",), 10, straggler_after=45, straggler_share=0.5, tries=0)
+    assert limits["Other"] == TemplateLimits(
+        "Other", ("mig-a",), 10, straggler_after=45, straggler_share=0.5, tries=0, max_lifetime=86400
+    )
     assert limits["Mixed"] == TemplateLimits("Mixed", ("gke-main", "mig-a"), 10)
 
 

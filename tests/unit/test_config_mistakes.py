@@ -189,6 +189,11 @@ WRONG_SETTINGS = {
         3,
         "templates.Mixed.straggler_secs: unknown setting; did you mean 'straggler_seconds'?",
     ),
+    "machines that live for no time": (
+        "templates.Mixed.max_lifetime_seconds",
+        0,
+        "templates.Mixed.max_lifetime_seconds: expected a number > 0, got 0",
+    ),
     "more than all of a request's machines": (
         "templates.Mixed.straggler_share",
         1.5,
