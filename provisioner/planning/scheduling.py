@@ -20,7 +20,7 @@ from provisioner.model import (
 from provisioner.names import machine_name
 from provisioner.planning.capacity import Capacity, pool_trouble
 from provisioner.planning.draft import SOON, Draft
-from provisioner.planning.slots import Gap, gaps, pending
+from provisioner.planning.slots import UNTRIED, Gap, gaps, pending
 
 SLOW = Failure(ErrorClass.OTHER, "The machine did not run in time; another pool was tried.")
 
@@ -157,18 +157,13 @@ def _new_slots(
     """A slot for each machine that is missing, with the next numbers (law: a name is used once)."""
     first, prefix = draft.requests[record.id].next_slot, draft.limits.prefix
     draft.update(record.id, next_slot=first + len(wanted))
+    slots = [
+        Slot(machine_name(prefix, record.id, number), number, pool, Verdict.OPEN, draft.now, submitted)
+        for number in range(first, first + len(wanted))
+    ]
     return [
-        Slot(
-            machine_name(prefix, record.id, number),
-            number,
-            pool,
-            Verdict.OPEN,
-            draft.now,
-            submitted,
-            tries=gap.tries,
-            tried=gap.failure,
-        )
-        for number, gap in enumerate(wanted, first)
+        slot if gap is UNTRIED else evolve(slot, tries=gap.tries, tried=gap.failure)
+        for slot, gap in zip(slots, wanted, strict=True)
     ]
 
 

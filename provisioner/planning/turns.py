@@ -7,7 +7,7 @@ a template ask by age and by size in turn. By age each becomes the first some ti
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 from provisioner.model import LONG_AGO, Create, RequestRecord
@@ -47,9 +47,12 @@ def _last_asked(record: RequestRecord) -> float:
     return max((slot.submitted for slot in record.slots.values() if slot.submitted is not None), default=LONG_AGO)
 
 
-def in_turn(creates: Iterable[Create]) -> tuple[Create, ...]:
+def in_turn(creates: Sequence[Create]) -> tuple[Create, ...]:
     """The same creates, one of each template after the other: what finds no time in this cycle waits for the next."""
-    by_template = defaultdict[str, list[Create]](list)
+    templates = dict.fromkeys(create.template for create in creates)
+    if len(templates) < 2:
+        return tuple(creates)
+    by_template: dict[str, list[Create]] = {template: [] for template in templates}
     for create in creates:
         by_template[create.template].append(create)
     return tuple(create for turn in zip_longest(*by_template.values()) for create in turn if create is not None)
