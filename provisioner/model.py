@@ -331,6 +331,12 @@ class Slot(NamedTuple):
     """When its machine was first seen held back no more: its boot counts from then."""
     early: bool = False
     """Its machine ran and ended in its first minutes by nobody's doing: it counts against its pool as a failed boot."""
+    tries: int = 0
+    """How many tries of the same wanted machine failed before this one."""
+    tried: Failure | None = None
+    """Why the slot that this one replaces failed, or one before it that had a better reason than that time ran out."""
+    offered: float | None = None
+    """When its machine was offered to HF because of its age: it runs until HF gives it back."""
 
     @property
     def request(self) -> str:
@@ -538,12 +544,20 @@ class PoolLimits:
 
 @dataclass(frozen=True, slots=True)
 class TemplateLimits:
-    """Where a template's machines may be made, in order, and how many of them."""
+    """Where a template's machines may be made, in order, how many of them, and when the last ones are given up."""
 
     id: str
     pools: tuple[str, ...]
     max_machines: int | None = None
     """HF's maxNumber. None: unlimited."""
+    straggler_after: float = 0.0
+    """Seconds without a change of a request after which the last of its machines fail. 0: they have its deadline."""
+    straggler_share: float = 0.9
+    """The share of a request's machines that has to run before."""
+    tries: int = 3
+    """Tries of one wanted machine that may fail before it is given up. 0: as many as the request's deadline allows."""
+    max_lifetime: float | None = None
+    """Seconds that a machine runs before it is offered to HF. None: it never is."""
 
 
 @dataclass(frozen=True, slots=True)

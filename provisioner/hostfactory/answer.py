@@ -16,7 +16,7 @@ class Answer(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """A machine that HF has to give back: it is gone or will be."""
+    """A machine that HF has to give back: it is gone, will be, or is too old."""
 
     grace: int
     """Seconds left; 0 = already gone."""

@@ -47,6 +47,10 @@ may disable the template, so other errors have none (docs/hostfactory.md: error 
 
 CODE = " Error Code: "
 
+AGED = Loss(3600, "aged")
+"""What HF is told of a machine that is older than its template allows. It does not end by itself: an hour says that
+there is time to finish what runs, and stays one, as 0 would say that the machine is gone."""
+
 UNLISTED_AFTER = 86400.0
 """Seconds without being named by any list of HF after which a machine is shown to people."""
 
@@ -104,8 +108,7 @@ def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
 
 
 def losses(memory: Memory, contact: Contact, prefix: str, now: float) -> Mapping[str, Loss]:
-    """Machines HF has to give back, by name: gone, or with the seconds that their notice leaves."""
-    returned = {name for back in memory.returns.values() for name in back.names}
+    """Machines HF has to give back, by name: gone, with the seconds that their notice leaves, or too old."""
     lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.lost_strangers}
     for record in memory.requests.values():
         for slot in record.slots.values():
@@ -113,11 +116,14 @@ def losses(memory: Memory, contact: Contact, prefix: str, now: float) -> Mapping
                 lost[slot.name] = _gone(slot)
             elif slot.notice is not None and slot.verdict is Verdict.SUCCEEDED:
                 lost[slot.name] = Loss(max(0, int(slot.notice.ends - now)), slot.notice.cause)
+            elif slot.offered is not None and slot.verdict is Verdict.SUCCEEDED:
+                lost[slot.name] = AGED
     for name in contact.inventory:
-        slot_ = slot_named(memory.requests, prefix, name)
-        if slot_ is not None and slot_.closed is not None:
-            lost[name] = _gone(slot_)
-    return {name: loss for name, loss in lost.items() if name not in returned}
+        if (listed := slot_named(memory.requests, prefix, name)) and listed.closed is not None:
+            lost[name] = _gone(listed)
+    for name in lost.keys() & {name for back in memory.returns.values() for name in back.names}:
+        del lost[name]
+    return lost
 
 
 def _gone(slot: Slot) -> Loss:

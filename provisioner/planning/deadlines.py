@@ -1,4 +1,7 @@
-"""Deadlines: what did not run in time fails, and a request ends once nothing of it is missing or on its way."""
+"""Deadlines: what did not run in time fails, and a request ends once nothing of it is missing or on its way.
+
+A request's time is over at its deadline, or when the last few of its machines hold up the many that run.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,48 @@ from provisioner.planning.slots import missing, pending
 NOT_BOOTED = Failure(ErrorClass.TIMEOUT, "The machine did not run within its boot deadline.")
 
 
-def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity) -> None:
-    """Fail what did not run in time: a slot by its boot deadline, all that is missing by the request's."""
-    now = draft.now
-    overdue = now >= record.deadline
+def time_over(draft: Draft, record: RequestRecord) -> str:
+    """Until when a request's machines had to run, in words that follow what did not happen; empty: there is time."""
     draft.wake_at(record.deadline)
+    if draft.now >= record.deadline:
+        return "before the request's deadline"
+    template = draft.limits.templates.get(record.template)
+    if template is None or not template.straggler_after or not _many_run(record, template.straggler_share):
+        return ""
+    if any(slot.pool not in draft.snapshots for slot in pending(record)):
+        return ""  # a machine may run where nobody sees it
+    ends = _last_change(record) + template.straggler_after
+    draft.wake_at(ends)
+    if draft.now < ends:
+        return ""
+    return f"within straggler_seconds ({template.straggler_after:g}) of the last change of its request"
+
+
+def _many_run(record: RequestRecord, share: float) -> bool:
+    """At least this share of the machines that the request wants."""
+    return bool(record.count) and len(_running(record)) / record.count >= share
+
+
+def _last_change(record: RequestRecord) -> float:
+    """When a machine of the request last made a step, or was asked for or given up."""
+    return max(
+        when
+        for slot in record.slots.values()
+        for when in (slot.opened, slot.ran, slot.closed, slot.lifted)
+        if when is not None
+    )
+
+
+def _running(record: RequestRecord) -> list[Slot]:
+    return [slot for slot in record.slots.values() if slot.verdict is Verdict.OPEN and slot.ran is not None]
+
+
+def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over: str) -> None:
+    """Fail what did not run in time: a slot by its boot deadline, and all once the request's time is ``over``."""
+    now = draft.now
     for slot in pending(record):
-        if overdue:
-            _time_out(draft, record, slot, slot.failure or _reason(draft, slot.pool, record.template), capacity)
+        if over:
+            _time_out(draft, record, slot, slot.failure or _reason(draft, slot.pool, record.template, over), capacity)
         elif slot.submitted is not None and slot.pool in draft.snapshots:
             boot_deadline = _boot_deadline(slot, slot.submitted, draft.pool(slot.pool))
             if now >= boot_deadline:
@@ -50,11 +87,9 @@ def _time_out(draft: Draft, record: RequestRecord, slot: Slot, failure: Failure,
     draft.close(slot, Verdict.FAILED, reason=DeleteReason.TIMED_OUT, failure=failure)
 
 
-def _reason(draft: Draft, pool: str, template: str) -> Failure:
+def _reason(draft: Draft, pool: str, template: str, over: str) -> Failure:
     """Why a machine that never ran did not: the pool's own trouble, if it has any."""
-    return pool_trouble(draft, pool, template) or Failure(
-        ErrorClass.TIMEOUT, "The machine did not run before the request's deadline."
-    )
+    return pool_trouble(draft, pool, template) or Failure(ErrorClass.TIMEOUT, f"The machine did not run {over}.")
 
 
 def conclude(draft: Draft, record: RequestRecord) -> None:
@@ -64,7 +99,7 @@ def conclude(draft: Draft, record: RequestRecord) -> None:
     """
     if pending(record) or missing(record) > 0:
         return
-    running = [slot for slot in record.slots.values() if slot.verdict is Verdict.OPEN and slot.ran is not None]
+    running = _running(record)
     for slot in running:
         draft.put(record.id, evolve(slot, verdict=Verdict.SUCCEEDED))
     status = RequestStatus.COMPLETE if len(running) >= record.count else RequestStatus.COMPLETE_WITH_ERROR

@@ -14,15 +14,17 @@ from provisioner.model import Contact, Intent, Limits, Look, Memory, Plan, Snaps
 from provisioner.planning.cancellation import cancel_unpolled, note_told
 from provisioner.planning.capacity import Capacity
 from provisioner.planning.cleanup import delete_closed
-from provisioner.planning.deadlines import close_overdue, conclude
+from provisioner.planning.deadlines import close_overdue, conclude, time_over
 from provisioner.planning.draft import SOON, Draft
 from provisioner.planning.intake import take_in
+from provisioner.planning.lifetime import offer_aged
 from provisioner.planning.observation import reflect
 from provisioner.planning.orphans import adopt, find_orphans, find_unlisted
 from provisioner.planning.relocation import whereabouts
 from provisioner.planning.retention import trim
 from provisioner.planning.returns import settle_returns
 from provisioner.planning.scheduling import ask
+from provisioner.planning.turns import in_turn, turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +53,13 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
     settle_returns(draft, world.busy)
     cancel_unpolled(draft, world.contact)
     capacity = Capacity(draft, world.busy)
-    for record in draft.records():
-        if record.ended is None:
-            close_overdue(draft, record, capacity)
-            ask(draft, draft.record(record.id), capacity)
-            conclude(draft, draft.record(record.id))
+    for id_ in turns(draft.records()):
+        over = time_over(draft, draft.record(id_))
+        close_overdue(draft, draft.record(id_), capacity, over)
+        ask(draft, draft.record(id_), capacity, over)
+        conclude(draft, draft.record(id_))
     capacity.note_windows()
+    offer_aged(draft)
     if draft.deferred and draft.closes:  # what one request set free, another that was asked before it may take
         draft.wake_at(now + SOON)
     find_orphans(draft, world.contact, world.busy)
@@ -67,7 +70,7 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
         draft.changes["whereabouts"] = where
     return Plan(
         memory=draft.memory(),
-        creates=tuple(draft.creates),
+        creates=in_turn(draft.creates),
         deletes=tuple(draft.deletes),
         closes=tuple(draft.closes),
         deferred=dict(draft.deferred),

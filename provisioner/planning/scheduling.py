@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from provisioner.hostfactory import MAX_NUMBER
 from provisioner.model import (
     Create,
@@ -18,34 +20,38 @@ from provisioner.model import (
 from provisioner.names import machine_name
 from provisioner.planning.capacity import Capacity, pool_trouble
 from provisioner.planning.draft import SOON, Draft
-from provisioner.planning.slots import missing, pending
+from provisioner.planning.slots import UNTRIED, Gap, gaps, pending
 
 SLOW = Failure(ErrorClass.OTHER, "The machine did not run in time; another pool was tried.")
 
 
-def ask(draft: Draft, record: RequestRecord, capacity: Capacity) -> None:
-    """Ask for what the request misses, as far as pools, windows and caps allow; give up what can never be."""
+def ask(draft: Draft, record: RequestRecord, capacity: Capacity, over: str = "") -> None:
+    """Ask for what the request misses, as far as pools, windows and caps allow; give up what can never be.
+
+    ``over``: the request's time is, in words that follow what did not happen.
+    """
     template = draft.limits.templates.get(record.template)
     if template is None or not template.pools:
-        _give_up(
-            draft, record, missing(record), Failure(ErrorClass.INVALID, f"Template {record.template} has no pools.")
-        )
+        _give_up(draft, record, gaps(record), Failure(ErrorClass.INVALID, f"Template {record.template} has no pools."))
         return
     for slot in pending(record):
         if slot.pool in draft.snapshots:
             _pursue(draft, record, slot, template, capacity)
-    wanted = missing(draft.record(record.id))
-    if wanted <= 0:
-        return
-    if draft.now >= record.deadline:
-        _give_up(draft, record, wanted, _why_missing(draft, record, template))
-        return
+    wanted = gaps(draft.record(record.id))
+    if over and wanted:
+        _give_up(draft, record, wanted, _why_missing(draft, record, template, over))
+    elif wanted:
+        _fill(draft, record, template, wanted, capacity)
+
+
+def _fill(draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Gap], capacity: Capacity) -> None:
+    """Ask for what is missing, but for what was tried often enough and for what is beyond the template's maxNumber."""
+    hopeful = sum(not template.tries or gap.tries < template.tries for gap in wanted)
     maximum = MAX_NUMBER if template.max_machines is None else template.max_machines
-    beyond = min(wanted, max(0, wanted - (maximum - capacity.desired[template.id])))
-    if beyond:
-        text = f"The template's maxNumber of {maximum} machines is reached (template {template.id})."
-        _give_up(draft, record, beyond, Failure(ErrorClass.QUOTA, text))
-    _spread(draft, record, template, wanted - beyond, capacity)
+    fitting = min(hopeful, max(0, maximum - capacity.desired[template.id]))
+    text = f"The template's maxNumber of {maximum} machines is reached (template {template.id})."
+    _give_up(draft, record, wanted[fitting:], Failure(ErrorClass.QUOTA, text))
+    _spread(draft, record, template, wanted[:fitting], capacity)
 
 
 def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateLimits, capacity: Capacity) -> None:
@@ -60,7 +66,7 @@ def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateL
     pool = _spill_to(draft, slot, template, capacity)
     if pool is not None:
         _withdraw(draft, slot, template, capacity)
-        _open(draft, record, pool, 1, capacity)
+        _open(draft, record, pool, [Gap(slot.tries, slot.tried)], capacity)
     elif not slot.accepted and not slot.seen:
         _repeat(draft, record, slot, capacity)
 
@@ -106,60 +112,65 @@ def _next_pool(slot: Slot, template: TemplateLimits, capacity: Capacity) -> str 
     return next((pool for pool in later if capacity.room(pool, template.id).machines > 0), None)
 
 
-def _spread(draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: int, capacity: Capacity) -> None:
+def _spread(
+    draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Gap], capacity: Capacity
+) -> None:
     """Fill the pools in the template's order; what no pool takes is deferred where it would go first."""
     held: tuple[str, DeferReason] | None = None
     for pool in template.pools:
-        if wanted <= 0:
+        if not wanted:
             break
         room = capacity.room(pool, template.id)
-        taken = min(wanted, room.machines)
-        _open(draft, record, pool, taken, capacity)
-        wanted -= taken
-        if wanted > 0:
+        _open(draft, record, pool, wanted[: room.machines], capacity)
+        wanted = wanted[room.machines :]
+        if wanted:
             held = held or (pool, room.reason)
             if room.reason is DeferReason.WINDOW:
                 capacity.hold(pool, template.id)
             if room.waits:
                 held = (pool, room.reason)
                 break
-    if wanted > 0 and held is not None:
-        draft.deferred[held[0], template.id, held[1]] += wanted
+    if wanted and held is not None:
+        draft.deferred[held[0], template.id, held[1]] += len(wanted)
 
 
-def _open(draft: Draft, record: RequestRecord, pool: str, machines: int, capacity: Capacity) -> None:
+def _open(draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Gap], capacity: Capacity) -> None:
     """Open slots and ask for their machines; both are recorded before the first call."""
-    if machines <= 0:
+    if not wanted:
         return
-    for slot in _new_slots(draft, record, pool, machines, submitted=draft.now):
+    for slot in _new_slots(draft, record, pool, wanted, submitted=draft.now):
         draft.put(record.id, slot)
         draft.creates.append(Create(slot.name, pool, record.template, record.id))
-    capacity.opened(slot, record.template, machines)
+    capacity.opened(slot, record.template, len(wanted))
 
 
-def _give_up(draft: Draft, record: RequestRecord, machines: int, failure: Failure) -> None:
-    """Open slots that fail without a create, so that HF hears the reason under a name."""
-    if machines <= 0:
+def _give_up(draft: Draft, record: RequestRecord, wanted: Sequence[Gap], failure: Failure) -> None:
+    """Open slots that fail without a create, so that HF hears the reason under a name: the machine's own, if any."""
+    if not wanted:
         return
     template = draft.limits.templates.get(record.template)
     pool = template.pools[0] if template and template.pools else ""
-    for slot in _new_slots(draft, record, pool, machines):
-        draft.close(slot, Verdict.FAILED, failure=failure)
+    for slot in _new_slots(draft, record, pool, wanted):
+        draft.close(slot, Verdict.FAILED, failure=slot.tried or failure)
 
 
 def _new_slots(
-    draft: Draft, record: RequestRecord, pool: str, machines: int, submitted: float | None = None
+    draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Gap], submitted: float | None = None
 ) -> list[Slot]:
-    """So many slots with the next numbers (law: a name is used once)."""
+    """A slot for each machine that is missing, with the next numbers (law: a name is used once)."""
     first, prefix = draft.requests[record.id].next_slot, draft.limits.prefix
-    draft.update(record.id, next_slot=first + machines)
-    return [
+    draft.update(record.id, next_slot=first + len(wanted))
+    slots = [
         Slot(machine_name(prefix, record.id, number), number, pool, Verdict.OPEN, draft.now, submitted)
-        for number in range(first, first + machines)
+        for number in range(first, first + len(wanted))
+    ]
+    return [
+        slot if gap is UNTRIED else evolve(slot, tries=gap.tries, tried=gap.failure)
+        for slot, gap in zip(slots, wanted, strict=True)
     ]
 
 
-def _why_missing(draft: Draft, record: RequestRecord, template: TemplateLimits) -> Failure:
+def _why_missing(draft: Draft, record: RequestRecord, template: TemplateLimits, over: str) -> Failure:
     """The last failure of the request's own slots, else the trouble of its pools, else that time ran out."""
     failures = [slot.failure for slot in record.slots.values() if slot.verdict is Verdict.FAILED and slot.failure]
     if failures:
@@ -167,4 +178,4 @@ def _why_missing(draft: Draft, record: RequestRecord, template: TemplateLimits) 
     for pool in template.pools:
         if trouble := pool_trouble(draft, pool, template.id):
             return trouble
-    return Failure(ErrorClass.TIMEOUT, "No pool had room for the machine before the request's deadline.")
+    return Failure(ErrorClass.TIMEOUT, f"No pool had room for the machine {over}.")

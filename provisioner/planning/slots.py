@@ -1,11 +1,28 @@
-"""Slots among requests: which one a name belongs to, what a request misses, what it waits for."""
+"""Slots among requests: which one a name belongs to, what a request misses, what was tried for it, what it awaits."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from provisioner.model import DESIRED, RequestRecord, Slot, Verdict
+from provisioner.model import DESIRED, ErrorClass, Failure, RequestRecord, Slot, Verdict
 from provisioner.names import split_name
+
+NOT_THE_MACHINES = frozenset({ErrorClass.THROTTLED, ErrorClass.STOCKOUT, ErrorClass.QUOTA, ErrorClass.UNAVAILABLE})
+"""Errors that say nothing of a machine: a slot that fails with one of them uses up no try."""
+
+
+class Gap(NamedTuple):
+    """A machine that a request misses: neither there, nor on its way, nor given up."""
+
+    tries: int = 0
+    """Tries of it that failed."""
+    failure: Failure | None = None
+    """Why the last slot for it failed; None where none has."""
+
+
+UNTRIED = Gap()
 
 
 def slot_named(requests: Mapping[str, RequestRecord], prefix: str, name: str) -> Slot | None:
@@ -23,6 +40,37 @@ def missing(record: RequestRecord) -> int:
         or (slot.verdict is Verdict.FAILED and slot.submitted is None)
         for slot in record.slots.values()
     )
+
+
+def gaps(record: RequestRecord) -> list[Gap]:
+    """The machines that a request misses, those first that failed least often.
+
+    A slot that replaces another knows how many tries failed before it. So of the slots that failed as the n-th try, as
+    many are replaced as there are slots with n tries before them.
+    """
+    wanted = missing(record)
+    if wanted <= 0:
+        return []
+    failed = defaultdict[int, list[Gap]](list)
+    taken = Counter({0: -record.count})  # at first nothing was tried
+    for slot in record.slots.values():
+        if slot.verdict is not Verdict.WITHDRAWN:
+            taken[slot.tries] += 1
+        if slot.verdict is Verdict.FAILED and slot.submitted is not None:
+            left = _gap_after(slot)
+            failed[left.tries].append(left)
+    tried = [gap for tries in sorted(failed) for gap in failed[tries][max(0, taken[tries]) :]]
+    # Slots of an earlier version know of no tries: more may seem to be left than there are.
+    return [UNTRIED] * (wanted - len(tried)) + tried[-wanted:]
+
+
+def _gap_after(slot: Slot) -> Gap:
+    """What a slot that failed leaves. That time ran out is no reason where an earlier slot had a better one."""
+    failure, before = slot.failure, slot.tried
+    if failure is None:
+        return Gap(slot.tries, before)
+    late = failure.error is ErrorClass.TIMEOUT and before is not None
+    return Gap(slot.tries + (failure.error not in NOT_THE_MACHINES), before if late else failure)
 
 
 def pending(record: RequestRecord) -> list[Slot]:

@@ -28,7 +28,7 @@ from provisioner.schema.problems import (
     validate,
     words_of,
 )
-from provisioner.settings.tree import SECTIONS, Backoff, Loop, Settings
+from provisioner.settings.tree import SECTIONS, Backoff, Loop, Settings, TemplateSettings
 
 ORDERED: Mapping[type[Section], tuple[str, str]] = {
     Loop: ("floor_seconds", "interval_seconds"),
@@ -79,13 +79,16 @@ class _Reader:
 
     def settings(self) -> Settings | None:
         """The tree, or None; to be used only when ``problems`` is empty afterwards."""
-        pools = self.written_pools()
-        limits = {template.id: self.template(template, pools) for template in self.provider.templates}
+        pools, own = self.written_pools(), self.written_templates()
+        limits = {
+            template.id: self.template(template, pools, own.get(template.id, TemplateSettings()))
+            for template in self.provider.templates
+        }
         if not pools and not self.document.get("pools"):
             fields = " or ".join(kind.template_field for kind in registry.built_in())
             self.complain("pools", f"none; name one here, or give a template {fields}")
         sections = {name: self.section(name, model) for name, model in SECTIONS.items()}
-        body = {**self.defaults(), **self.document, **sections, "pools": pools}
+        body = {**self.defaults(), **self.document, **sections, "pools": pools, "templates": own}
         body = {name: value for name, value in body.items() if value is not None or name not in SECTIONS}
         settings, problems = validate(
             Settings, body, str(self.path), "", template_limits=limits, instance=self.provider.name
@@ -116,6 +119,28 @@ class _Reader:
         prefix = self.provider.config.gcp_instance_prefix.lower().rstrip("-")
         of_hf = {"id": self.provider.name, "name_prefix": prefix}
         return {name: value for name, value in of_hf.items() if value}
+
+    def written_templates(self) -> dict[str, TemplateSettings]:
+        """What the file says of HF's templates, by id, where it is right."""
+        bodies = self.document.get("templates") or {}
+        if not isinstance(bodies, dict):
+            self.complain("templates", expected("a mapping of templates", bodies))
+            return {}
+        found = {name: self.written_template(name, body) for name, body in bodies.items()}
+        return {name: settings for name, settings in found.items() if settings is not None}
+
+    def written_template(self, name: object, body: object) -> TemplateSettings | None:
+        """What the file says of one template; None when it is wrong, or HF's file has no such template."""
+        where, known = join("templates", name), [template.id for template in self.provider.templates]
+        if name not in known:
+            self.complain(where, "no such template" + suggestion(str(name), known))
+            return None
+        if not isinstance(body, dict):
+            self.complain(where, expected("a mapping of settings", body))
+            return None
+        settings, problems = validate(TemplateSettings, body, str(self.path), where)
+        self.problems += problems
+        return settings
 
     def section(self, name: str, model: type[Section]) -> Section | None:
         """A section of the file; None when it is absent or wrong."""
@@ -177,8 +202,11 @@ class _Reader:
         pool, problems = validate(kind.pool, {**given, **inherited}, "", "", name=name)
         return pool, [*problems, *kind.problems(body, inherited, around)]
 
-    def template(self, template: templates.Template, pools: dict[str, Pool]) -> TemplateLimits:
-        """Where a template's machines are made; adds its implicit pool to ``pools`` when it has one."""
+    def template(self, template: templates.Template, pools: dict[str, Pool], own: TemplateSettings) -> TemplateLimits:
+        """Where a template's machines are made; adds its implicit pool to ``pools`` when it has one.
+
+        ``own``: its settings in provisioner.yaml.
+        """
         names = template.pools or self.implicit(template, pools)
         bodies = self.document.get("pools")
         written = [str(name) for name in bodies] if isinstance(bodies, dict) else []
@@ -189,7 +217,7 @@ class _Reader:
         for text in dict.fromkeys(filter(None, texts)):
             self.complain_of_template(template, "templateId", text)
         limit = None if template.max_number == templates.UNLIMITED else template.max_number
-        return TemplateLimits(template.id, tuple(names), limit)
+        return own.limits(template.id, tuple(names), limit)
 
     def implicit(self, template: templates.Template, pools: dict[str, Pool]) -> tuple[str, ...]:
         """The pool that the fields of Google's connector make: one of ``pools`` that is that place, or a new one."""

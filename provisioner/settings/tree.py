@@ -12,7 +12,7 @@ from pydantic import Field, StringConstraints
 
 from provisioner.model import Limits, TemplateLimits
 from provisioner.names import MAX_PREFIX_LENGTH
-from provisioner.schema.fields import Duration, DurationOrZero, Label, PlaceName, Text
+from provisioner.schema.fields import Duration, DurationOrZero, Label, Lifetime, PlaceName, Share, Text
 from provisioner.schema.pool import Pool
 from provisioner.schema.problems import Expects, Section
 from provisioner.schema.site import Compute, Site
@@ -70,6 +70,41 @@ class Events(Section):
     """Name of the subscription, without ``projects/…``. No default. It must be ours alone: messages are taken."""
 
 
+class TemplateSettings(Section):
+    """What a request for machines of a template may be answered with before all of them run."""
+
+    straggler_seconds: DurationOrZero = 0.0
+    """Seconds without a change of any machine of a request, once most of them run, after which the others fail and the
+    request ends; default 0: they have until the request's deadline. HF uses no machine of a request before its end, so
+    one that never boots holds back all that run. More than a boot takes; what comes later is deleted."""
+    straggler_share: Share = 0.9
+    """Share of a request's machines that has to run before ``straggler_seconds`` counts; default 0.9. Of fewer than ten
+    machines that means all of them: less, where requests are small."""
+
+    tries: CountOrZero = 3
+    """Tries of one wanted machine that may fail before it is given up with the reason of the last; default 3; 0: as
+    many as the request's deadline leaves time for. A create that is refused for good, a boot that fails and a machine
+    that dies before its request ends are tries; a stock-out, a quota, a call that is throttled or not answered, and the
+    change to another pool are none."""
+    max_lifetime_seconds: Lifetime = None
+    """Seconds that a machine runs before getReturnRequests names it as ``aged``, with an hour of grace; default none:
+    it never does. It is deleted when HF gives it back, and not before. At most a tenth of the template's machines, at
+    least one, is offered at a time; where all its pools back off, one, and none while a request waits. So a new image
+    rolls through the grid. What is offered stays so when this is taken away."""
+
+    def limits(self, id_: str, pools: tuple[str, ...], max_machines: int | None) -> TemplateLimits:
+        """What the plan needs to know of the template; id, pools and cap are from HF's templates file."""
+        return TemplateLimits(
+            id=id_,
+            pools=pools,
+            max_machines=max_machines,
+            straggler_after=self.straggler_seconds,
+            straggler_share=self.straggler_share,
+            tries=self.tries,
+            max_lifetime=self.max_lifetime_seconds,
+        )
+
+
 SECTIONS: Mapping[str, type[Section]] = {"loop": Loop, "backoff": Backoff, "compute": Compute, "events": Events}
 
 
@@ -114,8 +149,12 @@ class Settings(Section):
     """Pub/Sub wake-ups; default none."""
     pools: Mapping[str, Pool] = Field(strict=False)
     """Every pool by name, those that follow from templates included. At least one."""
+    templates: Mapping[str, TemplateSettings] = Field(default={}, strict=False)
+    """What requests for HF's templates have of their own, by templateId; default none, every template has the
+    defaults."""
     template_limits: Mapping[str, TemplateLimits] = Field(strict=False)
-    """HF's templates by id: pools and cap. Not a setting of this file: from HF's templates file."""
+    """HF's templates by id. Not a setting of this file: pools and cap are from HF's templates file, the rest is from
+    ``templates``."""
 
     instance: str = ""
     """HF's provider instance, which the scripts write into intent.json: owner of the state directory. Not a setting of

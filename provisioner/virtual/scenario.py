@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from provisioner.model import Limits, TemplateLimits
+from provisioner.model import Limits
 from provisioner.schema.fields import Cap, Count, Duration, DurationOrZero, OptionalDuration, Switch, Text
 from provisioner.schema.pool import Pool
 from provisioner.schema.problems import Expects, Section
-from provisioner.settings.tree import CountOrZero, Settings
+from provisioner.settings.tree import CountOrZero, Settings, TemplateSettings
 
 Share = Annotated[float, Field(ge=0, le=1), Expects("a number from 0 to 1")]
 Room = Annotated[int | None, Field(ge=0), Expects("a whole number ≥ 0")]
@@ -109,8 +109,8 @@ class VirtualPool(Pool):
     """What a machine costs in an hour; default 1."""
 
 
-class Template(Section):
-    """What HostFactory may ask for."""
+class Template(TemplateSettings):
+    """What HostFactory may ask for, with its settings in provisioner.yaml."""
 
     pools: Annotated[tuple[Text, ...], Field(strict=False, min_length=1), Expects("a list of pools")]
     """The pools that make its machines, in order."""
@@ -269,7 +269,7 @@ class Scenario(Section):
     def provisioner(self) -> Settings:
         """The configuration that the loop works by."""
         templates = {
-            name: TemplateLimits(name, template.pools, template.max_machines)
+            name: template.limits(name, template.pools, template.max_machines)
             for name, template in self.templates.items()
         }
         body = {"id": PROVISIONER, **self.settings, "pools": self.pools, "template_limits": templates}

@@ -17,7 +17,7 @@ from provisioner.virtual.scenario import Demand, Event, HostFactory, Scenario, T
 CATALOGUE = "catalogue.yaml"
 """The scenarios that come with this package."""
 
-GIVEN = frozenset({"id", "pools", "template_limits", "instance"})
+GIVEN = frozenset({"id", "pools", "templates", "template_limits", "instance"})
 """Settings of provisioner.yaml that a scenario gives otherwise."""
 
 SomeSection = TypeVar("SomeSection", bound=Section)

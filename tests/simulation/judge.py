@@ -27,7 +27,7 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.names import split_name
-from provisioner.planning.answers import RETURNED_EARLY
+from provisioner.planning.answers import AGED, RETURNED_EARLY
 from provisioner.planning.cancellation import CANCELLED_MESSAGE
 from provisioner.planning.draft import TRANSITIONS
 from provisioner.planning.orphans import FEW_ORPHANS, ORPHAN_SHARE
@@ -209,6 +209,7 @@ class Judge:
                 patience = limits.spill_after if reason is DeleteReason.WITHDRAWN else limits.boot_deadline
                 late = wanted is not None and now - wanted.asked >= story.limits.request_deadline
                 late = late or self._memory_was_lost  # nobody may know any more when it was asked for
+                late = late or (reason is DeleteReason.TIMED_OUT and wanted is not None and self._many_run(wanted, now))
                 assert now - asked >= patience or late, f"{why} after only {now - asked:.0f} s"
             case DeleteReason.FAILED | DeleteReason.LOST:
                 unknown = name in self._refused and not seen_running
@@ -216,6 +217,11 @@ class Judge:
                 assert not healthy or unknown, f"{why}, but it is healthy"
             case _:
                 raise AssertionError(f"{Law.REASONED}: {reason} is no reason to delete {name}")
+
+    def _many_run(self, wanted: Wanted, now: float) -> bool:
+        """The last machines of a request may be given up."""
+        template = self._story.limits.templates[wanted.template]
+        return bool(template.straggler_after) and now - wanted.asked >= template.straggler_after
 
     def _judge_orphan(self, name: str, pool: str) -> None:
         story, now = self._story, self._story.world.now
@@ -474,13 +480,28 @@ class Judge:
 
     def reported_lost(self, names: Sequence[str]) -> None:
         """HF is told to give machines back."""
-        machines = self._story.machines()
+        machines, reported = self._story.machines(), self._reported()
         for name in names:
             machine = machines.get(name)
             healthy = machine is not None and machine.running and name not in self.disturbed
+            if reported.get(name) == AGED:
+                self._judge_age(name)
+                continue
             assert not healthy or machine is None or self._first_run.get(name) != machine.uid, (
                 f"{Law.PROVEN}: {name} is healthy and is reported lost"
             )
+
+    def _judge_age(self, name: str) -> None:
+        """HF is offered a machine of which it knows, and not before its time."""
+        parts = split_name(self._story.limits.prefix, name)
+        assert parts is not None
+        wanted = self._story.requests[parts[0]]
+        lifetime = self._story.limits.templates[wanted.template].max_lifetime
+        asked = self._asked[name][1]
+        assert lifetime is not None, f"{Law.PROVEN}: {name} has no lifetime and is reported as aged"
+        age = self._story.world.now + self.gained - asked
+        assert age >= lifetime, f"{Law.PROVEN}: {name} is reported as aged after {age:.0f} s"
+        assert self._told(name), f"{Law.PROVEN}: {name} is reported as aged, and HF does not know of it"
 
     def _told(self, name: str) -> bool:
         """HF has the machine from a terminal answer."""

@@ -77,9 +77,9 @@ LIMITS = Limits(
         "gamma": PoolLimits("gamma", max_pending=3, initial_window=1, boot_deadline=300.0, spill_after=90.0),
     },
     templates={
-        "wide": TemplateLimits("wide", ("alpha", "beta", "gamma"), max_machines=9),
-        "pods": TemplateLimits("pods", ("alpha",)),
-        "vms": TemplateLimits("vms", ("beta", "gamma")),
+        "wide": TemplateLimits("wide", ("alpha", "beta", "gamma"), max_machines=9, max_lifetime=900.0),
+        "pods": TemplateLimits("pods", ("alpha",), tries=0),
+        "vms": TemplateLimits("vms", ("beta", "gamma"), straggler_after=60.0, straggler_share=0.5),
     },
     request_deadline=1800.0,
     return_deadline=1800.0,

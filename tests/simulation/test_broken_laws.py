@@ -134,7 +134,7 @@ def orphans_get_no_grace() -> Break:
 
 
 def nothing_has_a_deadline() -> Break:
-    return patch.object(plan, "close_overdue", lambda *_: None)
+    return patch.multiple(plan, close_overdue=lambda *_: None, time_over=lambda *_: "")
 
 
 def nothing_is_planned_because_it_falls_due() -> Break:
@@ -246,6 +246,29 @@ def what_hf_lists_may_be_an_orphan() -> Break:
     return patch.object(plan, "find_orphans", deaf)
 
 
+def the_last_machines_of_a_request_get_no_time() -> Break:
+    time_over = plan.time_over
+
+    def hasty(draft: Draft, record: RequestRecord) -> str:
+        late = time_over(draft, record)
+        return late or ("at once" if any(slot.ran is not None for slot in record.slots.values()) else "")
+
+    return patch.object(plan, "time_over", hasty)
+
+
+def machines_are_old_from_the_beginning() -> Break:
+    offer_aged = plan.offer_aged
+
+    def hasty(draft: Draft) -> None:
+        templates = draft.limits.templates
+        draft.limits = replace(
+            draft.limits, templates={id_: replace(one, max_lifetime=1.0) for id_, one in templates.items()}
+        )
+        offer_aged(draft)
+
+    return patch.object(plan, "offer_aged", hasty)
+
+
 TIME = ("cycle", "time_passes", "loop_works_for_a_while")
 HF = ("hf_requests", "hf_polls_all", "hf_lists_hosts")
 LOSSES = ("machines_are_preempted", "machine_vanishes")
@@ -283,6 +306,8 @@ BREAKS: Mapping[Callable[[], Break], tuple[str, tuple[str, ...]]] = {
         Law.PROVEN,
         ("directory_is_wiped", "person_releases_the_brake", "hf_polls_all", "loop_works_for_a_while"),
     ),
+    the_last_machines_of_a_request_get_no_time: (Law.PROVEN, ("place_has_a_fault", *HF, *TIME)),
+    machines_are_old_from_the_beginning: (Law.PROVEN, (*HF, *TIME)),
     a_failed_machine_is_not_replaced_but_the_request_completes: ("complete with", (*HF, *LOSSES, *TIME)),
 }
 

@@ -10,7 +10,7 @@ import pytest
 
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.mig.settings import MigPool
-from provisioner.model import PoolLimits
+from provisioner.model import PoolLimits, TemplateLimits
 from provisioner.settings import loader
 from tests.support.hostfactory.sites import Site, small_site, template
 
@@ -115,6 +115,20 @@ def test_a_look_at_a_mig_lags_half_a_minute_and_a_pod_cache_not_at_all(site: Sit
     pools = site.load().limits().pools
 
     assert (pools["gke-main"].lag, pools["mig-a"].lag) == (0, 30)
+
+
+def test_what_a_template_has_of_its_own_comes_from_its_settings_and_the_rest_has_the_defaults(site: Site) -> None:
+    site.templates.append(template("Other", pools=["mig-a"]))
+    site.settings["templates"] = {
+        "Other": {"straggler_seconds": 45, "straggler_share": 0.5, "tries": 0, "max_lifetime_seconds": 86400}
+    }
+
+    limits = site.load().limits().templates
+
+    assert limits["Other"] == TemplateLimits(
+        "Other", ("mig-a",), 10, straggler_after=45, straggler_share=0.5, tries=0, max_lifetime=86400
+    )
+    assert limits["Mixed"] == TemplateLimits("Mixed", ("gke-main", "mig-a"), 10)
 
 
 def test_maxnumber_minus_one_is_no_cap_and_zero_is_none(site: Site) -> None:

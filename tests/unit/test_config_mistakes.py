@@ -174,10 +174,40 @@ WRONG_SETTINGS = {
         {"kind": "gke", "pod_spec": "spec.yaml"},
         f"pools.a b.name: expected {NAME}, got 'a b'",
     ),
+    "settings of templates in a list": (
+        "templates",
+        ["Mixed"],
+        "templates: expected a mapping of templates, got ['Mixed']",
+    ),
+    "settings of a template that HF does not have": (
+        "templates.Mixd",
+        {},
+        "templates.Mixd: no such template; did you mean 'Mixed'?",
+    ),
+    "settings of a template that are none": (
+        "templates.Mixed",
+        3,
+        "templates.Mixed: expected a mapping of settings, got 3",
+    ),
+    "an unknown setting of a template": (
+        "templates.Mixed.straggler_secs",
+        3,
+        "templates.Mixed.straggler_secs: unknown setting; did you mean 'straggler_seconds'?",
+    ),
+    "machines that live for no time": (
+        "templates.Mixed.max_lifetime_seconds",
+        0,
+        "templates.Mixed.max_lifetime_seconds: expected a number > 0, got 0",
+    ),
+    "more than all of a request's machines": (
+        "templates.Mixed.straggler_share",
+        1.5,
+        "templates.Mixed.straggler_share: expected a number > 0, at most 1, got 1.5",
+    ),
     "the pool of a template that is not of this file": (
         "template_limits",
         {},
-        "template_limits: unknown setting; there are ",
+        "template_limits: unknown setting; ",
     ),
 }
 
@@ -475,6 +505,7 @@ def sections() -> list[tuple[str, str, Any]]:
         loader.Settings,
         loader.Loop,
         loader.Backoff,
+        loader.TemplateSettings,
         Events,
         GkePool,
         MigPool,

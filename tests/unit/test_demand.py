@@ -60,6 +60,7 @@ THROTTLED = Window(
 SILENT = replace(BACKING_OFF, failure=Failure(ErrorClass.UNAVAILABLE, "connection refused"))
 BOTH = (snapshot(pool="a"), snapshot(pool="b"))
 SPILL = 180.0
+OVER = "before the request's deadline"
 
 
 def asked(
@@ -75,7 +76,7 @@ def asked(
     draft.unknown = unknown or {}
     capacity = capacity_of(draft, busy)
     for one in draft.records():
-        ask(draft, one, capacity)
+        ask(draft, one, capacity, OVER if now >= one.deadline else "")
     capacity.note_windows()
     return draft
 
@@ -595,10 +596,10 @@ def test_what_is_missing_at_the_deadline_fails_with_the_real_reason(
     assert missing(draft.record(REQUEST)) == 0
 
 
-def test_of_a_requests_own_failures_the_last_is_told() -> None:
+def test_each_machine_is_told_with_its_own_failure_and_what_has_none_with_the_last_of_its_request() -> None:
     failed = [slot(number, Verdict.FAILED, failure=why) for number, why in enumerate([STOCKOUT, BROKEN])]
-    draft = asked(memory(record(*failed, deadline=NOW)), limits=limits())
-    assert [slots(draft)[number].failure for number in (2, 3)] == [BROKEN, BROKEN]
+    draft = asked(memory(record(*failed, count=3, deadline=NOW)), limits=limits())
+    assert [slots(draft)[number].failure for number in (2, 3, 4)] == [BROKEN, STOCKOUT, BROKEN]
 
 
 def test_an_open_machine_elsewhere_does_not_explain_a_full_window() -> None:

@@ -1,0 +1,193 @@
+"""Machines older than their template allows: which are offered to HF, how many at a time, and that none is deleted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner.model import (
+    Contact,
+    DeleteReason,
+    Limits,
+    LossCause,
+    Memory,
+    Notice,
+    RequestStatus,
+    ReturnRequest,
+    Slot,
+    Verdict,
+    Window,
+)
+from provisioner.planning.answers import AGED, losses
+from provisioner.planning.lifetime import OFFERED_SHARE
+from tests.unit.core import (
+    BEFORE,
+    NOW,
+    OTHER,
+    PREFIX,
+    REQUEST,
+    STOCKOUT,
+    TEMPLATE,
+    intent_of,
+    limits,
+    machine,
+    memory,
+    name,
+    plan,
+    pool,
+    record,
+    running,
+    snapshot,
+    unobserved,
+)
+
+LIFE = 1000.0
+OLD = NOW - LIFE
+DONE = RequestStatus.COMPLETE
+
+
+def mortal(lifetime: float | None = LIFE, **changes: Any) -> Limits:
+    known = limits(pool("a", **changes))
+    return replace(known, templates={TEMPLATE: replace(known.templates[TEMPLATE], max_lifetime=lifetime)})
+
+
+def grid(*slots: Slot, **changes: Any) -> Memory:
+    """A request that has ended, and of which HF knows."""
+    return memory(record(*slots, **({"ended": DONE, "told_at": BEFORE} | changes)))
+
+
+def aged(number: int = 0, **changes: Any) -> Slot:
+    return running(number, Verdict.SUCCEEDED, **({"ran": OLD} | changes))
+
+
+def look(count: int = 1) -> Any:
+    return snapshot(*(machine(number) for number in range(count)))
+
+
+def offered(known: Memory) -> list[str]:
+    """The names that HF is shown."""
+    return sorted(losses(known, Contact(), PREFIX, NOW))
+
+
+@pytest.mark.parametrize(
+    ("one", "lifetime", "is_offered"),
+    [
+        pytest.param(aged(), LIFE, True, id="it has lived for so long"),
+        pytest.param(aged(ran=OLD + 1), LIFE, False, id="not yet"),
+        pytest.param(aged(), None, False, id="no lifetime"),
+        pytest.param(aged(notice=Notice(LossCause.PREEMPTED, NOW + 9)), LIFE, False, id="it ends anyway, and is named"),
+    ],
+)
+def test_which_machines_are_offered(one: Slot, lifetime: float | None, is_offered: bool) -> None:
+    made = plan(grid(one), snapshot(machine(notice=one.notice)), limits=mortal(lifetime))
+    kept = made.memory.requests[REQUEST].slots[0]
+    assert kept.offered == (NOW if is_offered else None)
+    assert (kept.verdict, made.deletes, made.closes) == (Verdict.SUCCEEDED, (), ()), "it runs on"
+    assert (losses(made.memory, Contact(), PREFIX, NOW).get(name(0)) == AGED) is is_offered
+
+
+def test_the_word_for_it_is_its_own_and_its_grace_never_says_that_it_is_gone() -> None:
+    assert AGED.cause not in set(LossCause)
+    assert AGED.grace > 0
+
+
+def test_hf_is_offered_only_what_it_knows_of() -> None:
+    untold = plan(grid(aged(), told_at=None), look(), limits=mortal())
+    assert offered(untold.memory) == []
+    one_runs = memory(record(running(0, ran=OLD), running(1, ran=OLD), count=3))
+    assert offered(plan(one_runs, look(2), limits=mortal()).memory) == []
+
+
+def test_the_plan_is_due_when_the_next_one_is_old_enough() -> None:
+    made = plan(grid(aged(ran=OLD + 50), aged(1, ran=OLD + 70)), look(2), limits=mortal())
+    assert (made.due, offered(made.memory)) == (NOW + 50, [])
+
+
+@pytest.mark.parametrize(
+    ("machines", "most"),
+    [
+        pytest.param(1, 1, id="one: it"),
+        pytest.param(19, 1, id="of nineteen one"),
+        pytest.param(20, 2, id="of twenty two"),
+        pytest.param(55, 5, id="of fifty-five five"),
+    ],
+)
+def test_a_share_is_offered_at_a_time_the_oldest_first(machines: int, most: int) -> None:
+    slots = [aged(number, ran=OLD - number) for number in range(machines)]
+    known = plan(grid(*slots), look(machines), limits=mortal()).memory
+    assert most == max(1, int(OFFERED_SHARE * machines))
+    assert offered(known) == sorted(name(number) for number in range(machines)[-most:])
+    again = plan(known, look(machines), limits=mortal(), now=NOW + 9)
+    assert again.memory is known, "those that are offered and not given back count"
+
+
+def test_a_machine_that_hf_gives_back_makes_room_for_the_next_and_only_that_one_is_deleted() -> None:
+    slots = [aged(number, ran=OLD - number) for number in range(3)]
+    known = plan(grid(*slots), look(3), limits=mortal()).memory
+    assert offered(known) == [name(2)]
+    back = intent_of(known, generation=2, returns={"ret-x": ReturnRequest("ret-x", (name(2),), 0.0)})
+    made = plan(known, look(3), limits=mortal(), intent=back)
+    assert [(delete.name, delete.reason) for delete in made.deletes] == [(name(2), DeleteReason.RETURNED)]
+    assert made.memory.requests[REQUEST].slots[2].verdict is Verdict.RETURNED
+    assert offered(made.memory) == [name(1)]
+
+
+def test_an_offered_machine_that_vanishes_is_lost_as_any_other() -> None:
+    known = grid(aged(offered=NOW - 9, absent=NOW - 9))
+    made = plan(known, snapshot(), limits=mortal())
+    assert made.memory.requests[REQUEST].slots[0].verdict is Verdict.LOST
+    assert losses(made.memory, Contact(), PREFIX, NOW)[name(0)].grace == 0
+
+
+def test_the_share_is_of_the_templates_machines_in_all_its_requests() -> None:
+    ids = (REQUEST, OTHER)
+    records = [
+        record(
+            *(running(number, Verdict.SUCCEEDED, id_, ran=OLD) for number in range(10)),
+            id_=id_,
+            ended=DONE,
+            told_at=BEFORE,
+        )
+        for id_ in ids
+    ]
+    young = record(
+        *(running(number, Verdict.SUCCEEDED, "c" * 10, ran=OLD) for number in range(40)),
+        id_="c" * 10,
+        template="U",
+        ended=DONE,
+        told_at=BEFORE,
+    )
+    there = [machine(number, request=id_) for id_ in (*ids, "c" * 10) for number in range(40 if id_ not in ids else 10)]
+    both = mortal()
+    both = replace(both, templates=both.templates | {"U": replace(both.templates[TEMPLATE], id="U", max_lifetime=None)})
+    known = plan(memory(*records, young), snapshot(*there), limits=both).memory
+    assert len(offered(known)) == 2
+    assert not any("c" * 10 in one for one in offered(known)), "another template has none"
+
+
+BACKS_OFF = {("a", TEMPLATE): Window(window=1, level=1, probing=True, retry_at=NOW + 9, failure=STOCKOUT)}
+
+
+@pytest.mark.parametrize(
+    ("learned", "paused", "waiting", "expected"),
+    [
+        pytest.param({}, False, True, 3, id="all is well: a tenth, whoever waits"),
+        pytest.param(BACKS_OFF, False, False, 1, id="its pool backs off: one"),
+        pytest.param(BACKS_OFF, False, True, 0, id="its pool backs off, and a request waits: none"),
+        pytest.param({}, True, False, 1, id="its pool is paused: one"),
+    ],
+)
+def test_a_grid_does_not_drain_where_nothing_can_be_made_anew(
+    learned: dict[tuple[str, str], Window], paused: bool, waiting: bool, expected: int
+) -> None:
+    known = grid(*(aged(number) for number in range(30)))
+    if waiting:
+        known = replace(known, requests=known.requests | {OTHER: record(id_=OTHER, count=1)})
+    made = plan(replace(known, pressures=learned), look(30), limits=mortal(paused=paused))
+    assert len(offered(made.memory)) == expected
+
+
+def test_a_machine_in_a_pool_that_is_not_seen_is_not_offered() -> None:
+    assert offered(plan(grid(aged()), unobserved(), limits=mortal()).memory) == []

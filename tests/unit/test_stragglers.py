@@ -1,0 +1,215 @@
+"""The last machines of a request, which hold up the many that run: when they are given up, and with which reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner.model import (
+    NEVER,
+    DeferReason,
+    Delete,
+    DeleteReason,
+    ErrorClass,
+    Failure,
+    Limits,
+    Look,
+    Memory,
+    Phase,
+    RequestRecord,
+    RequestStatus,
+    Slot,
+    Verdict,
+    Window,
+)
+from provisioner.planning.answers import request_answer
+from tests.unit.core import (
+    BEFORE,
+    BROKEN,
+    NOW,
+    REQUEST,
+    STOCKOUT,
+    TEMPLATE,
+    limits,
+    machine,
+    memory,
+    name,
+    plan,
+    pool,
+    record,
+    running,
+    slot,
+    snapshot,
+    unobserved,
+    unsent,
+)
+
+AFTER = 60.0
+LATE = NOW - AFTER
+"""The last moment for a change that is long enough ago."""
+TEN = 10
+TOO_LATE = Failure(
+    ErrorClass.TIMEOUT, "The machine did not run within straggler_seconds (60) of the last change of its request."
+)
+NO_ROOM = Failure(
+    ErrorClass.TIMEOUT,
+    "No pool had room for the machine within straggler_seconds (60) of the last change of its request.",
+)
+GIVEN_UP = RequestStatus.COMPLETE_WITH_ERROR
+
+
+def impatient(after: float = AFTER, share: float = 0.9, **changes: Any) -> Limits:
+    """One pool whose own deadlines are far away."""
+    known = limits(pool("a", boot_deadline=1e6, spill_after=1e6, **changes))
+    one = replace(known.templates[TEMPLATE], straggler_after=after, straggler_share=share)
+    return replace(known, templates={TEMPLATE: one})
+
+
+def nine_run(last: Slot | None, *, ran: float = LATE, count: int = TEN, **changes: Any) -> Memory:
+    """Of ten machines nine run since ``ran``; ``last`` is the tenth slot."""
+    others = [running(number, opened=LATE, submitted=LATE, ran=ran) for number in range(9)]
+    return memory(record(*others, *([last] if last else []), count=count, read=BEFORE, **changes))
+
+
+def late(number: int = 9, **changes: Any) -> Slot:
+    return slot(number, **({"opened": LATE, "submitted": LATE} | changes))
+
+
+THERE = snapshot(*(machine(number) for number in range(9)))
+
+
+def ended(known: Memory, *looks: Look, limits: Limits) -> RequestRecord:
+    return plan(known, *(looks or (THERE,)), limits=limits).memory.requests[REQUEST]
+
+
+@pytest.mark.parametrize(
+    ("last", "given_up"),
+    [
+        pytest.param(late(), True, id="nothing changed for so long: it is given up"),
+        pytest.param(late(opened=LATE + 1), False, id="it was opened a moment later"),
+        pytest.param(late(submitted=LATE + 1), True, id="a create that is repeated is no change"),
+        pytest.param(late(lifted=LATE + 1), False, id="it was held back until a moment later"),
+        pytest.param(late(gated=True, seen=True), True, id="it is still held back"),
+        pytest.param(unsent(9, opened=LATE), True, id="its create was not sent"),
+        pytest.param(late(set_aside=True), False, id="it is set aside: it holds nothing up, and nobody touches it"),
+    ],
+)
+def test_the_last_machine_is_given_up_once_nothing_has_changed_for_so_long(last: Slot, given_up: bool) -> None:
+    end = ended(nine_run(last, deadline=NOW + 1000), limits=impatient())
+    assert (end.slots[9].verdict is Verdict.FAILED) is given_up
+    if given_up:
+        assert (end.ended, end.ended_at, end.slots[9].failure) == (GIVEN_UP, NOW, TOO_LATE)
+        assert sum(one.verdict is Verdict.SUCCEEDED for one in end.slots.values()) == 9
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param({"ran": LATE + 1}, id="one began to run a moment later"),
+        pytest.param({"last": late(10, verdict=Verdict.FAILED, gone=True, closed=LATE + 1)}, id="one failed"),
+        pytest.param({"last": late(10, verdict=Verdict.WITHDRAWN, gone=True, closed=LATE + 1)}, id="one was withdrawn"),
+    ],
+)
+def test_any_change_of_the_request_gives_the_last_ones_their_time_again(changed: dict[str, Any]) -> None:
+    known = nine_run(late(), ran=changed.get("ran", LATE))
+    if "last" in changed:
+        held = known.requests[REQUEST]
+        known = memory(replace(held, slots=held.slots | {10: changed["last"]}, next_slot=11))
+    made = plan(known, THERE, limits=impatient())
+    assert made.memory.requests[REQUEST].ended is None
+    assert made.due == NOW + 1, "the loop looks again when their time is over"
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "given_up"),
+    [
+        pytest.param(10, 0.9, True, id="nine of ten: the share"),
+        pytest.param(11, 0.9, False, id="nine of eleven: fewer"),
+        pytest.param(11, 0.8, True, id="nine of eleven, where four of five suffice"),
+        pytest.param(10, 1.0, False, id="all have to run: nothing is given up before the deadline"),
+    ],
+)
+def test_at_least_a_share_has_to_run(count: int, share: float, given_up: bool) -> None:
+    waiting = [late(number) for number in range(9, count)]
+    known = nine_run(None, count=count).requests[REQUEST]
+    known = replace(known, slots=known.slots | {one.number: one for one in waiting}, next_slot=count)
+    made = plan(memory(known), THERE, limits=impatient(share=share))
+    assert (made.memory.requests[REQUEST].ended is GIVEN_UP) is given_up
+    assert (made.due == known.deadline) is not given_up
+
+
+def test_a_share_is_compared_as_it_is_written() -> None:
+    """Seven in a hundred are 0.07, although 0.07 * 100 is more than 7 to a processor."""
+    there = [running(number, opened=LATE, submitted=LATE, ran=LATE) for number in range(7)]
+    known = memory(record(*there, *(late(number) for number in range(7, 100))))
+    look = snapshot(*(machine(number) for number in range(7)))
+    assert ended(known, look, limits=impatient(share=0.07)).ended is GIVEN_UP
+
+
+def test_zero_waits_for_the_deadline() -> None:
+    made = plan(nine_run(late(opened=1.0, submitted=1.0), ran=1.0), THERE, limits=impatient(0.0))
+    assert made.memory.requests[REQUEST].ended is None
+    assert made.due == BEFORE + 3600
+
+
+def test_a_pool_that_is_not_seen_may_hold_a_machine_that_runs() -> None:
+    known = nine_run(late(pool="b"))
+    both = impatient()
+    both = replace(both, pools=both.pools | {"b": replace(both.pools["a"], name="b")})
+    assert ended(known, THERE, unobserved("b"), limits=both).ended is None
+    assert ended(known, THERE, snapshot(pool="b"), limits=both).ended is GIVEN_UP
+
+
+@pytest.mark.parametrize(
+    ("last", "learned", "failure"),
+    [
+        pytest.param(late(seen=True, failure=BROKEN), STOCKOUT, BROKEN, id="the machine's own, in the cloud's words"),
+        pytest.param(late(), STOCKOUT, STOCKOUT, id="else its pool's"),
+        pytest.param(late(), None, TOO_LATE, id="else that it came too late"),
+        pytest.param(None, STOCKOUT, STOCKOUT, id="held back: its pool's"),
+        pytest.param(None, None, NO_ROOM, id="held back, nobody knows why"),
+    ],
+)
+def test_hf_hears_why(last: Slot | None, learned: Failure | None, failure: Failure) -> None:
+    block = {("a", TEMPLATE): Window(window=1, level=1, retry_at=NOW + 9, failure=learned)} if learned else {}
+    known = replace(nine_run(last, count=TEN), pressures=block)
+    seen = machine(9, Phase.PENDING, failure=last.failure) if last and last.seen else None
+    look = snapshot(*THERE.machines.values(), *([seen] if seen else []))
+    end = ended(known, look, limits=impatient(max_machines=10 if last else 9))
+    assert end.ended is GIVEN_UP
+    answer = request_answer(end).text
+    assert answer.count('"result":"fail"') == 1
+    assert f"{failure.error}: {failure.text}" in answer
+
+
+def test_what_is_merely_held_back_counts_as_a_straggler_too() -> None:
+    known, full = nine_run(None, count=TEN), impatient(max_machines=9)
+    early = plan(known, THERE, limits=full, now=NOW - 1)
+    assert early.deferred == {("a", TEMPLATE, DeferReason.CAP): 1}
+    assert (early.memory.requests[REQUEST].ended, early.due) == (None, NOW)
+    late_ = plan(early.memory, THERE, limits=full)
+    assert (late_.memory.requests[REQUEST].ended, late_.deferred, late_.creates) == (GIVEN_UP, {}, ())
+
+
+def test_a_machine_that_comes_late_is_deleted() -> None:
+    known, patient = nine_run(late()), impatient()
+    known = plan(known, THERE, limits=patient).memory
+    look = snapshot(*THERE.machines.values(), machine(9), began=NOW + 4)
+    made = plan(known, look, limits=patient, now=NOW + 5)
+    assert made.deletes == (Delete(name(9), "a", DeleteReason.TIMED_OUT, "uid-9"),)
+    assert made.memory.requests[REQUEST].slots[9].verdict is Verdict.FAILED
+
+
+def test_a_machine_that_runs_in_the_same_look_is_no_straggler() -> None:
+    look = snapshot(*THERE.machines.values(), machine(9))
+    end = ended(nine_run(late()), look, limits=impatient())
+    assert end.ended is RequestStatus.COMPLETE
+
+
+def test_the_loop_wakes_when_the_time_of_the_last_ones_is_over() -> None:
+    known, patient = nine_run(late()), impatient()
+    made = plan(known, THERE, limits=patient, now=NOW - 7)
+    assert (made.memory, made.due) == (known, NOW), "nothing to record, and a time to look again"
+    assert plan(made.memory, THERE, limits=patient).due != NEVER
