@@ -1,9 +1,9 @@
 """How much may be asked of one pool for one template: window, back-off, probes.
 
 The window bounds what is pending, grows with each machine that runs and halves when most of a round fails. A round is
-as many results as the window was wide when it began; what failed in it keeps its room until the round is over, so that
-an unproven pool is never asked for more than the window. A machine that is lost in its first minutes takes its growth
-back; where most are, one at a time is tried until one outlives them.
+as many results as the window was wide when it began, at most ``ROUND``; what failed in it keeps its room until the
+round is over, so that an unproven pool is never asked for more than the window. A machine that is lost in its first
+minutes takes its growth back; where most are, one at a time is tried until one outlives them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ CALL_ERRORS = (
     NO_ROOM | AMBIGUOUS_ERRORS | {ErrorClass.THROTTLED, ErrorClass.DENIED, ErrorClass.INVALID, ErrorClass.NOT_FOUND}
 )
 """Errors of the call itself: an accepted create clears these; other errors need a running machine."""
+
+ROUND = 100
+"""Most results of a round: a wide window, too, closes when most of so many fail."""
 
 GROWTH = 2
 """By how much the window grows with each machine that runs: an unproven pool triples in each boot time."""
@@ -178,7 +181,7 @@ def _recovered(window: Window) -> Window:
 
 def _judged(window: Window, now: float, limits: Limits) -> Window:
     """At the end of a round: halve if most of it failed, and back off, unless a probe is to tell of the pool."""
-    began_with = max(1, window.window - GROWTH * window.ran)
+    began_with = min(ROUND, max(1, window.window - GROWTH * window.ran))
     if window.ran + window.failed < began_with:
         return window
     over = replace(window, ran=0, failed=0)

@@ -236,7 +236,7 @@ class Provisioner:
 
 
 def _explained(memory: Memory) -> set[str]:
-    return {slot.name for record in memory.requests.values() for slot in record.slots.values() if not slot.gone}
+    return {slot.name for record in memory.requests.values() for slot in record.slots.values()}
 
 
 def play(scenario: Scenario, seed: int, decide: Callable[[Stage], Controller] = Provisioner) -> Result:

@@ -93,6 +93,15 @@ def test_a_window_halves_only_once_a_round_however_many_fail() -> None:
     assert learned.level == 1
 
 
+def test_a_wide_window_closes_after_as_many_failures_as_a_round_has_at_most() -> None:
+    wide = Window(window=1000)
+    for _ in range(window.ROUND - 1):
+        wide = failed(wide)
+    assert (wide.window, wide.level) == (1000, 0)
+    wide = failed(wide)
+    assert (wide.window, wide.level, wide.probing) == (500, 1, True)
+
+
 def test_a_window_never_shuts_for_good() -> None:
     learned = Window(window=1)
     for _ in range(20):
