@@ -48,7 +48,7 @@ class Publisher:
         """Render what HF is told, and write it if it changed. Raises StateError, SupersededError."""
         edition = Edition(
             answers.render(memory, self._last.rendered, limits.prefix),
-            answers.losses(memory, contact, limits.prefix, now),
+            answers.losses(memory, contact, now),
             self._available(memory, limits),
         )
         same = self._published and edition.equals(self._last)

@@ -107,20 +107,17 @@ def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
     return _answer(record.id, record.ended or RequestStatus.RUNNING, "", machines)
 
 
-def losses(memory: Memory, contact: Contact, prefix: str, now: float) -> Mapping[str, Loss]:
+def losses(memory: Memory, contact: Contact, now: float) -> Mapping[str, Loss]:
     """Machines HF has to give back, by name: gone, with the seconds that their notice leaves, or too old."""
     lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.lost_strangers}
     for record in memory.requests.values():
         for slot in record.slots.values():
-            if slot.verdict is Verdict.LOST:
+            if slot.verdict is Verdict.LOST or (slot.closed is not None and slot.name in contact.inventory):
                 lost[slot.name] = _gone(slot)
             elif slot.notice is not None and slot.verdict is Verdict.SUCCEEDED:
                 lost[slot.name] = Loss(max(0, int(slot.notice.ends - now)), slot.notice.cause)
             elif slot.offered is not None and slot.verdict is Verdict.SUCCEEDED:
                 lost[slot.name] = AGED
-    for name in contact.inventory:
-        if (listed := slot_named(memory.requests, prefix, name)) and listed.closed is not None:
-            lost[name] = _gone(listed)
     for name in lost.keys() & {name for back in memory.returns.values() for name in back.names}:
         del lost[name]
     return lost
@@ -135,6 +132,9 @@ def available(memory: Memory, limits: Limits) -> dict[str, int]:
 
     Only caps and machines count: HF asks when it starts and keeps the number, so a back-off must not lower it.
     """
+    of_pools = [pool.max_machines for pool in limits.pools.values()]
+    if not any(cap is not None for cap in (*of_pools, *(one.max_machines for one in limits.templates.values()))):
+        return {}
     owned: Counter[str] = Counter()
     occupied: Counter[tuple[str, str]] = Counter()
     for record in memory.requests.values():

@@ -72,6 +72,8 @@ class Capacity:
 
     def lacks_room(self, slot: Slot) -> bool:
         """The slot's machine waits, and its place has said that it has no room for it."""
+        if slot.failure is None:
+            return False
         snapshot = self._draft.snapshots.get(slot.pool)
         machine = snapshot.machines.get(slot.name) if snapshot else None
         return machine is not None and machine.no_room

@@ -98,15 +98,28 @@ def _learn_of_runs(draft: Draft, pool: str, template: str, submissions: list[flo
 
 
 def _unchanged(slot: Slot, machine: Machine) -> bool:
-    """The machine runs as before, which is the usual case, or nobody may touch its slot."""
+    """The machine runs or waits as before, which is the usual case, or nobody may touch its slot."""
     return (
-        slot.ran is not None
-        and slot.verdict in DESIRED
-        and machine.phase is Phase.RUNNING
-        and (slot.fingerprint is machine.fingerprint or slot.fingerprint == machine.fingerprint)
+        slot.verdict in DESIRED
         and slot.notice is machine.notice
         and slot.absent is None
+        and (slot.fingerprint is machine.fingerprint or slot.fingerprint == machine.fingerprint)
+        and (_waits_on(slot, machine) if slot.ran is None else machine.phase is Phase.RUNNING)
     ) or slot.set_aside
+
+
+def _waits_on(slot: Slot, machine: Machine) -> bool:
+    """The machine does not run yet, and nothing about it has changed."""
+    return (
+        machine.phase is Phase.PENDING
+        and slot.seen
+        and slot.accepted
+        and slot.submitted is not None
+        and slot.gated is machine.gated
+        and machine.cause is None
+        and (slot.failure is machine.failure or slot.failure == machine.failure)
+        and (slot.ip, slot.public_ip, slot.launched) == (machine.ip, machine.public_ip, machine.launched)
+    )
 
 
 def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, news: News) -> None:

@@ -74,6 +74,8 @@ def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateL
 def _spill_to(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capacity) -> str | None:
     """The next pool that takes the machine: at once where there is no room for it, else once ``spill_after`` has passed
     since its create or its ungating."""
+    if template.pools[-1] == slot.pool:
+        return None
     if capacity.lacks_room(slot):
         return _next_pool(slot, template, capacity)
     spill_at = (slot.asked_at if slot.lifted is None else slot.lifted) + draft.pool(slot.pool).spill_after

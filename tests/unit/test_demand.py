@@ -266,7 +266,7 @@ def test_nothing_more_is_asked_of_a_pool_where_a_machine_waits_for_room(
     no_room: bool, expected: dict[str, int]
 ) -> None:
     waits = snapshot(replace(WAITS, no_room=no_room))
-    waiting = memory(record(slot(submitted=NOW - 1, seen=True), count=5))
+    waiting = memory(record(slot(submitted=NOW - 1, seen=True, failure=STOCKOUT), count=5))
     capped = limits(pool("a", spill_after=SPILL), pool("b", max_machines=4))
     draft = asked(waiting, waits, BOTH[1], limits=capped)
     assert {name: machines for name, machines in created(draft).items() if name != "b" or no_room} == expected
@@ -274,7 +274,7 @@ def test_nothing_more_is_asked_of_a_pool_where_a_machine_waits_for_room(
 
 def test_a_pool_without_room_and_without_another_keeps_its_waiting_machines_as_they_are() -> None:
     waits = snapshot(WAITS)
-    waiting = memory(record(slot(submitted=NOW - SPILL - 1, seen=True), count=3))
+    waiting = memory(record(slot(submitted=NOW - SPILL - 1, seen=True, failure=STOCKOUT), count=3))
     draft = asked(waiting, waits, limits=limits(pool("a", spill_after=SPILL)))
     assert created(draft) == {}
     assert verdicts(draft) == {Verdict.OPEN: 1}

@@ -26,7 +26,6 @@ from tests.unit.core import (
     BEFORE,
     NOW,
     OTHER,
-    PREFIX,
     REQUEST,
     STOCKOUT,
     TEMPLATE,
@@ -68,7 +67,7 @@ def look(count: int = 1) -> Any:
 
 def offered(known: Memory) -> list[str]:
     """The names that HF is shown."""
-    return sorted(losses(known, Contact(), PREFIX, NOW))
+    return sorted(losses(known, Contact(), NOW))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +84,7 @@ def test_which_machines_are_offered(one: Slot, lifetime: float | None, is_offere
     kept = made.memory.requests[REQUEST].slots[0]
     assert kept.offered == (NOW if is_offered else None)
     assert (kept.verdict, made.deletes, made.closes) == (Verdict.SUCCEEDED, (), ()), "it runs on"
-    assert (losses(made.memory, Contact(), PREFIX, NOW).get(name(0)) == AGED) is is_offered
+    assert (losses(made.memory, Contact(), NOW).get(name(0)) == AGED) is is_offered
 
 
 def test_the_word_for_it_is_its_own_and_its_grace_never_says_that_it_is_gone() -> None:
@@ -138,7 +137,7 @@ def test_an_offered_machine_that_vanishes_is_lost_as_any_other() -> None:
     known = grid(aged(offered=NOW - 9, absent=NOW - 9))
     made = plan(known, snapshot(), limits=mortal())
     assert made.memory.requests[REQUEST].slots[0].verdict is Verdict.LOST
-    assert losses(made.memory, Contact(), PREFIX, NOW)[name(0)].grace == 0
+    assert losses(made.memory, Contact(), NOW)[name(0)].grace == 0
 
 
 def test_the_share_is_of_the_templates_machines_in_all_its_requests() -> None:

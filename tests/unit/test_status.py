@@ -301,17 +301,17 @@ NOTICE = Notice(LossCause.PREEMPTED, NOW + 25.5)
 )  # fmt: skip
 def test_what_hf_has_to_give_back(one: Slot, listed: bool, loss: Loss | None) -> None:
     contact = Contact(inventory=frozenset({name(0)} if listed else ()))
-    assert losses(memory(record(one)), contact, PREFIX, NOW) == ({name(0): loss} if loss else {})
+    assert losses(memory(record(one)), contact, NOW) == ({name(0): loss} if loss else {})
 
 
 def test_what_hf_gave_back_is_no_longer_reported() -> None:
     remembered = memory(record(running(0, Verdict.LOST), running(1, Verdict.LOST)), giving_back(name(0)))
-    assert losses(remembered, Contact(), PREFIX, NOW) == {name(1): Loss(0)}
+    assert losses(remembered, Contact(), NOW) == {name(1): Loss(0)}
 
 
 def test_hosts_that_nobody_knows_are_reported() -> None:
     remembered = memory(lost_strangers=(name(0, OTHER),))
-    assert losses(remembered, Contact(), PREFIX, NOW) == {name(0, OTHER): Loss(0)}
+    assert losses(remembered, Contact(), NOW) == {name(0, OTHER): Loss(0)}
 
 
 # --- what is available ------------------------------------------------------------------------------------------------
