@@ -256,8 +256,8 @@ class Scenario(Section):
     """What happens."""
     settings: Mapping[str, Any] = Field(default={}, strict=False)
     """Settings of provisioner.yaml other than pools; default theirs."""
-    goals: Mapping[str, float] = Field(default={}, strict=False)
-    """Most that a measure may be, by its name in the results."""
+    goals: Annotated[Mapping[str, float], Expects("a number for each measure")] = Field(default={}, strict=False)
+    """Most that a measure may be in any seed, by its name in the results."""
     reason: str = ""
     """The class of the failure that people have to be told; default: any."""
 
