@@ -16,9 +16,13 @@ import yaml
 from provisioner.commands.cli import run
 from provisioner.commands.simulate import SEEDS
 from provisioner.virtual import progress, trial
+from provisioner.virtual.chosen import choose
 from provisioner.virtual.measured import LAWS, MEASURES
+from provisioner.virtual.plots import draw
+from provisioner.virtual.report import Report
 from provisioner.virtual.run import Provisioner, Result, play
 from provisioner.virtual.scenario_file import catalogue, catalogue_text
+from tests.support.hostfactory.provider import ROOT
 
 TINY: dict[str, Any] = {
     "about": "Two machines are wanted.",
@@ -27,6 +31,8 @@ TINY: dict[str, Any] = {
     "demand": [{"machines": 2}],
 }
 """A run of it takes some milliseconds."""
+
+PAGE = (ROOT / "docs" / "pressure.md").read_text()
 
 Write = Callable[..., str]
 """Writes a scenario file, and gives its name."""
@@ -264,10 +270,6 @@ def test_results_and_pictures_are_written_and_the_same_each_time(said: Said, wri
 
 
 def test_a_long_run_is_drawn_in_hours_and_without_the_provisioner_there_is_no_seed(write: Write) -> None:
-    from provisioner.virtual.chosen import choose
-    from provisioner.virtual.plots import draw
-    from provisioner.virtual.report import Report
-
     scenario = choose([write(hours=4)])["own"].scenario
     report = Report({"own": scenario})
     report.add(trial.played(trial.Run(scenario, 1, "PRP", drawn=True)))
@@ -288,6 +290,18 @@ def test_samples_are_kept_for_pictures_alone_and_not_too_many() -> None:
 def test_a_run_tells_what_the_table_knows() -> None:
     assert set(play(catalogue()["few"], 1, Provisioner).measures) == set(MEASURES)
     assert set(LAWS) < set(MEASURES)
+
+
+def test_the_page_tells_what_each_measure_means() -> None:
+    for name, measure in MEASURES.items():
+        assert f"| `{name}` | " in PAGE
+        assert f" | {measure.meaning} |\n" in PAGE
+
+
+def test_the_page_s_example_is_a_scenario(write: Write) -> None:
+    Path("own.yaml").write_text(PAGE.partition("```yaml\n")[2].partition("```")[0])
+    (chosen,) = choose(["own.yaml"]).values()
+    assert (chosen.scenario.reason, len(chosen.scenario.events)) == ("stockout", 2)
 
 
 # --- two side by side -------------------------------------------------------------------------------------------------
