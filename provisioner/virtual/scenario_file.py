@@ -9,11 +9,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from provisioner.files.yaml_text import join, parse
+from provisioner.hostfactory.trace import TraceError, read_trace
 from provisioner.model import ErrorClass
 from provisioner.schema.problems import ConfigError, Problem, Section, expected, read_mapping, suggestion, validate
 from provisioner.settings.tree import SECTIONS, Settings
 from provisioner.virtual.measured import MEASURES
-from provisioner.virtual.scenario import PROVISIONER, Demand, Event, HostFactory, Scenario, Template, VirtualPool
+from provisioner.virtual.scenario import (
+    PROVISIONER,
+    Demand,
+    Event,
+    HostFactory,
+    Scenario,
+    Template,
+    TracedDemand,
+    VirtualPool,
+)
+from provisioner.virtual.traced import levels_of
 
 CATALOGUE = "catalogue.yaml"
 """The scenarios that come with this package."""
@@ -78,7 +89,7 @@ class _Reader:
         parts: dict[str, Any] = {
             "pools": pools,
             "templates": templates,
-            "demand": tuple(self._list(body, "demand", Demand)),
+            "demand": tuple(self._demands(body)),
             "events": tuple(self._list(body, "events", Event)),
             "hostfactory": self._section(body.get("hostfactory") or {}, HostFactory, "hostfactory") or HostFactory(),
         }
@@ -123,6 +134,35 @@ class _Reader:
         for number, entry in enumerate(entries):
             if (section := self._section(entry, model, join(key, number))) is not None:
                 yield section
+
+    def _demands(self, body: Mapping[str, Any]) -> Iterator[Demand]:
+        entries = body.get("demand") or []
+        if not isinstance(entries, list):
+            self._complain(join(self._name, "demand"), expected("a list", entries))
+            return
+        for number, entry in enumerate(entries):
+            demand = self._demand(entry, join("demand", number))
+            if demand is not None:
+                yield demand
+
+    def _demand(self, entry: object, where: str) -> Demand | None:
+        if not isinstance(entry, dict) or "trace" not in entry:
+            return self._section(entry, Demand, where, levels=())
+        traced = self._section(entry, TracedDemand, where)
+        return None if traced is None else self._recorded(traced, join(self._name, where, "trace"))
+
+    def _recorded(self, traced: TracedDemand, where: str) -> Demand | None:
+        try:
+            levels = levels_of(read_trace(Path(self._file).parent / traced.trace), traced.recorded)
+        except TraceError as error:
+            self._complain(where, str(error))
+            return None
+        if not levels:
+            of = f" of {traced.recorded!r}" if traced.recorded else ""
+            self._complain(where, f"{traced.trace} asks for no machine{of}")
+            return None
+        most = max(machines for _, machines in levels)
+        return Demand(template=traced.template, machines=most, at_minutes=traced.at_minutes, levels=levels)
 
     def _check_names(
         self,

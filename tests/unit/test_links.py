@@ -14,10 +14,10 @@ from hf_scripts.installation import look
 from provisioner.files.atomic import StateError, StateLinked
 from provisioner.hostfactory.answer import Answer
 from provisioner.hostfactory.environment import Directories
+from provisioner.hostfactory.trace import TraceError, read_trace
 from provisioner.model import Memory
 from provisioner.state.directory import StateDir
 from provisioner.state.locks import DataLock
-from provisioner.tools.replay import TraceError, read_trace
 from tests.support.hostfactory.in_process import Here, wish
 
 ID = "abcdefghij"
