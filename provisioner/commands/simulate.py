@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -90,7 +91,8 @@ def _simulate(options: argparse.Namespace) -> int:
     chosen = {one.scenario.name: one for pair in sides for one in pair} or choose(options.scenarios)
     draw = _drawing(options.out)
     report = Report({name: one.scenario for name, one in chosen.items()})
-    interrupted = not _play(report, _runs(options, chosen), options.jobs or os.cpu_count() or 1, draw)
+    runs = _runs(options, chosen)
+    interrupted = not _play(report, runs, options.jobs or os.cpu_count() or 1, draw)
     found = document(report, interrupted=interrupted)
     if sides:
         found["compare"] = [[one.scenario.name, other.scenario.name] for one, other in sides]
@@ -101,6 +103,7 @@ def _simulate(options: argparse.Namespace) -> int:
     else:
         _print(report, chosen, found.get("compare"))
     if interrupted:
+        print(f"Ended by Ctrl-C after {report.ended()} of {len(runs)} runs.", file=sys.stderr)
         return INTERRUPTED
     return FINE if found["fine"] else PROBLEM
 

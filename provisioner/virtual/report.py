@@ -61,6 +61,10 @@ class Report:
         """The scenarios of which there are results, in order."""
         return [name for name in self.scenarios if name in self._results]
 
+    def ended(self) -> int:
+        """How many runs there are results of."""
+        return sum(len(results) for controllers in self._results.values() for results in controllers.values())
+
     def controllers(self, scenario: str) -> list[str]:
         """Those that played it, the provisioner first."""
         return sorted(self._results[scenario], key=lambda name: (name != OURS, name.lower()))

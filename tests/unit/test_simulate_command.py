@@ -19,7 +19,7 @@ from provisioner.virtual import progress, trial
 from provisioner.virtual.chosen import choose
 from provisioner.virtual.measured import LAWS, MEASURES
 from provisioner.virtual.plots import draw
-from provisioner.virtual.report import Report
+from provisioner.virtual.report import Report, middle, percentile
 from provisioner.virtual.run import Provisioner, Result, play
 from provisioner.virtual.scenario_file import catalogue, catalogue_text
 from tests.support.hostfactory.provider import ROOT
@@ -287,6 +287,31 @@ def test_samples_are_kept_for_pictures_alone_and_not_too_many() -> None:
     assert samples[-1].at > 3 * 3600 - 60
 
 
+@pytest.mark.parametrize(
+    ("numbers", "p50", "p95"),
+    [
+        pytest.param([], None, None, id="none"),
+        pytest.param([3.0], 3.0, 3.0, id="one"),
+        pytest.param([4.0, 1.0, 3.0, 2.0, 5.0], 3.0, 5.0, id="five"),
+        pytest.param([1.0, 2.0], 1.0, 2.0, id="two"),
+        pytest.param([float(number) for number in range(1, 101)], 50.0, 95.0, id="a hundred"),
+        pytest.param([1.0, None, 2.0], 2.0, None, id="what was never reached is beyond all that was"),
+        pytest.param([None, None, 1.0], None, None, id="most never got there"),
+    ],
+)
+def test_percentiles(numbers: list[float | None], p50: float | None, p95: float | None) -> None:
+    assert (percentile(numbers, 0.5), percentile(numbers, 0.95)) == (p50, p95)
+
+
+def test_the_middle_run_is_drawn() -> None:
+    def result(seed: int, t90: float | None, cost: float) -> Result:
+        return Result("own", seed, "provisioner", {"t90": t90, "cost": cost}, (), (), ())
+
+    assert middle([result(1, None, 1.0), result(2, 60.0, 1.0), result(3, 90.0, 1.0)]).seed == 3
+    assert middle([result(1, None, 9.0), result(2, None, 1.0), result(3, None, 5.0)]).seed == 3
+    assert middle([result(1, 60.0, 1.0), result(2, 60.0, 1.0)]).seed == 1
+
+
 def test_a_run_tells_what_the_table_knows() -> None:
     assert set(play(catalogue()["few"], 1, Provisioner).measures) == set(MEASURES)
     assert set(LAWS) < set(MEASURES)
@@ -509,8 +534,8 @@ def test_ctrl_c_tells_what_is_finished(said: Said, write: Write, monkeypatch: py
         return play(scenario, seed, decide)
 
     monkeypatch.setattr(trial, "play", interrupted)
-    code, out, _ = said(write(), "--seeds", "5", "--no-baselines", "--out", "out")
-    assert code == 130
+    code, out, err = said(write(), "--seeds", "5", "--no-baselines", "--out", "out")
+    assert (code, err) == (130, "Ended by Ctrl-C after 2 of 5 runs.\n")
     assert out.startswith("own: Two machines are wanted. (2 seeds from 1: p50, p95)\n")
     assert json.loads(Path("out/results.json").read_text())["interrupted"] is True
 
@@ -520,8 +545,9 @@ def test_ctrl_c_before_anything_is_finished_tells_so(said: Said, write: Write, m
         raise KeyboardInterrupt
 
     monkeypatch.setattr(trial, "play", interrupted)
-    code, out, _ = said("--compare", write("a.yaml"), write("b.yaml"))
+    code, out, err = said("--compare", write("a.yaml"), write("b.yaml"))
     assert (code, out) == (130, "0 runs of the provisioner: laws broken in 0, goals missed 0 of 0.\n")
+    assert err == "Ended by Ctrl-C after 0 of 10 runs.\n"
 
 
 def test_a_process_that_dies_is_told_and_another_takes_its_place() -> None:
