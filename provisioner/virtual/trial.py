@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -119,8 +121,17 @@ class _Workers:
 
 def _work(caller: Connection) -> None:
     """What such a process does."""
+    threading.Thread(target=_end_with_caller, daemon=True).start()
     try:
         while True:
             caller.send(played(caller.recv()))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the caller has ended
+
+
+def _end_with_caller() -> None:
+    """A run takes minutes: one whose caller was killed is not played to its end."""
+    caller = multiprocessing.parent_process()
+    if caller is not None:
+        caller.join()
+        os._exit(1)

@@ -89,7 +89,7 @@ COMMANDS = {
     "replay": ["replay", "trace.jsonl"],
     "render-hf": ["render-hf", "hf.yaml", "--out", "out"],
     "simulator": ["simulator"],
-    "simulate": ["simulate", "step", "soak", "--seeds", "50", "--jobs", "2"],
+    "simulate": ["simulate", "soak", "step", "--seeds", "50", "--jobs", "2"],
     "demo": ["demo"],
     "demo --keep": ["demo", "--keep"],
 }
@@ -193,6 +193,14 @@ def test_ctrl_c_again_and_again_leaves_no_more(site: Site, command: str) -> None
     process = site.begin(*COMMANDS[command])
     until(lambda: READY[command](site), WAIT, what=f"{command} is under way")
     assert interrupted(site, process, times=20)[0] == 130
+
+
+def test_no_process_outlives_a_simulation_that_was_killed(site: Site) -> None:
+    process = site.begin(*COMMANDS["simulate"])
+    until(lambda: READY["simulate"](site), WAIT, what="simulate is under way")
+    process.kill()
+    process.communicate(timeout=WAIT)
+    until(lambda: not site.left(), 20.0, what=f"no process is left of {site.left()}")
 
 
 @pytest.mark.slow

@@ -287,6 +287,18 @@ def test_samples_are_kept_for_pictures_alone_and_not_too_many() -> None:
     assert samples[-1].at > 3 * 3600 - 60
 
 
+def test_samples_are_forgotten_once_they_are_drawn(said: Said, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    def document(report: Report, **_: object) -> dict[str, Any]:
+        reports.append(report)
+        return {"fine": True}
+
+    reports: list[Report] = []
+    monkeypatch.setattr("provisioner.virtual.report.document", document)
+    said(write(), "--seeds", "2", "--no-baselines", "--out", "out")
+    assert [len(result.samples) for result in reports[0].of("own")] == [0, 0]
+    assert Path("out/own.png").exists()
+
+
 @pytest.mark.parametrize(
     ("numbers", "p50", "p95"),
     [
