@@ -90,7 +90,8 @@ def _label(above: Axes, below: Axes, unit: str, title: str) -> None:
     below.set_xlabel(unit)
     for axes in (above, below):
         axes.set_ylim(bottom=0)
+        axes.margins(x=0)
         axes.set_xlim(left=0)
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=True))
         if axes.lines:
             axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)

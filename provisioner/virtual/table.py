@@ -158,5 +158,6 @@ def _difference(first: Sequence[Result], second: Sequence[Result], measure: str)
     if more is None:
         return "-"
     base = percentile([one for one, _ in both], 0.5)
-    part = f" ({more / base:+.0%})" if base and more else ""
-    return f"{more:+,.{MEASURES[measure].digits}f}{part}" if more else "="
+    part = f" ({more / base:+.0%})" if base else ""
+    same = number_text(measure, abs(more)) == number_text(measure, 0.0)
+    return "=" if same else f"{more:+,.{MEASURES[measure].digits}f}{part}"

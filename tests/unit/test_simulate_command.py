@@ -350,6 +350,7 @@ def test_two_files_are_compared_with_the_same_seeds(said: Said, write: Write) ->
     assert code == 1
     assert row(out, "t90_running") == ["t90_running", "30", "30", "90", "90", "+60", "(+200%)"]
     assert row(out, "created") == ["created", "2", "2", "2", "2", "="]
+    assert row(out, "cost")[-1] == "=", "what cannot be seen in the numbers is no difference"
     assert out.splitlines()[0].split() == ["quick.yaml", "slow.yaml", "difference"]
     assert "slow.yaml:\n  ✗ MISSED t90 at most 60: " in out
     assert "quick.yaml:\n" in out
