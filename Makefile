@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: demo run test test-slow test-crowd test-flips test-pubsub test-kube lint house bench bench-kube bench-gce setup setup-test clean
+.PHONY: demo run test test-slow test-crowd test-flips test-pubsub test-kube lint house simulate bench bench-kube bench-gce setup setup-test clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -19,6 +19,7 @@ help:
 	@echo 'make test-kube   the tests on a real Kubernetes API server: builds it first, once per machine (ten minutes; needs Go and openssl)'
 	@echo 'make lint   ruff, mypy, and the direction of imports'
 	@echo 'make house  rooms, floors, and what in them is bigger than it should be, as a table'
+	@echo 'make simulate    the loop in virtual time under every fault, judged and compared, into build/simulation (SEEDS=5; hours for many)'
 	@echo 'make bench  speed and memory, as tables'
 	@echo 'make bench-kube  the same of the gke backend, on a real Kubernetes API server (ten minutes)'
 	@echo 'make bench-gce   what managed instance groups cost in calls, CPU and memory (about four minutes)'
@@ -60,6 +61,11 @@ lint: setup-test
 
 house: setup-test
 	@$(BIN)/python tests/house.py
+
+# Whatever it is called with besides: make simulate SEEDS=100 SIMULATE_ARGS='few step'.
+SEEDS ?= 5
+simulate: setup
+	@$(BIN)/provisioner simulate --seeds $(SEEDS) --out build/simulation $(SIMULATE_ARGS)
 
 # They take minutes: each has a target of its own.
 OWN_BENCHES := %/bench_kube.py %/bench_gce.py

@@ -54,6 +54,11 @@ COMMANDS = (
     Entry("run", "Run the loop: hold pressure until SIGTERM."),
     Entry("demo", "Play HostFactory against the embedded cloud, and judge each step."),
     Entry("simulator", "Run the embedded cloud."),
+    Entry(
+        "simulate",
+        "Play the loop in virtual time: thousands of machines, days of faults, in seconds. Touches no cloud and no "
+        "state; prints how fast machines are there, at what price, and whether a law was broken.",
+    ),
     Entry("init", "Create intent.json in a new state directory.", ("initializeDB",)),
     Entry("status", "Show what the state files hold."),
     Entry("plan", "Show what the next cycle would do; touches nothing."),

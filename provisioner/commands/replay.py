@@ -22,8 +22,9 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Returns PROBLEM when a call was refused. Raises UsageError, DirectoryError."""
+    from provisioner.hostfactory.trace import TraceError, read_trace
     from provisioner.state.directory import StateDir
-    from provisioner.tools.replay import Replay, TraceError, loop_lives, read_trace, run_script
+    from provisioner.tools.replay import Replay, loop_lives, run_script
 
     if not (options.speed > 0 and options.longest_gap >= 0):  # nan is neither
         raise UsageError("--speed has to be above 0, --longest-gap at least 0")

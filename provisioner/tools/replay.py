@@ -7,56 +7,22 @@ machines, is learnt from the answers and put in their place.
 from __future__ import annotations
 
 import json
-import math
 import os
-import reprlib
-import sqlite3
 import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from provisioner.files.regular import open_own
 from provisioner.hostfactory.environment import SCRIPTS
+from provisioner.hostfactory.trace import Document, Event, listed, machines_in
 from provisioner.state.directory import StateDir
 from provisioner.state.loop_signals import SILENT_SECONDS
 
-SQLITE = b"SQLite format 3\0"
 LONGEST_WAIT = 1e9
 """Seconds between two calls at most, thirty years: a process cannot wait for all that a trace may say."""
-
-CATEGORIES = {
-    "template": "getAvailableTemplates",
-    "request": "requestMachines",
-    "request-status": "getRequestStatus",
-    "return": "requestReturnMachines",
-    "return-request": "getReturnRequests",
-}
-"""What Morgan Stanley's traces call the commands, in the table events(category, id, timestamp, type, value)."""
-
-Document = dict[str, Any]
-
-
-class TraceError(Exception):
-    """The trace cannot be read; the text is one line."""
-
-
-class Event(NamedTuple):
-    """One recorded call."""
-
-    time: float
-    """Epoch seconds."""
-    command: str
-    document: Document
-    request: str = ""
-    """For a request or return: the id it was given; empty when it was refused."""
-    machines: Mapping[str, tuple[str, ...]] = {}
-    """For getRequestStatus: the machines of each request, as they were listed."""
 
 
 class ScriptResult(NamedTuple):
@@ -68,85 +34,6 @@ class ScriptResult(NamedTuple):
 
 
 CallScript = Callable[[str, Document], ScriptResult]
-
-
-# --- traces -----------------------------------------------------------------------------------------------------------
-
-
-def read_trace(path: Path) -> list[Event]:
-    """The calls of a trace in their order, those of one time as they were written; TraceError where there is none.
-
-    The format is told by the file's beginning.
-    """
-    try:
-        with os.fdopen(open_own(str(path), os.O_RDONLY), "rb") as file:
-            begins = file.read(len(SQLITE))
-            events = list(_rows(path) if begins == SQLITE else _lines(path, (begins + file.read()).decode()))
-    except OSError as error:
-        raise TraceError(f"{path}: {error.strerror or error}") from error
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: {error}") from error
-    if not events:
-        raise TraceError(f"{path}: holds no call of HostFactory's")
-    return sorted(events, key=lambda event: event.time)
-
-
-def _rows(path: Path) -> Iterator[Event]:
-    """Morgan Stanley's format: a request's id is its event's id."""
-    marks = ", ".join("?" * len(CATEGORIES))
-    which = f"type = 'input' AND category IN ({marks})"
-    query = f"SELECT category, id, timestamp, value FROM events WHERE {which} ORDER BY rowid"
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-        for category, id_, when, value in database.execute(query, list(CATEGORIES)):
-            where = f"{category} event {id_}"
-            document = {} if value in (None, "") else _parsed(path, where, value)
-            yield Event(_seconds(path, where, when), CATEGORIES[category], document, str(id_))
-
-
-def _lines(path: Path, text: str) -> Iterator[Event]:
-    """Our own format: what the scripts write with ``--record``."""
-    for number, line in enumerate(text.splitlines(), 1):
-        where = f"line {number}"
-        entry = _parsed(path, where, line)
-        match entry:
-            case {"time": int() | float() as when, "command": str(command), "input": dict(document)} if (
-                command in CATEGORIES.values()
-            ):
-                output = entry["output"] if isinstance(entry.get("output"), dict) else {}
-                request = str(output.get("requestId") or "")
-                yield Event(_seconds(path, where, when), command, document, request, _machines(output))
-            case _:
-                raise TraceError(f"{path}: {where}: expected time, command and input of a call")
-
-
-def _seconds(path: Path, where: str, when: Any) -> float:
-    with suppress(TypeError, ValueError, OverflowError):
-        if math.isfinite(seconds := float(when)):
-            return seconds
-    raise TraceError(f"{path}: {where}: expected the time as a finite number of seconds, got {reprlib.repr(when)}")
-
-
-def _parsed(path: Path, where: str, text: object) -> Document:
-    if not isinstance(text, str | bytes):
-        raise TraceError(f"{path}: {where}: expected a JSON text, got {reprlib.repr(text)}")
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"{path}: {where}: not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise TraceError(f"{path}: {where}: expected an object")
-    return document
-
-
-def _machines(answer: Document) -> dict[str, tuple[str, ...]]:
-    """The machines of each request in an answer of getRequestStatus."""
-    return {
-        entry["requestId"]: tuple(
-            machine["name"] for machine in _listed(entry, "machines") if isinstance(machine.get("name"), str)
-        )
-        for entry in _listed(answer, "requests")
-        if isinstance(entry.get("requestId"), str)
-    }
 
 
 # --- where it is played -----------------------------------------------------------------------------------------------
@@ -206,7 +93,7 @@ class Replay:
         answer = self._called(event.command, self._translated(event))
         if event.request and "requestId" in answer:
             self._ids[event.request] = answer["requestId"]
-        self._made |= _machines(answer)
+        self._made |= machines_in(answer)
 
     def _called(self, command: str, document: Document) -> Document:
         self.calls[command] += 1
@@ -220,7 +107,7 @@ class Replay:
         if event.command == "getRequestStatus":
             _replace(document, "requests", self._request)
         elif "machines" in document:
-            self._ask_for(_listed(document, "machines"))
+            self._ask_for(listed(document, "machines"))
             _replace(document, "machines", self._machine)
         return document
 
@@ -246,7 +133,7 @@ class Replay:
         self._pair()
         if self._ids and any(self._own_name(one) is None for one in listed):
             requests = [{"requestId": new} for new in self._ids.values()]
-            self._made |= _machines(self.call("getRequestStatus", {"requests": requests}).answer)
+            self._made |= machines_in(self.call("getRequestStatus", {"requests": requests}).answer)
             self._pair()
 
     def _pair(self) -> None:
@@ -259,13 +146,6 @@ class Replay:
             recorded = self._recorded.get(old) or [f"{old}-{number}" for number in range(len(made))]
             for name, own in zip(recorded, made, strict=False):
                 self._names.setdefault(name, own)
-
-
-def _listed(document: Document, key: str) -> list[Document]:
-    """The objects of a list, or the one object that stands for a list of one; none where there is neither."""
-    value = document.get(key)
-    entries = value if isinstance(value, list) else [value]
-    return [entry for entry in entries if isinstance(entry, dict)]
 
 
 def _replace(document: Document, key: str, own: Callable[[Document], Document]) -> None:

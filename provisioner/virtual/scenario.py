@@ -5,8 +5,10 @@ Durations are in the unit that their names say; scenario time begins at 0. No I/
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from enum import StrEnum
+from operator import itemgetter
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -136,6 +138,9 @@ class Demand(Section):
     walk: CountOrZero = 0
     """Most machines by which the number changes at each poll, up or down by chance, between 0 and ``machines``;
     default 0: it stays."""
+    levels: tuple[tuple[float, int], ...] = ()
+    """Seconds after ``at_minutes``, and how many of ``machines`` are wanted from then on; default: all at once.
+    Not a setting: of a trace."""
 
     def level(self, seconds: float) -> int:
         """How many are wanted at a time, chance apart."""
@@ -146,8 +151,24 @@ class Demand(Section):
             since %= 60 * self.every_minutes
         if self.for_minutes is not None and since >= 60 * self.for_minutes:
             return 0
+        if self.levels:
+            number = bisect_right(self.levels, since, key=itemgetter(0))
+            return self.levels[number - 1][1] if number else 0
         grown = min(1.0, since / (60 * self.ramp_minutes)) if self.ramp_minutes else 1.0
         return int(self.machines * grown)
+
+
+class TracedDemand(Section):
+    """Machines that a recorded HostFactory wanted: a ``demand`` that names a ``trace``."""
+
+    trace: Text
+    """The file, relative to the scenario's; as ``provisioner replay`` takes it. No default."""
+    recorded: Annotated[str | None, Expects("a text")] = None
+    """Only what was asked of this recorded template; default: of any."""
+    template: Text = "T"
+    """Of which template it is wanted here; default T."""
+    at_minutes: DurationOrZero = 0.0
+    """When the trace begins; default 0."""
 
 
 class HostFactory(Section):
@@ -256,8 +277,8 @@ class Scenario(Section):
     """What happens."""
     settings: Mapping[str, Any] = Field(default={}, strict=False)
     """Settings of provisioner.yaml other than pools; default theirs."""
-    goals: Mapping[str, float] = Field(default={}, strict=False)
-    """Most that a measure may be, by its name in the results."""
+    goals: Annotated[Mapping[str, float], Expects("a number for each measure")] = Field(default={}, strict=False)
+    """Most that a measure may be in any seed, by its name in the results."""
     reason: str = ""
     """The class of the failure that people have to be told; default: any."""
 

@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from provisioner.files.yaml_text import join, parse
+from provisioner.hostfactory.trace import TraceError, read_trace
+from provisioner.model import ErrorClass
 from provisioner.schema.problems import ConfigError, Problem, Section, expected, read_mapping, suggestion, validate
-from provisioner.settings.tree import Settings
-from provisioner.virtual.scenario import Demand, Event, HostFactory, Scenario, Template, VirtualPool
+from provisioner.settings.tree import SECTIONS, Settings
+from provisioner.virtual.measured import MEASURES
+from provisioner.virtual.scenario import (
+    PROVISIONER,
+    Demand,
+    Event,
+    HostFactory,
+    Scenario,
+    Template,
+    TracedDemand,
+    VirtualPool,
+)
+from provisioner.virtual.traced import levels_of
 
 CATALOGUE = "catalogue.yaml"
 """The scenarios that come with this package."""
 
 GIVEN = frozenset({"id", "pools", "templates", "template_limits", "instance"})
 """Settings of provisioner.yaml that a scenario gives otherwise."""
+
+REASONS = (*map(str, ErrorClass), "cap")
+"""What people may be told of why machines are missing."""
 
 SomeSection = TypeVar("SomeSection", bound=Section)
 
@@ -28,7 +43,8 @@ def catalogue_text() -> str:
     return resources.files("provisioner.virtual").joinpath(CATALOGUE).read_text()
 
 
-def catalogue() -> dict[str, Scenario]:
+@cache
+def catalogue() -> Mapping[str, Scenario]:
     """These scenarios by name."""
     document, _ = parse(catalogue_text())
     return scenarios(document, CATALOGUE)
@@ -69,20 +85,22 @@ class _Reader:
             self._complain(self._name, expected("a mapping of settings", body))
             return None
         pools = self._mapping(body, "pools", VirtualPool, named=True)
-        templates = self._mapping(body, "templates", Template) or {"T": Template(pools=tuple(pools) or ("none",))}
+        templates = self._mapping(body, "templates", Template) or _any_pool(pools)
         parts: dict[str, Any] = {
             "pools": pools,
             "templates": templates,
-            "demand": tuple(self._list(body, "demand", Demand)),
+            "demand": tuple(self._demands(body)),
             "events": tuple(self._list(body, "events", Event)),
             "hostfactory": self._section(body.get("hostfactory") or {}, HostFactory, "hostfactory") or HostFactory(),
         }
-        self._check_names(pools, templates, parts["demand"], parts["events"])
+        if pools:
+            self._check_names(pools, templates, parts["demand"], parts["events"])
         scenario = self._section({**body, **parts}, Scenario, "", name=self._name)
-        if not pools:
+        if not body.get("pools"):
             self._complain(join(self._name, "pools"), "none; name one")
         if scenario is not None and not self.problems:
             self._check_settings(scenario)
+            self._check_expected(scenario)
             self._check_changes(scenario)
         return scenario
 
@@ -117,6 +135,35 @@ class _Reader:
             if (section := self._section(entry, model, join(key, number))) is not None:
                 yield section
 
+    def _demands(self, body: Mapping[str, Any]) -> Iterator[Demand]:
+        entries = body.get("demand") or []
+        if not isinstance(entries, list):
+            self._complain(join(self._name, "demand"), expected("a list", entries))
+            return
+        for number, entry in enumerate(entries):
+            demand = self._demand(entry, join("demand", number))
+            if demand is not None:
+                yield demand
+
+    def _demand(self, entry: object, where: str) -> Demand | None:
+        if not isinstance(entry, dict) or "trace" not in entry:
+            return self._section(entry, Demand, where, levels=())
+        traced = self._section(entry, TracedDemand, where)
+        return None if traced is None else self._recorded(traced, join(self._name, where, "trace"))
+
+    def _recorded(self, traced: TracedDemand, where: str) -> Demand | None:
+        try:
+            levels = levels_of(read_trace(Path(self._file).parent / traced.trace), traced.recorded)
+        except TraceError as error:
+            self._complain(where, str(error))
+            return None
+        if not levels:
+            of = f" of {traced.recorded!r}" if traced.recorded else ""
+            self._complain(where, f"{traced.trace} asks for no machine{of}")
+            return None
+        most = max(machines for _, machines in levels)
+        return Demand(template=traced.template, machines=most, at_minutes=traced.at_minutes, levels=levels)
+
     def _check_names(
         self,
         pools: Mapping[str, VirtualPool],
@@ -137,18 +184,25 @@ class _Reader:
                 self._complain(join(self._name, where), f"unknown {word} {name!r}" + suggestion(name, list(there)))
 
     def _check_settings(self, scenario: Scenario) -> None:
+        """As provisioner.yaml is checked, but for what a scenario says elsewhere."""
         for name in scenario.settings.keys() & GIVEN:
             self._complain(join(self._name, "settings", name), "a scenario has its own; leave it out")
-        settable = [name for name in Settings.model_fields if name not in GIVEN]
-        for name in scenario.settings.keys() - Settings.model_fields.keys():
-            self._complain(join(self._name, "settings", name), "unknown setting" + suggestion(name, settable))
-        if self.problems:
-            return
-        try:
-            scenario.provisioner()
-        except ValidationError as error:
-            for detail in error.errors(include_url=False):
-                self._complain(join(self._name, "settings", *detail["loc"]), expected("another value", detail["input"]))
+        settings = {name: value for name, value in scenario.settings.items() if name not in GIVEN}
+        for name in SECTIONS.keys() & settings.keys():
+            section = self._section(settings.pop(name), SECTIONS[name], join("settings", name))
+            settings |= {} if section is None else {name: section}
+        given = {"id": PROVISIONER, "pools": scenario.pools, "template_limits": {}, "instance": PROVISIONER}
+        self.problems += validate(Settings, settings, self._file, join(self._name, "settings"), **given)[1]
+
+    def _check_expected(self, scenario: Scenario) -> None:
+        """Goals and reason are names of things that a run tells."""
+        for name in scenario.goals:
+            if name not in MEASURES:
+                self._complain(join(self._name, "goals", name), "unknown measure" + suggestion(name, list(MEASURES)))
+        if scenario.reason and scenario.reason not in REASONS:
+            self._complain(
+                join(self._name, "reason"), f"unknown reason {scenario.reason!r}" + suggestion(scenario.reason, REASONS)
+            )
 
     def _check_changes(self, scenario: Scenario) -> None:
         for number, event in enumerate(scenario.events):
@@ -160,3 +214,7 @@ class _Reader:
 
     def _complain(self, where: str, text: str) -> None:
         self.problems.append(Problem(self._file, where, text))
+
+
+def _any_pool(pools: Mapping[str, VirtualPool]) -> dict[str, Template]:
+    return {"T": Template(pools=tuple(pools))} if pools else {}

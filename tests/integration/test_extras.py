@@ -46,6 +46,8 @@ def site(tmp_path: Path) -> Site:
         ),
         pytest.param("aiohttp", ["simulator"], "demo", marks=pytest.mark.slow),
         ("rich", ["demo"], "demo"),
+        ("rich", ["simulate", "few"], "simulate"),
+        ("matplotlib", ["simulate", "few", "--out", "out"], "simulate"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,
 )

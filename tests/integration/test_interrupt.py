@@ -89,6 +89,7 @@ COMMANDS = {
     "replay": ["replay", "trace.jsonl"],
     "render-hf": ["render-hf", "hf.yaml", "--out", "out"],
     "simulator": ["simulator"],
+    "simulate": ["simulate", "soak", "step", "--seeds", "50", "--jobs", "2"],
     "demo": ["demo"],
     "demo --keep": ["demo", "--keep"],
 }
@@ -164,6 +165,7 @@ READY: dict[str, Callable[[Site], object]] = {
     "simulator": lambda site: list(site.temporary.glob("simulator-*/kubeconfig")),
     "demo": running,
     "demo --keep": running,
+    "simulate": lambda site: sum("spawn_main" in command for command in site.left()) == 2,
     "check --live": lambda site: any("/plugin" in command for command in site.left()),
 }
 
@@ -180,12 +182,25 @@ def test_ctrl_c_ends_a_command_that_has_others_under_way(site: Site, command: st
 
 @pytest.mark.parametrize(
     "command",
-    [pytest.param("demo", marks=pytest.mark.slow), "simulator", pytest.param("check --live", marks=pytest.mark.slow)],
+    [
+        pytest.param("demo", marks=pytest.mark.slow),
+        "simulator",
+        "simulate",
+        pytest.param("check --live", marks=pytest.mark.slow),
+    ],
 )
 def test_ctrl_c_again_and_again_leaves_no_more(site: Site, command: str) -> None:
     process = site.begin(*COMMANDS[command])
     until(lambda: READY[command](site), WAIT, what=f"{command} is under way")
     assert interrupted(site, process, times=20)[0] == 130
+
+
+def test_no_process_outlives_a_simulation_that_was_killed(site: Site) -> None:
+    process = site.begin(*COMMANDS["simulate"])
+    until(lambda: READY["simulate"](site), WAIT, what="simulate is under way")
+    process.kill()
+    process.communicate(timeout=WAIT)
+    until(lambda: not site.left(), 20.0, what=f"no process is left of {site.left()}")
 
 
 @pytest.mark.slow

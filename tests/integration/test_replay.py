@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from provisioner.commands.cli import run
+from provisioner.hostfactory.trace import TraceError, read_trace
 from provisioner.simulator.server import Simulator
-from provisioner.tools.replay import LONGEST_WAIT, Replay, ScriptResult, TraceError, loop_lives, read_trace, run_script
+from provisioner.tools.replay import LONGEST_WAIT, Replay, ScriptResult, loop_lives, run_script
 from tests.conformance.stage import Case, Grid, names, stage
 from tests.support.hostfactory.provider import SCRIPTS, HostFactory, requesting
 

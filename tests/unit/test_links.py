@@ -13,11 +13,11 @@ from hf_scripts import log
 from hf_scripts.installation import look
 from provisioner.hostfactory.answer import Answer
 from provisioner.hostfactory.environment import Directories
+from provisioner.hostfactory.trace import TraceError, read_trace
 from provisioner.model import Memory
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateLinked
 from provisioner.state.locks import DataLock
-from provisioner.tools.replay import TraceError, read_trace
 from tests.support.hostfactory.in_process import Here
 from tests.support.hostfactory.provider import requesting
 

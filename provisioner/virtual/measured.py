@@ -1,0 +1,51 @@
+"""What is measured of a run: names in results and goals, headings of the table, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Measure(NamedTuple):
+    """One number of a run."""
+
+    heading: str
+    meaning: str
+    digits: int = 0
+    """Behind the point, in the table."""
+
+
+TIMES = {
+    "t50": Measure("T50\ns", "seconds until half of the machines that are wanted run and HostFactory has them"),
+    "t90": Measure("T90\ns", "the same for 90 %"),
+    "t100": Measure("T100\ns", "the same for all"),
+    "t90_running": Measure("T90\nruns s", "seconds until 90 % run, whether or not HostFactory has them"),
+}
+AMOUNTS = {
+    "overshoot": Measure("over-\nshoot", "most machines beyond what was wanted, as a part of the highest demand", 2),
+    "calls_per_machine": Measure("calls/\nmachine", "calls that create or delete, for each machine made", 2),
+    "throttled": Measure("throt-\ntled", "part of these calls that the place throttled", 2),
+    "unproven_minutes": Measure("unproven\nmin", "minutes of all machines together before they ran or ended"),
+    "idle_hours": Measure("idle\nh", "hours of all machines together that ran and that nobody wanted", 1),
+    "cost": Measure("cost", "hours of all machines together, each at its pool's price", 1),
+    "created": Measure("made", "machines made"),
+}
+LAWS = {
+    "double": Measure("double", "machines made a second time under the same name"),
+    "orphan": Measure(
+        "or-\nphans", "machines of ours without a slot for longer than their grace; counted at each look"
+    ),
+    "cap": Measure("over\ncap", "creates beyond max_machines or max_pending"),
+    "killed": Measure("killed", "running machines deleted that HostFactory had not returned"),
+    "answer": Measure("wrong\nanswer", "answers that no provider may give"),
+    "books": Measure("books", "runs in which machines made, gone and there do not add up"),
+}
+PACE = {
+    "requests": Measure("requests", "requests that ended"),
+    "open": Measure("open", "requests that were open at the end"),
+    "cycles": Measure("cycles", "cycles of the loop"),
+    "plans": Measure("plans", "plans that were made"),
+    "looks": Measure("looks", "looks at pools"),
+}
+MEASURES: Mapping[str, Measure] = {**TIMES, **AMOUNTS, **LAWS, **PACE}
+"""By name. The times count from ``judge_from_minutes``; the last few exist for the provisioner alone."""
