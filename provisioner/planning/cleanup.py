@@ -19,6 +19,9 @@ from provisioner.model import (
 from provisioner.planning.draft import Draft
 from provisioner.planning.returns import DELETE_AGAIN
 
+DELETE_LATEST = 300.0
+"""Most seconds between two deletes of a machine that stays."""
+
 
 def delete_closed(draft: Draft, busy: Set[str]) -> None:
     """Delete the machines that are still there under closed slots' names; note those that are stuck."""
@@ -48,15 +51,21 @@ def _judged(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -
 
 
 def _delete(draft: Draft, record: RequestRecord, slot: Slot, reason: DeleteReason, machine: Machine) -> None:
-    """Send a delete when one is due: the first, one each ``DELETE_AGAIN`` seconds, and a forced one at its time."""
+    """Send a delete when one is due: the first, another when it is still there, and a forced one at its time."""
     force = draft.now >= _forced_from(draft, slot, machine)
-    again = LONG_AGO if slot.delete_sent is None else slot.delete_sent + DELETE_AGAIN
+    again = LONG_AGO if slot.delete_sent is None else slot.delete_sent + _patience(slot, slot.delete_sent)
     if draft.now < again and (slot.forced or not force):
         draft.wake_at(again)
         return
     draft.put(record.id, evolve(slot, delete_sent=draft.now, forced=force))
     draft.deletes.append(Delete(slot.name, slot.pool, reason, machine.fingerprint.uid, force=force))
-    draft.wake_at(draft.now + DELETE_AGAIN)
+    draft.wake_at(draft.now + _patience(slot, draft.now))
+
+
+def _patience(slot: Slot, sent: float) -> float:
+    """Seconds until a delete is sent again: longer and longer, as a place that ignored some may ignore all."""
+    tried = 0.0 if slot.closed is None else sent - slot.closed
+    return min(DELETE_LATEST, max(DELETE_AGAIN, tried / 2))
 
 
 def _forced_from(draft: Draft, slot: Slot, machine: Machine) -> float:

@@ -73,10 +73,10 @@ class Events(Section):
 class TemplateSettings(Section):
     """What a request for machines of a template may be answered with before all of them run."""
 
-    straggler_seconds: DurationOrZero = 0.0
+    straggler_seconds: DurationOrZero = 180.0
     """Seconds without a change of any machine of a request, once most of them run, after which the others fail and the
-    request ends; default 0: they have until the request's deadline. HF uses no machine of a request before its end, so
-    one that never boots holds back all that run. More than a boot takes; what comes later is deleted."""
+    request ends; default 180; 0: they have until the request's deadline. HF uses no machine of a request before its
+    end, so one that never boots holds back all that run. What comes later is deleted."""
     straggler_share: Share = 0.9
     """Share of a request's machines that has to run before ``straggler_seconds`` counts; default 0.9. Of fewer than ten
     machines that means all of them: less, where requests are small."""

@@ -128,7 +128,7 @@ def test_what_a_template_has_of_its_own_comes_from_its_settings_and_the_rest_has
     assert limits["Other"] == TemplateLimits(
         "Other", ("mig-a",), 10, straggler_after=45, straggler_share=0.5, tries=0, max_lifetime=86400
     )
-    assert limits["Mixed"] == TemplateLimits("Mixed", ("gke-main", "mig-a"), 10)
+    assert limits["Mixed"] == TemplateLimits("Mixed", ("gke-main", "mig-a"), 10, straggler_after=180.0)
 
 
 def test_maxnumber_minus_one_is_no_cap_and_zero_is_none(site: Site) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import pytest
 
@@ -18,7 +19,7 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.cleanup import delete_closed
+from provisioner.planning.cleanup import DELETE_LATEST, delete_closed
 from provisioner.planning.draft import Draft
 from provisioner.planning.returns import DELETE_AGAIN
 from tests.unit.core import (
@@ -105,14 +106,18 @@ def test_a_machine_that_may_become_stuck_is_looked_at_when_it_does() -> None:
     assert judged(closed(), terminating(NOW - STUCK + 7)).due == NOW + 7
 
 
-def test_a_stuck_machine_is_deleted_again_and_again_and_never_by_force() -> None:
-    one, sent = closed(sent=None), []
-    for minute in range(100):
-        draft = judged(one, terminating(NOW), now=NOW + 30.0 * minute)
+def test_a_stuck_machine_is_deleted_again_and_again_ever_more_rarely_and_never_by_force() -> None:
+    one, sent, times = closed(sent=None, closed=NOW), [], []
+    for half_minute in range(100):
+        now = NOW + 30.0 * half_minute
+        draft = judged(one, terminating(NOW), now=now)
         one = after(draft)
         sent += draft.deletes
+        times += [now] * len(draft.deletes)
+    gaps = [later - earlier for earlier, later in pairwise(times)]
     assert set(sent) == {Delete(name(), "a", DeleteReason.RETURNED, "uid-0")}
-    assert len(sent) == 50
+    assert (gaps[:3], gaps[-3:]) == ([DELETE_AGAIN] * 3, [DELETE_LATEST] * 3)
+    assert gaps == sorted(gaps)
     assert one.stuck
 
 
@@ -155,9 +160,9 @@ def test_a_machine_that_may_be_forced_is_looked_at_when_it_may() -> None:
 
 
 def test_a_machine_that_even_force_does_not_end_is_asked_once_a_while() -> None:
-    one, sent = closed(sent=None), []
+    one, sent = closed(sent=None, closed=NOW), []
     for second in range(300):
         draft = judged(one, terminating(NOW), hard=True, now=NOW + second)
         one = after(draft)
         sent += [(second, delete.force) for delete in draft.deletes]
-    assert sent == [(0, False), (20, True), (80, True), (140, True), (200, True), (260, True)]
+    assert sent == [(0, False), (20, True), (80, True), (140, True), (210, True)]
