@@ -51,6 +51,10 @@ class Ledger:
     limits: dict[str, PoolLimits]
     prices: dict[str, float]
     """Of a machine for an hour, by pool."""
+    judge_from: float = 0.0
+    """From when it matters how long it takes until most run."""
+    most_ran_at: float | None = None
+    """When 90 % of what was wanted first ran after that, to the second."""
     tally: Tally = field(default_factory=Tally)
     samples: list[Sample] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
@@ -102,7 +106,12 @@ class Ledger:
         self.tally.ran += 1
         self.pending -= 1
         self.running.add(member.name)
+        if self.most_ran_at is None and self.world.now >= self.judge_from and self._most_run():
+            self.most_ran_at = self.world.now
         self._starting[pool, member.template] -= 1
+
+    def _most_run(self) -> bool:
+        return self.wanted > 0 and len(self.running) >= 0.9 * self.wanted
 
     def deleting(self, pool: str, member: Member) -> None:
         if member.runs and member.name in self.hosts:

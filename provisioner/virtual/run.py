@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -77,7 +77,10 @@ class Stage:
         self.world = World(seed=seed)
         limits = scenario.limits()
         self.ledger = Ledger(
-            self.world, dict(limits.pools), {name: pool.price_per_hour for name, pool in scenario.pools.items()}
+            self.world,
+            dict(limits.pools),
+            {name: pool.price_per_hour for name, pool in scenario.pools.items()},
+            60 * scenario.judge_from_minutes,
         )
         self.places = {name: Place(pool, self.world, self.ledger) for name, pool in scenario.pools.items()}
         self.chance = random.Random(f"{seed} events")
@@ -281,7 +284,7 @@ def measures(stage: Stage) -> dict[str, float | None]:
     calls = sum(place.calls for place in stage.places.values())
     return {
         **{f"t{share}": seconds_until(ledger.samples, share / 100, start) for share in (50, 90, 100)},
-        "t90_running": seconds_until([replace(sample, usable=sample.running) for sample in ledger.samples], 0.9, start),
+        "t90_running": None if ledger.most_ran_at is None else ledger.most_ran_at - start,
         "created": float(tally.created),
         "overshoot": ledger.peak / most if most else 0.0,
         "calls_per_machine": calls / tally.created if tally.created else 0.0,

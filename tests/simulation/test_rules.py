@@ -1,0 +1,117 @@
+"""What each rule of the loop buys: played in virtual time with the rule and, alone of all, without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from provisioner.backends import concurrency
+from provisioner.planning import mass_loss, window
+from provisioner.planning.capacity import Capacity
+from provisioner.virtual.run import play
+from provisioner.virtual.scenario import Scenario
+from provisioner.virtual.scenario_file import catalogue
+
+Switch = Callable[[pytest.MonkeyPatch], None]
+
+
+class Rule(NamedTuple):
+    """A rule, where it shows, and most that the measure may be with it."""
+
+    scenario: str
+    measure: str
+    most: float
+    off: Switch
+    hours: float | None = None
+    """How much of the scenario is played; None: all."""
+
+
+def without(module: Any, name: str, value: object) -> Switch:
+    """The rule is a value of a module."""
+    return lambda patch: patch.setattr(module, name, value)
+
+
+def every_failure_frees_room(patch: pytest.MonkeyPatch) -> None:
+    room = window.room
+    patch.setattr(window, "room", lambda learned, pending, probes: room(learned, pending - learned.failed, probes))
+
+
+def room_is_like_any_other(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(window, "CALL_ERRORS", window.CALL_ERRORS - window.NO_ROOM)
+    patch.setattr(window, "NO_ROOM", frozenset())
+
+
+RULES = {
+    "the window grows by two with each machine that runs": Rule(
+        "step", "t90_running", 384, without(window, "GROWTH", 1), 0.25
+    ),
+    "what failed keeps its room until the round is over": Rule(
+        "crash-loop", "created", 130, every_failure_frees_room, 1.0
+    ),
+    "a round is a hundred results at most": Rule("looks-old", "created", 610, without(window, "ROUND", 10**6)),
+    "where there is no room the next pool is asked at once": Rule(
+        "stockout-first", "t90", 420, without(Capacity, "lacks_room", lambda *_: False), 0.5
+    ),
+    "refusals for want of room are no failures": Rule("quota-returns", "t90_running", 600, room_is_like_any_other, 7.0),
+    "after a refusal there are not more calls at once": Rule(
+        "throttled", "throttled", 0.05, without(concurrency, "HOLD_SECONDS", 0.0), 0.25
+    ),
+    "many that vanish at once are looked for again": Rule(
+        "looks-empty", "created", 300, without(mass_loss, "FEW", 10**6), 1.0
+    ),
+}
+
+
+def measured(rule: Rule) -> float:
+    """The measure, far above all bounds where it was never reached."""
+    scenario: Scenario = catalogue()[rule.scenario]
+    if rule.hours is not None:
+        scenario = scenario.model_copy(update={"hours": rule.hours})
+    result = play(scenario, seed=1)
+    assert not result.broken, result.broken
+    value = result.measures[rule.measure]
+    return 1e9 if value is None else value
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RULES)
+def test_with_the_rule_it_is_good_and_without_it_is_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = RULES[name]
+    with_it = measured(rule)
+    rule.off(monkeypatch)
+    without_it = measured(rule)
+    print(f"{name}: {rule.scenario}, {rule.measure}: {with_it:g}, without {without_it:g}")
+    assert with_it <= rule.most < without_it
+
+
+def with_settings(scenario: Scenario, **settings: Any) -> Scenario:
+    """The same with other settings of its pools and templates."""
+    pools = {
+        name: pool.model_copy(update={key: value for key, value in settings.items() if key in type(pool).model_fields})
+        for name, pool in scenario.pools.items()
+    }
+    templates = {
+        name: one.model_copy(update={key: value for key, value in settings.items() if key in type(one).model_fields})
+        for name, one in scenario.templates.items()
+    }
+    return scenario.model_copy(update={"pools": pools, "templates": templates})
+
+
+SETTINGS: dict[str, tuple[str, str, float, dict[str, float], float]] = {
+    "the last of a request are given up": ("hangs", "t90", 600, {"straggler_seconds": 0.0}, 1.0),
+    "who dies early counts against its pool": ("black-hole", "created", 320, {"early_loss_seconds": 0.0}, 1.0),
+}
+"""Scenario, measure, most that it may be, the settings that switch the rule off, and hours played."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETTINGS)
+def test_with_the_default_it_is_good_and_without_it_is_not(name: str) -> None:
+    story, measure, most, off, hours = SETTINGS[name]
+    scenario = catalogue()[story].model_copy(update={"hours": hours})
+    values = [play(one, seed=1).measures[measure] for one in (scenario, with_settings(scenario, **off))]
+    with_it, without_it = (1e9 if value is None else value for value in values)
+    print(f"{name}: {story}, {measure}: {with_it:g}, without {without_it:g}")
+    assert with_it <= most < without_it
