@@ -281,6 +281,12 @@ class Contact:
     started: float = 0.0
     """When this process began to notice; before ``since`` when HF was away in the meantime."""
 
+    @property
+    def news(self) -> tuple[object, ...]:
+        """The same for two contacts between which HF has only gone on to ask for the same, within a minute: what
+        depends on its silence is a matter of many minutes."""
+        return self.told, self.inventory, self.since, self.started, len(self.polled), int(self.active // 60)
+
 
 # --- what is remembered (memory.json) ---------------------------------------------------------------------------------
 

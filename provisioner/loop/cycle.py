@@ -275,14 +275,14 @@ class Reconciler:
         contact = self._contacts.read(now, intent)
         busy = self._actors.busy()
         rest = (intent.generation, id(self.limits), busy, tuple(identity(look) for look in looks.values()))
-        if (id(self.memory), contact, *rest) == self._planned.inputs and now < self._planned.due:
+        if (id(self.memory), contact.news, *rest) == self._planned.inputs and now < self._planned.due:
             return None
         plan = make_plan(World(intent, looks, contact, busy), self.memory, self.limits, now)
         while told := self._publisher.overtaken(self.memory, plan.memory) - contact.told:
             contact = self._contacts.hear(told)
             plan = make_plan(World(intent, looks, contact, busy), self.memory, self.limits, now)
         # Next time the same memory is expected: the one this plan leaves.
-        inputs, held = (id(plan.memory), contact, *rest), (looks, self.limits, plan.memory)
+        inputs, held = (id(plan.memory), contact.news, *rest), (looks, self.limits, plan.memory)
         self._planned = Planned(inputs, held, plan.due, plan.deferred, plan.doubts)
         return plan
 

@@ -41,6 +41,8 @@ class Publisher:
         """What status.json looked like when it was last written."""
         self._counted: tuple[Memory | None, Limits | None] = (None, None)
         """What the numbers of available machines were counted from."""
+        self._inventory: Set[str] = frozenset()
+        """What HF listed when it was last found out what is lost."""
         self.behind = False
         """A memory is recorded whose answers could not be published."""
 
@@ -48,13 +50,20 @@ class Publisher:
         """Render what HF is told, and write it if it changed. Raises StateError, SupersededError."""
         edition = Edition(
             answers.render(memory, self._last.rendered, limits.prefix),
-            answers.losses(memory, contact, now),
+            self._losses(memory, contact, now),
             self._available(memory, limits),
         )
         same = self._published and edition.equals(self._last)
         if not (same and self._state.status.signature() == self._signature):
             self._write(edition)
-        self._counted = memory, limits
+        self._counted, self._inventory = (memory, limits), contact.inventory
+
+    def _losses(self, memory: Memory, contact: Contact, now: float) -> Mapping[str, Loss]:
+        """What is lost changes with memory and HF's lists; only what has a grace period does so as time passes."""
+        same = self._counted[0] is memory and self._inventory == contact.inventory
+        if same and not any(loss.grace for loss in self._last.lost.values()):
+            return self._last.lost
+        return answers.losses(memory, contact, now)
 
     def _available(self, memory: Memory, limits: Limits) -> Mapping[str, int]:
         if self._counted[0] is memory and self._counted[1] is limits:

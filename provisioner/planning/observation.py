@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass, field
 
@@ -59,17 +60,18 @@ class End:
 
 def reflect(draft: Draft) -> None:
     """Bring every slot in line with the newest complete snapshot of its pool; list what no slot explains."""
-    explained: dict[str, int] = dict.fromkeys(draft.snapshots, 0)
+    explained: list[str] = []
     news = News(EarlyLosses(draft))
     absent: list[tuple[RequestRecord, Slot]] = []
+    machines = {name: snapshot.machines for name, snapshot in draft.snapshots.items()}
     for record in draft.records():
         for slot in tuple(record.slots.values()):
-            snapshot = draft.snapshots.get(slot.pool)
-            if snapshot is None:
+            pool = slot.pool
+            if pool not in machines:
                 continue
-            machine = snapshot.machines.get(slot.name)
+            machine = machines[pool].get(slot.name)
             if machine is not None:
-                explained[slot.pool] += 1
+                explained.append(pool)
                 if not _unchanged(slot, machine):
                     _present(draft, record, slot, machine, news)
             elif not slot.gone:
@@ -83,8 +85,9 @@ def reflect(draft: Draft) -> None:
     news.early.judge()
     for pool in draft.doubts:  # from here on it counts as one that could not be seen
         del draft.snapshots[pool]
+    counts = Counter(explained)
     for name, snapshot in draft.snapshots.items():
-        if len(snapshot.machines) > explained[name]:
+        if len(snapshot.machines) > counts[name]:
             draft.unknown[name] = _unexplained(draft, snapshot)
 
 
@@ -100,7 +103,7 @@ def _learn_of_runs(draft: Draft, pool: str, template: str, submissions: list[flo
 def _unchanged(slot: Slot, machine: Machine) -> bool:
     """The machine runs or waits as before, which is the usual case, or nobody may touch its slot."""
     return (
-        slot.verdict in DESIRED
+        (slot.verdict is Verdict.SUCCEEDED or slot.verdict is Verdict.OPEN)
         and slot.notice is machine.notice
         and slot.absent is None
         and (slot.fingerprint is machine.fingerprint or slot.fingerprint == machine.fingerprint)

@@ -162,14 +162,16 @@ def find_unlisted(draft: Draft, contact: Contact) -> None:
 
     Time counts while lists come: when HF was away, each machine gets its time anew.
     """
-    before, fresh = draft.before.unlisted, contact.lists - LISTS_GATHER
+    before, fresh, inventory = draft.before.unlisted, contact.lists - LISTS_GATHER, contact.inventory
     unlisted: dict[str, float] = {}
     pools: dict[str, str] = {}
     for record in draft.records():
         if record.told_at is None:
             continue
         for slot in record.slots.values():
-            if slot.verdict is Verdict.SUCCEEDED and contact.listed.get(slot.name, LONG_AGO) <= fresh:
+            if slot.verdict is not Verdict.SUCCEEDED or slot.name in inventory:
+                continue
+            if contact.listed.get(slot.name, LONG_AGO) <= fresh:
                 since = _unlisted_since(slot, contact, before.get(slot.name))
                 if since is not None:
                     unlisted[slot.name], pools[slot.name] = since, slot.pool

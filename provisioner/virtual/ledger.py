@@ -141,7 +141,7 @@ class Ledger:
 
     def usable(self) -> int:
         """Machines that run and that somebody uses."""
-        return sum(name in self.running for name in self.hosts)
+        return len(self.running.intersection(self.hosts))
 
     def _advance(self) -> None:
         seconds = self.world.now - self._since

@@ -204,7 +204,7 @@ class Provisioner:
             self._ledger.breach("answer", text)
         self.grid.broken.clear()
         if self._world.now >= self._check_at:
-            self._check_at = self._world.now + MINUTE
+            self._check_at = self._world.now + 5 * MINUTE
             self._check_orphans()
 
     def _check_orphans(self) -> None:
