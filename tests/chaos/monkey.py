@@ -29,6 +29,9 @@ AT_ONCE = 3
 CALM = 4.0
 """Seconds at the beginning in which nothing is disturbed: HF gets its first machines."""
 
+PODS_ALONE = rf"pods\..*|{NAMESPACE}(/.*)?"
+"""Target of faults that are to strike at no group."""
+
 SECONDS: dict[str, float] = {
     "abandoned": 1.0,
     "deleted": 1.0,
@@ -239,7 +242,10 @@ class Due:
 
 def faults(modes: list[str], chance: random.Random) -> Act:
     """These faults take the place of those before."""
-    drawn = [{"mode": mode, "rate": rate_of(mode, chance), "params": params_of(mode)} for mode in modes]
+    drawn = [
+        {"mode": mode, "rate": rate_of(mode, chance), "target": target_of(mode, chance), "params": params_of(mode)}
+        for mode in modes
+    ]
 
     def impose(stage: Stage, _: random.Random) -> str:
         stage.faults[:] = drawn
@@ -252,6 +258,11 @@ def faults(modes: list[str], chance: random.Random) -> Act:
 def rate_of(mode: str, chance: random.Random) -> float:
     """Calls are many, machines few: what befalls machines has to be likelier."""
     return round(chance.uniform(0.1, 0.4) if mode in STILL_WELL else chance.uniform(0.4, 0.9), 2)
+
+
+def target_of(mode: str, chance: random.Random) -> str:
+    """Every place; but Compute's own rule stops a group for a minute once it has throttled a call: one time in four."""
+    return PODS_ALONE if mode == "throttled" and chance.random() < 0.75 else ".*"
 
 
 def params_of(mode: str) -> dict[str, Any]:

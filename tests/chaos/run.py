@@ -18,10 +18,9 @@ from tests.chaos.ledger import Ledger, of_ours
 from tests.chaos.monkey import Stage, play, programme
 from tests.simulation.laws import Law
 
-REST_SECONDS = 90.0
-"""Until the world has to be at rest, once nothing goes wrong: every deadline and grace, and a start of the loop."""
-EMPTY_SECONDS = 60.0
-"""Until the last machine that HF gives back has to be gone."""
+REST_SECONDS = 130.0
+"""Until the world has to be at rest, once nothing goes wrong, and then to be empty. A group that was throttled is left
+alone for a minute; then come every deadline and grace, and a start of the loop. Mostly half a minute is enough."""
 OPERATOR_SECONDS = 2.0
 """Seconds after which a person looks again."""
 
@@ -37,6 +36,8 @@ class Run:
         """What was done to the world, with seconds since the beginning."""
         self.hf = HostFactory(self.arena, self.ledger)
         self.stage = Stage(self.arena, self.hf, self.ledger, old={}, foreigners={}, faults=[])
+        self.errors: list[BaseException] = []
+        """What went wrong in the harness itself."""
         self._began = time.monotonic()
         self._ended = threading.Event()
         self._read = 0
@@ -86,7 +87,7 @@ class Run:
         with self.ledger.lock:
             self.ledger.hf.hosts |= {one["name"] for one in of_ours(self.arena.cloud())}
             self.ledger.hf.to_return |= self.ledger.hf.hosts
-        self._until(lambda: self.ledger.unsettled(self.arena.cloud()), EMPTY_SECONDS, "empty")
+        self._until(lambda: self.ledger.unsettled(self.arena.cloud()), REST_SECONDS, "empty")
 
     def wind_up(self) -> None:
         """What can be said of the whole."""
@@ -100,7 +101,7 @@ class Run:
 
     def broken(self) -> list[str]:
         """What was wrong so far."""
-        return [*self.ledger.broken, *map(repr, self.hf.errors)]
+        return [*self.ledger.broken, *map(repr, [*self.errors, *self.hf.errors])]
 
     def _until(self, problems: Callable[[], list[str]], seconds: float, what: str) -> None:
         deadline = time.monotonic() + seconds
@@ -119,7 +120,11 @@ class Run:
 
     def _keep(self, turn: Callable[[], None], pause: float) -> None:
         while not self._ended.wait(pause):
-            turn()
+            try:
+                turn()
+            except Exception as error:
+                self.errors.append(error)
+                raise
 
     def _look(self) -> None:
         """Read the chronicle and intent; begin a loop where none lives, as a supervisor does."""
