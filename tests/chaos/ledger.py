@@ -244,9 +244,8 @@ class Ledger:
         if not is_ours(name, event["labels"]):
             return
         self.made[name] += 1
-        late = "hang" in self.struck.get("pods.create", set()) | self.struck.get(
-            "instanceGroupManagers.createInstances", set()
-        )  # a call that hung goes on long after its machine was made by another, and went
+        # A call that hung goes on long after another made its machine, and that went; a group's call names none.
+        late = "hang" in self.struck.get(name if event["labels"] else "instanceGroupManagers.createInstances", set())
         excused = late or (self.disturbed(name) and name not in self.heard)
         if self.made[name] > 1 and not excused:
             self.breaks(Law.NAMED_ONCE, f"{name} is made {self.made[name]} times, now in {pool}")

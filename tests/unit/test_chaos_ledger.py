@@ -90,6 +90,12 @@ def a_taken_machine_that_hf_has_is_made_again(story: Story) -> None:
     story.made(FIRST)
 
 
+def a_create_that_hung_excuses_no_other_name(story: Story) -> None:
+    story.has()
+    story.struck("hang", POOL, SECOND, "pods.create")
+    story.made(FIRST)
+
+
 def what_hf_has_is_deleted(story: Story) -> None:
     story.has()
     story.deleted(FIRST)
@@ -165,6 +171,7 @@ BROKEN: dict[Callable[[Story], None], Law] = {
     a_terminal_answer_changes: Law.STAYS,
     a_name_is_made_twice: Law.NAMED_ONCE,
     a_taken_machine_that_hf_has_is_made_again: Law.NAMED_ONCE,
+    a_create_that_hung_excuses_no_other_name: Law.NAMED_ONCE,
     what_hf_has_is_deleted: Law.PROVEN,
     what_hf_has_forgotten_is_deleted: Law.PROVEN,
     a_list_that_lags_costs_a_machine: Law.PROVEN,
@@ -208,7 +215,7 @@ def the_cloud_took_it(story: Story) -> None:
 
 def a_create_that_hung_comes_late(story: Story) -> None:
     story.has()
-    story.struck("hang", POOL, "pods.create")
+    story.struck("hang", POOL, FIRST, "pods.create")
     story.made(FIRST)
 
 
