@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: demo run test test-slow test-crowd test-flips test-pubsub test-kube lint house simulate bench bench-kube bench-gce setup setup-test clean
+.PHONY: demo run test test-slow test-crowd test-chaos chaos test-flips test-pubsub test-kube lint house simulate bench bench-kube bench-gce setup setup-test clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -14,6 +14,8 @@ help:
 	@echo 'make test   all tests but those below (under five minutes)'
 	@echo 'make test-slow   thousands of machines, and groups with each undocumented behaviour flipped (twenty-five minutes)'
 	@echo 'make test-crowd  many processes on one state directory (a minute and a half; with nothing else beside it)'
+	@echo 'make test-chaos  real processes killed, stopped and disturbed at random, the laws judged (two minutes; CHAOS_SEED=N plays one again)'
+	@echo 'make chaos       the same for ten minutes, with other seeds'
 	@echo 'make test-flips  all of make test with each undocumented behaviour flipped (eight times as long)'
 	@echo "make test-pubsub the tests on Google's Pub/Sub emulator (half a minute; needs a Cloud SDK that has it, and Java)"
 	@echo 'make test-kube   the tests on a real Kubernetes API server: builds it first, once per machine (ten minutes; needs Go and openssl)'
@@ -31,7 +33,7 @@ run: setup
 	@$(BIN)/provisioner demo --keep
 
 test: setup-test
-	env -u KUBEBUILDER_ASSETS -u TEST_KUBECONFIG $(BIN)/pytest -n auto --dist worksteal -m 'not pubsub and not slow and not crowd' $(PYTEST_ARGS) $(TESTS)
+	env -u KUBEBUILDER_ASSETS -u TEST_KUBECONFIG $(BIN)/pytest -n auto --dist worksteal -m 'not pubsub and not slow and not crowd and not chaos' $(PYTEST_ARGS) $(TESTS)
 
 test-slow: setup-test
 	env -u KUBEBUILDER_ASSETS -u TEST_KUBECONFIG $(BIN)/pytest -n auto --dist worksteal -m slow $(PYTEST_ARGS) $(TESTS)
@@ -39,6 +41,13 @@ test-slow: setup-test
 # One after the other: tests beside them would wait for processors longer than they wait for anything.
 test-crowd: setup-test
 	$(BIN)/pytest -m crowd $(PYTEST_ARGS) $(TESTS)
+
+# The seed is printed first; what fails says how to see it again.
+test-chaos: setup-test
+	$(BIN)/pytest -m chaos $(PYTEST_ARGS) $(TESTS)/chaos
+
+chaos: setup-test
+	CHAOS_SECONDS=600 $(BIN)/pytest -m chaos $(PYTEST_ARGS) $(TESTS)/chaos
 
 test-flips: setup-test
 	@$(BIN)/python -m tests.support.clouds.switches | while read -r name; do \

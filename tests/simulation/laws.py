@@ -8,6 +8,7 @@ from enum import StrEnum
 class Law(StrEnum):
     """Those that a story can show to be broken."""
 
+    INTENT = "law: intent first"
     NAMED_ONCE = "law: a name is used once"
     RECORDED = "law: recorded before acted"
     SEEN_WHOLE = "law: a failed look is not an empty look"
@@ -15,5 +16,6 @@ class Law(StrEnum):
     SLOWLY = "law: orphans go slowly"
     ENDS = "law: a request always ends"
     STAYS = "law: a terminal answer stays"
+    ANSWERED = "law: scripts answer from files"
     ONE_LOOP = "law: one writer per file, one loop"
     PROVEN = "law: what cannot happen twice is proven"

@@ -1,0 +1,100 @@
+"""``python -m tests.chaos.cloud FILE simulator …``: the embedded cloud as `provisioner` runs it, and its chronicle.
+
+The chronicle is what no list shows afterwards: each machine that was ever made, each that somebody asked the API to
+delete, and what each fault struck. One JSON object a line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from provisioner.__main__ import main
+from provisioner.simulator.compute.group import Mig
+from provisioner.simulator.compute.member_life import MemberLife
+from provisioner.simulator.compute.members import Member
+from provisioner.simulator.compute.operations import Document, Operation
+from provisioner.simulator.kubernetes import pod_status
+from provisioner.simulator.kubernetes.pods import Cluster
+from provisioner.simulator.kubernetes.store import Stored
+from provisioner.simulator.world import Fault, World
+
+
+class Chronicle:
+    """Writes down what happens in the cloud of this process, when it happens."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file.open("a", buffering=1)
+        self._struck: set[tuple[str, tuple[str, ...]]] = set()
+
+    def keep(self) -> None:
+        """From now on."""
+        self._keep_pods()
+        self._keep_members()
+        self._keep_strikes()
+
+    def note(self, what: str, **facts: Any) -> None:
+        self._file.write(json.dumps({"what": what, "at": time.time(), **facts}) + "\n")
+
+    def _keep_pods(self) -> None:
+        create, delete = Cluster.create, Cluster.delete
+
+        def created(cluster: Cluster, namespace: str, document: Document, *, dry_run: bool = False) -> Stored:
+            pod = create(cluster, namespace, document, dry_run=dry_run)
+            if not dry_run:
+                held = [[one.name, one.labels] for one in cluster.pods.select(namespace)]
+                self.note("made", name=pod.name, pool=namespace, labels=pod.labels, held=held)
+            return pod
+
+        def deleted(cluster: Cluster, pod: Stored, grace: int | None = None) -> Stored:
+            phase = pod_status.machine_phase(pod.document)
+            self.note("delete", name=pod.name, pool=pod.namespace, labels=pod.labels, phase=phase)
+            return delete(cluster, pod, grace)
+
+        Cluster.create, Cluster.delete = created, deleted  # type: ignore[method-assign, assignment]
+
+    def _keep_members(self) -> None:
+        create, delete = MemberLife.create, Mig.delete
+
+        def created(life: MemberLife, names: Sequence[str], preserved: Mapping[str, Document]) -> None:
+            members = life._group.members
+            new = [name for name in names if name not in members]
+            create(life, names, preserved)
+            for name in new:
+                held = [[one, {}] for one in members]
+                self.note("made", name=name, pool=life._group.spec.name, labels={}, held=held)
+
+        def deleted(mig: Mig, urls: Sequence[str], *, skip_invalid: bool, request_id: str = "") -> Operation:
+            for name in (url.rpartition("/")[2] for url in urls):
+                if name in mig.members:
+                    phase = _phase(mig.members[name])
+                    self.note("delete", name=name, pool=mig.spec.name, labels={}, phase=phase)
+            return delete(mig, urls, skip_invalid=skip_invalid, request_id=request_id)
+
+        MemberLife.create, Mig.delete = created, deleted  # type: ignore[method-assign]
+
+    def _keep_strikes(self) -> None:
+        strikes = World.strikes
+
+        def struck(world: World, mode: str, *targets: str, **chance: Any) -> Fault | None:
+            fault = strikes(world, mode, *targets, **chance)
+            if fault is not None and (mode, targets) not in self._struck:
+                self._struck.add((mode, targets))
+                self.note("struck", mode=mode, targets=targets)
+            return fault
+
+        World.strikes = struck  # type: ignore[method-assign, assignment]
+
+
+def _phase(member: Member) -> str:
+    runs = member.vm is not None and member.vm.status == "RUNNING" and member.action == "NONE"
+    return "running" if runs else "other"
+
+
+if __name__ == "__main__":
+    Chronicle(Path(sys.argv.pop(1))).keep()
+    main()

@@ -1,0 +1,163 @@
+"""HostFactory as a small model that runs the real scripts: it believes what they print, and asks again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from provisioner.hostfactory.environment import SCRIPTS
+from tests.chaos.arena import TEMPLATES, Arena
+from tests.chaos.ledger import Call, Ledger
+from tests.support.hostfactory.provider import Called
+
+TEMPLATE_IDS = sorted(TEMPLATES)
+CALL_SECONDS = 60.0
+POLL_SECONDS, DEMAND_SECONDS = 0.5, 0.4
+"""HF calls every 30 s; here all else is as much faster."""
+
+FORGOTTEN_SECONDS = 8.0
+"""After HF has lost its database a person gives its hosts back; until then the provisioner has to keep them."""
+
+MOST = 20
+"""Machines that HF wants at most."""
+
+
+class Accident:
+    """What happens to the next call of a script: SIGKILL or SIGSTOP ``after`` so many seconds, SIGCONT ``later``."""
+
+    def __init__(self, script: str, number: signal.Signals, after: float, later: float = 0.0) -> None:
+        self.script, self.number, self.after, self.later = script, number, after, later
+
+    def befalls(self, group: int) -> None:
+        """In the place of whoever waits for the process group."""
+        time.sleep(self.after)
+        with suppress(ProcessLookupError):
+            os.killpg(group, self.number)
+            if self.number is signal.SIGSTOP:
+                time.sleep(self.later)
+                os.killpg(group, signal.SIGCONT)
+
+
+class HostFactory:
+    """Two threads: one polls what is under way and lists the hosts, the other asks for machines and returns some."""
+
+    def __init__(self, arena: Arena, ledger: Ledger) -> None:
+        self._arena, self._ledger = arena, ledger
+        seed = arena.seed
+        self._chance = random.Random(f"{seed} demand")
+        self._repeats = random.Random(f"{seed} poll")
+        self._accidents: list[Accident] = []
+        self._ended = threading.Event()
+        self.wants = True
+        """False: HF asks for no more machines and gives none back by itself."""
+        self._threads = [threading.Thread(target=self._go_on, args=turn) for turn in self._turns()]
+        self.errors: list[BaseException] = []
+
+    def _turns(self) -> list[tuple[Any, float]]:
+        return [(self._poll, POLL_SECONDS), (self._demand, DEMAND_SECONDS)]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        """End both threads, and the calls under way."""
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    def meets(self, accident: Accident) -> None:
+        """The next call of its script meets this."""
+        self._accidents.append(accident)
+
+    def _accident_of(self, script: str) -> Accident | None:
+        for accident in self._accidents:
+            if accident.script == script:
+                self._accidents.remove(accident)
+                return accident
+        return None
+
+    def _go_on(self, turn: Any, pause: float) -> None:
+        while not self._ended.wait(pause):
+            try:
+                turn()
+            except BaseException as error:
+                self.errors.append(error)
+                raise
+
+    # --- what HF does -------------------------------------------------------------------------------------------------
+
+    def _poll(self) -> None:
+        with self._ledger.lock:
+            held = self._ledger.hf
+            asked = [*held.requests, *held.returns]
+            over = sorted(self._ledger.terminal)
+            hosts = sorted(held.hosts)
+        if over and self._repeats.random() < 0.3:
+            asked.append(self._repeats.choice(over))
+        if asked:
+            self.call("getRequestStatus", {"requests": [{"requestId": id_} for id_ in dict.fromkeys(asked)]})
+        call = self.call("getReturnRequests", machines(hosts))
+        if call.called is not None and call.called.code == 0 and (lost := call.called.document["requests"]):
+            # What ran before the call may be gone rightly; what runs after it was never gone.
+            self._ledger.reclaims([entry["machine"] for entry in lost], self._arena.phases())
+        if self._repeats.random() < 0.1:
+            self.call("getAvailableTemplates", {})
+
+    def _demand(self) -> None:
+        with self._ledger.lock:
+            held = self._ledger.hf
+            long_ago = time.time() - FORGOTTEN_SECONDS
+            back = sorted(held.to_return | {name for name, at in self._ledger.forgotten.items() if at < long_ago})
+            under_way = {name for names in held.returns.values() for name in names}
+            idle = sorted(held.hosts - under_way - held.to_return)
+            wanted = len(held.hosts) + sum(self._ledger.templates[id_][1] for id_ in held.requests)
+        if back:
+            self.call("requestReturnMachines", machines(back))
+        elif not self.wants:
+            return
+        elif idle and self._chance.random() < (0.6 if wanted >= MOST else 0.15):
+            self.call("requestReturnMachines", machines(self._chance.sample(idle, min(len(idle), 4))))
+        elif wanted < MOST:
+            template = {"templateId": self._chance.choice(TEMPLATE_IDS), "machineCount": self._chance.randint(1, 6)}
+            self.call("requestMachines", {"template": template})
+
+    def call(self, script: str, document: Mapping[str, Any]) -> Call:
+        """Run a script to its end, whatever befalls it."""
+        call = self._ledger.begins(script, document)
+        file = self._arena.directory / f"hf_in_{call.number}"
+        file.write_text(json.dumps(document))
+        process = subprocess.Popen(
+            [os.path.join(SCRIPTS, f"{script}.sh"), "-f", str(file)],
+            env=self._arena.environment,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        accident = self._accident_of(script)
+        if accident is not None:
+            accident.befalls(process.pid)
+        try:
+            out, err = process.communicate(timeout=CALL_SECONDS)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        file.unlink()
+        killed = accident is not None and accident.number is signal.SIGKILL
+        self._ledger.ends(call, Called(process.returncode, out.decode(), err.decode()), killed=killed)
+        return call
+
+
+def machines(names: list[str]) -> dict[str, Any]:
+    """The input that names machines."""
+    return {"machines": [{"name": name, "machineId": name} for name in names]}

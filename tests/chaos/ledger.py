@@ -1,0 +1,334 @@
+"""What each script call printed, what HostFactory has by that, and what the cloud's chronicle says: judged as it comes.
+
+The ledger is kept outside of the system under test, and believes nothing that the loop says of itself. A broken law is
+one line of ``broken``, with the law's name. Threads write into it: each method holds the lock.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jsonschema import ValidationError
+
+from provisioner.backends.gke.pods import ID_LABEL, REQUEST_LABEL
+from provisioner.names import request_of
+from tests.simulation.laws import Law
+from tests.support.hostfactory.provider import Called
+from tests.support.hostfactory.schemas import check_output
+
+PREFIX, PROVISIONER = "hf", "chaos"
+ENDED = ("complete", "complete_with_error")
+MUTATING = ("requestMachines", "requestReturnMachines")
+STILL_WELL = frozenset(
+    {"denied", "empty_page", "hang", "http_error", "invalid", "list_error", "list_lag", "lost_response", "moved_page"}
+    | {"no_watchlist", "op_error", "op_gone", "op_stuck", "paginated", "partial_list", "precondition", "reset"}
+    | {"throttled", "token_expired", "unavailable", "watch_cut", "watch_gone"}
+    | {"attempt_error", "clock_skew", "false_start", "ip_exhausted", "no_ip", "quota", "size_limit", "slow_start"}
+    | {"stockout", "unknown_words"}
+)
+"""Faults after which a machine that runs is as well as it looks: none of them excuses that it is taken from HF."""
+
+
+@dataclass(eq=False)
+class Call:
+    """One run of a script."""
+
+    number: int
+    script: str
+    document: Mapping[str, Any]
+    began: float
+    life: int
+    """Which of HF's lives made it: what a call prints for an HF that has gone, nobody heard."""
+    called: Called | None = None
+    killed: bool = False
+
+    @property
+    def asked(self) -> list[str]:
+        """Ids that it asks for."""
+        return [entry["requestId"] for entry in self.document.get("requests", ())]
+
+    @property
+    def names(self) -> list[str]:
+        """Machines that it names."""
+        return [entry["name"] for entry in self.document.get("machines", ())]
+
+
+@dataclass
+class Held:
+    """What HF knows, in its present life."""
+
+    hosts: set[str] = field(default_factory=set)
+    requests: set[str] = field(default_factory=set)
+    """Those that have not ended, as far as it was told."""
+    returns: dict[str, list[str]] = field(default_factory=dict)
+    """Of returns that have not ended: the machines."""
+    to_return: set[str] = field(default_factory=set)
+    """Hosts that the provider takes back, and those whose return failed."""
+
+
+class Ledger:
+    """The books of one run."""
+
+    def __init__(self, caps: Mapping[str, int]) -> None:
+        """``caps``: most machines of one template, by namespace or group."""
+        self._caps = caps
+        self.lock = threading.RLock()
+        self.hf = Held()
+        self.life = 0
+        self.calls: list[Call] = []
+        self.broken: list[str] = []
+        self.templates: dict[str, tuple[str, int]] = {}
+        """Template and number of each request, printed or found in intent."""
+        self.printed: set[str] = set()
+        """Ids of requests and returns that a script printed."""
+        self.recorded: set[str] = set()
+        """Ids that were ever seen in intent."""
+        self.terminal: dict[str, str] = {}
+        """Terminal entries as they were first printed, by id."""
+        self.heard: dict[str, float] = {}
+        """Machines of terminal answers, and since when HF knows of them."""
+        self.returned: dict[str, float] = {}
+        """Machines that HF asked to return, and when it first began to."""
+        self.perhaps_told: set[str] = set()
+        """Ids whose end a killed script may have settled for an HF that then forgot them."""
+        self.forgotten: dict[str, float] = {}
+        """Hosts of HF's earlier lives, and since when: until a person has given them back."""
+        self.taken: set[str] = set()
+        """Machines that the harness took away itself."""
+        self.struck: dict[str, set[str]] = {}
+        """Modes of faults that struck at each target."""
+        self.made: Counter[str] = Counter()
+        self.foreign: set[str] = set()
+
+    def breaks(self, law: Law, words: str) -> None:
+        """A law is broken."""
+        with self.lock:
+            line = f"{law}: {words}"
+            if line not in self.broken:
+                self.broken.append(line)
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    def begins(self, script: str, document: Mapping[str, Any]) -> Call:
+        """A script is about to be run."""
+        with self.lock:
+            call = Call(len(self.calls), script, document, time.time(), self.life)
+            self.calls.append(call)
+            if script == "requestReturnMachines":
+                for name in call.names:
+                    self.returned.setdefault(name, call.began)
+            return call
+
+    def ends(self, call: Call, called: Called, *, killed: bool = False) -> None:
+        """A script ended: by itself, or because the harness killed it."""
+        with self.lock:
+            call.called, call.killed = called, killed and called.code < 0
+            if call.killed or call.life != self.life:
+                self.perhaps_told.update(call.asked)
+            if call.killed:
+                return
+            document = self._well_formed(call, called)
+            if document is not None:
+                self._heard(call, document)
+
+    def _well_formed(self, call: Call, called: Called) -> Any:
+        """The document that was printed; None for a refusal, or for what breaks the interface."""
+        try:
+            if called.code:
+                assert called.refusal
+                return None
+            document = called.document
+            check_output(call.script, document)
+        except (AssertionError, ValidationError, ValueError) as error:
+            self.breaks(Law.ANSWERED, f"call {call.number}, {call.script}, ended so: {called}: {error}")
+            return None
+        return document
+
+    def _heard(self, call: Call, document: Any) -> None:
+        if call.script in MUTATING:
+            self._accepted(call, str(document["requestId"]))
+        elif call.script == "getRequestStatus":
+            for entry in document["requests"]:
+                self._told(call, entry)
+        elif call.script == "getReturnRequests" and call.life == self.life:
+            under_way = {name for names in self.hf.returns.values() for name in names}
+            self.hf.to_return |= {entry["machine"] for entry in document["requests"]} & self.hf.hosts - under_way
+
+    def _accepted(self, call: Call, id_: str) -> None:
+        if id_ in self.printed:
+            self.breaks(Law.NAMED_ONCE, f"{id_} was printed twice")
+        self.printed.add(id_)
+        lives = call.life == self.life
+        if call.script == "requestMachines":
+            template = call.document["template"]
+            self.templates[id_] = template["templateId"], template["machineCount"]
+            if lives:
+                self.hf.requests.add(id_)
+        elif lives:
+            self.hf.returns[id_] = call.names
+            self.hf.to_return -= set(call.names)
+            self.forgotten = {name: at for name, at in self.forgotten.items() if name not in call.names}
+
+    def _told(self, call: Call, entry: Mapping[str, Any]) -> None:
+        id_, status = entry["requestId"], entry["status"]
+        before, text = self.terminal.get(id_), json.dumps(entry, sort_keys=True)
+        if before not in (None, text):
+            self.breaks(Law.STAYS, f"call {call.number}: {id_} was told {before}, now {text}")
+        if status in ENDED and before is None:
+            self.terminal[id_] = text
+            self._check_end(id_, entry)
+        if status in ENDED and call.life == self.life:
+            self._take(id_, entry)
+
+    def _check_end(self, id_: str, entry: Mapping[str, Any]) -> None:
+        if id_ not in self.templates:
+            return
+        succeeded, (_, count) = succeeded_of(entry), self.templates[id_]
+        if len(succeeded) > count or (entry["status"] == "complete" and len(succeeded) != count):
+            self.breaks(Law.PROVEN, f"{id_} of {count} is {entry['status']} with {len(succeeded)}")
+        for name in succeeded:
+            if request_of(PREFIX, name) != id_:
+                self.breaks(Law.NAMED_ONCE, f"{name} is told as a machine of {id_}")
+            self.heard.setdefault(name, time.time())
+
+    def _take(self, id_: str, entry: Mapping[str, Any]) -> None:
+        """HF goes by a terminal answer, the first time that it hears it."""
+        held = self.hf
+        if id_ in held.requests:
+            held.requests.discard(id_)
+            held.hosts |= set(succeeded_of(entry))
+        elif (names := held.returns.pop(id_, None)) is not None:
+            failed = {machine["name"] for machine in entry["machines"] if machine["result"] == "fail"}
+            held.hosts -= set(names) - failed
+            held.to_return |= failed & held.hosts
+
+    def restarted(self) -> None:
+        """HF begins anew, with an empty database."""
+        with self.lock:
+            self.life += 1
+            self.forgotten |= dict.fromkeys(self.hf.hosts, time.time())
+            self.hf = Held()
+
+    def records(self, requests: Mapping[str, tuple[str, int]], returns: Collection[str]) -> None:
+        """Intent as somebody just read it."""
+        with self.lock:
+            self.recorded |= requests.keys() | set(returns)
+            for id_, wanted in requests.items():
+                self.templates.setdefault(id_, wanted)
+
+    # --- the cloud ----------------------------------------------------------------------------------------------------
+
+    def disturbed(self, name: str) -> bool:
+        """Something took this machine away, or made it ill, that was not the provisioner."""
+        return name in self.taken or bool(self.struck.get(name, set()) - STILL_WELL)
+
+    def happens(self, event: Mapping[str, Any]) -> None:
+        """One line of the cloud's chronicle."""
+        with self.lock:
+            if event["what"] == "struck":
+                for target in event["targets"]:
+                    self.struck.setdefault(target, set()).add(event["mode"])
+            elif event["what"] == "made":
+                self._is_made(event)
+            elif event["name"] not in self.taken:
+                self._is_deleted(event)
+
+    def _is_made(self, event: Mapping[str, Any]) -> None:
+        name, pool = event["name"], event["pool"]
+        if not is_ours(name, event["labels"]):
+            return
+        self.made[name] += 1
+        # A call that hung goes on long after another made its machine, and that went; a group's call names none.
+        late = "hang" in self.struck.get(name if event["labels"] else "instanceGroupManagers.createInstances", set())
+        excused = late or (self.disturbed(name) and name not in self.heard)
+        if self.made[name] > 1 and not excused:
+            self.breaks(Law.NAMED_ONCE, f"{name} is made {self.made[name]} times, now in {pool}")
+        held = Counter(self._template_of(one, labels) for one, labels in event["held"] if is_ours(one, labels))
+        for template, count in held.items():
+            if template and count > self._caps[pool]:
+                self.breaks(Law.PROVEN, f"{count} machines of {template} in {pool}, cap {self._caps[pool]}, by {name}")
+
+    def _template_of(self, name: str, labels: Mapping[str, str]) -> str:
+        return self.templates.get(labels.get(REQUEST_LABEL) or request_of(PREFIX, name), ("", 0))[0]
+
+    def _is_deleted(self, event: Mapping[str, Any]) -> None:
+        name, pool = event["name"], event["pool"]
+        if not is_ours(name, event["labels"]):
+            self.breaks(Law.REASONED, f"{name} in {pool} is not ours and is deleted")
+        elif event["phase"] == "running" and self._is_hosts(name, event["at"]) and not self.disturbed(name):
+            self.breaks(Law.PROVEN, f"{name} in {pool} runs, HF has it, and it is deleted")
+
+    def _is_hosts(self, name: str, at: float) -> bool:
+        """HF had the machine then, or had it before it forgot everything, and had not begun to return it."""
+        return self.heard.get(name, at) < at and self.returned.get(name, at) >= at
+
+    def reclaims(self, names: Collection[str], machines: Mapping[str, str]) -> None:
+        """HF is told that these are gone; ``machines``: the phase of each, as the cloud says after that."""
+        with self.lock:
+            for name in names:
+                if machines.get(name) == "running" and not self.disturbed(name) and name not in self.returned:
+                    self.breaks(Law.PROVEN, f"{name} is healthy and is reported lost")
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def unsettled(self, machines: Sequence[Mapping[str, Any]]) -> list[str]:
+        """What is not yet as it should be, nothing going wrong any more; ``machines``: the cloud's own account."""
+        with self.lock:
+            held = self.hf
+            returns = {id_ for id_, names in held.returns.items() if not any(map(self._cannot_go, names))}
+            problems = [f"{Law.ENDS}: {id_} has not ended" for id_ in sorted(held.requests | returns)]
+            back = sorted(name for name in held.to_return if not self._cannot_go(name))
+            problems += [f"{name} is not given back yet" for name in back]
+            ours = {one["name"]: one["phase"] for one in of_ours(machines)}
+            problems += [
+                f"{Law.PROVEN}: HF has {name}, which is {ours.get(name, 'not there')}, and is not told"
+                for name in sorted(held.hosts)
+                if ours.get(name) != "running" and not self._cannot_go(name)
+            ]
+            problems += [
+                f"{Law.PROVEN}: {name} exists ({ours[name]}) and nobody wants it"
+                for name in sorted(ours.keys() - held.hosts)
+                if not self._may_stay(name)
+            ]
+            return problems
+
+    def _may_stay(self, name: str) -> bool:
+        """It cannot go, or HF was told of it and has forgotten it: only a person may delete it then."""
+        id_ = request_of(PREFIX, name)
+        return self._cannot_go(name) or name in self.heard or (id_ in self.perhaps_told and self.life > 0)
+
+    def _cannot_go(self, name: str) -> bool:
+        """The cloud never ends it."""
+        return "stuck_stopping" in self.struck.get(name, set())
+
+    def wound_up(self) -> None:
+        """The books are closed: what can only be said of the whole."""
+        with self.lock:
+            if lost := self.printed - self.recorded:
+                self.breaks(Law.INTENT, f"printed and never recorded: {sorted(lost)}")
+            unheard = self.recorded - self.printed
+            killed = sum(call.killed for call in self.calls if call.script in MUTATING)
+            if len(unheard) > killed:
+                words = f"{len(unheard)} were recorded that nobody heard of, {killed} calls were killed"
+                self.breaks(Law.INTENT, f"{words}: {sorted(unheard)}")
+
+
+def is_ours(name: str, labels: Mapping[str, str]) -> bool:
+    """The machine carries our identity: its label on a pod, the shape of its name elsewhere."""
+    return labels[ID_LABEL] == PROVISIONER if ID_LABEL in labels else bool(request_of(PREFIX, name)) and not labels
+
+
+def of_ours(machines: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those of the cloud's machines that carry our identity and are in a pool."""
+    return [one for one in machines if one["pool"] and is_ours(one["name"], one["labels"])]
+
+
+def succeeded_of(entry: Mapping[str, Any]) -> list[str]:
+    """The machines of an answer that HF may use."""
+    return [machine["name"] for machine in entry["machines"] if machine["result"] == "succeed"]

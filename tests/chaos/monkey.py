@@ -1,0 +1,310 @@
+"""The disturbances: each a small function with a name. Which comes when is drawn from the seed, before they begin."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from provisioner.backends.gke.pods import ID_LABEL
+from provisioner.simulator.cloud import MODES
+from tests.chaos.arena import GROUP, NAMESPACE, ZONE, Arena
+from tests.chaos.hf import Accident, HostFactory
+from tests.chaos.ledger import STILL_WELL, Ledger, of_ours
+from tests.support.hostfactory.provider import COMMANDS
+
+EVERY = 1.2
+"""Seconds between two acts."""
+WEATHER_EVERY = 3.0
+"""Seconds that some faults of the cloud last, before others take their place."""
+AT_ONCE = 3
+"""Faults at once."""
+CALM = 4.0
+"""Seconds at the beginning in which nothing is disturbed: HF gets its first machines."""
+
+PODS_ALONE = rf"pods\..*|{NAMESPACE}(/.*)?"
+"""Target of faults that are to strike at no group."""
+
+SECONDS: dict[str, float] = {
+    "abandoned": 1.0,
+    "deleted": 1.0,
+    "event_late": 2.0,
+    "false_start": 1.0,
+    "hang": 3.0,
+    "list_lag": 4.0,
+    "no_ip": 2.0,
+    "preemption": 1.0,
+    "recreated": 1.0,
+    "slow_start": 4.0,
+    "stopped": 1.0,
+    "watch_cut": 0.5,
+}
+"""``params.seconds`` of the faults that have them, where their default is longer than a run."""
+
+
+@dataclass
+class Stage:
+    """What the monkey can reach."""
+
+    arena: Arena
+    hf: HostFactory
+    ledger: Ledger
+    old: dict[str, Path]
+    """Copies of state files that were put aside."""
+    foreigners: dict[str, str]
+    """Machines of others beside ours: their names, and where."""
+    faults: list[dict[str, Any]]
+    """In force now."""
+
+
+Act = Callable[[Stage, random.Random], str]
+"""Does it, and says what it did."""
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+def loop_is_killed(stage: Stage, chance: random.Random) -> str:
+    loops = stage.arena.living()
+    for loop in loops[: chance.randint(1, 2)]:
+        loop.kill()
+        loop.wait()
+    return f"{len(loops)} lived"
+
+
+def loop_is_stopped_for_a_while(stage: Stage, chance: random.Random) -> str:
+    seconds = chance.choice((1.0, 1.0, 3.0)) * chance.uniform(0.3, 2.0)
+    for loop in stage.arena.living()[:1]:
+        stage.arena.signal_loop(loop, signal.SIGSTOP)
+        threading.Timer(seconds, stage.arena.signal_loop, (loop, signal.SIGCONT)).start()
+    return f"{seconds:.1f} s"
+
+
+def loop_is_ended_by_its_supervisor(stage: Stage, chance: random.Random) -> str:
+    for loop in stage.arena.living()[-1:]:
+        stage.arena.signal_loop(loop, signal.SIGTERM)
+    return ""
+
+
+def second_loop_begins(stage: Stage, chance: random.Random) -> str:
+    if len(stage.arena.living()) < 3:
+        stage.arena.begin_loop()
+    return f"{len(stage.arena.living())} live"
+
+
+def scripts_are_killed(stage: Stage, chance: random.Random) -> str:
+    scripts = chance.choices(COMMANDS, k=chance.randint(2, 5))
+    accidents = [Accident(script, signal.SIGKILL, chance.uniform(0.0, 0.25)) for script in scripts]
+    for accident in accidents:
+        stage.hf.meets(accident)
+    return ", ".join(f"{accident.script} after {accident.after:.3f} s" for accident in accidents)
+
+
+def script_is_stopped_for_a_while(stage: Stage, chance: random.Random) -> str:
+    script = chance.choice(COMMANDS)
+    accident = Accident(script, signal.SIGSTOP, chance.uniform(0.0, 0.25), chance.uniform(0.2, 3.0))
+    stage.hf.meets(accident)
+    return f"{script} after {accident.after:.3f} s for {accident.later:.1f} s"
+
+
+def hf_restarts_and_forgets(stage: Stage, chance: random.Random) -> str:
+    stage.ledger.restarted()
+    return ""
+
+
+# --- the cloud --------------------------------------------------------------------------------------------------------
+
+
+def machines_are_taken(stage: Stage, chance: random.Random) -> str:
+    names = some_of_ours(stage, chance)
+    return f"{stage.arena.preempt(names)} of {names}"
+
+
+def machines_are_deleted_behind_our_back(stage: Stage, chance: random.Random) -> str:
+    names = some_of_ours(stage, chance)
+    for name in names:
+        stage.arena.pods("DELETE", name, {"gracePeriodSeconds": 0})
+        stage.arena.compute("DELETE", f"instances/{name}")
+    return str(names)
+
+
+def some_of_ours(stage: Stage, chance: random.Random) -> list[str]:
+    """Some machines that run; the ledger knows before they go."""
+    ours = [one["name"] for one in of_ours(stage.arena.cloud())]
+    names = chance.sample(sorted(ours), min(len(ours), chance.randint(1, 3)))
+    stage.ledger.taken.update(names)
+    return names
+
+
+def foreign_machines_appear(stage: Stage, chance: random.Random) -> str:
+    letters = f"{chance.randrange(16**10):010x}"
+    labels = {ID_LABEL: "another"} if chance.random() < 0.5 else {"app": "another"}
+    pod, vm = f"hf-{letters}-000001", f"zz-{letters}"
+    spec = {"containers": [{"name": "c", "image": "registry.example.com/another:1"}]}
+    metadata = {"name": pod, "labels": labels}
+    stage.foreigners |= {pod: NAMESPACE, vm: GROUP}
+    stage.arena.pods("POST", document={"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    group = f"instanceGroupManagers/{GROUP}/createInstances"
+    stage.arena.compute("POST", group, {"instances": [{"name": vm}]})
+    return f"{pod} in {NAMESPACE}, {vm} in {GROUP} of {ZONE}"
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def file_is_deleted(stage: Stage, chance: random.Random) -> str:
+    return damaged(stage, chance, lambda file: file.unlink(missing_ok=True))
+
+
+def file_is_cut(stage: Stage, chance: random.Random) -> str:
+    def cut(file: Path) -> None:
+        content = file.read_bytes()
+        aside = file.with_name(f"{file.name}.cut")
+        aside.write_bytes(content[: chance.randrange(max(1, len(content)))])
+        aside.rename(file)
+
+    return damaged(stage, chance, cut)
+
+
+def file_is_put_aside(stage: Stage, chance: random.Random) -> str:
+    for name in ("memory.json", "status.json"):
+        with suppress(FileNotFoundError):
+            stage.old[name] = Path(shutil.copy(stage.arena.state / name, stage.arena.directory / f"old-{name}"))
+    return ", ".join(stage.old)
+
+
+def old_file_is_put_back(stage: Stage, chance: random.Random) -> str:
+    def put_back(file: Path) -> None:
+        if file.name in stage.old:
+            aside = file.with_name(f"{file.name}.old")
+            shutil.copy(stage.old[file.name], aside)
+            aside.rename(file)
+
+    return damaged(stage, chance, put_back)
+
+
+def damaged(stage: Stage, chance: random.Random, damage: Callable[[Path], None]) -> str:
+    """Does it to status.json, memory.json or both, while a loop runs or while none does."""
+    names = chance.choice([["status.json"], ["memory.json"], ["status.json", "memory.json"]])
+    alone = chance.random() < 0.5
+    if alone:
+        for loop in stage.arena.living():
+            loop.kill()
+            loop.wait()
+    for name in names:
+        with suppress(FileNotFoundError):
+            damage(stage.arena.state / name)
+    return f"{', '.join(names)} {'without a loop' if alone else 'beside the loop'}"
+
+
+OFTEN: tuple[Act, ...] = (
+    loop_is_stopped_for_a_while,
+    second_loop_begins,
+    scripts_are_killed,
+    script_is_stopped_for_a_while,
+    machines_are_taken,
+    machines_are_deleted_behind_our_back,
+    file_is_put_aside,
+)
+SELDOM: tuple[Act, ...] = (
+    loop_is_killed,
+    loop_is_ended_by_its_supervisor,
+    foreign_machines_appear,
+    hf_restarts_and_forgets,
+    file_is_deleted,
+    file_is_cut,
+    old_file_is_put_back,
+)
+"""Little else happens until these are mended: a loop starts in seconds, and a memory is made again once all pools
+are seen."""
+
+ACTS = (*OFTEN, *OFTEN, *OFTEN, *SELDOM)
+
+
+# --- what comes when --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Due:
+    """Something that happens ``at`` so many seconds after the beginning."""
+
+    at: float
+    name: str
+    act: Act
+
+
+def faults(modes: list[str], chance: random.Random) -> Act:
+    """These faults take the place of those before."""
+    drawn = [
+        {"mode": mode, "rate": rate_of(mode, chance), "target": target_of(mode, chance), "params": params_of(mode)}
+        for mode in modes
+    ]
+
+    def impose(stage: Stage, _: random.Random) -> str:
+        stage.faults[:] = drawn
+        stage.arena.faults(*drawn)
+        return ", ".join(f"{fault['mode']} {fault['rate']}" for fault in drawn)
+
+    return impose
+
+
+def rate_of(mode: str, chance: random.Random) -> float:
+    """Calls are many, machines few: what befalls machines has to be likelier."""
+    return round(chance.uniform(0.1, 0.4) if mode in STILL_WELL else chance.uniform(0.4, 0.9), 2)
+
+
+def target_of(mode: str, chance: random.Random) -> str:
+    """Every place; but Compute's own rule stops a group for a minute once it has throttled a call: one time in four."""
+    return PODS_ALONE if mode == "throttled" and chance.random() < 0.75 else ".*"
+
+
+def params_of(mode: str) -> dict[str, Any]:
+    return {"seconds": SECONDS[mode]} if mode in SECONDS else {}
+
+
+def programme(seed: int, seconds: float) -> list[Due]:
+    """All that happens in a run: every act and every fault in an order of the seed's, again and again."""
+    chance = random.Random(f"{seed} programme")
+    acts, modes = in_turns(chance, ACTS), in_turns(chance, tuple(sorted(MODES)))
+    due = [
+        Due(at, act.__name__.replace("_", " "), act)
+        for at, act in zip(times(chance, EVERY, seconds), acts, strict=False)
+    ]
+    due += [
+        Due(at, "faults", faults([next(modes) for _ in range(AT_ONCE)], chance))
+        for at in times(chance, WEATHER_EVERY, seconds)
+    ]
+    return sorted(due, key=lambda one: one.at)
+
+
+def in_turns(chance: random.Random, things: tuple[Any, ...]) -> Iterator[Any]:
+    """All of them in some order, then all in another."""
+    while True:
+        yield from chance.sample(things, len(things))
+
+
+def times(chance: random.Random, every: float, seconds: float) -> Iterator[float]:
+    """Moments after the calm, about ``every`` so many seconds apart."""
+    at = CALM
+    while at < seconds:
+        yield at
+        at += chance.uniform(0.5, 1.5) * every
+
+
+def play(due: list[Due], stage: Stage, seed: int, note: Callable[[str], None], go_on: Callable[[], bool]) -> None:
+    """Do it all, each when its time comes; each act has a chance of its own, so that none depends on another."""
+    began = time.monotonic()
+    for number, one in enumerate(due):
+        while (pause := one.at - (time.monotonic() - began)) > 0:
+            time.sleep(min(pause, 0.2))
+            if not go_on():
+                return
+        said = one.act(stage, random.Random(f"{seed} {number}"))
+        note(f"{one.name}: {said}" if said else one.name)

@@ -1,0 +1,144 @@
+"""One run: a world is made, disturbed for a while, healed, and has to come to rest; then everything is given back."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Self
+
+from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateError
+from provisioner.tools.playground import Playground
+from tests.chaos.arena import CAPS, Arena
+from tests.chaos.hf import HostFactory
+from tests.chaos.ledger import Ledger, of_ours
+from tests.chaos.monkey import Stage, play, programme
+from tests.simulation.laws import Law
+
+REST_SECONDS = 130.0
+"""Until the world has to be at rest, once nothing goes wrong, and then to be empty. A group that was throttled is left
+alone for a minute; then come every deadline and grace, and a start of the loop. Mostly half a minute is enough."""
+OPERATOR_SECONDS = 2.0
+"""Seconds after which a person looks again."""
+
+
+class Run:
+    """``with Run(seed) as run``: a world at work. ``program``: the module that is run as loop."""
+
+    def __init__(self, seed: int, program: tuple[str, ...] = ("provisioner",)) -> None:
+        self.seed = seed
+        self.arena = Arena(seed, program)
+        self.ledger = Ledger(CAPS)
+        self.diary: list[str] = []
+        """What was done to the world, with seconds since the beginning."""
+        self.hf = HostFactory(self.arena, self.ledger)
+        self.stage = Stage(self.arena, self.hf, self.ledger, old={}, foreigners={}, faults=[])
+        self.errors: list[BaseException] = []
+        """What went wrong in the harness itself."""
+        self._began = time.monotonic()
+        self._ended = threading.Event()
+        self._read = 0
+        self._threads = [
+            threading.Thread(target=self._keep, args=(turn, pause))
+            for turn, pause in ((self._look, 0.2), (self._operate, OPERATOR_SECONDS))
+        ]
+
+    def __enter__(self) -> Self:
+        self.arena.__enter__()
+        self._began = time.monotonic()
+        for thread in self._threads:
+            thread.start()
+        self.hf.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._ended.set()
+        self.arena.wake()
+        self.hf.end()
+        for thread in self._threads:
+            thread.join()
+        Playground.__exit__(self.arena, *error)
+
+    def note(self, words: str) -> None:
+        self.diary.append(f"{time.monotonic() - self._began:7.2f}  {words}")
+
+    # --- the run ------------------------------------------------------------------------------------------------------
+
+    def disturb(self, seconds: float) -> None:
+        """All that the seed brings in so many seconds, or until a law is broken."""
+        play(programme(self.seed, seconds), self.stage, self.seed, self.note, lambda: not self.broken())
+
+    def heal(self) -> None:
+        """Nothing goes wrong any more, and HF wants no more than it has asked for."""
+        self.note("all is healed")
+        self.hf.wants = False
+        self.arena.faults()
+        self.arena.wake()
+
+    def come_to_rest(self) -> None:
+        """The cloud holds what HF has, and nothing else; every request has ended, and no brake holds."""
+        self._until(lambda: self.ledger.unsettled(self.arena.cloud()) + self._brakes(), REST_SECONDS, "at rest")
+
+    def give_all_back(self) -> None:
+        """HF gives back all that it has; what it has forgotten, a person names for it."""
+        with self.ledger.lock:
+            self.ledger.hf.hosts |= {one["name"] for one in of_ours(self.arena.cloud())}
+            self.ledger.hf.to_return |= self.ledger.hf.hosts
+        self._until(lambda: self.ledger.unsettled(self.arena.cloud()), REST_SECONDS, "empty")
+
+    def wind_up(self) -> None:
+        """What can be said of the whole."""
+        self._look()
+        self.ledger.wound_up()
+
+    def summary(self) -> str:
+        """What happened, in a line."""
+        calls, ends = len(self.ledger.calls), [line.strip() for line in self.diary[-2:]]
+        return f"{len(self.diary)} acts, {calls} calls, {len(self.ledger.made)} machines; {', '.join(ends)}"
+
+    def broken(self) -> list[str]:
+        """What was wrong so far."""
+        return [*self.ledger.broken, *map(repr, [*self.errors, *self.hf.errors])]
+
+    def _until(self, problems: Callable[[], list[str]], seconds: float, what: str) -> None:
+        deadline = time.monotonic() + seconds
+        while (left := problems()) and not self.broken():
+            if time.monotonic() > deadline:
+                for one in left:
+                    self.ledger.breaks(Law.ENDS, f"not {what} after {seconds:.0f} s: {one}")
+                return
+            time.sleep(0.3)
+        self.note("a law is broken" if self.broken() else f"is {what}")
+
+    def _brakes(self) -> list[str]:
+        return ["a person is needed: " + (self.arena.brake() or "memory.json")] if self.arena.needs_a_person() else []
+
+    # --- beside it ----------------------------------------------------------------------------------------------------
+
+    def _keep(self, turn: Callable[[], None], pause: float) -> None:
+        while not self._ended.wait(pause):
+            try:
+                turn()
+            except Exception as error:
+                self.errors.append(error)
+                raise
+
+    def _look(self) -> None:
+        """Read the chronicle and intent; begin a loop where none lives, as a supervisor does."""
+        with self.arena.chronicle.open() as file:
+            file.seek(self._read)
+            while (line := file.readline()).endswith("\n"):
+                self._read = file.tell()
+                self.ledger.happens(json.loads(line))
+        with suppress(StateError):
+            intent = StateDir(self.arena.state).intent.read()
+            wanted = {id_: (request.template, request.count) for id_, request in intent.requests.items()}
+            self.ledger.records(wanted, intent.returns)
+        if not self._ended.is_set() and not self.arena.living():
+            self.arena.begin_loop()
+
+    def _operate(self) -> None:
+        self.arena.look_after(self.note)

@@ -1,0 +1,71 @@
+"""Scripts, loops and the embedded cloud as processes, disturbed at random: the laws hold, and all comes to rest.
+
+``CHAOS_SEED`` plays the disturbances of a seed again, ``CHAOS_SECONDS`` (default 100) is how long it all takes.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+
+import pytest
+
+from tests.chaos.run import Run
+from tests.simulation.laws import Law
+
+pytestmark = pytest.mark.chaos
+
+SECONDS = float(os.environ.get("CHAOS_SECONDS", "100"))
+ROUND_SECONDS = 100.0
+"""One world, its rest included: a seed that failed is played again in so long."""
+REST_SHARE = 0.4
+"""Part of a round that the rest takes, mostly."""
+
+
+@pytest.mark.timeout(SECONDS + 400)
+def test_the_laws_hold_whatever_happens(capsys: pytest.CaptureFixture[str]) -> None:
+    first = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(10**9))
+    end, number = time.monotonic() + SECONDS, 0
+    while number == 0 or end - time.monotonic() > ROUND_SECONDS / 2:
+        with capsys.disabled():
+            print(f"\nCHAOS_SEED={first + number}", end=" ", flush=True)
+            print(one_round(first + number, min(ROUND_SECONDS, SECONDS) * (1 - REST_SHARE)), flush=True)
+        number += 1
+
+
+@pytest.mark.timeout(200)
+def test_a_loop_that_breaks_a_law_on_purpose_is_found_out() -> None:
+    """Else a run that finds nothing would prove nothing."""
+    with Run(5, ("tests.chaos.broken_loop", "slot_numbers_are_used_again")) as run:
+        run.disturb(60.0)
+        assert any(line.startswith(Law.NAMED_ONCE) for line in run.broken()), told(run, run.broken())
+
+
+def one_round(seed: int, seconds: float) -> str:
+    """A world of this seed, in a line; fails with all that is needed to see why, and to play it again."""
+    with Run(seed) as run:
+        run.disturb(seconds)
+        run.heal()
+        run.come_to_rest()
+        run.give_all_back()
+        run.wind_up()
+        if broken := run.broken():
+            run.arena.kept = True
+            pytest.fail(told(run, broken), pytrace=False)
+        return run.summary()
+
+
+def told(run: Run, broken: list[str]) -> str:
+    """The laws that were broken, what had been done until then, and how to see it again."""
+    return "\n".join(
+        [
+            *broken,
+            "",
+            "Seconds, and what was done:",
+            *run.diary,
+            "",
+            f"State, logs and the cloud's chronicle are kept in {run.arena.directory}",
+            f"Again: CHAOS_SEED={run.seed} make test-chaos",
+        ]
+    )
