@@ -81,10 +81,9 @@ class Formula:
         return [member for member in surplus if now - self._idle_since[member.name] >= self.idle_seconds]
 
     def _delete(self, members: Sequence[Member]) -> None:
-        pools = {name: pool for pool, place in self._stage.places.items() for name in place.members}
         for member in members:
-            delete = Delete(member.name, pools[member.name], DeleteReason.RETURNED, member.uid)
-            self._backends[delete.pool].delete([delete], _always)
+            pool = next(name for name, place in self._stage.places.items() if member.name in place.members)
+            self._backends[pool].delete([Delete(member.name, pool, DeleteReason.RETURNED, member.uid)], _always)
 
     def happens(self, event: Event) -> None:
         """It keeps nothing, and has no HostFactory."""
