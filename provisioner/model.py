@@ -132,7 +132,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """HF's wish for ``count`` machines of a template, as a script recorded it."""
+    """HF asks for ``count`` machines of a template, as a script recorded it."""
 
     id: str
     template: str

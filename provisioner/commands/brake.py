@@ -9,7 +9,7 @@ from typing import Any
 from provisioner.commands.options import Document
 from provisioner.loop.clock import utc
 from provisioner.model import Memory
-from provisioner.planning.release import Calls, Waiting, forgotten, owned, waiting
+from provisioner.planning.release import ScriptCalls, Waiting, forgotten, owned, waiting
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.notes import Notes
 
@@ -52,11 +52,11 @@ def _waiting(one: Waiting, pool: str, at: str | None) -> dict[str, Any]:
     return {"machine": one.name, "pool": pool, "unlisted": one.unlisted, "deleted_at": at}
 
 
-def _calls(state: StateDir) -> Calls:
+def _calls(state: StateDir) -> ScriptCalls:
     """HF's calls, in seconds by the file system's clock."""
     marks = state.seen.marks()
     _, listed = state.inventory.read() or ((), 0)
-    return Calls(
+    return ScriptCalls(
         {id_: mark / 1e9 for id_, mark in marks.items()}, state.told.ids(), max(0, listed, *marks.values()) / 1e9
     )
 

@@ -44,9 +44,9 @@ class LoopClock:
 
     def _gap(self, before: Memory) -> float:
         """Seconds since then by the host's own uptime; on another host or boot by the wall clock. Clamped."""
-        known = before.uptime
-        if known is not None and known.boot == self._boot:
-            gap = self._monotonic - known.seconds
+        held = before.uptime
+        if held is not None and held.boot == self._boot:
+            gap = self._monotonic - held.seconds
         else:
             gap = time.time() - before.time_wall
         return min(max(gap, 0.0), LONGEST_GAP)

@@ -44,13 +44,13 @@ def _strange_alone(draft: Draft, pool: str) -> str:
     doubt, noted = draft.doubts.get(pool), pool in draft.before.astray
     if not noted and (doubt is None or doubt.machines < doubt.known):
         return ""
-    known = [slot for slot in _slots(draft, pool) if slot.ran is not None and slot.verdict in DESIRED]
+    ran = [slot for slot in _slots(draft, pool) if slot.ran is not None and slot.verdict in DESIRED]
     strange = _strange(draft, pool)
-    shown = any(slot.name in draft.snapshots[pool].machines for slot in known)
-    if shown or not known or not (noted or strange - draft.before.orphans.keys()):
+    shown = any(slot.name in draft.snapshots[pool].machines for slot in ran)
+    if shown or not ran or not (noted or strange - draft.before.orphans.keys()):
         return ""
     draft.orphans |= dict.fromkeys(strange - draft.orphans.keys(), draft.now)
-    return f"shows none of its {len(known)} machines but {len(strange)} that nobody asked for"
+    return f"shows none of its {len(ran)} machines but {len(strange)} that nobody asked for"
 
 
 def _doubt(draft: Draft, pool: str, words: str, since: float) -> None:

@@ -25,8 +25,8 @@ def check_clash(draft: Draft, contact: Contact, strange: Mapping[str, str]) -> N
     """Note the orphans that are new, and latch the brake once more of them appear. ``strange``: the pool of each."""
     memory, now = draft.before, draft.now
     appeared = {name: since for name, since in memory.appeared.items() if since > now - REMEMBERED}
-    known = {*appeared, *memory.orphans, *memory.accepted}
-    new = sorted(strange.keys() - known) if now - contact.started > SETTLED else []
+    explained = {*appeared, *memory.orphans, *memory.accepted}
+    new = sorted(strange.keys() - explained) if now - contact.started > SETTLED else []
     appeared |= dict.fromkeys(new, now)
     if appeared != memory.appeared:
         draft.changes["appeared"] = appeared

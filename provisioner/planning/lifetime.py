@@ -19,13 +19,13 @@ def offer_aged(draft: Draft) -> None:
     """Offer the oldest of the machines that have run for their template's ``max_lifetime``."""
     for template in draft.limits.templates.values():
         if template.max_lifetime is not None:
-            known = [record for record in draft.records() if record.template == template.id]
-            _offer(draft, known, _at_once(draft, template, known), template.max_lifetime)
+            records = [record for record in draft.records() if record.template == template.id]
+            _offer(draft, records, _at_once(draft, template, records), template.max_lifetime)
 
 
-def _offer(draft: Draft, known: Sequence[RequestRecord], most: int, lifetime: float) -> None:
+def _offer(draft: Draft, records: Sequence[RequestRecord], most: int, lifetime: float) -> None:
     """Offer the oldest, as long as no more than ``most`` are offered and not given back."""
-    heard = [record for record in known if record.told_at is not None]
+    heard = [record for record in records if record.told_at is not None]
     aged = [slot for record in heard for slot in record.slots.values() if slot.verdict is Verdict.SUCCEEDED]
     more = most - sum(slot.offered is not None for slot in aged)
     for ran, slot in sorted((slot.ran, slot) for slot in aged if slot.ran is not None and _may_be_offered(draft, slot)):
@@ -43,13 +43,13 @@ def _may_be_offered(draft: Draft, slot: Slot) -> bool:
     return slot.offered is None and slot.notice is None and slot.pool in draft.snapshots
 
 
-def _at_once(draft: Draft, template: TemplateLimits, known: Sequence[RequestRecord]) -> int:
+def _at_once(draft: Draft, template: TemplateLimits, records: Sequence[RequestRecord]) -> int:
     """How many may be offered at a time. Where no pool is sound, one, and none before those given back are replaced."""
     if not any(_sound(draft, pool, template.id) for pool in template.pools):
-        waiting = any(record.ended is None and (missing(record) > 0 or pending(record)) for record in known)
+        waiting = any(record.ended is None and (missing(record) > 0 or pending(record)) for record in records)
         return 0 if waiting else 1
     running = sum(
-        slot.ran is not None and slot.verdict in DESIRED for record in known for slot in record.slots.values()
+        slot.ran is not None and slot.verdict in DESIRED for record in records for slot in record.slots.values()
     )
     return max(1, int(OFFERED_SHARE * running))
 

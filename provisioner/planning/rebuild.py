@@ -82,12 +82,12 @@ class _Traces:
 def doubts(evidence: Evidence, limits: Limits, since: float) -> dict[str, Doubt]:
     """Pools whose look is no evidence yet, as too many machines that HF has are missing; ``since``: from when on."""
     returned = {name for back in evidence.intent.returns.values() for name in back.names} | _given_back(evidence.told)
-    known = _succeeded(evidence.told) - returned
-    missing = known - {name for look in evidence.snapshots.values() for name in look.machines}
-    if not is_mass(len(missing), len(known)):
+    told = _succeeded(evidence.told) - returned
+    missing = told - {name for look in evidence.snapshots.values() for name in look.machines}
+    if not is_mass(len(missing), len(told)):
         return {}
     waits = {name: apart(pool) for name, pool in limits.pools.items() if apart(pool)}
-    asked = {name: Doubt(len(missing), len(known), since, since + seconds) for name, seconds in waits.items()}
+    asked = {name: Doubt(len(missing), len(told), since, since + seconds) for name, seconds in waits.items()}
     return {name: doubt for name, doubt in asked.items() if evidence.snapshots[name].proves < doubt.settled_by}
 
 

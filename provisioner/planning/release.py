@@ -66,7 +66,7 @@ def _times(ripe: list[float], before: tuple[float, ...], limits: Limits | None, 
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class ScriptCalls:
     """HF's calls by the marks that its scripts leave, in seconds by the file system's clock alone."""
 
     polled: Mapping[str, float]
@@ -77,7 +77,7 @@ class Calls:
     """When HF last called at all."""
 
 
-def forgotten(memory: Memory, limits: Limits | None, calls: Calls, now: float) -> tuple[RequestRecord, ...]:
+def forgotten(memory: Memory, limits: Limits | None, calls: ScriptCalls, now: float) -> tuple[RequestRecord, ...]:
     """Requests that HF seems to have forgotten: cancelled, unless it asks for them first.
 
     The loop counts only what it has seen itself, so after its start it waits longer than the marks say.
@@ -95,7 +95,7 @@ def forgotten(memory: Memory, limits: Limits | None, calls: Calls, now: float) -
     )
 
 
-def _silence(record: RequestRecord, calls: Calls, now: float) -> float:
+def _silence(record: RequestRecord, calls: ScriptCalls, now: float) -> float:
     """Seconds for which HF has called and not asked for this; of one that it never asked for, by the loop's clock."""
     polled = calls.polled.get(record.id)
     return now - record.read if polled is None else calls.last - polled

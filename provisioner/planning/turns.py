@@ -19,17 +19,17 @@ def turns(records: Iterable[RequestRecord]) -> list[str]:
     by_template = defaultdict[str, list[RequestRecord]](list)
     for record in sorted(records, key=lambda record: record.read):
         by_template[record.template].append(record)
-    return [record.id for known in by_template.values() for record in _in_turn(known)]
+    return [record.id for records in by_template.values() for record in _in_turn(records)]
 
 
-def _in_turn(known: list[RequestRecord]) -> list[RequestRecord]:
+def _in_turn(records: list[RequestRecord]) -> list[RequestRecord]:
     """Those that have not ended, by age; by size when the oldest that still waits was the last to be asked for."""
-    by_age = [record for record in known if record.ended is None]
+    by_age = [record for record in records if record.ended is None]
     if len(by_age) < 2:
         return by_age
     sizes = {record.id: _unasked(record) for record in by_age}
     oldest = next((record for record in by_age if sizes[record.id]), None)
-    if oldest is None or _last_asked(oldest) < max(map(_last_asked, known)):
+    if oldest is None or _last_asked(oldest) < max(map(_last_asked, records)):
         return by_age
     return sorted(by_age, key=lambda record: sizes[record.id])
 

@@ -43,8 +43,8 @@ def choose(arguments: Iterable[str]) -> dict[str, Chosen]:
 def _named(argument: str) -> list[Chosen]:
     file, _, name = argument.rpartition(":")
     if argument.endswith(ENDINGS):
-        found = read(Path(argument))
-        return [Chosen(one, argument if len(found) == 1 else f"{argument}:{key}") for key, one in found.items()]
+        chosen = read(Path(argument))
+        return [Chosen(one, argument if len(chosen) == 1 else f"{argument}:{key}") for key, one in chosen.items()]
     if file.endswith(ENDINGS):
         return [Chosen(_one_of(read(Path(file)), name, file), argument)]
     return [Chosen(_one_of(catalogue(), argument, "the catalogue"), argument)]
@@ -65,16 +65,16 @@ def pairs(one: str, other: str) -> list[tuple[Chosen, Chosen]]:
     """
     first, second = choose([one]), choose([other])
     if len(first) == len(second) == 1:
-        found = [(*first.values(), *second.values())]
+        chosen = [(*first.values(), *second.values())]
     elif first.keys() == second.keys():
-        found = [(first[name], second[name]) for name in first]
+        chosen = [(first[name], second[name]) for name in first]
     else:
         alone = ", ".join(sorted(first.keys() ^ second.keys()))
         raise UnknownScenario(
             f"{one} and {other} cannot be compared: give files with one scenario each, or with the same names; "
             f"in one alone: {alone}"
         )
-    return [(_labelled(left, one), _labelled(right, other)) for left, right in found]
+    return [(_labelled(left, one), _labelled(right, other)) for left, right in chosen]
 
 
 def _labelled(chosen: Chosen, argument: str) -> Chosen:

@@ -132,7 +132,7 @@ class VirtualLoop:
         if report.problem or any(isinstance(look, Unobserved) for look in self._looks.values()):
             due = min(due, self._world.now + self._pace.interval_seconds)
         if due < NEVER:
-            self._cycle_at(max(due, self._earliest))
+            self._cycle_at(max(due, self._earliest, self._world.now + GATHER))
 
     def _look(self, name: str, strangers: frozenset[str]) -> Look:
         backend, now = self.backends[name], self._world.now

@@ -115,8 +115,8 @@ def percentile(numbers: Sequence[float | None], share: float) -> float | None:
     if not numbers:
         return None
     ranked = sorted(math.inf if number is None else number for number in numbers)
-    found = ranked[max(0, math.ceil(share * len(ranked)) - 1)]
-    return None if found == math.inf else found
+    value = ranked[max(0, math.ceil(share * len(ranked)) - 1)]
+    return None if value == math.inf else value
 
 
 def middle(results: Sequence[Result]) -> Result:

@@ -63,13 +63,13 @@ def read(path: Path) -> dict[str, Scenario]:
 def scenarios(document: Mapping[str, Any], file: str) -> dict[str, Scenario]:
     """By name. Raises ConfigError with every mistake."""
     readers = {str(name): _Reader(file, str(name)) for name in document}
-    found = {name: readers[name].scenario(body) for name, body in document.items()}
+    by_name = {name: readers[name].scenario(body) for name, body in document.items()}
     problems = [problem for reader in readers.values() for problem in reader.problems]
     if not document:
         problems = [Problem(file, "", "no scenario; write one, or several by name")]
     if problems:
         raise ConfigError(problems)
-    return {name: scenario for name, scenario in found.items() if scenario is not None}
+    return {name: scenario for name, scenario in by_name.items() if scenario is not None}
 
 
 class _Reader:

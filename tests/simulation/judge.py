@@ -101,6 +101,8 @@ class Judge:
         self._in_sight: set[str] = set()
         """Pools that the cycle in hand sees well enough to act."""
         self._shown: set[str] = set()
+        self._no_room: set[str] = set()
+        """Machines of which a look has shown that there is no room for them."""
         """Names, of slots not yet closed, that the cycle in hand is shown as running."""
         self._seen_running: set[str] = set()
         """The same, of all whole cycles."""
@@ -208,6 +210,7 @@ class Judge:
                 assert not (healthy and seen_running), f"{why}, but it was seen running"
                 patience = limits.spill_after if reason is DeleteReason.WITHDRAWN else limits.boot_deadline
                 late = wanted is not None and now - wanted.asked >= story.limits.request_deadline
+                late = late or (reason is DeleteReason.WITHDRAWN and name in self._no_room)
                 late = late or self._memory_was_lost  # nobody may know any more when it was asked for
                 late = late or (reason is DeleteReason.TIMED_OUT and wanted is not None and self._many_run(wanted, now))
                 assert now - asked >= patience or late, f"{why} after only {now - asked:.0f} s"
@@ -301,6 +304,7 @@ class Judge:
             if not isinstance(look, Snapshot) or now - look.began > self._story.limits.pools[look.pool].stale_after:
                 continue
             self._in_sight.add(look.pool)
+            self._no_room |= {name for name, machine in look.machines.items() if machine.no_room}
             running = {name for name, machine in look.machines.items() if machine.phase is Phase.RUNNING}
             running -= self._dead
             self._shown |= {name for name in running if self._slots.get(name, (Verdict.OPEN,))[0] in OWNED}
@@ -403,7 +407,8 @@ class Judge:
             assert not (back and whole), f"{Law.PROVEN}: {name} was returned and is reported running again"
 
     def _check_constant(self, id_: str, answer: Answer) -> None:
-        """Law 8. Only a request whose answer HF never read may still be cancelled, or lose what HF gave back."""
+        """Only a request whose answer HF never read may still be cancelled, or lose what HF gave back (law: a terminal
+        answer stays)."""
         before = self._answers.get(id_)
         if before is not None and before.ended and before.text != answer.text:
             wanted = self._story.requests.get(id_)

@@ -183,16 +183,16 @@ def heard(memory: Memory, calls: Intent) -> Memory:
     back was lost."""
     returned = {name for back in calls.returns.values() for name in back.names}
     requests = {
-        wish.id: RequestRecord(
-            wish.id,
-            wish.template,
-            wish.count,
-            wish.created_wall,
+        asked.id: RequestRecord(
+            asked.id,
+            asked.template,
+            asked.count,
+            asked.created_wall,
             0.0,
-            slots={number: _closed(wish, number, returned) for number in range(wish.count)},
-            **_ended(wish.created_wall),
+            slots={number: _closed(asked, number, returned) for number in range(asked.count)},
+            **_ended(asked.created_wall),
         )
-        for wish in calls.requests.values()
+        for asked in calls.requests.values()
     }
     returns = {
         back.id: ReturnRecord(
@@ -208,9 +208,9 @@ def heard(memory: Memory, calls: Intent) -> Memory:
     return replace(memory, requests={**memory.requests, **requests}, returns={**memory.returns, **returns})
 
 
-def _closed(wish: Request, number: int, returned: Collection[str]) -> Slot:
+def _closed(asked: Request, number: int, returned: Collection[str]) -> Slot:
     """A machine that ran, and that is gone."""
-    name, began = machine_name("hf", wish.id, number), wish.created_wall
+    name, began = machine_name("hf", asked.id, number), asked.created_wall
     back = name in returned
     return Slot(
         name=name,

@@ -9,7 +9,7 @@ import pytest
 
 from provisioner.model import Contact, Delete, Limits, Memory, Snapshot, Verdict
 from provisioner.planning.cancellation import CANCELLED_MESSAGE
-from provisioner.planning.release import Calls, Waiting, forgotten, owned, waiting
+from provisioner.planning.release import ScriptCalls, Waiting, forgotten, owned, waiting
 from tests.unit.core import NOW, OTHER, limits, machine, memory, plan, record, running, slot, snapshot
 
 LIMITS = limits(orphan_grace=600.0, orphan_cap_per_hour=2, cancel_after=1800.0)
@@ -73,9 +73,9 @@ def test_the_loop_does_as_was_told(spent: tuple[float, ...]) -> None:
 SILENT = record(running(0, Verdict.SUCCEEDED), running(1, Verdict.LOST), slot(2), read=NOW - 2000.0)
 
 
-def cancelled(calls: Calls | None = None, **changes: Any) -> bool:
+def cancelled(calls: ScriptCalls | None = None, **changes: Any) -> bool:
     held = memory(replace(SILENT, **changes))
-    polled = calls or Calls({SILENT.id: 5_000.0}, frozenset(), 6_800.0)
+    polled = calls or ScriptCalls({SILENT.id: 5_000.0}, frozenset(), 6_800.0)
     return bool(forgotten(held, LIMITS, polled, NOW))
 
 
@@ -87,12 +87,12 @@ def test_a_request_that_hf_has_not_asked_for_while_it_called_is_cancelled() -> N
 @pytest.mark.parametrize(
     "calls",
     [
-        pytest.param(Calls({SILENT.id: 5_001.0}, frozenset(), 6_800.0), id="it asked within the time"),
-        pytest.param(Calls({SILENT.id: 5_000.0}, frozenset(), 5_000.0), id="it has not called since"),
-        pytest.param(Calls({SILENT.id: 5_000.0}, frozenset({SILENT.id}), 6_800.0), id="it has read the answer"),
+        pytest.param(ScriptCalls({SILENT.id: 5_001.0}, frozenset(), 6_800.0), id="it asked within the time"),
+        pytest.param(ScriptCalls({SILENT.id: 5_000.0}, frozenset(), 5_000.0), id="it has not called since"),
+        pytest.param(ScriptCalls({SILENT.id: 5_000.0}, frozenset({SILENT.id}), 6_800.0), id="it has read the answer"),
     ],
 )
-def test_one_that_hf_remembers_is_not(calls: Calls) -> None:
+def test_one_that_hf_remembers_is_not(calls: ScriptCalls) -> None:
     assert not cancelled(calls)
 
 
@@ -109,10 +109,10 @@ def test_one_that_is_over_is_not(changes: dict[str, Any]) -> None:
 
 
 def test_one_that_hf_never_asked_for_is_silent_since_it_was_read() -> None:
-    never = Calls({}, frozenset(), 0.0)
+    never = ScriptCalls({}, frozenset(), 0.0)
     assert cancelled(never)
     assert not cancelled(never, read=NOW - 1799.0)
 
 
 def test_without_limits_nobody_can_say() -> None:
-    assert forgotten(memory(SILENT), None, Calls({}, frozenset(), 0.0), NOW) == ()
+    assert forgotten(memory(SILENT), None, ScriptCalls({}, frozenset(), 0.0), NOW) == ()
