@@ -377,6 +377,7 @@ def test_a_watched_pool_has_its_list_streamed(bench: Bench) -> None:
     "gate", [pytest.param(True, id="by 422"), pytest.param(False, id="in the stream", marks=pytest.mark.slow)]
 )
 def test_where_no_lists_are_streamed_the_pods_are_listed_in_pages_and_watched(bench: Bench, gate: bool) -> None:
+    bench.times = replace(TIMES, silence=20.0)
     bench.fault(Fault("no_watchlist", params={"gate": gate}))
     populate(bench, 1100)
     backend = bench.backend()
