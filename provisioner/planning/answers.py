@@ -132,8 +132,7 @@ def available(memory: Memory, limits: Limits) -> dict[str, int]:
 
     Only caps and machines count: HF asks when it starts and keeps the number, so a back-off must not lower it.
     """
-    of_pools = [pool.max_machines for pool in limits.pools.values()]
-    if not any(cap is not None for cap in (*of_pools, *(one.max_machines for one in limits.templates.values()))):
+    if not _has_caps(limits):
         return {}
     owned: Counter[str] = Counter()
     occupied: Counter[tuple[str, str]] = Counter()
@@ -152,6 +151,12 @@ def available(memory: Memory, limits: Limits) -> dict[str, int]:
         if caps:
             free[template.id] = max(0, min(caps))
     return free
+
+
+def _has_caps(limits: Limits) -> bool:
+    of_pools = [pool.max_machines for pool in limits.pools.values()]
+    of_templates = [template.max_machines for template in limits.templates.values()]
+    return any(cap is not None for cap in (*of_pools, *of_templates))
 
 
 def unlisted(memory: Memory, prefix: str, now: float) -> list[Slot]:

@@ -48,7 +48,7 @@ class Formula:
     def _round(self) -> None:
         self._world.after(self.period, self._round)
         wanted = self._ledger.wanted
-        there = [member for place in self._stage.places.values() for member in place.drawn() if not member.stopping]
+        there = [member for place in self._stage.places.values() for member in place.ours() if not member.stopping]
         running = [member for member in there if member.runs]
         pending = [member for member in there if member.phase is Phase.PENDING]
         self._ledger.hosts = [member.name for member in running[:wanted]]

@@ -6,7 +6,7 @@ It knows what is true; ``backend`` shows it to the loop as well as the scenario 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -204,16 +204,16 @@ class Place:
     def take_away(self, share: float, cause: LossCause) -> None:
         """A share of the running machines end, or with cause ``deleted`` of all."""
         everyone = cause is LossCause.DELETED
-        there = [member for member in self.members.values() if member.ours and (everyone or member.runs)]
+        there = [member for member in self.ours() if everyone or member.runs]
         for member in self._chance.sample(there, round(share * len(there))):
             if everyone:
                 self._stop(member, self.pool.stop_seconds)
             else:
                 self._end(member, DIED if cause is LossCause.EXITED else None, cause)
 
-    def drawn(self) -> Iterator[Member]:
+    def ours(self) -> list[Member]:
         """Its machines with our identity."""
-        return (member for member in self.members.values() if member.ours)
+        return [member for member in self.members.values() if member.ours]
 
     def _find_room(self, member: Member) -> None:
         capacity = self.pool.capacity
@@ -236,8 +236,8 @@ class Place:
         pool, chance = self.pool, self._chance
         if chance.random() < pool.hangs:
             return
-        p95 = pool.boot_p95_seconds or pool.boot_seconds
-        seconds = self._world.lognormal(pool.boot_seconds, max(p95, pool.boot_seconds), chance=chance)
+        p95 = max(pool.boot_p95_seconds or 0.0, pool.boot_seconds)
+        seconds = self._world.lognormal(pool.boot_seconds, p95, chance=chance)
         fails, dies = chance.random() < pool.boot_failures, chance.random() < pool.dies
         event = partial(self._end, member, BOOT_FAILED, LossCause.EXITED) if fails else partial(self._run, member, dies)
         self._world.after(seconds, event)
@@ -254,9 +254,8 @@ class Place:
     def _preempt_some(self) -> None:
         self._world.after(60.0, self._preempt_some)
         rate = self.pool.preempted_per_hour
-        if rate:
-            lost = [member for member in self.members.values() if member.runs and self._chance.random() < rate / 60]
-            for member in lost:
+        for member in self.ours() if rate else []:
+            if member.runs and self._chance.random() < rate / 60:
                 self._end(member, None, LossCause.PREEMPTED)
 
     def _end(self, member: Member, failure: Failure | None, cause: LossCause) -> None:

@@ -211,7 +211,7 @@ class Provisioner:
         """No machine of ours is there without a slot for longer than an orphan may be."""
         memory = self.loop.reconciler.memory
         explained = _explained(memory) if memory else set()
-        there = {member.name for place in self._stage.places.values() for member in place.drawn()}
+        there = {member.name for place in self._stage.places.values() for member in place.ours()}
         now, grace = self._world.now, self._orphan_grace
         self._orphans = {name: self._orphans.get(name, now) for name in there - explained}
         if memory is not None and memory.brake is not None:
@@ -263,7 +263,7 @@ def play(scenario: Scenario, seed: int, decide: Callable[[Stage], Controller] = 
     world.after(0.0, controller.begin)
     world.after(apart, sample)
     world.advance(scenario.seconds)
-    ledger.close({name: list(place.drawn()) for name, place in stage.places.items()})
+    ledger.close({name: place.ours() for name, place in stage.places.items()})
     own = controller.end()
     return Result(
         scenario.name,
