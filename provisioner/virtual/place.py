@@ -128,10 +128,8 @@ class Place:
         self._behave()
 
     def _behave(self) -> None:
-        settings: dict[str, Any] = {}
-        for change in self._changes:
-            settings |= change
-        self.pool = type(self._plain).model_validate({**dict(self._plain), **settings})
+        changed = {name: value for change in self._changes for name, value in change.items()}
+        self.pool = VirtualPool.model_validate({**dict(self._plain), **changed})
         self._admit()
         for behaves in self.behaves:
             behaves()
