@@ -101,8 +101,7 @@ class Place:
         """Told when the place behaves differently from now on."""
         self.causes: dict[str, LossCause] = {}
         """Of machines that are gone, why, where the place says so."""
-        self.calls = 0
-        self.throttled = 0
+        self.calls = self.throttled = 0
         self._plain = pool
         self._world = world
         self._witness = witness
