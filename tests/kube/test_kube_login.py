@@ -186,7 +186,9 @@ def test_the_account_may_do_what_its_role_says_and_nothing_more(space: Space, tm
     allowed = [rule for rule in response["status"]["resourceRules"] if everybodys.isdisjoint(rule["apiGroups"])]
     role = next(document for document in yaml.safe_load_all(RBAC.read_text()) if document["kind"] == "Role")
     assert sorted(map(as_text, allowed)) == sorted(map(as_text, role["rules"]))
-    assert {resource for rule in role["rules"] for resource in rule["resources"]} <= {"pods", "events"}
+    rights = {resource: set(rule["verbs"]) for rule in role["rules"] for resource in rule["resources"]}
+    assert rights.keys() <= {"pods", "events", "namespaces"}
+    assert rights["namespaces"] == {"get"}, "the uid of its own namespace, and nothing else"
 
 
 def as_text(rule: dict[str, list[str]]) -> str:
