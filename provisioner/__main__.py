@@ -21,6 +21,7 @@ def main() -> None:
     except KeyboardInterrupt:
         interrupts.end()
     finally:
+        interrupts.heed_no_more()
         interrupts.end_processes()
 
 

@@ -26,9 +26,14 @@ def heed() -> None:
     signal.signal(signal.SIGINT, _interrupted)
 
 
+def heed_no_more() -> None:
+    """The process ends: another Ctrl-C could only take its exit code away, as Python resets the signal at its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def end() -> None:
     """End the process, after what is left to be ended. Threads are not waited for: they wait for clouds."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    heed_no_more()
     end_processes()
     for undo in tuple(reversed(_orderly)):
         undo()

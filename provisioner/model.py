@@ -283,8 +283,8 @@ class Contact:
 
     @property
     def news(self) -> tuple[object, ...]:
-        """The same for two contacts between which HF has only gone on to ask for the same, within a minute: what
-        depends on its silence is a matter of many minutes."""
+        """The same for two contacts between which HF has only gone on to list the same hosts, within a minute: which of
+        them no list names is a matter of many minutes."""
         return self.told, self.inventory, self.since, self.started, len(self.polled), int(self.active // 60)
 
 

@@ -24,6 +24,7 @@ from provisioner.model import (
     Brake,
     BrakeReason,
     Close,
+    Contact,
     DeferReason,
     Doubt,
     Limits,
@@ -275,14 +276,15 @@ class Reconciler:
         contact = self._contacts.read(now, intent)
         busy = self._actors.busy()
         rest = (intent.generation, id(self.limits), busy, tuple(identity(look) for look in looks.values()))
-        if (id(self.memory), contact.news, *rest) == self._planned.inputs and now < self._planned.due:
+        if (id(self.memory), _heard(contact, self.memory), *rest) == self._planned.inputs and now < self._planned.due:
             return None
         plan = make_plan(World(intent, looks, contact, busy), self.memory, self.limits, now)
         while told := self._publisher.overtaken(self.memory, plan.memory) - contact.told:
             contact = self._contacts.hear(told)
             plan = make_plan(World(intent, looks, contact, busy), self.memory, self.limits, now)
         # Next time the same memory is expected: the one this plan leaves.
-        inputs, held = (id(plan.memory), contact.news, *rest), (looks, self.limits, plan.memory)
+        heard = _heard(contact, plan.memory)
+        inputs, held = (id(plan.memory), heard, *rest), (looks, self.limits, plan.memory)
         self._planned = Planned(inputs, held, plan.due, plan.deferred, plan.doubts)
         return plan
 
@@ -301,3 +303,9 @@ class Reconciler:
         deadline = time.monotonic() + self._mandate.act_seconds
         for batch in batches(plan.creates, plan.deletes):
             self._actors.submit(batch, lambda: time.monotonic() < deadline and not self._mandate.stopping())
+
+
+def _heard(contact: Contact, memory: Memory) -> object:
+    """What matters of HF's calls: each of them while it has still to hear of an end, else only what is new in them."""
+    told_at = [*(one.told_at for one in memory.requests.values()), *(one.told_at for one in memory.returns.values())]
+    return contact if None in told_at else contact.news
