@@ -7,6 +7,7 @@ What runs serves who wants it at once. Constants and order are those of the prog
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
 from provisioner.model import Create, Delete, DeleteReason, Phase
@@ -20,7 +21,7 @@ IDLE_SECONDS = 1200.0
 """Seconds that a machine without work stays, with PRP and GlideinWMS."""
 
 
-class Formula:
+class Formula(ABC):
     """Holds machines by a formula; subclasses say how often, and how many more."""
 
     name = ""
@@ -58,9 +59,9 @@ class Formula:
         self._delete([member for member in there if member.phase is Phase.GONE])
         self._delete(self._unneeded(running[wanted:]))
 
+    @abstractmethod
     def more(self, idle: int, pending: int, running: int) -> int:
         """How many more machines are asked for; ``idle``: what is wanted and not running."""
-        raise NotImplementedError
 
     def spread(self, machines: int) -> Mapping[str, int]:
         """Where: in the first pool."""
@@ -85,13 +86,13 @@ class Formula:
             pool = next(name for name, place in self._stage.places.items() if member.name in place.members)
             self._backends[pool].delete([Delete(member.name, pool, DeleteReason.RETURNED, member.uid)], _always)
 
-    def happens(self, event: Event) -> None:
+    def happens(self, event: Event) -> None:  # noqa: B027 - nothing to do is meant
         """It keeps nothing, and has no HostFactory."""
 
     def window(self) -> int:
         return 0
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027 - nothing to do is meant
         """Its names and states promise nothing."""
 
     def end(self) -> Mapping[str, float | None]:

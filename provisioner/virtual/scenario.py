@@ -202,7 +202,7 @@ class Act(StrEnum):
     PAUSE = "pause"
     """The loop stands still for ``for_minutes``, in the middle of a batch if one is under way."""
     SECOND_LOOP = "second_loop"
-    """Another loop takes over on the same state; the one before goes on for ``for_minutes`` if nothing stops it."""
+    """Another loop takes over on the same state; the one before goes on until it finds that out."""
     LOSE_MEMORY = "lose_memory"
     """The loop's memory is deleted, and the loop is killed and starts anew."""
     OLD_MEMORY = "old_memory"
