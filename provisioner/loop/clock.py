@@ -33,6 +33,14 @@ class Clock(Protocol):
         """The host's monotonic clock; None where nobody can say which boot it counts from."""
 
 
+def gap(before: Memory, uptime: Uptime | None, wall: float) -> float:
+    """Seconds since a memory was written, by the host's uptime; on another host or boot by the wall clock. Clamped."""
+    held = before.uptime
+    same_boot = held is not None and uptime is not None and held.boot == uptime.boot
+    seconds = uptime.seconds - held.seconds if held and uptime and same_boot else wall - before.time_wall
+    return min(max(seconds, 0.0), LONGEST_GAP)
+
+
 class LoopClock:
     """Loop time: the wall clock's time when it first ran, carried on by the monotonic clock, also across restarts."""
 
@@ -40,16 +48,7 @@ class LoopClock:
         """``before``: what the loop before remembered last."""
         self._boot = boot_id()
         self._monotonic = time.monotonic()
-        self._start = time.time() if before is None else before.time + self._gap(before)
-
-    def _gap(self, before: Memory) -> float:
-        """Seconds since then by the host's own uptime; on another host or boot by the wall clock. Clamped."""
-        held = before.uptime
-        if held is not None and held.boot == self._boot:
-            gap = self._monotonic - held.seconds
-        else:
-            gap = time.time() - before.time_wall
-        return min(max(gap, 0.0), LONGEST_GAP)
+        self._start = time.time() if before is None else before.time + gap(before, self.uptime(), time.time())
 
     def now(self) -> float:
         """Loop time in seconds."""

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from provisioner.backends import BackendError
+from provisioner.loop.clock import gap
 from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
-from provisioner.model import NEVER, Look, Unobserved
+from provisioner.model import NEVER, Look, Memory, Unobserved, Uptime
 from provisioner.settings.tree import Settings
 from provisioner.simulator.world import World
 from provisioner.virtual.backend import VirtualActors, VirtualBackend
@@ -19,21 +20,24 @@ GATHER = 0.1
 
 
 class VirtualClock:
-    """The loop's clock: virtual time, and a wall clock that scenarios move."""
+    """The loop's clock on one host: virtual time is its uptime, and scenarios move its wall clock."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, before: Memory | None, moved: float) -> None:
         self._world = world
-        self.moved = 0.0
+        self.moved = moved
         """Seconds by which somebody has set the wall clock forward."""
+        start = self.wall() if before is None else before.time + gap(before, self.uptime(), self.wall())
+        self.ahead = start - world.now
+        """Seconds from virtual time to loop time."""
 
     def now(self) -> float:
-        return self._world.now
+        return self._world.now + self.ahead
 
     def wall(self) -> float:
         return self._world.start_wall + self._world.now + self.moved
 
-    def uptime(self) -> None:
-        """Nobody says which boot this is: the wall clock counts across restarts."""
+    def uptime(self) -> Uptime:
+        return Uptime("virtual", self._world.now)
 
 
 class VirtualLoop:
@@ -46,12 +50,13 @@ class VirtualLoop:
         places: Mapping[str, Place],
         settings: Settings,
         heard: Callable[[CycleReport], None],
+        moved: float,
     ) -> None:
+        """``moved``: seconds by which the host's wall clock was set forward; ``heard`` gets each cycle's report."""
         self._world, self._state, self._places = world, state, places
         self._pace = settings.loop
         self._heard = heard
-        """Called with the report of each cycle."""
-        self.clock = VirtualClock(world)
+        self.clock = VirtualClock(world, state.memory.held, moved)
         self.backends = {name: VirtualBackend(place, world) for name, place in places.items()}
         self.actors = VirtualActors(self.backends, places, world)
         self.actors.act_seconds = settings.loop.act_seconds
@@ -127,7 +132,7 @@ class VirtualLoop:
             return
         self._heard(report)
         if report.plan is not None:
-            self._earliest, self._due = self._world.now + self._pace.floor_seconds, report.plan.due
+            self._earliest, self._due = self._world.now + self._pace.floor_seconds, report.plan.due - self.clock.ahead
         due = self._due
         if report.problem or any(isinstance(look, Unobserved) for look in self._looks.values()):
             due = min(due, self._world.now + self._pace.interval_seconds)
@@ -137,15 +142,15 @@ class VirtualLoop:
     def _look(self, name: str, strangers: frozenset[str]) -> Look:
         backend, now = self.backends[name], self._world.now
         if not self._places[name].pool.watched:
-            began = now // backend.pace * backend.pace
+            now = now // backend.pace * backend.pace
             before = self._looks.get(name)
-            if before is not None and before.began == began and not strangers:
+            if before is not None and before.began == now + self.clock.ahead and not strangers:
                 return before
-            now = began
+        began = now + self.clock.ahead
         try:
-            return backend.observe(now, strangers)
+            return backend.observe(began, strangers)
         except BackendError as error:
-            return Unobserved(name, now, error.failure)
+            return Unobserved(name, began, error.failure)
 
     def _check_epoch(self) -> None:
         if self._state.loop_lock.epoch() != self._epoch:

@@ -121,6 +121,8 @@ class Provisioner:
         self._orphans: dict[str, float] = {}
         """Machines of ours without a slot, and since when."""
         self._check_at = 0.0
+        self._moved = 0.0
+        """Seconds by which the wall clock of the loop's host was set forward."""
         self.loop = self._start()
 
     def _start(self) -> VirtualLoop:
@@ -130,6 +132,7 @@ class Provisioner:
             self._stage.places,
             self._settings,
             self._hear,
+            self._moved,
         )
 
     def _hear(self, report: CycleReport) -> None:
@@ -177,7 +180,7 @@ class Provisioner:
         self.loop = self._start()
 
     def _put_back_memory(self, event: Event) -> None:
-        before = self._world.now - (event.seconds or 0.0)
+        before = self.loop.clock.now() - (event.seconds or 0.0)
         self._restart(partial(self.state.memory.put_back, before))
 
     def _blind(self, event: Event) -> None:
@@ -190,7 +193,8 @@ class Provisioner:
         self.loop.wake()
 
     def _move_clock(self, seconds: float) -> None:
-        self.loop.clock.moved += seconds
+        self._moved += seconds
+        self.loop.clock.moved = self._moved
 
     def _silence(self, event: Event) -> None:
         self.grid.silent_until = self._world.now + (event.seconds or 0.0)
