@@ -12,11 +12,11 @@ help:
 	@echo 'make demo   the main job on the embedded cloud, judged step by step (about a minute)'
 	@echo 'make run    the same cloud and loop, kept running for you to play with'
 	@echo 'make test   all tests but those below (under five minutes)'
-	@echo 'make test-slow   thousands of machines, and groups with each undocumented behaviour flipped (twenty-five minutes)'
+	@echo 'make test-slow   thousands of machines, and groups with undocumented behaviours flipped (a quarter of an hour)'
 	@echo 'make test-crowd  many processes on one state directory (a minute and a half; with nothing else beside it)'
 	@echo 'make test-chaos  real processes killed, stopped and disturbed at random, the laws judged (two minutes; CHAOS_SEED=N plays one again)'
 	@echo 'make chaos       the same for ten minutes, with other seeds'
-	@echo 'make test-flips  all of make test with each undocumented behaviour flipped (eight times as long)'
+	@echo 'make test-flips  all of make test with each undocumented behaviour flipped alone (ten times as long)'
 	@echo "make test-pubsub the tests on Google's Pub/Sub emulator (half a minute; needs a Cloud SDK that has it, and Java)"
 	@echo 'make test-kube   the tests on a real Kubernetes API server: builds it first, once per machine (ten minutes; needs Go and openssl)'
 	@echo 'make lint   ruff, mypy, and the direction of imports'

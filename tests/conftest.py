@@ -17,7 +17,7 @@ from tests.support.checks import simulators
 from tests.support.checks.attendance import attend
 from tests.support.checks.simulators import Notes
 from tests.support.clouds import pubsub_emulator
-from tests.support.clouds.switches import EACH, FLIPPED, assume
+from tests.support.clouds.switches import ASSUMED, EACH, FLIPPED, assume
 
 if TYPE_CHECKING:
     from tests.kube.cluster import Cluster, GivenCluster
@@ -89,7 +89,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def switches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Switches:
     """What simulated Compute Engines do, meanwhile, where nobody documents it and the test does not say."""
     if request.param:
-        assume(FLIPPED[request.param], monkeypatch)
+        assume(ASSUMED[request.param], monkeypatch)
     return Switches()
 
 

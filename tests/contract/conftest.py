@@ -13,15 +13,15 @@ from tests.contract.memory_place import MemoryPlace
 from tests.contract.mig_place import REGIONAL, ZONAL, MigPlace
 from tests.contract.places import GkePlace, Place
 from tests.support.clients.wire import Wire
-from tests.support.clouds.switches import FLIPPED, TRIED, assume
+from tests.support.clouds.switches import HALVES, assume
 from tests.support.third_kind import install
 
 REAL = [pytest.param(name, marks=pytest.mark.kube) for name in ("kube-watched", "kube-listed")]
 """A namespace of a real cluster: where it and the simulator differ, the simulator is wrong."""
 
 
-FLIPPED_GROUPS = [pytest.param(f"mig-zonal: {name}", marks=pytest.mark.slow) for name in TRIED]
-"""A group with one behaviour flipped that nobody documents; where it lies makes no difference to them."""
+FLIPPED_GROUPS = [pytest.param(f"mig-zonal: {name}", marks=pytest.mark.slow) for name in HALVES]
+"""A group with half of the behaviours flipped that nobody documents; where it lies makes no difference to them."""
 
 
 IN_MEMORY = ["fake", "yard"]
@@ -49,7 +49,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         yield MemoryPlace(registry.kind("yard"), yard="north")
         return
     if flip:
-        assume(FLIPPED[flip], monkeypatch)
+        assume(HALVES[flip], monkeypatch)
     with Simulator(namespaces=["symphony"], migs=[ZONAL, REGIONAL]) as simulator, Wire(simulator.address) as wire:
         made: MigPlace | GkePlace
         if kind.startswith("mig"):

@@ -15,7 +15,7 @@ class MemoryPlace(Place):
     """What a kind makes of its settings; everything through what the kind exports."""
 
     pool = "memory-a"
-    patience = 10.0
+    patience = 30.0
 
     def __init__(self, kind: Kind[Any], **settings: object) -> None:
         super().__init__()

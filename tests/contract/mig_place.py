@@ -37,7 +37,7 @@ class MigPlace(Place):
     """One group, zonal or regional."""
 
     pool = "mig-a"
-    patience = 10.0
+    patience = 30.0
 
     def __init__(self, simulator: Simulator, wire: Wire, spec: MigSpec) -> None:
         super().__init__()

@@ -171,7 +171,7 @@ class GkePlace(Place):
     """A namespace of the simulated cluster."""
 
     pool = "gke-main"
-    patience = 10.0
+    patience = 30.0
     _namespace = "symphony"
     _faults: ClassVar = {ErrorClass.QUOTA: "quota", ErrorClass.DENIED: "denied", ErrorClass.INVALID: "invalid"}
 

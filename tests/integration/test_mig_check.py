@@ -291,6 +291,7 @@ def test_a_server_on_plain_http_that_wants_credentials_is_told_with_what_to_set(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("switches", [""], ids=["unflipped"], indirect=True)
 def test_a_loop_whose_group_is_missing_says_so_wherever_people_look(tmp_path: Path, cloud: ComputeCloud) -> None:
     """It may have been deleted, or never have had this name: a start cannot tell, so a person has to."""
     made = site(tmp_path, cloud.url, a={**ZONAL, "group": "hf-x"})
@@ -303,13 +304,13 @@ def test_a_loop_whose_group_is_missing_says_so_wherever_people_look(tmp_path: Pa
     with (tmp_path / "log").open("w") as log:
         loop = subprocess.Popen([*provisioner, "run", *place], stderr=log)
     try:
-        until(lambda: words in "".join(read_notes(StateDir(state)).pools.get("a", ())), 30, what="a note on the pool")
+        until(lambda: words in "".join(read_notes(StateDir(state)).pools.get("a", ())), 90, what="a note on the pool")
         logged = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
         (url,) = (entry["metrics"] for entry in logged if "metrics" in entry)
         metrics = requests.get(url, timeout=10).text
     finally:
         loop.terminate()
-        assert loop.wait(30) == 0
+        assert loop.wait(90) == 0
     (unseen,) = (entry for entry in logged if entry["message"] == "Pool cannot be seen")
     assert (unseen["level"], unseen["pool"], unseen["text"][: len(words)]) == ("ERROR", "a", words)
     failed = 'hf_provisioner_backend_errors_total{error="not_found",operation="observe",pool="a"}'

@@ -569,6 +569,11 @@ def test_a_group_that_someone_else_resizes_is_said(zonal: Bench, caplog: pytest.
         zonal.cloud.do(lambda: group.resize(4))
         problems = until(lambda: zonal.look().problems, 30, what="the members that are not ours")
         assert problems[0].startswith("2 members are not ours, e.g. hf-a-")
+        zonal.cloud.do(
+            lambda: zonal.cloud.groups.impose_timings(
+                replace(TIMINGS, delete=(100.0, 100.0), delete_spot=(100.0, 100.0))
+            )
+        )
         zonal.cloud.do(lambda: group.resize(1))
         until(lambda: any("being deleted, not by us" in text for text in zonal.look().problems), 30)
     words = [getattr(record, "problem", "") for record in caplog.records]

@@ -12,7 +12,7 @@ from provisioner.simulator.compute.settings import Duplicate, Switches, UnknownP
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import World
 from tests.support.checks.liar import GROUPS, lying_elsewhere
-from tests.support.clouds.switches import FLIPPED, PESSIMISTIC, assume
+from tests.support.clouds.switches import FLIPPED, HALVES, OF_PLACES, PESSIMISTIC, assume
 
 MASKED = "the header masks fields"
 
@@ -28,6 +28,13 @@ def test_each_is_flipped_alone_and_none_is_left_out() -> None:
     ):
         ways = {value for flip in flips for name, value in flip if name == switch}
         assert {*ways, getattr(PESSIMISTIC, switch)} == set(every)
+
+
+def test_each_is_flipped_in_one_of_the_halves() -> None:
+    flips = [asdict(switches).items() - asdict(PESSIMISTIC).items() for switches in HALVES.values()]
+    alone = [asdict(FLIPPED[name]).items() - asdict(PESSIMISTIC).items() for name in FLIPPED if name not in OF_PLACES]
+    assert not set(flips[0]) & set(flips[1])
+    assert set(flips[0]) | set(flips[1]) == set().union(*alone)
 
 
 @pytest.mark.parametrize("switches", FLIPPED, indirect=True)

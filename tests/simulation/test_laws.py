@@ -306,7 +306,7 @@ def test_laws_whatever_is_true_of_what_nobody_documents(switches: Switches) -> N
 
 
 def tell_some(stories: type[Telling], switches: Switches) -> None:
-    """The share of one behaviour that is flipped in the stories of a test."""
+    """The share that one half of the behaviours, flipped, has in the stories of a test."""
     with closing(Story()) as story:
         assert story.groups.switches == switches
     usual = stories.TestCase.settings

@@ -10,6 +10,7 @@ import pytest
 from provisioner.backends import concurrency
 from provisioner.planning import mass_loss, window
 from provisioner.planning.capacity import Capacity
+from provisioner.virtual.driver import VirtualClock
 from provisioner.virtual.run import play
 from provisioner.virtual.scenario import Scenario
 from provisioner.virtual.scenario_file import catalogue
@@ -57,6 +58,9 @@ RULES = {
     "refusals for want of room are no failures": Rule("quota-returns", "t90_running", 600, room_is_like_any_other, 7.0),
     "after a refusal there are not more calls at once": Rule(
         "throttled", "throttled", 0.05, without(concurrency, "HOLD_SECONDS", 0.0), 0.25
+    ),
+    "across a restart the uptime counts, and not the wall clock": Rule(
+        "clock-jumps", "created", 550, without(VirtualClock, "uptime", lambda _: None), 0.5
     ),
     "many that vanish at once are looked for again": Rule(
         "looks-empty", "created", 300, without(mass_loss, "FEW", 10**6), 1.0

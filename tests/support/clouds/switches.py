@@ -1,14 +1,16 @@
-"""The simulated Compute Engine with every behaviour that nobody documents at its hardest, and with each flipped alone.
+"""The simulated Compute Engine with every behaviour that nobody documents at its hardest, and with some flipped.
 
 What is flipped is the default of all that is simulated meanwhile, in every process: what a test says itself of a switch
 stands, and where its expectation depends on one it asks ``Switches()``. The fixture ``switches`` runs a test unflipped
-in `make test`, and with each flipped in `make test-slow`; ``pytest --flip NAME`` runs any test with one flipped.
+in `make test`, and in `make test-slow` with one half of them flipped, then with the other. ``pytest --flip NAME`` runs
+any test with one flipped alone, and `make test-flips` all of them with each.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, astuple, replace
 
 import pytest
@@ -33,10 +35,21 @@ FLIPPED = {
 OF_PLACES = {"an unknown zone is not found", "an unknown project is forbidden"}
 """Only who names a place that is not there meets these: such tests are run with each of the words by themselves."""
 
+
+def _together(names: Sequence[str]) -> Switches:
+    changes = [asdict(FLIPPED[name]).items() - asdict(PESSIMISTIC).items() for name in names]
+    return replace(PESSIMISTIC, **dict(change for flip in changes for change in flip))
+
+
 TRIED = [name for name in FLIPPED if name not in OF_PLACES]
-FLIPS = [pytest.param(name, id=name, marks=pytest.mark.slow) for name in TRIED]
+HALVES = {"one half flipped": _together(TRIED[::2]), "the other half flipped": _together(TRIED[1::2])}
+"""A taken name has two other outcomes, one in each half."""
+
+FLIPS = [pytest.param(name, id=name, marks=pytest.mark.slow) for name in HALVES]
 EACH = [pytest.param("", id="unflipped"), *FLIPS]
 """Parameters of the fixture ``switches``."""
+
+ASSUMED = FLIPPED | HALVES
 
 GIVEN = "SIMULATOR_SWITCHES"
 """Tells a process that a test starts which switches are its defaults, as JSON."""
