@@ -68,6 +68,7 @@ COMMANDS = (
         "that runs meanwhile gets the others only, and sees by looking what it would have been told.",
     ),
     Entry("check", "Check the configuration; every mistake at once."),
+    Entry("settings", "Print every setting with its default and why, as a page or as a JSON schema for editors."),
     Entry("render-hf", "Write HostFactory's files for a provider instance, from one settings file."),
     Entry("replay", "Play a recorded trace of HostFactory's calls against the scripts."),
     Entry("trim", "Let ended requests leave the state files, as a running loop does by itself."),

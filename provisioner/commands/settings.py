@@ -1,0 +1,31 @@
+"""``provisioner settings``: every setting of provisioner.yaml, for people or for editors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from provisioner.backends import registry
+from provisioner.commands.options import FINE
+from provisioner.settings import reference
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Page or schema."""
+    command.add_argument(
+        "-o",
+        "--output",
+        choices=("markdown", "schema"),
+        default="markdown",
+        help="a page for people (default), or a JSON schema for editors",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the settings of every kind of place that is installed. Raises MissingExtra."""
+    kinds = [registry.kind(name) for name in registry.names()]
+    if options.output == "schema":
+        print(json.dumps(reference.schema(kinds), indent=2, ensure_ascii=False))
+    else:
+        print(reference.page(kinds), end="")
+    return FINE
