@@ -286,7 +286,7 @@ def test_every_alert_says_what_to_do_and_is_tested() -> None:
     assert tested == names
     for alert in alerts():
         assert alert["labels"]["severity"] in ("critical", "warning")
-        assert {"summary", "runbook"} <= alert["annotations"].keys()
+        assert {"summary", "description", "runbook_url"} == alert["annotations"].keys()
 
 
 # --- Grafana ----------------------------------------------------------------------------------------------------------
