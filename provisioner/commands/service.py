@@ -58,7 +58,7 @@ class Service:
         """True once Ctrl-C has ended the loop."""
         self._settings = settings
         self._state = state
-        metrics = Metrics(self.registry)
+        metrics = Metrics(self.registry, settings.id)
         limits = settings.limits()
         metrics.configure(limits)
         pace = settings.loop

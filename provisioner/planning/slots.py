@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from provisioner.model import DESIRED, ErrorClass, Failure, RequestRecord, Slot, Verdict
+from provisioner.model import DESIRED, ErrorClass, Failure, Memory, RequestRecord, Slot, Verdict
 from provisioner.names import split_name
 
 NOT_THE_MACHINES = frozenset({ErrorClass.THROTTLED, ErrorClass.STOCKOUT, ErrorClass.QUOTA, ErrorClass.UNAVAILABLE})
@@ -77,3 +77,15 @@ def pending(record: RequestRecord) -> list[Slot]:
     """The slots of a request whose machines are to run and do not yet."""
     slots = record.slots.values()
     return [slot for slot in slots if slot.ran is None and slot.verdict is Verdict.OPEN and not slot.set_aside]
+
+
+def changed(former: Memory, memory: Memory) -> Iterator[tuple[RequestRecord, Slot | None, Slot]]:
+    """The slots of a memory that are not those of a former one: each with its request, and as it was before."""
+    for id_, record in memory.requests.items():
+        before = former.requests.get(id_)
+        if before is record:
+            continue
+        for number, slot in record.slots.items():
+            slot_before = before.slots.get(number) if before else None
+            if slot_before is not slot:
+                yield record, slot_before, slot

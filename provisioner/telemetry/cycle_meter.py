@@ -24,6 +24,7 @@ from provisioner.model import (
 )
 from provisioner.names import NO_TEMPLATE, split_name
 from provisioner.planning.answers import unlisted
+from provisioner.planning.slots import changed
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.metrics import Metrics
 
@@ -106,14 +107,8 @@ class CycleMeter:
 
     def _count_changes(self, report: CycleReport, former: Memory, memory: Memory) -> None:
         """Machines that began to run, returned ones that went, and ones that do not go, since the cycle before."""
-        for id_, record in memory.requests.items():
-            before = former.requests.get(id_)
-            if before is record:
-                continue
-            for number, slot in record.slots.items():
-                former_slot = before.slots.get(number) if before else None
-                if former_slot is not slot:
-                    self._count_change(report, record, former_slot, slot)
+        for record, slot_before, slot in changed(former, memory):
+            self._count_change(report, record, slot_before, slot)
 
     def _count_change(self, report: CycleReport, record: RequestRecord, former: Slot | None, slot: Slot) -> None:
         if slot.ran is not None and (former is None or former.ran is None):

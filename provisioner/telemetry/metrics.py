@@ -27,6 +27,7 @@ from provisioner.model import (
     Phase,
     RequestStatus,
 )
+from provisioner.planning.refusals import REFUSALS
 
 # Else every counter and histogram has a second series, which nobody reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -43,9 +44,6 @@ WAKEUPS = ("timer", "intent", "watch", "pubsub", "signal")
 WORTHS = ("notice", "wake_up", "repeated", "foreign", "malformed")
 """What a Pub/Sub message was good for (``events.Worth``, whose module loads Pub/Sub's client)."""
 KINDS = ("request", "return")
-CAPACITY = (ErrorClass.STOCKOUT, ErrorClass.QUOTA)
-"""Classes that an alert counts: they are there as zero, or their first increase would go unseen."""
-
 CYCLE_BUCKETS = (0.01, 0.05, 0.25, 1, 3, 10)
 CALL_BUCKETS = (0.1, 1, 10)
 START_BUCKETS = (5, 30, 60, 180, 600, 3600)
@@ -96,12 +94,17 @@ class Table(Collector, Generic[Key]):
 class LoopMetrics:
     """Cycles, what woke them, and the configuration that they obey."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, provisioner: str) -> None:
         counter = partial(Counter, registry=registry)
         gauge = partial(Gauge, registry=registry)
         histogram = partial(Histogram, registry=registry)
         build = gauge("hf_provisioner_build_info", "The version that runs; always 1.", ["version"])
         build.labels(__version__).set(1)
+        self._active = gauge(
+            "hf_provisioner_active",
+            "1 once this process has run a cycle of its provisioner's loop; 0 while it stands by for another one.",
+            ["provisioner"],
+        ).labels(provisioner)
         self._cycles = counter(
             "hf_provisioner_cycles_total", "Cycles; partial: some action or pool failed.", ["result"]
         )
@@ -120,7 +123,8 @@ class LoopMetrics:
             self._wakeups.labels(source)
 
     def cycle(self, result: CycleResult, seconds: float, ended: float) -> None:
-        """A cycle ended with ``result`` after ``seconds``, at epoch time ``ended``."""
+        """A cycle ended with ``result`` after ``seconds``, at epoch time ``ended``: so this process is the loop."""
+        self._active.set(1)
         self._cycles.labels(result).inc()
         self._cycle_duration.observe(seconds)
         if result == "ok":
@@ -147,6 +151,12 @@ class MachineMetrics:
         )
         self.deferred: Table[tuple[str, str, DeferReason]] = Table(
             registry, "hf_provisioner_machines_deferred", "Machines wanted, missing and held back.", [*PAIR, "reason"]
+        )
+        self.refused: Table[tuple[str, str, ErrorClass]] = Table(
+            registry,
+            "hf_provisioner_machines_refused",
+            "Machines that are wanted and wait because their place refuses them.",
+            [*PAIR, "error"],
         )
         self.window: Table[str] = Table(
             registry, "hf_provisioner_window", "Machines that may be pending now, all templates together.", ["pool"]
@@ -206,14 +216,20 @@ class SlotMetrics:
             "hf_provisioner_machines_lost_total", "Machines that succeeded and then vanished.", [*PAIR, "cause"]
         )
         self._failed = counter("hf_provisioner_slots_failed_total", "Slots that ended failed.", [*PAIR, "error"])
+        self._refused = counter(
+            "hf_provisioner_refusals_total",
+            "Machines that their place refused, whatever became of their slots.",
+            ["pool", "error"],
+        )
 
     def expect(self, limits: Limits) -> None:
         """Export the series of these pools and templates as zero."""
         for pair in _pairs(limits):
             for cause in LossCause:
                 self._lost.labels(*pair, cause)
-            for error in CAPACITY:
-                self._failed.labels(*pair, error)
+        for pool in limits.pools:
+            for error in REFUSALS:
+                self._refused.labels(pool, error)
 
     def set_aside(self, count: int) -> None:
         """Slots that wait for a person."""
@@ -234,6 +250,10 @@ class SlotMetrics:
     def failed(self, pool: str, template: str, error: ErrorClass) -> None:
         """A slot ended failed."""
         self._failed.labels(pool, template, error).inc()
+
+    def refused(self, pool: str, error: ErrorClass) -> None:
+        """A place has refused a machine."""
+        self._refused.labels(pool, error).inc()
 
 
 class BackendMetrics:
@@ -273,8 +293,8 @@ class BackendMetrics:
                 self._creates.labels(pool, result)
             for reason in DeleteReason:
                 self._deletes.labels(pool, reason, RESULTS[0])
-            for error in CAPACITY:
-                self._errors.labels(pool, "create", error)
+            for operation in OPERATIONS:
+                self._errors.labels(pool, operation, ErrorClass.DENIED)
 
     def outcome(self, outcome: Outcome) -> None:
         """An action was tried."""
@@ -340,10 +360,11 @@ class EventMetrics:
 class Metrics:
     """All metrics but those of messages, by groups, on one registry; and those of the process."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, provisioner: str = "") -> None:
+        """``provisioner``: the id, by which alerts tell several in one Prometheus apart."""
         self.registry = registry
         ProcessCollector(registry=registry)
-        self.loop = LoopMetrics(registry)
+        self.loop = LoopMetrics(registry, provisioner)
         self.machines = MachineMetrics(registry)
         self.slots = SlotMetrics(registry)
         self.backends = BackendMetrics(registry)

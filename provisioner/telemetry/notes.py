@@ -12,7 +12,8 @@ from typing import Any
 
 from provisioner.loop.actors import Results
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import Delete, ErrorClass, Limits, Look, Memory, Snapshot
+from provisioner.model import Delete, Limits, Look, Memory, Snapshot
+from provisioner.planning.refusals import NEEDS_A_PERSON
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.loop_signals import UNSEEN
@@ -21,9 +22,6 @@ log = logging.getLogger(__name__)
 
 LEAST_SILENCE = 60.0
 """Seconds without the end of a cycle after which a loop counts as dead, as for the scripts; more for a slow one."""
-
-REFUSING = frozenset({ErrorClass.DENIED, ErrorClass.INVALID, ErrorClass.NOT_FOUND})
-"""Why a call is refused until a person mends something: sent again it is refused again."""
 
 TERMS = ("orphan_grace", "orphan_cap_per_hour", "cancel_after", "delete_unlisted_after")
 """The limits by which it is told what a release of the brake sets going."""
@@ -188,7 +186,7 @@ class Notebook:
             return
         held = self._deletes.setdefault(done.pool, {})
         for outcome in deletes:
-            if outcome.failure is not None and outcome.failure.error in REFUSING:
+            if outcome.failure is not None and outcome.failure.error in NEEDS_A_PERSON:
                 held.setdefault(outcome.action.name, Trouble(wall, outcome.failure.text))
 
     def _forget_deletes(self, looks: Mapping[str, Look]) -> None:
@@ -229,7 +227,7 @@ def refused_creates(memory: Memory, limits: Limits) -> Mapping[tuple[str, str], 
         if pair in named
         and pressure.level
         and pressure.failure
-        and pressure.failure.error in REFUSING
+        and pressure.failure.error in NEEDS_A_PERSON
         and not pressure.boot
     }
 

@@ -14,6 +14,7 @@ from provisioner.telemetry.cycle_meter import CycleMeter
 from provisioner.telemetry.health import LoopHealth
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.notes import Notebook
+from provisioner.telemetry.refusals import Refusals
 from provisioner.telemetry.server import Health
 
 
@@ -33,6 +34,7 @@ class Reporter:
         self.limits = limits
         self._meter = CycleMeter(metrics, state)
         self._log = CycleLog()
+        self._refusals = Refusals(metrics)
         self._notebook = Notebook(state, interval, refused)
         self._health = LoopHealth(interval)
 
@@ -41,6 +43,7 @@ class Reporter:
         ended = time.monotonic()
         self._meter.take(report, self.limits)
         self._log.take(report)
+        self._refusals.take(report)
         self._notebook.take(report, self.limits, time.time())
         self._health.take(report, ended)
 

@@ -286,7 +286,7 @@ def test_every_alert_says_what_to_do_and_is_tested() -> None:
     assert tested == names
     for alert in alerts():
         assert alert["labels"]["severity"] in ("critical", "warning")
-        assert {"summary", "runbook"} <= alert["annotations"].keys()
+        assert {"summary", "description", "runbook_url"} == alert["annotations"].keys()
 
 
 # --- Grafana ----------------------------------------------------------------------------------------------------------
@@ -307,6 +307,7 @@ def work(metrics: Metrics) -> None:
     metrics.loop.wakeup("timer")
     metrics.machines.observed.replace({(pool, template, phase): 1 for phase in Phase})
     metrics.machines.oldest_unmet.replace({template: 1e9})
+    metrics.machines.refused.replace({(pool, template, ErrorClass.QUOTA): 3})
     metrics.backends.outcome(Outcome(Create("name", pool, template, "request")))
     metrics.backends.outcome(Outcome(Create("name", pool, template, "request"), Failure(ErrorClass.QUOTA, "no")))
     metrics.backends.outcome(Outcome(Delete("name", pool, DeleteReason.RETURNED)))
@@ -314,6 +315,7 @@ def work(metrics: Metrics) -> None:
     metrics.slots.stopped(pool, 10)
     metrics.slots.lost(pool, template, LossCause.PREEMPTED)
     metrics.slots.failed(pool, template, ErrorClass.STOCKOUT)
+    metrics.slots.refused(pool, ErrorClass.STOCKOUT)
     metrics.backends.call(pool, "observe", 0.1)
     metrics.backends.error(pool, "create", ErrorClass.QUOTA)
     metrics.store.lock_wait(0.01)

@@ -34,6 +34,7 @@ from provisioner.telemetry.metrics import OPERATIONS, EventMetrics, Metrics
 EXPECTED = {
     # name: (type in the exposition format, labels)
     "hf_provisioner_build_info": ("gauge", {"version"}),
+    "hf_provisioner_active": ("gauge", {"provisioner"}),
     "hf_provisioner_cycles_total": ("counter", {"result"}),
     "hf_provisioner_cycle_duration_seconds": ("histogram", set()),
     "hf_provisioner_last_success_timestamp_seconds": ("gauge", set()),
@@ -41,6 +42,8 @@ EXPECTED = {
     "hf_provisioner_machines_desired": ("gauge", {"pool", "template"}),
     "hf_provisioner_machines": ("gauge", {"pool", "template", "phase"}),
     "hf_provisioner_machines_deferred": ("gauge", {"pool", "template", "reason"}),
+    "hf_provisioner_machines_refused": ("gauge", {"pool", "template", "error"}),
+    "hf_provisioner_refusals_total": ("counter", {"pool", "error"}),
     "hf_provisioner_window": ("gauge", {"pool"}),
     "hf_provisioner_oldest_unmet_timestamp_seconds": ("gauge", {"template"}),
     "hf_provisioner_creates_total": ("counter", {"pool", "result"}),
@@ -90,7 +93,9 @@ def everything_once(metrics: Metrics) -> None:
     """Every metric has at least one series."""
     EventMetrics(metrics.registry)
     metrics.configure(LIMITS)
+    metrics.machines.refused.replace({("pool", "T", ErrorClass.QUOTA): 1})
     metrics.slots.started("pool", "T", 1)
+    metrics.slots.failed("pool", "T", ErrorClass.QUOTA)
     metrics.slots.stopped("pool", 1)
     metrics.backends.call("pool", "observe", 1)
     metrics.store.bytes.replace({"intent.json": 10})
@@ -157,8 +162,8 @@ ZERO = [
     ("hf_provisioner_deletes_total", {"pool": "spare", "reason": "orphaned", "result": "ok"}),
     ("hf_provisioner_brake_engaged", {"pool": "", "reason": "memory_lost"}),
     ("hf_provisioner_machines_lost_total", {"pool": "pool", "template": "U", "cause": "node"}),
-    ("hf_provisioner_slots_failed_total", {"pool": "pool", "template": "U", "error": "stockout"}),
-    ("hf_provisioner_backend_errors_total", {"pool": "pool", "operation": "create", "error": "quota"}),
+    ("hf_provisioner_refusals_total", {"pool": "spare", "error": "stockout"}),
+    ("hf_provisioner_backend_errors_total", {"pool": "pool", "operation": "delete", "error": "denied"}),
     ("hf_provisioner_machines_unlisted", {"pool": "spare"}),
     ("hf_provisioner_requests", {"kind": "return", "status": "complete"}),
     ("hf_provisioner_wakeups_total", {"source": "pubsub"}),
@@ -204,6 +209,14 @@ def test_a_pool_that_left_the_configuration_is_not_blind_for_ever(metrics: Metri
 
     assert value(metrics, "hf_provisioner_observation_timestamp_seconds", pool="spare") is None
     assert value(metrics, "hf_provisioner_observation_timestamp_seconds", pool="pool") == 6
+
+
+def test_a_process_is_the_loop_of_its_provisioner_from_its_first_cycle_on() -> None:
+    metrics = Metrics(CollectorRegistry(), "grid-a")
+    standing_by = value(metrics, "hf_provisioner_active", provisioner="grid-a")
+    metrics.loop.cycle("failed", 0.1, 50)
+
+    assert (standing_by, value(metrics, "hf_provisioner_active", provisioner="grid-a")) == (0, 1)
 
 
 def test_only_an_ok_cycle_moves_the_last_success(metrics: Metrics) -> None:

@@ -271,7 +271,7 @@ def test_what_ended_counts_with_its_class_or_cause(metrics: Metrics, reporter: R
     def lost(cause: str) -> float | None:
         return value(metrics, "hf_provisioner_machines_lost_total", pool="pool", template="T", cause=cause)
 
-    assert (failed("stockout"), failed("quota"), lost("preempted"), lost("node")) == (1, 0, 1, 0)
+    assert (failed("stockout"), failed("quota"), lost("preempted"), lost("node")) == (1, None, 1, 0)
 
 
 def test_actions_count_with_their_results(metrics: Metrics, reporter: Reporter) -> None:

@@ -1,0 +1,90 @@
+"""Refusals: machines that their place does not take or has no room for, whatever becomes of their slots.
+
+No I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from provisioner.model import DeferReason, ErrorClass, Memory, RequestRecord, Slot, Snapshot, Verdict
+from provisioner.planning.slots import changed
+from provisioner.planning.window import NO_ROOM
+
+NEEDS_A_PERSON = frozenset({ErrorClass.DENIED, ErrorClass.INVALID, ErrorClass.NOT_FOUND})
+"""Why a call is refused until a person mends something: sent again it is refused again."""
+
+REFUSALS = NO_ROOM | NEEDS_A_PERSON
+"""Errors with which a place refuses a machine. An image that cannot be pulled is ``invalid``."""
+
+HELD_BY_WINDOW = frozenset({DeferReason.BACKOFF, DeferReason.WINDOW})
+"""Why machines are deferred where a pool backs off: one at a time probes it."""
+
+
+class Refusal(NamedTuple):
+    """Machines of a template that a pool's place refuses, or one of them."""
+
+    pool: str
+    template: str
+    error: ErrorClass
+    text: str
+    """Why, in the words of the place."""
+    machines: int = 1
+
+
+def waiting(memory: Memory, snapshots: Mapping[str, Snapshot]) -> Mapping[str, Refusal]:
+    """The refused machines that are still asked for, by name.
+
+    That no node takes a pod is no refusal while its place has not said that it has none to add.
+    """
+    return {
+        slot.name: refusal
+        for record in memory.requests.values()
+        if record.ended is None
+        for slot in record.slots.values()
+        if slot.verdict is Verdict.OPEN and slot.failure is not None
+        if (refusal := _refusal(record, slot)) and (refusal.error not in NO_ROOM or _lacks_room(slot, snapshots))
+    }
+
+
+def news(
+    former: Memory, memory: Memory, known: Mapping[str, Refusal], held: Mapping[str, Refusal]
+) -> Iterator[Refusal]:
+    """Machines that were refused since a former memory, of which ``known`` were waiting, as ``held`` are now.
+
+    A slot whose machine was refused may be open, failed or withdrawn: it counts once for each class.
+    """
+    for name, refusal in held.items():
+        if not _same(known.get(name), refusal):
+            yield refusal
+    for record, before, slot in changed(former, memory):
+        closes = slot.verdict is not Verdict.OPEN and (before is None or before.verdict is Verdict.OPEN)
+        if closes and (ended := _refusal(record, slot)) and not _same(known.get(slot.name), ended):
+            yield ended
+
+
+def held_back(memory: Memory, deferred: Mapping[tuple[str, str, DeferReason], int]) -> Iterator[Refusal]:
+    """Machines that are deferred because the pool backs off from a refusal."""
+    for (pool, template, reason), machines in deferred.items():
+        learned = memory.pressures.get((pool, template))
+        failure = learned.failure if learned and learned.level else None
+        if reason in HELD_BY_WINDOW and failure is not None and failure.error in REFUSALS:
+            yield Refusal(pool, template, failure.error, failure.text, machines)
+
+
+def _refusal(record: RequestRecord, slot: Slot) -> Refusal | None:
+    """Why the machine of a slot was refused; None where it ran, was never asked for, or has another trouble."""
+    failure = slot.failure
+    if failure is None or failure.error not in REFUSALS or slot.ran is not None or slot.submitted is None:
+        return None
+    return Refusal(slot.pool, record.template, failure.error, failure.text)
+
+
+def _lacks_room(slot: Slot, snapshots: Mapping[str, Snapshot]) -> bool:
+    machine = snapshots[slot.pool].machines.get(slot.name) if slot.pool in snapshots else None
+    return machine is not None and machine.no_room
+
+
+def _same(known: Refusal | None, refusal: Refusal) -> bool:
+    return known is not None and known.error is refusal.error
