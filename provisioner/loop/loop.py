@@ -257,9 +257,10 @@ class Loop:
         return report
 
     def _finish(self, reconciler: Reconciler) -> None:
-        """Record what the last calls came to, so that a successor need not ask again, nor wait."""
+        """Record and report what the last calls came to, so that a successor need not ask again, nor wait."""
         try:
-            reconciler.settle()
+            if (report := reconciler.settle()) is not None:
+                self._report(report)
             self._check_epoch()
             self._state.loop_lock.sign_off()
         except (StateError, SupersededError) as error:
