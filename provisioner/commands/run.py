@@ -26,7 +26,13 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--dry-run", action="store_true", help="print what each cycle would do; write and touch nothing"
     )
-    command.add_argument("--listen", metavar="HOST:PORT", help="address of metrics and health")
+    command.add_argument("--listen", type=_address, metavar="HOST:PORT", help="address of metrics and health")
+
+
+def _address(text: str) -> str:
+    if not text.rpartition(":")[2].isdecimal():
+        raise argparse.ArgumentTypeError(f"expected HOST:PORT such as 127.0.0.1:9464, got {text!r}")
+    return text
 
 
 def run(options: argparse.Namespace) -> int:
