@@ -36,7 +36,7 @@ def _address(text: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns PROBLEM when another loop took over, the address is taken, or with ``--once`` a pool was not seen."""
+    """Returns PROBLEM when another loop took over, the address is taken, or ``--once`` did not see or do its work."""
     from provisioner.commands.service import Service
     from provisioner.loop.cycle import SupersededError
     from provisioner.settings.reload import Configuration
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
             service.run(once=options.once)
             if service.interrupted:
                 return INTERRUPTED
-            if options.once and service.unseen():
+            if options.once and (service.unseen() or service.problem()):
                 return PROBLEM
     except (ListenError, SupersededError) as error:
         print(error, file=sys.stderr)

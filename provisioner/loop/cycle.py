@@ -129,7 +129,6 @@ class Reconciler:
         self._doubted_pools = DoubtedPools()
         self._publisher = Publisher(state, mandate.check)
         self._planned = Planned()
-        self._reported: CycleReport | None = None
         self._number = 0
 
     def cycle(self, looks: Mapping[str, Look]) -> CycleReport:
@@ -163,7 +162,7 @@ class Reconciler:
             self._planned = replace(self._planned, inputs=())
         history.write(self._state, self._number, self._clock.wall(), results, closes)
         doubts = self._startup.doubts or self._planned.doubts
-        self._reported = CycleReport(
+        return CycleReport(
             number=self._number,
             now=now,
             seconds=time.monotonic() - began,
@@ -177,24 +176,15 @@ class Reconciler:
             problem=problem,
             lock_wait=lock_wait,
         )
-        return self._reported
 
-    def settle(self) -> CycleReport | None:
-        """Record the outcomes of the last batches, before the loop ends; the last cycle's report with these, if any.
-
-        Raises StateError, SupersededError.
-        """
-        now = self._clock.now()
-        results = self._actors.collect()
+    def settle(self) -> tuple[Sequence[Results], Sequence[Close]]:
+        """Record the outcomes of the last batches, before the loop ends. Raises StateError, SupersededError."""
+        now, results = self._clock.now(), self._actors.collect()
         closes = self._remember(results, now)
         if self.memory is not None:
             self._record(self.memory, now)
         history.write(self._state, self._number, self._clock.wall(), results, closes)
-        if self._reported is None or not results:
-            return None
-        return replace(
-            self._reported, now=now, memory=self.memory, plan=None, results=results, closes=closes, lock_wait=None
-        )
+        return results, closes
 
     def strangers(self) -> frozenset[str]:
         """Names that HF gave back and that are no slot of ours: pools are asked whether they hold them."""

@@ -260,15 +260,20 @@ def summary(plan: Recovery, *, applied: bool, release: bool) -> str:
         return "Nothing was written. To write it: provisioner recover --apply"
     if release and plan.latched:
         return f"{written}The loop releases the brake with its next cycle."
+    return written + _what_next(plan)
+
+
+def _what_next(plan: Recovery) -> str:
+    """Of the brake, once there is nothing to write and its release was not asked for."""
     if plan.files.fine("memory") and plan.files.memory is not None and plan.files.memory.brake is not None:
-        return f"{written}The brake stays latched. To release it: provisioner recover --release-brake"
+        return "The brake stays latched. To release it: provisioner recover --release-brake"
     if plan.latched:
-        return f"{written}If a loop has latched the brake for that: provisioner recover --release-brake"
+        return "If a loop has latched the brake for that: provisioner recover --release-brake"
     if plan.files.fine("memory"):
         return "No brake is latched; there is nothing to release."
     if plan.files.without_loop and not plan.writes:
         return f"{NO_LOOP}: there is nothing to recover."
-    return f"{written}{REMADE[0].upper()}{REMADE[1:]}: look at `provisioner status` then."
+    return f"{REMADE[0].upper()}{REMADE[1:]}: look at `provisioner status` then."
 
 
 def _why_not(plan: Recovery, *, applied: bool) -> str:

@@ -21,8 +21,8 @@ def hf(tmp_path: Path) -> Iterator[Grid]:
         yield grid
 
 
-def call(hf: Grid, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command as people call it, which ends with 0."""
+def call(hf: Grid, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """The command as people call it, which ends with this code."""
     done = subprocess.run(
         [sys.executable, "-m", "provisioner", *arguments],
         env={**os.environ, **hf.environment, "KUBECONFIG": str(hf.simulator.kubeconfig)},
@@ -31,7 +31,7 @@ def call(hf: Grid, *arguments: str) -> subprocess.CompletedProcess[str]:
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     return done
 
 
@@ -71,3 +71,11 @@ def test_what_the_cloud_refuses_is_no_create_and_its_cause_is_named(hf: Grid) ->
     assert (line["creates"], line["result"]) == (0, "partial")
     assert line["failures"] > 0
     assert f"{line['failures']} not created in gke-main: quota" in line["causes"]
+
+
+def test_one_cycle_that_could_not_do_its_work_is_a_problem(hf: Grid) -> None:
+    call(hf, "init")
+    call(hf, "run", "--once", "--listen", "127.0.0.1:0")
+    (hf.work / "intent.json").unlink()
+    log = call(hf, "run", "--once", "--listen", "127.0.0.1:0", code=1).stderr
+    assert "Cycle failed" in log
