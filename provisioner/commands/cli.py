@@ -6,8 +6,11 @@ Exit codes: 0 fine, 1 a problem found, 2 wrong usage or configuration, 130 Ctrl-
 from __future__ import annotations
 
 import argparse
+import io
+import logging
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -22,6 +25,11 @@ from provisioner.hostfactory.templates import TemplatesError
 from provisioner.schema.problems import ConfigError
 from provisioner.state.errors import StateError
 from provisioner.telemetry import logs
+
+log = logging.getLogger(__name__)
+
+STDOUT, STDERR = 1, 2
+"""Descriptors that every process is given, the last of them."""
 
 EXIT_CODES = "Exit codes: 0 fine, 1 a problem was found, 2 wrong usage or configuration, 130 ended by Ctrl-C."
 
@@ -95,8 +103,17 @@ class Command(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of the console script; ends the process with one of the three codes."""
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    """Entry point of the console script; ends the process with one of the three codes, and never with a traceback."""
+    _open_what_is_closed()
+    _escape_what_cannot_be_printed()
+    try:
+        code = run(sys.argv[1:] if arguments is None else arguments)
+    except OSError as error:
+        code = _refused(error)
+    except Exception as error:  # the edge: a person at a terminal is told what to do, not what Python did
+        log.debug("Internal error", exc_info=True)
+        code = _broken(error)
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -107,7 +124,7 @@ def run(arguments: Sequence[str]) -> int:
         code: int = options.command(options)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return FINE
     except (ConfigError, UsageError, DirectoryError, TemplatesError, MissingExtra) as error:
         print(error, file=sys.stderr)
@@ -119,6 +136,52 @@ def run(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return PROBLEM
     return code
+
+
+def _open_what_is_closed() -> None:
+    """Let a closed stdin, stdout or stderr lead to nothing: a file that is opened later must not take its number."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(STDOUT, "w")
+    sys.stderr = sys.stderr or os.fdopen(STDERR, "w")
+
+
+def _escape_what_cannot_be_printed() -> None:
+    """Escape what the terminal's alphabet lacks, as an arrow or half a character in the name of a file."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _discard_output() -> None:
+    """Let what is still to be printed lead to nothing, at the end of Python, too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _refused(error: OSError) -> int:
+    """Say what the operating system refused; where no file is named it is what we print, to a disk that is full."""
+    _discard_output()
+    what = error.filename or "a write to our output"
+    print(
+        f"The operating system refused {what}: {error.strerror or error}. See to disk space, rights and mounts there, "
+        "then try again.",
+        file=sys.stderr,
+    )
+    return PROBLEM
+
+
+def _broken(error: Exception) -> int:
+    """Say where this program is wrong; the whole story is logged at DEBUG."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    words = " ".join(str(error).split())
+    print(
+        f"Internal error at {frame.filename}:{frame.lineno}: {type(error).__name__}: {words}. State files are written "
+        "whole, so they are as they were; try again. If it comes again, report this line, and what "
+        "`provisioner --log-level DEBUG …` logs.",
+        file=sys.stderr,
+    )
+    return PROBLEM
 
 
 def parser() -> argparse.ArgumentParser:

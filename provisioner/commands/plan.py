@@ -1,14 +1,16 @@
-"""``provisioner plan``: what the next cycle would do."""
+"""``provisioner plan``: what the next cycle would do, by pool, template and reason."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from provisioner.commands.looks import look
 from provisioner.commands.options import Document, add_shared, settings, show, state_directory
-from provisioner.model import Look, Plan, Snapshot
+from provisioner.model import Close, DeferReason, Look, Memory, Plan, Snapshot
 from provisioner.settings.tree import Settings
 from provisioner.state.directory import StateDir
 
@@ -16,13 +18,16 @@ from provisioner.state.directory import StateDir
 def add_options(command: argparse.ArgumentParser) -> None:
     """Whose next cycle, and how to print it."""
     add_shared(command, "config", "state-dir", "output")
+    command.add_argument(
+        "--machines", action="store_true", help="name each machine, too; with -o json they are always named"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Returns PROBLEM when a pool was not seen. Raises StateError, BackendError."""
     looks, plan = preview(settings(options.config), state_directory(options.state_dir))
     document = plan_document(plan, looks)
-    return show(options, document, plan_text, fine=plan_is_fine(document))
+    return show(options, document, partial(plan_text, named=options.machines), fine=plan_is_fine(document))
 
 
 def preview(settings: Settings, state: StateDir) -> tuple[Mapping[str, Look], Plan | None]:
@@ -40,7 +45,12 @@ def preview(settings: Settings, state: StateDir) -> tuple[Mapping[str, Look], Pl
 
 
 def plan_document(plan: Plan | None, looks: Mapping[str, Look]) -> dict[str, Any]:
-    """What the next cycle would do."""
+    """What the next cycle would do.
+
+    ``creates``, ``deletes`` and ``closes``: a ``machine`` each, with its ``pool``, ``template`` (empty: no request's)
+    and ``reason``. ``deferred``: how many ``machines`` of a pool and template. ``text``: the cloud's words, where it
+    has said any.
+    """
     pools = {
         name: {"machines": len(seen.machines), "problems": list(seen.problems)}
         if isinstance(seen, Snapshot)
@@ -49,16 +59,47 @@ def plan_document(plan: Plan | None, looks: Mapping[str, Look]) -> dict[str, Any
     }
     if plan is None:
         return {"pools": pools, "creates": [], "deletes": [], "closes": [], "deferred": []}
+    templates = _templates(plan.memory)
     return {
         "pools": pools,
-        "creates": [{"machine": c.name, "pool": c.pool, "template": c.template} for c in plan.creates],
-        "deletes": [{"machine": d.name, "pool": d.pool, "reason": d.reason} for d in plan.deletes],
-        "closes": [{"machine": c.name, "pool": c.pool, "verdict": c.verdict} for c in plan.closes],
+        "creates": [
+            {"machine": c.name, "pool": c.pool, "template": c.template, "reason": "repeated" if c.again else "wanted"}
+            for c in plan.creates
+        ],
+        "deletes": [
+            {"machine": d.name, "pool": d.pool, "template": templates.get(d.name, ""), "reason": d.reason}
+            for d in plan.deletes
+        ],
+        "closes": [_close(close) for close in plan.closes],
         "deferred": [
-            {"pool": pool, "template": template, "reason": reason, "machines": count}
+            {
+                "pool": pool,
+                "template": template,
+                "reason": reason,
+                "machines": count,
+                "text": _obstacle(plan.memory, pool, template, reason),
+            }
             for (pool, template, reason), count in plan.deferred.items()
         ],
     }
+
+
+def _templates(memory: Memory) -> Mapping[str, str]:
+    """The template of each machine that has a slot."""
+    return {slot.name: record.template for record in memory.requests.values() for slot in record.slots.values()}
+
+
+def _close(close: Close) -> dict[str, Any]:
+    why = close.cause or (close.failure.error if close.failure else "")
+    text = close.failure.text if close.failure else ""
+    about = {"machine": close.name, "pool": close.pool, "template": close.template}
+    return {**about, "verdict": close.verdict, "reason": why, "text": text}
+
+
+def _obstacle(memory: Memory, pool: str, template: str, reason: DeferReason) -> str:
+    """What a pool backs off from, in the cloud's words."""
+    window = memory.pressures.get((pool, template))
+    return window.failure.text if reason is DeferReason.BACKOFF and window and window.failure else ""
 
 
 def plan_is_fine(document: Document) -> bool:
@@ -66,8 +107,12 @@ def plan_is_fine(document: Document) -> bool:
     return not any("error" in seen for seen in document["pools"].values())
 
 
-def plan_text(document: Document) -> str:
-    """The document as text for a terminal."""
+ACTIONS = {"creates": "create", "deletes": "delete", "closes": "close"}
+"""What of a plan is done to machines, and the word for it."""
+
+
+def plan_text(document: Document, *, named: bool = False) -> str:
+    """The document as text for a terminal; ``named``: with each machine under its pool, template and reason."""
     lines = [
         f"  pool {name}: {seen['machines']} machines"
         if "machines" in seen
@@ -75,11 +120,25 @@ def plan_text(document: Document) -> str:
         for name, seen in document["pools"].items()
     ]
     lines += [f"  pool {name}: {text}" for name, seen in document["pools"].items() for text in seen.get("problems", ())]
-    lines += [f"  create {c['machine']} in {c['pool']} ({c['template']})" for c in document["creates"]]
-    lines += [f"  delete {d['machine']} in {d['pool']}: {d['reason']}" for d in document["deletes"]]
-    lines += [f"  close  {c['machine']}: {c['verdict']}" for c in document["closes"]]
-    lines += [
-        f"  defer  {d['machines']} of {d['template']} in {d['pool']}: {d['reason']}" for d in document["deferred"]
-    ]
-    acts = sum(len(document[key]) for key in ("creates", "deletes", "closes", "deferred"))
+    for action, word in ACTIONS.items():
+        lines += _action_lines(word, document[action], named=named)
+    lines += [_line("defer", entry["machines"], entry) for entry in document["deferred"]]
+    acts = any(document[key] for key in (*ACTIONS, "deferred"))
     return "\n".join(["The next cycle would:" if acts else "The next cycle has nothing to do.", *lines])
+
+
+def _action_lines(word: str, entries: list[Document], *, named: bool) -> Iterator[str]:
+    """A line for the machines of each pool, template and reason; they may differ in the cloud's words."""
+    groups = defaultdict[tuple[str, ...], list[Document]](list)
+    for entry in entries:
+        groups[entry["pool"], entry["template"], entry.get("verdict", ""), entry["reason"]].append(entry)
+    for group in groups.values():
+        yield _line(word, len(group), group[0])
+        yield from (f"    {entry['machine']}" for entry in group if named)
+
+
+def _line(word: str, count: int, entry: Document) -> str:
+    what = f" of {entry['template']}" if entry["template"] else ""
+    why = ", ".join(filter(None, (entry.get("verdict"), entry["reason"])))
+    words = f": {entry['text']}" if entry.get("text") else ""
+    return f"  {word:<6} {count}{what} in {entry['pool']}: {why}{words}"

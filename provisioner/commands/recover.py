@@ -86,10 +86,10 @@ def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, M
 def recovery_document(plan: Recovery, looks: Mapping[str, Look], waits: Document) -> dict[str, Any]:
     """What is wrong with the state files, what would be written, and what a release of the brake sets going.
 
-    ``files``: fine, missing, unreadable or older, by kind. ``requests`` and ``returns``: written back; of a ``kept``
-    one only the machines are left. ``writes``: kinds of files written or moved aside. ``unknown``: machines without a
-    request. ``unseen``: pools. ``brake``, ``release_asked``, ``waiting`` and ``forgotten``: as of brake.released.
-    ``applied``, ``released``, ``moved`` (files) and ``outcome`` (a sentence): what this call did.
+    ``files``: fine, new, missing, unreadable or older, by kind. ``requests`` and ``returns``: written back; of a
+    ``kept`` one only the machines are left. ``writes``: kinds of files written or moved aside. ``unknown``: machines
+    without a request. ``unseen``: pools. ``brake``, ``release_asked``, ``waiting`` and ``forgotten``: as of
+    brake.released. ``applied``, ``released``, ``moved`` (files) and ``outcome`` (a sentence): what this call did.
     """
     intent = plan.intent
     return {

@@ -26,11 +26,17 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--dry-run", action="store_true", help="print what each cycle would do; write and touch nothing"
     )
-    command.add_argument("--listen", metavar="HOST:PORT", help="address of metrics and health")
+    command.add_argument("--listen", type=_address, metavar="HOST:PORT", help="address of metrics and health")
+
+
+def _address(text: str) -> str:
+    if not text.rpartition(":")[2].isdecimal():
+        raise argparse.ArgumentTypeError(f"expected HOST:PORT such as 127.0.0.1:9464, got {text!r}")
+    return text
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns PROBLEM when another loop took over, the address is taken, or with ``--once`` a pool was not seen."""
+    """Returns PROBLEM when another loop took over, the address is taken, or ``--once`` did not see or do its work."""
     from provisioner.commands.service import Service
     from provisioner.loop.cycle import SupersededError
     from provisioner.settings.reload import Configuration
@@ -47,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
             service.run(once=options.once)
             if service.interrupted:
                 return INTERRUPTED
-            if options.once and service.unseen():
+            if options.once and (service.unseen() or service.problem()):
                 return PROBLEM
     except (ListenError, SupersededError) as error:
         print(error, file=sys.stderr)

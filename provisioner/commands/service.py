@@ -119,6 +119,10 @@ class Service:
         """The pools that the last cycle had no look at."""
         return self._loop.unseen()
 
+    def problem(self) -> str:
+        """Why the last cycle could not do its work; empty when it did."""
+        return self._loop.problem()
+
     def run(self, *, once: bool = False) -> None:
         """Run until ``stop``. Raises ListenError, StateError, SupersededError; BackendError for a refused pool."""
         calm_collector()

@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         if options.list:
             return _list(options)
-        if options.show:
+        if options.show is not None:
             return _show(options.show)
         return _simulate(options)
     except UnknownScenario as error:

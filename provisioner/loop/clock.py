@@ -16,8 +16,11 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def utc(wall: float) -> str:
-    """Epoch seconds as people read them."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))
+    """Epoch seconds as people read them; in words where no calendar has such a time, as of a damaged file."""
+    try:
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))
+    except (OverflowError, ValueError, OSError):
+        return f"an impossible time ({wall:g})"
 
 
 class Clock(Protocol):

@@ -177,14 +177,14 @@ class Reconciler:
             lock_wait=lock_wait,
         )
 
-    def settle(self) -> None:
+    def settle(self) -> tuple[Sequence[Results], Sequence[Close]]:
         """Record the outcomes of the last batches, before the loop ends. Raises StateError, SupersededError."""
-        now = self._clock.now()
-        results = self._actors.collect()
+        now, results = self._clock.now(), self._actors.collect()
         closes = self._remember(results, now)
         if self.memory is not None:
             self._record(self.memory, now)
         history.write(self._state, self._number, self._clock.wall(), results, closes)
+        return results, closes
 
     def strangers(self) -> frozenset[str]:
         """Names that HF gave back and that are no slot of ours: pools are asked whether they hold them."""

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -120,6 +120,7 @@ class Loop:
         self._clock = LoopClock()
         self._observers: Mapping[str, Observer] = {}
         self._last_looks: Mapping[str, Look] = {}
+        self._last: CycleReport | None = None
 
     def stop(self) -> None:
         """End after the action in hand; safe in a signal handler and from any thread."""
@@ -149,6 +150,10 @@ class Loop:
     def unseen(self) -> list[str]:
         """The pools that the last cycle had no look at."""
         return [name for name, look in self._last_looks.items() if isinstance(look, Unobserved)]
+
+    def problem(self) -> str:
+        """Why the last cycle could not do its work; empty when it did."""
+        return self._last.problem if self._last else ""
 
     # --- standby --------------------------------------------------------------------------------------------------
 
@@ -254,12 +259,16 @@ class Loop:
         except StateError as error:
             log.error("Heartbeat could not be written", extra={"error": str(error)})
         self._report(report)
+        self._last = report
         return report
 
     def _finish(self, reconciler: Reconciler) -> None:
-        """Record what the last calls came to, so that a successor need not ask again, nor wait."""
+        """Record and report what the last calls came to, so that a successor need not ask again, nor wait."""
         try:
-            reconciler.settle()
+            results, closes = reconciler.settle()
+            if results and self._last is not None:
+                last = replace(self._last, plan=None, results=results, closes=closes, lock_wait=None)
+                self._report(replace(last, memory=reconciler.memory))
             self._check_epoch()
             self._state.loop_lock.sign_off()
         except (StateError, SupersededError) as error:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 from provisioner.model import Memory
 from provisioner.state.codec import MemoryCodec, RecordError
 from provisioner.state.database import generation_of
+from provisioner.state.errors import StateMissing
 from provisioner.state.locks import DataLock
-from provisioner.state.state_file import StateFile
+from provisioner.state.state_file import StateFile, was_written
 
 LIFE = 10**12
 """Generations of memory.json between two losses of it: more than any loop writes. So the number of losses is known for
@@ -45,6 +48,14 @@ class MemoryStore(StateFile):
             generation = max(self._generation, lock.generation) + 1
             self._save(database, lock, generation)
             self._generation = generation
+
+    def _missing(self) -> StateMissing:
+        """The error for memory.json, which before the first loop is not there yet and not lost."""
+        if self.existed() or was_written(os.path.join(os.path.dirname(self.path), "status.json")):
+            return super()._missing()
+        return StateMissing(
+            f"{self.path}: is not there yet: no loop has run on this state directory. `provisioner run` makes it."
+        )
 
     def begin_life(self) -> int:
         """A memory is made again: its generations go on in a range of their own. Returns how often that has been.

@@ -35,7 +35,7 @@ class Files:
     """The state files as they are."""
 
     conditions: Mapping[str, Condition]
-    """By kind (intent, memory, status): FINE, MISSING, UNREADABLE or OLDER."""
+    """By kind (intent, memory, status): FINE, MISSING, UNREADABLE or OLDER; NEW before the first loop."""
     intent: Intent | None
     memory: Memory | None
     answers: Mapping[str, Answer]
@@ -47,6 +47,11 @@ class Files:
     def fine(self, kind: str) -> bool:
         """True when the file of this kind can be relied on."""
         return self.conditions[kind] is Condition.FINE
+
+    @property
+    def without_loop(self) -> bool:
+        """No loop has run on this directory yet."""
+        return self.conditions["memory"] is Condition.NEW
 
     @property
     def need_machines(self) -> bool:
@@ -127,6 +132,8 @@ def _read_files(state: StateDir) -> Files:
     if intent is not None and intent.generation < newest:
         conditions["intent"] = Condition.OLDER
     lost = conditions["memory"] is Condition.MISSING and state.memory.existed()
+    if memory is None and not (state.memory.existed() or state.status.exists() or state.told.ids()):
+        conditions |= {"memory": Condition.NEW, "status": Condition.NEW}
     return Files(conditions, intent, memory, {**(answers or {}), **state.told.answers()}, newest, lost)
 
 
@@ -235,6 +242,8 @@ REMADE = (
     "the loop makes memory.json again as soon as it has seen every pool, and latches a brake that nobody has seen yet"
 )
 
+NO_LOOP = "No loop has run on this state directory yet (`provisioner run`)"
+
 
 def places(plan: Recovery, looks: Mapping[str, Look]) -> Mapping[str, str]:
     """In which pool each machine runs that belongs to no request, as far as pools were looked at."""
@@ -251,16 +260,25 @@ def summary(plan: Recovery, *, applied: bool, release: bool) -> str:
         return "Nothing was written. To write it: provisioner recover --apply"
     if release and plan.latched:
         return f"{written}The loop releases the brake with its next cycle."
+    return written + _what_next(plan)
+
+
+def _what_next(plan: Recovery) -> str:
+    """Of the brake, once there is nothing to write and its release was not asked for."""
     if plan.files.fine("memory") and plan.files.memory is not None and plan.files.memory.brake is not None:
-        return f"{written}The brake stays latched. To release it: provisioner recover --release-brake"
+        return "The brake stays latched. To release it: provisioner recover --release-brake"
     if plan.latched:
-        return f"{written}If a loop has latched the brake for that: provisioner recover --release-brake"
+        return "If a loop has latched the brake for that: provisioner recover --release-brake"
     if plan.files.fine("memory"):
         return "No brake is latched; there is nothing to release."
-    return f"{written}{REMADE[0].upper()}{REMADE[1:]}: look at `provisioner status` then."
+    if plan.files.without_loop and not plan.writes:
+        return f"{NO_LOOP}: there is nothing to recover."
+    return f"{REMADE[0].upper()}{REMADE[1:]}: look at `provisioner status` then."
 
 
 def _why_not(plan: Recovery, *, applied: bool) -> str:
+    if plan.files.without_loop and not plan.writes:
+        return f"none is latched. {NO_LOOP}"
     if not plan.files.fine("memory"):
         in_the_way = "memory" in plan.unreadable and not applied
         return REMADE + ("; to make room for it: provisioner recover --apply" if in_the_way else "")

@@ -8,19 +8,17 @@ import time
 from provisioner.loop.clock import utc
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import Brake
+from provisioner.telemetry import cycle_line
 
 log = logging.getLogger(__name__)
-
-QUIET_SECONDS = 60.0
-"""A cycle that changed nothing is logged at most this often."""
 
 
 class CycleLog:
     """Takes in each cycle, in the loop's thread."""
 
     def __init__(self) -> None:
-        self._logged = float("-inf")
-        """When a cycle was logged last, by the monotonic clock."""
+        self._standing: object = ({}, {})
+        """What was deferred and unseen in the cycle before."""
         self._problem = ""
         """As it was logged last."""
         self._brake: Brake | None = None
@@ -41,24 +39,13 @@ class CycleLog:
         self._problem = report.problem
 
     def _log_cycle(self, report: CycleReport) -> None:
-        plan = report.plan
-        acted = plan is not None and not plan.settled
-        if not (acted or report.results or report.closes) and time.monotonic() - self._logged < QUIET_SECONDS:
-            return
-        self._logged = time.monotonic()
-        log.info(
-            "Cycle",
-            extra={
-                "cycle": report.number,
-                "result": report.result,
-                "creates": len(plan.creates) if plan else 0,
-                "deletes": len(plan.deletes) if plan else 0,
-                "closes": len(report.closes),
-                "failures": sum(bool(outcome.failure) for done in report.results for outcome in done.outcomes),
-                "deferred": sum(report.deferred.values()),
-                "seconds": round(report.seconds, 3),
-            },
-        )
+        """INFO for a cycle that did something or met something new, DEBUG for a quiet one."""
+        standing = cycle_line.standing(report)
+        quiet = cycle_line.is_quiet(report) and standing == self._standing
+        self._standing = standing
+        level = logging.DEBUG if quiet else logging.INFO
+        if log.isEnabledFor(level):
+            log.log(level, "Cycle", extra=cycle_line.facts(report))
 
     def _log_brake(self, report: CycleReport) -> None:
         """Once when it latches, or holds at the start, and once when it is released."""

@@ -258,6 +258,8 @@ def render(file: Path, out: Path) -> list[Path]:
     Raises ConfigError, TemplatesError and OSError before anything is written, and StateUnwritable.
     """
     document, problems = read_mapping(file)
+    if not document and problems:
+        raise ConfigError(problems)
     settings, wrong = validate(HostFactorySettings, document, str(file), "")
     if settings is None or problems or wrong:
         raise ConfigError([*problems, *wrong])

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from provisioner.state.directory import StateDir
+from provisioner.state.locks import DataLock
+from tests.support.hostfactory.provider import SCRIPTS, HostFactory, requesting
 from tests.support.waiting import until
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "demoinst"
@@ -217,3 +219,41 @@ def test_sigterm_ends_a_playground_that_is_kept_cleanly(site: Site) -> None:
     process.terminate()
     process.communicate(timeout=WAIT)
     assert (process.returncode, site.left(), list(site.temporary.iterdir())) == (0, [], [])
+
+
+# --- HostFactory's scripts, called by hand ----------------------------------------------------------------------------
+
+
+def called(hf: HostFactory, *command: str) -> subprocess.Popen[str]:
+    """A script in a session of its own, as at a terminal."""
+    return subprocess.Popen(
+        [str(SCRIPTS / command[0]), *command[1:]],
+        env=hf.environment | {"PATH": os.environ["PATH"]},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_ctrl_c_ends_a_script_that_waits_for_a_lock_and_nothing_is_recorded(tmp_path: Path) -> None:
+    hf = HostFactory(tmp_path)
+    hf.state.intent.create(hf.instance)
+    with DataLock(hf.state.intent.lock_path):
+        process = called(hf, *hf.command("requestMachines", requesting("T1", 1)))
+        until(lambda: list(hf.work.glob("intent.wish-*")), WAIT, what="it waits for the lock")
+        os.killpg(process.pid, signal.SIGINT)
+        assert (process.communicate(timeout=WAIT), process.returncode) == (("", ""), 130)
+    assert hf.state.intent.read().requests == {}
+
+
+def test_ctrl_c_ends_the_check_of_an_installation(tmp_path: Path) -> None:
+    hf = HostFactory(tmp_path)
+    process = called(hf, "python", "check_install")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("fine: ")
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=WAIT)[1]
+    assert (said, process.returncode) == ("", 130)
+    assert not list(hf.work.iterdir())

@@ -453,7 +453,8 @@ def test_once_is_one_cycle_on_complete_looks_with_its_actions_done(tmp_path: Pat
     running = Running(tmp_path, place, once=True)
     running.thread.join(10)
     assert running.error is None
-    assert len(running.reports) == 1
+    assert {report.number for report in running.reports} == {1}
+    assert sum(len(done.outcomes) for report in running.reports for done in report.results) == 3, "they are reported"
     assert len(place.machines) == 3
     (record,) = state.memory.read().requests.values()
     assert all(slot.accepted for slot in record.slots.values()), "the outcomes are recorded too"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.loop.actors import Results
+from provisioner.loop.clock import utc
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
     Create,
@@ -176,3 +177,8 @@ def test_how_long_a_loop_may_be_silent_is_left(tmp_path: Path, interval: float, 
     state = StateDir(tmp_path)
     Notebook(state, interval).take(CycleReport(1, NOW, 0.1, {}, None, None, {}), LIMITS, 100.0)
     assert read_notes(state).silence == silence
+
+
+@pytest.mark.parametrize("wall", [1e18, -1e18, float("inf"), float("nan")])
+def test_a_time_that_no_calendar_has_is_said_to_be_impossible(wall: float) -> None:
+    assert utc(wall) == f"an impossible time ({wall:g})"

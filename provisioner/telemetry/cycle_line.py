@@ -1,0 +1,76 @@
+"""What a cycle did, and why not more: the facts of the log's line ``Cycle``. No logger, no clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from provisioner.loop.cycle import CycleReport
+from provisioner.model import Close, Create, DeferReason, Delete, Outcome, Unobserved
+
+
+def is_quiet(report: CycleReport) -> bool:
+    """No call of this cycle or the one before has ended, and no slot."""
+    return not (report.closes or any(done.outcomes for done in report.results))
+
+
+def standing(report: CycleReport) -> object:
+    """What may go on for many cycles and is news only when it changes: what is deferred, which pools are unseen."""
+    return dict(report.deferred), {look.pool: look.failure.error for look in _unseen(report)}
+
+
+def facts(report: CycleReport) -> Mapping[str, object]:
+    """The line's numbers. ``creates`` and ``deletes`` were accepted, ``failures`` refused; ``closes`` are slots."""
+    outcomes = _outcomes(report)
+    accepted = Counter(type(outcome.action) for outcome in outcomes if outcome.failure is None)
+    return {
+        "cycle": report.number,
+        "result": report.result,
+        "creates": accepted[Create],
+        "deletes": accepted[Delete],
+        "closes": len(report.closes),
+        "failures": sum(outcome.failure is not None for outcome in outcomes),
+        "deferred": sum(report.deferred.values()),
+        "seconds": round(report.seconds, 3),
+        "causes": "; ".join(_causes(report)),
+    }
+
+
+def _causes(report: CycleReport) -> Iterator[str]:
+    """Each cause once, with how often it was one."""
+    counts = Counter[str]()
+    counts.update(cause for outcome in _outcomes(report) if (cause := _cause_of_outcome(outcome)))
+    counts.update(map(_cause_of_close, report.closes))
+    for (pool, template, reason), machines in report.deferred.items():
+        counts[f"deferred in {pool}: {_deferral(report, pool, template, reason)}"] += machines
+    yield from (f"{count} {cause}" for cause, count in counts.items())
+    yield from (f"{look.pool} unseen: {look.failure.error}" for look in _unseen(report))
+
+
+def _outcomes(report: CycleReport) -> list[Outcome]:
+    return [outcome for done in report.results for outcome in done.outcomes]
+
+
+def _unseen(report: CycleReport) -> list[Unobserved]:
+    return [look for look in report.looks.values() if isinstance(look, Unobserved)]
+
+
+def _cause_of_outcome(outcome: Outcome) -> str:
+    """Empty for a machine that was created: why it was is HF's request."""
+    action = outcome.action
+    if outcome.failure is not None:
+        return f"not {'deleted' if isinstance(action, Delete) else 'created'} in {action.pool}: {outcome.failure.error}"
+    return f"deleted in {action.pool}: {action.reason}" if isinstance(action, Delete) else ""
+
+
+def _cause_of_close(close: Close) -> str:
+    cause = close.cause or (close.failure.error if close.failure else None)
+    return f"{close.verdict} in {close.pool}" + (f": {cause}" if cause else "")
+
+
+def _deferral(report: CycleReport, pool: str, template: str, reason: DeferReason) -> str:
+    """The reason, and what a pool backs off from."""
+    window = report.memory.pressures.get((pool, template)) if report.memory else None
+    if reason is DeferReason.BACKOFF and window is not None and window.failure is not None:
+        return f"{reason} after {window.failure.error}"
+    return str(reason)
