@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Set
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,16 +46,18 @@ class Capacity:
         """Where a machine that is wanted waits for room: it is the probe, and another one would wait with it."""
         # Machines were lost early there: a probe that runs has proved nothing yet.
         trials = {key for key, learned in draft.windows.items() if learned.early_loss is not None}
+        pools = defaultdict[str, list[str]](list)
         for record in draft.records():
             there = [slot for slot in record.slots.values() if not slot.gone]
-            for pool, machines in Counter([slot.pool for slot in there]).items():
-                self.occupied[pool, record.template] += machines
+            pools[record.template] += [slot.pool for slot in there]
             self.desired[record.template] += sum([slot.verdict in DESIRED for slot in there])
-            for slot in there:
+            for slot in there if trials else [slot for slot in there if slot.ran is None]:
                 if slot.ran is None:
                     self._count_starting(slot, record.template)
-                elif trials and (key := (slot.pool, record.template)) in trials:
+                elif (key := (slot.pool, record.template)) in trials:
                     self.probes[key] += slot.verdict in DESIRED and not slot.set_aside and self._is_probe(slot, key)
+        for template, names in pools.items():
+            self.occupied.update({(pool, template): machines for pool, machines in Counter(names).items()})
 
     def _count_starting(self, slot: Slot, template: str, machines: int = 1) -> None:
         key = (slot.pool, template)

@@ -27,6 +27,9 @@ from provisioner.planning.astray import find_astray
 from provisioner.planning.draft import SOON, Draft
 from provisioner.planning.early_loss import EarlyLosses
 
+PENDING, RUNNING = Phase.PENDING, Phase.RUNNING
+"""Read once: to look a phase up costs a fifth of comparing a slot with its machine, and each plan compares them all."""
+
 UNKNOWN = Fingerprint()
 VANISHED = Failure(ErrorClass.OTHER, "The machine vanished.")
 REPLACED = Failure(ErrorClass.OTHER, "Another machine appeared under the same name.")
@@ -65,7 +68,7 @@ def reflect(draft: Draft) -> None:
     absent: list[tuple[RequestRecord, Slot]] = []
     machines = {name: snapshot.machines for name, snapshot in draft.snapshots.items()}
     for record in draft.records():
-        for slot in tuple(record.slots.values()):
+        for slot in record.slots.values():
             pool = slot.pool
             if pool not in machines:
                 continue
@@ -103,18 +106,18 @@ def _learn_of_runs(draft: Draft, pool: str, template: str, submissions: list[flo
 def _unchanged(slot: Slot, machine: Machine) -> bool:
     """The machine runs or waits as before, which is the usual case, or nobody may touch its slot."""
     return (
-        (slot.verdict is Verdict.SUCCEEDED or slot.verdict is Verdict.OPEN)
+        slot.verdict in DESIRED
         and slot.notice is machine.notice
         and slot.absent is None
         and (slot.fingerprint is machine.fingerprint or slot.fingerprint == machine.fingerprint)
-        and (_waits_on(slot, machine) if slot.ran is None else machine.phase is Phase.RUNNING)
+        and (_waits_on(slot, machine) if slot.ran is None else machine.phase is RUNNING)
     ) or slot.set_aside
 
 
 def _waits_on(slot: Slot, machine: Machine) -> bool:
     """The machine does not run yet, and nothing about it has changed."""
     return (
-        machine.phase is Phase.PENDING
+        machine.phase is PENDING
         and slot.seen
         and slot.accepted
         and slot.submitted is not None
