@@ -64,7 +64,8 @@ class Capacity:
         self.starting[key] += machines
         if slot.verdict is Verdict.OPEN:
             self.pending[key] += machines
-            self.probes[key] += machines * self._is_probe(slot, key)
+            if self._is_probe(slot, key):
+                self.probes[key] += machines
             if self.lacks_room(slot):
                 self._full.add(key)
 

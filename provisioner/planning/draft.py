@@ -116,14 +116,15 @@ class Draft:
         """Change facts of a request (never its slots)."""
         self.requests[id_] = replace(self.requests[id_], **changes)
 
-    def put(self, id_: str, slot: Slot) -> None:
-        """Replace or add a slot of a request; the record that ``requests`` holds from the first on has them all."""
+    def put(self, id_: str, *changed: Slot) -> None:
+        """Replace or add slots of a request; the record that ``requests`` holds from the first time on has them all."""
         slots = self._slots.get(id_)
         if slots is None:
             record = self.requests[id_]
             slots = self._slots[id_] = dict(record.slots)
             self.requests[id_] = replace(record, slots=slots)
-        slots[slot.number] = slot
+        for slot in changed:
+            slots[slot.number] = slot
 
     def close(
         self,
