@@ -50,14 +50,18 @@ class Capacity:
         for record in draft.records():
             there = [slot for slot in record.slots.values() if not slot.gone]
             pools[record.template] += [slot.pool for slot in there]
-            self.desired[record.template] += sum([slot.verdict in DESIRED for slot in there])
-            for slot in there if trials else [slot for slot in there if slot.ran is None]:
-                if slot.ran is None:
-                    self._count_starting(slot, record.template)
-                elif (key := (slot.pool, record.template)) in trials:
-                    self.probes[key] += slot.verdict in DESIRED and not slot.set_aside and self._is_probe(slot, key)
+            self._count(record.template, there, trials)
         for template, names in pools.items():
             self.occupied.update({(pool, template): machines for pool, machines in Counter(names).items()})
+
+    def _count(self, template: str, there: list[Slot], trials: Set[tuple[str, str]]) -> None:
+        """Count the slots of a request of which something may be there."""
+        self.desired[template] += sum([slot.verdict in DESIRED for slot in there])
+        for slot in there if trials else [slot for slot in there if slot.ran is None]:
+            if slot.ran is None:
+                self._count_starting(slot, template)
+            elif (key := (slot.pool, template)) in trials:
+                self.probes[key] += slot.verdict in DESIRED and not slot.set_aside and self._is_probe(slot, key)
 
     def _count_starting(self, slot: Slot, template: str, machines: int = 1) -> None:
         key = (slot.pool, template)

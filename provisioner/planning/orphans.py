@@ -65,14 +65,7 @@ def adopt(draft: Draft) -> None:
 def find_orphans(draft: Draft, contact: Contact, busy: Set[str]) -> None:
     """Note machines of ours without a request; delete them slowly, unless the brake holds (law: orphans go slowly)."""
     returned = {name for record in draft.returns.values() for name in record.names}
-    pursued = {name for record in draft.returns.values() if record.ended is None for name in record.names}
-    strange = {
-        name: pool
-        for pool, names in draft.unknown.items()
-        for name in names
-        # What HF lists is HF's, whatever our files have lost.
-        if name not in pursued and name not in contact.listed
-    }
+    strange = _strange(draft, contact)
     _check_brake(draft, strange)
     check_clash(draft, contact, strange)
     kept = {name: since for name, since in draft.orphans.items() if name in strange or not _all_seen(draft)}
@@ -80,6 +73,17 @@ def find_orphans(draft: Draft, contact: Contact, busy: Set[str]) -> None:
     for name in sorted(strange, key=lambda name: (draft.orphans[name], name)):  # the order that release.py shows
         _delete_orphan(draft, name, strange[name], busy)
     _note_lost_strangers(draft, contact, returned)
+
+
+def _strange(draft: Draft, contact: Contact) -> dict[str, str]:
+    """The pools of the machines that no slot explains. What HF lists is HF's, whatever our files have lost."""
+    pursued = {name for record in draft.returns.values() if record.ended is None for name in record.names}
+    return {
+        name: pool
+        for pool, names in draft.unknown.items()
+        for name in names
+        if name not in pursued and name not in contact.listed
+    }
 
 
 def _check_brake(draft: Draft, strange: Mapping[str, str]) -> None:

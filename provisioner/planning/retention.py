@@ -15,7 +15,7 @@ def trim(draft: Draft, intent: Intent, contact: Contact) -> None:
     if intent.generation < draft.before.generation:
         return  # an old copy, which may lack what is still to leave
     # Answers to returns are rendered from the requests' slots: those stay as long.
-    returned = {name for back in draft.returns.values() for name in back.names}
+    returned = frozenset[str]().union(*(back.names for back in draft.returns.values()))
     for record in draft.records():
         if record.trimmed and record.id not in intent.requests:
             draft.drop(record.id)
