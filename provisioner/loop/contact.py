@@ -24,11 +24,11 @@ LISTED_FOR = 86400.0
 
 def _with_list(contact: Contact, names: Collection[str], now: float) -> Contact:
     """The contact after a list of HF. A host that it does not name may stand in the next one."""
-    listed = {**contact.listed, **dict.fromkeys(names, now)}
-    inventory = frozenset(names)
-    if len(listed) > len(inventory):  # usually every list names the same hosts
-        listed = {name: at for name, at in listed.items() if now - at < LISTED_FOR}
-        inventory = frozenset(name for name, at in listed.items() if now - at < ONE_LIST)
+    named = dict.fromkeys(names, now)
+    if named.keys() == contact.listed.keys() and len(named) == len(contact.inventory):  # usually all are the same
+        return replace(contact, listed=named, lists=now)
+    listed = {name: at for name, at in {**contact.listed, **named}.items() if now - at < LISTED_FOR}
+    inventory = frozenset(name for name, at in listed.items() if now - at < ONE_LIST)
     return replace(contact, listed=listed, lists=now, inventory=inventory)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Set
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,23 +46,30 @@ class Capacity:
         """Where a machine that is wanted waits for room: it is the probe, and another one would wait with it."""
         # Machines were lost early there: a probe that runs has proved nothing yet.
         trials = {key for key, learned in draft.windows.items() if learned.early_loss is not None}
+        pools = defaultdict[str, list[str]](list)
         for record in draft.records():
             there = [slot for slot in record.slots.values() if not slot.gone]
-            for pool, machines in Counter([slot.pool for slot in there]).items():
-                self.occupied[pool, record.template] += machines
-            self.desired[record.template] += sum([slot.verdict in DESIRED for slot in there])
-            for slot in there:
-                if slot.ran is None:
-                    self._count_starting(slot, record.template)
-                elif trials and (key := (slot.pool, record.template)) in trials:
-                    self.probes[key] += slot.verdict in DESIRED and not slot.set_aside and self._is_probe(slot, key)
+            pools[record.template] += [slot.pool for slot in there]
+            self._count(record.template, there, trials)
+        for template, names in pools.items():
+            self.occupied.update({(pool, template): machines for pool, machines in Counter(names).items()})
+
+    def _count(self, template: str, there: list[Slot], trials: Set[tuple[str, str]]) -> None:
+        """Count the slots of a request of which something may be there."""
+        self.desired[template] += sum([slot.verdict in DESIRED for slot in there])
+        for slot in there if trials else [slot for slot in there if slot.ran is None]:
+            if slot.ran is None:
+                self._count_starting(slot, template)
+            elif (key := (slot.pool, template)) in trials:
+                self.probes[key] += slot.verdict in DESIRED and not slot.set_aside and self._is_probe(slot, key)
 
     def _count_starting(self, slot: Slot, template: str, machines: int = 1) -> None:
         key = (slot.pool, template)
         self.starting[key] += machines
         if slot.verdict is Verdict.OPEN:
             self.pending[key] += machines
-            self.probes[key] += machines * self._is_probe(slot, key)
+            if self._is_probe(slot, key):
+                self.probes[key] += machines
             if self.lacks_room(slot):
                 self._full.add(key)
 

@@ -100,7 +100,6 @@ def conclude(draft: Draft, record: RequestRecord) -> None:
     if pending(record) or missing(record) > 0:
         return
     running = _running(record)
-    for slot in running:
-        draft.put(record.id, evolve(slot, verdict=Verdict.SUCCEEDED))
+    draft.put(record.id, *[evolve(slot, verdict=Verdict.SUCCEEDED) for slot in running])
     status = RequestStatus.COMPLETE if len(running) >= record.count else RequestStatus.COMPLETE_WITH_ERROR
     draft.update(record.id, ended=status, ended_at=draft.now)

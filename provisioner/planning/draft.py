@@ -82,6 +82,7 @@ class Draft:
         self.doubts: dict[str, Doubt] = {}
         """Pools whose look was taken for a failed one, as it lacks too many machines at once."""
         self._slots: dict[str, dict[int, Slot]] = {}
+        """Those of the requests of which a slot was put: what the records in ``requests`` hold."""
 
     def wake_at(self, when: float) -> None:
         """Something will have to be decided at ``when``."""
@@ -91,17 +92,15 @@ class Draft:
     def records(self) -> Iterator[RequestRecord]:
         """Every request, as changed so far; the caller may change them meanwhile."""
         for id_ in list(self.requests):
-            yield self.record(id_)
+            yield self.requests[id_]
 
     def record(self, id_: str) -> RequestRecord:
         """A request with its slots as changed so far."""
-        record = self.requests[id_]
-        slots = self._slots.get(id_)
-        return record if slots is None else replace(record, slots=slots)
+        return self.requests[id_]
 
     def slot(self, id_: str, number: int) -> Slot | None:
         """One slot of a known request, as changed so far."""
-        return self._slots.get(id_, self.requests[id_].slots).get(number)
+        return self.requests[id_].slots.get(number)
 
     def named(self, name: str) -> Slot | None:
         """The slot of this name, as changed so far."""
@@ -117,12 +116,15 @@ class Draft:
         """Change facts of a request (never its slots)."""
         self.requests[id_] = replace(self.requests[id_], **changes)
 
-    def put(self, id_: str, slot: Slot) -> None:
-        """Replace or add a slot of a request."""
+    def put(self, id_: str, *changed: Slot) -> None:
+        """Replace or add slots of a request; the record that ``requests`` holds from the first time on has them all."""
         slots = self._slots.get(id_)
         if slots is None:
-            slots = self._slots[id_] = dict(self.requests[id_].slots)
-        slots[slot.number] = slot
+            record = self.requests[id_]
+            slots = self._slots[id_] = dict(record.slots)
+            self.requests[id_] = replace(record, slots=slots)
+        for slot in changed:
+            slots[slot.number] = slot
 
     def close(
         self,
@@ -188,9 +190,6 @@ class Draft:
 
     def memory(self) -> Memory:
         """The memory as it has to be recorded; the one before, when nothing changed."""
-        for id_, slots in self._slots.items():
-            if id_ in self.requests:
-                self.requests[id_] = replace(self.requests[id_], slots=slots)
         changes = dict(self.changes)
         for name, new in (
             ("requests", self.requests),

@@ -27,6 +27,9 @@ from provisioner.planning.astray import find_astray
 from provisioner.planning.draft import SOON, Draft
 from provisioner.planning.early_loss import EarlyLosses
 
+PENDING, RUNNING, STOPPING, GONE = Phase.PENDING, Phase.RUNNING, Phase.STOPPING, Phase.GONE
+"""Read once: to look a phase up costs a fifth of comparing a slot with its machine, and each plan compares them all."""
+
 UNKNOWN = Fingerprint()
 VANISHED = Failure(ErrorClass.OTHER, "The machine vanished.")
 REPLACED = Failure(ErrorClass.OTHER, "Another machine appeared under the same name.")
@@ -65,13 +68,13 @@ def reflect(draft: Draft) -> None:
     absent: list[tuple[RequestRecord, Slot]] = []
     machines = {name: snapshot.machines for name, snapshot in draft.snapshots.items()}
     for record in draft.records():
-        for slot in tuple(record.slots.values()):
-            pool = slot.pool
-            if pool not in machines:
+        for slot in record.slots.values():
+            there = machines.get(slot.pool)
+            if there is None:
                 continue
-            machine = machines[pool].get(slot.name)
+            machine = there.get(slot.name)
             if machine is not None:
-                explained.append(pool)
+                explained.append(slot.pool)
                 if not _unchanged(slot, machine):
                     _present(draft, record, slot, machine, news)
             elif not slot.gone:
@@ -103,18 +106,18 @@ def _learn_of_runs(draft: Draft, pool: str, template: str, submissions: list[flo
 def _unchanged(slot: Slot, machine: Machine) -> bool:
     """The machine runs or waits as before, which is the usual case, or nobody may touch its slot."""
     return (
-        (slot.verdict is Verdict.SUCCEEDED or slot.verdict is Verdict.OPEN)
+        slot.verdict in DESIRED
         and slot.notice is machine.notice
         and slot.absent is None
         and (slot.fingerprint is machine.fingerprint or slot.fingerprint == machine.fingerprint)
-        and (_waits_on(slot, machine) if slot.ran is None else machine.phase is Phase.RUNNING)
+        and (_waits_on(slot, machine) if slot.ran is None else machine.phase is RUNNING)
     ) or slot.set_aside
 
 
 def _waits_on(slot: Slot, machine: Machine) -> bool:
     """The machine does not run yet, and nothing about it has changed."""
     return (
-        machine.phase is Phase.PENDING
+        machine.phase is PENDING
         and slot.seen
         and slot.accepted
         and slot.submitted is not None
@@ -131,9 +134,9 @@ def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, 
         _remains(draft, record, slot, machine)
     elif slot.ran is not None and slot.fingerprint.differs(machine.fingerprint):
         _end(draft, record, slot, End(REPLACED, machine.cause or LossCause.UNKNOWN, seen), news)
-    elif machine.phase is Phase.GONE or (machine.phase is Phase.STOPPING and slot.verdict is Verdict.OPEN):
+    elif machine.phase is GONE or (machine.phase is STOPPING and slot.verdict is Verdict.OPEN):
         _end(draft, record, _applied(slot), _ending(machine, seen), news)
-    elif machine.phase is Phase.STOPPING:  # HF hears of it now, and may give it back before it is gone
+    elif machine.phase is STOPPING:  # HF hears of it now, and may give it back before it is gone
         end = _ending(machine, seen)
         marked, _ = news.early.mark(record, slot, end.failure, end.cause, seen)
         if marked != slot:
@@ -145,7 +148,7 @@ def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, 
 
 def _ending(machine: Machine, seen: float) -> End:
     """How a machine ends that is gone or stopping."""
-    usual = LossCause.UNKNOWN if machine.phase is Phase.GONE else LossCause.DELETED
+    usual = LossCause.UNKNOWN if machine.phase is GONE else LossCause.DELETED
     return End(machine.failure or ENDED, machine.cause or usual, seen)
 
 
@@ -158,7 +161,7 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, n
     """A machine that is there and may stay: remember what HF and later comparisons need."""
     told = slot.ran is not None
     asked_at = slot.asked_at
-    begins = not told and machine.phase is Phase.RUNNING
+    begins = not told and machine.phase is RUNNING
     # What HF was told of a machine that runs is never told differently.
     shown: Slot | Machine = slot if told else machine
     changed = evolve(

@@ -65,10 +65,7 @@ def adopt(draft: Draft) -> None:
 def find_orphans(draft: Draft, contact: Contact, busy: Set[str]) -> None:
     """Note machines of ours without a request; delete them slowly, unless the brake holds (law: orphans go slowly)."""
     returned = {name for record in draft.returns.values() for name in record.names}
-    pursued = {name for record in draft.returns.values() if record.ended is None for name in record.names}
-    # What HF lists is HF's, whatever our files have lost.
-    used = pursued | contact.listed.keys()
-    strange = {name: pool for pool, names in draft.unknown.items() for name in names if name not in used}
+    strange = _strange(draft, contact)
     _check_brake(draft, strange)
     check_clash(draft, contact, strange)
     kept = {name: since for name, since in draft.orphans.items() if name in strange or not _all_seen(draft)}
@@ -76,6 +73,17 @@ def find_orphans(draft: Draft, contact: Contact, busy: Set[str]) -> None:
     for name in sorted(strange, key=lambda name: (draft.orphans[name], name)):  # the order that release.py shows
         _delete_orphan(draft, name, strange[name], busy)
     _note_lost_strangers(draft, contact, returned)
+
+
+def _strange(draft: Draft, contact: Contact) -> dict[str, str]:
+    """The pools of the machines that no slot explains. What HF lists is HF's, whatever our files have lost."""
+    pursued = {name for record in draft.returns.values() if record.ended is None for name in record.names}
+    return {
+        name: pool
+        for pool, names in draft.unknown.items()
+        for name in names
+        if name not in pursued and name not in contact.listed
+    }
 
 
 def _check_brake(draft: Draft, strange: Mapping[str, str]) -> None:
@@ -141,8 +149,10 @@ def _note_lost_strangers(draft: Draft, contact: Contact, returned: Set[str]) -> 
     absent: dict[str, float] = {}
     lost: list[str] = []
     if draft.brake is None:
-        slots = {slot.name for record in draft.records() for slot in record.slots.values()}
-        for name in sorted(contact.inventory - returned - slots):
+        strangers = set(contact.inventory)
+        for record in draft.records() if strangers else ():
+            strangers.difference_update([slot.name for slot in record.slots.values()])
+        for name in sorted(strangers - returned):
             if split_name(draft.limits.prefix, name) is None:
                 continue
             if any(_shows(snapshot, name) for snapshot in draft.snapshots.values()):
@@ -165,12 +175,9 @@ def find_unlisted(draft: Draft, contact: Contact) -> None:
     before, fresh, inventory = draft.before.unlisted, contact.lists - LISTS_GATHER, contact.inventory
     unlisted: dict[str, float] = {}
     pools: dict[str, str] = {}
-    for record in draft.records():
-        if record.told_at is None:
-            continue
-        for slot in record.slots.values():
-            if slot.verdict is not Verdict.SUCCEEDED or slot.name in inventory:
-                continue
+    told = (record.slots.values() for record in draft.records() if record.told_at is not None)
+    for slots in told:
+        for slot in [slot for slot in slots if slot.name not in inventory and slot.verdict is Verdict.SUCCEEDED]:
             if contact.listed.get(slot.name, LONG_AGO) <= fresh:
                 since = _unlisted_since(slot, contact, before.get(slot.name))
                 if since is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from provisioner.model import DESIRED, Contact, Intent, RequestRecord, ReturnRecord
@@ -15,11 +15,11 @@ def trim(draft: Draft, intent: Intent, contact: Contact) -> None:
     if intent.generation < draft.before.generation:
         return  # an old copy, which may lack what is still to leave
     # Answers to returns are rendered from the requests' slots: those stay as long.
-    needed = contact.inventory.union(*(back.names for back in draft.returns.values()))
+    returned = frozenset[str]().union(*(back.names for back in draft.returns.values()))
     for record in draft.records():
         if record.trimmed and record.id not in intent.requests:
             draft.drop(record.id)
-        elif record.trimmed or _may_go(draft, record, needed):
+        elif record.trimmed or _may_go(draft, record, (contact.inventory, returned)):
             if not record.trimmed:
                 draft.update(record.id, trimmed=True)
             draft.forget.append(record.id)
@@ -43,7 +43,8 @@ def _old(draft: Draft, record: RequestRecord | ReturnRecord) -> bool:
     return draft.now >= since + draft.limits.retention
 
 
-def _may_go(draft: Draft, record: RequestRecord, needed: Set[str]) -> bool:
+def _may_go(draft: Draft, record: RequestRecord, needed: Sequence[Set[str]]) -> bool:
     return _old(draft, record) and all(
-        slot.gone and slot.verdict not in DESIRED and slot.name not in needed for slot in record.slots.values()
+        slot.gone and slot.verdict not in DESIRED and not any(slot.name in names for names in needed)
+        for slot in record.slots.values()
     )

@@ -46,7 +46,7 @@ def ask(draft: Draft, record: RequestRecord, capacity: Capacity, over: str = "")
 
 def _fill(draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Gap], capacity: Capacity) -> None:
     """Ask for what is missing, but for what was tried often enough and for what is beyond the template's maxNumber."""
-    hopeful = sum(not template.tries or gap.tries < template.tries for gap in wanted)
+    hopeful = sum([gap.tries < template.tries for gap in wanted]) if template.tries else len(wanted)
     maximum = MAX_NUMBER if template.max_machines is None else template.max_machines
     fitting = min(hopeful, max(0, maximum - capacity.desired[template.id]))
     text = f"The template's maxNumber of {maximum} machines is reached (template {template.id})."
@@ -140,10 +140,10 @@ def _open(draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Gap],
     """Open slots and ask for their machines; both are recorded before the first call."""
     if not wanted:
         return
-    for slot in _new_slots(draft, record, pool, wanted, submitted=draft.now):
-        draft.put(record.id, slot)
-        draft.creates.append(Create(slot.name, pool, record.template, record.id))
-    capacity.opened(slot, record.template, len(wanted))
+    slots = _new_slots(draft, record, pool, wanted, submitted=draft.now)
+    draft.put(record.id, *slots)
+    draft.creates += [Create(slot.name, pool, record.template, record.id) for slot in slots]
+    capacity.opened(slots[0], record.template, len(slots))
 
 
 def _give_up(draft: Draft, record: RequestRecord, wanted: Sequence[Gap], failure: Failure) -> None:

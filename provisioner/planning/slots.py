@@ -34,12 +34,13 @@ def slot_named(requests: Mapping[str, RequestRecord], prefix: str, name: str) ->
 
 def missing(record: RequestRecord) -> int:
     """Machines of a request that are neither there, nor on their way, nor given up."""
-    return record.count - sum(
-        slot.verdict in DESIRED
-        or slot.verdict is Verdict.CANCELLED
-        or (slot.verdict is Verdict.FAILED and slot.submitted is None)
-        for slot in record.slots.values()
+    slots = record.slots.values()
+    ended = [slot for slot in slots if slot.verdict not in DESIRED]
+    given_up = sum(
+        slot.verdict is Verdict.CANCELLED or (slot.verdict is Verdict.FAILED and slot.submitted is None)
+        for slot in ended
     )
+    return record.count - (len(slots) - len(ended) + given_up)
 
 
 def gaps(record: RequestRecord) -> list[Gap]:

@@ -49,7 +49,7 @@ def _last_asked(record: RequestRecord) -> float:
 
 def in_turn(creates: Sequence[Create]) -> tuple[Create, ...]:
     """The same creates, one of each template after the other: what finds no time in this cycle waits for the next."""
-    templates = dict.fromkeys(create.template for create in creates)
+    templates = dict.fromkeys([create.template for create in creates])
     if len(templates) < 2:
         return tuple(creates)
     by_template: dict[str, list[Create]] = {template: [] for template in templates}

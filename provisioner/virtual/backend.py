@@ -75,7 +75,7 @@ class VirtualBackend:
             machines = self._list()
             if shows is Looks.TRUNCATED:
                 machines = dict(list(machines.items())[: self._place.pool.page])
-        if machines != self._machines:
+        if machines is not self._machines and machines != self._machines:
             self._machines = machines
         members = self._place.members
         foreign = frozenset(name for name in strangers if name in members and not members[name].ours)

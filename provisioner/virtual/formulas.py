@@ -52,7 +52,7 @@ class Formula(ABC):
         there = [member for place in self._stage.places.values() for member in place.ours() if not member.stopping]
         running = [member for member in there if member.runs]
         pending = [member for member in there if member.phase is Phase.PENDING]
-        self._ledger.hosts = [member.name for member in running[:wanted]]
+        self._ledger.use([member.name for member in running[:wanted]])
         more = self.more(max(0, wanted - len(running)), len(pending), len(running))
         for pool, machines in self.spread(more).items():
             self._create(pool, machines)

@@ -45,8 +45,8 @@ class Grid:
 
     def __init__(self, scenario: Scenario, state: ScriptState, world: World) -> None:
         self.wanted: Counter[str] = Counter()
-        self.hosts: dict[str, str] = {}
-        """The machines that it has, and their templates."""
+        self.hosts: Mapping[str, str] = {}
+        """The machines that it has, and their templates; another object when it has others."""
         self.failures: Counter[str] = Counter()
         """Messages of failed machines and requests."""
         self.broken: list[str] = []
@@ -56,6 +56,8 @@ class Grid:
         self.asked = 0
         self._scenario, self._habits = scenario, scenario.hostfactory
         self._state, self._world = state, world
+        self._numbers: Counter[str] = Counter()
+        """Of hosts, by template."""
         self._chance = random.Random(f"{world.seed} grid")
         self._levels = Levels(scenario.demand, self._chance)
         self._open: dict[str, tuple[str, int, float]] = {}
@@ -69,8 +71,12 @@ class Grid:
 
     def forget(self) -> None:
         """It is started anew with an empty database."""
-        self.hosts, self._open, self._idle = {}, {}, {}
+        self._have({})
+        self._open, self._idle = {}, {}
         self._returns, self._told = set(), {}
+
+    def _have(self, hosts: Mapping[str, str]) -> None:
+        self.hosts, self._numbers = hosts, Counter(hosts.values())
 
     def give_back_strangers(self, machines: int) -> None:
         """It returns machines that were never made."""
@@ -126,7 +132,7 @@ class Grid:
         if entry["status"] == "complete" and len(got) < count:
             self.broken.append(f"{id_}: complete with {len(got)} of {count}")
         self.failures.update(machine["message"] for machine in failed)
-        self.hosts |= dict.fromkeys(got, template)
+        self._have({**self.hosts, **dict.fromkeys(got, template)})
         self._since |= dict.fromkeys(got, self._world.now)
         if len(self._told) < 50:
             self._told[id_] = text
@@ -140,10 +146,9 @@ class Grid:
 
     def _balance(self, template: str) -> None:
         """Ask for what is missing, give back what is too much."""
-        have = [name for name, of in self.hosts.items() if of == template]
+        have, wanted = self._numbers[template], self.wanted[template]
         coming = sum(count for of, count, _ in self._open.values() if of == template)
-        missing = self.wanted[template] - len(have) - coming
-        surplus = len(have) - self.wanted[template]
+        missing = wanted - have - coming
         if missing > 0:
             for some in self._in_calls(range(missing)):
                 recorded = self._state.record_request(
@@ -151,13 +156,15 @@ class Grid:
                 )
                 self._open[recorded.id] = (template, len(some), self._world.now)
                 self.asked += len(some)
-        self._settle_idle(have, max(0, surplus))
+        if self._idle or have > wanted:
+            self._settle_idle(template, max(0, have - wanted))
 
-    def _settle_idle(self, have: list[str], surplus: int) -> None:
+    def _settle_idle(self, template: str, surplus: int) -> None:
         """The oldest machines stand idle, and go when they have done so for long enough."""
         now = self._world.now
+        have = [name for name, of in self.hosts.items() if of == template]
         idle = {name: self._idle.get(name, now) for name in have[:surplus]}
-        self._idle = {name: since for name, since in self._idle.items() if name not in have} | idle
+        self._idle = {name: since for name, since in self._idle.items() if self.hosts.get(name) != template} | idle
         due = [name for name, since in idle.items() if now - since >= 60 * self._habits.idle_minutes]
         self._give_back([name for name in due if self._may_return(name)])
 
@@ -177,8 +184,9 @@ class Grid:
         for some in self._in_calls(names):
             recorded = self._state.record_return(PROVISIONER, some, created_wall=self._wall())
             self._returns.add(recorded.id)
+            left = set(some)
+            self._have({name: of for name, of in self.hosts.items() if name not in left})
             for name in some:
-                self.hosts.pop(name, None)
                 self._idle.pop(name, None)
                 self._since.pop(name, None)
 

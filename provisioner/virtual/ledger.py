@@ -67,13 +67,15 @@ class Ledger:
     made: Counter[str] = field(default_factory=Counter)
     """By pool."""
     hosts: Collection[str] = ()
-    """Machines that somebody uses, by name: none of them may be deleted while it runs."""
+    """Machines that somebody uses, by name: none of them may be deleted while it runs. See ``use``."""
     running: set[str] = field(default_factory=set)
     """By name."""
     pending: int = 0
     _alive: Counter[tuple[str, str]] = field(default_factory=Counter)
     _starting: Counter[tuple[str, str]] = field(default_factory=Counter)
     _names: set[str] = field(default_factory=set)
+    _usable: int | None = None
+    """None: to be counted anew."""
     _since: float = 0.0
 
     def breach(self, law: str, text: str) -> None:
@@ -106,6 +108,7 @@ class Ledger:
         self.tally.ran += 1
         self.pending -= 1
         self.running.add(member.name)
+        self._usable = None
         if self.most_ran_at is None and self.world.now >= self.judge_from and self._most_run():
             self.most_ran_at = self.world.now
         self._starting[pool, member.template] -= 1
@@ -121,6 +124,7 @@ class Ledger:
         self._advance()
         if member.ran is not None:
             self.running.discard(member.name)
+            self._usable = None
         else:
             self.pending -= 1
             self._starting[pool, member.template] -= 1
@@ -139,9 +143,16 @@ class Ledger:
         self._advance()
         self.wanted = machines
 
+    def use(self, hosts: Collection[str]) -> None:
+        """Somebody uses these machines, and no others, from now on; other machines are another collection."""
+        if hosts is not self.hosts:
+            self.hosts, self._usable = hosts, None
+
     def usable(self) -> int:
         """Machines that run and that somebody uses."""
-        return len(self.running.intersection(self.hosts))
+        if self._usable is None:
+            self._usable = len(self.running.intersection(self.hosts))
+        return self._usable
 
     def _advance(self) -> None:
         seconds = self.world.now - self._since

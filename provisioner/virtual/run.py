@@ -152,7 +152,7 @@ class Provisioner:
         self._world.after(self._stage.scenario.hostfactory.poll_seconds, self._round)
         self.grid.round()
         self._ledger.want(sum(self.grid.wanted.values()))
-        self._ledger.hosts = self.grid.hosts
+        self._ledger.use(self.grid.hosts)
 
     def happens(self, event: Event) -> None:
         acts: dict[Act, Callable[[Event], None]] = {

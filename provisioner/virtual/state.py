@@ -229,10 +229,13 @@ class VirtualHosts:
 
     def __init__(self) -> None:
         self._listed: tuple[tuple[str, ...], int] | None = None
+        self._noted: Iterable[str] = ()
 
     def note(self, names: Iterable[str]) -> None:
-        """HF lists these."""
-        self._listed = tuple(names), self._listed[1] + 1 if self._listed else 1
+        """HF lists these; other hosts are another object."""
+        listed, number = self._listed or ((), 0)
+        self._listed = listed if names is self._noted else tuple(names), number + 1
+        self._noted = names
 
     def read(self) -> tuple[tuple[str, ...], int] | None:
         return self._listed
@@ -333,9 +336,10 @@ class VirtualState:
         return held is not None and (id_ in held.requests or id_ in held.returns)
 
     def lost(self, machines: Iterable[str]) -> Mapping[str, Loss]:
-        held = self.intent.held
+        held, losses = self.intent.held, self.status.losses
+        if not losses:
+            return {}
         returned = {name for back in held.returns.values() for name in back.names} if held else set()
-        losses = self.status.losses
         return {name: losses[name] for name in machines if name in losses and name not in returned}
 
     def available(self) -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""How long a plan takes: opening a request's slots, a steady state, a change among many, a cycle with nothing to do.
+"""What a plan costs in CPU: opening a request's slots, a steady state, a change among many, a cycle with nothing to do.
 
 Goals are ratios within one run, so that they hold on any machine: to copying the same slots once, and of ten times the
 slots to so many slots. What copying itself loses when the slots no longer fit into the processor's caches, a plan may
@@ -86,14 +86,14 @@ def running(plan: Plan) -> Snapshot:
 
 
 def timed(act: Callable[[], object]) -> float:
-    """Seconds at best, as in a cycle of the loop; the garbage of one run is not charged to the next."""
+    """CPU seconds at best, as in a cycle of the loop; the garbage of one run is not charged to the next."""
     taken = []
     for _ in range(REPEATS):
         gc.collect()
         with uncollected():
-            began = time.perf_counter()
+            began = time.process_time()
             act()
-            taken.append(time.perf_counter() - began)
+            taken.append(time.process_time() - began)
     return min(taken)
 
 
@@ -106,7 +106,7 @@ def copied(memory: Memory) -> list[dict[int, Slot]]:
 
 
 def measure(slots: int) -> dict[str, float]:
-    """Seconds of each kind of plan."""
+    """CPU seconds of each kind of plan."""
     intent, limits, empty = scene(slots)
     fresh = Memory("demo")
     first = World(intent, {"pool": empty})
@@ -173,7 +173,7 @@ def main() -> int:
     """Print the table; 1 when a goal is missed."""
     calm_collector()
     results = {slots: measure(slots) for slots in SIZES}
-    table = Table(title="plan (ms at best, beside a copy of the same slots)")
+    table = Table(title="plan (ms of CPU at best, beside a copy of the same slots)")
     for title in ("slots", COPY, *(f"{kind} (goal {goal:g} x)" for kind, goal in GOALS.items())):
         table.add_column(title, justify="right")
     for slots, result in results.items():
