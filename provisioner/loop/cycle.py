@@ -36,7 +36,7 @@ from provisioner.model import (
 from provisioner.planning.outcomes import remember
 from provisioner.planning.plan import World, make_plan, make_trim
 from provisioner.planning.release import without_brake
-from provisioner.planning.slots import slot_named
+from provisioner.planning.returns import unknown_names
 from provisioner.state.errors import StateError, StateMissing
 from provisioner.state.interfaces import LoopState
 
@@ -188,11 +188,7 @@ class Reconciler:
 
     def strangers(self) -> frozenset[str]:
         """Names that HF gave back and that are no slot of ours: pools are asked whether they hold them."""
-        if self.memory is None:
-            return frozenset()
-        requests, prefix = self.memory.requests, self.limits.prefix
-        names = {name for back in self.memory.returns.values() if back.ended is None for name in back.names}
-        return frozenset(name for name in names if slot_named(requests, prefix, name) is None)
+        return frozenset() if self.memory is None else unknown_names(self.memory, self.limits.prefix)
 
     def preview(self, looks: Mapping[str, Look]) -> Plan | None:
         """What the next cycle would do; nothing is written, nothing is done. Raises StateError."""

@@ -9,6 +9,7 @@ from provisioner.model import (
     LONG_AGO,
     Delete,
     DeleteReason,
+    Memory,
     RequestStatus,
     ReturnRecord,
     ReturnResult,
@@ -17,10 +18,17 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.planning.draft import SOON, Draft
+from provisioner.planning.slots import slot_named
 
 DELETE_AGAIN = 60.0
 """Seconds after which a delete is sent again when the machine is still there: a call that gets lost must not leave a
 machine for ever."""
+
+
+def unknown_names(memory: Memory, prefix: str) -> frozenset[str]:
+    """Names that HF gives back and that are no slot of ours."""
+    names = {name for back in memory.returns.values() if back.ended is None for name in back.names}
+    return frozenset(name for name in names if slot_named(memory.requests, prefix, name) is None)
 
 
 def settle_returns(draft: Draft, busy: Set[str]) -> None:
