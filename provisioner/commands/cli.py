@@ -79,6 +79,7 @@ COMMANDS = (
     Entry("settings", "Print every setting with its default and why, as a page or as a JSON schema for editors."),
     Entry("render-hf", "Write HostFactory's files for a provider instance, from one settings file."),
     Entry("replay", "Play a recorded trace of HostFactory's calls against the scripts."),
+    Entry("completion", "Print what a shell needs to complete commands, options and files."),
     Entry("trim", "Let ended requests leave the state files, as a running loop does by itself."),
     Entry(
         "recover",
@@ -95,11 +96,16 @@ class Command(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, once the module has added its options."""
+        self.actions()
+        return super().parse_known_args(args, namespace)
+
+    def actions(self) -> list[argparse.Action]:
+        """The command's options, which its module has added."""
         if self.entry is not None:
             module, self.entry = self.entry.module, None
             module.add_options(self)
             self.set_defaults(command=module.run)
-        return super().parse_known_args(args, namespace)
+        return self._actions
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -196,3 +202,9 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(entry.name, help=entry.text, description=entry.text, aliases=entry.aliases)
         command.entry = entry
     return top
+
+
+def commands_of(top: argparse.ArgumentParser) -> list[Command]:
+    """The parsers of all commands, each once."""
+    (choices,) = (action.choices for action in top._actions if isinstance(action, argparse._SubParsersAction))
+    return list(dict.fromkeys(choices.values()))

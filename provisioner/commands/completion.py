@@ -1,0 +1,30 @@
+"""``provisioner completion``: what a shell needs to complete commands, options and files."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from provisioner.commands import cli
+from provisioner.commands.options import FINE
+from provisioner.extras import extra, needing
+
+SHELLS = ("bash", "zsh", "tcsh")
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Which shell."""
+    command.add_argument("shell", choices=SHELLS, help='e.g. eval "$(provisioner completion bash)"')
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the shell's code. Raises MissingExtra."""
+    with needing(extra("loop")):
+        import shtab
+    top = cli.parser()
+    for command in cli.commands_of(top):
+        for action in command.actions():
+            if action.type is Path:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    print(shtab.complete(top, options.shell))
+    return FINE
