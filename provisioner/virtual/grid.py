@@ -67,6 +67,8 @@ class Grid:
         self._told: dict[str, str] = {}
         self._given: set[str] = set()
         """Machines that it has given back."""
+        self._never_made: list[str] = []
+        """Machines that it is to give back although they were never made."""
         self._since: dict[str, float] = {}
         """When it got each machine."""
         self._idle: dict[str, float] = {}
@@ -78,11 +80,11 @@ class Grid:
         self._returns, self._told = {}, {}
 
     def give_back_strangers(self, machines: int) -> None:
-        """It returns machines that were never made."""
+        """In its next round it returns machines that were never made."""
         names = [
             f"{self._scenario.provisioner().name_prefix}-stranger{number:02d}-000000" for number in range(machines)
         ]
-        self._give_back(names)
+        self._never_made += names
 
     def round(self) -> None:
         """Every command once, as HostFactory does it: what has ended, what is lost, what is missing or too much."""
@@ -92,6 +94,8 @@ class Grid:
             return
         try:
             self._poll()
+            self._give_back(self._never_made)
+            self._never_made = []
             self._ask_for_losses()
             for template in self._scenario.templates:
                 self._balance(template)

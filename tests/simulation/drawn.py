@@ -11,6 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from provisioner.schema.pool import Pool
 from provisioner.virtual.scenario import Act, Calls, Demand, HostFactory, Looks, Template, VirtualPool
 
 Body = dict[str, Any]
@@ -29,6 +30,7 @@ SHORT: Body = {
     "retention_hours": 0.1,
     "backoff": {"last_seconds": 300.0},
     "request_deadline_minutes": 20.0,
+    "return_deadline_minutes": 20.0,
     "cancel_after_minutes": 8.0,
 }
 """Settings of provisioner.yaml by which half an hour is a long time."""
@@ -84,7 +86,7 @@ ELSEWHERE: Mapping[type, frozenset[str]] = {
 
 RULES: Values = {
     "request_deadline_minutes": (5.0, 60.0),
-    "return_deadline_minutes": (5.0,),
+    "return_deadline_minutes": (5.0, 60.0),
     "orphan_grace_minutes": (1.0,),
     "cancel_after_minutes": (3.0, 30.0),
     "retention_hours": (0.0, 24.0),
@@ -160,6 +162,9 @@ MOMENTS = st.one_of(
 """Minutes: often while the first machines boot."""
 
 
+BEHAVIOUR = {name: some for name, some in open_values(VirtualPool).items() if name not in Pool.model_fields}
+"""What a place may do differently for a while."""
+
 WHILE: Sequence[Body] = ({"for_minutes": 2.0}, {"for_minutes": 15.0})
 
 
@@ -167,11 +172,11 @@ WHILE: Sequence[Body] = ({"for_minutes": 2.0}, {"for_minutes": 15.0})
 def events(draw: st.DrawFn, pools: Sequence[str], *, heals: bool) -> Body:
     """Something that happens in the first quarter of an hour; a change of pools lasts as long at most, or for good."""
     event: Body = {"at_minutes": draw(MOMENTS)}
-    act = draw(st.sampled_from([None, *Act]))
-    if act is None:
-        change = draw(some_of(open_values(VirtualPool), 2, least=1))
+    if draw(st.booleans()):
+        change = draw(some_of(BEHAVIOUR, 2, least=1))
         event |= {"change": change} | draw(st.sampled_from(WHILE if heals else (*WHILE, {})))
     else:
+        act = draw(st.sampled_from(Act))
         event |= {"do": str(act)} | draw(all_of(ACTS[act]))
     if len(pools) > 1 and draw(st.booleans()):
         event["pools"] = [draw(st.sampled_from(pools))]

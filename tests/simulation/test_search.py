@@ -5,7 +5,9 @@ What it finds it tells as YAML, as small as it can: ``provisioner simulate FILE 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -14,6 +16,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from provisioner.virtual.scenario import Act, Demand, HostFactory, Scenario, Template, VirtualPool
 from provisioner.virtual.scenario_file import scenarios
 from tests.simulation.drawn import ACTS, Body, bodies, open_values
+from tests.simulation.test_broken_laws import (
+    Break,
+    a_failed_look_is_an_empty_pool,
+    nothing_has_a_deadline,
+    only_wanted_machines_count_against_a_cap,
+    orphans_get_no_grace,
+    slot_numbers_are_used_again,
+)
 from tests.simulation.watched import Watched
 
 SEARCHED = settings(
@@ -96,3 +106,62 @@ def test_every_setting_is_searched(part: type) -> None:
 
 def test_everything_that_can_happen_is_searched() -> None:
     assert set(ACTS) == set(Act)
+
+
+# --- that the search finds what is broken -----------------------------------------------------------------------------
+
+
+class Theme(NamedTuple):
+    """A law that is broken on purpose, what every scenario has in which that may show, and which laws then break."""
+
+    broken: Callable[[], Break]
+    laws: str
+    events: tuple[Body, ...] = ()
+    pool: Mapping[str, Any] = MappingProxyType({})
+    """Settings of all pools."""
+
+    def given_to(self, body: Body) -> Body:
+        """A scenario about it."""
+        pools = {name: {**pool, **self.pool} for name, pool in body["pools"].items()}
+        return body | {"pools": pools, "events": [*body["events"], *self.events]}
+
+
+THEMES = [
+    Theme(slot_numbers_are_used_again, "double", pool={"boot_failures": 0.5}),
+    Theme(
+        a_failed_look_is_an_empty_pool,
+        "killed",
+        ({"at_minutes": 8.0, "for_minutes": 5.0, "change": {"looks": "failed"}},),
+        {"boot_seconds": 20.0},
+    ),
+    Theme(
+        only_wanted_machines_count_against_a_cap,
+        "cap",
+        ({"at_minutes": 8.0, "do": "remove", "share": 1.0},),
+        {"boot_seconds": 20.0, "stop_seconds": 400.0, "max_machines": 4},
+    ),
+    Theme(orphans_get_no_grace, "killed", ({"at_minutes": 8.0, "do": "doubles", "machines": 1},)),
+    Theme(nothing_has_a_deadline, "answer", pool={"hangs": 1.0}),
+]
+
+
+@pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.broken.__name__.replace("_", " "))
+def test_the_search_finds_that(theme: Theme) -> None:
+    @settings(SEARCHED, max_examples=100, phases=[Phase.generate])
+    @given(bodies(heals=True))
+    def search(body: Body) -> None:
+        assert_lawful(theme.given_to(body))
+
+    with theme.broken(), pytest.raises(AssertionError, match=f" s: ({theme.laws}): "):
+        search()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.broken.__name__.replace("_", " "))
+def test_the_same_scenarios_break_nothing_by_themselves(theme: Theme) -> None:
+    @settings(SEARCHED, max_examples=10)
+    @given(bodies(heals=True))
+    def search(body: Body) -> None:
+        assert_lawful(theme.given_to(body))
+
+    search()

@@ -148,3 +148,18 @@ def test_each_memory_that_is_made_again_has_slot_numbers_of_its_own() -> None:
 def test_a_machine_that_runs_is_not_told_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(VirtualState, "lost", lambda self, names: dict.fromkeys(names, Loss(0)))
     assert play(wanting(hours=0.07), seed=1).measures["killed"] == 1
+
+
+def test_what_cannot_be_returned_now_is_returned_later(world: World) -> None:
+    state = VirtualState(1)
+    grid = Grid(wanting(), state, world)
+    grid.round()
+    state.intent.readable = False
+    grid.give_back_strangers(2)
+    grid.round()
+    assert state.intent.held is not None
+    assert not state.intent.held.returns
+    state.intent.readable = True
+    grid.round()
+    grid.round()
+    assert [len(back.names) for back in state.intent.held.returns.values()] == [2]
