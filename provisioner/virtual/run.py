@@ -222,10 +222,12 @@ class Provisioner:
 
     def _check_machines(self) -> None:
         """The books are right, and no machine of ours is there without a slot for longer than an orphan may be."""
-        memory = self.loop.reconciler.memory
-        explained = _explained(memory) if memory else set()
         there = {member.name for place in self._stage.places.values() for member in place.ours()}
         self._ledger.audit(len(there))
+        memory = self.loop.reconciler.memory
+        if self.state.intent.held is None:
+            return  # HostFactory has asked for nothing yet: the loop has nothing to work from
+        explained = _explained(memory) if memory else set()
         now, grace = self._world.now, self._orphan_grace
         self._orphans = {name: self._orphans.get(name, now) for name in there - explained}
         if memory is not None and memory.brake is not None:

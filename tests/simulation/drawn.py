@@ -85,7 +85,7 @@ ELSEWHERE: Mapping[type, frozenset[str]] = {
 """Settings that are drawn otherwise, or change nothing in virtual time."""
 
 RULES: Values = {
-    "request_deadline_minutes": (5.0, 60.0),
+    "request_deadline_minutes": (15.0, 60.0),
     "return_deadline_minutes": (5.0, 60.0),
     "orphan_grace_minutes": (1.0,),
     "cancel_after_minutes": (3.0, 30.0),

@@ -6,6 +6,7 @@ import pytest
 
 from provisioner.hostfactory.answer import Answer, Loss
 from provisioner.model import PoolLimits
+from provisioner.planning import plan
 from provisioner.simulator.world import World
 from provisioner.virtual.grid import Grid
 from provisioner.virtual.ledger import Ledger
@@ -163,3 +164,15 @@ def test_what_cannot_be_returned_now_is_returned_later(world: World) -> None:
     grid.round()
     grid.round()
     assert [len(back.names) for back in state.intent.held.returns.values()] == [2]
+
+
+def test_before_the_first_request_no_machine_is_an_orphan() -> None:
+    doubles = [{"at_minutes": 1, "do": "doubles", "machines": 1}]
+    never = wanting(demand=[{"machines": 0}], events=doubles, hours=1.0)
+    assert not play(never, seed=1).broken
+
+
+def test_an_orphan_that_stays_breaks_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "find_orphans", lambda *_: None)
+    doubles = [{"at_minutes": 1, "do": "doubles", "machines": 1}]
+    assert play(wanting(events=doubles, hours=1.0), seed=1).measures["orphan"]
