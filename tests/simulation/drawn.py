@@ -117,9 +117,10 @@ ACTS: Mapping[Act, Values] = {
 KEEP_AWAY = frozenset({
     "boot_failures", "hangs", "dies", "preempted_per_hour", "capacity", "quota", "calls", "calls_per_second",
     "lost_answers", "ignored_creates", "ignores_deletes", "looks", "appears_seconds", "paused",
-    "max_machines", "max_pending", "boot_deadline_seconds", "max_lifetime_seconds", "every_minutes", "walk",
+    "max_machines", "max_pending", "boot_deadline_seconds", "max_lifetime_seconds",
+    "every_minutes", "walk", "hourly_billing",
 })  # fmt: skip
-"""Settings that may keep machines away for ever, or with which the same is never wanted for long."""
+"""Settings that may keep machines away for ever, or by which they come and go for ever."""
 
 
 @cache

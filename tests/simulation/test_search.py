@@ -100,6 +100,11 @@ def test_what_is_wanted_runs_when_all_trouble_is_over_in_many_more(body: Body) -
     assert_healed(body)
 
 
+def test_a_create_is_not_repeated_whose_machine_came_and_went_unseen() -> None:
+    unseen = {"boot_seconds": 0.0, "boot_failures": 1.0, "remains": False, "lost_answers": 1.0}
+    assert_lawful({"about": "Found.", "hours": 0.2, "pools": {"a": unseen}, "demand": [{"machines": 1}]})
+
+
 @pytest.mark.parametrize("part", [VirtualPool, Template, HostFactory, Demand])
 def test_every_setting_is_searched(part: type) -> None:
     assert [name for name, values in open_values(part).items() if not values] == []
