@@ -39,14 +39,23 @@ BLIND = ("cap", "killed", "orphan")
 """Laws that nobody can keep who is shown what is not."""
 
 
+SURPLUS = " machines told, "
+"""A memory made again keeps every machine of a request that has not ended, also one that had been withdrawn and was not
+gone yet: nothing is deleted by count. HostFactory may then be told of more machines than it asked for."""
+
+FORGETTING = frozenset({Act.LOSE_MEMORY, Act.OLD_MEMORY})
+
+
 def read(body: Body) -> Scenario:
     return scenarios({"drawn": body}, "drawn")["drawn"]
 
 
 def breaches(scenario: Scenario, run: Watched) -> Iterator[str]:
     """Laws that were broken."""
-    spared = () if scenario.shows_truly() else BLIND
-    return (text for text in run.broken if not any(f" s: {law}: " in text for law in spared))
+    spared = [] if scenario.shows_truly() else [f" s: {law}: " for law in BLIND]
+    if any(event.do in FORGETTING for event in scenario.events):
+        spared.append(SURPLUS)
+    return (text for text in run.broken if not any(words in text for words in spared))
 
 
 def shortcomings(scenario: Scenario, run: Watched) -> Iterator[str]:
