@@ -93,6 +93,8 @@ def _withdraw(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capa
 def _repeat(draft: Draft, record: RequestRecord, slot: Slot, capacity: Capacity) -> None:
     """Send a create again whose outcome nobody knows: a second one of the same name is harmless."""
     key = (slot.pool, record.template)
+    if slot.name in draft.snapshots[slot.pool].causes:
+        return  # its machine came and went
     if not capacity.usable(*key):
         draft.wake_at(draft.window(*key).retry_at)
     elif slot.submitted is not None and draft.snapshots[slot.pool].began <= slot.submitted:

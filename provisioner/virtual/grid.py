@@ -17,8 +17,6 @@ from provisioner.state.errors import StateError
 from provisioner.state.interfaces import ScriptState
 from provisioner.virtual.scenario import PROVISIONER, Demand, Scenario
 
-DAY = 86400.0
-
 
 class Levels:
     """How many machines are wanted of each template now."""
@@ -51,6 +49,8 @@ class Grid:
         """Messages of failed machines and requests."""
         self.broken: list[str] = []
         """What no provider may answer."""
+        self.lost: list[str] = []
+        """Machines of which it has just heard that they are gone."""
         self.ended = 0
         self.silent_until = 0.0
         self.asked = 0
@@ -62,8 +62,15 @@ class Grid:
         self._levels = Levels(scenario.demand, self._chance)
         self._open: dict[str, tuple[str, int, float]] = {}
         """Requests whose end it has not heard: template, count, since when."""
-        self._returns: set[str] = set()
+        self._returns: dict[str, float] = {}
+        """Returns whose end it has not heard, and since when."""
+        self._late: set[str] = set()
+        self._patience = scenario.ends_within()
         self._told: dict[str, str] = {}
+        self._given: set[str] = set()
+        """Machines that it has given back."""
+        self._never_made: list[str] = []
+        """Machines that it is to give back although they were never made."""
         self._since: dict[str, float] = {}
         """When it got each machine."""
         self._idle: dict[str, float] = {}
@@ -73,17 +80,17 @@ class Grid:
         """It is started anew with an empty database."""
         self._have({})
         self._open, self._idle = {}, {}
-        self._returns, self._told = set(), {}
+        self._returns, self._told = {}, {}
 
     def _have(self, hosts: Mapping[str, str]) -> None:
         self.hosts, self._numbers = hosts, Counter(hosts.values())
 
     def give_back_strangers(self, machines: int) -> None:
-        """It returns machines that were never made."""
+        """In its next round it returns machines that were never made."""
         names = [
             f"{self._scenario.provisioner().name_prefix}-stranger{number:02d}-000000" for number in range(machines)
         ]
-        self._give_back(names)
+        self._never_made += names
 
     def round(self) -> None:
         """Every command once, as HostFactory does it: what has ended, what is lost, what is missing or too much."""
@@ -93,6 +100,8 @@ class Grid:
             return
         try:
             self._poll()
+            self._give_back(self._never_made)
+            self._never_made = []
             self._ask_for_losses()
             for template in self._scenario.templates:
                 self._balance(template)
@@ -110,16 +119,17 @@ class Grid:
             elif id_ in self._open:
                 self._take(id_, answer.text)
             else:
-                self._returns.discard(id_)
+                self._returns.pop(id_, None)
 
     def _some_told(self) -> list[str]:
         """It asks again for what has ended, now and then."""
         return [self._chance.choice(list(self._told))] if self._told and self._chance.random() < 0.1 else []
 
     def _check_deadline(self, id_: str) -> None:
-        _, _, since = self._open.get(id_, ("", 0, self._world.now))
-        if self._world.now - since > DAY:
-            self.broken.append(f"{id_}: has not ended within a day")
+        since = self._open[id_][2] if id_ in self._open else self._returns.get(id_, self._world.now)
+        if self._patience is not None and self._world.now - since > self._patience and id_ not in self._late:
+            self._late.add(id_)
+            self.broken.append(f"{id_}: has not ended after {self._patience:.0f} s")
 
     def _take(self, id_: str, text: str) -> None:
         template, count, _ = self._open.pop(id_)
@@ -131,6 +141,8 @@ class Grid:
             self.broken.append(f"{id_}: {len(got)} machines told, {count} wanted")
         if entry["status"] == "complete" and len(got) < count:
             self.broken.append(f"{id_}: complete with {len(got)} of {count}")
+        if again := self._given.intersection(got) | self.hosts.keys() & set(got):
+            self.broken.append(f"{id_}: tells {min(again)}, which it was told of before")
         self.failures.update(machine["message"] for machine in failed)
         self._have({**self.hosts, **dict.fromkeys(got, template)})
         self._since |= dict.fromkeys(got, self._world.now)
@@ -138,9 +150,11 @@ class Grid:
             self._told[id_] = text
 
     def _ask_for_losses(self) -> None:
+        self.lost = []
         if not self.hosts:
             return
         lost = self._state.lost(self.hosts)
+        self.lost = [name for name, loss in lost.items() if not loss.grace]
         self._state.note_hosts(self.hosts)
         self._give_back(list(lost))
 
@@ -183,7 +197,8 @@ class Grid:
     def _give_back(self, names: list[str]) -> None:
         for some in self._in_calls(names):
             recorded = self._state.record_return(PROVISIONER, some, created_wall=self._wall())
-            self._returns.add(recorded.id)
+            self._returns[recorded.id] = self._world.now
+            self._given.update(some)
             left = set(some)
             self._have({name: of for name, of in self.hosts.items() if name not in left})
             for name in some:

@@ -51,6 +51,8 @@ class Ledger:
     limits: dict[str, PoolLimits]
     prices: dict[str, float]
     """Of a machine for an hour, by pool."""
+    orphan_grace: float
+    """Seconds for which a machine of ours that nobody asked for stays."""
     judge_from: float = 0.0
     """From when it matters how long it takes until most run."""
     most_ran_at: float | None = None
@@ -98,12 +100,16 @@ class Ledger:
         self.peak = max(self.peak, len(self.running) + self.pending - self.wanted)
         self._alive[key] += 1
         self._starting[key] += 1
+        if not member.template:
+            return  # the provisioner did not ask for it
         if limits.max_machines is not None and self._alive[key] > limits.max_machines:
             self.breach("cap", f"{self._alive[key]} machines of {key}, at most {limits.max_machines}")
         if self._starting[key] > limits.max_pending:
             self.breach("cap", f"{self._starting[key]} machines pending of {key}, at most {limits.max_pending}")
 
     def ran(self, pool: str, member: Member) -> None:
+        if not member.ours:
+            return
         self._advance()
         self.tally.ran += 1
         self.pending -= 1
@@ -117,10 +123,16 @@ class Ledger:
         return self.wanted > 0 and len(self.running) >= 0.9 * self.wanted
 
     def deleting(self, pool: str, member: Member) -> None:
-        if member.runs and member.name in self.hosts:
+        if not member.ours:
+            self.breach("killed", f"{member.name} is somebody else's")
+        elif member.runs and member.name in self.hosts:
             self.breach("killed", f"{member.name} ran, and HostFactory had not returned it")
+        elif not member.template and self.world.now - member.asked < self.orphan_grace:
+            self.breach("killed", f"{member.name} was deleted within its grace period")
 
     def ended(self, pool: str, member: Member) -> None:
+        if not member.ours:
+            return
         self._advance()
         if member.ran is not None:
             self.running.discard(member.name)
@@ -163,11 +175,13 @@ class Ledger:
     def close(self, alive: dict[str, list[Member]]) -> None:
         """The run ends: what is there counts until now."""
         self._advance()
-        there = 0
         for pool, members in alive.items():
-            there += len(members)
             seconds = sum(self.world.now - member.asked for member in members)
             self.tally.seconds += seconds
             self.tally.cost += seconds / HOUR * self.prices[pool]
-        if self.tally.created - self.tally.gone != there:
+        self.audit(sum(map(len, alive.values())))
+
+    def audit(self, there: int) -> None:
+        """What was made and is not gone is there: so many machines of ours are."""
+        if self.tally.created - self.tally.gone != there and not self.counts["books"]:
             self.breach("books", f"{self.tally.created} made, {self.tally.gone} gone, {there} there")

@@ -36,8 +36,12 @@ LAWS = {
         "or-\nphans", "machines of ours without a slot for longer than their grace; counted at each look"
     ),
     "cap": Measure("over\ncap", "creates beyond max_machines or max_pending"),
-    "killed": Measure("killed", "running machines deleted that HostFactory had not returned"),
-    "answer": Measure("wrong\nanswer", "answers that no provider may give"),
+    "killed": Measure(
+        "killed", "machines deleted, or told as gone, that run and HostFactory did not return, or that are not ours"
+    ),
+    "answer": Measure(
+        "wrong\nanswer", "answers that no provider may give, and requests that did not end by their deadline"
+    ),
     "books": Measure("books", "runs in which machines made, gone and there do not add up"),
 }
 PACE = {

@@ -32,6 +32,7 @@ class Member:
 
     name: str
     template: str
+    """Empty: the provisioner did not ask for it."""
     uid: str
     asked: float
     """When its create took effect."""

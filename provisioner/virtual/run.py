@@ -80,6 +80,7 @@ class Stage:
             self.world,
             dict(limits.pools),
             {name: pool.price_per_hour for name, pool in scenario.pools.items()},
+            limits.orphan_grace,
             60 * scenario.judge_from_minutes,
         )
         self.places = {name: Place(pool, self.world, self.ledger) for name, pool in scenario.pools.items()}
@@ -98,7 +99,7 @@ class Stage:
                 self._numbers += 1
                 ours = event.do is Act.DOUBLES
                 middle = f"zz{self._numbers:08d}" if ours else f"foreign-{self._numbers}"
-                place.add(f"hf-{middle}-000000", "T", ours=ours)
+                place.add(f"hf-{middle}-000000", template="", ours=ours)
 
 
 CAUSES = {Act.PREEMPT: LossCause.PREEMPTED, Act.KILL: LossCause.EXITED, Act.REMOVE: LossCause.DELETED}
@@ -116,6 +117,7 @@ class Provisioner:
         self.grid = Grid(stage.scenario, self.state, stage.world)
         self._settings = stage.scenario.provisioner()
         self._orphan_grace = 60 * self._settings.orphan_grace_minutes
+        self._shows_truly = stage.scenario.shows_truly()
         self._told: Counter[str] = Counter()
         self._cycles = self._plans = 0
         self._orphans: dict[str, float] = {}
@@ -151,8 +153,15 @@ class Provisioner:
     def _round(self) -> None:
         self._world.after(self._stage.scenario.hostfactory.poll_seconds, self._round)
         self.grid.round()
+        self._check_losses()
         self._ledger.want(sum(self.grid.wanted.values()))
         self._ledger.use(self.grid.hosts)
+
+    def _check_losses(self) -> None:
+        """HostFactory gives up what it is told is gone: no machine that runs is, where looks are true."""
+        if self._shows_truly:
+            for name in self._ledger.running.intersection(self.grid.lost):
+                self._ledger.breach("killed", f"{name} runs, and HostFactory was told that it is gone")
 
     def happens(self, event: Event) -> None:
         acts: dict[Act, Callable[[Event], None]] = {
@@ -209,13 +218,16 @@ class Provisioner:
         self.grid.broken.clear()
         if self._world.now >= self._check_at:
             self._check_at = self._world.now + 5 * MINUTE
-            self._check_orphans()
+            self._check_machines()
 
-    def _check_orphans(self) -> None:
-        """No machine of ours is there without a slot for longer than an orphan may be."""
-        memory = self.loop.reconciler.memory
-        explained = _explained(memory) if memory else set()
+    def _check_machines(self) -> None:
+        """The books are right, and no machine of ours is there without a slot for longer than an orphan may be."""
         there = {member.name for place in self._stage.places.values() for member in place.ours()}
+        self._ledger.audit(len(there))
+        memory = self.loop.reconciler.memory
+        if self.state.intent.held is None:
+            return  # HostFactory has asked for nothing yet: the loop has nothing to work from
+        explained = _explained(memory) if memory else set()
         now, grace = self._world.now, self._orphan_grace
         self._orphans = {name: self._orphans.get(name, now) for name in there - explained}
         if memory is not None and memory.brake is not None:

@@ -6,6 +6,7 @@ Durations are in the unit that their names say; scenario time begins at 0. No I/
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 from operator import itemgetter
@@ -221,6 +222,12 @@ class Act(StrEnum):
     """HostFactory gives back ``machines`` that were never made."""
 
 
+STANDSTILLS = frozenset({Act.PAUSE, Act.UNREADABLE_INTENT, Act.HF_SILENT})
+"""Acts during which no request ends, or none is heard to have ended."""
+
+END_SLACK = 900.0
+"""Seconds after its deadline in which a request, or a return, has to end."""
+
 ActField = Annotated[Act | None, Field(strict=False), Expects(f"one of {', '.join(Act)}")]
 
 
@@ -286,6 +293,28 @@ class Scenario(Section):
     def seconds(self) -> float:
         """How long it is."""
         return 3600 * self.hours
+
+    def shows_truly(self) -> bool:
+        """Every look that succeeds shows what is there, or is late by no more than the pool's ``lag_seconds``."""
+        late = any(pool.appears_seconds > pool.lag_seconds for pool in self.pools.values())
+        looks = [pool.looks for pool in self.pools.values()]
+        changed = [event.change.get("looks", Looks.COMPLETE) for event in self.events]
+        slower = any("appears_seconds" in event.change for event in self.events)
+        return not late and not slower and {*looks, *changed} <= {Looks.COMPLETE, Looks.FAILED}
+
+    def ends_within(self) -> float | None:
+        """Seconds in which every request has to end; None where a lost memory may not be made again in time."""
+        acts = Counter(event.do for event in self.events)
+        losses = acts[Act.LOSE_MEMORY] + acts[Act.OLD_MEMORY]
+        if losses and not (self.shows_truly() and self._always_seen()):
+            return None
+        idle = sum(event.seconds or 0.0 for event in self.events if event.do in STANDSTILLS)
+        limits = self.limits()
+        return (1 + losses) * max(limits.request_deadline, limits.return_deadline) + idle + END_SLACK
+
+    def _always_seen(self) -> bool:
+        changed = [event.change.get("looks") for event in self.events]
+        return Looks.FAILED not in [*changed, *(pool.looks for pool in self.pools.values())]
 
     def provisioner(self) -> Settings:
         """The configuration that the loop works by."""

@@ -95,6 +95,7 @@ class VirtualMemory:
         self._written = 0
         self._generation = 0
         """Of what is held: how many writes came before it."""
+        self._lives = 0
 
     def exists(self) -> bool:
         return self.held is not None
@@ -127,7 +128,8 @@ class VirtualMemory:
             self.copies.append(memory)
 
     def begin_life(self) -> int:
-        return 1
+        self._lives += 1
+        return self._lives
 
     def lose(self) -> None:
         """Somebody deletes it."""

@@ -44,7 +44,7 @@ def test_a_list_of_the_same_hosts_leaves_the_very_same_inventory() -> None:
 
 @given(STEPS)
 def test_usable_are_those_that_run_and_are_used(steps: list[tuple[str, frozenset[str]]]) -> None:
-    ledger = Ledger(World(), {"a": PoolLimits("a")}, {"a": 1.0})
+    ledger = Ledger(World(), {"a": PoolLimits("a")}, {"a": 1.0}, orphan_grace=600.0)
     members = {}
     for step, names in steps:
         for name in names if step != "used" else ():

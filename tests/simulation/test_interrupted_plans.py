@@ -1,0 +1,145 @@
+"""Interrupted plans: the loop dies after any prefix of any plan's actions, starts anew, and what is wanted runs.
+
+(Law: recorded before acted.) Each prefix is a run of its own: what comes after it differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from provisioner.loop.actors import Batch
+from provisioner.loop.cycle import Reconciler, SupersededError
+from provisioner.model import Create, Memory
+from provisioner.virtual.run import Provisioner, Stage
+from provisioner.virtual.scenario import Act, Event, Scenario
+from provisioner.virtual.scenario_file import scenarios
+from tests.simulation.watched import Watched
+
+STORIES: Mapping[str, dict[str, Any]] = {
+    "step": {
+        "about": "More are wanted than may be tried at once.",
+        "pools": {"a": {"boot_seconds": 30, "initial_window": 5}},
+        "demand": [{"machines": 40}],
+    },
+    "drop": {
+        "about": "Nothing is wanted any more while a part still boots.",
+        "pools": {"a": {"boot_seconds": 40, "boot_p95_seconds": 120, "machines_per_call": 3}},
+        "demand": [{"machines": 20, "for_minutes": 2}],
+        "hostfactory": {"batch": 6},
+    },
+    "faults": {
+        "about": "Machines fail, die and are deleted, answers are lost, looks lag, and the first pool has little room.",
+        "pools": {
+            "a": {"boot_seconds": 20, "capacity": 3, "lost_answers": 0.3},
+            "b": {"boot_seconds": 30, "boot_failures": 0.3, "appears_seconds": 5, "lag_seconds": 10, "watched": False},
+        },
+        "demand": [{"machines": 8}, {"machines": 4, "at_minutes": 6, "for_minutes": 6}],
+        "events": [{"at_minutes": 4, "do": "kill", "share": 0.4}, {"at_minutes": 10, "do": "remove", "share": 0.4}],
+    },
+}
+"""Half an hour each."""
+
+RESTARTS_AFTER = 1.0
+"""Seconds for which no loop runs."""
+
+
+class Interrupted(Provisioner):
+    """A provisioner whose loop dies once: in its nth plan with actions, when so many of them are done."""
+
+    def __init__(self, stage: Stage, plan: int, done: int) -> None:
+        self._plan, self._left = plan, done
+        self._planned_at = -1.0
+        self.sizes: list[int] = []
+        """How many actions each plan had."""
+        super().__init__(stage)
+        self._submit, self.loop.actors.submit = self.loop.actors.submit, self._carry_out
+
+    def _carry_out(self, batch: Batch, may_start: Callable[[], bool]) -> None:
+        """One pool's part of a plan."""
+        if self._world.now != self._planned_at:
+            self._planned_at = self._world.now
+            self.sizes.append(0)
+        self.sizes[-1] += len(batch.deletes) + len(batch.creates)
+        if len(self.sizes) - 1 == self._plan:
+            self._die_in(batch)
+        else:
+            self._submit(batch, may_start)
+
+    def _die_in(self, batch: Batch) -> None:
+        """Carry out what is done of it, and die once that is all: as if a newer loop stood there, nothing follows."""
+        backend, actions = self.loop.backends[batch.pool], (*batch.deletes, *batch.creates)
+        for action in actions[: self._left]:
+            _ = backend.create([action], bool) if isinstance(action, Create) else backend.delete([action], bool)
+        self._left -= len(actions)
+        if self._left <= 0:
+            self._world.after(RESTARTS_AFTER, partial(self.happens, Event(at_minutes=0.0, do=Act.RESTART)))
+            raise SupersededError
+
+
+def told(name: str) -> Scenario:
+    """A story as a scenario of half an hour."""
+    return scenarios({name: {"hours": 0.5, **STORIES[name]}}, "stories")[name]
+
+
+def plans(scenario: Scenario) -> list[int]:
+    """How many actions each plan has in the run that nothing interrupts."""
+    begun: list[Interrupted] = []
+
+    def begin(stage: Stage) -> Interrupted:
+        begun.append(Interrupted(stage, plan=-1, done=0))
+        return begun[0]
+
+    run = Watched(scenario, 1, begin)
+    assert_sound(run)
+    return begun[0].sizes
+
+
+def prefixes(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Each plan with each number of its actions that are done."""
+    return [(plan, done) for plan, size in enumerate(sizes) for done in range(size + 1)]
+
+
+def assert_sound(run: Watched) -> None:
+    """No law was broken, all that is wanted runs, and nothing else is there."""
+    assert not run.broken, run.broken
+    assert not run.brake()
+    assert not run.missing(), f"{run.missing()} are missing"
+    assert not run.left(), f"{sorted(run.left())} are left"
+    assert not run.calls_at_last()
+
+
+def play_interrupted(name: str, most: int) -> None:
+    """Play a story with each prefix, or with so many of them, evenly chosen."""
+    scenario = told(name)
+    sizes = plans(scenario)
+    every = prefixes(sizes)
+    for plan, done in every[:: -(-len(every) // most)]:
+        print(f"{name}: dies after {done} of {sizes[plan]} actions of plan {plan}")
+        assert_sound(Watched(scenario, 1, partial(Interrupted, plan=plan, done=done)))
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_what_is_wanted_runs_after_some_prefixes(name: str) -> None:
+    play_interrupted(name, most=12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STORIES)
+def test_what_is_wanted_runs_after_any_prefix(name: str) -> None:
+    play_interrupted(name, most=10**6)
+
+
+def test_a_memory_that_is_written_after_the_calls_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = Reconciler._record
+
+    def late(self: Reconciler, memory: Memory, now: float) -> None:
+        record(self, vars(self).get("kept", memory), now)
+        vars(self)["kept"] = self.memory = memory
+
+    monkeypatch.setattr(Reconciler, "_record", late)
+    with pytest.raises(AssertionError):
+        play_interrupted("step", most=12)

@@ -1,0 +1,50 @@
+"""A run in virtual time, and what was true in the places and at HostFactory at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from provisioner.virtual.run import Provisioner, Stage, play
+from provisioner.virtual.scenario import Scenario
+
+QUIET_SECONDS = 600.0
+"""At the end of a run: where all is well again, nothing is called for any more."""
+
+
+class Watched:
+    """One run, played to its end."""
+
+    def __init__(self, scenario: Scenario, seed: int, decide: Callable[[Stage], Provisioner] = Provisioner) -> None:
+        self._scenario, self._decide = scenario, decide
+        self._calls = 0
+        self.broken = play(scenario, seed, self._begin).broken
+        """Laws that were broken."""
+
+    def _begin(self, stage: Stage) -> Provisioner:
+        self._stage, self._provisioner = stage, self._decide(stage)
+        stage.world.after(self._scenario.seconds - QUIET_SECONDS, self._note_calls)
+        return self._provisioner
+
+    def _note_calls(self) -> None:
+        self._calls = self._count_calls()
+
+    def _count_calls(self) -> int:
+        return sum(place.calls for place in self._stage.places.values())
+
+    def calls_at_last(self) -> int:
+        """Calls in the last minutes."""
+        return self._count_calls() - self._calls
+
+    def missing(self) -> int:
+        """Machines that are wanted and do not run, or that HostFactory does not have."""
+        return self._provisioner.grid.wanted.total() - self._stage.ledger.usable()
+
+    def left(self) -> set[str]:
+        """Machines of ours that HostFactory does not have."""
+        there = {member.name for place in self._stage.places.values() for member in place.ours()}
+        return there - self._provisioner.grid.hosts.keys()
+
+    def brake(self) -> bool:
+        """A person is waited for."""
+        memory = self._provisioner.state.memory.held
+        return memory is not None and memory.brake is not None
