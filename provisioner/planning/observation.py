@@ -109,8 +109,8 @@ def _unchanged(slot: Slot, machine: Machine) -> bool:
         slot.verdict in DESIRED
         and slot.notice is machine.notice
         and slot.absent is None
-        and (slot.fingerprint is machine.fingerprint or slot.fingerprint == machine.fingerprint)
         and (_waits_on(slot, machine) if slot.ran is None else machine.phase is RUNNING)
+        and (slot.fingerprint is machine.fingerprint or slot.fingerprint == machine.fingerprint)
     ) or slot.set_aside
 
 
