@@ -260,6 +260,10 @@ class Unobserved:
 Look = Snapshot | Unobserved
 
 
+NEWS_SECONDS = 300.0
+"""That HF goes on to list the same hosts is news so often: which of them no list names is a matter of an hour."""
+
+
 @dataclass(frozen=True, slots=True)
 class Contact:
     """What was noticed of HF's calls. Kept in memory only: after a restart everything counts as just polled."""
@@ -283,9 +287,8 @@ class Contact:
 
     @property
     def news(self) -> tuple[object, ...]:
-        """The same for two contacts between which HF has only gone on to list the same hosts, within a minute: which of
-        them no list names is a matter of many minutes."""
-        return self.told, self.inventory, self.since, self.started, len(self.polled), int(self.active // 60)
+        """The same for two contacts between which HF has only gone on to list the same hosts, for ``NEWS_SECONDS``."""
+        return self.told, self.inventory, self.since, self.started, len(self.polled), self.active // NEWS_SECONDS
 
 
 # --- what is remembered (memory.json) ---------------------------------------------------------------------------------
