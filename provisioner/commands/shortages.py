@@ -134,7 +134,7 @@ def missing_lines(request: Document, *, loop_acts: bool) -> Iterator[str]:
 
 
 def _facts(one: Document, *, loop_acts: bool) -> Iterator[str]:
-    text = one["text"].replace("\n", " ")
+    text = _on_one_line(one["text"])
     why = ", ".join(filter(None, (_reason(one), one["error"])))
     since = f" since {local(one['since'])} ({lasting(one['since_seconds'])})" if one["since"] else ""
     yield f"{why}{since}{': ' + text if text else ''}"
@@ -179,11 +179,9 @@ def _holders(one: Document) -> str:
 
 
 def _spill(one: Document) -> str:
-    if not one["spills_to"] or one["reason"] in (Lack.GATED, Lack.UNSEEN):
-        return ""
     left = one["spills_at_seconds"]
-    when = "once it takes them" if left is None else f"in {lasting(left)}" if left else "now"
-    return f"spills over to {one['spills_to']} {when}"
+    when = f"in {lasting(left)}" if left else "once it takes them"
+    return f"spills over to {one['spills_to']} {when}" if one["spills_to"] else ""
 
 
 def _next_try(one: Document, *, loop_acts: bool) -> str:
@@ -207,12 +205,16 @@ def pool_line(pool: Document) -> str:
         left = pool["next_probe_seconds"]
         probe = f"next probe in {lasting(left)}" if left else "probing"
         since = f"since {local(pool['since'])} ({lasting(pool['since_seconds'])})"
-        facts.append(f"backing off {since}, {probe}: {pool['why']}")
+        facts.append(f"backing off {since}, {probe}: {_on_one_line(pool['why'])}")
     if last and not (pool["backing_off"] and last["text"] == pool["why"]):
-        facts.append(f"last error {lasting(last['at_seconds'])} ago, {last['error']}: {last['text']}")
+        facts.append(f"last error {lasting(last['at_seconds'])} ago, {last['error']}: {_on_one_line(last['text'])}")
     elif last:
         facts.append(f"last error {lasting(last['at_seconds'])} ago")
     return f"  pool {pool['pool']}, {pool['template']}: {', '.join(facts) or 'nothing is known'}"
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def local(utc_time: str) -> str:

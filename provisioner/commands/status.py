@@ -40,7 +40,8 @@ def status(state: StateDir) -> dict[str, Any]:
     file) and, unless it is fine, a ``text``. ``nothing_planned`` and ``configuration_refused``: ``since`` and ``text``,
     or None. ``paused``: pools. ``refused``: pools that take no create or delete until a person mends something.
     ``brake``, ``release_asked``, ``waiting`` and ``forgotten``: as of ``released``. ``problems``: sentences by pool.
-    Times are UTC.
+    ``requests``: each with its ``deadline`` and why it is short, ``missing``; ``pressure``: what was learned of each
+    pool and template (``commands/shortages.py`` has the fields of both). Times are UTC.
     """
     memory, memory_file = _memory(state)  # before intent: what it has read must not be what scripts wrote in between
     intent, intent_file = _intent(state, memory)

@@ -118,6 +118,19 @@ REASONS: dict[str, tuple[Memory, Limits, dict[str, Any], dict[str, Any]]] = {
             "spills_at": NOW + 175,
         },
     ),
+    "a window that was waited for long enough": (
+        wanted(*(slot(n, seen=True) for n in range(2)), count=5, window=Window(2, closed_since=NOW - 200)),
+        SPILLS,
+        {},
+        {
+            "pool": "a",
+            "lack": "window",
+            "machines": 3,
+            "since": NOW - 200,
+            "bound": 2,
+            "elsewhere": {"b": "paused"},
+        },
+    ),
     "a probe": (
         wanted(slot(seen=True, submitted=NOW - 2), count=4, window=backing_off(retry_at=NOW - 3)),
         ALONE,
