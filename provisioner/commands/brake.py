@@ -35,10 +35,10 @@ def released(state: StateDir, memory: Memory | None, notes: Notes, news: Mapping
     pools |= {slot.name: slot.pool for record in memory.requests.values() for slot in record.slots.values()}
     brake = memory.brake
     if brake is not None:
-        since = utc(_wall(memory, brake.since))
+        since = utc(wall_of(memory, brake.since))
         document["brake"] = {"reason": brake.reason, "detail": brake.detail, "pool": brake.pool, "since": since}
     document["waiting"] = [
-        _waiting(one, pools.get(one.name, ""), None if one.at is None else utc(_wall(memory, one.at)))
+        _waiting(one, pools.get(one.name, ""), None if one.at is None else utc(wall_of(memory, one.at)))
         for one in waiting(memory, notes.limits, time_now(memory), news.keys())
     ]
     document["forgotten"] = [
@@ -66,7 +66,7 @@ def time_now(memory: Memory) -> float:
     return memory.time + max(0.0, time.time() - memory.time_wall)
 
 
-def _wall(memory: Memory, at: float) -> float:
+def wall_of(memory: Memory, at: float) -> float:
     """Loop time as epoch seconds of the loop's host."""
     return memory.time_wall + (at - memory.time)
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from provisioner.commands.brake import brake_lines, released, time_now
+from provisioner.commands.brake import brake_lines, released, time_now, wall_of
 from provisioner.commands.options import Document, add_shared, show, state_directory
+from provisioner.commands.shortages import local, missing, missing_lines, pool_line, pools
 from provisioner.loop.clock import utc
 from provisioner.model import Intent, Memory, RequestStatus, Verdict
 from provisioner.planning.answers import UNLISTED_AFTER
@@ -39,7 +40,8 @@ def status(state: StateDir) -> dict[str, Any]:
     file) and, unless it is fine, a ``text``. ``nothing_planned`` and ``configuration_refused``: ``since`` and ``text``,
     or None. ``paused``: pools. ``refused``: pools that take no create or delete until a person mends something.
     ``brake``, ``release_asked``, ``waiting`` and ``forgotten``: as of ``released``. ``problems``: sentences by pool.
-    Times are UTC.
+    ``requests``: each with its ``deadline`` and why it is short, ``missing``; ``pressure``: what was learned of each
+    pool and template (``commands/shortages.py`` has the fields of both). Times are UTC.
     """
     memory, memory_file = _memory(state)  # before intent: what it has read must not be what scripts wrote in between
     intent, intent_file = _intent(state, memory)
@@ -58,7 +60,7 @@ def status(state: StateDir) -> dict[str, Any]:
         "refused": [{**asdict(one), "since": utc(one.since)} for one in notes.refused],
         **released(state, memory, notes),
         "problems": {pool: list(sentences) for pool, sentences in notes.pools.items()},
-        **(_held(memory) if memory else {"requests": [], "returns": [], "stuck": [], "unlisted": []}),
+        **(_held(memory, notes) if memory else {"requests": [], "returns": [], "stuck": [], "unlisted": []}),
     }
     known_ids = set(memory.requests) | set(memory.returns) if memory else set()
     read_ids = set(intent.requests) | set(intent.returns) if intent else set()
@@ -118,10 +120,11 @@ def _trouble(trouble: Trouble | None) -> dict[str, Any] | None:
     return {"since": utc(trouble.since), "text": trouble.text} if trouble else None
 
 
-def _held(memory: Memory) -> dict[str, Any]:
-    """What the loop remembers."""
+def _held(memory: Memory, notes: Notes) -> dict[str, Any]:
+    """What the loop remembers, and why there is less than is wanted."""
+    lacks = missing(memory, notes)
     return {
-        "requests": [_request(memory, id_) for id_ in memory.requests],
+        "requests": [_request(memory, id_) | {"missing": lacks.get(id_, [])} for id_ in memory.requests],
         "returns": [
             {
                 "id": back.id,
@@ -137,16 +140,7 @@ def _held(memory: Memory) -> dict[str, Any]:
             for slot in record.slots.values()
             if slot.stuck and not slot.gone
         ],
-        "pressure": [
-            {
-                "pool": pool,
-                "template": template,
-                "window": pressure.window,
-                "backing_off": pressure.level > 0,
-                "why": pressure.failure.text if pressure.failure else "",
-            }
-            for (pool, template), pressure in sorted(memory.pressures.items())
-        ],
+        "pressure": pools(memory, lacks),
         "unlisted": sorted(
             name for name, since in memory.unlisted.items() if time_now(memory) - since >= UNLISTED_AFTER
         ),
@@ -161,6 +155,7 @@ def _request(memory: Memory, id_: str) -> dict[str, Any]:
         "template": record.template,
         "count": record.count,
         "status": record.ended or RequestStatus.RUNNING,
+        "deadline": utc(wall_of(memory, record.deadline)),
         "running": sum(slot.ran is not None and slot.verdict in (Verdict.OPEN, Verdict.SUCCEEDED) for slot in slots),
         "slots": dict(Counter(str(slot.verdict) for slot in slots)),
         "set_aside": [slot.name for slot in slots if slot.set_aside],
@@ -229,16 +224,14 @@ def status_text(document: Document) -> str:
             "  No orphan is deleted, and no request cancelled as forgotten, until a person has looked (provisioner "
             "recover) and released it: provisioner recover --release-brake"
         )
-    lines += [_request_line(request) for request in document["requests"]]
+    acts = loop["running"] is not False and not document["nothing_planned"]
+    for request in document["requests"]:
+        lines += [_request_line(request), *missing_lines(request, loop_acts=acts)]
     lines += [
         f"  return  {back['id']}: {back['status']}, {back['settled']} of {back['machines']} settled"
         for back in document["returns"]
     ]
-    lines += [
-        f"  pool {pressure['pool']}, {pressure['template']}: window {pressure['window']}"
-        + (f", backing off: {pressure['why']}" if pressure["backing_off"] else "")
-        for pressure in document.get("pressure", ())
-    ]
+    lines += [pool_line(pressure) for pressure in document.get("pressure", ())]
     lines += [f"  pool {pool}: {note}" for pool, notes in document["problems"].items() for note in notes]
     lines += [f"  machine {name}: no list of HostFactory has named it for a day" for name in document["unlisted"]]
     if document["unread"]:
@@ -249,7 +242,9 @@ def status_text(document: Document) -> str:
 def _request_line(request: Document) -> str:
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(request["slots"].items()))
     aside = f"; SET ASIDE: {', '.join(request['set_aside'])}" if request["set_aside"] else ""
+    lacking = sum(one["machines"] for one in request["missing"])
+    short = f", {lacking} missing until {local(request['deadline'])} at the latest" if lacking else ""
     return (
         f"  request {request['id']} ({request['template']}): {request['status']}, "
-        f"{request['running']} of {request['count']} running; slots: {verdicts or 'none'}{aside}"
+        f"{request['running']} of {request['count']} running{short}; slots: {verdicts or 'none'}{aside}"
     )

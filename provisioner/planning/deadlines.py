@@ -66,16 +66,16 @@ def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over:
         if over:
             _time_out(draft, record, slot, slot.failure or _reason(draft, slot.pool, record.template, over), capacity)
         elif slot.submitted is not None and slot.pool in draft.snapshots:
-            boot_deadline = _boot_deadline(slot, slot.submitted, draft.pool(slot.pool))
-            if now >= boot_deadline:
+            due = boots_by(slot, slot.submitted, draft.pool(slot.pool))
+            if now >= due:
                 failure = slot.failure or NOT_BOOTED
                 _time_out(draft, record, slot, failure, capacity)
                 draft.learn_of_boot(slot, failure)
             else:
-                draft.wake_at(boot_deadline)
+                draft.wake_at(due)
 
 
-def _boot_deadline(slot: Slot, submitted: float, limits: PoolLimits) -> float:
+def boots_by(slot: Slot, submitted: float, limits: PoolLimits) -> float:
     """When its machine has to run. One that is held back on purpose has a deadline of its own, and boots after it."""
     if slot.gated:
         return submitted + limits.gated_deadline

@@ -12,8 +12,9 @@ from typing import Any
 
 from provisioner.loop.actors import Results
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import Delete, Limits, Look, Memory, Snapshot
+from provisioner.model import Delete, Limits, Look, Memory, PoolLimits, Snapshot, TemplateLimits
 from provisioner.planning.refusals import NEEDS_A_PERSON
+from provisioner.state.codec import Rules
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.loop_signals import UNSEEN
@@ -73,13 +74,28 @@ class Notes:
     """The machines without a request, by pool."""
     terms: Mapping[str, float | None] = field(default_factory=dict)
     """The limits that ``TERMS`` names."""
+    pool_limits: Mapping[str, PoolLimits] = field(default_factory=dict)
+    """The limits of each pool, as the loop has them."""
+    template_limits: Mapping[str, TemplateLimits] = field(default_factory=dict)
+    """Which pools each template names, as the loop has it."""
     silence: float = LEAST_SILENCE
     """Seconds without the end of a cycle after which this loop counts as dead."""
 
     @property
     def limits(self) -> Limits | None:
-        """The limits that ``TERMS`` names; None where no loop has left them."""
-        return Limits("", {}, {}, **self.terms) if self.terms else None  # type: ignore[arg-type]  # one is a whole number
+        """The limits of pools and templates, and those that ``TERMS`` names; None where no loop has left these."""
+        held = (self.pool_limits, self.template_limits)
+        return Limits("", *held, **self.terms) if self.terms else None  # type: ignore[arg-type]  # one is a whole number
+
+    @property
+    def unseen(self) -> Mapping[str, str]:
+        """The pools whose newest look failed or is in doubt, and why."""
+        return {
+            pool: sentence.removeprefix(UNSEEN)
+            for pool, sentences in self.pools.items()
+            for sentence in sentences
+            if sentence.startswith(UNSEEN)
+        }
 
 
 def terms_of(limits: Limits) -> Mapping[str, float | None]:
@@ -126,6 +142,8 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "paused": lambda value: [str(one) for one in value],
     "orphans": _lists,
     "terms": _terms,
+    "pool_limits": Rules().rule(Mapping[str, PoolLimits]).decode,
+    "template_limits": Rules().rule(Mapping[str, TemplateLimits]).decode,
     "silence": float,
 }
 
@@ -168,6 +186,8 @@ class Notebook:
             paused=sorted(name for name, pool in limits.pools.items() if pool.paused),
             orphans=self._orphans(report.memory, report.looks),
             terms=terms_of(limits),
+            pool_limits=limits.pools,
+            template_limits=limits.templates,
             silence=self._silence,
         )
         if notes == self._written:

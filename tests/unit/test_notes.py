@@ -172,6 +172,18 @@ def test_the_limits_by_which_orphans_go_are_left(desk: Desk) -> None:
     assert (shown.orphan_cap_per_hour, shown.orphan_grace, shown.delete_unlisted_after) == (3, 600.0, None)
 
 
+def test_the_limits_of_pools_and_templates_are_left(desk: Desk) -> None:
+    desk.limits = limits(pool("a", max_machines=7, spill_after=30.0), pool("b", paused=True), maximum=9)
+    shown = desk.cycle().limits
+    assert shown is not None
+    assert (shown.pools, shown.templates) == (desk.limits.pools, desk.limits.templates)
+
+
+def test_the_pools_that_cannot_be_seen_are_named_without_the_word_for_it(desk: Desk) -> None:
+    notes = desk.cycle(replace(SEEN, problems=("someone else shrinks the group",)), unobserved("b"))
+    assert notes.unseen == {"b": unobserved("b").failure.text}
+
+
 @pytest.mark.parametrize(("interval", "silence"), [(5.0, 60.0), (20.0, 240.0)], ids=["a usual loop", "a slow one"])
 def test_how_long_a_loop_may_be_silent_is_left(tmp_path: Path, interval: float, silence: float) -> None:
     state = StateDir(tmp_path)

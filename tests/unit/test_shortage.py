@@ -1,0 +1,486 @@
+"""Shortage: each reason why a request has too few machines is told from memory and limits alone, and all add up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from provisioner.model import (
+    ErrorClass,
+    Failure,
+    Limits,
+    Memory,
+    RequestRecord,
+    RequestStatus,
+    Slot,
+    TemplateLimits,
+    Verdict,
+    Window,
+    evolve,
+)
+from provisioner.names import NO_TEMPLATE
+from provisioner.planning.shortage import Known, Lack, Shortage, shortages, troubles
+from tests.unit.core import (
+    BEFORE,
+    BROKEN,
+    NOW,
+    OTHER,
+    REQUEST,
+    SEEN,
+    STOCKOUT,
+    TEMPLATE,
+    limits,
+    machine,
+    memory,
+    plan,
+    pool,
+    record,
+    running,
+    slot,
+    snapshot,
+    unobserved,
+    unsent,
+)
+
+DENIED = Failure(ErrorClass.DENIED, "pods is forbidden")
+QUEUED = slot(seen=True, gated=True)
+ALONE = limits(pool("a"))
+BOOT = 600.0
+"""The boot deadline of a pool."""
+
+
+def backing_off(failure: Failure = STOCKOUT, **changes: Any) -> Window:
+    """A window that backs off for another 20 s."""
+    facts = {"window": 4, "level": 2, "blocked_at": NOW - 10, "retry_at": NOW + 20, "probing": True, "failure": failure}
+    return Window(**(facts | changes))
+
+
+def short(held: Memory, allowed: Limits = ALONE, id_: str = REQUEST, **known: Any) -> list[Shortage]:
+    """What the request is short of."""
+    return list(shortages(held, Known(allowed, **known), NOW)[id_])
+
+
+def wanted(*slots: Slot, count: int, window: Window | None = None, **changes: Any) -> Memory:
+    """A request of so many machines, and what was learned of pool ``a``."""
+    pressures = {("a", TEMPLATE): window} if window else {}
+    return memory(record(*slots, count=count, **changes), pressures=pressures)
+
+
+def told(one: Shortage) -> dict[str, Any]:
+    """What it says beyond what every shortage says."""
+    facts = one._asdict()
+    usual = Shortage(REQUEST, TEMPLATE, "", Lack.UNKNOWN, 0)._asdict()
+    return {name: facts[name] for name in facts if name == "lack" or facts[name] != usual[name]}
+
+
+# --- each reason ------------------------------------------------------------------------------------------------------
+
+OUT = {"error": ErrorClass.STOCKOUT, "text": STOCKOUT.text}
+SPILLS = limits(pool("a", spill_after=180.0), pool("b", paused=True))
+BLIND = {"unseen": {"a": "no route to host"}}
+
+REASONS: dict[str, tuple[Memory, Limits, dict[str, Any], dict[str, Any]]] = {
+    "a back-off": (
+        wanted(count=3, window=backing_off()),
+        ALONE,
+        {},
+        {"pool": "a", "lack": "backoff", "machines": 3, "since": NOW - 10, "next_try": NOW + 20, **OUT},
+    ),
+    "a back-off of an older stock-out": (
+        wanted(slot(0, Verdict.FAILED, failure=STOCKOUT, gone=True, closed=NOW - 60), count=3, window=backing_off()),
+        ALONE,
+        {},
+        {"pool": "a", "lack": "backoff", "machines": 3, "since": NOW - 60, "next_try": NOW + 20, **OUT},
+    ),
+    "a window": (
+        wanted(*(slot(n, seen=True) for n in range(2)), count=5, window=Window(2, closed_since=NOW - 5)),
+        ALONE,
+        {},
+        {"pool": "a", "lack": "window", "machines": 3, "since": NOW - 5, "bound": 2},
+    ),
+    "a window, before the next pool": (
+        wanted(*(slot(n, seen=True) for n in range(2)), count=5, window=Window(2, closed_since=NOW - 5)),
+        limits(pool("a"), pool("b")),
+        {},
+        {
+            "pool": "a",
+            "lack": "window",
+            "machines": 3,
+            "since": NOW - 5,
+            "bound": 2,
+            "spills_to": "b",
+            "spills_at": NOW + 175,
+        },
+    ),
+    "a window that was waited for long enough": (
+        wanted(*(slot(n, seen=True) for n in range(2)), count=5, window=Window(2, closed_since=NOW - 200)),
+        SPILLS,
+        {},
+        {
+            "pool": "a",
+            "lack": "window",
+            "machines": 3,
+            "since": NOW - 200,
+            "bound": 2,
+            "elsewhere": {"b": "paused"},
+        },
+    ),
+    "a probe": (
+        wanted(slot(seen=True, submitted=NOW - 2), count=4, window=backing_off(retry_at=NOW - 3)),
+        ALONE,
+        {},
+        {"pool": "a", "lack": "window", "machines": 3, "since": NOW - 10, "bound": 1, **OUT},
+    ),
+    "a cap": (
+        replace(
+            wanted(running(0), running(1), slot(2, Verdict.LOST), count=5),
+            requests={
+                REQUEST: record(running(0), running(1), count=5),
+                OTHER: record(
+                    *(running(n, Verdict.SUCCEEDED, OTHER) for n in range(3)), id_=OTHER, ended=RequestStatus.COMPLETE
+                ),
+                "cccccccccc": record(running(0, request="cccccccccc"), id_="cccccccccc", template=NO_TEMPLATE),
+            },
+        ),
+        limits(pool("a", max_machines=7)),
+        {"orphans": {"a": 1}},
+        {
+            "pool": "a",
+            "lack": "cap",
+            "machines": 3,
+            "since": BEFORE,
+            "bound": 7,
+            "holders": {OTHER: 3, REQUEST: 2, "": 1, "cccccccccc": 1},
+        },
+    ),
+    "a pause": (
+        wanted(count=2),
+        limits(pool("a", paused=True)),
+        {},
+        {"pool": "a", "lack": "paused", "machines": 2, "since": BEFORE},
+    ),
+    "a pause, and another pool's": (
+        wanted(count=2, window=backing_off()),
+        SPILLS,
+        {},
+        {
+            "pool": "a",
+            "lack": "backoff",
+            "machines": 2,
+            "since": NOW - 10,
+            "next_try": NOW + 20,
+            "elsewhere": {"b": "paused"},
+            **OUT,
+        },
+    ),
+    "a pool that is blind": (
+        wanted(count=2),
+        ALONE,
+        BLIND,
+        {
+            "pool": "a",
+            "lack": "unseen",
+            "machines": 2,
+            "since": BEFORE,
+            "error": "unavailable",
+            "text": "no route to host",
+        },
+    ),
+    "slots in a pool that is blind": (
+        wanted(slot(0, seen=True), slot(1, failure=STOCKOUT), count=2),
+        ALONE,
+        BLIND,
+        {
+            "pool": "a",
+            "lack": "unseen",
+            "machines": 2,
+            "since": BEFORE,
+            "error": "unavailable",
+            "text": "no route to host",
+        },
+    ),
+    "the next cycle": (
+        wanted(count=2),
+        ALONE,
+        {},
+        {"pool": "a", "lack": "next", "machines": 2, "since": BEFORE, "next_try": NOW},
+    ),
+    "a create that was not sent": (
+        wanted(unsent(), count=1, window=backing_off(Failure(ErrorClass.THROTTLED, "slow down"), probing=False)),
+        ALONE,
+        {},
+        {
+            "pool": "a",
+            "lack": "unsent",
+            "machines": 1,
+            "since": NOW - 10,
+            "next_try": NOW + 20,
+            "error": "throttled",
+            "text": "slow down",
+        },
+    ),
+    "a create without an answer": (
+        wanted(slot(accepted=False), count=1),
+        ALONE,
+        {},
+        {"pool": "a", "lack": "unanswered", "machines": 1, "since": BEFORE, "next_try": BEFORE + BOOT},
+    ),
+    "machines that start": (
+        wanted(slot(0), slot(1, seen=True, submitted=NOW - 5), count=2),
+        ALONE,
+        {},
+        {"pool": "a", "lack": "starting", "machines": 2, "since": BEFORE, "next_try": BEFORE + BOOT},
+    ),
+    "a machine that starts in place of one that failed": (
+        wanted(slot(1, tried=BROKEN, tries=1), count=1),
+        ALONE,
+        {},
+        {
+            "pool": "a",
+            "lack": "starting",
+            "machines": 1,
+            "since": BEFORE,
+            "next_try": BEFORE + BOOT,
+            "error": "other",
+            "text": BROKEN.text,
+        },
+    ),
+    "a gate": (
+        wanted(QUEUED, count=1),
+        ALONE,
+        {},
+        {"pool": "a", "lack": "gated", "machines": 1, "since": BEFORE, "next_try": BEFORE + 3600},
+    ),
+    "no room": (
+        wanted(slot(seen=True, failure=STOCKOUT), count=1),
+        SPILLS,
+        {},
+        {
+            "pool": "a",
+            "lack": "troubled",
+            "machines": 1,
+            "since": BEFORE,
+            "next_try": BEFORE + BOOT,
+            "spills_to": "b",
+            **OUT,
+        },
+    ),
+    "a machine that does not come up": (
+        wanted(slot(seen=True, failure=BROKEN), count=1),
+        SPILLS,
+        {},
+        {
+            "pool": "a",
+            "lack": "troubled",
+            "machines": 1,
+            "since": BEFORE,
+            "next_try": BEFORE + BOOT,
+            "error": "other",
+            "text": BROKEN.text,
+            "spills_to": "b",
+            "spills_at": BEFORE + 180,
+        },
+    ),
+    "a slot that was set aside": (
+        wanted(slot(set_aside=True), count=1),
+        ALONE,
+        {},
+        {"pool": "a", "lack": "set_aside", "machines": 1, "since": BEFORE},
+    ),
+    "what was given up": (
+        wanted(unsent(0, Verdict.FAILED, failure=DENIED), running(1), count=2),
+        ALONE,
+        {},
+        {
+            "pool": "a",
+            "lack": "given_up",
+            "machines": 1,
+            "since": BEFORE,
+            "error": "denied",
+            "text": DENIED.text,
+        },
+    ),
+    "a template that no loop has told of": (
+        wanted(count=2),
+        limits(),
+        {"limits": Limits("hf", {}, {})},
+        {"lack": "unknown", "machines": 2, "since": BEFORE},
+    ),
+}
+
+
+@pytest.mark.parametrize(("held", "allowed", "known", "says"), REASONS.values(), ids=REASONS)
+def test_each_reason_is_told(held: Memory, allowed: Limits, known: dict[str, Any], says: dict[str, Any]) -> None:
+    ones = shortages(held, Known(**({"limits": allowed} | known)), NOW)[REQUEST]
+    (one,) = (one for one in ones if one.lack == says["lack"])
+    assert told(one) == says
+
+
+def test_every_reason_has_a_case() -> None:
+    assert {says["lack"] for _, _, _, says in REASONS.values()} == set(Lack)
+
+
+def test_a_request_whose_machines_run_is_short_of_nothing() -> None:
+    held = memory(record(running(0)), record(id_=OTHER, ended=RequestStatus.COMPLETE_WITH_ERROR, count=3))
+    assert shortages(held, Known(ALONE), NOW) == {REQUEST: []}
+
+
+def test_machines_that_wait_behind_one_for_which_there_is_no_room_have_its_words() -> None:
+    full, other = short(wanted(slot(seen=True, failure=STOCKOUT), count=3))
+    assert (full.lack, full.machines) == (Lack.TROUBLED, 1)
+    assert (other.lack, other.machines, other.error, other.text) == (
+        Lack.BACKOFF,
+        2,
+        ErrorClass.STOCKOUT,
+        STOCKOUT.text,
+    )
+    assert (other.since, other.next_try) == (BEFORE, None)
+
+
+def test_who_asks_later_waits_behind_who_asks_first() -> None:
+    older, newer = record(count=1, read=BEFORE), record(count=2, read=NOW, id_=OTHER)
+    held = memory(newer, older, pressures={("a", TEMPLATE): backing_off()})
+    assert [one.behind for one in short(held)] == [""]
+    assert [one.behind for one in short(held, id_=OTHER)] == [REQUEST]
+
+
+def test_what_an_older_request_takes_with_the_next_cycle_a_newer_one_does_not_have() -> None:
+    older, newer = record(count=3, read=BEFORE), record(count=3, read=NOW, id_=OTHER)
+    held, allowed = memory(older, newer), limits(pool("a", initial_window=4))
+    assert [(one.lack, one.machines) for one in short(held, allowed)] == [(Lack.NEXT, 3)]
+    assert [(one.lack, one.machines) for one in short(held, allowed, OTHER)] == [(Lack.NEXT, 1), (Lack.WINDOW, 2)]
+
+
+def test_machines_are_told_apart_by_pool_and_class_and_the_earliest_counts() -> None:
+    held = wanted(
+        slot(0, failure=BROKEN, submitted=NOW - 30),
+        slot(1, failure=replace(BROKEN, text="another image"), submitted=NOW - 60),
+        slot(2, failure=DENIED),
+        slot(3, pool="b", failure=BROKEN),
+        count=4,
+    )
+    ones = short(held, limits())
+    assert sorted((one.pool, one.error, one.machines, one.since) for one in ones) == [
+        ("a", ErrorClass.DENIED, 1, BEFORE),
+        ("a", ErrorClass.OTHER, 2, NOW - 60),
+        ("b", ErrorClass.OTHER, 1, BEFORE),
+    ]
+
+
+def test_a_pool_has_the_trouble_since_its_last_machine_ran() -> None:
+    failed = slot(0, Verdict.FAILED, failure=STOCKOUT, gone=True)
+    held = wanted(
+        evolve(failed, closed=NOW - 90),
+        running(1, ran=NOW - 80),
+        evolve(failed, number=2, closed=NOW - 70),
+        evolve(failed, number=3, closed=NOW - 50),
+        count=9,
+    )
+    trouble = troubles(held)["a", TEMPLATE]
+    assert trouble == (STOCKOUT, NOW - 50, NOW - 70)
+    assert troubles(wanted(running(), count=1)) == {}
+
+
+# --- what always holds ------------------------------------------------------------------------------------------------
+
+ERRORS = some.sampled_from([STOCKOUT, BROKEN, DENIED, Failure(ErrorClass.TIMEOUT, "late")])
+TIMES = some.floats(NOW - 500, NOW + 500)
+WINDOWS = some.builds(
+    Window,
+    window=some.integers(1, 6),
+    level=some.integers(0, 2),
+    blocked_at=TIMES,
+    retry_at=TIMES,
+    probing=some.booleans(),
+    failure=some.none() | ERRORS,
+    closed_since=some.none() | TIMES,
+    early_loss=some.none() | some.just(BROKEN),
+)
+POOLS = some.builds(
+    pool,
+    max_machines=some.none() | some.integers(0, 12),
+    max_pending=some.integers(1, 8),
+    initial_window=some.integers(1, 6),
+    paused=some.booleans(),
+)
+
+
+@some.composite
+def worlds(draw: some.DrawFn, *, settled: bool = False) -> tuple[Memory, Limits, frozenset[str]]:
+    """A memory, limits and the pools that cannot be seen; ``settled``: each machine runs or has failed and is gone."""
+    template = TemplateLimits(TEMPLATE, tuple(draw(some.permutations("ab"))[: draw(some.integers(1, 2))]))
+    templates = {TEMPLATE: template} if settled or draw(some.booleans()) else {}
+    allowed = Limits("hf", {name: replace(draw(POOLS), name=name) for name in "ab"}, templates)
+    records = []
+    for id_ in draw(some.sampled_from([(REQUEST,), (REQUEST, OTHER)])):
+        slots = [draw(_slots(number, id_, settled=settled)) for number in range(draw(some.integers(0, 6)))]
+        wanted = sum(one.verdict is not Verdict.WITHDRAWN for one in slots)
+        count = wanted + draw(some.integers(0, 6))
+        records.append(record(*slots, id_=id_, count=count, read=draw(TIMES), deadline=NOW + 3600))
+    pressures = {(name, TEMPLATE): draw(WINDOWS) for name in draw(some.sets(some.sampled_from("ab")))}
+    return memory(*records, pressures=pressures), allowed, frozenset(draw(some.sets(some.sampled_from("ab"))))
+
+
+@some.composite
+def _slots(draw: some.DrawFn, number: int, id_: str, *, settled: bool) -> Slot:
+    where = {"pool": draw(some.sampled_from("ab"))}
+    if draw(some.booleans()):
+        return running(number, request=id_, **where)
+    if settled:
+        return slot(number, Verdict.FAILED, id_, gone=True, failure=STOCKOUT, **where)
+    verdict = draw(
+        some.sampled_from([Verdict.OPEN, Verdict.OPEN, Verdict.FAILED, Verdict.WITHDRAWN, Verdict.CANCELLED])
+    )
+    flags = {name: draw(some.booleans()) for name in ("seen", "gated", "accepted", "set_aside", "gone")}
+    failure = {"failure": draw(some.none() | ERRORS), "tried": draw(some.none() | ERRORS)}
+    return slot(number, verdict, id_, submitted=draw(some.none() | TIMES), **(where | flags | failure))
+
+
+def blind(names: frozenset[str]) -> Mapping[str, str]:
+    return dict.fromkeys(names, "no route to host")
+
+
+@given(worlds())
+def test_the_machines_add_up_to_what_is_missing(world: tuple[Memory, Limits, frozenset[str]]) -> None:
+    held, allowed, unseen = world
+    for id_, ones in shortages(held, Known(allowed, blind(unseen)), NOW).items():
+        wants = held.requests[id_]
+        assert all(one.machines > 0 for one in ones)
+        assert sum(one.machines for one in ones) == wants.count - _running(wants)
+
+
+def _running(wants: RequestRecord) -> int:
+    return sum(one.ran is not None for one in wants.slots.values())
+
+
+@given(worlds(settled=True))
+def test_what_is_held_back_is_what_the_next_plan_defers(world: tuple[Memory, Limits, frozenset[str]]) -> None:
+    held, allowed, unseen = world
+    allowed = replace(allowed, pools={name: replace(one, stale_after=NOW) for name, one in allowed.pools.items()})
+    looks = [
+        unobserved(name) if name in unseen else snapshot(*_machines(held, name), pool=name, began=SEEN) for name in "ab"
+    ]
+    planned = plan(held, *looks, limits=allowed)
+    said = shortages(held, Known(allowed, blind(unseen)), NOW)
+    deferred = Counter[tuple[str, str]]()
+    for one in (one for ones in said.values() for one in ones):
+        if one.lack is not Lack.NEXT:
+            deferred[one.pool, "backoff" if one.lack is Lack.UNSEEN else one.lack] += one.machines
+    assert deferred == {(where, str(reason)): count for (where, _, reason), count in planned.deferred.items()}
+    asked = Counter(
+        one.pool for ones in said.values() for one in ones for _ in range(one.machines) if one.lack is Lack.NEXT
+    )
+    assert asked == Counter(create.pool for create in planned.creates)
+
+
+def _machines(held: Memory, where: str) -> Iterator[Any]:
+    for wants in held.requests.values():
+        for one in wants.slots.values():
+            if one.pool == where and one.ran is not None:
+                yield machine(one.number, request=wants.id)
