@@ -42,7 +42,7 @@ class Gke(Kind[GkePool]):
         from provisioner.backends.gke.backend import GkeBackend
         from provisioner.backends.gke.namespace import Namespaces
 
-        return partial(GkeBackend, provisioner=site.id, namespaces=Namespaces())
+        return partial(GkeBackend, provisioner=site.id, prefix=site.prefix, namespaces=Namespaces())
 
     def inherited(self, body: Mapping[str, Any], around: Surroundings) -> Mapping[str, object]:
         """Namespace and credentials; a kubeconfig only where no endpoint names the cluster."""
