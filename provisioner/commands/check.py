@@ -12,6 +12,7 @@ from typing import Any
 from provisioner.backends import Backend, BackendError, Checkable, Finding, MachineSize, Rehearsing, Severity, Sized
 from provisioner.backends.registry import kind
 from provisioner.commands.options import Document, UsageError, add_shared, config_file, settings, show
+from provisioner.extras import extra, needing
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.templates import Template
 from provisioner.model import Unobserved
@@ -62,6 +63,7 @@ def check_live(settings: Settings, templates: Sequence[Template]) -> list[Findin
         looks = look({name: one for name, one in right.items() if not isinstance(one, Checkable)}, 0.0, seconds=0.0)
     finally:
         close(backends)
+    findings += event_findings(settings)
     unseen = [one for one in looks.values() if isinstance(one, Unobserved)]
     return findings + [Finding(one.pool, Severity.ERROR, one.failure.text) for one in unseen]
 
@@ -87,6 +89,18 @@ def rehearsal_findings(backends: Mapping[str, Backend], settings: Settings) -> l
             if isinstance(backend, Rehearsing)
         }
     )
+
+
+def event_findings(settings: Settings) -> list[Finding]:
+    """What of the Pub/Sub subscription will go wrong, if one is configured. Raises MissingExtra."""
+    from provisioner.commands.service import CHECK_SECONDS
+
+    if settings.events is None:
+        return []
+    with needing(extra("events")):
+        from provisioner.backends.subscription import subscription_findings
+
+    return subscription_findings(settings.events.project, settings.events.subscription, CHECK_SECONDS)
 
 
 def size_findings(
@@ -146,7 +160,10 @@ def check_text(document: Document) -> str:
     ]
     lines += [f"  warning: {text}" for text in document["warnings"]]
     findings = document.get("findings")
-    lines += [f"  {one['severity'].upper()} pool {one['pool']}: {one['text']}" for one in findings or ()]
+    whose = {name: f"pool {name}" for name in document["pools"]}
+    lines += [
+        f"  {one['severity'].upper()} {whose.get(one['pool'], one['pool'])}: {one['text']}" for one in findings or ()
+    ]
     if findings == []:
         lines.append("  every pool's place is as it should be")
     return "\n".join(lines)

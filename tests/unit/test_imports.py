@@ -54,7 +54,7 @@ def _names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
         ("tinydb", {"provisioner.state.database"}),
         ("kubernetes", {"provisioner.backends.gke.login", "provisioner.backends.gke.pod_fields"}),
         ("google.cloud.compute_v1", {"provisioner.backends.mig.backend"}),
-        ("google.cloud.pubsub_v1", {"provisioner.backends.events"}),
+        ("google.cloud.pubsub_v1", {"provisioner.backends.events", "provisioner.backends.subscription"}),
         (
             "prometheus_client",
             {"provisioner.telemetry.metrics", "provisioner.telemetry.server", "provisioner.commands.service"},
