@@ -120,6 +120,19 @@ class Watching(Protocol):
 
 
 @runtime_checkable
+class Rehearsing(Protocol):
+    """A backend that can try, without any effect, what the loop will ask of its place."""
+
+    pool: str
+
+    def rehearse(self, template: str) -> list[Finding]:
+        """What its place would refuse of a machine of this template, and which rights we lack.
+
+        Raises BackendError when it does not answer.
+        """
+
+
+@runtime_checkable
 class Checkable(Protocol):
     """A backend that can say what of its place's settings will go wrong."""
 

@@ -67,8 +67,17 @@ def make_backends(pools: Mapping[str, Pool], site: Site) -> dict[str, Backend]:
 
     Raises BackendError, a line a pool, for those whose settings lead to no place, and MissingExtra.
     """
+    made, unusable = usable_backends(pools, site)
+    if unusable:
+        close(made)
+        raise BackendError(ErrorClass.INVALID, "\n".join(unusable.values()))
+    return made
+
+
+def usable_backends(pools: Mapping[str, Pool], site: Site) -> tuple[dict[str, Backend], dict[str, str]]:
+    """One backend for each pool whose settings lead to a place, and why the others have none. Raises MissingExtra."""
     made: dict[str, Backend] = {}
-    unusable: list[str] = []
+    unusable: dict[str, str] = {}
     factories: dict[str, Callable[[Any], Backend]] = {}
     for name, pool in pools.items():
         try:
@@ -76,11 +85,8 @@ def make_backends(pools: Mapping[str, Pool], site: Site) -> dict[str, Backend]:
                 factories[pool.kind] = _factory(kind(pool.kind), site)
             made[name] = factories[pool.kind](pool)
         except BackendError as error:
-            unusable.append(error.failure.text)
-    if unusable:
-        close(made)
-        raise BackendError(ErrorClass.INVALID, "\n".join(unusable))
-    return made
+            unusable[name] = error.failure.text
+    return made, unusable
 
 
 def _factory(kind: Kind[Any], site: Site) -> Callable[[Any], Backend]:

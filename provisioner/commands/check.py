@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from provisioner.backends import Backend, BackendError, Checkable, Finding, MachineSize, Severity, Sized
+from provisioner.backends import Backend, BackendError, Checkable, Finding, MachineSize, Rehearsing, Severity, Sized
 from provisioner.backends.registry import kind
 from provisioner.commands.options import Document, UsageError, add_shared, config_file, settings, show
+from provisioner.extras import extra, needing
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.templates import Template
 from provisioner.model import Unobserved
+from provisioner.names import NO_TEMPLATE
 from provisioner.settings.advice import advice, size_advice
 from provisioner.settings.tree import Settings
 
@@ -26,7 +29,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns PROBLEM for an error in a place. Raises ConfigError, TemplatesError, UsageError, BackendError."""
+    """Returns PROBLEM for an error in a place. Raises ConfigError, TemplatesError, UsageError."""
     configuration = settings(options.config)
     provider = templates.load(config_file(options.config).parent, os.environ)
     try:
@@ -44,24 +47,60 @@ def run(options: argparse.Namespace) -> int:
 def check_live(settings: Settings, templates: Sequence[Template]) -> list[Finding]:
     """Whether machines can be made in each pool's place as it is now, as big as promised; touches nothing.
 
-    Raises BackendError.
+    A pool of which something is wrong is asked no more; the others are.
     """
-    from provisioner.backends.registry import close, make_backends
+    from provisioner.backends.registry import close, usable_backends
     from provisioner.commands.looks import look
     from provisioner.commands.service import CHECK_SECONDS, live_findings
 
-    backends = make_backends(settings.pools, settings.site)
+    backends, unusable = usable_backends(settings.pools, settings.site)
+    findings = [Finding(name, Severity.ERROR, text.removeprefix(f"pool {name}: ")) for name, text in unusable.items()]
     try:
-        findings = live_findings(backends, CHECK_SECONDS)
-        wrong = {finding.pool for finding in findings if finding.severity is not Severity.WARNING}
-        right = {name: backend for name, backend in backends.items() if name not in wrong}
-        findings += size_findings(right, settings, templates, CHECK_SECONDS)
-        looked_at = {name: backend for name, backend in backends.items() if not isinstance(backend, Checkable)}
-        looks = look(looked_at, 0.0, seconds=0.0)
+        findings += live_findings(backends, CHECK_SECONDS)
+        findings += rehearsal_findings(_right(backends, findings), settings)
+        findings += size_findings(_right(backends, findings), settings, templates, CHECK_SECONDS)
+        right = _right(backends, findings)
+        looks = look({name: one for name, one in right.items() if not isinstance(one, Checkable)}, 0.0, seconds=0.0)
     finally:
         close(backends)
+    findings += event_findings(settings)
     unseen = [one for one in looks.values() if isinstance(one, Unobserved)]
     return findings + [Finding(one.pool, Severity.ERROR, one.failure.text) for one in unseen]
+
+
+def _right(backends: Mapping[str, Backend], findings: Sequence[Finding]) -> dict[str, Backend]:
+    """Those of which nothing worse was found than what a warning says."""
+    wrong = {finding.pool for finding in findings if finding.severity is not Severity.WARNING}
+    return {name: backend for name, backend in backends.items() if name not in wrong}
+
+
+def rehearsal_findings(backends: Mapping[str, Backend], settings: Settings) -> list[Finding]:
+    """What these places would refuse of a machine of the first template that names the pool."""
+    from provisioner.commands.service import ask_all
+
+    first: dict[str, str] = {}
+    for id_, limits in settings.template_limits.items():
+        for pool in limits.pools:
+            first.setdefault(pool, id_)
+    return ask_all(
+        {
+            name: partial(backend.rehearse, first.get(name, NO_TEMPLATE))
+            for name, backend in backends.items()
+            if isinstance(backend, Rehearsing)
+        }
+    )
+
+
+def event_findings(settings: Settings) -> list[Finding]:
+    """What of the Pub/Sub subscription will go wrong, if one is configured. Raises MissingExtra."""
+    from provisioner.commands.service import CHECK_SECONDS
+
+    if settings.events is None:
+        return []
+    with needing(extra("events")):
+        from provisioner.backends.subscription import subscription_findings
+
+    return subscription_findings(settings.events.project, settings.events.subscription, CHECK_SECONDS)
 
 
 def size_findings(
@@ -121,7 +160,10 @@ def check_text(document: Document) -> str:
     ]
     lines += [f"  warning: {text}" for text in document["warnings"]]
     findings = document.get("findings")
-    lines += [f"  {one['severity'].upper()} pool {one['pool']}: {one['text']}" for one in findings or ()]
+    whose = {name: f"pool {name}" for name in document["pools"]}
+    lines += [
+        f"  {one['severity'].upper()} {whose.get(one['pool'], one['pool'])}: {one['text']}" for one in findings or ()
+    ]
     if findings == []:
         lines.append("  every pool's place is as it should be")
     return "\n".join(lines)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -34,17 +35,22 @@ CHECK_SECONDS = 10.0
 
 
 def live_findings(backends: Mapping[str, Backend], seconds: float) -> list[Finding]:
-    """What of the pools' places will go wrong, asked of all at once. One that does not answer is a finding, too."""
+    """What of the pools' places will go wrong."""
+    checkable = {name: backend for name, backend in backends.items() if isinstance(backend, Checkable)}
+    return ask_all({name: partial(backend.check, seconds) for name, backend in checkable.items()})
 
-    def of(backend: Checkable) -> list[Finding]:
+
+def ask_all(questions: Mapping[str, Callable[[], list[Finding]]]) -> list[Finding]:
+    """What is found of the pools, all asked at once, by name. One that does not answer is a finding, too."""
+
+    def of(name: str) -> list[Finding]:
         try:
-            return backend.check(seconds)
+            return questions[name]()
         except BackendError as error:
-            return [Finding(backend.pool, Severity.ERROR, f"cannot be checked: {error.failure.text}")]
+            return [Finding(name, Severity.ERROR, f"cannot be checked: {error.failure.text}")]
 
-    checkable = [backend for backend in backends.values() if isinstance(backend, Checkable)]
-    with ThreadPoolExecutor(max(1, len(checkable)), thread_name_prefix="check") as pool:
-        return [finding for findings in pool.map(of, checkable) for finding in findings]
+    with ThreadPoolExecutor(max(1, len(questions)), thread_name_prefix="check") as threads:
+        return [finding for findings in threads.map(of, questions) for finding in findings]
 
 
 class Service:

@@ -1,11 +1,13 @@
-"""What a valid configuration says that its author can hardly mean: templates against each other and their machines.
+"""What a valid configuration says that its author can hardly mean: of templates, their machines, and pools.
 
 Reads what settings name; no network, no clock, no logger.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from provisioner.backends import Finding, MachineSize, Severity, registry
 from provisioner.hostfactory.templates import Template
@@ -14,7 +16,8 @@ from provisioner.settings.tree import Settings
 
 def advice(settings: Settings, templates: Sequence[Template]) -> list[str]:
     """One line for each thing to look at; none when all fits. OSError or ValueError for a file that has changed."""
-    return [line for template in templates for line in (*_slots(template), *_sizes(settings, template))]
+    of_templates = [line for template in templates for line in (*_slots(template), *_sizes(settings, template))]
+    return [*_idle(settings), *_missing(settings), *of_templates]
 
 
 def size_advice(settings: Settings, templates: Sequence[Template], sizes: Mapping[str, MachineSize]) -> list[Finding]:
@@ -27,6 +30,21 @@ def size_advice(settings: Settings, templates: Sequence[Template], sizes: Mappin
         if name in sizes
         for line in _promises(template, name, sizes[name])
     ]
+
+
+def _idle(settings: Settings) -> Iterator[str]:
+    """A pool that no template names makes no machine."""
+    used = {name for limits in settings.template_limits.values() for name in limits.pools}
+    for name in (name for name in settings.pools if name not in used):
+        yield f"pools.{name}: no template uses it: name it in a template's 'pools', or leave it out"
+
+
+def _missing(settings: Settings) -> Iterator[str]:
+    """A file that a pool names, but for its pod spec, without which it is no pool. KUBECONFIG may name several."""
+    for name, pool in settings.pools.items():
+        for setting, value in pool:
+            if isinstance(value, Path) and not any(map(os.path.exists, str(value).split(os.pathsep))):
+                yield f"pools.{name}.{setting}: no such file: '{value}'"
 
 
 def _slots(template: Template) -> Iterator[str]:

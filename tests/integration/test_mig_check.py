@@ -10,15 +10,18 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import googleapiclient
 import pytest
 import requests
 
 from provisioner.backends import BackendError
 from provisioner.backends.mig.backend import MigBackend
+from provisioner.backends.mig.reads import ComputeReads
 from provisioner.backends.mig.settings import MigPool
 from provisioner.commands.cli import run
 from provisioner.commands.service import Service
 from provisioner.loop.observers import FOR_PEOPLE
+from provisioner.model import ErrorClass
 from provisioner.settings.reload import Configuration
 from provisioner.simulator.compute.settings import MigSpec, Switches, UnknownPlace, UnknownProject
 from provisioner.simulator.world import Fault
@@ -178,6 +181,47 @@ def test_a_group_that_is_missing_and_a_place_that_does_not_answer(
     )
     assert texts["missing"].startswith(f"{words}: gcloud compute instance-groups managed create hf-x --zone")
     assert texts["silent"].startswith("cannot be checked: ConnectionError")
+
+
+@pytest.mark.parametrize("place", [{"zone": "us-central1-a"}, {"region": "us-central1"}], ids=["zonal", "regional"])
+def test_a_right_that_is_lacking_is_named_before_a_machine_is_wanted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: dict[str, str]
+) -> None:
+    with ComputeCloud([MigSpec(project=PROJECT, name="hf-a", labels=LABELS, **place)]) as cloud:
+        made = site(tmp_path, cloud.url, a={**place, "group": "hf-a"})
+        assert findings(made.path, capsys, 0) == []
+        cloud.set_faults(Fault("denied", "instanceGroupManagers.update"))
+        (finding,) = findings(made.path, capsys, 1)
+        asked = [path for _, path in cloud.requests if path.endswith("testIamPermissions")]
+    assert finding["severity"] == "error"
+    assert finding["text"].startswith("the pool's account lacks compute.instanceGroupManagers.update on group hf-a")
+    assert "roles/compute.instanceAdmin.v1" in finding["text"]
+    assert len(asked) == 2
+
+
+def test_rights_that_nobody_tells_are_a_warning(
+    tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ComputeReads, "permissions", refuse)
+    (finding,) = findings(site(tmp_path, cloud.url, a=ZONAL).path, capsys, 0)
+    assert finding["text"] == "which rights the pool's account has cannot be asked: no such API"
+
+
+def refuse(*_: object) -> None:
+    raise BackendError(ErrorClass.NOT_FOUND, "no such API")
+
+
+@pytest.mark.parametrize("kind", ["instanceGroupManagers", "regionInstanceGroupManagers"])
+def test_google_has_this_question_in_its_beta_api(kind: str) -> None:
+    documents = Path(googleapiclient.__file__).parent / "discovery_cache" / "documents"
+    beta = json.loads((documents / "compute.beta.json").read_text())
+    method = beta["resources"][kind]["methods"]["testIamPermissions"]
+    scope = "regions/{region}" if kind.startswith("region") else "zones/{zone}"
+    assert method["httpMethod"] == "POST"
+    assert method["path"] == f"projects/{{project}}/{scope}/instanceGroupManagers/{{resource}}/testIamPermissions"
+    assert beta["servicePath"] == "compute/beta/"
+    for end in ("request", "response"):
+        assert "permissions" in beta["schemas"][method[end]["$ref"]]["properties"]
 
 
 REGION = {"region": "us-central1", "group": "hf-r"}

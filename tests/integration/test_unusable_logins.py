@@ -192,9 +192,8 @@ PLACE = ("--config", "provisioner.yaml", "--state-dir", "state")
 @pytest.mark.parametrize("content", [None, NESTED], ids=["missing", "nested beyond all reason"])
 @pytest.mark.parametrize(
     "command",
-    [("plan", *PLACE), ("run", "--once", *PLACE), ("run", "--once", "--dry-run", *PLACE),
-     ("check", "--live", "provisioner.yaml")],
-    ids=lambda command: " ".join(word for word in command if word not in (*PLACE, "provisioner.yaml")),
+    [("plan", *PLACE), ("run", "--once", *PLACE), ("run", "--once", "--dry-run", *PLACE)],
+    ids=lambda command: " ".join(word for word in command if word not in PLACE),
 )  # fmt: skip
 def test_a_command_that_needs_a_cluster_says_in_a_line_a_pool_what_is_wrong(
     site: Site, command: tuple[str, ...], content: str | None
@@ -206,6 +205,17 @@ def test_a_command_that_needs_a_cluster_says_in_a_line_a_pool_what_is_wrong(
     assert (ended.returncode, ended.stdout) == (2, "")
     assert [line.partition(" cannot be used: ")[0] for line in said] == [
         f"pool {name}: kubeconfig {site.directory / 'kube.yaml'}" for name in ("pods", "spare")
+    ]
+
+
+def test_a_live_check_says_so_of_the_pool_and_asks_the_others(site: Site) -> None:
+    site.settings["pools"]["group"]["endpoint"] = "http://127.0.0.1:9"
+    ended = call(site, "check", "--live", "provisioner.yaml")
+    assert (ended.returncode, ended.stderr) == (1, "")
+    said = [line for line in ended.stdout.splitlines() if line.startswith("  ERROR")]
+    assert [line.partition(" cannot be ")[0] for line in said] == [
+        *(f"  ERROR pool {name}: kubeconfig {site.directory / 'kube.yaml'}" for name in ("pods", "spare")),
+        "  ERROR pool group:",
     ]
 
 

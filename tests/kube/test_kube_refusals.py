@@ -17,7 +17,7 @@ from provisioner.model import ErrorClass, Failure
 from tests.contract.places import PREFIX, REQUEST
 from tests.kube.client import Document
 from tests.kube.cluster import Cluster
-from tests.kube.place import KubePlace
+from tests.kube.place import SPEC, KubePlace
 from tests.kube.proxy import Proxy
 from tests.kube.space import RBAC, Space
 from tests.support.waiting import until
@@ -133,6 +133,41 @@ def test_a_pod_that_no_node_takes_is_a_stockout_in_the_schedulers_words(place: K
     assert failure is not None
     assert failure.error is ErrorClass.STOCKOUT
     assert "didn't match Pod's node affinity/selector" in failure.text
+
+
+# --- what is tried ---------------------------------------------------------------------------------------------------
+
+
+def tried(place: KubePlace) -> list[str]:
+    """What is found by trying a pod, which makes none."""
+    before = place.present()
+    findings = [finding.text for finding in place.backend.rehearse("T")]
+    assert place.present() == before
+    return findings
+
+
+def test_with_the_role_a_pod_is_tried_and_nothing_is_lacking(place: KubePlace) -> None:
+    assert tried(place) == []
+
+
+def test_a_pod_that_is_tried_is_refused_as_one_that_is_made(place: KubePlace, space: Space) -> None:
+    place.rewrite("nodeSelektor: {a: b}\ncontainers: [{name: main, image: busybox}]\n")
+    assert 'strict decoding error: unknown field "spec.nodeSelektor": correct ' in tried(place)[0]
+    place.rewrite("containers: [{name: main, image: busybox, resources: {requests: {memory: 8GB}}}]\n")
+    assert "quantities must match the regular expression" in tried(place)[0]
+    place.rewrite(SPEC)
+    space.limit(pods=0)
+    assert "exceeded quota" in until(lambda: tried(place), 20)[0]
+
+
+def test_rights_that_are_taken_away_are_named(place: KubePlace, space: Space) -> None:
+    space.grant("get", "list", "watch")
+    until(lambda: not space.may("create") and not space.may("list", "events"), 30, what="the rights are taken away")
+    assert [text.partition(" in namespace ")[0] for text in tried(place)] == [
+        "the pool's account may not create, delete pods",
+        "the pool's account may not list events",
+        "the pool's account may not get namespaces",
+    ]
 
 
 # --- what the role allows ---------------------------------------------------------------------------------------------

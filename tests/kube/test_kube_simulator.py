@@ -122,6 +122,8 @@ def gated(*names: str) -> dict[str, Any]:
 
 Request = tuple[str, str, object]
 
+TRIED = "?dryRun=All&fieldValidation=Strict"
+
 REQUESTS: Mapping[str, list[Request]] = {
     "a pod that is not there": [("GET", "/x", None), ("DELETE", "/x", None), ("PATCH", "/x", {"metadata": {}})],
     "create, read, create again": [("POST", "", pod()), ("GET", "/a", None), ("POST", "", pod())],
@@ -143,6 +145,22 @@ REQUESTS: Mapping[str, list[Request]] = {
     "another namespace": [("POST", "", pod(metadata={"namespace": "other"}))],
     "a negative amount": [("POST", "", resources(requests={"cpu": "-1"}))],
     "no amount at all": [("POST", "", resources(requests={"cpu": "lots"}))],
+    "cores in words": [("POST", "", resources(requests={"cpu": "4 cores"}))],
+    "a unit that is none": [("POST", "", resources(requests={"memory": "8GB"}))],
+    "a pod that is only tried": [
+        ("POST", TRIED, pod()),
+        ("GET", "/a", None),
+        ("POST", "", pod()),
+        ("POST", TRIED, pod()),
+    ],
+    "an amount that is none, and is only tried": [("POST", TRIED, resources(requests={"cpu": "4 cores"}))],
+    "fields that no pod has, told strictly": [
+        ("POST", TRIED, pod(nodeSelektor={"a": "b"})),
+        ("POST", TRIED, pod(containers=container(resources={"request": {"cpu": "1"}}, imag="x"), zzz=1)),
+        ("POST", TRIED, pod(metadata={"label": {"a": "b"}})),
+        ("POST", TRIED, pod(containers=container(env=[{"name": "A", "values": "b"}]), volumes=[{"nam": "v"}])),
+    ],
+    "fields that no pod has, taken without a word": [("POST", "?dryRun=All", pod(nodeSelektor={"a": "b"}))],
     "more than its limit": [("POST", "", resources(requests={"cpu": "2"}, limits={"cpu": "1"}))],
     "a volume that is not there": [
         ("POST", "", pod(containers=container(volumeMounts=[{"name": "v", "mountPath": "/v"}])))
@@ -268,3 +286,21 @@ def test_it_streams_as_the_real_server(simulator: Simulator, space: Space, query
         for made in (pod("c"), pod("a", metadata={"labels": {"x": "y"}}), pod("b")):
             assert side.ask("POST", "", made, "application/json")
     assert embedded.stream(query) == real.stream(query)
+
+
+def test_it_reviews_rights_as_the_real_server(simulator: Simulator, space: Space) -> None:
+    attributes = {"namespace": NAMESPACE, "verb": "create", "resource": "pods"}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    real = space.admin.create("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+    url = f"{simulator.kubernetes}/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    response = urllib3.PoolManager().request("POST", url, json=review)
+    embedded = json.loads(response.data)
+    assert response.status == 201
+    for side in (real, embedded):
+        assert side["status"]["allowed"] is True
+    assert embedded["spec"] == real["spec"]
+    assert embedded.keys() == real.keys()

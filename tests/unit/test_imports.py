@@ -52,9 +52,9 @@ def _names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
     ("library", "importers"),
     [
         ("tinydb", {"provisioner.state.database"}),
-        ("kubernetes", {"provisioner.backends.gke.login"}),
+        ("kubernetes", {"provisioner.backends.gke.login", "provisioner.backends.gke.pod_fields"}),
         ("google.cloud.compute_v1", {"provisioner.backends.mig.backend"}),
-        ("google.cloud.pubsub_v1", {"provisioner.backends.events"}),
+        ("google.cloud.pubsub_v1", {"provisioner.backends.events", "provisioner.backends.subscription"}),
         (
             "prometheus_client",
             {"provisioner.telemetry.metrics", "provisioner.telemetry.server", "provisioner.commands.service"},

@@ -51,6 +51,13 @@ def terminated(reason: str, code: int, **more: Any) -> dict[str, Any]:
     return {"name": "main", "state": {"terminated": {"reason": reason, "exitCode": code}}, **more}
 
 
+def affine(key: str, operator: str, *values: str) -> dict[str, Any]:
+    """The spec of a pod that demands nodes with such a label."""
+    terms = [{"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}]
+    demanded = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {"affinity": {"nodeAffinity": demanded}}
+
+
 @pytest.mark.parametrize(
     ("seen", "phase"),
     [
@@ -178,6 +185,17 @@ def test_another_incarnation_is_a_difference(changed: Pod, why: str) -> None:
                 {"nodeSelector": {"cloud.google.com/gke-spot": "true"}},
                 {"nodeSelector": {"cloud.google.com/gke-provisioning": "spot"}},
                 {"tolerations": [{"key": "cloud.google.com/gke-preemptible", "operator": "Exists"}]},
+                affine("cloud.google.com/gke-spot", "In", "true"),
+                affine("cloud.google.com/gke-spot", "Exists"),
+                affine("cloud.google.com/gke-provisioning", "In", "standard", "spot"),
+            )
+        ),
+        *(
+            pytest.param(pod({"phase": "Failed", "reason": "Terminated"}, spec), LossCause.NODE, id=f"no Spot: {spec}")
+            for spec in (
+                affine("cloud.google.com/gke-spot", "NotIn", "true"),
+                affine("cloud.google.com/gke-provisioning", "In", "standard"),
+                {"affinity": {"nodeAffinity": None}},
             )
         ),
         pytest.param(

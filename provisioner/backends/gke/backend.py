@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
+import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from provisioner.backends import BackendError, MayStart
+from provisioner.backends import BackendError, Finding, MayStart
 from provisioner.backends.batch import Call, run_calls
 from provisioner.backends.concurrency import MOST
 from provisioner.backends.dns import Resolver
@@ -21,8 +22,10 @@ from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.pod_spec import PodSpec, PodSpecFile
 from provisioner.backends.gke.pod_watch import pods_path
 from provisioner.backends.gke.pods import Identity, is_terminating
+from provisioner.backends.gke.rehearsal import TRIED, rehearse
 from provisioner.backends.gke.settings import GkePool
 from provisioner.model import STOPPING_ERRORS, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
+from provisioner.names import REQUEST_ID_LENGTH, machine_name
 
 POD_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{,251}[a-z0-9])?")
 """The shape of a pod's name. HF may name any host, and one of another shape would make the path of something else than
@@ -40,15 +43,18 @@ class GkeBackend:
         pool: GkePool,
         *,
         provisioner: str,
+        prefix: str = "hf",
         times: KubeTimes = USUAL_TIMES,
         namespaces: Namespaces | None = None,
     ) -> None:
         """Reads the pod spec; BackendError when there is none, or no cluster can be found in the configuration.
 
-        Pools with the same ``namespaces`` share connections and watches; without it the pool has its own.
+        ``prefix`` begins the name of a pod that is only tried. Pools with the same ``namespaces`` share connections and
+        watches; without it the pool has its own.
         """
         self.pool = pool.name
         self.pace = pool.observe_seconds
+        self._settings, self._prefix = pool, prefix
         self._identity = Identity(provisioner, pool.name)
         self._path = pods_path(pool.namespace)
         self._spec = PodSpecFile(pool.pod_spec, pool.namespace)
@@ -120,10 +126,21 @@ class GkeBackend:
             self._resolver.close()
         self._api.close()
 
+    def rehearse(self, template: str) -> list[Finding]:
+        """Try a pod under a name that no machine has, and ask for the rights that the loop needs."""
+        request = secrets.token_hex(REQUEST_ID_LENGTH // 2)
+        create = Create(machine_name(self._prefix, request, 0), self.pool, template, request)
+        spec = self._spec.current()
+        return rehearse(self._settings, self._api, lambda: self._send(spec, create, TRIED))
+
+    def _send(self, spec: PodSpec, create: Create, query: Mapping[str, str | int] | None = None) -> Document:
+        """Ask the server for the pod of one slot; what it makes of it."""
+        return self._api.send("POST", self._path, query=query, body=spec.body(create, self._identity.labels(create)))
+
     def _create(self, spec: PodSpec, create: Create) -> Mapping[str, Failure]:
         """Create one pod. What is accepted is in the next look, whatever the watch has heard by then."""
         try:
-            pod = self._api.send("POST", self._path, body=spec.body(create, self._identity.labels(create)))
+            pod = self._send(spec, create)
         except KubeError as error:
             if error.status != 409 or error.reason != "AlreadyExists":
                 raise

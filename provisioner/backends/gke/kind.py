@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from provisioner.backends import Backend, MachineSize
 from provisioner.backends.gke.pod_size import pod_size
-from provisioner.backends.gke.pod_spec import PodSpecError, read_pod_spec
+from provisioner.backends.gke.pod_spec import PodSpec, PodSpecError, read_pod_spec
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.kind import Kind, Surroundings
 from provisioner.extras import extra, needing
@@ -19,6 +19,11 @@ from provisioner.hostfactory.templates import Template
 from provisioner.model import Create
 from provisioner.schema.problems import Problem
 from provisioner.schema.site import Site
+
+RESTARTED = (
+    "spec.restartPolicy: {!r}: a container that ends is started again under the same name, so that its end is never "
+    "seen: leave it out, or say Never"
+)
 
 
 class Gke(Kind[GkePool]):
@@ -37,7 +42,7 @@ class Gke(Kind[GkePool]):
         from provisioner.backends.gke.backend import GkeBackend
         from provisioner.backends.gke.namespace import Namespaces
 
-        return partial(GkeBackend, provisioner=site.id, namespaces=Namespaces())
+        return partial(GkeBackend, provisioner=site.id, prefix=site.prefix, namespaces=Namespaces())
 
     def inherited(self, body: Mapping[str, Any], around: Surroundings) -> Mapping[str, object]:
         """Namespace and credentials; a kubeconfig only where no endpoint names the cluster."""
@@ -61,21 +66,31 @@ class Gke(Kind[GkePool]):
         return {"pod_spec": template.pod_spec_yaml} if template.pod_spec_yaml else {}
 
     def warnings(self, pool: GkePool) -> list[str]:
-        """The fields of the pod spec that each pod has otherwise."""
-        # urllib3, which comes with it, costs every command a tenth of a second.
+        """The fields of the pod spec that each pod has otherwise, that no pod has, or that hide its end."""
+        # The client costs a second and a half: only this command pays it.
         with needing(self.distribution):
+            from provisioner.backends.gke.pod_fields import unknown_fields
             from provisioner.backends.gke.pods import OWN_LABELS
 
-        replaced = read_pod_spec(pool.pod_spec, pool.namespace).replaced(OWN_LABELS)
+        spec = read_pod_spec(pool.pod_spec, pool.namespace)
+        pod = _pod(spec, pool, pool.name)
+        unknown = [f"{field.path}: no pod has such a field{field.hint}" for field in unknown_fields(pod)]
+        replaced = [f"{field}: replaced by our own" for field in spec.replaced(OWN_LABELS)]
+        restarted = [RESTARTED.format(policy)] if (policy := pod["spec"]["restartPolicy"]) != "Never" else []
         return [
-            f"pools.{pool.name}.pod_spec: '{pool.pod_spec.name}': {field}: replaced by our own" for field in replaced
+            f"pools.{pool.name}.pod_spec: '{pool.pod_spec.name}': {text}" for text in (*replaced, *unknown, *restarted)
         ]
 
     def size(self, pool: GkePool, template: str) -> MachineSize | None:
         """What the containers of the pod spec request."""
-        spec = read_pod_spec(pool.pod_spec, pool.namespace)
-        pod = json.loads(spec.body(Create(template, pool.name, template, template), {}))
+        pod = _pod(read_pod_spec(pool.pod_spec, pool.namespace), pool, template)
         return pod_size(f"the request of {pool.pod_spec}", pod["spec"])
+
+
+def _pod(spec: PodSpec, pool: GkePool, template: str) -> dict[str, Any]:
+    """The pod as the backend would send it, for a slot of that name."""
+    pod: dict[str, Any] = json.loads(spec.body(Create(template, pool.name, template, template), {}))
+    return pod
 
 
 def _pod_spec_problem(directory: Path, written: str, namespace: str) -> str | None:

@@ -6,7 +6,7 @@ Works on pods as the API server's JSON describes them: typed models cost more th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -247,9 +247,19 @@ def _exit(status: Mapping[str, Any]) -> LossCause:
 def _wants_spot(pod: Pod) -> bool:
     """True for a pod that asks for, or tolerates, nodes that Google takes away: the loss of one is a preemption."""
     spec = pod.get("spec") or {}
-    wanted = {f"{key}={value}" for key, value in (spec.get("nodeSelector") or {}).items()}
+    wanted = {f"{key}={value}" for key, value in (spec.get("nodeSelector") or {}).items()} | set(_affine(spec))
     tolerated = {str(toleration.get("key")) for toleration in spec.get("tolerations") or ()}
     return not wanted.isdisjoint(SPOT_SELECTORS) or not tolerated.isdisjoint(SPOT_TAINTS)
+
+
+def _affine(spec: Mapping[str, Any]) -> Iterator[str]:
+    """The labels of nodes that its affinity demands; of a label that only has to exist, its usual value."""
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    demanded = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    for term in demanded.get("nodeSelectorTerms") or ():
+        for each in term.get("matchExpressions") or ():
+            values = {"In": each.get("values") or (), "Exists": ("true",)}.get(each.get("operator"), ())
+            yield from (f"{each.get('key')}={value}" for value in values)
 
 
 def _disruption(status: Mapping[str, Any]) -> Mapping[str, Any]:

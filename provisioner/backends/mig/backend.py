@@ -123,6 +123,10 @@ class MigBackend:
         """What of the group's settings will go wrong; BackendError when it cannot be read within ``seconds``."""
         return self._inspection.findings(seconds)
 
+    def rehearse(self, template: str) -> list[Finding]:
+        """Ask for the rights that the loop needs: of a create Compute makes no trial."""
+        return self._inspection.rights(self._project.times.call)
+
     def size(self, seconds: float) -> MachineSize | None:
         """What the machine type in the group's instance template has."""
         return self._inspection.size(seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from provisioner.backends import Finding, Severity
@@ -19,6 +19,9 @@ ZONAL_LIMIT, REGIONAL_LIMIT = 1000, 2000
 ANY_SHAPE = re.compile(rf"(?P<prefix>[a-z][-a-z0-9]*)-[a-z0-9]{{{REQUEST_ID_LENGTH}}}-[0-9]{{{SLOT_DIGITS}}}")
 """The machine names of any provisioner."""
 
+
+NEEDED = ("compute.instanceGroupManagers.get", "compute.instanceGroupManagers.update")
+"""Permissions on the group: to see it, and to have instances made and deleted."""
 
 NO_PROJECT = re.compile(
     r"resource 'projects/[^/']+' was not found|failed to find project|unknown project|project \S+ is not found"
@@ -108,6 +111,17 @@ def missing_place(pool: MigPool, failure: Failure) -> str:
         listed = f"gcloud compute {where}s list --project={pool.project}"
         return f"there is no {where} {name}: correct pools.{pool.name}.{where}, or see: {listed}"
     return ""
+
+
+def lacking(pool: MigPool, granted: Collection[str]) -> list[Finding]:
+    """What we may not do with the group, of what the loop does with it."""
+    if not (missing := [permission for permission in NEEDED if permission not in granted]):
+        return []
+    text = (
+        f"the pool's account lacks {', '.join(missing)} on group {pool.group}, so that no machine can be made or "
+        f"deleted: give it roles/compute.instanceAdmin.v1 in project {pool.project}"
+    )
+    return [Finding(pool.name, Severity.ERROR, text)]
 
 
 def covers(prefix: str, other: str) -> bool:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Collection
 
 from provisioner.backends import BackendError, Finding, MachineSize, Severity
 from provisioner.backends.mig.checks import (
+    NEEDED,
     autoscaler_findings,
     foreign_findings,
     group_findings,
+    lacking,
     missing,
     missing_place,
     name_findings,
@@ -60,6 +62,16 @@ class GroupInspection:
             *name_findings(self._pool, self._prefix, members),
             *foreign_findings(self._pool, [name for name in members if not self._expected(name)]),
         ]
+
+    def rights(self, seconds: float) -> list[Finding]:
+        """What we may not do with the group; a warning where Compute does not say."""
+        try:
+            with understood():
+                granted = self._project.reads.permissions(self._place, NEEDED, time.monotonic() + seconds)
+        except BackendError as error:
+            text = f"which rights the pool's account has cannot be asked: {error.failure.text}"
+            return [Finding(self._pool.name, Severity.WARNING, text)]
+        return lacking(self._pool, granted)
 
     def size(self, seconds: float) -> MachineSize | None:
         """What the machine type in the group's instance template has; None where the template names none."""

@@ -22,6 +22,8 @@ Json = Mapping[str, Any]
 GRACE_SECONDS = 120.0
 """An instance that is not preempted gets so long, whoever stops or deletes it (Scheduling in the API's reference)."""
 
+PREEMPTION = Failure(ErrorClass.OTHER, "The instance was preempted.")
+
 WAITING_ACTIONS = frozenset({"CREATING", "CREATING_WITHOUT_RETRIES", "VERIFYING", "REFRESHING", "STARTING", "RESUMING"})
 """Actions by which the group works towards a running instance."""
 
@@ -191,7 +193,7 @@ def _failure(
         old = before.failure if before is not None and before.phase is Phase.PENDING else None
         return old if old is not None and new is not None and new.error is ErrorClass.OTHER else new
     if cause is LossCause.PREEMPTED:
-        return Failure(ErrorClass.OTHER, "The instance was preempted.")
+        return PREEMPTION
     status = "/".join(sorted(_statuses(member, instance))) or "without instance"
     return Failure(ErrorClass.OTHER, f"The instance is {status}, the group's action {member.action}.")
 

@@ -59,6 +59,16 @@ class Mig(Kind[MigPool]):
         both_or_neither = "neither" if body.get("zone") is None else "both"
         return [Problem("", "zone", f"expected either zone or region, got {both_or_neither}")]
 
+    def warnings(self, pool: MigPool) -> list[str]:
+        """Timings of a demonstration on a real cloud."""
+        least = MigPool.model_fields["lag_seconds"].default
+        if pool.lag_seconds >= least or pool.address.startswith("http://"):
+            return []
+        return [
+            f"pools.{pool.name}.lag_seconds: {pool.lag_seconds:g} is for the embedded cloud: Compute's lists may miss "
+            f"a new instance for longer, which then counts as gone; leave it out ({least:g})"
+        ]
+
     def implicit(self, template: Template) -> Mapping[str, object]:
         """The group that the template names."""
         body = {"zone": template.gcp_zone, "region": template.gcp_region, "group": template.gcp_instance_group}

@@ -26,6 +26,7 @@ from provisioner.backends.mig.instances import (
     spec,
     zones,
 )
+from provisioner.backends.mig.preemptions import End, Preemptions, preempted, unexplained
 from provisioner.backends.mig.problems import Entries, Problems
 from provisioner.backends.mig.project import ListResult, Project, SharedList
 from provisioner.backends.mig.reads import ComputeReads, Json, Place
@@ -46,6 +47,11 @@ class _Seen:
     member: Member
     entry: Json | None
     machine: Machine
+
+    @property
+    def may_be_spot(self) -> bool:
+        """False only when its entry says that it is no Spot instance."""
+        return self.entry is None or read_instance(self.entry).spot
 
 
 class GroupObserver:
@@ -73,6 +79,7 @@ class GroupObserver:
         self._listed = float("-inf")
         self._restless_until = float("-inf")
         self._problems = Problems(pool, adopt_prefixes)
+        self._preemptions = Preemptions(pool.name, lambda zone, until: project.reads.preemptions(zone, until))
         self.members: Mapping[str, Member] = {}
         """The members as they were listed last, whatever their names."""
 
@@ -82,6 +89,7 @@ class GroupObserver:
         ``names`` are those that it was asked to delete: what becomes of them is no news.
         """
         self._problems.expect(names)
+        self._preemptions.expect(names)
         self._restless_until = time.monotonic() + self._pool.lag_seconds
 
     def look(self, now: float, strangers: Collection[str], refused: Mapping[str, Machine]) -> Snapshot:
@@ -111,6 +119,7 @@ class GroupObserver:
             namesakes=self._outside(strangers, entries, deadline),
             spec=self._spec,
             asked=frozenset(strangers),
+            causes=self._preemptions.causes(),
             problems=self._problems.texts,
         )
 
@@ -126,7 +135,9 @@ class GroupObserver:
         before = {name: (seen.member, seen.machine) for name, seen in self._seen.items()}
         self._problems.compare(before, members, entries)
         self._problems.say(group, members.keys() - ours.keys())
-        self._seen = {name: self._judged(member, _entry(entries, member), now) for name, member in ours.items()}
+        self._seen = self._explained(
+            {name: self._judged(member, _entry(entries, member), now) for name, member in ours.items()}
+        )
         self.members = members
         if group is None:
             self._listed = float("-inf")
@@ -214,6 +225,14 @@ class GroupObserver:
         instance = read_instance(entry) if entry is not None else None
         return _Seen(member, entry, machine(member, instance, before.machine if before else None, now))
 
+    def _explained(self, seen: dict[str, _Seen]) -> Mapping[str, _Seen]:
+        """What was seen, with the cause of those ends that only the zone's operations tell."""
+        ends = [end for name in {**self._seen, **seen} if (end := _unexplained(self._seen.get(name), seen.get(name)))]
+        taken = self._preemptions.among(ends, self._zones) if ends else frozenset()
+        self._preemptions.remember(taken - seen.keys(), seen.keys())
+        told = {name: replace(seen[name], machine=preempted(seen[name].machine)) for name in taken & seen.keys()}
+        return seen | told
+
     def _published(self, machines: dict[str, Machine], refused: Mapping[str, Machine]) -> Mapping[str, Machine]:
         """Our machines by name; the very mapping of the look before when nothing changed."""
         before = self._machines
@@ -233,6 +252,16 @@ class GroupObserver:
         waiting = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED)
         before = self._machines.get(machine.name)
         return before if before == waiting and before is not None else waiting
+
+
+def _unexplained(before: _Seen | None, after: _Seen | None) -> End | None:
+    """The end between two looks that Google may have made, and that neither of them explains; None for all else."""
+    seen = before or after
+    if before is after or seen is None:
+        return None
+    if not unexplained(before.machine if before else None, after.machine if after else None) or not seen.may_be_spot:
+        return None
+    return End(seen.member.name, seen.member.zone, seen.machine.fingerprint.uid)
 
 
 def _entry(entries: Entries, member: Member) -> Json | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,9 @@ INSTANCE_FIELDS = (
     "kind,nextPageToken,warning,items(name,id,status,creationTimestamp,lastStartTimestamp,"
     "networkInterfaces(networkIP,accessConfigs/natIP),scheduling(provisioningModel,preemptible))"
 )
+
+PREEMPTED = 'operationType="compute.instances.preempted"'
+OPERATION_FIELDS = "kind,items(targetId,targetLink)"
 
 HARMLESS_WARNINGS = frozenset(
     {
@@ -137,7 +140,7 @@ class ComputeReads:
         times: ComputeTimes = USUAL_TIMES,
     ) -> None:
         self.times = times
-        self._url = f"{root}/compute/v1/"
+        self._url, self._beta = f"{root}/compute/v1/", f"{root}/compute/beta/"
         self._project = f"projects/{project}"
         self._prefix = f"{prefix}-"
         self._budget = budget
@@ -168,9 +171,21 @@ class ComputeReads:
             )
         )
 
+    def preemptions(self, zone: str, deadline: float) -> list[Json]:
+        """The newest operations of the zone by which Google took an instance away: one page, for all groups there."""
+        params = {"filter": PREEMPTED, "orderBy": "creationTimestamp desc", "maxResults": str(PAGE)}
+        path = f"{self._project}/zones/{zone}/operations"
+        page = self._call("GET", path, {"fields": OPERATION_FIELDS, **params}, deadline, "compute#operationList")
+        return page.get("items") or []
+
     def resource(self, path: str, fields: str, deadline: float) -> Json:
         """Whatever stands at a path below ``projects/``."""
         return self._call("GET", path, {"fields": fields}, deadline)
+
+    def permissions(self, place: Place, wanted: Sequence[str], deadline: float) -> frozenset[str]:
+        """Those of the wanted permissions that we have on the group; a question that only the beta API answers."""
+        url = f"{self._beta}{place.path}/testIamPermissions"
+        return frozenset(self._send("POST", url, deadline, json={"permissions": wanted}).get("permissions") or ())
 
     def operation(self, location: str, name: str, deadline: float) -> Json | None:
         """An operation as it is now; None when it cannot be read."""
@@ -219,13 +234,17 @@ class ComputeReads:
 
     def _call(self, method: str, path: str, params: Mapping[str, str], deadline: float, kind: str = "") -> Json:
         """One response, a JSON object of the ``kind`` that is expected."""
+        return self._send(method, self._url + path, deadline, kind, params=params)
+
+    def _send(self, method: str, url: str, deadline: float, kind: str = "", **options: Any) -> Json:
+        path = url.removeprefix(self._url)
         self._budget.take(deadline)
         left = min(deadline - time.monotonic(), self.times.call)
         if left <= 0:
             raise BackendError(ErrorClass.TIMEOUT, f"{path}: no time is left")
         try:
             timeout = (min(self.times.connect, left), left)
-            response = self._session.request(method, self._url + path, params=params, timeout=timeout)
+            response = self._session.request(method, url, timeout=timeout, **options)
         except CALL_ERRORS as error:
             raise of_exception(error) from error
         content = response.content

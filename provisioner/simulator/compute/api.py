@@ -43,6 +43,10 @@ from provisioner.simulator.world import Fault, World
 WAIT_LIMIT = 120.0
 """Seconds after which an operation's wait answers although it is not done."""
 
+BETA = "/compute/beta/"
+ALLOWED = "instanceGroupManagers/{name}/testIamPermissions"
+"""The one method that Google has in its beta API alone."""
+
 _TICK = 0.01
 """Real seconds between two looks at the world's clock."""
 
@@ -51,7 +55,14 @@ def routes(groups: Groups, world: World) -> Sequence[web.RouteDef]:
     """Everything below ``/compute/v1/``, and the batches that stand beside it."""
     face = Face(groups, world)
     served = [web.route(method.verb, PATH + method.path, face.serves(method)) for method in METHODS]
-    return [*served, web.route("*", PATH + "{tail:.*}", face.unknown), web.post("/batch/compute/v1", face.batch)]
+    allowed = "zones/{zone}", "regions/{region}"
+    asked = [web.post(f"{BETA}projects/{{project}}/{scope}/{ALLOWED}", face.permissions) for scope in allowed]
+    return [
+        *served,
+        *asked,
+        web.route("*", PATH + "{tail:.*}", face.unknown),
+        web.post("/batch/compute/v1", face.batch),
+    ]
 
 
 class Dropped(Exception):
@@ -94,6 +105,24 @@ class Face:
                 return _drop(request)
 
         return handle
+
+    async def permissions(self, request: web.Request) -> web.StreamResponse:
+        """testIamPermissions: all that are asked for, but those that the fault ``denied`` strikes by their names."""
+        parts = request.match_info
+        scope = next(f"{place}s/{parts[place]}" for place in ("zone", "region") if place in parts)
+        self.world.calls["instanceGroupManagers.testIamPermissions"] += 1
+        try:
+            group = self.groups.mig(parts["project"], scope, parts["name"]).spec.name
+        except ApiError as error:
+            return _response(error.status, json.dumps(error_document(error)))
+        wanted = [str(permission) for permission in (await request.json()).get("permissions", ())]
+        names = {permission: permission.removeprefix("compute.") for permission in wanted}
+        granted = [
+            permission
+            for permission, name in names.items()
+            if not self.world.strikes("denied", name, f"{group}/{name}")
+        ]
+        return _response(200, json.dumps({"permissions": granted} if granted else {}))
 
     async def unknown(self, request: web.Request) -> web.StreamResponse:
         """A method that this simulator lacks."""

@@ -56,7 +56,7 @@ class Groups:
         self.specs = tuple(migs)
         self.audit = Audit(world, self.timings)
         self.operations = Operations(world, self.timings, self.switches, self.audit)
-        self.vms = Vms(world, self.timings, self.switches, self.audit)
+        self.vms = Vms(world, self.timings, self.switches, self.audit, self.operations)
         self.migs: dict[tuple[str, str, str], Mig] = {}
         """By project, scope (``zones/<zone>`` or ``regions/<region>``) and name."""
         self.reset()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -106,6 +106,8 @@ class Operation:
     error: OperationError | None = None
     logged: str = ""
     """Its name in the audit log; only of calls on MIGs, the instances' own lives are logged as they go on."""
+    said: str = ""
+    """Its statusMessage, where Google itself did something."""
 
     @property
     def on_group(self) -> bool:
@@ -135,7 +137,7 @@ class Operation:
             "targetLink": BASE + self.target.path,
             "targetId": self.target.id,
             "status": "DONE" if self.done else "RUNNING",
-            "user": f"{project_number(project)}-compute@developer.gserviceaccount.com",
+            "user": "system" if self.said else f"{project_number(project)}-compute@developer.gserviceaccount.com",
             "progress": 100 if self.done else 0,
             "insertTime": timestamp(self.inserted),
             "startTime": timestamp(self.inserted if self.started is None else self.started),
@@ -143,6 +145,8 @@ class Operation:
         }
         if self.ended is not None:
             document["endTime"] = timestamp(self.ended)
+        if self.said:
+            document["statusMessage"] = self.said
         if self.request_id:
             document["clientOperationId"] = self.request_id
         if self.error:
@@ -163,6 +167,7 @@ class Operations:
     _operations: dict[tuple[str, str, str], Operation] = field(default_factory=dict)
     _requests: dict[tuple[str, str], Operation] = field(default_factory=dict)
     _pending: Counter[str] = field(default_factory=Counter)
+    _events: Iterator[int] = field(default_factory=itertools.count)
 
     def repeated(self, target: str, request_id: str) -> Operation | None:
         """The operation that this request id already began on this target, while that is remembered."""
@@ -195,6 +200,21 @@ class Operations:
         else:
             self._end(operation, effect, faults)
         return operation
+
+    def happened(self, kind: str, target: Target, said: str) -> None:
+        """Google itself did something to an instance: it is an operation that is over. Chance has no part in it."""
+        now = self.world.wall()
+        name = f"systemevent-{int(now * 1000)}-{next(self._events):012x}"
+        self._operations[target.project, target.scope, name] = Operation(
+            id=int(numeric_id(name)),
+            name=name,
+            kind=kind,
+            target=target,
+            request_id="",
+            inserted=now,
+            ended=now,
+            said=said,
+        )
 
     def get(self, project: str, scope: str, name: str) -> Operation:
         """The operation of this name; 404 when unknown, or ended too long ago."""

@@ -23,7 +23,7 @@ from functools import partial
 
 from provisioner.simulator.compute.audit import Audit
 from provisioner.simulator.compute.fingerprints import fingerprint_of
-from provisioner.simulator.compute.operations import BASE, Document, OperationError, timestamp
+from provisioner.simulator.compute.operations import BASE, Document, OperationError, Operations, Target, timestamp
 from provisioner.simulator.compute.settings import MigSpec, Switches, Timings
 from provisioner.simulator.world import World
 
@@ -31,6 +31,9 @@ STAGING_SHARE = 0.3
 """Part of the boot time after which a VM is STAGING; no public number, any would do."""
 
 STARTING = ("PROVISIONING", "STAGING")
+
+PREEMPTED = "Instance was preempted."
+"""Google's own words, in the operation and in the audit log."""
 
 FIRST_ADDRESS = int(ipaddress.IPv4Address("10.128.0.2"))
 
@@ -139,6 +142,7 @@ class Vms:
     timings: Timings
     switches: Switches
     audit: Audit
+    operations: Operations
     _vms: dict[tuple[str, str], dict[str, Vm]] = field(default_factory=dict)
     _shelves: dict[tuple[str, str], Shelf] = field(default_factory=dict)
     _next_address: int = FIRST_ADDRESS
@@ -232,7 +236,9 @@ class Vms:
     def _preempt(self, vm: Vm) -> None:
         if vm.status != "RUNNING":
             return
-        self.audit.system("instances.preempted", vm.path, "Instance was preempted.", vm.id)
+        self.audit.system("instances.preempted", vm.path, PREEMPTED, vm.id)
+        target = Target(vm.spec.project, f"zones/{vm.zone}", vm.path, str(vm.id))
+        self.operations.happened("compute.instances.preempted", target, PREEMPTED)
         self._change(vm, "STOPPING")
         end = self._remove if vm.spec.termination_action == "DELETE" else self._terminate
         self.world.after(self.timings.notice, lambda: end(vm))

@@ -61,7 +61,7 @@ from provisioner.simulator.kubernetes.request import (
     verb_of,
 )
 from provisioner.simulator.kubernetes.store import Stored
-from provisioner.simulator.kubernetes.validation import check_path, check_shape, grace_period
+from provisioner.simulator.kubernetes.validation import check_fields, check_path, check_shape, grace_period
 from provisioner.simulator.kubernetes.watch import Watch, error_line
 from provisioner.simulator.world import World
 
@@ -128,7 +128,21 @@ class Face:
         if verb != "create" or name:
             return call
         check_shape(store.kind.kind, call.body)
+        if store is self._cluster.pods and request.query.get("fieldValidation") == "Strict":
+            check_fields(call.body)
         return replace(call, name=(call.body.get("metadata") or {}).get("name") or "")
+
+    async def review(self, request: web.Request) -> web.Response:
+        """A SelfSubjectAccessReview: all is allowed but what the fault ``denied`` strikes."""
+        self._world.calls["selfsubjectaccessreviews.create"] += 1
+        try:
+            document = await read_body(request, "create")
+        except ApiError as error:
+            return refusal(error)
+        asked = (document.get("spec") or {}).get("resourceAttributes") or {}
+        place, method = asked.get("namespace", ""), f"{asked.get('resource', '')}.{asked.get('verb', '')}"
+        allowed = self._world.strikes("denied", place, method, f"{place}/{method}") is None
+        return _json(encode({**document, "metadata": {}, "status": {"allowed": allowed}}), 201)
 
     def _check_supported(self, call: Call) -> None:
         """404 for unknown subresources, 405 for verbs the resource does not have."""
@@ -295,7 +309,8 @@ def routes(cluster: Cluster, world: World) -> Sequence[web.RouteDef]:
     face = Face(cluster, world)
     base, space = "/api/v1/{resource}", "/api/v1/namespaces/{namespace}/{resource}"
     paths = (base, f"{base}/{{name}}", space, f"{space}/{{name}}", f"{space}/{{name}}/{{subresource}}")
-    return [*_discovery(), *(web.route("*", path, face.resource) for path in paths), *_unknown()]
+    review = web.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", face.review)
+    return [*_discovery(), review, *(web.route("*", path, face.resource) for path in paths), *_unknown()]
 
 
 def _discovery() -> list[web.RouteDef]:

@@ -130,7 +130,7 @@ class Cluster:
         if namesake is not None:
             raise already_exists("pods", namesake.name, ending="deletionTimestamp" in namesake.document["metadata"])
         if dry_run:
-            return Stored(self.pods.kind, pod, self.versions.current)
+            return Stored(self.pods.kind, pod, 0)
         stored = self.pods.put(pod)
         self._start.begin(stored)
         return stored

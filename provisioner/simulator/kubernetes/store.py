@@ -45,8 +45,9 @@ class Stored:
     def __init__(self, kind: Kind, document: Json, version: int) -> None:
         metadata = document["metadata"]
         self.kind = kind
-        self.document: Json = {**document, "metadata": {**metadata, "resourceVersion": str(version)}}
-        """The object without kind and apiVersion, as items of a list are."""
+        stored = {"resourceVersion": str(version)} if version else {}
+        self.document: Json = {**document, "metadata": {**metadata, **stored}}
+        """The object without kind and apiVersion, as items of a list are; version 0: it was only tried."""
         self.version = version
         self.namespace: str = metadata.get("namespace", "")
         self.name: str = metadata["name"]

@@ -125,6 +125,15 @@ def check_shape(kind: str, document: object) -> Json:
     return document
 
 
+def check_fields(pod: Json) -> None:
+    """400 for fields that no pod has, as where the caller wants the server to be strict."""
+    from provisioner.backends.gke.pod_fields import unknown_fields  # the client's models take a second to import
+
+    if unknown := [f'unknown field "{field.path}"' for field in unknown_fields(pod)]:
+        words = f"strict decoding error: {', '.join(unknown)}"
+        raise bad_request(f'Pod in version "v1" cannot be handled as a Pod: {words}')
+
+
 def _at(document: Json, path: str) -> Any:
     value: Any = document
     for key in path.split("."):

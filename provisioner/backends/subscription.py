@@ -1,0 +1,69 @@
+"""What of the Pub/Sub subscription will go wrong: whether it is there, read by us, and hands on nothing to others.
+
+Asks only. Who else reads a subscription nobody can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from google.api_core.exceptions import GoogleAPIError, MethodNotImplemented, NotFound, PermissionDenied
+from google.auth.exceptions import GoogleAuthError
+from google.cloud import pubsub_v1
+
+from provisioner.backends import Finding, Severity
+
+NAME = "events"
+"""What findings call it, as ``provisioner.yaml`` does."""
+
+DELETED_TOPIC = "_deleted-topic_"
+"""What a subscription names once its topic is gone."""
+
+CONSUME = "pubsub.subscriptions.consume"
+"""The right to take messages; to see the subscription's settings is another."""
+
+
+def subscription_findings(project: str, subscription: str, seconds: float) -> list[Finding]:
+    """Warnings, as machines are made and seen without it; each call may take so many seconds."""
+    path = f"projects/{project}/subscriptions/{subscription}"
+    try:
+        with pubsub_v1.SubscriberClient() as client:
+            texts = [*_texts(client, path, seconds)]
+    except (GoogleAPIError, GoogleAuthError) as error:
+        texts = [f"cannot be asked: {error}"]
+    return [Finding(NAME, Severity.WARNING, f"subscription {path}: {text}") for text in texts]
+
+
+def _texts(client: Any, path: str, seconds: float) -> Iterator[str]:
+    limits = {"timeout": seconds, "retry": None}
+    try:
+        yield from problems_of(client.get_subscription(request={"subscription": path}, **limits))
+    except NotFound:
+        yield (
+            "there is none, or it has expired, as one does that nobody reads for 31 days: make it with "
+            "--expiration-period=never, or correct events.subscription"
+        )
+        return
+    except PermissionDenied as error:
+        yield f"its settings cannot be read, so they were not checked: {error.message}"
+    try:
+        granted = client.test_iam_permissions(request={"resource": path, "permissions": [CONSUME]}, **limits)
+    except MethodNotImplemented:
+        return  # the emulator asks nobody who he is
+    if CONSUME not in granted.permissions:
+        yield f"we may not read it: give the account of the loop roles/pubsub.subscriber on it ({CONSUME})"
+
+
+def problems_of(subscription: Any) -> Iterator[str]:
+    """What its settings say."""
+    if subscription.topic == DELETED_TOPIC:
+        yield "its topic was deleted, so that nothing comes any more: make both again"
+    if subscription.detached:
+        yield "it was detached from its topic, so that nothing comes any more: make it again"
+    if subscription.state == pubsub_v1.types.Subscription.State.RESOURCE_ERROR:
+        yield "it is out of order, for it cannot hand its messages on: it must be pulled, by us alone"
+    others = (subscription.push_config.push_endpoint, subscription.bigquery_config.table)
+    for other in (*others, subscription.cloud_storage_config.bucket):
+        if other:
+            yield f"it hands its messages to {other}: it must be pulled, by us alone"

@@ -1,0 +1,194 @@
+"""What `provisioner check --live` finds by trying a pod, and by asking for rights, without making anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner.backends.gke.backend import GkeBackend
+from provisioner.backends.gke.kind import KIND
+from provisioner.backends.gke.rehearsal import RIGHTS, TRIED
+from provisioner.commands.cli import run
+from provisioner.commands.service import Service
+from provisioner.model import Create
+from provisioner.schema.site import Site as Identity
+from provisioner.settings.reload import Configuration
+from provisioner.simulator.server import Simulator
+from provisioner.simulator.world import Fault
+from provisioner.state.directory import StateDir
+from tests.support.hostfactory.sites import Site, template
+
+SPACE = "grid"
+SPEC = "containers: [{name: main, image: busybox, resources: {requests: {cpu: '4', memory: 8Gi}}}]\n"
+ROLE = Path(__file__).parents[2] / "deploy" / "kustomize" / "base" / "rbac.yaml"
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Simulator]:
+    with Simulator(namespaces=[SPACE]) as running:
+        yield running
+
+
+@pytest.fixture
+def cloud(shared: Simulator) -> Iterator[Simulator]:
+    yield shared
+    shared.impose([])
+
+
+@pytest.fixture
+def site(tmp_path: Path, cloud: Simulator) -> Site:
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    body = {"kind": "gke", "namespace": SPACE, "pod_spec": "spec.yaml", "endpoint": cloud.kubernetes}
+    return Site(tmp_path, settings={"id": "demo", "pools": {"pods": body}}, templates=[template("T", pools=["pods"])])
+
+
+def checked(site: Site, capsys: pytest.CaptureFixture[str], code: int) -> list[dict[str, str]]:
+    site.write()
+    assert run(["check", "--live", str(site.path), "-o", "json"]) == code
+    listed: list[dict[str, str]] = json.loads(capsys.readouterr().out)["findings"]
+    return listed
+
+
+def test_a_pool_in_order_is_fine_and_nothing_was_made(
+    site: Site, cloud: Simulator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = cloud.state()["calls"].get("pods.create", 0)
+    assert checked(site, capsys, 0) == []
+    assert cloud.state()["machines"] == []
+    assert cloud.state()["calls"]["pods.create"] == before + 1
+
+
+REFUSED = [
+    pytest.param("cpu: 4 cores", ["quantities must match the regular expression", "correct spec.yaml"], id="4 cores"),
+    pytest.param("memory: 8GB", ["quantities must match the regular expression", "correct spec.yaml"], id="8GB"),
+    pytest.param("cpu: -1", ["must be greater than or equal to 0", "correct spec.yaml"], id="a negative amount"),
+]
+
+
+@pytest.mark.parametrize(("amount", "words"), REFUSED)
+def test_an_amount_that_is_none_is_told_in_the_server_s_words(
+    site: Site, capsys: pytest.CaptureFixture[str], amount: str, words: list[str]
+) -> None:
+    text = f"containers: [{{name: main, image: busybox, resources: {{requests: {{{amount}}}}}}}]\n"
+    (site.directory / "spec.yaml").write_text(text)
+    (finding,) = checked(site, capsys, 1)
+    assert (finding["pool"], finding["severity"]) == ("pods", "error")
+    for word in (str(site.directory / "spec.yaml"), *words):
+        assert word in finding["text"]
+
+
+def test_a_misspelt_field_is_refused_by_a_strict_server(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    (site.directory / "spec.yaml").write_text(f"nodeSelektor: {{a: b}}\n{SPEC}")
+    (finding,) = checked(site, capsys, 1)
+    assert 'strict decoding error: unknown field "spec.nodeSelektor": correct spec.yaml' in finding["text"]
+
+
+def test_a_namespace_that_is_missing(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    site.settings["pools"]["pods"]["namespace"] = "nowhere"
+    (finding,) = checked(site, capsys, 1)
+    assert 'namespaces "nowhere" not found: make the namespace (kubectl create namespace nowhere)' in finding["text"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "severity", "words"),
+    [
+        pytest.param(Fault("quota"), "error", "exceeded quota", id="a quota"),
+        pytest.param(
+            Fault("invalid", params={"message": 'admission webhook "x" denied the request: no'}),
+            "error",
+            "denied the request: no: correct spec.yaml, or ask who decides what namespace grid admits",
+            id="a webhook",
+        ),
+        pytest.param(
+            Fault("invalid", params={"message": 'admission webhook "x" does not support dry run'}),
+            "warning",
+            "cannot be tried: ",
+            id="a webhook with effects",
+        ),
+        pytest.param(Fault("unavailable", "pods.create"), "error", "check again later", id="a server out of order"),
+        pytest.param(
+            Fault("denied", "pods.create"),
+            "error",
+            "may not create pods in namespace grid: bind the Role",
+            id="no right to create",
+        ),
+        pytest.param(
+            Fault("denied", r"pods\.(watch|delete)"), "error", "may not watch, delete pods", id="no right to watch"
+        ),
+        pytest.param(Fault("denied", "events.list"), "warning", "may not list events", id="no right to list events"),
+        pytest.param(Fault("denied", "namespaces.get"), "warning", "may not get namespaces", id="none to namespaces"),
+    ],
+)
+def test_what_the_server_would_refuse(
+    site: Site, cloud: Simulator, capsys: pytest.CaptureFixture[str], fault: Fault, severity: str, words: str
+) -> None:
+    cloud.impose([fault])
+    (finding,) = checked(site, capsys, severity == "error")
+    assert finding["severity"] == severity
+    assert words in finding["text"]
+
+
+def test_every_pool_is_tried_whatever_becomes_of_the_others(
+    site: Site, cloud: Simulator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = site.settings["pools"]["pods"]
+    site.settings["pools"] = {
+        "nowhere": body | {"namespace": "nowhere"},
+        "silent": body | {"endpoint": "http://127.0.0.1:9"},
+        "unknown": {"kind": "gke", "namespace": SPACE, "pod_spec": "spec.yaml", "kubeconfig": "none.yaml"},
+        "pods": body,
+        "typo": body | {"pod_spec": "typo.yaml"},
+    }
+    (site.directory / "typo.yaml").write_text(f"nodeSelektor: {{a: b}}\n{SPEC}")
+    site.templates = [template("T", pools=list(site.settings["pools"]))]
+    texts = {finding["pool"]: finding["text"] for finding in checked(site, capsys, 1)}
+    assert texts.keys() == {"nowhere", "silent", "unknown", "typo"}
+    assert texts["silent"].startswith("cannot be checked: ")
+    assert "none.yaml cannot be used" in texts["unknown"]
+
+
+def test_the_pod_that_is_tried_is_the_pod_that_would_be_made(
+    site: Site, cloud: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = site.load()
+    backend = KIND.factory(Identity("demo", "hf"))(settings.pools["pods"])
+    assert isinstance(backend, GkeBackend)
+    sent: list[tuple[Any, ...]] = []
+    send = backend._send
+
+    def noted(spec: Any, create: Create, query: Any = None) -> Any:
+        sent.append((create, query))
+        return send(spec, create, query)
+
+    monkeypatch.setattr(backend, "_send", noted)
+    try:
+        assert backend.rehearse("T") == []
+        ((tried, query),) = sent
+        assert (query, tried.template, tried.pool, tried.name.startswith("hf-")) == (TRIED, "T", "pods", True)
+        (outcome,) = backend.create([tried], lambda: True)
+        assert outcome.failure is None, "the name is free: nothing was made"
+        assert sent[1] == (tried, None)
+    finally:
+        backend.close()
+        cloud.reset()
+
+
+def test_the_rights_that_are_asked_for_are_those_of_the_role() -> None:
+    (role,) = (document for document in yaml.safe_load_all(ROLE.read_text()) if document["kind"] == "Role")
+    given = {resource: set(rule["verbs"]) for rule in role["rules"] for resource in rule["resources"]}
+    assert given == {resource: set(verbs) for resource, verbs in RIGHTS.items()}
+
+
+def test_a_start_tries_no_pod(site: Site, cloud: Simulator, tmp_path: Path) -> None:
+    """It has to be quick, and what is wrong is said as soon as a machine is wanted."""
+    site.settings["listen"] = "127.0.0.1:0"
+    site.write()
+    before = cloud.state()["calls"]
+    service = Service(Configuration(site.path, {}), StateDir(str(tmp_path)))
+    service._check_places()
+    assert cloud.state()["calls"] == before

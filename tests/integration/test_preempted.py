@@ -1,0 +1,111 @@
+"""A preemption reaches HostFactory's answer, the metric and the journal as one, although nothing announces it.
+
+No Pub/Sub here: the places themselves say what happened, a pod by its condition, an instance by its status or by the
+operations of its zone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from prometheus_client.parser import text_string_to_metric_families
+
+from provisioner.simulator.cloud import Conditions
+from provisioner.simulator.compute.settings import MigSpec
+from provisioner.simulator.server import Simulator
+from provisioner.simulator.world import Fault
+from tests.conformance.stage import MIG_CASES, PROJECT, TIMINGS, ZONE, Case, Grid
+from tests.support.waiting import until
+
+SPOT_POD = "nodeSelector: {cloud.google.com/gke-spot: 'true'}\ncontainers: [{name: main, image: busybox}]\n"
+POD, GROUP = 1, MIG_CASES[0]
+AT_ONCE = {"notice": 0.0, "repair": 0.0, "boot": 0.0, "schedule": 0.0, "leave": 0.0}
+"""A preempted instance is gone, and made again, before anybody looks."""
+
+WAYS = [
+    pytest.param(POD, {}, {}, {}, False, id="gke: a pod on a Spot node"),
+    pytest.param(GROUP, {}, {"notice": 5.0}, {}, False, id="mig: seen while it stops"),
+    pytest.param(GROUP, {}, {"notice": 0.0}, {}, False, id="mig: seen when it has stopped"),
+    pytest.param(GROUP, {"termination_action": "DELETE"}, AT_ONCE, {}, True, id="mig: the instance is deleted"),
+    pytest.param(
+        GROUP,
+        {"termination_action": "DELETE"},
+        AT_ONCE,
+        {"dead_member_stays": False},
+        True,
+        id="mig: the member is gone",
+    ),
+    pytest.param(
+        GROUP,
+        {"default_action_on_failure": "REPAIR", "termination_action": "DELETE"},
+        AT_ONCE,
+        {},
+        True,
+        id="mig: the group has made it again",
+    ),
+]
+
+
+def lost(hf: Grid) -> Mapping[str, float]:
+    """The lost machines by cause, as Prometheus is told."""
+    families = text_string_to_metric_families(requests.get(f"{hf.url}/metrics", timeout=10).text)
+    name = "hf_provisioner_machines_lost_total"
+    samples = [one for family in families for one in family.samples if one.name == name and one.value]
+    return {one.labels["cause"]: one.value for one in samples}
+
+
+def closed(hf: Grid, machine: str) -> list[dict[str, Any]]:
+    """What the journal says of the machine's end."""
+    lines = [json.loads(line) for line in (hf.work / "journal.jsonl").read_text().splitlines()]
+    return [line for line in lines if (line["event"], line.get("machine")) == ("close", machine)]
+
+
+@pytest.mark.parametrize(("case", "spec", "timings", "switches", "asked"), WAYS)
+def test_a_preemption_is_told_as_one(
+    tmp_path: Path,
+    case: int,
+    spec: dict[str, Any],
+    timings: dict[str, Any],
+    switches: dict[str, Any],
+    asked: bool,
+) -> None:
+    conditions = Conditions.of(timings=TIMINGS | {"mig": TIMINGS["mig"] | timings}, switches=switches)
+    group = MigSpec(project=PROJECT, zone=ZONE, name=f"case-{GROUP}", provisioning_model="SPOT", **spec)
+    with Simulator(namespaces=[f"case-{POD}"], migs=[group], conditions=conditions) as cloud:
+        pace = {"observe_seconds": 1.0} if asked else {}
+        with Grid(tmp_path, cloud, Case(case, "", lambda _: None, loop=False, pool=pace)) as hf:
+            (hf.conf / "pod.yaml").write_text(SPOT_POD)
+            hf.start_loop()
+            taken, kept = hf.complete(2)
+            assert cloud.preempt(taken) == [taken]
+            hf.reclaims(taken, among=[taken, kept])
+            hosts = {"machines": [{"name": name, "machineId": name} for name in (taken, kept)]}
+            told = hf.call("getReturnRequests", hosts)["message"]
+            assert told == f"Lost hosts: 1. {taken}: preempted."
+            until(lambda: lost(hf), 30, what="the loss is counted")
+            assert lost(hf) == {"preempted": 1.0}
+            (end,) = closed(hf, taken)
+            assert (end["verdict"], end["cause"]) == ("lost", "preempted")
+            operations = cloud.state()["calls"].get("zoneOperations.list", 0)
+            assert operations == (1 if asked else 0), "operations are read for an end that nothing else explains"
+
+
+def test_an_instance_that_others_deleted_was_not_preempted(tmp_path: Path) -> None:
+    """Nothing says so, and operations that cannot be read keep no look from being made."""
+    conditions = Conditions.of(timings=TIMINGS | {"mig": TIMINGS["mig"] | {"delete_spot": 0.0}})
+    group = MigSpec(project=PROJECT, zone=ZONE, name=f"case-{GROUP}", provisioning_model="SPOT")
+    case = Case(GROUP, "", lambda _: None, pool={"observe_seconds": 1.0})
+    with Simulator(migs=[group], conditions=conditions) as cloud, Grid(tmp_path, cloud, case) as hf:
+        first, second = hf.complete(2)
+        url = f"{cloud.compute}projects/{PROJECT}/zones/{ZONE}/instances/"
+        assert requests.delete(url + first, timeout=10).ok
+        hf.reclaims(first, among=[first, second])
+        cloud.impose([Fault("denied", "zoneOperations.list")])
+        assert requests.delete(url + second, timeout=10).ok
+        hf.reclaims(first, second)
+        assert set(lost(hf)) == {"deleted"}
