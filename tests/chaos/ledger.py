@@ -97,6 +97,10 @@ class Ledger:
         """Machines that HF asked to return, and when it first began to."""
         self.perhaps_told: set[str] = set()
         """Ids whose end a killed script may have settled for an HF that then forgot them."""
+        self.unheard: set[str] = set()
+        """Requests whose end HF had not heard when it forgot them."""
+        self.memory_made_again = False
+        """The provisioner's memory was damaged: what runs of a request may then be what HF was told of."""
         self.forgotten: dict[str, float] = {}
         """Hosts of HF's earlier lives, and since when: until a person has given them back."""
         self.taken: set[str] = set()
@@ -213,6 +217,7 @@ class Ledger:
         with self.lock:
             self.life += 1
             self.forgotten |= dict.fromkeys(self.hf.hosts, time.time())
+            self.unheard |= self.hf.requests
             self.hf = Held()
 
     def records(self, requests: Mapping[str, tuple[str, int]], returns: Collection[str]) -> None:
@@ -299,9 +304,10 @@ class Ledger:
             return problems
 
     def _may_stay(self, name: str) -> bool:
-        """It cannot go, or HF was told of it and has forgotten it: only a person may delete it then."""
+        """It cannot go, or HF was (perhaps) told of it and has forgotten it: only a person may delete it then."""
         id_ = request_of(PREFIX, name)
-        return self._cannot_go(name) or name in self.heard or (id_ in self.perhaps_told and self.life > 0)
+        perhaps = self.perhaps_told | self.unheard if self.memory_made_again else self.perhaps_told
+        return self._cannot_go(name) or name in self.heard or (id_ in perhaps and self.life > 0)
 
     def _cannot_go(self, name: str) -> bool:
         """The cloud never ends it."""

@@ -194,6 +194,7 @@ def damaged(stage: Stage, chance: random.Random, damage: Callable[[Path], None])
     """Does it to status.json, memory.json or both, while a loop runs or while none does."""
     names = chance.choice([["status.json"], ["memory.json"], ["status.json", "memory.json"]])
     alone = chance.random() < 0.5
+    stage.ledger.memory_made_again |= "memory.json" in names
     if alone:
         for loop in stage.arena.living():
             loop.kill()
