@@ -24,6 +24,8 @@ from provisioner.telemetry.metrics import Metrics
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
 PAGE = ROOT / "docs" / "alerts.md"
+QUICK = [(0, 1), (1, 2)]
+"""Which of how many loops is lost where `make test` asks."""
 PROMTOOL = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (Debian package prometheus)")
 
 EVERY = 15
@@ -132,7 +134,14 @@ def unlucky(which: int, count: int, fate: str) -> dict[str, Any]:
 
 
 @PROMTOOL
-@pytest.mark.parametrize(("which", "count"), [(which, count) for count in (1, 2, 3) for which in range(count)])
+@pytest.mark.parametrize(
+    ("which", "count"),
+    [
+        pytest.param(which, count, marks=[] if (which, count) in QUICK else pytest.mark.slow)
+        for count in (1, 2, 3)
+        for which in range(count)
+    ],
+)
 def test_a_loop_that_does_not_work_pages_within_five_minutes_whichever_it_is(
     tmp_path: Path, which: int, count: int
 ) -> None:
@@ -149,7 +158,7 @@ def test_loops_that_work_fire_nothing_nor_do_their_standbys(tmp_path: Path, coun
 
 
 @PROMTOOL
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, *(pytest.param(count, marks=pytest.mark.slow) for count in (2, 3))])
 def test_a_standby_that_takes_over_in_time_lets_nobody_be_called(tmp_path: Path, count: int) -> None:
     heir = standby("grid-0", "host-heir", active="0 1", cycles="0 +")
     works = [Process(f"host-{n}", f"grid-{n}") for n in range(1, count)]

@@ -114,7 +114,9 @@ def test_a_kubeconfig_that_cannot_be_written_is_named(site: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        pytest.param("[" * 5000, "nested more than 60 levels deep", id="nested beyond Python's stack"),
+        pytest.param(
+            "[" * 5000, "nested more than 60 levels deep", id="nested beyond Python's stack", marks=pytest.mark.slow
+        ),
         pytest.param(None, "no such file", id="missing"),
     ],
 )
@@ -147,6 +149,7 @@ def test_in_a_new_directory_nothing_is_said_to_be_lost(site: Path, command: str,
     assert sentence(done).startswith(f"{site}/work/{words}")
 
 
+@pytest.mark.slow
 def test_before_the_first_loop_there_is_nothing_to_recover(site: Path) -> None:
     assert call("init").returncode == 0
     shown = call("recover")
@@ -162,7 +165,7 @@ def test_before_the_first_loop_there_is_nothing_to_recover(site: Path) -> None:
     assert "The brake was not released: none is latched. No loop has run on this state directory yet" in refused.stdout
 
 
-@pytest.mark.parametrize("left", ["status.json", "memory.json.lock"])
+@pytest.mark.parametrize("left", ["status.json", pytest.param("memory.json.lock", marks=pytest.mark.slow)])
 def test_a_memory_that_a_loop_has_made_is_lost_when_it_is_missing(site: Path, left: str) -> None:
     assert call("init").returncode == 0
     state = StateDir(site / "work")

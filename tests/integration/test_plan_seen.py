@@ -54,6 +54,7 @@ def test_a_plan_is_told_by_pool_template_and_reason_and_names_machines_where_ask
     assert hf.cloud() == []
 
 
+@pytest.mark.slow
 def test_the_log_counts_what_was_done_and_is_quiet_when_nothing_is(hf: Grid) -> None:
     hf.request("T2", 3)
     done = cycles(hf)
@@ -73,6 +74,7 @@ def test_what_the_cloud_refuses_is_no_create_and_its_cause_is_named(hf: Grid) ->
     assert f"{line['failures']} not created in gke-main: quota" in line["causes"]
 
 
+@pytest.mark.slow
 def test_one_cycle_that_could_not_do_its_work_is_a_problem(hf: Grid) -> None:
     call(hf, "init")
     call(hf, "run", "--once", "--listen", "127.0.0.1:0")

@@ -85,6 +85,7 @@ def test_is_counted_shown_and_said_while_its_machines_are_still_wanted(
         hf.faults()
 
 
+@pytest.mark.slow
 def test_is_counted_and_said_when_every_machine_is_made_by_the_next_pool(
     cloud: Simulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

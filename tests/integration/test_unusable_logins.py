@@ -208,6 +208,7 @@ def test_a_command_that_needs_a_cluster_says_in_a_line_a_pool_what_is_wrong(
     ]
 
 
+@pytest.mark.slow
 def test_a_live_check_says_so_of_the_pool_and_asks_the_others(site: Site) -> None:
     site.settings["pools"]["group"]["endpoint"] = "http://127.0.0.1:9"
     ended = call(site, "check", "--live", "provisioner.yaml")
@@ -219,6 +220,7 @@ def test_a_live_check_says_so_of_the_pool_and_asks_the_others(site: Site) -> Non
     ]
 
 
+@pytest.mark.slow
 def test_commands_that_need_no_cluster_do_their_work(site: Site) -> None:
     assert call(site, "init", *PLACE).returncode == 0
     assert call(site, "check", "provisioner.yaml").returncode == 0

@@ -110,6 +110,7 @@ def test_a_paused_pool_is_told_beside_the_requests_that_wait_for_it(hf: Grid) ->
     until_said(hf, rf"request {request} .* complete, 2 of 2 running; slots", code=0)
 
 
+@pytest.mark.slow
 @at(2)
 def test_a_pool_that_denies_is_told_beside_the_requests_that_it_refuses(hf: Grid) -> None:
     hf.fault("denied")
@@ -118,6 +119,7 @@ def test_a_pool_that_denies_is_told_beside_the_requests_that_it_refuses(hf: Grid
     assert one_lack(hf, request, {"backoff"})["next_try_seconds"] is not None
 
 
+@pytest.mark.slow
 @at(3)
 def test_a_refused_configuration_does_not_hide_why_a_request_is_short(hf: Grid) -> None:
     hf.configure(pools={"gke-main": hf.settings["pools"]["gke-main"] | {"max_machines": 1}})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,16 @@ def test_every_setting_says_what_it_means_and_what_holds_without_it() -> None:
                 assert "default" in words or "either" in words, f"{name}: {words}"
 
 
-def problem(document: object) -> str:
-    """What the schema has against a document; empty when nothing."""
+@cache
+def validator() -> Any:
     schema = json.loads(SCHEMA.read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
-    return str(jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema).iter_errors(document)) or "")
+    return jsonschema.Draft202012Validator(schema)
+
+
+def problem(document: object) -> str:
+    """What the schema has against a document; empty when nothing."""
+    return str(next(validator().iter_errors(document), ""))
 
 
 def refused(document: dict[str, Any], directory: Path) -> bool:

@@ -1,0 +1,97 @@
+"""What `provisioner status` costs as a grid grows: CPU and memory of the whole command, each time a process of its own.
+
+    python tests/bench/bench_status.py
+
+Half of the machines run, half wait for a pool without room, in fifty requests that are all short. Goal: half a second
+at ten thousand machines. Exits 1 when it is missed.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from provisioner.model import Limits, Memory, PoolLimits, TemplateLimits
+from provisioner.state.directory import StateDir
+from provisioner.telemetry.notes import Notes, terms_of
+from tests.unit.core import NOW, TEMPLATE, memory, record, running, slot
+
+REQUESTS = 50
+SIZES = (0, 1_000, 10_000)
+GOAL = 0.5
+"""Seconds of CPU at most, at the largest size."""
+REPEATS = 5
+
+
+class Cost(NamedTuple):
+    """Of one call: seconds of CPU, and megabytes at most."""
+
+    cpu: float
+    memory: float
+
+
+def grid(machines: int) -> Memory:
+    """Fifty requests for so many machines together, each ten more than it has."""
+    each = machines // REQUESTS
+    ids = [f"a{number:09d}" for number in range(REQUESTS if each else 0)]
+    requests = [
+        record(
+            *(running(n, request=id_) if n % 2 else slot(n, request=id_) for n in range(each)), id_=id_, count=each + 10
+        )
+        for id_ in ids
+    ]
+    return replace(memory(*requests), provisioner="demoinst", time=NOW, time_wall=time.time())
+
+
+def leave(directory: Path, machines: int) -> None:
+    """The state directory of a loop that has just ended a cycle."""
+    state = StateDir(directory)
+    with state.intent.additions(create_for="demoinst"):
+        pass
+    state.memory.write(grid(machines))
+    limits = Limits(
+        "hf", {"a": PoolLimits("a", max_machines=10_000)}, {TEMPLATE: TemplateLimits(TEMPLATE, ("a",), 10_000)}
+    )
+    notes = Notes(terms=terms_of(limits), pool_limits=limits.pools, template_limits=limits.templates)
+    state.notes.write(asdict(notes))
+    state.heartbeat.touch()
+
+
+def called(directory: Path, environment: Mapping[str, str]) -> Cost:
+    """One call of the command."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "provisioner", "status", "--state-dir", str(directory)]
+    done = subprocess.run(command, env=dict(environment), capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Cost(cpu, after.ru_maxrss / 1024)
+
+
+def main() -> int:
+    """Print the table; 1 when the goal is missed."""
+    table = Table("machines", f"CPU s (goal {GOAL})", "MB", title="provisioner status, at best")
+    cpu = 0.0
+    for machines in SIZES:
+        with tempfile.TemporaryDirectory() as directory:
+            leave(Path(directory), machines)
+            costs = [called(Path(directory), os.environ) for _ in range(REPEATS)]
+        cpu = min(cost.cpu for cost in costs)
+        table.add_row(f"{machines:,}", f"{cpu:.2f}", f"{max(cost.memory for cost in costs):.0f}")
+    Console().print(table)
+    return int(cpu > GOAL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
