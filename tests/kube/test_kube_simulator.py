@@ -160,7 +160,6 @@ REQUESTS: Mapping[str, list[Request]] = {
         ("POST", TRIED, pod(metadata={"label": {"a": "b"}})),
         ("POST", TRIED, pod(containers=container(env=[{"name": "A", "values": "b"}]), volumes=[{"nam": "v"}])),
     ],
-    "fields that no pod has, taken without a word": [("POST", "?dryRun=All", pod(nodeSelektor={"a": "b"}))],
     "more than its limit": [("POST", "", resources(requests={"cpu": "2"}, limits={"cpu": "1"}))],
     "a volume that is not there": [
         ("POST", "", pod(containers=container(volumeMounts=[{"name": "v", "mountPath": "/v"}])))
