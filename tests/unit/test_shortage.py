@@ -79,6 +79,17 @@ def told(one: Shortage) -> dict[str, Any]:
     return {name: facts[name] for name in facts if name == "lack" or facts[name] != usual[name]}
 
 
+UNSEEN = {
+    "pool": "a",
+    "lack": "unseen",
+    "machines": 2,
+    "since": BEFORE,
+    "error": "unavailable",
+    "text": "no route to host",
+}
+"""Two machines that are short while pool ``a`` is blind."""
+
+
 # --- each reason ------------------------------------------------------------------------------------------------------
 
 OUT = {"error": ErrorClass.STOCKOUT, "text": STOCKOUT.text}
@@ -183,27 +194,13 @@ REASONS: dict[str, tuple[Memory, Limits, dict[str, Any], dict[str, Any]]] = {
         wanted(count=2),
         ALONE,
         BLIND,
-        {
-            "pool": "a",
-            "lack": "unseen",
-            "machines": 2,
-            "since": BEFORE,
-            "error": "unavailable",
-            "text": "no route to host",
-        },
+        UNSEEN,
     ),
     "slots in a pool that is blind": (
         wanted(slot(0, seen=True), slot(1, failure=STOCKOUT), count=2),
         ALONE,
         BLIND,
-        {
-            "pool": "a",
-            "lack": "unseen",
-            "machines": 2,
-            "since": BEFORE,
-            "error": "unavailable",
-            "text": "no route to host",
-        },
+        UNSEEN,
     ),
     "the next cycle": (
         wanted(count=2),
