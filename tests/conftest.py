@@ -30,6 +30,9 @@ settings.load_profile("steady")
 
 NO_CLUSTER = "needs a real Kubernetes API server: run 'make test-kube'"
 
+pytest.register_assert_rewrite("tests.conformance", "tests.chaos")
+"""What fails in one of the hundred cases shows both sides, as it does in a test."""
+
 # The official client costs every run of pytest a second: only what needs it imports it.
 
 attend()  # before any test module imports one

@@ -31,7 +31,8 @@ def deleted_by_hand(hf: Grid) -> None:
     lost, kept = hf.complete(2)
     url = f"{hf.simulator.compute}projects/{PROJECT}/zones/{ZONE}/instances/{lost}"
     requests.delete(url, timeout=10).raise_for_status()
-    hf.reclaims(lost, among=[lost, kept])
+    # While the cloud stops it, it has the seconds that this takes.
+    until(lambda: hf.reclaimed(lost, kept) == {lost: 0}, SECONDS, every=0.1, what="the lost VM is gone")
     sent = f"{lost}.c.demo-project.internal"
     answer = hf.call("getReturnRequests", {"machines": [{"name": sent, "machineId": lost}, {"name": kept}]})
     assert answer["requests"] == [{"machine": sent, "machineId": lost, "gracePeriod": 0}]
