@@ -14,13 +14,15 @@ from provisioner.model import (
     RequestStatus,
     Slot,
     Verdict,
-    evolve,
+    evolving,
 )
 from provisioner.planning.capacity import Capacity, pool_trouble
 from provisioner.planning.draft import Draft
 from provisioner.planning.slots import missing, pending
 
 NOT_BOOTED = Failure(ErrorClass.TIMEOUT, "The machine did not run within its boot deadline.")
+
+_judged = evolving("verdict")
 
 
 def time_over(draft: Draft, record: RequestRecord) -> str:
@@ -100,6 +102,6 @@ def conclude(draft: Draft, record: RequestRecord) -> None:
     if pending(record) or missing(record) > 0:
         return
     running = _running(record)
-    draft.put(record.id, *[evolve(slot, verdict=Verdict.SUCCEEDED) for slot in running])
+    draft.put(record.id, *[_judged(slot, Verdict.SUCCEEDED) for slot in running])
     status = RequestStatus.COMPLETE if len(running) >= record.count else RequestStatus.COMPLETE_WITH_ERROR
     draft.update(record.id, ended=status, ended_at=draft.now)

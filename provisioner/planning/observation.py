@@ -21,6 +21,7 @@ from provisioner.model import (
     Snapshot,
     Verdict,
     evolve,
+    evolving,
 )
 from provisioner.planning import mass_loss, window
 from provisioner.planning.astray import find_astray
@@ -38,6 +39,12 @@ ENDED = Failure(ErrorClass.OTHER, "The machine ended.")
 
 LATE_CREATE = 60.0
 """Seconds for which a create without a good answer may still be under way: longer than any call."""
+
+
+_followed = evolving(
+    *("seen", "accepted", "submitted", "absent", "ran", "fingerprint", "ip", "public_ip", "launched"),
+    *("failure", "notice", "cause", "gated", "lifted"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +171,7 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, n
     begins = not told and machine.phase is RUNNING
     # What HF was told of a machine that runs is never told differently.
     shown: Slot | Machine = slot if told else machine
-    changed = evolve(
+    changed = _followed(
         slot,
         seen=True,
         accepted=True,
