@@ -35,7 +35,7 @@ def append(directories: Directories, level: str, message: str, facts: Mapping[st
     if file:
         now = time.time()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
-        line = json.dumps({"time": stamp, "level": level, "message": message, "pid": os.getpid(), **facts})
+        line = json.dumps({"time": stamp, "severity": level, "message": message, "pid": os.getpid(), **facts})
         with contextlib.suppress(OSError):
             _write(file, line.encode() + b"\n", config)
 

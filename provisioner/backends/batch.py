@@ -6,6 +6,7 @@ Shared by all backends. It never retries: the next cycle is the retry.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import logging
 import threading
 import time
@@ -81,7 +82,9 @@ class _Batch:
 
     def _employ(self) -> None:
         """Start one more worker, which waits for the lock that the caller holds; RuntimeError when none can start."""
-        thread = threading.Thread(target=self._work, name=f"call-{self._working}", daemon=True)
+        thread = threading.Thread(
+            target=contextvars.copy_context().run, args=(self._work,), name=f"call-{self._working}", daemon=True
+        )
         thread.start()
         self._threads.append(thread)
         self._working += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import threading
 import time
@@ -126,7 +127,8 @@ class ThreadedActors:
 
     def submit(self, batch: Batch, may_start: Callable[[], bool]) -> None:
         """Begin a batch in a thread of its own."""
-        thread = threading.Thread(target=self._run, args=(batch, may_start), name=f"act-{batch.pool}", daemon=True)
+        run = contextvars.copy_context().run
+        thread = threading.Thread(target=run, args=(self._run, batch, may_start), name=f"act-{batch.pool}", daemon=True)
         with self._lock:
             self._threads[batch.pool] = thread
         thread.start()

@@ -16,6 +16,7 @@ from provisioner.loop import history
 from provisioner.loop.actors import Actors, Results, batches
 from provisioner.loop.clock import Clock
 from provisioner.loop.contact import Contacts
+from provisioner.loop.cycle_id import CYCLE
 from provisioner.loop.looks import DoubtedPools, MovedPools, identity
 from provisioner.loop.publisher import Publisher
 from provisioner.loop.startup import Beginning, HeldIntent, HeldMemory, Startup
@@ -134,6 +135,7 @@ class Reconciler:
     def cycle(self, looks: Mapping[str, Look]) -> CycleReport:
         """One pass. Raises SupersededError; whatever else goes wrong is in the report."""
         self._number += 1
+        CYCLE.set(self._number)
         began = time.monotonic()
         results = self._actors.collect()
         plan: Plan | None = None

@@ -24,7 +24,6 @@ def facts(report: CycleReport) -> Mapping[str, object]:
     outcomes = _outcomes(report)
     accepted = Counter(type(outcome.action) for outcome in outcomes if outcome.failure is None)
     return {
-        "cycle": report.number,
         "result": report.result,
         "creates": accepted[Create],
         "deletes": accepted[Delete],

@@ -35,7 +35,7 @@ class CycleLog:
 
     def _log_problem(self, report: CycleReport) -> None:
         if report.problem != self._problem:
-            log.error("Cycle failed", extra={"cycle": report.number, "error": report.problem})
+            log.error("Cycle failed", extra={"error": report.problem})
         self._problem = report.problem
 
     def _log_cycle(self, report: CycleReport) -> None:

@@ -7,6 +7,8 @@ import logging
 import sys
 import time
 
+from provisioner.loop.cycle_id import CYCLE
+
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """Attributes every record has; the others are the caller's facts."""
 
@@ -24,18 +26,20 @@ def configure(level: str = "INFO") -> None:
 
 
 def facts(record: logging.LogRecord) -> dict[str, object]:
-    """What the caller said beside the sentence."""
-    return {key: value for key, value in vars(record).items() if key not in STANDARD}
+    """What the caller said beside the sentence, and the cycle that it was said in."""
+    said = {key: value for key, value in vars(record).items() if key not in STANDARD}
+    cycle = CYCLE.get()
+    return {"cycle": cycle, **said} if cycle else said
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object: time (UTC), level, message, then the facts."""
+    """One JSON object: time (UTC), severity, message, then the facts: as Cloud Logging reads an entry."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
         line: dict[str, object] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
-            "level": record.levelname,
+            "severity": record.levelname,
             "message": record.getMessage(),
             **facts(record),
         }

@@ -61,7 +61,7 @@ def no_template(hf: Grid) -> None:
 def one_invalid(hf: Grid) -> None:
     hf.write_templates(template("T1"), template("T3", maxNumber="many"))
     assert list(listed(hf)) == ["T1"]
-    [warning] = [line for line in hf.log if line["level"] == "WARNING"]
+    [warning] = [line for line in hf.log if line["severity"] == "WARNING"]
     assert "templates[1].maxNumber" in warning["problem"]
 
 
@@ -73,7 +73,7 @@ def wrong_ids(hf: Grid) -> None:
     by_id = listed(hf)
     assert list(by_id) == ["T1", "T" * 64]
     assert by_id["T1"]["maxNumber"] == 10
-    places = [line["problem"].split(": ")[1] for line in hf.log if line["level"] == "WARNING"]
+    places = [line["problem"].split(": ")[1] for line in hf.log if line["severity"] == "WARNING"]
     assert places == [f"templates[{index}].templateId" for index in (1, 2, 3)]
 
 
@@ -82,7 +82,7 @@ def lowered(hf: Grid) -> None:
     assert listed(hf)["T1"]["maxNumber"] == 10
     hf.write_templates(template("T1", maxNumber=4), template("T2", maxNumber=7), template("T3", maxNumber=1))
     assert [shown["maxNumber"] for shown in listed(hf).values()] == [10, -1, 1]
-    warnings = [line for line in hf.log if line["level"] == "WARNING"]
+    warnings = [line for line in hf.log if line["severity"] == "WARNING"]
     assert [(line["template"], line["file"], line["shown"]) for line in warnings] == [("T1", 4, 10), ("T2", 7, -1)]
     hf.write_templates(template("T1", maxNumber=40))
     assert listed(hf)["T1"]["maxNumber"] == 40

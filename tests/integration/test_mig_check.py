@@ -356,7 +356,7 @@ def test_a_loop_whose_group_is_missing_says_so_wherever_people_look(tmp_path: Pa
         loop.terminate()
         assert loop.wait(90) == 0
     (unseen,) = (entry for entry in logged if entry["message"] == "Pool cannot be seen")
-    assert (unseen["level"], unseen["pool"], unseen["text"][: len(words)]) == ("ERROR", "a", words)
+    assert (unseen["severity"], unseen["pool"], unseen["text"][: len(words)]) == ("ERROR", "a", words)
     failed = 'hf_provisioner_backend_errors_total{error="not_found",operation="observe",pool="a"}'
     assert any(line.startswith(failed) and float(line.split()[-1]) > 0 for line in metrics.splitlines())
     shown = subprocess.run([*provisioner, "status", *place[2:]], capture_output=True, text=True, check=False)

@@ -58,11 +58,11 @@ def test_a_plan_is_told_by_pool_template_and_reason_and_names_machines_where_ask
 def test_the_log_counts_what_was_done_and_is_quiet_when_nothing_is(hf: Grid) -> None:
     hf.request("T2", 3)
     done = cycles(hf)
-    assert [(line["level"], line["creates"], line["failures"]) for line in done] == [("INFO", 3, 0)]
+    assert [(line["severity"], line["creates"], line["failures"]) for line in done] == [("INFO", 3, 0)]
     hf.until_cloud(lambda names: len(names) == 3, "running")
     call(hf, "run", "--once", "--listen", "127.0.0.1:0")
     assert cycles(hf) == []
-    assert [(line["level"], line["creates"]) for line in cycles(hf, level="DEBUG")] == [("DEBUG", 0)]
+    assert [(line["severity"], line["creates"]) for line in cycles(hf, level="DEBUG")] == [("DEBUG", 0)]
 
 
 def test_what_the_cloud_refuses_is_no_create_and_its_cause_is_named(hf: Grid) -> None:

@@ -309,7 +309,7 @@ def test_nobody_reads_the_answer(hf: HostFactory) -> None:
     done = subprocess.run(command, env=hf.environment, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=30)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
-    assert hf.log[-1]["level"] == "ERROR"
+    assert hf.log[-1]["severity"] == "ERROR"
 
 
 def test_an_answer_comes_whole_through_a_pipe_that_refuses_to_wait_for_its_reader(hf: HostFactory) -> None:

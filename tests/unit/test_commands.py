@@ -114,7 +114,7 @@ def test_what_an_earlier_answer_said_of_its_moment_is_not_repeated(hf: Here) -> 
 def test_an_invalid_template_is_left_out_and_logged(hf: Here) -> None:
     hf.templates_file.write_text(json.dumps({"templates": [*TEMPLATES["templates"], {"templateId": "bad"}]}))
     assert len(hf.answer("getAvailableTemplates", {})["templates"]) == 3
-    assert [(line["level"], line.get("problem")) for line in hf.log] == [
+    assert [(line["severity"], line.get("problem")) for line in hf.log] == [
         ("WARNING", f"{hf.templates_file}: templates[3].maxNumber: expected a whole number from -1 to 10000, got null"),
         ("INFO", None),
     ]

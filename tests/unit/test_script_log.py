@@ -40,7 +40,7 @@ def logged(directory: Path) -> Path:
 def test_a_line_holds_time_level_message_and_facts(tmp_path: Path) -> None:
     log.append(directories(tmp_path), "INFO", "Answered a call", {"command": "x"})
     [line] = lines(logged(tmp_path))
-    assert line.items() >= {"level": "INFO", "message": "Answered a call", "command": "x"}.items()
+    assert line.items() >= {"severity": "INFO", "message": "Answered a call", "command": "x"}.items()
     assert line["time"].endswith("Z")
 
 
@@ -60,7 +60,7 @@ def test_the_configured_level_is_kept(tmp_path: Path, configured: str, levels: l
     for level in ("INFO", "WARNING", "ERROR"):
         log.append(here, level, "m", {})
     written = lines(logged(tmp_path)) if logged(tmp_path).exists() else []
-    assert [line["level"] for line in written] == levels
+    assert [line["severity"] for line in written] == levels
 
 
 @pytest.mark.parametrize("name", ["a\0b.log", "/a\0b.log", "\ud800.log"])
