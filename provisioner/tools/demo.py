@@ -218,20 +218,48 @@ def _play(playground: Playground, console: Console) -> int:
     return 0
 
 
+ROUND_TRIP = """
+# Ask for five machines, and poll until they run, as HostFactory does.
+asked=$(hf_scripts/requestMachines.sh '{"template":{"templateId":"GkePod","machineCount":5}}'); echo "$asked"
+id=$(echo "$asked" | sed 's/.*"requestId": "\\([^"]*\\)".*/\\1/')
+poll='{"requests":[{"requestId":"'$id'"}]}'
+until answer=$(hf_scripts/getRequestStatus.sh "$poll"); echo "$answer" | grep '"complete'; do sleep 1; done
+.venv/bin/provisioner status
+
+# The preferred place has no more room: the next one makes five more. Why they come late stands in status.
+curl -sS -X PUT "$SIMULATOR/faults" -d '{"faults":[{"mode":"stockout","target":"symphony"}]}'
+hf_scripts/requestMachines.sh '{"template":{"templateId":"GkePod","machineCount":5}}'
+sleep 5; .venv/bin/provisioner status
+curl -sS -X PUT "$SIMULATOR/faults" -d '{"faults":[]}'
+
+# The cloud takes a machine away: HostFactory is asked to give it back, with the seconds left.
+machine=$(echo "$answer" | grep -o 'hf-[a-z0-9]*-[0-9]*' | head -n 1)
+curl -sS -X POST "$SIMULATOR/preempt" -d '{"names":["'$machine'"]}'
+sleep 3; hf_scripts/getReturnRequests.sh '{"machines":[{"name":"'$machine'"}]}'
+
+# HostFactory gives machines back: they are deleted.
+back=$(echo "$answer" | grep -o '"name": *"[^"]*"' | sed 's/.*/{&}/' | paste -sd, -)
+hf_scripts/requestReturnMachines.sh '{"machines":['"$back"']}'
+sleep 5; .venv/bin/provisioner status
+"""
+"""Shell lines that play HostFactory's part, and the cloud's, in the terminal that has the exports."""
+
+
 def _keep(playground: Playground, console: Console) -> int:
+    def show(text: str) -> None:
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+
     console.print("An embedded cloud and a loop run. In a second terminal, paste:\n", style="bold")
-    console.print(playground.exports(), soft_wrap=True, highlight=False)
-    console.print(
-        """
-then for example:
-  hf_scripts/requestMachines.sh '{"template":{"templateId":"GkePod","machineCount":5}}'
-  .venv/bin/provisioner status
-  kubectl get pods -n symphony -w
-  gcloud compute instance-groups managed list-instances hf-a --zone us-central1-a""",
-        soft_wrap=True,
-        highlight=False,
+    show(playground.exports())
+    console.print("\nThen a whole round trip, line by line:", style="bold")
+    show(ROUND_TRIP)
+    console.print("Besides, with tools of your own:\n", style="bold")
+    show(
+        "kubectl get pods -n symphony -w\n"
+        "gcloud compute instance-groups managed list-instances hf-a --zone us-central1-a\n"
+        f"curl {playground.url}/metrics\n\n"
+        "Ctrl-C ends cloud and loop, and removes their files."
     )
-    console.print(f"  curl {playground.url}/metrics\n\nCtrl-C ends both.", soft_wrap=True, highlight=False)
     try:
         signal.pause()
     finally:

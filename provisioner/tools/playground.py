@@ -22,7 +22,8 @@ import requests
 from provisioner.hostfactory.environment import SCRIPTS
 from provisioner.interrupts import held, orderly
 
-CONFIG = Path(__file__).parents[2] / "config" / "demoinst"
+CLONE = Path(__file__).parents[2]
+CONFIG = CLONE / "config" / "demoinst"
 INSTANCE = "demoinst"
 START_SECONDS = 90.0
 """A start takes about three seconds; on a machine that does much else at once, a minute."""
@@ -193,8 +194,10 @@ class Playground:
             "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
             "CLOUDSDK_CORE_CHECK_GCE_METADATA": "false",
             "CLOUDSDK_CORE_PROJECT": "demo-project",
+            "SIMULATOR": self.addresses["control"].rstrip("/"),
         }
-        return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+        return "\n".join([f"cd {shlex.quote(str(CLONE))}", *lines])
 
     def _start_simulator(self) -> None:
         process = self._start("simulator", "--faults", str(self.config / "cloud.json"), out=subprocess.PIPE)
