@@ -65,7 +65,8 @@ def _slot_result(draft: Draft, slot: Slot) -> ReturnResult | None:
     if slot.verdict is Verdict.OPEN:
         slot = draft.close(slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED)
     elif slot.verdict is Verdict.SUCCEEDED and told:
-        slot = draft.close(slot, Verdict.RETURNED, reason=DeleteReason.RETURNED)
+        announced = slot.notice.cause if slot.notice else None
+        slot = draft.close(slot, Verdict.RETURNED, reason=DeleteReason.RETURNED, cause=announced)
     elif slot.verdict in (Verdict.SUCCEEDED, Verdict.LOST) and not told:
         slot = take_back(draft, slot)
     return ReturnResult.GONE if slot.gone else None

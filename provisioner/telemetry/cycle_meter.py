@@ -64,7 +64,8 @@ class CycleMeter:
 
     def _count_close(self, close: Close) -> None:
         slots = self._metrics.slots
-        if close.verdict is Verdict.LOST:
+        # One that HF gave back in time, as its end was announced, was taken from it all the same.
+        if close.verdict is Verdict.LOST or (close.verdict is Verdict.RETURNED and close.cause is not None):
             slots.lost(close.pool, close.template, close.cause or LossCause.UNKNOWN)
         elif close.verdict is Verdict.FAILED and close.failure is not None:
             slots.failed(close.pool, close.template, close.failure.error)

@@ -213,7 +213,9 @@ class SlotMetrics:
             "hf_provisioner_machine_shutdown_seconds", "From returned to gone.", ["pool"], buckets=STOP_BUCKETS
         )
         self._lost = counter(
-            "hf_provisioner_machines_lost_total", "Machines that succeeded and then vanished.", [*PAIR, "cause"]
+            "hf_provisioner_machines_lost_total",
+            "Machines that succeeded and then vanished, or that HostFactory gave back as their end was announced.",
+            [*PAIR, "cause"],
         )
         self._failed = counter("hf_provisioner_slots_failed_total", "Slots that ended failed.", [*PAIR, "error"])
         self._refused = counter(

@@ -11,7 +11,9 @@ from provisioner.model import (
     DeleteReason,
     Fingerprint,
     Limits,
+    LossCause,
     Machine,
+    Notice,
     RequestStatus,
     ReturnRecord,
     ReturnResult,
@@ -105,6 +107,13 @@ def test_a_name_of_ours(
     assert (after.verdict, after.delete) == (verdict, reason)
     assert not after.set_aside
     assert result(draft, name(0)) is done
+
+
+@pytest.mark.parametrize("notice", [None, Notice(LossCause.PREEMPTED, SEEN + 20)], ids=["by itself", "announced"])
+def test_a_return_of_a_machine_whose_end_was_announced_has_the_cause(notice: Notice | None) -> None:
+    draft = settled(giving_back(name(0)), *empty(), slots=[running(0, Verdict.SUCCEEDED, notice=notice)], told=True)
+    [close] = draft.closes
+    assert (close.verdict, close.cause) == (Verdict.RETURNED, notice.cause if notice else None)
 
 
 def test_a_return_before_the_terminal_answer_was_heard_ends_the_request_with_an_error() -> None:
