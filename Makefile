@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: demo run test test-slow test-crowd test-chaos chaos test-flips test-pubsub test-kube lint house simulate bench bench-kube bench-gce setup setup-test clean
+.PHONY: demo run test test-slow test-crowd test-chaos chaos test-flips test-pubsub test-kube lint dashboards pictures house simulate bench bench-kube bench-gce setup setup-test clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -20,6 +20,8 @@ help:
 	@echo "make test-pubsub the tests on Google's Pub/Sub emulator (half a minute; needs a Cloud SDK that has it, and Java)"
 	@echo 'make test-kube   the tests on a real Kubernetes API server: builds it first, once per machine (ten minutes; needs Go and openssl)'
 	@echo 'make lint   ruff, mypy, and the direction of imports'
+	@echo 'make dashboards  write the Grafana dashboards from their code'
+	@echo 'make pictures    draw them for docs/images, from a demonstration that a real Prometheus scrapes (two minutes)'
 	@echo 'make house  rooms, floors, and what in them is bigger than it should be, as a table'
 	@echo 'make simulate    the loop in virtual time under every fault, judged and compared, into build/simulation (SEEDS=5; hours for many)'
 	@echo 'make bench  speed and memory, as tables'
@@ -67,6 +69,12 @@ lint: setup-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+dashboards: setup-test
+	@$(BIN)/python deploy/grafana/dashboards.py
+
+pictures: setup-test
+	@$(BIN)/python -m tests.support.pictures
 
 house: setup-test
 	@$(BIN)/python tests/house.py

@@ -6,40 +6,24 @@ import configparser
 import json
 import re
 import shutil
-import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 import yaml
 from prometheus_client import CollectorRegistry
 
 from provisioner.backends.gke.settings import GkePool
 from provisioner.loop.loop import Pace
 from provisioner.loop.observers import LOOK_ENDS
-from provisioner.model import (
-    Create,
-    Delete,
-    DeleteReason,
-    ErrorClass,
-    Failure,
-    LossCause,
-    Outcome,
-    Phase,
-)
 from provisioner.settings import loader
-from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.server import Health, Server
-from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 CONFIG = DEPLOY / "kustomize" / "base" / "config"
 RULES = DEPLOY / "prometheus" / "rules.yml"
-BOARD = DEPLOY / "grafana" / "overview.json"
 OVERLAYS = ["base", "overlays/gke"]
 Manifest = dict[str, Any]
 
@@ -61,7 +45,7 @@ def run(*command: str | Path, cwd: Path | None = None) -> subprocess.CompletedPr
 # --- Kubernetes -------------------------------------------------------------------------------------------------------
 
 
-def built(overlay: str) -> list[Manifest]:
+def built(overlay: str | Path) -> list[Manifest]:
     """What kubectl would apply."""
     done = run("kubectl", "kustomize", DEPLOY / "kustomize" / overlay)
     assert (done.returncode, done.stderr) == (0, "")
@@ -158,6 +142,30 @@ def test_every_reference_leads_somewhere(manifests: list[Manifest]) -> None:
     assert policy["podSelector"]["matchLabels"].items() <= labels.items()
     assert {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} == set(volumes)
     assert service["ports"][0]["targetPort"] in ports
+
+
+@KUBECTL
+@pytest.mark.parametrize(
+    ("component", "kind", "of"),
+    [("pod-monitoring", "PodMonitoring", "Deployment"), ("service-monitor", "ServiceMonitor", "Service")],
+)
+def test_a_monitor_scrapes_the_port_of_the_loop_often_enough(
+    component: str, kind: str, of: str, tmp_path: Path
+) -> None:
+    shutil.copytree(DEPLOY / "kustomize", tmp_path / "kustomize")
+    overlay = tmp_path / "kustomize" / "overlays" / "own"
+    overlay.mkdir()
+    own = {"resources": ["../gke"], "components": [f"../../components/{component}"]}
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(own))
+    manifests = built(overlay)
+    monitor, scraped = only(manifests, kind), only(manifests, of)
+    (endpoint,) = monitor["spec"]["endpoints"]
+
+    labels = scraped["metadata"].get("labels") if of == "Service" else scraped["spec"]["template"]["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert monitor["metadata"]["namespace"] == scraped["metadata"]["namespace"]
+    assert endpoint["port"] in [port["name"] for port in only(manifests, "Service")["spec"]["ports"]]
+    assert endpoint["interval"] == "15s"  # the alerts hold up to 30 s
 
 
 @KUBECTL
@@ -287,146 +295,6 @@ def test_every_alert_says_what_to_do_and_is_tested() -> None:
     for alert in alerts():
         assert alert["labels"]["severity"] in ("critical", "warning")
         assert {"summary", "description", "runbook_url"} == alert["annotations"].keys()
-
-
-# --- Grafana ----------------------------------------------------------------------------------------------------------
-
-
-def panels() -> list[dict[str, Any]]:
-    return [panel for panel in json.loads(BOARD.read_text())["panels"] if panel["type"] != "row"]
-
-
-def expressions() -> list[str]:
-    return [target["expr"] for panel in panels() for target in panel["targets"]]
-
-
-def work(metrics: Metrics) -> None:
-    """Something happens in every metric."""
-    pool, template = "gke-main", "GkePod"
-    metrics.loop.cycle("ok", 0.1, 1e9)
-    metrics.loop.wakeup("timer")
-    metrics.machines.observed.replace({(pool, template, phase): 1 for phase in Phase})
-    metrics.machines.oldest_unmet.replace({template: 1e9})
-    metrics.machines.refused.replace({(pool, template, ErrorClass.QUOTA): 3})
-    metrics.backends.outcome(Outcome(Create("name", pool, template, "request")))
-    metrics.backends.outcome(Outcome(Create("name", pool, template, "request"), Failure(ErrorClass.QUOTA, "no")))
-    metrics.backends.outcome(Outcome(Delete("name", pool, DeleteReason.RETURNED)))
-    metrics.slots.started(pool, template, 40)
-    metrics.slots.stopped(pool, 10)
-    metrics.slots.lost(pool, template, LossCause.PREEMPTED)
-    metrics.slots.failed(pool, template, ErrorClass.STOCKOUT)
-    metrics.slots.refused(pool, ErrorClass.STOCKOUT)
-    metrics.backends.call(pool, "observe", 0.1)
-    metrics.backends.error(pool, "create", ErrorClass.QUOTA)
-    metrics.store.lock_wait(0.01)
-    metrics.store.bytes.replace({"intent.json": 100})
-
-
-@pytest.fixture
-def metrics() -> Metrics:
-    metrics = Metrics(CollectorRegistry())
-    metrics.configure(loader.load(CONFIG / "provisioner.yaml", {"HF_PROVIDER_NAME": "gkeinst"}).limits())
-    work(metrics)
-    return metrics
-
-
-def test_panels_and_alerts_use_metrics_that_exist(metrics: Metrics) -> None:
-    exported = {sample.name for family in metrics.registry.collect() for sample in family.samples}
-    texts = [*expressions(), *(alert["expr"] for alert in alerts())]
-
-    used = {name for text in texts for name in re.findall(r"\b(?:hf_provisioner|process)_\w+", text)}
-
-    assert used <= exported
-    assert len(used) > 20
-
-
-def test_every_metric_of_ours_is_drawn(metrics: Metrics) -> None:
-    names = {family.name for family in metrics.registry.collect() if family.name.startswith("hf_")}
-    drawn = " ".join(expressions())
-
-    assert [name for name in sorted(names) if not re.search(rf"\b{name}(_total|_bucket)?\b", drawn)] == []
-
-
-def test_the_board_is_whole() -> None:
-    board = json.loads(BOARD.read_text())
-    every = board["panels"]
-
-    assert board["schemaVersion"] >= 36
-    assert [variable["name"] for variable in board["templating"]["list"]] == ["datasource"]
-    assert len({panel["id"] for panel in every}) == len(every)
-    assert all(panel["datasource"]["uid"] == "${datasource}" for panel in panels())
-    assert all(panel["title"] and panel["description"] for panel in panels())
-    cells = [
-        (x, y)
-        for panel in every
-        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
-        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
-    ]
-    assert len(cells) == len(set(cells)), "panels lie on top of each other"
-    assert max(x for x, _ in cells) == 23
-
-
-@PROMTOOL
-def test_every_expression_of_the_board_is_promql(tmp_path: Path) -> None:
-    rules = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(expressions())]
-    file = tmp_path / "panels.yml"
-    file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
-
-    done = run("promtool", "check", "rules", file)
-
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.fixture
-def scraped(metrics: Metrics, tmp_path: Path) -> Iterator[str]:
-    """Address of a Prometheus that scrapes ``metrics`` every second, with our own configuration."""
-    server = Server("127.0.0.1:0", metrics.registry, lambda: Health(True, True, "fine"), dict)
-    server.start()
-    settings = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
-    settings["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    settings["scrape_configs"][0]["static_configs"][0]["targets"] = [server.url.removeprefix("http://")]
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(settings))
-    shutil.copy(RULES, tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(
-            [
-                "prometheus",
-                f"--config.file={tmp_path}/prometheus.yml",
-                f"--storage.tsdb.path={tmp_path}/data",
-                f"--web.listen-address={address}",
-            ],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        yield f"http://{address}"
-    finally:
-        process.terminate()
-        process.wait(30)
-        server.stop()
-
-
-def answer(prometheus: str, expression: str) -> list[str]:
-    """The values of an instant query; none while Prometheus is not up yet."""
-    try:
-        got = requests.get(f"{prometheus}/api/v1/query", params={"query": expression}, timeout=5)
-    except requests.ConnectionError:
-        return []
-    return [series["value"][1] for series in got.json()["data"]["result"]] if got.ok else []
-
-
-@PROMETHEUS
-@pytest.mark.slow
-def test_no_panel_is_empty_on_a_real_prometheus(metrics: Metrics, scraped: str) -> None:
-    def empty() -> list[str]:
-        work(metrics)
-        return [text for text in expressions() if all(value == "NaN" for value in answer(scraped, text))]
-
-    until(lambda: not empty(), 60, every=0.5, what="a value in every panel")
-
-    assert "BrakeEngaged" in requests.get(f"{scraped}/api/v1/rules", timeout=5).text
 
 
 # --- the container ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,157 @@
+"""The dashboards are those that their code makes, and each of their queries has an answer in a real Prometheus."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import yaml
+from prometheus_client import CollectorRegistry
+
+from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Failure, LossCause, Outcome, Phase
+from provisioner.settings import loader
+from provisioner.telemetry.metrics import Metrics
+from provisioner.telemetry.server import Health, Server
+from tests.support.clients.prometheus import PROMETHEUS, now, prometheus
+from tests.support.waiting import until
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+CODE = DEPLOY / "grafana" / "dashboards.py"
+BOARDS = sorted(CODE.parent.glob("*.json"))
+CONFIG = DEPLOY / "kustomize" / "base" / "config"
+RULES = DEPLOY / "prometheus" / "rules.yml"
+Panel = dict[str, Any]
+
+
+def panels(board: Path) -> list[Panel]:
+    return [panel for panel in json.loads(board.read_text())["panels"] if panel["type"] != "row"]
+
+
+def expressions() -> list[str]:
+    """Each query once, as it is asked when all is chosen."""
+    found = [target["expr"] for board in BOARDS for panel in panels(board) for target in panel["targets"]]
+    return [re.sub(r"\$\w+", ".*", expression) for expression in dict.fromkeys(found)]
+
+
+def work(metrics: Metrics) -> None:
+    """Something happens in every metric."""
+    pool, template = "gke-main", "GkePod"
+    metrics.loop.cycle("ok", 0.1, 1e9)
+    metrics.loop.wakeup("timer")
+    metrics.machines.observed.replace({(pool, template, phase): 1 for phase in Phase})
+    metrics.machines.oldest_unmet.replace({template: 1e9})
+    metrics.machines.refused.replace({(pool, template, ErrorClass.QUOTA): 3})
+    metrics.backends.outcome(Outcome(Create("name", pool, template, "request")))
+    metrics.backends.outcome(Outcome(Create("name", pool, template, "request"), Failure(ErrorClass.QUOTA, "no")))
+    metrics.backends.outcome(Outcome(Delete("name", pool, DeleteReason.RETURNED)))
+    metrics.slots.started(pool, template, 40)
+    metrics.slots.stopped(pool, 10)
+    metrics.slots.lost(pool, template, LossCause.PREEMPTED)
+    metrics.slots.failed(pool, template, ErrorClass.STOCKOUT)
+    metrics.slots.refused(pool, ErrorClass.STOCKOUT)
+    metrics.backends.call(pool, "observe", 0.1)
+    metrics.backends.error(pool, "create", ErrorClass.QUOTA)
+    metrics.store.lock_wait(0.01)
+    metrics.store.bytes.replace({"intent.json": 100})
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    metrics = Metrics(CollectorRegistry())
+    metrics.configure(loader.load(CONFIG / "provisioner.yaml", {"HF_PROVIDER_NAME": "gkeinst"}).limits())
+    work(metrics)
+    return metrics
+
+
+def test_the_files_are_those_that_make_dashboards_writes() -> None:
+    made = runpy.run_path(str(CODE))["texts"]()
+    assert {file: file.read_text() for file in BOARDS} == made
+
+
+def test_panels_and_alerts_use_metrics_that_exist(metrics: Metrics) -> None:
+    exported = {sample.name for family in metrics.registry.collect() for sample in family.samples}
+    alerts = [rule["expr"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+
+    used = {
+        name for text in [*expressions(), *alerts] for name in re.findall(r"\b(?:hf_provisioner|process)_\w+", text)
+    }
+
+    assert used <= exported
+    assert len(used) > 20
+
+
+def test_every_metric_of_ours_is_drawn(metrics: Metrics) -> None:
+    names = {family.name for family in metrics.registry.collect() if family.name.startswith("hf_")}
+    drawn = " ".join(expressions())
+
+    assert [name for name in sorted(names) if not re.search(rf"\b{name}(_total|_bucket)?\b", drawn)] == []
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.stem)
+def test_a_board_is_whole(board: Path) -> None:
+    document = json.loads(board.read_text())
+    every = document["panels"]
+    variables = [variable["name"] for variable in document["templating"]["list"]]
+
+    assert document["schemaVersion"] >= 36
+    assert len({panel["id"] for panel in every}) == len(every)
+    assert all(panel["datasource"]["uid"] == "${datasource}" for panel in panels(board))
+    assert all(panel["title"] and panel["description"] for panel in panels(board))
+    asked = {
+        name
+        for panel in panels(board)
+        for target in panel["targets"]
+        for name in re.findall(r"\$(\w+)", target["expr"])
+    }
+    assert sorted(variables) == sorted({"datasource"} | asked)
+    cells = [
+        (x, y)
+        for panel in every
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(cells) == len(set(cells)), "panels lie on top of each other"
+    assert {x for x, _ in cells} == set(range(24))
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (Debian package prometheus)")
+def test_every_expression_of_the_boards_is_promql(tmp_path: Path) -> None:
+    rules = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(expressions())]
+    file = tmp_path / "panels.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+
+    done = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def scraped(metrics: Metrics, tmp_path: Path) -> Iterator[str]:
+    """Address of a Prometheus that scrapes ``metrics`` every second, with our own configuration."""
+    server = Server("127.0.0.1:0", metrics.registry, lambda: Health(True, True, "fine"), dict)
+    server.start()
+    try:
+        with prometheus(tmp_path, [server.url.removeprefix("http://")]) as address:
+            yield address
+    finally:
+        server.stop()
+
+
+@PROMETHEUS
+@pytest.mark.slow
+def test_no_panel_is_empty_on_a_real_prometheus(metrics: Metrics, scraped: str) -> None:
+    def empty() -> list[str]:
+        work(metrics)
+        return [text for text in expressions() if all(value == "NaN" for value in now(scraped, text))]
+
+    until(lambda: not empty(), 60, every=0.5, what="a value in every panel")
+
+    assert "BrakeEngaged" in requests.get(f"{scraped}/api/v1/rules", timeout=5).text
