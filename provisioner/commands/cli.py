@@ -70,6 +70,7 @@ COMMANDS = (
     Entry("init", "Create intent.json in a new state directory.", ("initializeDB",)),
     Entry("status", "Show what the state files hold."),
     Entry("plan", "Show what the next cycle would do; touches nothing."),
+    Entry("diff", "Compare HostFactory's last list, the memory and the clouds, machine by machine; touches nothing."),
     Entry(
         "events",
         "Print the messages of the Pub/Sub subscription and what each is good for. What is printed is taken: a loop "

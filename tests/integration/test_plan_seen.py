@@ -54,6 +54,22 @@ def test_a_plan_is_told_by_pool_template_and_reason_and_names_machines_where_ask
     assert hf.cloud() == []
 
 
+def test_a_pod_that_somebody_deleted_is_told_as_a_difference_of_the_three(hf: Grid) -> None:
+    hf.start_loop()
+    lost, kept = hf.complete(2)
+    hf.stop_loop()
+    assert hf.reclaimed(lost, kept) == {}
+    same = call(hf, "diff").stdout.splitlines()
+    assert same == [
+        "HostFactory lists 2, memory has 2, the clouds 2 machines.",
+        "      2  listed, memory succeeded, cloud running: all three agree",
+    ]
+    hf.simulator.preempt(lost)
+    hf.until_cloud(lambda names: names == [kept])
+    [group, rest] = json.loads(call(hf, "diff", "-o", "json", code=1).stdout)["groups"]
+    assert (group["machines"], group["cloud"], rest["machines"]) == ([lost], "absent", [kept])
+
+
 @pytest.mark.slow
 def test_the_log_counts_what_was_done_and_is_quiet_when_nothing_is(hf: Grid) -> None:
     hf.request("T2", 3)
