@@ -152,7 +152,8 @@ def check_text(document: Document) -> str:
     word = "Fine" if check_is_fine(document) else "Wrong"
     lines = [f"{word}: provisioner {document['id']}, machines named {document['name_prefix']}-…"]
     lines += [
-        f"  pool {name}: {pool['kind']} {' '.join(pool['place'][1:])}" for name, pool in document["pools"].items()
+        f"  pool {name}: {' '.join(part for part in (pool['kind'], *pool['place'][1:]) if part)}"
+        for name, pool in document["pools"].items()
     ]
     lines += [
         f"  template {id_}: {' → '.join(limits['pools'])}, at most {limits['max_machines'] or 'any number'}"

@@ -79,8 +79,8 @@ class GkePool(Pool):
     def cluster(self) -> tuple[str, ...]:
         """What makes two pools live in the same cluster, with the same credentials."""
         if self.endpoint is not None:
-            return (self.endpoint, str(self.ca_file), str(self.credentials))
-        return (str(self.kubeconfig), str(self.context))
+            return (self.endpoint, str(self.ca_file or ""), str(self.credentials or ""))
+        return (str(self.kubeconfig or ""), self.context or "")
 
     @property
     def place(self) -> tuple[str, ...]:
