@@ -53,6 +53,9 @@ LOCK_BUCKETS = (0.001, 0.01, 0.1, 1, 10)
 
 PAIR = ("pool", "template")
 
+SELDOM = frozenset({DeferReason.BUDGET})
+"""Why machines are held back where that is configured: told only while some are, as most never need the series."""
+
 
 class Table(Collector, Generic[Key]):
     """A gauge whose series are replaced all at once: a scrape sees the old or the new ones, and no stale one stays."""
@@ -191,7 +194,7 @@ class MachineMetrics:
         pairs = _pairs(limits)
         self.desired.expect(pairs)
         self.observed.expect((*pair, phase) for pair in pairs for phase in (Phase.PENDING, Phase.RUNNING))
-        self.deferred.expect((*pair, reason) for pair in pairs for reason in DeferReason)
+        self.deferred.expect((*pair, reason) for pair in pairs for reason in DeferReason if reason not in SELDOM)
         self.oldest_unmet.expect(limits.templates, empty=float("nan"))
         for table in (self.window, self.unlisted, self.stuck):
             table.expect(limits.pools)
