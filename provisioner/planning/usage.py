@@ -42,6 +42,11 @@ class Span(NamedTuple):
     begin: float
     end: float
 
+    @property
+    def milliseconds(self) -> int:
+        """How long it is; below zero where a look that began before knows of no machine yet."""
+        return round((self.end - self.begin) * 1000)
+
 
 def span(slot: Slot, now: float) -> Span | None:
     """When the machine of a slot was there, until ``now`` or until a look lacked it; None where none has counted."""
@@ -63,7 +68,7 @@ def _waits(slot: Slot) -> bool:
 def by_day(one: Span, ahead: float) -> Iterator[tuple[str, int]]:
     """The days of a span, and the milliseconds of it on each; ``ahead``: seconds from loop time to the wall clock."""
     end = round((one.end + ahead) * 1000)
-    begin = end - min(round((one.end - one.begin) * 1000), LONGEST)
+    begin = end - min(one.milliseconds, LONGEST)
     while begin < end:
         midnight = (begin // DAY + 1) * DAY
         yield day_of(begin // DAY), min(end, midnight) - begin

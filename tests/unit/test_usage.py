@@ -9,7 +9,7 @@ from datetime import date, timedelta
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.model import Limits, Memory, Slot, Verdict, evolve
@@ -144,6 +144,7 @@ def test_days_that_are_kept_no_longer_stay_in_the_sum_of_their_pool(lived: Lives
     assert {day: kept.usage[day] for day in newest} == {day: every.usage[day] for day in newest}
 
 
+@settings(max_examples=20)
 @given(lived=lives())
 def test_it_is_written_and_read_as_it_was(lived: Lives) -> None:
     counted = gone(there_were(lived), range(len(lived)))
