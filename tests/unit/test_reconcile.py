@@ -53,12 +53,14 @@ SKEWS = {"HF's clock is right": 0.0, "a day behind": -DAY, "a day ahead": DAY}
 
 class Clock:
     time = 1_000_000.0
+    ahead = 0.0
+    """Seconds from loop time to the wall clock."""
 
     def now(self) -> float:
         return self.time
 
     def wall(self) -> float:
-        return self.time
+        return self.time + self.ahead
 
     def uptime(self) -> None:
         """Nobody knows it: across a restart the wall clock counts."""
@@ -599,6 +601,14 @@ def list_in_parts(bench: Bench, names: Sequence[str], seconds: float) -> int:
 
 def timeless(bench: Bench) -> Memory:
     return replace(bench.state.memory.read(), time=0.0, time_wall=0.0)
+
+
+def test_hours_are_on_the_day_of_the_wall_clock_that_a_loop_goes_by_now(bench: Bench) -> None:
+    bench.succeed(1)
+    bench.clock.ahead = 500 * DAY
+    bench.place.lose(*bench.place.machines)
+    bench.cycle(3)
+    assert list(bench.state.memory.read().usage) == ["1971-05-27"]
 
 
 def test_the_time_of_a_quiet_grid_is_written_before_a_gap_could_cut_it(bench: Bench) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from provisioner.model import Limits, Memory, Slot, Verdict, evolve
 from provisioner.planning.draft import Draft
-from provisioner.planning.usage import EARLIER, Span, by_day, by_pool, count_usage, month_of, span, used
+from provisioner.planning.usage import EARLIER, LONGEST, Span, by_day, by_pool, count_usage, month_of, span, used
 from provisioner.state.codec import MemoryCodec
 from tests.unit.core import (
     BEFORE,
@@ -98,6 +98,10 @@ def test_a_machine_is_split_at_midnight_of_the_wall_clock() -> None:
 @pytest.mark.parametrize("wall", [-1e15, 1e15])
 def test_a_wall_clock_beyond_all_calendars_loses_no_time(wall: float) -> None:
     assert sum(part for _, part in by_day(Span(0.0, 3 * DAY), wall)) == 3 * DAY * 1000
+
+
+def test_what_a_damaged_file_says_ends_in_time() -> None:
+    assert sum(part for _, part in by_day(Span(-1e18, 0.0), 0.0)) == LONGEST
 
 
 def test_a_month_ends_where_the_next_begins() -> None:
@@ -184,6 +188,14 @@ def test_the_same_memory_planned_twice_counts_once() -> None:
     assert first.usage == plan(held, snapshot(), limits=SHORT).memory.usage == {"1970-01-01": {CELL: 50_000}}
     again = plan(first, snapshot(began=NOW + 1), limits=SHORT, now=NOW + 2).memory
     assert again.usage == first.usage
+
+
+def test_a_machine_that_is_known_to_be_gone_counts_no_more_whatever_is_noted_of_it() -> None:
+    counted = gone(there_were([(0, 0, 60.0, 0.0)]), [0])
+    draft = Draft(counted, {}, SHORT, NOW)
+    draft.put(REQUEST, evolve(counted.requests[REQUEST].slots[0], offered=NOW))
+    count_usage(draft)
+    assert draft.memory().usage is counted.usage
 
 
 def test_a_machine_that_waits_for_room_counts_once_it_has_found_it() -> None:
