@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 from provisioner.model import Memory, Slot, evolve
@@ -75,6 +76,7 @@ def by_day(one: Span, ahead: float) -> Iterator[tuple[str, int]]:
         begin = midnight
 
 
+@lru_cache(maxsize=400)
 def day_of(number: int) -> str:
     """The date of a day since 1970; the nearest one of a calendar that ends, as of a damaged file."""
     return date.fromordinal(max(1, min(FIRST + number, LAST))).isoformat()

@@ -11,8 +11,8 @@ from provisioner.planning.budget import hourly, month_cost, priced
 from provisioner.planning.usage import by_pool, span, there
 from provisioner.telemetry.metrics import UsageMetrics
 
-EVERY = 15.0
-"""Least seconds between two sums: each looks at every slot, and nobody scrapes more often."""
+EVERY = 60.0
+"""Least seconds between two sums: each looks at every slot, which takes longer than a cycle with nothing to do."""
 
 
 class UsageMeter:
@@ -37,11 +37,15 @@ class UsageMeter:
         self._tell_costs(memory, limits, report.now, wall - report.now)
 
     def _tell_costs(self, memory: Memory, limits: Limits, now: float, ahead: float) -> None:
-        budget, known = limits.budget, priced(limits)
-        machines = Counter((pool, template) for (template, pool, _), _ in there(memory, now))
-        self._metrics.per_hour.replace({(): hourly(limits, machines)} if known else {})
-        self._metrics.month.replace({(): month_cost(memory, limits, now, ahead)} if known else {})
-        amounts = {"hour": budget.per_hour, "month": budget.per_month}
+        """What machines cost, where something has a price, and what they may."""
+        per_hour: dict[tuple[()], float] = {}
+        month: dict[tuple[()], float] = {}
+        if priced(limits):
+            machines = Counter((pool, template) for (template, pool, _), _ in there(memory, now))
+            per_hour, month = {(): hourly(limits, machines)}, {(): month_cost(memory, limits, now, ahead)}
+        self._metrics.per_hour.replace(per_hour)
+        self._metrics.month.replace(month)
+        amounts = {"hour": limits.budget.per_hour, "month": limits.budget.per_month}
         self._metrics.budget.replace({per: most for per, most in amounts.items() if most is not None})
 
 

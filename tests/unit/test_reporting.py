@@ -453,9 +453,9 @@ def test_machine_seconds_are_those_of_machines_that_are_gone_and_of_those_that_t
 
     reporter(report(held))
     assert used(metrics) is None, "until it has looked, a process cannot tell as much as the one before"
-    reporter(report(held, began_at(190.0), now=NOW + 15))
+    reporter(report(held, began_at(190.0), now=NOW + 60))
     assert used(metrics) == 5.25 + 80.0
-    reporter(report(held, began_at(214.0), now=NOW + 16))
+    reporter(report(held, began_at(214.0), now=NOW + 61))
     assert used(metrics) == 5.25 + 80.0, "not summed at every cycle"
 
 
@@ -465,10 +465,10 @@ def test_a_machine_that_is_found_gone_takes_no_second_back(metrics: Metrics, rep
 
     reporter(report(memory(record(ran)), began_at(190.0)))
     assert used(metrics) == 80.0
-    reporter(report(memory(record(lacked)), began_at(230.0), now=NOW + 30))
+    reporter(report(memory(record(lacked)), began_at(230.0), now=NOW + 60))
     missed = used(metrics)
     counted = plan_without(lacked)
-    reporter(report(counted, began_at(245.0), now=NOW + 50))
+    reporter(report(counted, began_at(245.0), now=NOW + 120))
     assert used(metrics) == missed == 81.0
 
 
@@ -486,10 +486,10 @@ def test_costs_are_told_where_something_has_a_price(metrics: Metrics, reporter: 
 
     pools = {"pool": PoolLimits("pool", price_per_hour=2.0), "spare": PoolLimits("spare")}
     reporter.limits = replace(LIMITS, pools=pools, budget=Budget(per_hour=7.0, per_month=90.0))
-    reporter(report(memory(record(ran)), now=NOW + 15))
+    reporter(report(memory(record(ran)), now=NOW + 60))
 
     assert value(metrics, "hf_provisioner_cost_per_hour") == 2.0
-    assert value(metrics, "hf_provisioner_cost_this_month") == pytest.approx(2.0 * 3615 / 3600, abs=1e-3)
+    assert value(metrics, "hf_provisioner_cost_this_month") == pytest.approx(2.0 * 3660 / 3600, abs=1e-3)
     assert value(metrics, "hf_provisioner_budget", per="hour") == 7.0
     assert value(metrics, "hf_provisioner_budget", per="month") == 90.0
 
