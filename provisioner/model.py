@@ -64,6 +64,7 @@ class DeferReason(StrEnum):
     CAP = "cap"
     BACKOFF = "backoff"
     PAUSED = "paused"
+    BUDGET = "budget"
 
 
 class ErrorClass(StrEnum):
@@ -346,6 +347,8 @@ class Slot(NamedTuple):
     """Why the slot that this one replaces failed, or one before it that had a better reason than that time ran out."""
     offered: float | None = None
     """When its machine was offered to HF because of its age: it runs until HF gives it back."""
+    started: float | None = None
+    """From when its machine counts as used, where that is not ``asked_at``: it had waited, or came back late."""
 
     @property
     def request(self) -> str:
@@ -530,6 +533,11 @@ class Memory:
     """Pools not seen yet since this memory was made: a machine of ours there means that a memory was lost."""
     whereabouts: Mapping[str, str] = field(default_factory=dict)
     """Where the machines of each pool are, as ``PoolLimits.where``."""
+    usage: Mapping[str, Mapping[tuple[str, str, str], int]] = field(default_factory=dict)
+    """Milliseconds for which machines were there that are gone: by UTC day, then by template, pool and account. Those
+    of days that are kept no longer are under an empty day, by pool alone."""
+    usage_since_wall: float | None = None
+    """Since when usage is counted, epoch seconds; None: no machine of this memory has gone yet, or been counted."""
 
 
 # --- limits (configuration, as the plan needs it) ---------------------------------------------------------------------
@@ -562,6 +570,8 @@ class PoolLimits:
     """How long after the end of its grace period a machine of a closed slot is deleted by force. None: never."""
     where: str = ""
     """The place, in words; not how it is reached, which may change while its machines run."""
+    price_per_hour: float | None = None
+    """What a machine costs, where its template has no price of its own. None: nobody has said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -580,6 +590,19 @@ class TemplateLimits:
     """Tries of one wanted machine that may fail before it is given up. 0: as many as the request's deadline allows."""
     max_lifetime: float | None = None
     """Seconds that a machine runs before it is offered to HF. None: it never is."""
+    price_per_hour: float | None = None
+    """What a machine costs, in whatever pool. None: what the pool says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What all machines together may cost."""
+
+    per_hour: float | None = None
+    """Most that those which are there or asked for may cost in an hour. None: any."""
+    per_month: float | None = None
+    """What machines may have cost in a calendar month (UTC) when another one is asked for. None: any."""
+    currency: str = "USD"
 
 
 @dataclass(frozen=True, slots=True)
@@ -602,6 +625,17 @@ class Limits:
     adopt_prefixes: tuple[str, ...] = ()
     delete_unlisted_after: float | None = None
     """None: a machine that no list of HF names is only shown."""
+    budget: Budget = Budget()
+    usage_days: int = 92
+    """Days of which usage is kept."""
+
+    def price(self, template: str, pool: str) -> float | None:
+        """What a machine costs in an hour: its template's price, else its pool's. None: nobody has said."""
+        own = self.templates.get(template)
+        if own is not None and own.price_per_hour is not None:
+            return own.price_per_hour
+        where = self.pools.get(pool)
+        return where.price_per_hour if where else None
 
 
 # --- what is decided --------------------------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ COMMANDS = (
     ),
     Entry("init", "Create intent.json in a new state directory.", ("initializeDB",)),
     Entry("status", "Show what the state files hold."),
+    Entry("usage", "Show machine-hours and what they cost, by day, template, pool and account."),
     Entry("plan", "Show what the next cycle would do; touches nothing."),
     Entry("doctor", "Ask everything at once, each answer with what to do; and pack it for support."),
     Entry("diff", "Compare HostFactory's last list, the memory and the clouds, machine by machine; touches nothing."),

@@ -149,6 +149,7 @@ def _facts(one: Document, *, loop_acts: bool) -> Iterator[str]:
 WORDS = {
     Lack.UNSEEN: "the pool is unseen",
     Lack.NEXT: "to be asked for",
+    Lack.BUDGET: "held back by the budget",
     Lack.UNSENT: "not sent yet",
     Lack.UNANSWERED: "create not answered yet",
     Lack.GATED: "held back by a gate",

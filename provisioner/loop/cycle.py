@@ -200,7 +200,8 @@ class Reconciler:
         if self.memory is None or intent is None:
             return None
         looks = self._moved_pools.unseen(looks, self.memory, self.limits)
-        return make_plan(World(intent, looks, self._contacts.read(now, intent)), self.memory, self.limits, now)
+        world = World(intent, looks, self._contacts.read(now, intent), wall=self._clock.wall())
+        return make_plan(world, self.memory, self.limits, now)
 
     def trim(self, *, dry_run: bool) -> tuple[str, ...]:
         """Let what may leave the files leave them, without a look at any pool; the ids. Raises StateError.
@@ -276,10 +277,11 @@ class Reconciler:
         rest = (intent.generation, id(self.limits), busy, tuple(identity(look) for look in looks.values()))
         if (id(self.memory), _heard(contact, self.memory), *rest) == self._planned.inputs and now < self._planned.due:
             return None
-        plan = make_plan(World(intent, looks, contact, busy), self.memory, self.limits, now)
+        world = World(intent, looks, contact, busy, self._clock.wall())
+        plan = make_plan(world, self.memory, self.limits, now)
         while told := self._publisher.overtaken(self.memory, plan.memory) - contact.told:
             contact = self._contacts.hear(told)
-            plan = make_plan(World(intent, looks, contact, busy), self.memory, self.limits, now)
+            plan = make_plan(replace(world, contact=contact), self.memory, self.limits, now)
         # Next time the same memory is expected: the one this plan leaves.
         heard = _heard(contact, plan.memory)
         inputs, held = (id(plan.memory), heard, *rest), (looks, self.limits, plan.memory)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from provisioner.hostfactory.answer import Answer
 from provisioner.loop.clock import Clock
-from provisioner.model import Brake, BrakeReason, Doubt, Intent, Limits, Look, Memory, Snapshot
+from provisioner.model import LONG_AGO, Brake, BrakeReason, Doubt, Intent, Limits, Look, Memory, Snapshot
 from provisioner.names import request_of
 from provisioner.planning.rebuild import Evidence, doubts, fresh, rebuild
 from provisioner.planning.settlements import keep_claims
@@ -22,6 +22,11 @@ LONE_MEMORY = (
     "memory.json stands without its lock file: it may be an old copy. "
     "`provisioner recover` names the machines that it does not know."
 )
+
+
+TIME_KEPT = 1200.0
+"""Seconds after which memory is written again though nothing has changed: a loop that starts goes on from its time, and
+takes a gap for an hour at most. So hours of a quiet grid are not lost when the loop ends in them."""
 
 
 class HeldIntent:
@@ -94,6 +99,8 @@ class HeldMemory:
         self._held: Memory | None = None
         self._signature: object = None
         """Another one shows that somebody has put another file in its place."""
+        self._recorded = LONG_AGO
+        """When it was written last, in loop time."""
 
     def read(self) -> Memory:
         """What is remembered. Raises StateMissing, StateUnreadable."""
@@ -102,13 +109,14 @@ class HeldMemory:
         return self._held
 
     def record(self, memory: Memory, now: float) -> None:
-        """Make a memory durable, if it is not already, or no longer. Raises StateError."""
-        if memory is self._held and self._state.memory.signature() == self._signature:
+        """Make a memory durable, if it is not already, or no longer; or its time, now and then. Raises StateError."""
+        recent = now - self._recorded < TIME_KEPT
+        if recent and memory is self._held and self._state.memory.signature() == self._signature:
             return
         self._check()
         clock = self._clock
         self._state.memory.write(replace(memory, time=now, time_wall=clock.wall(), uptime=clock.uptime()))
-        self._held, self._signature = memory, self._state.memory.signature()
+        self._held, self._signature, self._recorded = memory, self._state.memory.signature(), now
 
 
 @dataclass(frozen=True, slots=True)

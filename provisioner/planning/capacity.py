@@ -11,6 +11,7 @@ from provisioner.hostfactory import MAX_NUMBER
 from provisioner.model import DESIRED, DeferReason, ErrorClass, Failure, Slot, Verdict
 from provisioner.names import NO_TEMPLATE
 from provisioner.planning import window
+from provisioner.planning.budget import Purse
 from provisioner.planning.draft import Draft
 
 
@@ -42,6 +43,7 @@ class Capacity:
         """Of the pending, those asked for since the pool's back-off began; after early losses, running ones too."""
         self.desired: Counter[str] = Counter()
         """By template: what counts against HF's maxNumber."""
+        self._purse = Purse(draft, self.occupied)
         self._full: set[tuple[str, str]] = set()
         """Where a machine that is wanted waits for room: it is the probe, and another one would wait with it."""
         # Machines were lost early there: a probe that runs has proved nothing yet.
@@ -155,6 +157,8 @@ class Capacity:
         cap = self._cap_room(pool, key, limits.max_machines)
         starting = self.starting[key] + self.starting[pool, NO_TEMPLATE]
         free = min(window.room(learned, self.pending[key], self.probes[key]), limits.max_pending - starting)
+        if (affordable := self._purse.machines(pool, template)) < min(cap, free):
+            return Room(affordable, DeferReason.BUDGET)
         if cap <= free:
             return Room(max(0, cap), DeferReason.CAP)
         return Room(max(0, free), DeferReason.WINDOW, waits=self._may_wait(key))

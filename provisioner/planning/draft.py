@@ -58,12 +58,22 @@ SOON = 0.001
 class Draft:
     """Working copy of a memory, with everything else that a plan decides."""
 
-    def __init__(self, memory: Memory, snapshots: dict[str, Snapshot], limits: Limits, now: float) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        snapshots: dict[str, Snapshot],
+        limits: Limits,
+        now: float,
+        wall: float | None = None,
+    ) -> None:
+        """``wall``: the wall clock at ``now``; None: as far ahead of loop time as when ``memory`` was written."""
         self.before = memory
         self.snapshots = snapshots
         """The pools that may be acted upon."""
         self.limits = limits
         self.now = now
+        self.ahead = memory.time_wall - memory.time if wall is None else wall - now
+        """Seconds from loop time to the wall clock, which says what day it is and nothing else."""
         self.requests = dict(memory.requests)
         self.returns = dict(memory.returns)
         self.windows = dict(memory.pressures)

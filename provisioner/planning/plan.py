@@ -25,6 +25,7 @@ from provisioner.planning.retention import trim
 from provisioner.planning.returns import settle_returns
 from provisioner.planning.scheduling import ask
 from provisioner.planning.turns import in_turn, turns
+from provisioner.planning.usage import count_usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class World:
     contact: Contact = field(default_factory=Contact)
     busy: Set[str] = frozenset()
     """Pools whose last actions are still under way: they get no new ones."""
+    wall: float | None = None
+    """The wall clock now, as ``Draft`` takes it."""
 
 
 def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
@@ -44,7 +47,7 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
     snapshots = {
         name: look for name, look in world.looks.items() if isinstance(look, Snapshot) and _fresh(look, limits, now)
     }
-    draft = Draft(memory, snapshots, limits, now)
+    draft = Draft(memory, snapshots, limits, now, world.wall)
     take_in(draft, world.intent)
     reflect(draft)
     adopt(draft)
@@ -65,6 +68,7 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
     find_orphans(draft, world.contact, world.busy)
     find_unlisted(draft, world.contact)
     delete_closed(draft, world.busy)
+    count_usage(draft)
     trim(draft, world.intent, world.contact)
     if (where := whereabouts(memory, limits)) != memory.whereabouts:
         draft.changes["whereabouts"] = where

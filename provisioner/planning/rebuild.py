@@ -44,7 +44,13 @@ LIVES = 10**SLOT_DIGITS // SLOT_BLOCK - 1
 
 def fresh(intent: Intent, limits: Limits, now: float, wall: float) -> Memory:
     """The first memory of a state directory that never had one."""
-    return Memory(provisioner=intent.provisioner, time=now, time_wall=wall, unseen_pools=tuple(sorted(limits.pools)))
+    return Memory(
+        provisioner=intent.provisioner,
+        time=now,
+        time_wall=wall,
+        unseen_pools=tuple(sorted(limits.pools)),
+        usage_since_wall=wall,
+    )
 
 
 @dataclass(frozen=True, slots=True)

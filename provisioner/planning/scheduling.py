@@ -18,6 +18,7 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.names import machine_name
+from provisioner.planning.budget import spent
 from provisioner.planning.capacity import Capacity, pool_trouble
 from provisioner.planning.draft import SOON, Draft
 from provisioner.planning.slots import UNTRIED, Gap, gaps, pending
@@ -39,7 +40,7 @@ def ask(draft: Draft, record: RequestRecord, capacity: Capacity, over: str = "")
             _pursue(draft, record, slot, template, capacity)
     wanted = gaps(draft.record(record.id))
     if over and wanted:
-        _give_up(draft, record, wanted, _why_missing(draft, record, template, over))
+        _give_up(draft, record, wanted, _why_missing(draft, record, template, capacity, over))
     elif wanted:
         _fill(draft, record, template, wanted, capacity)
 
@@ -174,12 +175,16 @@ def _new_slots(
     ]
 
 
-def _why_missing(draft: Draft, record: RequestRecord, template: TemplateLimits, over: str) -> Failure:
-    """The last failure of the request's own slots, else the trouble of its pools, else that time ran out."""
+def _why_missing(
+    draft: Draft, record: RequestRecord, template: TemplateLimits, capacity: Capacity, over: str
+) -> Failure:
+    """The last failure of the request's own slots, else the trouble of its pools, else the budget, else its time."""
     failures = [slot.failure for slot in record.slots.values() if slot.verdict is Verdict.FAILED and slot.failure]
     if failures:
         return failures[-1]
     for pool in template.pools:
         if trouble := pool_trouble(draft, pool, template.id):
             return trouble
+    if any(capacity.room(pool, template.id).reason is DeferReason.BUDGET for pool in template.pools):
+        return Failure(ErrorClass.QUOTA, spent(draft.limits))
     return Failure(ErrorClass.TIMEOUT, f"No pool had room for the machine {over}.")

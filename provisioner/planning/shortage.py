@@ -29,6 +29,7 @@ from provisioner.model import (
     Window,
 )
 from provisioner.names import NO_TEMPLATE
+from provisioner.planning.budget import spent
 from provisioner.planning.capacity import Capacity
 from provisioner.planning.deadlines import boots_by
 from provisioner.planning.draft import Draft
@@ -41,12 +42,13 @@ Key = tuple[str, str]
 
 
 class Lack(StrEnum):
-    """Why machines of a request do not run. The first four words are those of ``DeferReason``."""
+    """Why machines of a request do not run. The first five words are those of ``DeferReason``."""
 
     WINDOW = "window"
     CAP = "cap"
     BACKOFF = "backoff"
     PAUSED = "paused"
+    BUDGET = "budget"
     UNSEEN = "unseen"
     """The pool cannot be seen, or its look is in doubt: it gets no actions."""
     NEXT = "next"
@@ -296,6 +298,8 @@ class _Forecast:
             return one._replace(error=ErrorClass.UNAVAILABLE, text=self._known.unseen[pool])
         if one.lack is Lack.CAP:
             return one._replace(bound=self._draft.pool(pool).max_machines, holders=self._holders(key))
+        if one.lack is Lack.BUDGET:
+            return one._replace(text=spent(self._known.limits))
         return one if one.lack is Lack.PAUSED else self._backing_off(one, template)
 
     def _backing_off(self, one: Shortage, template: TemplateLimits) -> Shortage:

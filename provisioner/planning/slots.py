@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from provisioner.model import DESIRED, ErrorClass, Failure, Memory, RequestRecord, Slot, Verdict
+from provisioner.model import DESIRED, ErrorClass, Failure, RequestRecord, Slot, Verdict
 from provisioner.names import split_name
 
 NOT_THE_MACHINES = frozenset({ErrorClass.THROTTLED, ErrorClass.STOCKOUT, ErrorClass.QUOTA, ErrorClass.UNAVAILABLE})
 """Errors that say nothing of a machine: a slot that fails with one of them uses up no try."""
+
+
+class Records(Protocol):
+    """What holds requests: a memory, or a draft of one."""
+
+    @property
+    def requests(self) -> Mapping[str, RequestRecord]:
+        """By id."""
 
 
 class Gap(NamedTuple):
@@ -80,7 +88,7 @@ def pending(record: RequestRecord) -> list[Slot]:
     return [slot for slot in slots if slot.ran is None and slot.verdict is Verdict.OPEN and not slot.set_aside]
 
 
-def changed(former: Memory, memory: Memory) -> Iterator[tuple[RequestRecord, Slot | None, Slot]]:
+def changed(former: Records, memory: Records) -> Iterator[tuple[RequestRecord, Slot | None, Slot]]:
     """The slots of a memory that are not those of a former one: each with its request, and as it was before."""
     for id_, record in memory.requests.items():
         before = former.requests.get(id_)

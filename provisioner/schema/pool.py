@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import ClassVar
 
 from provisioner.model import PoolLimits
-from provisioner.schema.fields import Cap, Count, Duration, DurationOrZero, EarlySeconds, Label, MassLossSeconds, Switch
+from provisioner.schema.fields import (
+    Cap,
+    Count,
+    Duration,
+    DurationOrZero,
+    EarlySeconds,
+    Label,
+    MassLossSeconds,
+    Price,
+    Switch,
+)
 from provisioner.schema.problems import Section
 
 
@@ -42,6 +52,10 @@ class Pool(Section):
     require_dns: Switch = False
     """True: a machine runs only once its name resolves; default false. For grids that find their hosts by DNS."""
 
+    price_per_hour: Price = None
+    """What a machine here costs in an hour, in the currency that ``budget`` names; default unknown, and then it counts
+    as nothing. A template's own price wins. Only estimates and the budget are made of it."""
+
     kind: str
     """Which kind of place: gke, mig, or one that another distribution brings."""
 
@@ -71,4 +85,5 @@ class Pool(Section):
             mass_loss=self.mass_loss_seconds,
             stale_after=max(60.0, 6 * self.observe_seconds),
             paused=self.paused,
+            price_per_hour=self.price_per_hour,
         )

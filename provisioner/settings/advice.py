@@ -17,7 +17,7 @@ from provisioner.settings.tree import Settings
 def advice(settings: Settings, templates: Sequence[Template]) -> list[str]:
     """One line for each thing to look at; none when all fits. OSError or ValueError for a file that has changed."""
     of_templates = [line for template in templates for line in (*_slots(template), *_sizes(settings, template))]
-    return [*_idle(settings), *_missing(settings), *of_templates]
+    return [*_idle(settings), *_missing(settings), *_unpriced(settings), *of_templates]
 
 
 def size_advice(settings: Settings, templates: Sequence[Template], sizes: Mapping[str, MachineSize]) -> list[Finding]:
@@ -45,6 +45,19 @@ def _missing(settings: Settings) -> Iterator[str]:
         for setting, value in pool:
             if isinstance(value, Path) and not any(map(os.path.exists, str(value).split(os.pathsep))):
                 yield f"pools.{name}.{setting}: no such file: '{value}'"
+
+
+def _unpriced(settings: Settings) -> Iterator[str]:
+    """A budget counts a machine without a price as nothing."""
+    if settings.budget.per_hour is None and settings.budget.per_month is None:
+        return
+    limits = settings.limits()
+    for template in limits.templates.values():
+        if lacking := [pool for pool in template.pools if limits.price(template.id, pool) is None]:
+            yield (
+                f"template {template.id}: no price_per_hour, of its own or of pool {', '.join(lacking)}: the budget "
+                "counts these machines as nothing"
+            )
 
 
 def _slots(template: Template) -> Iterator[str]:

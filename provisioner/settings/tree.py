@@ -10,14 +10,17 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
+from provisioner import model
 from provisioner.model import Limits, TemplateLimits
 from provisioner.names import MAX_PREFIX_LENGTH
-from provisioner.schema.fields import Duration, DurationOrZero, Label, Lifetime, PlaceName, Share, Text
+from provisioner.schema.fields import Duration, DurationOrZero, Label, Lifetime, PlaceName, Price, Share, Text
 from provisioner.schema.pool import Pool
 from provisioner.schema.problems import Expects, Section
 from provisioner.schema.site import Compute, Site
 
+Amount = Annotated[float | None, Field(gt=0), Expects("a number > 0")]
 CountOrZero = Annotated[int, Field(ge=0), Expects("a whole number ≥ 0")]
+UsageDays = Annotated[int, Field(ge=32, le=3660), Expects("a whole number from 32 to 3660")]
 UnlistedHours = Annotated[float | None, Field(ge=1), Expects("a number ≥ 1")]
 Prefix = Annotated[
     str,
@@ -70,6 +73,24 @@ class Events(Section):
     """Name of the subscription, without ``projects/…``. No default. It must be ours alone: messages are taken."""
 
 
+class Budget(Section):
+    """What all machines together may cost, by ``price_per_hour`` of their templates and pools. Where it is used up no
+    more are asked for (reason ``budget``); none that exists is ever deleted for it."""
+
+    per_hour: Amount = None
+    """Most that all machines that are there or asked for may cost in an hour; default any. Bounds the bill however much
+    HF asks for."""
+    per_month: Amount = None
+    """What machines may cost in a calendar month (UTC); default any. Once it is reached no more are asked for until the
+    next month; those that run go on and cost more. A lost memory knows nothing of the month before its loss."""
+    currency: Text = "USD"
+    """The currency of prices and budgets, as it is shown; default USD. Nothing is converted."""
+
+    def limits(self) -> model.Budget:
+        """What the plan needs to know of it."""
+        return model.Budget(self.per_hour, self.per_month, self.currency)
+
+
 class TemplateSettings(Section):
     """What a request for machines of a template may be answered with before all of them run."""
 
@@ -91,6 +112,9 @@ class TemplateSettings(Section):
     it never does. It is deleted when HF gives it back, and not before. At most a tenth of the template's machines, at
     least one, is offered at a time; where all its pools back off, one, and none while a request waits. So a new image
     rolls through the grid. What is offered stays so when this is taken away."""
+    price_per_hour: Price = None
+    """What a machine of the template costs in an hour, in whatever pool; default the pool's ``price_per_hour``. For
+    templates that share a pool and differ in size."""
 
     def limits(self, id_: str, pools: tuple[str, ...], max_machines: int | None) -> TemplateLimits:
         """What the plan needs to know of the template; id, pools and cap are from HF's templates file."""
@@ -102,10 +126,17 @@ class TemplateSettings(Section):
             straggler_share=self.straggler_share,
             tries=self.tries,
             max_lifetime=self.max_lifetime_seconds,
+            price_per_hour=self.price_per_hour,
         )
 
 
-SECTIONS: Mapping[str, type[Section]] = {"loop": Loop, "backoff": Backoff, "compute": Compute, "events": Events}
+SECTIONS: Mapping[str, type[Section]] = {
+    "loop": Loop,
+    "backoff": Backoff,
+    "budget": Budget,
+    "compute": Compute,
+    "events": Events,
+}
 
 
 class Settings(Section):
@@ -137,10 +168,15 @@ class Settings(Section):
     """Name prefixes of another provider's machines that a return may delete; default none. For a cut-over.
     Google's connector names instances ``sym-…`` and pods ``g<uuid>-…-pod-<n>``. Its operator makes no pod anew, but
     holds each by a finalizer: let it run until the last is gone, or they stay terminating and their returns fail."""
+    usage_days: UsageDays = 92
+    """Days of which machine-hours are kept for `provisioner usage`; default 92, a quarter; at least 32, as a month's
+    budget is judged by them. Each day takes a line of memory.json per template, pool and account."""
     loop: Loop = Loop()
     """The pace of the loop."""
     backoff: Backoff = Backoff()
     """How long a pool that refuses machines is left alone."""
+    budget: Budget = Budget()
+    """What machines may cost; default any amount."""
     compute: Compute = Compute()
     """How the Compute Engine API is used."""
     listen: Listen = "127.0.0.1:9464"
@@ -184,4 +220,6 @@ class Settings(Section):
             delete_unlisted_after=None
             if self.delete_unlisted_after_hours is None
             else 3600 * self.delete_unlisted_after_hours,
+            budget=self.budget.limits(),
+            usage_days=self.usage_days,
         )

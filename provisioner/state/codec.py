@@ -34,7 +34,14 @@ ROWS = (Slot, Fingerprint, Failure, Notice)
 """Stored as lists without field names: there may be ten thousand of them in each write."""
 
 OWN_TABLES = ("requests", "returns", "pressures")
-"""Fields of Memory that are tables of their own; the others make up one document."""
+"""Fields of Memory that are tables of their own, as ``USAGE`` is; the others make up one document."""
+
+USAGE = "usage"
+"""A table that is left out while it is empty."""
+
+
+Cells = Mapping[tuple[str, str, str], int]
+"""A day of ``Memory.usage``."""
 
 
 class RecordError(ValueError):
@@ -247,15 +254,24 @@ class MemoryCodec:
     def __init__(self) -> None:
         self._rules = Rules()
         self._requests: dict[str, tuple[RequestRecord, dict[str, Any]]] = {}
+        self._usage: dict[str, tuple[Cells, dict[str, Any]]] = {}
 
     def encode(self, memory: Memory) -> dict[str, dict[str, Any]]:
         """The tables of a memory. The documents of unchanged records are those of the call before."""
-        whole = self._rules.shape(Memory).document(replace(memory, requests={}))
+        whole = self._rules.shape(Memory).document(replace(memory, requests={}, usage={}))
         tables = {name: whole.pop(name, {}) for name in OWN_TABLES}
         self._requests = {key: (record, self._request(key, record)) for key, record in memory.requests.items()}
         tables["requests"] = {key: document for key, (_, document) in self._requests.items()}
+        self._usage = {day: (cells, self._day(day, cells)) for day, cells in memory.usage.items()}
+        if self._usage:
+            tables[USAGE] = {day: document for day, (_, document) in self._usage.items()}
         tables["memory"] = {"memory": whole, "columns": self._rules.columns()}
         return tables
+
+    def _day(self, day: str, cells: Cells) -> dict[str, Any]:
+        """A day's document; that of the call before for a day to which nothing was added."""
+        before, stored = self._usage.get(day, (None, {}))
+        return stored if before is cells else self._rules.rule(Cells).encode(cells)
 
     def _request(self, key: str, record: RequestRecord) -> dict[str, Any]:
         """A record's document; rows of slots that are the same objects as before are taken over."""
@@ -276,7 +292,7 @@ class MemoryCodec:
         """The memory that tables hold. Raises RecordError, which names the document."""
         rules = Rules(_columns(tables.get("memory", {}).get("columns", {})))
         whole = dict(tables.get("memory", {}).get("memory", {}))
-        whole |= {name: dict(tables.get(name, {})) for name in OWN_TABLES}
+        whole |= {name: dict(tables.get(name, {})) for name in (*OWN_TABLES, USAGE)}
         return cast(Memory, rules.shape(Memory).from_document(whole))
 
 

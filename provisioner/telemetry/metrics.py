@@ -11,7 +11,7 @@ from functools import partial
 from typing import Generic, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from provisioner import __version__
@@ -46,16 +46,21 @@ WORTHS = ("notice", "wake_up", "repeated", "foreign", "malformed")
 KINDS = ("request", "return")
 CYCLE_BUCKETS = (0.01, 0.05, 0.25, 1, 3, 10)
 CALL_BUCKETS = (0.1, 1, 10)
-START_BUCKETS = (5, 30, 60, 180, 600, 3600)
+START_BUCKETS = (5, 30, 60, 180, 600)
 STOP_BUCKETS = (10, 60, 300, 3600)
 LOCK_BUCKETS = (0.001, 0.01, 0.1, 1, 10)
 """Upper bounds in seconds. Few, as each costs one series per label set."""
 
 PAIR = ("pool", "template")
 
+SELDOM = frozenset({DeferReason.BUDGET})
+"""Why machines are held back where that is configured: told only while some are, as most never need the series."""
+
 
 class Table(Collector, Generic[Key]):
     """A gauge whose series are replaced all at once: a scrape sees the old or the new ones, and no stale one stays."""
+
+    family: type[GaugeMetricFamily | CounterMetricFamily] = GaugeMetricFamily
 
     def __init__(self, registry: CollectorRegistry, name: str, meaning: str, labels: Sequence[str]) -> None:
         self._name, self._meaning, self._labels = name, meaning, labels
@@ -79,16 +84,22 @@ class Table(Collector, Generic[Key]):
         """One more value, or another one."""
         self._values = {**self._values, key: value}
 
-    def describe(self) -> Iterator[GaugeMetricFamily]:
+    def describe(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Name and type, without the values."""
-        yield GaugeMetricFamily(self._name, self._meaning, labels=self._labels)
+        yield self.family(self._name, self._meaning, labels=self._labels)
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """All series as they are now."""
-        family = GaugeMetricFamily(self._name, self._meaning, labels=self._labels)
+        family = self.family(self._name, self._meaning, labels=self._labels)
         for key, value in {**self._expected, **self._values}.items():
             family.add_metric([str(part) for part in ((key,) if isinstance(key, str) else key)], value)
         yield family
+
+
+class CountedTable(Table[Key]):
+    """The same for a counter whose values are counted elsewhere, across restarts."""
+
+    family = CounterMetricFamily
 
 
 class LoopMetrics:
@@ -191,7 +202,7 @@ class MachineMetrics:
         pairs = _pairs(limits)
         self.desired.expect(pairs)
         self.observed.expect((*pair, phase) for pair in pairs for phase in (Phase.PENDING, Phase.RUNNING))
-        self.deferred.expect((*pair, reason) for pair in pairs for reason in DeferReason)
+        self.deferred.expect((*pair, reason) for pair in pairs for reason in DeferReason if reason not in SELDOM)
         self.oldest_unmet.expect(limits.templates, empty=float("nan"))
         for table in (self.window, self.unlisted, self.stuck):
             table.expect(limits.pools)
@@ -335,6 +346,27 @@ class StoreMetrics:
         self._lock_wait.observe(seconds)
 
 
+class UsageMetrics:
+    """For how long machines were there, and what they cost; costs only where something has a price."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.seconds: CountedTable[str] = CountedTable(
+            registry,
+            "hf_provisioner_machine_seconds_total",
+            "Seconds for which machines were there, all together, since usage is counted.",
+            ["pool"],
+        )
+        self.per_hour: Table[tuple[()]] = Table(
+            registry, "hf_provisioner_cost_per_hour", "What the machines that are there cost in an hour.", []
+        )
+        self.month: Table[tuple[()]] = Table(
+            registry, "hf_provisioner_cost_this_month", "What machines have cost in this calendar month (UTC).", []
+        )
+        self.budget: Table[str] = Table(
+            registry, "hf_provisioner_budget", "What machines may cost in an hour or in a month.", ["per"]
+        )
+
+
 class EventMetrics:
     """What became of Pub/Sub messages. Only where a subscription is configured: nobody else needs the series."""
 
@@ -371,6 +403,7 @@ class Metrics:
         self.slots = SlotMetrics(registry)
         self.backends = BackendMetrics(registry)
         self.store = StoreMetrics(registry)
+        self.usage = UsageMetrics(registry)
 
     def configure(self, limits: Limits) -> None:
         """Export the series of these pools and templates as zero until something happens to them."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from provisioner.loop.actors import Results
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import Delete, Limits, Look, Memory, PoolLimits, Snapshot, TemplateLimits
+from provisioner.model import Budget, Delete, Limits, Look, Memory, PoolLimits, Snapshot, TemplateLimits
 from provisioner.planning.refusals import NEEDS_A_PERSON
 from provisioner.state.codec import Rules
 from provisioner.state.directory import StateDir
@@ -78,6 +78,8 @@ class Notes:
     """The limits of each pool, as the loop has them."""
     template_limits: Mapping[str, TemplateLimits] = field(default_factory=dict)
     """Which pools each template names, as the loop has it."""
+    budget: Budget = field(default_factory=Budget)
+    """What machines may cost, and in which currency."""
     silence: float = LEAST_SILENCE
     """Seconds without the end of a cycle after which this loop counts as dead."""
 
@@ -85,7 +87,8 @@ class Notes:
     def limits(self) -> Limits | None:
         """The limits of pools and templates, and those that ``TERMS`` names; None where no loop has left these."""
         held = (self.pool_limits, self.template_limits)
-        return Limits("", *held, **self.terms) if self.terms else None  # type: ignore[arg-type]  # one is a whole number
+        # one of the terms is a whole number
+        return Limits("", *held, budget=self.budget, **self.terms) if self.terms else None  # type: ignore[arg-type]
 
     @property
     def unseen(self) -> Mapping[str, str]:
@@ -144,6 +147,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "terms": _terms,
     "pool_limits": Rules().rule(Mapping[str, PoolLimits]).decode,
     "template_limits": Rules().rule(Mapping[str, TemplateLimits]).decode,
+    "budget": Rules().rule(Budget).decode,
     "silence": float,
 }
 
@@ -188,6 +192,7 @@ class Notebook:
             terms=terms_of(limits),
             pool_limits=limits.pools,
             template_limits=limits.templates,
+            budget=limits.budget,
             silence=self._silence,
         )
         if notes == self._written:

@@ -16,6 +16,7 @@ from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.notes import Notebook
 from provisioner.telemetry.refusals import Refusals
 from provisioner.telemetry.server import Health
+from provisioner.telemetry.usage_meter import UsageMeter
 
 
 class Reporter:
@@ -33,6 +34,7 @@ class Reporter:
         """``refused``: why the configuration in the files is not in force; empty when it is."""
         self.limits = limits
         self._meter = CycleMeter(metrics, state)
+        self._usage = UsageMeter(metrics.usage)
         self._log = CycleLog()
         self._refusals = Refusals(metrics)
         self._notebook = Notebook(state, interval, refused)
@@ -42,6 +44,7 @@ class Reporter:
         """Take in one cycle."""
         ended = time.monotonic()
         self._meter.take(report, self.limits)
+        self._usage.take(report, self.limits, time.time())
         self._log.take(report)
         self._refusals.take(report)
         self._notebook.take(report, self.limits, time.time())

@@ -79,7 +79,7 @@ class Stage:
         self.ledger = Ledger(
             self.world,
             dict(limits.pools),
-            {name: pool.price_per_hour for name, pool in scenario.pools.items()},
+            {name: pool.price_per_hour or 0.0 for name, pool in scenario.pools.items()},
             limits.orphan_grace,
             60 * scenario.judge_from_minutes,
         )

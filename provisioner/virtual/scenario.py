@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from provisioner.model import Limits
-from provisioner.schema.fields import Cap, Count, Duration, DurationOrZero, OptionalDuration, Switch, Text
+from provisioner.schema.fields import Cap, Count, Duration, DurationOrZero, OptionalDuration, Price, Switch, Text
 from provisioner.schema.pool import Pool
 from provisioner.schema.problems import Expects, Section
 from provisioner.settings.tree import CountOrZero, Settings, TemplateSettings
@@ -108,7 +108,7 @@ class VirtualPool(Pool):
     """Most seconds until a machine that was created is listed; default 0."""
     watched: Switch = True
     """Changes are heard of at once, as by a watch; default true. Else each look shows those before it."""
-    price_per_hour: DurationOrZero = 1.0
+    price_per_hour: Price = 1.0
     """What a machine costs in an hour; default 1."""
 
 

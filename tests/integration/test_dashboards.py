@@ -61,6 +61,10 @@ def work(metrics: Metrics) -> None:
     metrics.backends.error(pool, "create", ErrorClass.QUOTA)
     metrics.store.lock_wait(0.01)
     metrics.store.bytes.replace({"intent.json": 100})
+    metrics.usage.seconds.replace({pool: 100})
+    metrics.usage.per_hour.replace({(): 1})
+    metrics.usage.month.replace({(): 1})
+    metrics.usage.budget.replace({"hour": 1, "month": 1})
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ GIVEN: Mapping[type, Values] = {
 
 ELSEWHERE: Mapping[type, frozenset[str]] = {
     VirtualPool: frozenset({"name", "kind", "require_dns", "price_per_hour"}),
-    Template: frozenset({"pools"}),
+    Template: frozenset({"pools", "price_per_hour"}),
     HostFactory: frozenset(),
     Demand: frozenset({"template", "machines", "levels"}),
 }

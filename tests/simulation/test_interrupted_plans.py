@@ -43,6 +43,9 @@ STORIES: Mapping[str, dict[str, Any]] = {
 }
 """Half an hour each."""
 
+UNCOUNTED = 15.0
+"""Seconds of a machine that usage may tell too few, or too many: while it waits for room, and between two looks."""
+
 RESTARTS_AFTER = 1.0
 """Seconds for which no loop runs."""
 
@@ -110,6 +113,7 @@ def assert_sound(run: Watched) -> None:
     assert not run.missing(), f"{run.missing()} are missing"
     assert not run.left(), f"{sorted(run.left())} are left"
     assert not run.calls_at_last()
+    assert run.miscounted() < UNCOUNTED
 
 
 def play_interrupted(name: str, most: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from provisioner.planning.usage import by_pool, used
 from provisioner.virtual.run import Provisioner, Stage, play
 from provisioner.virtual.scenario import Scenario
 
@@ -43,6 +44,14 @@ class Watched:
         """Machines of ours that HostFactory does not have."""
         there = {member.name for place in self._stage.places.values() for member in place.ours()}
         return there - self._provisioner.grid.hosts.keys()
+
+    def miscounted(self) -> float:
+        """Seconds of each machine, on average, by which memory's usage differs from what the places know."""
+        memory, clock = self._provisioner.loop.reconciler.memory, self._provisioner.loop.clock
+        assert memory is not None
+        told = sum(by_pool(used(memory, clock.now(), 0.0)).values()) / 1000
+        tally = self._stage.ledger.tally
+        return abs(told - tally.seconds) / tally.created
 
     def brake(self) -> bool:
         """A person is waited for."""

@@ -67,3 +67,21 @@ def test_a_container_without_requests_adds_nothing(tmp_path: Path) -> None:
 )
 def test_a_quantity_is_read_as_kubernetes_reads_it(written: object, number: float) -> None:
     assert quantity(written) == number
+
+
+def test_a_budget_that_counts_machines_as_nothing_is_named(tmp_path: Path) -> None:
+    site = small_site(tmp_path)
+    site.templates = [template("Mixed", pools=["gke-main", "mig-a"])]
+    site.write()
+    plain = loader.load(site.path, site.environment)
+    text = site.path.read_text()
+
+    def unpriced(more: str) -> list[str]:
+        site.path.write_text(text + more)
+        settings = loader.load(site.path, site.environment)
+        return [line for line in advice(settings, ()) if "price_per_hour" in line]
+
+    assert not [line for line in advice(plain, ()) if "price_per_hour" in line]
+    (line,) = unpriced("budget: {per_month: 100}\n")
+    assert line.startswith("template Mixed: no price_per_hour, of its own or of pool gke-main, mig-a")
+    assert unpriced("budget: {per_hour: 1.5}\ntemplates: {Mixed: {price_per_hour: 0}}\n") == []

@@ -63,6 +63,10 @@ EXPECTED = {
     "hf_provisioner_store_lock_wait_seconds": ("histogram", set()),
     "hf_provisioner_store_bytes": ("gauge", {"file"}),
     "hf_provisioner_wakeups_total": ("counter", {"source"}),
+    "hf_provisioner_machine_seconds_total": ("counter", {"pool"}),
+    "hf_provisioner_cost_per_hour": ("gauge", set()),
+    "hf_provisioner_cost_this_month": ("gauge", set()),
+    "hf_provisioner_budget": ("gauge", {"per"}),
     "hf_provisioner_events_total": ("counter", {"worth"}),
     "hf_provisioner_event_stream_breaks_total": ("counter", set()),
 }
@@ -100,6 +104,10 @@ def everything_once(metrics: Metrics) -> None:
     metrics.backends.call("pool", "observe", 1)
     metrics.store.bytes.replace({"intent.json": 10})
     metrics.store.lock_wait(0.1)
+    metrics.usage.seconds.replace({"pool": 1})
+    metrics.usage.per_hour.replace({(): 1})
+    metrics.usage.month.replace({(): 1})
+    metrics.usage.budget.replace({"hour": 1, "month": 1})
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -147,6 +155,10 @@ def test_no_series_beyond_500_with_ten_templates_and_four_pools(metrics: Metrics
         for operation in OPERATIONS:
             metrics.backends.call(pool, operation, 1)
     metrics.machines.observed.replace({(t.pools[0], t.id, phase): 1 for t in templates.values() for phase in Phase})
+    metrics.usage.seconds.replace(dict.fromkeys(pools, 1))
+    metrics.usage.per_hour.replace({(): 1})
+    metrics.usage.month.replace({(): 1})
+    metrics.usage.budget.replace({"hour": 1, "month": 1})
     metrics.store.bytes.replace(dict.fromkeys(("intent.json", "memory.json", "status.json", "journal.jsonl"), 1))
 
     assert sum(len(family.samples) for family in metrics.registry.collect()) < 500

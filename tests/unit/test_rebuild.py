@@ -81,7 +81,7 @@ def what_was_told(*slots: object, **changes: object) -> dict[str, Answer]:
 
 def test_a_first_memory_knows_nothing_and_that_no_pool_was_seen() -> None:
     remembered = fresh(intent(), LIMITS, NOW, WALL)
-    assert remembered == Memory("demo", time=NOW, time_wall=WALL, unseen_pools=("a", "b"))
+    assert remembered == Memory("demo", time=NOW, time_wall=WALL, unseen_pools=("a", "b"), usage_since_wall=WALL)
 
 
 # --- when the looks are believed --------------------------------------------------------------------------------------

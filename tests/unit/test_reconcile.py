@@ -14,6 +14,7 @@ import pytest
 from provisioner.backends import MayStart
 from provisioner.backends.fake import Entry, FakeBackend, FakePlace, FakePool, Mark
 from provisioner.loop.actors import InlineActors
+from provisioner.loop.clock import LONGEST_GAP
 from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
 from provisioner.model import (
     NEWS_SECONDS,
@@ -27,6 +28,7 @@ from provisioner.model import (
     Limits,
     Look,
     LossCause,
+    Memory,
     Outcome,
     PoolLimits,
     TemplateLimits,
@@ -51,12 +53,14 @@ SKEWS = {"HF's clock is right": 0.0, "a day behind": -DAY, "a day ahead": DAY}
 
 class Clock:
     time = 1_000_000.0
+    ahead = 0.0
+    """Seconds from loop time to the wall clock."""
 
     def now(self) -> float:
         return self.time
 
     def wall(self) -> float:
-        return self.time
+        return self.time + self.ahead
 
     def uptime(self) -> None:
         """Nobody knows it: across a restart the wall clock counts."""
@@ -582,17 +586,39 @@ def test_the_brake_is_released_only_by_a_person(bench: Bench) -> None:
 
 
 def list_in_parts(bench: Bench, names: Sequence[str], seconds: float) -> int:
-    """HF lists its hosts every 150 s, half of them at a time; how often memory.json was written meanwhile."""
-    writes = 0
+    """HF lists its hosts every 150 s, half of them at a time; how often memory changed meanwhile, time apart."""
+    changes = 0
     for turn in range(round(seconds / 150)):
         bench.clock.time += 145.0
-        before = bench.state.memory.signature()
+        before = timeless(bench)
         bench.state.inventory.write(names[turn % 2 :: 2])
         mark = round(bench.clock.time * 1e9)
         os.utime(bench.state.inventory.path, ns=(mark, mark))
         bench.cycle()
-        writes += bench.state.memory.signature() != before
-    return writes
+        changes += timeless(bench) != before
+    return changes
+
+
+def timeless(bench: Bench) -> Memory:
+    return replace(bench.state.memory.read(), time=0.0, time_wall=0.0)
+
+
+def test_hours_are_on_the_day_of_the_wall_clock_that_a_loop_goes_by_now(bench: Bench) -> None:
+    bench.succeed(1)
+    bench.clock.ahead = 500 * DAY
+    bench.place.lose(*bench.place.machines)
+    bench.cycle(3)
+    assert list(bench.state.memory.read().usage) == ["1971-05-27"]
+
+
+def test_the_time_of_a_quiet_grid_is_written_before_a_gap_could_cut_it(bench: Bench) -> None:
+    bench.succeed(2)
+    began = bench.clock.time
+    for _ in range(60):
+        bench.clock.time += 295.0
+        bench.cycle()
+    assert bench.clock.time - began > 4 * LONGEST_GAP
+    assert bench.clock.time - bench.state.memory.read().time < LONGEST_GAP / 2
 
 
 def test_a_machine_that_lists_in_parts_never_name_is_noted_once_and_the_note_survives_a_restart(bench: Bench) -> None:

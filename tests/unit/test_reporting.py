@@ -16,6 +16,7 @@ from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
     Brake,
     BrakeReason,
+    Budget,
     Close,
     Create,
     DeferReason,
@@ -44,6 +45,8 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.names import machine_name
+from provisioner.planning.draft import Draft
+from provisioner.planning.usage import count_usage
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.reporter import Reporter
@@ -428,3 +431,77 @@ def test_a_stuck_machine_is_counted_until_it_is_gone_and_logged_once(
     assert warnings == [0, 1, 1, 1]
     assert vars(caplog.records[0])["machine"] == closed.name
     assert value(metrics, name, pool="spare") == 0
+
+
+# --- usage ------------------------------------------------------------------------------------------------------------
+
+
+def used(metrics: Metrics) -> float | None:
+    return value(metrics, "hf_provisioner_machine_seconds_total", pool="pool")
+
+
+def began_at(began: float) -> Snapshot:
+    return Snapshot("pool", began, {})
+
+
+def test_machine_seconds_are_those_of_machines_that_are_gone_and_of_those_that_the_last_look_showed(
+    metrics: Metrics, reporter: Reporter
+) -> None:
+    ran = evolve(slot(1), submitted=110.0, seen=True, ran=130.0)
+    boots = evolve(slot(2), submitted=110.0, seen=True)
+    held = replace(
+        memory(record(ran, boots)), usage={"2026-11-01": {("T", "pool", ""): 5000}, "": {("", "pool", ""): 250}}
+    )
+
+    reporter(report(held))
+    assert used(metrics) is None, "until it has looked, a process cannot tell as much as the one before"
+    reporter(report(held, began_at(190.0), now=NOW + 60))
+    assert used(metrics) == 5.25 + 80.0
+    reporter(report(held, began_at(214.0), now=NOW + 61))
+    assert used(metrics) == 5.25 + 80.0, "not summed at every cycle"
+
+
+def test_a_machine_that_is_found_gone_takes_no_second_back(metrics: Metrics, reporter: Reporter) -> None:
+    ran = evolve(slot(1), submitted=110.0001, seen=True, ran=130.0)
+    lacked = evolve(ran, absent=191.00049)
+
+    reporter(report(memory(record(ran)), began_at(190.0)))
+    assert used(metrics) == 80.0
+    reporter(report(memory(record(lacked)), began_at(230.0), now=NOW + 60))
+    missed = used(metrics)
+    counted = plan_without(lacked)
+    reporter(report(counted, began_at(245.0), now=NOW + 120))
+    assert used(metrics) == missed == 81.0
+
+
+def plan_without(lacked: Slot) -> Memory:
+    draft = Draft(memory(record(lacked)), {}, LIMITS, NOW)
+    draft.put(REQUEST, evolve(lacked, gone=True))
+    count_usage(draft)
+    return draft.memory()
+
+
+def test_costs_are_told_where_something_has_a_price(metrics: Metrics, reporter: Reporter) -> None:
+    ran = evolve(slot(1), submitted=NOW - 3600.0, seen=True, ran=130.0)
+    reporter(report(memory(record(ran))))
+    assert value(metrics, "hf_provisioner_cost_per_hour") is None
+
+    pools = {"pool": PoolLimits("pool", price_per_hour=2.0), "spare": PoolLimits("spare")}
+    reporter.limits = replace(LIMITS, pools=pools, budget=Budget(per_hour=7.0, per_month=90.0))
+    reporter(report(memory(record(ran)), now=NOW + 60))
+
+    assert value(metrics, "hf_provisioner_cost_per_hour") == 2.0
+    assert value(metrics, "hf_provisioner_cost_this_month") == pytest.approx(2.0 * 3660 / 3600, abs=1e-3)
+    assert value(metrics, "hf_provisioner_budget", per="hour") == 7.0
+    assert value(metrics, "hf_provisioner_budget", per="month") == 90.0
+
+
+def test_what_the_budget_holds_back_is_told_only_while_it_does(metrics: Metrics, reporter: Reporter) -> None:
+    def held_back() -> float | None:
+        return value(metrics, "hf_provisioner_machines_deferred", pool="pool", template="T", reason="budget")
+
+    assert held_back() is None
+    reporter(replace(report(memory(record())), deferred={("pool", "T", DeferReason.BUDGET): 3}))
+    assert held_back() == 3
+    reporter(report(memory(record())))
+    assert held_back() is None

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from provisioner.model import (
+    Budget,
     ErrorClass,
     Failure,
     Limits,
@@ -207,6 +208,18 @@ REASONS: dict[str, tuple[Memory, Limits, dict[str, Any], dict[str, Any]]] = {
         ALONE,
         {},
         {"pool": "a", "lack": "next", "machines": 2, "since": BEFORE, "next_try": NOW},
+    ),
+    "the budget": (
+        wanted(running(0), count=3),
+        limits(pool("a", price_per_hour=2.0), budget=Budget(per_hour=3.0)),
+        {},
+        {
+            "pool": "a",
+            "lack": "budget",
+            "machines": 2,
+            "since": BEFORE,
+            "text": "The provisioner's budget is used up (3 USD per hour).",
+        },
     ),
     "a create that was not sent": (
         wanted(unsent(), count=1, window=backing_off(Failure(ErrorClass.THROTTLED, "slow down"), probing=False)),

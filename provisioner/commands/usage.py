@@ -1,0 +1,191 @@
+"""``provisioner usage``: machine-hours and what they cost, by day, template, pool and account. It only reads."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, timedelta
+from typing import Any
+
+from provisioner.commands.options import FINE, Document, add_shared, state_directory
+from provisioner.loop.clock import LoopClock, utc
+from provisioner.model import Limits, Memory
+from provisioner.planning.budget import HOUR, cost, hourly, month_cost, priced
+from provisioner.planning.usage import Cell, Usage, month_of, there, used, wall_day
+from provisioner.state.directory import StateDir
+from provisioner.telemetry.notes import read_notes
+
+PARTS = ("day", "template", "pool", "account")
+"""What hours can be told by; the order of a group's parts, too."""
+
+Group = tuple[str, ...]
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Which days, by what, and how to print them."""
+    add_shared(command, "state-dir")
+    command.add_argument("--since", type=first_day, default="7d", metavar="DATE", help="first day, or 7d; default 7d")
+    command.add_argument("--until", type=day, metavar="DATE", help="last day, UTC, included; default today")
+    command.add_argument("--by", type=parts, default=PARTS, metavar=",".join(PARTS), help="default all four")
+    command.add_argument("-o", "--output", choices=FORMATS, default="text", help="default text")
+
+
+def day(text: str) -> str:
+    """A date. Raises ArgumentTypeError."""
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected a date such as 2026-11-01, got {text!r}") from error
+
+
+def first_day(text: str) -> str:
+    """The first of so many days up to today, or a date. Raises ArgumentTypeError."""
+    if not re.fullmatch(r"[1-9][0-9]{0,4}d", text):
+        return day(text)
+    return (date.fromisoformat(wall_day(time.time())) - timedelta(days=int(text[:-1]) - 1)).isoformat()
+
+
+def parts(text: str) -> tuple[str, ...]:
+    """Names of ``PARTS``. Raises ArgumentTypeError."""
+    named = text.split(",")
+    if wrong := [name for name in named if name not in PARTS]:
+        raise argparse.ArgumentTypeError(f"expected some of {','.join(PARTS)}, got {wrong[0]!r}")
+    return tuple(name for name in PARTS if name in named)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints what was used. Raises StateError."""
+    document = usage(state_directory(options.state_dir), options.since, options.until, options.by)
+    print(FORMATS[options.output](document))
+    return FINE
+
+
+def usage(state: StateDir, since: str, until: str | None, by: tuple[str, ...]) -> dict[str, Any]:
+    """What was used from one day to another, both included. Raises StateError.
+
+    ``rows``: the parts that ``by`` names, ``hours`` and ``cost``; ``total``: of all of them. Costs are by the present
+    prices, None where no machine of the row has one; ``unpriced_hours``: of machines without. ``since``, ``until``:
+    days. ``counted_since``: nothing is known of machines that had gone before; None: of any that has gone. ``now``:
+    machines that are there, what they cost ``per_hour`` and what this ``month`` has cost, with both budgets.
+    """
+    memory, notes = state.memory.read(), read_notes(state)
+    limits, currency = notes.limits or Limits("", {}, {}), notes.budget.currency
+    now, wall = LoopClock(memory).now(), time.time()
+    last = until or wall_day(wall)
+    days = {each: cells for each, cells in used(memory, now, wall - now).items() if since <= each <= last}
+    groups = grouped(days, by)
+    total = sum(groups.values(), Counter[Cell]())
+    return {
+        "since": since,
+        "until": last,
+        "counted_since": None if memory.usage_since_wall is None else utc(memory.usage_since_wall),
+        "currency": currency,
+        "by": list(by),
+        "rows": [{**dict(zip(by, group, strict=True)), **_sums(limits, groups[group])} for group in sorted(groups)],
+        "total": _sums(limits, total),
+        "unpriced_hours": _hours({cell: part for cell, part in total.items() if limits.price(*cell[:2]) is None}),
+        "now": _present(memory, limits, now, wall),
+    }
+
+
+def grouped(days: Usage, by: tuple[str, ...]) -> Mapping[Group, Counter[Cell]]:
+    """The milliseconds of each group, by cell: of what costs differently the hours are not yet one sum."""
+    groups = defaultdict[Group, Counter[Cell]](Counter)
+    for each, cells in days.items():
+        for cell, milliseconds in cells.items():
+            facts = dict(zip(PARTS, (each, *cell), strict=True))
+            groups[tuple(facts[name] for name in by)][cell] += milliseconds
+    return groups
+
+
+def _sums(limits: Limits, cells: Mapping[Cell, int]) -> dict[str, float | None]:
+    known = any(limits.price(template, pool) is not None for template, pool, _ in cells)
+    return {"hours": _hours(cells), "cost": round(cost(limits, cells), 4) if known else None}
+
+
+def _hours(cells: Mapping[Cell, int]) -> float:
+    return round(sum(cells.values()) / 1000 / HOUR, 4)
+
+
+def _present(memory: Memory, limits: Limits, now: float, wall: float) -> dict[str, Any]:
+    machines = Counter((pool, template) for (template, pool, _), _ in there(memory, now))
+    return {
+        "machines": machines.total(),
+        "per_hour": round(hourly(limits, machines), 4) if priced(limits) else None,
+        "per_hour_budget": limits.budget.per_hour,
+        "month": month_of(wall)[0].rstrip("-"),
+        "month_cost": round(month_cost(memory, limits, now, wall - now), 4) if priced(limits) else None,
+        "month_budget": limits.budget.per_month,
+    }
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def usage_csv(document: Document) -> str:
+    """The rows alone, for a spreadsheet; the currency is in the head of its column."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow([*document["by"], "hours", f"cost_{document['currency']}"])
+    lines.writerows([*map(row.get, document["by"]), row["hours"], row["cost"]] for row in document["rows"])
+    return text.getvalue().rstrip("\n")
+
+
+def usage_text(document: Document) -> str:
+    """A table, its sum, and what is to be known of it."""
+    return "\n".join([*_table(document), *_remarks(document)])
+
+
+def _table(document: Document) -> Iterator[str]:
+    names = document["by"]
+    lines = [[*names, "hours", document["currency"]]]
+    lines += [[*(_printable(row[name]) for name in names), *_numbers(row)] for row in document["rows"]]
+    lines.append(["total", *[""] * (len(names) - 1), *_numbers(document["total"])])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    yield f"Machine-hours from {document['since']} to {document['until']} (UTC)"
+    for line in lines:
+        cells = list(zip(line, widths, strict=True))
+        yield "  " + "  ".join([*(f"{cell:<{w}}" for cell, w in cells[:-2]), *(f"{n:>{w}}" for n, w in cells[-2:])])
+
+
+def _numbers(sums: Document) -> tuple[str, str]:
+    return f"{sums['hours']:.2f}", "-" if sums["cost"] is None else f"{sums['cost']:.2f}"
+
+
+def _printable(name: str) -> str:
+    """A name on a terminal: HF's accounts are any text."""
+    return "".join(each if each.isprintable() else "?" for each in name) or "-"
+
+
+def _remarks(document: Document) -> Iterator[str]:
+    since, now, currency = document["counted_since"], document["now"], document["currency"]
+    if since is None:
+        yield "No machine has gone since this version counts them."
+    elif since[:10] >= document["since"]:
+        yield f"Counted since {since}, when memory was made; nothing is known of before."
+    if document["unpriced_hours"] and document["total"]["cost"] is not None:
+        yield f"{document['unpriced_hours']:.2f} hours are of machines without a price_per_hour, and cost nothing here."
+    if now["per_hour"] is None:
+        return
+    yield (
+        f"Now {now['machines']} machines: {now['per_hour']:.2f}{_of(now['per_hour_budget'])} {currency} per hour; "
+        f"{now['month']}: {now['month_cost']:.2f}{_of(now['month_budget'])} {currency}"
+    )
+
+
+def _of(budget: float | None) -> str:
+    return "" if budget is None else f" of {budget:g}"
+
+
+def usage_json(document: Document) -> str:
+    """All of it."""
+    return json.dumps(document, indent=2)
+
+
+FORMATS: Mapping[str, Callable[[Document], str]] = {"text": usage_text, "csv": usage_csv, "json": usage_json}

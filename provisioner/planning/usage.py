@@ -1,0 +1,169 @@
+"""Usage: for how long machines were there, by UTC day, template, pool and account.
+
+A machine that was seen counts from its create, or from when it waited no more for room or at a gate, until the first
+look that lacks it. That is added to memory's totals by the plan that finds it gone: in the very write that says so,
+hence once. Times are loop time: a wall clock that is moved adds no hour, it only says on which day an hour was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime
+from functools import lru_cache
+from typing import NamedTuple
+
+from provisioner.model import Memory, Slot, evolve
+from provisioner.planning.draft import Draft
+from provisioner.planning.slots import changed
+from provisioner.planning.window import NO_ROOM
+
+Cell = tuple[str, str, str]
+"""Template, pool and account."""
+
+Usage = Mapping[str, Mapping[Cell, int]]
+"""Milliseconds by day and cell: whole ones, so that in whatever order they are added the sum is the same."""
+
+EARLIER = ""
+"""In the place of a day: all days that are kept no longer."""
+
+DAY = 86_400_000
+"""Milliseconds."""
+
+LONGEST = 3660 * DAY
+"""Of one machine, in milliseconds: what is longer is a damaged file's."""
+
+FIRST = date(1970, 1, 1).toordinal()
+LAST = date.max.toordinal()
+
+
+class Span(NamedTuple):
+    """When a machine was there; loop time."""
+
+    begin: float
+    end: float
+
+    @property
+    def milliseconds(self) -> int:
+        """How long it is; below zero where a look that began before knows of no machine yet."""
+        return round((self.end - self.begin) * 1000)
+
+
+def span(slot: Slot, now: float) -> Span | None:
+    """When the machine of a slot was there, until ``now`` or until a look lacked it; None where none has counted."""
+    if not slot.seen or (slot.started is None and _waits(slot)):
+        return None
+    return Span(
+        slot.asked_at if slot.started is None else slot.started,
+        now if slot.absent is None else slot.absent,
+    )
+
+
+def _waits(slot: Slot) -> bool:
+    """Nothing of the machine is there but a wish: it waits for room, or somebody holds it back."""
+    if slot.ran is not None:
+        return False
+    return slot.gated or (slot.failure is not None and slot.failure.error in NO_ROOM)
+
+
+def by_day(one: Span, ahead: float) -> Iterator[tuple[str, int]]:
+    """The days of a span, and the milliseconds of it on each; ``ahead``: seconds from loop time to the wall clock."""
+    end = round((one.end + ahead) * 1000)
+    begin = end - min(one.milliseconds, LONGEST)
+    while begin < end:
+        midnight = (begin // DAY + 1) * DAY
+        yield day_of(begin // DAY), min(end, midnight) - begin
+        begin = midnight
+
+
+@lru_cache(maxsize=400)
+def day_of(number: int) -> str:
+    """The date of a day since 1970; the nearest one of a calendar that ends, as of a damaged file."""
+    return date.fromordinal(max(1, min(FIRST + number, LAST))).isoformat()
+
+
+def wall_day(wall: float) -> str:
+    """The UTC date of a time of the wall clock."""
+    return day_of(round(wall * 1000) // DAY)
+
+
+def count_usage(draft: Draft) -> None:
+    """Add up the machines that this plan has found gone, and note from when on others count."""
+    added = defaultdict[str, Counter[Cell]](Counter)
+    for record, before, slot in list(changed(draft.before, draft)):
+        if before is None or not slot.seen:
+            continue
+        if slot.gone and not before.gone:
+            cell = (record.template, slot.pool, record.rc_account)
+            for day, milliseconds in _of(span(slot, draft.now), draft.ahead):
+                added[day][cell] += milliseconds
+        elif not slot.gone and (before.gone or _begins(before, slot)):
+            draft.put(record.id, evolve(slot, started=draft.now))
+    if added:
+        draft.changes["usage"] = _kept(_sum(draft.before.usage, added), draft.limits.usage_days)
+        if draft.before.usage_since_wall is None:
+            draft.changes["usage_since_wall"] = draft.now + draft.ahead
+
+
+def _of(one: Span | None, ahead: float) -> Iterable[tuple[str, int]]:
+    return by_day(one, ahead) if one else ()
+
+
+def _begins(before: Slot, slot: Slot) -> bool:
+    """Its machine waits no more."""
+    return slot.started is None and _waits(before) and not _waits(slot)
+
+
+def _sum(usage: Usage, added: Mapping[str, Mapping[Cell, int]]) -> Usage:
+    """Both together; the days to which nothing is added stay the same objects."""
+    return {**usage, **{day: Counter(usage.get(day, {})) + Counter(cells) for day, cells in added.items()}}
+
+
+def _kept(usage: Usage, days: int) -> Usage:
+    """So many of the newest days, whatever day it is now, and the sum of the others by pool."""
+    old = sorted(usage.keys() - {EARLIER})[:-days]
+    if not old:
+        return usage
+    earlier = Counter(usage.get(EARLIER, {}))
+    for day in old:
+        for (_, pool, _), milliseconds in usage[day].items():
+            earlier["", pool, ""] += milliseconds
+    return {EARLIER: earlier, **{day: cells for day, cells in usage.items() if day not in (EARLIER, *old)}}
+
+
+def there(memory: Memory, now: float) -> Iterator[tuple[Cell, Span]]:
+    """The machines that are there and count, each with its cell and since when."""
+    for record in memory.requests.values():
+        for slot in record.slots.values():
+            if not slot.gone and (one := span(slot, now)) is not None:
+                yield (record.template, slot.pool, record.rc_account), one
+
+
+def used(memory: Memory, now: float, ahead: float) -> Usage:
+    """Usage until ``now``, that of machines that are there included. Reads only."""
+    until_now = defaultdict[str, Counter[Cell]](Counter)
+    for cell, one in there(memory, now):
+        for day, milliseconds in by_day(one, ahead):
+            until_now[day][cell] += milliseconds
+    return _sum(memory.usage, until_now)
+
+
+def by_pool(usage: Usage) -> Mapping[str, int]:
+    """Milliseconds by pool, over all days."""
+    pools = Counter[str]()
+    for cells in usage.values():
+        for (_, pool, _), milliseconds in cells.items():
+            pools[pool] += milliseconds
+    return pools
+
+
+def month_of(wall: float) -> tuple[str, float, float]:
+    """The UTC month of a time: as its days begin (``2026-11-``), and its first and last moment, by the wall clock."""
+    today = date.fromisoformat(wall_day(wall)).replace(day=1)
+    year, month = divmod(12 * today.year + today.month, 12)
+    ends = date(min(year, date.max.year), month + 1, 1)
+    return today.isoformat()[:8], _moment(today), _moment(ends)
+
+
+def _moment(day: date) -> float:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
