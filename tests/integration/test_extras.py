@@ -36,7 +36,7 @@ def site(tmp_path: Path) -> Site:
     ("package", "arguments", "extra"),
     [
         pytest.param("pydantic", ["check"], "loop", marks=pytest.mark.slow),
-        ("yaml", ["status"], "loop"),
+        ("yaml", ["check"], "loop"),
         pytest.param("kubernetes", ["check", "--live"], "gke", marks=pytest.mark.slow),
         ("urllib3", ["check"], "gke"),
         pytest.param("google.cloud.compute_v1", ["plan", "--state-dir", "state"], "mig", marks=pytest.mark.slow),
