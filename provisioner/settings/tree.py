@@ -12,7 +12,7 @@ from pydantic import Field, StringConstraints
 
 from provisioner.model import Limits, TemplateLimits
 from provisioner.names import MAX_PREFIX_LENGTH
-from provisioner.schema.fields import Duration, DurationOrZero, Label, Lifetime, PlaceName, Share, Text
+from provisioner.schema.fields import Duration, DurationOrZero, Label, Lifetime, OptionalFile, PlaceName, Share, Text
 from provisioner.schema.pool import Pool
 from provisioner.schema.problems import Expects, Section
 from provisioner.schema.site import Compute, Site
@@ -70,6 +70,21 @@ class Events(Section):
     """Name of the subscription, without ``projects/…``. No default. It must be ours alone: messages are taken."""
 
 
+class Server(Section):
+    """Who may read metrics, health and status page. What is read changes nothing, and holds no secret and no pod spec;
+    it names machines, addresses and requests."""
+
+    token_file: OptionalFile = None
+    """File of one line, the token that a reader has to send; default none, whoever reaches ``listen`` may read.
+    As ``Authorization: Bearer TOKEN``, or in a browser as the password of any user. It is read anew when it changes.
+    ``/healthz`` and ``/readyz`` answer without it, by their code alone: probes of a platform have no token."""
+    tls_cert: OptionalFile = None
+    """File of the server's certificate with its chain, PEM; default none, no TLS. Needs ``tls_key``. A renewed one is
+    taken without another start. Without TLS everybody between reader and server can read the token."""
+    tls_key: OptionalFile = None
+    """File of the certificate's private key, PEM, without a passphrase; default none."""
+
+
 class TemplateSettings(Section):
     """What a request for machines of a template may be answered with before all of them run."""
 
@@ -105,7 +120,13 @@ class TemplateSettings(Section):
         )
 
 
-SECTIONS: Mapping[str, type[Section]] = {"loop": Loop, "backoff": Backoff, "compute": Compute, "events": Events}
+SECTIONS: Mapping[str, type[Section]] = {
+    "loop": Loop,
+    "backoff": Backoff,
+    "compute": Compute,
+    "events": Events,
+    "server": Server,
+}
 
 
 class Settings(Section):
@@ -144,7 +165,10 @@ class Settings(Section):
     compute: Compute = Compute()
     """How the Compute Engine API is used."""
     listen: Listen = "127.0.0.1:9464"
-    """Address of metrics and health; default 127.0.0.1:9464. Port 0 takes a free one."""
+    """Address of metrics, health and status page; default 127.0.0.1:9464. Port 0 takes a free one. On another address
+    than the loopback everybody who reaches it can read: see ``server``."""
+    server: Server = Server()
+    """Who may read metrics, health and status page."""
     events: Events | None = None
     """Pub/Sub wake-ups; default none."""
     pools: Mapping[str, Pool] = Field(strict=False)

@@ -121,6 +121,17 @@ class Overview:
         return not (unseen or aside or self.alarms or self.brake)
 
     @property
+    def short(self) -> int:
+        """Machines that open requests want, and that something stands in the way of."""
+        return sum(one["machines"] for request in self.requests for one in request["missing"] if not one["quiet"])
+
+    @property
+    def total(self) -> Row:
+        """All machines, of which no window and no cap can be told."""
+        wanted, *counts = (sum(getattr(row, name) for row in self.templates) for name in ("wanted", *Counts._fields))
+        return Row("", "", wanted, *Counts(*counts), None, None, None)
+
+    @property
     def loop_acts(self) -> bool:
         """A loop runs, as far as anybody can say, and plans."""
         return self.loop["running"] is not False and not self.nothing_planned

@@ -55,6 +55,7 @@ def _names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
         ("kubernetes", {"provisioner.backends.gke.login", "provisioner.backends.gke.pod_fields"}),
         ("google.cloud.compute_v1", {"provisioner.backends.mig.backend"}),
         ("google.cloud.pubsub_v1", {"provisioner.backends.events", "provisioner.backends.subscription"}),
+        ("jinja2", {"provisioner.telemetry.page"}),
         (
             "prometheus_client",
             {"provisioner.telemetry.metrics", "provisioner.telemetry.server", "provisioner.commands.service"},
