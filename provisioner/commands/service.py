@@ -1,4 +1,4 @@
-"""Putting the parts together: settings → backends, metrics, health page, loop."""
+"""Putting the parts together: settings → backends, metrics, health and status page, loop."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from provisioner.extras import extra, needing
 from provisioner.loop.loop import Hints, Loop, Pace, Setup, calm_collector
 from provisioner.loop.wakeups import Wake
 from provisioner.model import ErrorClass, Limits, LossCause
+from provisioner.settings.advice import is_loopback
 from provisioner.settings.reload import Configuration
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.access import Files
@@ -56,7 +57,7 @@ def ask_all(questions: Mapping[str, Callable[[], list[Finding]]]) -> list[Findin
 
 
 class Service:
-    """One provisioner: loop, metrics and health page."""
+    """One provisioner: loop, metrics, health and status page."""
 
     def __init__(self, configuration: Configuration, state: StateDir, *, listen: str | None = None) -> None:
         """Raises BackendError when a pool's place cannot be reached by its configuration."""
@@ -107,9 +108,9 @@ class Service:
             hints=self._events(),
         )
         page = StatusPage(self._state, lambda: reporter.memory, reporter.samples)
-        readers = settings.server
+        readers, self._listen = settings.server, listen or settings.listen
         self.server = Server(
-            listen or settings.listen,
+            self._listen,
             self.registry,
             reporter.health,
             reporter.status,
@@ -147,6 +148,8 @@ class Service:
         self.server.start()
         about = {"id": self._settings.id, "pid": os.getpid(), "metrics": f"{self.server.url}/metrics"}
         log.info("Provisioner started", extra=about)
+        if not is_loopback(self._listen) and self._settings.server.token_file is None:
+            log.warning("Everybody who reaches this address can read the status page", extra={"listen": self._listen})
         try:
             self._loop.run(once=once)
         finally:

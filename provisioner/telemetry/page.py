@@ -109,11 +109,7 @@ class StatusPage:
         if row is None:
             return self._unknown("pool", name, [row.pool for row in seen.pools])
         find = _find(query)
-        slots = (
-            slot
-            for slot in _slots(facts.memory)
-            if slot.pool == name and not slot.gone and (find in slot.name or find in slot.request)
-        )
+        slots = (slot for slot in _slots(facts.memory) if slot.pool == name and not slot.gone and find in slot.name)
         limits = facts.notes.pool_limits.get(name)
         return self._show(
             "pool.html",
@@ -146,7 +142,7 @@ class StatusPage:
         slots = (slot for slot in record.slots.values() if find in slot.name or find in slot.pool)
         about = {
             "HostFactory asked": _when(facts, record.read),
-            "fails what is missing": _when(facts, record.deadline),
+            "fails what is missing": "" if record.ended else _when(facts, record.deadline),
             "ended": _when(facts, record.ended_at),
             "HostFactory knows the end": _when(facts, record.told_at),
             "account": record.rc_account,

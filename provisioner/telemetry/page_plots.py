@@ -54,10 +54,13 @@ def _path(moments: Sequence[Moment], machines: Iterable[int], top: int) -> str:
     """A line in steps: a number holds until the next sample."""
     start, span = moments[0].wall, max(moments[-1].wall - moments[0].wall, 1.0)
     steps: list[str] = []
+    before = -1
     for moment, number in zip(moments, machines, strict=True):
-        x, y = WIDTH * (moment.wall - start) / span, HEIGHT * (1 - number / top)
-        steps.append(f"H{x:.1f}V{y:.1f}" if steps else f"M{x:.1f},{y:.1f}")
-    return "".join(steps)
+        if number != before:
+            x, y = WIDTH * (moment.wall - start) / span, HEIGHT * (1 - number / top)
+            steps.append(f"H{x:.1f}V{y:.1f}" if steps else f"M{x:.1f},{y:.1f}")
+        before = number
+    return f"{''.join(steps)}H{WIDTH}"
 
 
 def _round_up(machines: int) -> int:

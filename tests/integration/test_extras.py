@@ -134,6 +134,8 @@ def test_the_base_is_enough_for_the_scripts(base: Path, tmp_path: Path) -> None:
     assert len(hf.state.intent.read().requests) == 1
     libraries = {path.name for path in scripts.parent.iterdir() if path.is_dir() and "dist-info" not in path.name}
     assert libraries == {"provisioner", "hf_scripts", "tinydb"}
+    packed = {path.name for path in (scripts.parent / "provisioner" / "telemetry" / "templates").iterdir()}
+    assert packed == {path.name for path in (ROOT / "provisioner" / "telemetry" / "templates").iterdir()}
 
 
 @pytest.mark.slow

@@ -80,7 +80,7 @@ def take(driver: Chrome, url: str, size: tuple[int, int], scheme: str, file: Pat
     resize(driver, size)
     colours(driver, scheme)
     driver.get(f"{url}?still")
-    image = Image.open(io.BytesIO(picture(driver))).convert("RGB").quantize(64)
+    image = Image.open(io.BytesIO(picture(driver))).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     image.save(file, optimize=True)  # of few colours it is small enough to keep
     print(f"{file} {file.stat().st_size:,} bytes")
 
