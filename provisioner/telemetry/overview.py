@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from provisioner.loop.clock import utc
-from provisioner.model import DESIRED, Limits, Memory, PoolLimits, RequestRecord, RequestStatus
+from provisioner.model import DESIRED, Limits, Memory, PoolLimits, RequestRecord, RequestStatus, ReturnRecord
 from provisioner.planning.answers import UNLISTED_AFTER
 from provisioner.planning.release import ScriptCalls, Waiting, forgotten, owned, waiting
 from provisioner.planning.shortage import Lack, troubles
@@ -238,16 +238,10 @@ def _held(memory: Memory, notes: Notes, wall: float) -> dict[str, Any]:
     """What the loop remembers, and why there is less than is wanted."""
     now, last = time_at(memory, wall), troubles(memory)
     tallies = {record.id: _tally(record) for record in memory.requests.values()}
-    counts = {id_: _by_pool(tally) for id_, tally in tallies.items()}
     lacks = missing(memory, notes, last, now)
-    waits = Counter[Key]()
-    for id_, ones in lacks.items():
-        for one in ones:
-            waits[one["pool"], memory.requests[id_].template] += one["machines"]
-    given_up = _given_up(memory, lacks)
+    limits, slots = notes.limits or Limits("", {}, {}), _summed(memory, tallies)
     errors = {key: last_error(memory, trouble, now) for key, trouble in last.items()}
-    limits = notes.limits or Limits("", {}, {})
-    pairs = _pairs(memory, limits, _summed(memory, counts), waits - given_up, errors)
+    pairs = _pairs(memory, limits, slots, _waits(memory, lacks) - _waits(memory, lacks, Lack.GIVEN_UP), errors)
     return {
         "machines": [row for row in pairs if row.pool],
         "pools": [_sum(pairs, pool=name, limits=limits) for name in _names(limits.pools, pairs, "pool")],
@@ -256,33 +250,36 @@ def _held(memory: Memory, notes: Notes, wall: float) -> dict[str, Any]:
             _request(memory, memory.requests[id_], tally) | {"missing": lacks.get(id_, [])}
             for id_, tally in tallies.items()
         ],
-        "returns": [
-            {
-                "id": back.id,
-                "status": back.ended or RequestStatus.RUNNING,
-                "machines": len(back.names),
-                "settled": len(back.results),
-            }
-            for back in memory.returns.values()
-        ],
-        "stuck": [
-            {"machine": slot.name, "pool": slot.pool}
-            for record in memory.requests.values()
-            for slot in record.slots.values()
-            if slot.stuck and not slot.gone
-        ],
-        "pressure": learned(memory, last, waits, now),
+        "returns": [_return(back) for back in memory.returns.values()],
+        "stuck": list(_stuck(memory)),
+        "pressure": learned(memory, last, _waits(memory, lacks), now),
         "unlisted": sorted(name for name, since in memory.unlisted.items() if now - since >= UNLISTED_AFTER),
     }
 
 
-def _given_up(memory: Memory, lacks: Mapping[str, Sequence[Document]]) -> Counter[Key]:
-    """Machines that failed and that no other takes the place of: nothing is wanted for them any more."""
-    gone = Counter[Key]()
+def _waits(memory: Memory, lacks: Mapping[str, Sequence[Document]], lack: Lack | None = None) -> Counter[Key]:
+    """Machines that do not run, by pool and template; only those of one reason, if it is given.
+
+    Nothing is wanted any more for a machine that was given up: it failed, and no other takes its place.
+    """
+    waits = Counter[Key]()
     for id_, ones in lacks.items():
         for one in ones:
-            gone[one["pool"], memory.requests[id_].template] += one["machines"] * (one["reason"] == Lack.GIVEN_UP)
-    return gone
+            if lack is None or one["reason"] == lack:
+                waits[one["pool"], memory.requests[id_].template] += one["machines"]
+    return waits
+
+
+def _return(back: ReturnRecord) -> Document:
+    status = back.ended or RequestStatus.RUNNING
+    return {"id": back.id, "status": status, "machines": len(back.names), "settled": len(back.results)}
+
+
+def _stuck(memory: Memory) -> Iterator[Document]:
+    for record in memory.requests.values():
+        for slot in record.slots.values():
+            if slot.stuck and not slot.gone:
+                yield {"machine": slot.name, "pool": slot.pool}
 
 
 def _request(memory: Memory, record: RequestRecord, tally: Tally) -> dict[str, Any]:
@@ -342,11 +339,11 @@ def _verdicts(tally: Tally) -> Mapping[str, int]:
     return dict(verdicts)
 
 
-def _summed(memory: Memory, counts: Mapping[str, ByPool]) -> Mapping[Key, Counts]:
+def _summed(memory: Memory, tallies: Mapping[str, Tally]) -> Mapping[Key, Counts]:
     """The slots of each template in each pool."""
     total = defaultdict[Key, Counts](Counts)
-    for id_, by_pool in counts.items():
-        for pool, some in by_pool.items():
+    for id_, tally in tallies.items():
+        for pool, some in _by_pool(tally).items():
             key = (pool, memory.requests[id_].template)
             total[key] = Counts(*map(sum, zip(total[key], some, strict=True)))
     return total
@@ -399,33 +396,49 @@ def _sum(pairs: Sequence[Row], *, pool: str = "", template: str = "", limits: Li
 
 def narrowed(whole: Overview, *, pool: str = "", template: str = "", request: str = "") -> Overview:
     """What concerns this pool, this template and this request; an empty name is no condition."""
-    asked = next((one for one in whole.requests if one["id"] == request), None)
-    of = template or (asked["template"] if asked else "")
+    of = template or next((one["template"] for one in whole.requests if one["id"] == request), "")
     machines = [row for row in whole.machines if pool in ("", row.pool) and of in ("", row.template)]
-    pairs = {(row.pool, row.template) for row in machines}
-    pools, templates = {pool, *(name for name, _ in pairs)}, {of, *(name for _, name in pairs)}
-    requests = [
-        one
-        for one in whole.requests
-        if request in ("", one["id"]) and of in ("", one["template"]) and (not pool or pool in pools_of(one))
-    ]
+    part = _Part({pool, *(row.pool for row in machines)}, {of, *(row.template for row in machines)}, request)
+    kept = {**part.rows(whole), **part.entries(whole)}
+    if pool or template:
+        kept |= {"returns": [], "requests": [one for one in kept["requests"] if not pool or pool in pools_of(one)]}
+    return replace(whole, machines=machines, **kept, forgotten=_of_these(whole.forgotten, kept["requests"]))
+
+
+def _of_these(entries: Sequence[Document], requests: Sequence[Document]) -> Sequence[Document]:
     ids = {one["id"] for one in requests}
-    return replace(
-        whole,
-        machines=machines,
-        pools=[row for row in whole.pools if row.pool in pools],
-        templates=[row for row in whole.templates if row.template in templates],
-        requests=requests,
-        returns=[one for one in whole.returns if request in ("", one["id"]) and not (pool or template)],
-        pressure=[one for one in whole.pressure if (one["pool"], one["template"]) in pairs],
-        paused=[name for name in whole.paused if name in pools],
-        refused=[one for one in whole.refused if one["pool"] in pools and one["template"] in ("", *templates)],
-        problems={name: sentences for name, sentences in whole.problems.items() if name in pools},
-        waiting=[one for one in whole.waiting if one["pool"] in ("", *pools)],
-        forgotten=[one for one in whole.forgotten if one["id"] in ids],
-        stuck=[one for one in whole.stuck if one["pool"] in pools],
-        unread=[id_ for id_ in whole.unread if request in ("", id_)],
-    )
+    return [one for one in entries if one["id"] in ids]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What an overview is narrowed to."""
+
+    pools: Set[str]
+    templates: Set[str]
+    request: str
+    """Empty: all."""
+
+    def holds(self, one: Document) -> bool:
+        """Whether an entry belongs here; one that names no pool, no template or no request may."""
+        in_pool = not one.get("pool") or one["pool"] in self.pools
+        of_template = not one.get("template") or one["template"] in self.templates
+        return in_pool and of_template and self.request in ("", one.get("id", self.request))
+
+    def entries(self, whole: Overview) -> dict[str, Any]:
+        """What names a pool, a template or a request."""
+        names = ("requests", "returns", "refused", "waiting", "stuck", "pressure")
+        return {name: [*filter(self.holds, getattr(whole, name))] for name in names}
+
+    def rows(self, whole: Overview) -> dict[str, Any]:
+        """What is told by pool or by template, and what no loop has read yet."""
+        return {
+            "pools": [row for row in whole.pools if row.pool in self.pools],
+            "templates": [row for row in whole.templates if row.template in self.templates],
+            "paused": [name for name in whole.paused if name in self.pools],
+            "problems": {name: sentences for name, sentences in whole.problems.items() if name in self.pools},
+            "unread": [id_ for id_ in whole.unread if self.request in ("", id_)],
+        }
 
 
 def pools_of(request: Document) -> set[str]:
