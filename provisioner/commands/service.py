@@ -18,7 +18,6 @@ from provisioner.extras import extra, needing
 from provisioner.loop.loop import Hints, Loop, Pace, Setup, calm_collector
 from provisioner.loop.wakeups import Wake
 from provisioner.model import ErrorClass, Limits, LossCause
-from provisioner.settings.advice import is_loopback
 from provisioner.settings.reload import Configuration
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.access import Files
@@ -108,9 +107,9 @@ class Service:
             hints=self._events(),
         )
         page = StatusPage(self._state, lambda: reporter.memory, reporter.samples)
-        readers, self._listen = settings.server, listen or settings.listen
+        readers = settings.server
         self.server = Server(
-            self._listen,
+            listen or settings.listen,
             self.registry,
             reporter.health,
             reporter.status,
@@ -148,8 +147,6 @@ class Service:
         self.server.start()
         about = {"id": self._settings.id, "pid": os.getpid(), "metrics": f"{self.server.url}/metrics"}
         log.info("Provisioner started", extra=about)
-        if not is_loopback(self._listen) and self._settings.server.token_file is None:
-            log.warning("Everybody who reaches this address can read the status page", extra={"listen": self._listen})
         try:
             self._loop.run(once=once)
         finally:

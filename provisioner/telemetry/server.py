@@ -16,6 +16,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from provisioner.settings.advice import is_loopback
 from provisioner.telemetry.access import NOBODY_ASKED, Access, AccessError, Files
 
 log = logging.getLogger(__name__)
@@ -119,6 +120,8 @@ class Server:
             raise ListenError(str(error)) from error
         except (OSError, OverflowError) as error:
             raise ListenError(f"cannot listen on {self._listen}: {_reason(error)}") from error
+        if not is_loopback(self._listen) and self._files.token is None:
+            log.warning("Everybody who reaches this address can read the status page", extra={"listen": self._listen})
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="server", daemon=True)
         self._thread.start()
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 import requests
+from prometheus_client import CollectorRegistry
 
 from provisioner.telemetry.access import Access, AccessError, Files
-from provisioner.telemetry.server import ListenError
+from provisioner.telemetry.server import Health, ListenError, Server
 from tests.support.status_page import TIDY, grid, page, served
 
 TOKEN = "s3cret-täken"
@@ -85,6 +86,18 @@ def test_a_token_that_changed_holds_from_then_on_and_a_lost_one_lets_nobody_in(u
 def test_an_emptied_token_file_lets_nobody_in(url: str, token: Path) -> None:
     token.write_text("\n")
     assert [ask(url, given).status_code for given in ("Bearer ", basic(""), f"Bearer {TOKEN}")] == [401, 401, 401]
+
+
+def test_who_listens_beyond_this_host_without_a_token_says_so(token: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for listen, files, said in (
+        ("127.0.0.1:0", Files(), False),
+        ("0.0.0.0:0", Files(token), False),
+        ("0.0.0.0:0", Files(), True),
+    ):
+        server = Server(listen, CollectorRegistry(), lambda: Health(True, True, ""), dict, files=files)
+        server.start()
+        server.stop()
+        assert ("Everybody who reaches this address can read the status page" in caplog.text) is said, listen
 
 
 @pytest.mark.parametrize("content", [None, "", " \n"])
