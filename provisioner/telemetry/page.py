@@ -45,8 +45,11 @@ FRESH = 1.0
 Told = tuple[str, str]
 """A time in words, and what happened then."""
 
+WITH_STORY = ("pool", "request", "machine")
+"""Kinds of things of which it is told what happened."""
+
 Story = Callable[[str, str], Sequence[Told]]
-"""What has happened to a ``pool``, ``request`` or ``machine`` of that name, in order."""
+"""What has happened to a thing of that kind and name, in order."""
 
 
 class StatusPage:
@@ -180,7 +183,7 @@ class StatusPage:
             "plot": self._plot(subject, seen),
             "width": WIDTH,
             "height": HEIGHT,
-            "story": self._story(*subject),
+            "story": self._story(*subject) if subject[0] in WITH_STORY else (),
             "root": "../",
         }
         return self._render(template, HTTPStatus.OK, **(shown | facts))

@@ -240,6 +240,8 @@ def test_what_happened_is_told_where_somebody_tells_it(tmp_path: Path) -> None:
     telling = StatusPage(state, lambda: held, Samples(), lambda kind, subject: [("10:00:00", f"{kind} <b>{subject}")])
     assert f"machine &lt;b&gt;{name(1)}" in text_of(telling, f"/machine/{name(1)}")
     assert f"pool &lt;b&gt;{TIDY}" in text_of(telling, f"/pool/{TIDY}")
+    assert f"request &lt;b&gt;{REQUEST}" in text_of(telling, f"/request/{REQUEST}")
+    assert "What happened" not in text_of(telling, "/") + text_of(telling, f"/template/{TIDY}")
 
 
 def test_no_field_of_a_pod_or_a_secret_is_known_to_the_page() -> None:
