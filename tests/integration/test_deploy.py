@@ -32,7 +32,7 @@ from provisioner.model import (
 )
 from provisioner.settings import loader
 from provisioner.telemetry.metrics import Metrics
-from provisioner.telemetry.server import Health, Server
+from provisioner.telemetry.server import Health, Question, Server
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -167,7 +167,7 @@ def test_the_probes_ask_paths_that_the_server_answers(manifests: list[Manifest])
     paths = {probe: container[f"{probe}Probe"]["httpGet"]["path"] for probe in ("liveness", "readiness", "startup")}
 
     assert paths == {"liveness": "/healthz", "readiness": "/readyz", "startup": "/healthz"}
-    assert all(server.respond(path, "").status == 200 for path in paths.values())
+    assert all(server.respond(Question(path)).status == 200 for path in paths.values())
     assert container["args"][:1] == ["run"]
     assert container["args"][-1].endswith(f":{container['ports'][0]['containerPort']}")
 
