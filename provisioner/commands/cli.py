@@ -19,10 +19,10 @@ from typing import Any, Protocol, cast
 from provisioner import __version__
 from provisioner.backends import BackendError
 from provisioner.commands.options import FINE, PROBLEM, WRONG, UsageError
-from provisioner.extras import MissingExtra
+from provisioner.extras import MissingExtra, extra, needing
 from provisioner.hostfactory.environment import DirectoryError
 from provisioner.hostfactory.templates import TemplatesError
-from provisioner.schema.problems import ConfigError
+from provisioner.schema.mistakes import ConfigError
 from provisioner.state.errors import StateError
 from provisioner.telemetry import logs
 
@@ -127,10 +127,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Do what the arguments say; returns the exit code."""
-    options = parser().parse_args(arguments)
-    logs.configure(options.log_level)
     try:
-        code: int = options.command(options)
+        with needing(extra("loop")):
+            options = parser().parse_args(arguments)
+            logs.configure(options.log_level)
+            code: int = options.command(options)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has seen enough
         _discard_output()

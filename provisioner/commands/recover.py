@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from provisioner.commands.brake import brake_lines, released
+from provisioner.commands.brake import brake_lines
 from provisioner.commands.options import FINE, PROBLEM, Document, add_shared, settings, show, state_directory
 from provisioner.hostfactory.environment import DirectoryError
 from provisioner.model import Look, Snapshot, Unobserved
@@ -17,7 +18,9 @@ from provisioner.state import recovery
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.recovery import Recovery
+from provisioner.telemetry.facts import script_calls
 from provisioner.telemetry.notes import Notes, read_notes, terms_of
+from provisioner.telemetry.overview import released
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -33,7 +36,9 @@ def run(options: argparse.Namespace) -> int:
     state = state_directory(options.state_dir)
     plan, looks = _recovery(options, state)
     memory = plan.files.memory if plan.files.fine("memory") else None
-    waits = released(state, memory, _notes(options, state), recovery.places(plan, looks))
+    news = recovery.places(plan, looks)
+    waits = released(memory, _notes(options, state), script_calls(state), time.time(), news)
+    waits["release_asked"] = state.recovery_asked()
     document = recovery_document(plan, looks, waits)
     releases = options.release_brake and plan.releases(applied=options.apply)
     document["moved"] = recovery.apply(state, plan) if options.apply else ()
@@ -89,7 +94,7 @@ def recovery_document(plan: Recovery, looks: Mapping[str, Look], waits: Document
     ``files``: fine, new, missing, unreadable or older, by kind. ``requests`` and ``returns``: written back; of a
     ``kept`` one only the machines are left. ``writes``: kinds of files written or moved aside. ``unknown``: machines
     without a request. ``unseen``: pools. ``brake``, ``release_asked``, ``waiting`` and ``forgotten``: as of
-    brake.released. ``applied``, ``released``, ``moved`` (files) and ``outcome`` (a sentence): what this call did.
+    an ``Overview``. ``applied``, ``released``, ``moved`` (files) and ``outcome`` (a sentence): what this call did.
     """
     intent = plan.intent
     return {

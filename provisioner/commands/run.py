@@ -26,7 +26,9 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--dry-run", action="store_true", help="print what each cycle would do; write and touch nothing"
     )
-    command.add_argument("--listen", type=_address, metavar="HOST:PORT", help="address of metrics and health")
+    command.add_argument(
+        "--listen", type=_address, metavar="HOST:PORT", help="address of metrics, health and status page"
+    )
 
 
 def _address(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Putting the parts together: settings → backends, metrics, health page, loop."""
+"""Putting the parts together: settings → backends, metrics, health and status page, loop."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from provisioner.loop.wakeups import Wake
 from provisioner.model import ErrorClass, Limits, LossCause
 from provisioner.settings.reload import Configuration
 from provisioner.state.directory import StateDir
+from provisioner.telemetry.access import Files
 from provisioner.telemetry.measured_backend import MeasuredBackend
 from provisioner.telemetry.metrics import EventMetrics, Metrics
+from provisioner.telemetry.page import StatusPage
 from provisioner.telemetry.reporter import Reporter
 from provisioner.telemetry.server import Server
 
@@ -54,7 +56,7 @@ def ask_all(questions: Mapping[str, Callable[[], list[Finding]]]) -> list[Findin
 
 
 class Service:
-    """One provisioner: loop, metrics and health page."""
+    """One provisioner: loop, metrics, health and status page."""
 
     def __init__(self, configuration: Configuration, state: StateDir, *, listen: str | None = None) -> None:
         """Raises BackendError when a pool's place cannot be reached by its configuration."""
@@ -104,7 +106,16 @@ class Service:
             count_wake=lambda source: metrics.loop.wakeup(str(source)),
             hints=self._events(),
         )
-        self.server = Server(listen or settings.listen, self.registry, reporter.health, reporter.status)
+        page = StatusPage(self._state, lambda: reporter.memory, reporter.samples)
+        readers = settings.server
+        self.server = Server(
+            listen or settings.listen,
+            self.registry,
+            reporter.health,
+            reporter.status,
+            page.respond,
+            Files(readers.token_file, readers.tls_cert, readers.tls_key),
+        )
 
     def heed_signals(self) -> None:
         """SIGTERM and SIGINT end it, SIGHUP lets it look at once. Only in the main thread."""

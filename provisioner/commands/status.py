@@ -3,240 +3,170 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any
+import json
+from collections.abc import Iterator, Sequence
 
-from provisioner.commands.brake import brake_lines, released, time_now, wall_of
-from provisioner.commands.options import Document, add_shared, show, state_directory
-from provisioner.commands.shortages import local, missing, missing_lines, pool_line, pools
-from provisioner.loop.clock import utc
-from provisioner.model import Intent, Memory, RequestStatus, Verdict
-from provisioner.planning.answers import UNLISTED_AFTER
-from provisioner.state.condition import Condition
+from provisioner.commands.brake import brake_lines
+from provisioner.commands.options import FINE, PROBLEM, Document, UsageError, add_shared, state_directory
+from provisioner.extras import extra, needing
 from provisioner.state.directory import StateDir
-from provisioner.state.errors import StateMissing, StateUnreadable
-from provisioner.state.loop_signals import UNSEEN
-from provisioner.telemetry.notes import Notes, Trouble, read_notes
+from provisioner.telemetry.facts import read_facts
+from provisioner.telemetry.overview import Overview, Row, narrowed, overview
+from provisioner.telemetry.shortages import lasting, local, missing_lines, on_one_line, pool_line
+
+WATCH_SECONDS = 2.0
+"""Seconds between two looks of ``--watch``, unless it says otherwise."""
+
+LAST_ERROR = 60
+"""Characters of a last error that a terminal is shown in the table; ``-o wide`` shows all."""
+
+CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != ord("\n")}
+"""What a name or a cloud's words could steer a terminal with."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Which files, and how to print them."""
-    add_shared(command, "state-dir", "output")
+    """Which files, which part of them, and how to print it."""
+    add_shared(command, "state-dir")
+    command.add_argument("--pool", default="", metavar="NAME", help="only what concerns this pool")
+    command.add_argument("--template", default="", metavar="ID", help="only what concerns this template")
+    command.add_argument("--request", default="", metavar="ID", help="only what concerns this request")
+    command.add_argument(
+        "-o", "--output", choices=("text", "wide", "json", "yaml"), default="text", help="default text"
+    )
+    command.add_argument(
+        "--watch",
+        nargs="?",
+        type=_seconds,
+        const=WATCH_SECONDS,
+        metavar="SECONDS",
+        help=f"look again every so often, until Ctrl-C; default every {WATCH_SECONDS:.0f} s",
+    )
+
+
+def _seconds(text: str) -> float:
+    if not (text.replace(".", "", 1).isdecimal() and float(text) > 0):
+        raise argparse.ArgumentTypeError(f"expected seconds above 0 such as 5, got {text!r}")
+    return float(text)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns PROBLEM when something waits for a person. Raises StateError."""
-    document = status(state_directory(options.state_dir))
-    return show(options, document, status_text, fine=status_is_fine(document))
+    """Returns PROBLEM when something waits for a person. Raises StateError, UsageError, MissingExtra."""
+    state = state_directory(options.state_dir)
+    if options.watch is not None:
+        from provisioner.commands.watch import watch
+
+        return watch(lambda: look(options, state), options)
+    seen = look(options, state)
+    print(printed(seen, options.output))
+    return FINE if seen.fine else PROBLEM
 
 
-def status(state: StateDir) -> dict[str, Any]:
-    """What the state files hold. Raises StateError, also where nothing was ever written.
-
-    ``loop``: who signed last, ``last_beat``, ``silent_seconds`` and ``running`` (of both, None: nobody can say).
-    ``files``: of intent and memory the ``condition`` (fine, new, missing, unreadable, older or alone: without its lock
-    file) and, unless it is fine, a ``text``. ``nothing_planned`` and ``configuration_refused``: ``since`` and ``text``,
-    or None. ``paused``: pools. ``refused``: pools that take no create or delete until a person mends something.
-    ``brake``, ``release_asked``, ``waiting`` and ``forgotten``: as of ``released``. ``problems``: sentences by pool.
-    ``requests``: each with its ``deadline`` and why it is short, ``missing``; ``pressure``: what was learned of each
-    pool and template (``commands/shortages.py`` has the fields of both). Times are UTC.
-    """
-    memory, memory_file = _memory(state)  # before intent: what it has read must not be what scripts wrote in between
-    intent, intent_file = _intent(state, memory)
-    notes = read_notes(state)
-    owner = intent or memory
-    document: dict[str, Any] = {
-        "state_directory": state.path,
-        "provisioner": owner.provisioner if owner else "",
-        "generation": owner.generation if owner else 0,
-        "loop": _loop(state, notes),
-        "files": {"intent": intent_file, "memory": memory_file},
-        "memory_lost": memory_file["condition"] is Condition.MISSING,
-        "nothing_planned": _trouble(notes.problem),
-        "configuration_refused": _trouble(notes.configuration),
-        "paused": list(notes.paused),
-        "refused": [{**asdict(one), "since": utc(one.since)} for one in notes.refused],
-        **released(state, memory, notes),
-        "problems": {pool: list(sentences) for pool, sentences in notes.pools.items()},
-        **(_held(memory, notes) if memory else {"requests": [], "returns": [], "stuck": [], "unlisted": []}),
-    }
-    known_ids = set(memory.requests) | set(memory.returns) if memory else set()
-    read_ids = set(intent.requests) | set(intent.returns) if intent else set()
-    document["unread"] = sorted(read_ids - known_ids)
-    return document
+def look(options: argparse.Namespace, state: StateDir) -> Overview:
+    """What the files hold, as far as it was asked for. Raises StateError, UsageError for a name that nothing has."""
+    whole = overview(read_facts(state))
+    _known("pool", options.pool, [row.pool for row in whole.pools])
+    _known("template", options.template, [row.template for row in whole.templates])
+    _known("request", options.request, [*(one["id"] for one in (*whole.requests, *whole.returns)), *whole.unread])
+    if not (options.pool or options.template or options.request):
+        return whole
+    return narrowed(whole, pool=options.pool, template=options.template, request=options.request)
 
 
-def _memory(state: StateDir) -> tuple[Memory | None, Document]:
-    try:
-        memory = state.memory.read()
-        older = state.memory.is_older()
-    except StateMissing:
-        if state.memory.existed():
-            return None, _file(Condition.MISSING, "MEMORY LOST: memory.json is missing although it was written")
-        return None, _file(Condition.NEW, "No loop has made memory.json yet.")
-    except StateUnreadable as error:
-        return None, _file(Condition.UNREADABLE, f"MEMORY UNREADABLE: {error}")
-    if older:
-        return memory, _file(Condition.OLDER, "MEMORY OLD: memory.json is an old copy: a later one had been written")
-    if state.memory.stands_alone():
-        words = "MEMORY ALONE: memory.json stands without its lock file, so it may be an old copy"
-        return memory, _file(Condition.ALONE, words)
-    return memory, _file(Condition.FINE)
+def _known(kind: str, name: str, names: Sequence[str]) -> None:
+    if name and name not in names:
+        there = f"there are {', '.join(names)}" if names else "there is none"
+        raise UsageError(f"--{kind} {name}: the state files know no such {kind}; {there}")
 
 
-def _intent(state: StateDir, memory: Memory | None) -> tuple[Intent | None, Document]:
-    try:
-        intent, newest = state.intent.read_newest()
-    except StateMissing:
-        if memory is None and not (state.memory.existed() or state.intent.existed()):
-            raise
-        return None, _file(Condition.MISSING, "INTENT LOST: intent.json is missing although it was written")
-    except StateUnreadable as error:
-        return None, _file(Condition.UNREADABLE, f"INTENT UNREADABLE: {error}")
-    if intent.generation < max(newest, memory.generation if memory else 0):
-        return intent, _file(Condition.OLDER, "INTENT OLD: intent.json is an old copy: a later one had been written")
-    return intent, _file(Condition.FINE)
-
-
-def _file(condition: Condition, text: str = "") -> Document:
-    return {"condition": condition, "text": text}
-
-
-def _loop(state: StateDir, notes: Notes) -> dict[str, Any]:
-    """Whether the loop runs, by the file system's clock alone (law: time is an argument)."""
-    holder, last, silent = state.loop_lock.holder(), state.heartbeat.last(), state.heartbeat.silent_now()
-    running: bool | None = None
-    if last is None or holder.get("ended"):
-        running = False
-    elif silent is not None:
-        running = silent <= notes.silence
-    beat = None if last is None else utc(last)
-    return {**holder, "last_beat": beat, "silent_seconds": silent, "running": running}
-
-
-def _trouble(trouble: Trouble | None) -> dict[str, Any] | None:
-    return {"since": utc(trouble.since), "text": trouble.text} if trouble else None
-
-
-def _held(memory: Memory, notes: Notes) -> dict[str, Any]:
-    """What the loop remembers, and why there is less than is wanted."""
-    lacks = missing(memory, notes)
-    return {
-        "requests": [_request(memory, id_) | {"missing": lacks.get(id_, [])} for id_ in memory.requests],
-        "returns": [
-            {
-                "id": back.id,
-                "status": back.ended or RequestStatus.RUNNING,
-                "machines": len(back.names),
-                "settled": len(back.results),
-            }
-            for back in memory.returns.values()
-        ],
-        "stuck": [
-            {"machine": slot.name, "pool": slot.pool}
-            for record in memory.requests.values()
-            for slot in record.slots.values()
-            if slot.stuck and not slot.gone
-        ],
-        "pressure": pools(memory, lacks),
-        "unlisted": sorted(
-            name for name, since in memory.unlisted.items() if time_now(memory) - since >= UNLISTED_AFTER
-        ),
-    }
-
-
-def _request(memory: Memory, id_: str) -> dict[str, Any]:
-    record = memory.requests[id_]
-    slots = record.slots.values()
-    return {
-        "id": id_,
-        "template": record.template,
-        "count": record.count,
-        "status": record.ended or RequestStatus.RUNNING,
-        "deadline": utc(wall_of(memory, record.deadline)),
-        "running": sum(slot.ran is not None and slot.verdict in (Verdict.OPEN, Verdict.SUCCEEDED) for slot in slots),
-        "slots": dict(Counter(str(slot.verdict) for slot in slots)),
-        "set_aside": [slot.name for slot in slots if slot.set_aside],
-    }
+def printed(seen: Overview, output: str) -> str:
+    """The overview as ``--output`` asks for it. Raises MissingExtra."""
+    if output in ("text", "wide"):
+        return status_text(seen, wide=output == "wide")
+    document = json.dumps(seen.document(), indent=2)
+    if output == "json":
+        return document
+    with needing(extra("loop")):
+        import yaml
+    return str(yaml.safe_dump(json.loads(document), sort_keys=False, allow_unicode=True)).rstrip("\n")
 
 
 # --- for people -------------------------------------------------------------------------------------------------------
 
 
-def status_is_fine(document: Document) -> bool:
-    """True when nothing here asks for a person."""
-    unseen = any(note.startswith(UNSEEN) for notes in document["problems"].values() for note in notes)
-    aside = any(request["set_aside"] for request in document["requests"])
-    return not (unseen or aside or any(_alarms(document)) or document["brake"])
+def status_text(seen: Overview, *, wide: bool = False) -> str:
+    """The overview as text for a terminal."""
+    document = seen.document()
+    lines = [*_head(seen, document), *_tables(seen, wide=wide)]
+    for request in seen.requests:
+        lines += [_request_line(request), *missing_lines(request, loop_acts=seen.loop_acts)]
+    lines += [
+        f"  return  {back['id']}: {back['status']}, {back['settled']} of {back['machines']} settled"
+        for back in seen.returns
+    ]
+    lines += [pool_line(pressure) for pressure in seen.pressure]
+    lines += [f"  pool {pool}: {note}" for pool, notes in seen.problems.items() for note in notes]
+    lines += [f"  machine {name}: no list of HostFactory has named it for a day" for name in seen.unlisted]
+    if seen.unread:
+        lines.append(f"  not read by a loop yet: {', '.join(seen.unread)}")
+    return "\n".join(lines).translate(CONTROLS)
 
 
-def _alarms(document: Document) -> Iterator[str]:
-    """What a person has to mend, the worst first."""
-    loop = document["loop"]
-    if loop["running"] is False:
-        since = loop["last_beat"]
-        words = f"since {since}" if since else "and has never run on this directory"
-        yield f"LOOP NOT RUNNING {words}: start `provisioner run`; no machine is made or deleted until then"
-    yield from _file_alarms(document)
-    if trouble := document["nothing_planned"]:
-        yield f"NOTHING IS PLANNED since {trouble['since']}: {trouble['text']}"
-    if trouble := document["configuration_refused"]:
-        words = "CONFIGURATION REFUSED, the one before stays in force"
-        yield f"{words}, since {trouble['since']}: {_indented(trouble['text'])}"
-    for pool in document["paused"]:
-        yield f"PAUSED pool {pool}: it gets no new machines until `paused` is taken out of provisioner.yaml"
-    for one in document["refused"]:
-        which = f"creates of {one['template']}" if one["operation"] == "create" else "deletes"
-        yield f"REFUSED by pool {one['pool']}: {which} since {one['since']}: {one['text']}"
-    for one in document["stuck"]:
-        words = "still terminating long after its grace period; see its node and its finalizers"
-        yield f"STUCK {one['machine']} in pool {one['pool']}: {words}"
-
-
-def _file_alarms(document: Document) -> Iterator[str]:
-    for file in document["files"].values():
-        if file["condition"] not in (Condition.FINE, Condition.NEW):
-            yield f"{file['text']}; what can be done: provisioner recover"
+def _head(seen: Overview, document: Document) -> Iterator[str]:
+    """Whose files these are, whether the loop runs, and what asks for a person."""
+    loop, silent = seen.loop, seen.loop["silent_seconds"]
+    ran = (
+        "has never run" if loop["last_beat"] is None else f"last ran at {loop['last_beat']} on {loop.get('host', '?')}"
+    )
+    ago = "" if silent is None else f", {silent:.0f} s ago"
+    yield f"Provisioner {seen.provisioner} in {seen.state_directory}"
+    yield f"  loop {ran}{ago}, epoch {loop.get('epoch', 0)}; intent generation {seen.generation}"
+    yield from (f"  {_indented(alarm)}" for alarm in seen.alarms)
+    yield from brake_lines(document)
+    if seen.brake:
+        yield (
+            "  No orphan is deleted, and no request cancelled as forgotten, until a person has looked (provisioner "
+            "recover) and released it: provisioner recover --release-brake"
+        )
 
 
 def _indented(text: str) -> str:
     return text.replace("\n", "\n    ")
 
 
-def status_text(document: Document) -> str:
-    """The document as text for a terminal."""
-    loop = document["loop"]
-    silent = loop["silent_seconds"]
-    ran = (
-        "has never run" if loop["last_beat"] is None else f"last ran at {loop['last_beat']} on {loop.get('host', '?')}"
-    )
-    ago = "" if silent is None else f", {silent:.0f} s ago"
-    lines = [
-        f"Provisioner {document['provisioner']} in {document['state_directory']}",
-        f"  loop {ran}{ago}, epoch {loop.get('epoch', 0)}; intent generation {document['generation']}",
-        *(f"  {alarm}" for alarm in _alarms(document)),
-        *brake_lines(document),
-    ]
-    if document["brake"]:
-        lines.append(
-            "  No orphan is deleted, and no request cancelled as forgotten, until a person has looked (provisioner "
-            "recover) and released it: provisioner recover --release-brake"
-        )
-    acts = loop["running"] is not False and not document["nothing_planned"]
-    for request in document["requests"]:
-        lines += [_request_line(request), *missing_lines(request, loop_acts=acts)]
-    lines += [
-        f"  return  {back['id']}: {back['status']}, {back['settled']} of {back['machines']} settled"
-        for back in document["returns"]
-    ]
-    lines += [pool_line(pressure) for pressure in document.get("pressure", ())]
-    lines += [f"  pool {pool}: {note}" for pool, notes in document["problems"].items() for note in notes]
-    lines += [f"  machine {name}: no list of HostFactory has named it for a day" for name in document["unlisted"]]
-    if document["unread"]:
-        lines.append(f"  not read by a loop yet: {', '.join(document['unread'])}")
-    return "\n".join(lines)
+def _tables(seen: Overview, *, wide: bool) -> Iterator[str]:
+    """Machines by template and by pool; ``wide``: also by both, and each last error in full."""
+    tables = [("template", seen.templates), ("pool", seen.pools)]
+    if wide:
+        tables.append(("template in pool", seen.machines))
+    width = max([len(_name(row)) for _, rows in tables for row in rows] + [len(title) for title, _ in tables])
+    for title, rows in tables:
+        if rows:
+            heads = "".join(f"{name:>9}" for name in NUMBERS)
+            yield f"  {title:<{width}}{heads}  last error"
+        for row in rows:
+            numbers = "".join(f"{_number(getattr(row, name)):>9}" for name in NUMBERS)
+            yield f"  {_name(row):<{width}}{numbers}  {error_text(row, None if wide else LAST_ERROR)}"
+
+
+NUMBERS = ("wanted", "running", "pending", "failed", "lost", "window", "cap")
+"""The columns of a table of machines."""
+
+
+def _name(row: Row) -> str:
+    return on_one_line(f"{row.template} in {row.pool}" if row.pool and row.template else row.name)
+
+
+def _number(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def error_text(row: Row, longest: int | None = None) -> str:
+    """The last error of a row with its age, no longer than so many characters; a dash where there is none."""
+    error = row.last_error
+    if error is None:
+        return "-"
+    text = f"{error['error']} {lasting(error['at_seconds'])} ago: {on_one_line(error['text'])}"
+    return text if longest is None or len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def _request_line(request: Document) -> str:

@@ -135,9 +135,14 @@ class Trouble(NamedTuple):
     """When failures of this class began there, after the last machine that ran."""
 
 
-def shortages(memory: Memory, known: Known, now: float) -> Mapping[str, list[Shortage]]:
-    """What each open request is short of, in the order in which they ask; the machines add up to what does not run."""
-    return _Forecast(memory, known, now).told()
+def shortages(
+    memory: Memory, known: Known, now: float, last: Mapping[Key, Trouble] | None = None
+) -> Mapping[str, list[Shortage]]:
+    """What each open request is short of, in the order in which they ask; the machines add up to what does not run.
+
+    ``last``: the ``troubles``, if they are known already.
+    """
+    return _Forecast(memory, known, now, troubles(memory) if last is None else last).told()
 
 
 def troubles(memory: Memory) -> Mapping[Key, Trouble]:
@@ -167,13 +172,13 @@ def _last(failed: list[tuple[float, Failure]], ran: float) -> Trouble:
 class _Forecast:
     """What the next plan would hold back, request by request."""
 
-    def __init__(self, memory: Memory, known: Known, now: float) -> None:
+    def __init__(self, memory: Memory, known: Known, now: float, last: Mapping[Key, Trouble]) -> None:
         self._memory, self._known, self._now = memory, known, now
         self._draft = Draft(memory, _as_remembered(memory, known, now), known.limits, now)
         self._capacity = Capacity(self._draft, frozenset())
         for pool, machines in known.orphans.items():
             self._draft.unknown[pool] = [""] * machines
-        self._troubles = troubles(memory)
+        self._troubles = last
         self._first: dict[Key, str] = {}
         """Which request is the first that waits, by pool and template."""
         self._held_by: dict[Key, Mapping[str, int]] = {}

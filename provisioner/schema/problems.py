@@ -6,7 +6,7 @@ No network, no clock, no logger.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -16,36 +16,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from provisioner.files.yaml_text import join, parse, read_text, reason_of, syntax_text
+from provisioner.schema.mistakes import ConfigError as ConfigError
+from provisioner.schema.mistakes import Problem as Problem
 
 LONGEST_QUOTE = 60
 """Characters of a wrong value that are shown: enough to find it, too few to print a whole section or key."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One mistake: the file, the setting's path within it (may be empty), and the text."""
-
-    file: str
-    where: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.text}" if self.where else self.text
-
-
-class ConfigError(Exception):
-    """A configuration that cannot be used; ``problems`` holds every mistake found, its text lists them by file."""
-
-    def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("\n".join(self._lines()))
-
-    def _lines(self) -> Iterator[str]:
-        for file in dict.fromkeys(problem.file for problem in self.problems):
-            mine = [problem for problem in self.problems if problem.file == file]
-            yield f"{file}: {len(mine)} problem{'s' if len(mine) > 1 else ''}"
-            for problem in mine:
-                yield f"  {problem}"
 
 
 @dataclass(frozen=True, slots=True)

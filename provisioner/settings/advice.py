@@ -5,6 +5,7 @@ Reads what settings name; no network, no clock, no logger.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from provisioner.settings.tree import Settings
 def advice(settings: Settings, templates: Sequence[Template]) -> list[str]:
     """One line for each thing to look at; none when all fits. OSError or ValueError for a file that has changed."""
     of_templates = [line for template in templates for line in (*_slots(template), *_sizes(settings, template))]
-    return [*_idle(settings), *_missing(settings), *_unpriced(settings), *of_templates]
+    return [*_idle(settings), *_missing(settings), *_unpriced(settings), *_open(settings), *of_templates]
 
 
 def size_advice(settings: Settings, templates: Sequence[Template], sizes: Mapping[str, MachineSize]) -> list[Finding]:
@@ -30,6 +31,30 @@ def size_advice(settings: Settings, templates: Sequence[Template], sizes: Mappin
         if name in sizes
         for line in _promises(template, name, sizes[name])
     ]
+
+
+def _open(settings: Settings) -> Iterator[str]:
+    """What the server says may be read by more people than was meant, or cannot be served at all."""
+    server = settings.server
+    for name in ("token_file", "tls_cert", "tls_key"):
+        path = getattr(server, name)
+        if path is not None and not path.exists():
+            yield f"server.{name}: no such file: '{path}'"
+    if is_loopback(settings.listen):
+        return
+    if server.token_file is None:
+        yield f"listen: everybody who reaches {settings.listen} can read the status page: name a server.token_file"
+    elif server.tls_cert is None:
+        yield f"listen: the token is sent to {settings.listen} in the clear: name server.tls_cert and server.tls_key"
+
+
+def is_loopback(listen: str) -> bool:
+    """Whether only programs of this host reach the address ``HOST:PORT``."""
+    host = listen.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _idle(settings: Settings) -> Iterator[str]:

@@ -28,7 +28,7 @@ from provisioner.schema.problems import (
     validate,
     words_of,
 )
-from provisioner.settings.tree import SECTIONS, Backoff, Loop, Settings, TemplateSettings
+from provisioner.settings.tree import SECTIONS, Backoff, Loop, Server, Settings, TemplateSettings
 
 ORDERED: Mapping[type[Section], tuple[str, str]] = {
     Loop: ("floor_seconds", "interval_seconds"),
@@ -150,8 +150,12 @@ class _Reader:
         if not isinstance(body, dict):
             self.complain(name, expected("a mapping of settings", body))
             return None
-        section, problems = validate(model, body, str(self.path), name)
+        around, paths = Surroundings(self.path.parent, self.provider.config, self.environment), files(model)
+        given = {key: around.beside(value) if key in paths else value for key, value in body.items()}
+        section, problems = validate(model, given, str(self.path), name)
         self.problems += [*problems, *_out_of_order(model, body, str(self.path), name)]
+        if isinstance(section, Server) and (section.tls_cert is None) != (section.tls_key is None):
+            self.complain(name, "tls_cert and tls_key need one another: name both, or neither")
         return section
 
     def written_pools(self) -> dict[str, Pool]:

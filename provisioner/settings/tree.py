@@ -13,7 +13,17 @@ from pydantic import Field, StringConstraints
 from provisioner import model
 from provisioner.model import Limits, TemplateLimits
 from provisioner.names import MAX_PREFIX_LENGTH
-from provisioner.schema.fields import Duration, DurationOrZero, Label, Lifetime, PlaceName, Price, Share, Text
+from provisioner.schema.fields import (
+    Duration,
+    DurationOrZero,
+    Label,
+    Lifetime,
+    OptionalFile,
+    PlaceName,
+    Price,
+    Share,
+    Text,
+)
 from provisioner.schema.pool import Pool
 from provisioner.schema.problems import Expects, Section
 from provisioner.schema.site import Compute, Site
@@ -91,6 +101,21 @@ class Budget(Section):
         return model.Budget(self.per_hour, self.per_month, self.currency)
 
 
+class Server(Section):
+    """Who may read metrics, health and status page. What is read changes nothing, and holds no secret and no pod spec;
+    it names machines, addresses and requests."""
+
+    token_file: OptionalFile = None
+    """File of one line, the token that a reader has to send; default none, whoever reaches ``listen`` may read.
+    As ``Authorization: Bearer TOKEN``, or in a browser as the password of any user. It is read anew when it changes.
+    ``/healthz`` and ``/readyz`` answer without it, by their code alone: probes of a platform have no token."""
+    tls_cert: OptionalFile = None
+    """File of the server's certificate with its chain, PEM; default none, no TLS. Needs ``tls_key``. A renewed one is
+    taken without another start. Without TLS everybody between reader and server can read the token."""
+    tls_key: OptionalFile = None
+    """File of the certificate's private key, PEM, without a passphrase; default none."""
+
+
 class TemplateSettings(Section):
     """What a request for machines of a template may be answered with before all of them run."""
 
@@ -136,6 +161,7 @@ SECTIONS: Mapping[str, type[Section]] = {
     "budget": Budget,
     "compute": Compute,
     "events": Events,
+    "server": Server,
 }
 
 
@@ -180,7 +206,10 @@ class Settings(Section):
     compute: Compute = Compute()
     """How the Compute Engine API is used."""
     listen: Listen = "127.0.0.1:9464"
-    """Address of metrics and health; default 127.0.0.1:9464. Port 0 takes a free one."""
+    """Address of metrics, health and status page; default 127.0.0.1:9464. Port 0 takes a free one. On another address
+    than the loopback everybody who reaches it can read: see ``server``."""
+    server: Server = Server()
+    """Who may read metrics, health and status page."""
     events: Events | None = None
     """Pub/Sub wake-ups; default none."""
     pools: Mapping[str, Pool] = Field(strict=False)

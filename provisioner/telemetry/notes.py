@@ -8,16 +8,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from provisioner.loop.actors import Results
-from provisioner.loop.cycle import CycleReport
 from provisioner.model import Budget, Delete, Limits, Look, Memory, PoolLimits, Snapshot, TemplateLimits
 from provisioner.planning.refusals import NEEDS_A_PERSON
 from provisioner.state.codec import Rules
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.loop_signals import UNSEEN
+
+if TYPE_CHECKING:
+    from provisioner.loop.actors import Results
+    from provisioner.loop.cycle import CycleReport
 
 log = logging.getLogger(__name__)
 

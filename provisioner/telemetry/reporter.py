@@ -1,4 +1,4 @@
-"""What a cycle was, told to Prometheus, the log, the health page and the notes for people."""
+"""What a cycle was, told to Prometheus, the log, the health and status pages and the notes for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import Limits
+from provisioner.model import Limits, Memory
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.cycle_log import CycleLog
 from provisioner.telemetry.cycle_meter import CycleMeter
@@ -15,12 +15,13 @@ from provisioner.telemetry.health import LoopHealth
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.notes import Notebook
 from provisioner.telemetry.refusals import Refusals
+from provisioner.telemetry.samples import Samples
 from provisioner.telemetry.server import Health
 from provisioner.telemetry.usage_meter import UsageMeter
 
 
 class Reporter:
-    """Called with each cycle's report, in the loop's thread; ``health`` and ``status`` in the server's."""
+    """Called with each cycle's report, in the loop's thread; all else is asked in the server's."""
 
     def __init__(
         self,
@@ -33,6 +34,9 @@ class Reporter:
     ) -> None:
         """``refused``: why the configuration in the files is not in force; empty when it is."""
         self.limits = limits
+        self.memory: Memory | None = None
+        """What the loop remembered after its last cycle."""
+        self.samples = Samples()
         self._meter = CycleMeter(metrics, state)
         self._usage = UsageMeter(metrics.usage)
         self._log = CycleLog()
@@ -49,6 +53,8 @@ class Reporter:
         self._refusals.take(report)
         self._notebook.take(report, self.limits, time.time())
         self._health.take(report, ended)
+        self.samples.take(report.memory, report.deferred, time.time())
+        self.memory = report.memory
 
     def health(self) -> Health:
         """Whether the loop lives and works."""

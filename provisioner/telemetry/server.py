@@ -1,4 +1,4 @@
-"""Answers /metrics, /healthz, /readyz and /status over HTTP, beside the loop and never in its way."""
+"""Answers /metrics, /healthz, /readyz, /status and the status page over HTTP, beside the loop, never in its way."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+
+from provisioner.settings.advice import is_loopback
+from provisioner.telemetry.access import NOBODY_ASKED, Access, AccessError, Files
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +26,22 @@ CLIENT_SECONDS = 10
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json; charset=utf-8"
+
+PROBES = ("/healthz", "/readyz")
+"""What a platform asks without a token: then the status code tells, and no words of a cloud."""
+
+SECURITY = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+"""Headers of every response; the status page allows its own style besides."""
+
+PATHS = "/ /status.json /metrics /healthz /readyz /status"
+
+REFUSED_HEADERS = {"WWW-Authenticate": 'Bearer realm="provisioner", Basic realm="provisioner", charset="UTF-8"'}
+"""By Basic a browser asks a person: any user, and the token as password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +56,27 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """What a client asks, and the headers that matter."""
+
+    path: str
+    query: str = ""
+    accept: str = ""
+    authorization: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Response:
     """What a path answers."""
 
     status: HTTPStatus
     type: str
     body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Page = Callable[[str, str], Response | None]
+"""What a path and a query answer; None: there is no such page."""
 
 
 class ListenError(Exception):
@@ -50,7 +84,7 @@ class ListenError(Exception):
 
 
 class Server:
-    """The HTTP server. ``health`` and ``status`` are called in its threads, once for each question."""
+    """The HTTP server. ``health``, ``status`` and ``page`` are called in its threads, once for each question."""
 
     def __init__(
         self,
@@ -58,8 +92,12 @@ class Server:
         registry: CollectorRegistry,
         health: Callable[[], Health],
         status: Callable[[], Mapping[str, Any]],
+        page: Page = lambda path, query: None,
+        files: Files = NOBODY_ASKED,
     ) -> None:
         self._listen, self._registry, self._health, self._status = listen, registry, health, status
+        self._page, self._files = page, files
+        self._access = Access()
         self._server: _Http | None = None
         self._thread: threading.Thread | None = None
 
@@ -69,15 +107,21 @@ class Server:
         if self._server is None:
             raise RuntimeError("the server has not been started")
         host, port = self._server.server_address[:2]
-        return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
+        scheme = "https" if self._access.encrypted else "http"
+        return f"{scheme}://[{host!s}]:{port}" if ":" in str(host) else f"{scheme}://{host!s}:{port}"
 
     def start(self) -> None:
         """Listen and answer from now on; raises ListenError."""
         host, _, port = self._listen.rpartition(":")
         try:
-            self._server = _Http(host.strip("[]"), int(port), self.respond)
+            self._access = Access(self._files)
+            self._server = _Http(host.strip("[]"), int(port), self.respond, self._access)
+        except AccessError as error:
+            raise ListenError(str(error)) from error
         except (OSError, OverflowError) as error:
             raise ListenError(f"cannot listen on {self._listen}: {_reason(error)}") from error
+        if not is_loopback(self._listen) and self._files.token is None:
+            log.warning("Everybody who reaches this address can read the status page", extra={"listen": self._listen})
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="server", daemon=True)
         self._thread.start()
 
@@ -89,21 +133,29 @@ class Server:
             self._server.server_close()
         self._server = self._thread = None
 
-    def respond(self, path: str, accept: str) -> Response:
-        """What a path answers; ``accept`` chooses the format of the metrics."""
+    def respond(self, question: Question) -> Response:
+        """What is answered."""
+        allowed = self._access.allows(question.authorization)
+        if not (allowed or question.path in PROBES):
+            words = b"This needs the token: as Authorization: Bearer TOKEN, or in a browser as the password.\n"
+            return Response(HTTPStatus.UNAUTHORIZED, TEXT, words, REFUSED_HEADERS)
+        response = self._known(question.path, question.accept) or self._page(question.path, question.query)
+        if response is None:
+            return Response(HTTPStatus.NOT_FOUND, TEXT, f"there are {PATHS}\n".encode())
+        return response if allowed else replace(response, body=f"{response.status.phrase}\n".encode())
+
+    def _known(self, path: str, accept: str) -> Response | None:
+        """What programs ask for; ``accept`` chooses the format of the metrics."""
         if path == "/metrics":
             encode, kind = choose_encoder(accept)
             return Response(HTTPStatus.OK, kind, encode(self._registry))
-        if path == "/healthz":
+        if path in PROBES:
             health = self._health()
-            return _sentence(health.alive, health.detail)
-        if path == "/readyz":
-            health = self._health()
-            return _sentence(health.alive and health.ready, health.detail)
+            return _sentence(health.alive and (health.ready or path == "/healthz"), health.detail)
         if path == "/status":
             body = json.dumps(self._status(), ensure_ascii=False, indent=2) + "\n"
             return Response(HTTPStatus.OK, JSON, body.encode())
-        return Response(HTTPStatus.NOT_FOUND, TEXT, b"there are /metrics /healthz /readyz /status\n")
+        return None
 
 
 def _sentence(good: bool, detail: str) -> Response:
@@ -121,8 +173,8 @@ class _Http(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, host: str, port: int, respond: Callable[[str, str], Response]) -> None:
-        self.respond = respond
+    def __init__(self, host: str, port: int, respond: Callable[[Question], Response], access: Access) -> None:
+        self.respond, self._access = respond, access
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
 
@@ -132,6 +184,11 @@ class _Http(ThreadingHTTPServer):
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = self.socket.getsockname()[:2]
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """The next connection, with TLS if it is wanted."""
+        connection, address = super().get_request()
+        return self._access.secured(connection), address
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that went away in the middle of a response is no event."""
@@ -147,21 +204,32 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a question."""
-        response = self._response()
+        self._send(self._response())
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        """Nothing here can be changed."""
+        self.close_connection = True  # the body of the question is not read
+        self._send(Response(HTTPStatus.METHOD_NOT_ALLOWED, TEXT, b"only GET and HEAD\n", {"Allow": "GET, HEAD"}))
+
+    do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_POST
+
+    def _send(self, response: Response) -> None:
         self.send_response(response.status)
         self.send_header("Content-Type", response.type)
         self.send_header("Content-Length", str(len(response.body)))
-        self.send_header("Cache-Control", "no-store")
+        for name, value in {**SECURITY, **response.headers}.items():
+            self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(response.body)
 
-    do_HEAD = do_GET
-
     def _response(self) -> Response:
-        path = self.path.partition("?")[0]
+        path, _, query = self.path.partition("?")
+        headers = (self.headers.get(name, "") for name in ("Accept", "Authorization"))
         try:
-            return self.server.respond(path, self.headers.get("Accept", ""))
+            return self.server.respond(Question(path, query, *headers))
         except Exception as error:
             log.exception("Answer failed", extra={"path": path})
             return Response(HTTPStatus.INTERNAL_SERVER_ERROR, TEXT, f"{type(error).__name__}: {error}\n".encode())

@@ -18,7 +18,7 @@ from provisioner.backends.gke.settings import GkePool
 from provisioner.loop.loop import Pace
 from provisioner.loop.observers import LOOK_ENDS
 from provisioner.settings import loader
-from provisioner.telemetry.server import Health, Server
+from provisioner.telemetry.server import Health, Question, Server
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -175,7 +175,7 @@ def test_the_probes_ask_paths_that_the_server_answers(manifests: list[Manifest])
     paths = {probe: container[f"{probe}Probe"]["httpGet"]["path"] for probe in ("liveness", "readiness", "startup")}
 
     assert paths == {"liveness": "/healthz", "readiness": "/readyz", "startup": "/healthz"}
-    assert all(server.respond(path, "").status == 200 for path in paths.values())
+    assert all(server.respond(Question(path)).status == 200 for path in paths.values())
     assert container["args"][:1] == ["run"]
     assert container["args"][-1].endswith(f":{container['ports'][0]['containerPort']}")
 

@@ -36,7 +36,7 @@ def site(tmp_path: Path) -> Site:
     ("package", "arguments", "extra"),
     [
         pytest.param("pydantic", ["check"], "loop", marks=pytest.mark.slow),
-        ("yaml", ["status"], "loop"),
+        ("yaml", ["check"], "loop"),
         pytest.param("kubernetes", ["check", "--live"], "gke", marks=pytest.mark.slow),
         ("urllib3", ["check"], "gke"),
         pytest.param("google.cloud.compute_v1", ["plan", "--state-dir", "state"], "mig", marks=pytest.mark.slow),
@@ -134,6 +134,8 @@ def test_the_base_is_enough_for_the_scripts(base: Path, tmp_path: Path) -> None:
     assert len(hf.state.intent.read().requests) == 1
     libraries = {path.name for path in scripts.parent.iterdir() if path.is_dir() and "dist-info" not in path.name}
     assert libraries == {"provisioner", "hf_scripts", "tinydb"}
+    packed = {path.name for path in (scripts.parent / "provisioner" / "telemetry" / "templates").iterdir()}
+    assert packed == {path.name for path in (ROOT / "provisioner" / "telemetry" / "templates").iterdir()}
 
 
 @pytest.mark.slow

@@ -96,9 +96,10 @@ def test_status_is_the_json_that_the_loop_gives(start: Start) -> None:
 
 
 def test_an_unknown_path_says_which_there_are(start: Start) -> None:
-    response = get(start(), "/")
+    response = get(start(), "/nothing")
 
-    assert (response.status_code, response.text) == (404, "there are /metrics /healthz /readyz /status\n")
+    words = "there are / /status.json /metrics /healthz /readyz /status\n"
+    assert (response.status_code, response.text) == (404, words)
 
 
 def test_a_head_request_gets_no_body(start: Start) -> None:

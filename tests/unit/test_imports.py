@@ -55,6 +55,7 @@ def _names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
         ("kubernetes", {"provisioner.backends.gke.login", "provisioner.backends.gke.pod_fields"}),
         ("google.cloud.compute_v1", {"provisioner.backends.mig.backend"}),
         ("google.cloud.pubsub_v1", {"provisioner.backends.events", "provisioner.backends.subscription"}),
+        ("jinja2", {"provisioner.telemetry.page"}),
         (
             "prometheus_client",
             {"provisioner.telemetry.metrics", "provisioner.telemetry.server", "provisioner.commands.service"},
@@ -73,4 +74,11 @@ def test_each_library_has_its_importers(library: str, importers: set[str]) -> No
 @pytest.mark.parametrize("library", ["kubernetes", "google", "yaml", "pydantic", "requests", "aiohttp"])
 def test_a_script_loads_no_cloud_client_and_no_yaml(library: str) -> None:
     code = f"import sys, hf_scripts.commands; sys.exit({library!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("library", ["pydantic", "yaml", "rich", "jinja2", "requests", "google", "kubernetes"])
+def test_status_loads_only_what_it_uses(library: str) -> None:
+    """Each of these takes longer to import than status takes for a thousand machines."""
+    code = f"import sys, provisioner.commands.cli, provisioner.commands.status; sys.exit({library!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

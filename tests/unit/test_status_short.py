@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from provisioner.commands.cli import run
-from provisioner.commands.shortages import lasting, local
 from provisioner.loop.clock import utc
 from provisioner.model import (
     Brake,
@@ -29,6 +28,7 @@ from provisioner.model import (
 )
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.notes import Notes, terms_of
+from provisioner.telemetry.shortages import lasting, local
 from tests.support.hostfactory.sites import example_site
 from tests.unit.core import (
     NOW,

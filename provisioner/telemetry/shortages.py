@@ -1,18 +1,22 @@
-"""Why requests and pools are short of machines, as ``status`` says it."""
+"""Why requests and pools are short of machines, as values and as sentences for people."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from provisioner.commands.brake import time_now, wall_of
-from provisioner.commands.options import Document
 from provisioner.loop.clock import utc
 from provisioner.model import Limits, Memory
-from provisioner.planning.shortage import Known, Lack, Shortage, Trouble, shortages, troubles
+from provisioner.planning.shortage import Known, Lack, Shortage, Trouble, shortages
 from provisioner.telemetry.notes import Notes
+
+Document = Mapping[str, Any]
+"""What was found, as ``-o json`` prints it."""
+
+Key = tuple[str, str]
+"""Pool and template."""
 
 HOLDERS = 3
 """Requests that use up a cap, as many as a terminal is shown; ``-o json`` names all."""
@@ -21,8 +25,15 @@ DAY = 86_400.0
 """Seconds for which a time is told without its date."""
 
 
-def missing(memory: Memory, notes: Notes) -> Mapping[str, list[dict[str, Any]]]:
-    """Of each open request what it is short of: an entry for each pool and reason.
+def wall_of(memory: Memory, at: float) -> float:
+    """Loop time as epoch seconds of the loop's host."""
+    return memory.time_wall + (at - memory.time)
+
+
+def missing(
+    memory: Memory, notes: Notes, last: Mapping[Key, Trouble], now: float
+) -> Mapping[str, list[dict[str, Any]]]:
+    """Of each open request what it is short of: an entry for each pool and reason. ``last``: the ``troubles``.
 
     ``machines``, ``pool``, ``reason`` (a ``Lack``), ``error`` (class, or None) and ``text`` (the cloud's words).
     ``since``, ``next_try`` and ``spills_at`` are UTC, with ``_seconds``: for how long, and in how long; or None.
@@ -34,10 +45,9 @@ def missing(memory: Memory, notes: Notes) -> Mapping[str, list[dict[str, Any]]]:
         notes.unseen,
         {pool: len(names) for pool, names in notes.orphans.items()},
     )
-    now = time_now(memory)
     return {
         id_: [_entry(memory, one, now) for one in lacks]
-        for id_, lacks in shortages(memory, known, now).items()
+        for id_, lacks in shortages(memory, known, now, last).items()
         if lacks
     }
 
@@ -49,10 +59,10 @@ def _entry(memory: Memory, one: Shortage, now: float) -> dict[str, Any]:
         "reason": one.lack,
         "error": one.error,
         "text": one.text,
-        **_past(memory, "since", one.since, now),
-        **_coming(memory, "next_try", one.next_try, now),
+        **past(memory, "since", one.since, now),
+        **coming(memory, "next_try", one.next_try, now),
         "spills_to": one.spills_to,
-        **_coming(memory, "spills_at", one.spills_at, now),
+        **coming(memory, "spills_at", one.spills_at, now),
         "behind": one.behind,
         "bound": one.bound,
         "holders": dict(one.holders),
@@ -62,18 +72,14 @@ def _entry(memory: Memory, one: Shortage, now: float) -> dict[str, Any]:
     }
 
 
-def pools(memory: Memory, lacks: Mapping[str, Sequence[Document]]) -> list[dict[str, Any]]:
-    """What was learned of each pool and template.
+def learned(
+    memory: Memory, last: Mapping[Key, Trouble], waiting: Mapping[Key, int], now: float
+) -> list[dict[str, Any]]:
+    """What was learned of each pool and template; ``last``: their last troubles, ``waiting``: machines that wait there.
 
     ``window``, ``backing_off`` and ``why``; ``since`` when it backs off from that, and the ``next_probe``;
     ``last_error``: its ``error``, ``text`` and time ``at``, or None; ``missing``: machines that wait there.
     """
-    now, last = time_now(memory), troubles(memory)
-    waiting: dict[tuple[str, str], int] = {}
-    for id_, ones in lacks.items():
-        for one in ones:
-            key = (one["pool"], memory.requests[id_].template)
-            waiting[key] = waiting.get(key, 0) + one["machines"]
     return [
         _pool(memory, key, last.get(key), now) | {"missing": waiting.get(key, 0)}
         for key in sorted(memory.pressures.keys() | last.keys() | waiting.keys())
@@ -82,35 +88,37 @@ def pools(memory: Memory, lacks: Mapping[str, Sequence[Document]]) -> list[dict[
 
 
 def _pool(memory: Memory, key: tuple[str, str], trouble: Trouble | None, now: float) -> dict[str, Any]:
-    learned = memory.pressures.get(key)
-    failure = learned.failure if learned else None
-    backs_off = learned is not None and learned.level > 0
+    window = memory.pressures.get(key)
+    failure = window.failure if window else None
+    backs_off = window is not None and window.level > 0
     same = trouble is not None and failure is not None and trouble.failure.error is failure.error
-    since = (trouble.since if trouble and same else learned.blocked_at) if learned and backs_off else None
+    since = (trouble.since if trouble and same else window.blocked_at) if window and backs_off else None
     return {
         "pool": key[0],
         "template": key[1],
-        "window": learned.window if learned else None,
+        "window": window.window if window else None,
         "backing_off": backs_off,
         "why": failure.text if failure else "",
-        **_past(memory, "since", since, now),
-        **_coming(memory, "next_probe", learned.retry_at if learned and backs_off else None, now),
-        "last_error": trouble
-        and {
-            "error": trouble.failure.error,
-            "text": trouble.failure.text,
-            **_past(memory, "at", trouble.at, now),
-        },
+        **past(memory, "since", since, now),
+        **coming(memory, "next_probe", window.retry_at if window and backs_off else None, now),
+        "last_error": last_error(memory, trouble, now),
     }
 
 
-def _past(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
+def last_error(memory: Memory, trouble: Trouble | None, now: float) -> dict[str, Any] | None:
+    """The class of a trouble, its words, and when it was."""
+    if trouble is None:
+        return None
+    return {"error": trouble.failure.error, "text": trouble.failure.text, **past(memory, "at", trouble.at, now)}
+
+
+def past(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
     """A time, and for how long it has passed."""
     passed = None if at is None else round(max(0.0, now - at), 1)
     return {name: None if at is None else utc(wall_of(memory, at)), f"{name}_seconds": passed}
 
 
-def _coming(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
+def coming(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
     """A time, and in how long it comes."""
     left = None if at is None else round(max(0.0, at - now), 1)
     return {name: None if at is None else utc(wall_of(memory, at)), f"{name}_seconds": left}
@@ -134,7 +142,7 @@ def missing_lines(request: Document, *, loop_acts: bool) -> Iterator[str]:
 
 
 def _facts(one: Document, *, loop_acts: bool) -> Iterator[str]:
-    text = _on_one_line(one["text"])
+    text = on_one_line(one["text"])
     why = ", ".join(filter(None, (_reason(one), one["error"])))
     since = f" since {local(one['since'])} ({lasting(one['since_seconds'])})" if one["since"] else ""
     yield f"{why}{since}{': ' + text if text else ''}"
@@ -206,15 +214,15 @@ def pool_line(pool: Document) -> str:
         left = pool["next_probe_seconds"]
         probe = f"next probe in {lasting(left)}" if left else "probing"
         since = f"since {local(pool['since'])} ({lasting(pool['since_seconds'])})"
-        facts.append(f"backing off {since}, {probe}: {_on_one_line(pool['why'])}")
+        facts.append(f"backing off {since}, {probe}: {on_one_line(pool['why'])}")
     if last and not (pool["backing_off"] and last["text"] == pool["why"]):
-        facts.append(f"last error {lasting(last['at_seconds'])} ago, {last['error']}: {_on_one_line(last['text'])}")
+        facts.append(f"last error {lasting(last['at_seconds'])} ago, {last['error']}: {on_one_line(last['text'])}")
     elif last:
         facts.append(f"last error {lasting(last['at_seconds'])} ago")
     return f"  pool {pool['pool']}, {pool['template']}: {', '.join(facts) or 'nothing is known'}"
 
 
-def _on_one_line(text: str) -> str:
+def on_one_line(text: str) -> str:
     return " ".join(text.split())
 
 

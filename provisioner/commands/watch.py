@@ -1,0 +1,121 @@
+"""``provisioner status --watch``: one look after the other; live on a terminal, a block per look elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from provisioner.commands.options import FINE, UsageError
+from provisioner.commands.status import CONTROLS, LAST_ERROR, NUMBERS, error_text, printed
+from provisioner.extras import extra, needing
+from provisioner.interrupts import orderly
+from provisioner.state.errors import StateError
+from provisioner.telemetry.overview import Overview, Row
+from provisioner.telemetry.shortages import missing_lines
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+Look = Callable[[], Overview]
+
+
+def watch(look: Look, options: argparse.Namespace) -> int:
+    """Show what is looked at until Ctrl-C, which is no mistake. Raises what the first look raises, MissingExtra."""
+    first = look()
+    lively = sys.stdout.isatty() and options.output in ("text", "wide")
+    try:
+        with orderly():
+            if lively:
+                _live(first, look, options)
+            for seen in _looks(first, look, options.watch):
+                print(seen if isinstance(seen, str) else printed(seen, options.output), flush=True)
+    except KeyboardInterrupt:
+        return FINE
+    return FINE
+
+
+def _looks(first: Overview, look: Look, seconds: float) -> Iterator[Overview | str]:
+    """The first look, then others for ever; of one that failed its sentence, as the next may be better."""
+    yield first
+    while True:
+        time.sleep(seconds)
+        try:
+            yield look()
+        except (StateError, UsageError) as error:
+            yield str(error)
+
+
+def _live(first: Overview, look: Look, options: argparse.Namespace) -> None:
+    with needing(extra("loop")):
+        from rich.live import Live
+        from rich.text import Text
+
+    with Live(screen=True, auto_refresh=False) as screen:
+        for seen in _looks(first, look, options.watch):
+            shown = Text(seen, "bold red") if isinstance(seen, str) else picture(seen, wide=options.output == "wide")
+            screen.update(shown, refresh=True)
+
+
+def picture(seen: Overview, *, wide: bool = False) -> RenderableType:
+    """The overview for a live terminal: what asks for a person, machines, and open requests as bars."""
+    from rich.console import Group
+    from rich.text import Text
+
+    silent = seen.loop["silent_seconds"]
+    ago = "never ran" if silent is None else f"ran {silent:.0f} s ago"
+    head = Text(_plain(f"Provisioner {seen.provisioner}, {seen.time}: the loop {ago}. Ctrl-C ends this."), "bold")
+    brake = [f"BRAKE {seen.brake['reason']} since {seen.brake['since']}: {seen.brake['detail']}"] if seen.brake else []
+    alarms = [Text(_plain(alarm), "bold red") for alarm in (*seen.alarms, *brake)]
+    return Group(head, *alarms, _machines(seen, wide=wide), _requests(seen))
+
+
+def _machines(seen: Overview, *, wide: bool) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("template or pool")
+    for name in NUMBERS:
+        table.add_column(name, justify="right")
+    table.add_column("last error")
+    for rows in (seen.templates, seen.pools, seen.machines if wide else ()):
+        for row in rows:
+            table.add_row(Text(_plain(_title(row))), *_numbers(row), Text(_plain(error_text(row, LAST_ERROR))))
+        table.add_section()
+    return table
+
+
+def _title(row: Row) -> str:
+    return " in ".join(filter(None, (row.template, row.pool)))
+
+
+def _numbers(row: Row) -> Iterator[str]:
+    for name in NUMBERS:
+        number = getattr(row, name)
+        yield "-" if number is None else str(number)
+
+
+def _requests(seen: Overview) -> Table:
+    """A bar for each open request, and why it is short."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("request", "template", "", "running", "short of"):
+        table.add_column(heading)
+    for request in seen.requests:
+        if request["status"] == "running":
+            why = "\n".join(line.strip() for line in missing_lines(request, loop_acts=seen.loop_acts))
+            bar = ProgressBar(total=request["count"], completed=request["running"], width=30)
+            share = f"{request['running']} of {request['count']}"
+            table.add_row(Text(request["id"]), Text(_plain(request["template"])), bar, share, Text(_plain(why)))
+    return table
+
+
+def _plain(text: str) -> str:
+    return text.translate(CONTROLS)

@@ -1,0 +1,33 @@
+"""What is wrong with a configuration, as values and as an error; apart, as no more than this is needed to catch it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake: the file, the setting's path within it (may be empty), and the text."""
+
+    file: str
+    where: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.text}" if self.where else self.text
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used; ``problems`` holds every mistake found, its text lists them by file."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self._lines()))
+
+    def _lines(self) -> Iterator[str]:
+        for file in dict.fromkeys(problem.file for problem in self.problems):
+            mine = [problem for problem in self.problems if problem.file == file]
+            yield f"{file}: {len(mine)} problem{'s' if len(mine) > 1 else ''}"
+            for problem in mine:
+                yield f"  {problem}"

@@ -1,0 +1,142 @@
+"""Who may read what the HTTP server says: a bearer token, and TLS. Both come from files that may change any time."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+import os
+import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+Signature = tuple[tuple[int, int, int], ...]
+
+
+class AccessError(Exception):
+    """A file that access depends on cannot be used; the text says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where token, certificate and key are; all absent: everybody who reaches the address may read, without TLS."""
+
+    token: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+
+NOBODY_ASKED = Files()
+"""Neither token nor TLS."""
+
+
+class Access:
+    """Judges each connection and question. Any thread."""
+
+    def __init__(self, files: Files = NOBODY_ASKED) -> None:
+        """Raises AccessError when a file cannot be used now; later such a one is said in the log."""
+        self._files = files
+        self._read: Signature | None = None
+        """Of the token file as it was read last."""
+        self._token: bytes | None = None
+        """A digest of the token; None: nobody is let in."""
+        self._loaded: Signature | None = None
+        """Of certificate and key as they were loaded last."""
+        self._context: ssl.SSLContext | None = None
+        if files.token is not None:
+            self._token, self._read = _digest(_token(files.token)), _signature(files.token)
+        if files.cert is not None and files.key is not None:
+            self._loaded = _signature(files.cert, files.key)
+            self._context = _context(files.cert, files.key)
+
+    @property
+    def encrypted(self) -> bool:
+        """Clients speak TLS."""
+        return self._context is not None
+
+    def allows(self, authorization: str) -> bool:
+        """Whether who sends this header may read. Browsers send the token as the password of any user."""
+        if self._files.token is None:
+            return True
+        self._refresh_token(self._files.token)
+        given = _digest(_given(authorization))
+        return self._token is not None and hmac.compare_digest(given, self._token)
+
+    def secured(self, connection: socket.socket) -> socket.socket:
+        """The connection with TLS, if it is wanted; the handshake happens in the thread that reads first."""
+        if self._context is None or self._files.cert is None or self._files.key is None:
+            return connection
+        self._refresh_context(self._files.cert, self._files.key)
+        return self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+
+    def _refresh_token(self, path: Path) -> None:
+        """Read the token anew when its file changed; while it cannot be read nobody is let in."""
+        try:
+            signature = _signature(path)
+            if signature == self._read:
+                return
+            self._token, self._read = _digest(_token(path)), signature
+        except AccessError as error:
+            if self._token is not None:
+                log.warning("Token cannot be read, so nobody is let in", extra={"error": str(error)})
+            self._token = self._read = None
+
+    def _refresh_context(self, cert: Path, key: Path) -> None:
+        """Load a renewed certificate; one that cannot be used leaves the one before in force."""
+        try:
+            signature = _signature(cert, key)
+            if signature != self._loaded:
+                self._loaded, self._context = signature, _context(cert, key)
+        except AccessError as error:
+            log.warning("Certificate cannot be used, the one before stays in force", extra={"error": str(error)})
+
+
+def _given(authorization: str) -> bytes:
+    """The token in an Authorization header: after Bearer, or as the password of Basic; empty when there is none."""
+    scheme, _, rest = authorization.strip().partition(" ")
+    if scheme.lower() == "bearer":
+        return rest.strip().encode("latin-1", "replace")  # as http.server has read it
+    if scheme.lower() != "basic":
+        return b""
+    try:
+        return base64.b64decode(rest.strip(), validate=True).partition(b":")[2]
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _token(path: Path) -> bytes:
+    try:
+        token = path.read_bytes().strip()
+    except OSError as error:
+        raise AccessError(f"server.token_file {path}: {error.strerror}") from error
+    if not token:
+        raise AccessError(f"server.token_file {path}: is empty")
+    return token
+
+
+def _digest(token: bytes) -> bytes:
+    """Of one length for every token, so that comparing takes one time."""
+    return hashlib.sha256(token).digest()
+
+
+def _signature(*paths: Path) -> Signature:
+    try:
+        stats = [os.stat(path) for path in paths]
+    except OSError as error:
+        raise AccessError(f"{error.filename}: {error.strerror}") from error
+    return tuple((one.st_mtime_ns, one.st_size, one.st_ino) for one in stats)
+
+
+def _context(cert: Path, key: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(cert, key, password="")
+    except (OSError, ssl.SSLError) as error:
+        raise AccessError(f"server.tls_cert {cert} with server.tls_key {key}: {error}") from error
+    return context

@@ -1,0 +1,116 @@
+"""What the state directory tells of the loop and its machines, read at once; what follows from it: ``overview.py``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from provisioner.model import Intent, Memory
+from provisioner.planning.release import ScriptCalls
+from provisioner.state.condition import Condition
+from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateMissing, StateUnreadable
+from provisioner.telemetry.notes import Notes, read_notes
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A state file: what is the matter with it, and unless it is fine a sentence on that."""
+
+    condition: Condition = Condition.FINE
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """The signs of life of the loop, by the file system's clock alone (law: time is an argument)."""
+
+    holder: Mapping[str, Any] = field(default_factory=dict)
+    """Who signed last: ``epoch``, ``host``, ``pid``, and whether it has ``ended``."""
+    last_beat: float | None = None
+    silent: float | None = None
+    """Seconds since; None: no heartbeat ever, or nobody can say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What an ``Overview`` is made of."""
+
+    directory: str
+    memory: Memory | None
+    memory_file: File
+    intent: Intent | None
+    intent_file: File
+    notes: Notes
+    signs: Signs
+    calls: ScriptCalls
+    """HF's calls, by the marks of its scripts."""
+    release_asked: bool
+    """The loop is to release the brake."""
+    wall: float
+    """Epoch seconds when this was read."""
+
+
+def read_facts(state: StateDir, memory: Memory | None = None) -> Facts:
+    """What the files hold now. Raises StateError, also where nothing was ever written.
+
+    ``memory``: as the loop of this process holds it; then memory.json is not read.
+    """
+    # Memory before intent: what it has read must not be what scripts wrote in between.
+    held, memory_file = (memory, File()) if memory else _memory(state)
+    intent, intent_file = _intent(state, held)
+    return Facts(
+        directory=state.path,
+        memory=held,
+        memory_file=memory_file,
+        intent=intent,
+        intent_file=intent_file,
+        notes=read_notes(state),
+        signs=Signs(state.loop_lock.holder(), state.heartbeat.last(), state.heartbeat.silent_now()),
+        calls=script_calls(state),
+        release_asked=state.recovery_asked(),
+        wall=time.time(),
+    )
+
+
+def _memory(state: StateDir) -> tuple[Memory | None, File]:
+    try:
+        memory = state.memory.read()
+        older = state.memory.is_older()
+    except StateMissing:
+        if state.memory.existed():
+            return None, File(Condition.MISSING, "MEMORY LOST: memory.json is missing although it was written")
+        return None, File(Condition.NEW, "No loop has made memory.json yet.")
+    except StateUnreadable as error:
+        return None, File(Condition.UNREADABLE, f"MEMORY UNREADABLE: {error}")
+    if older:
+        return memory, File(Condition.OLDER, "MEMORY OLD: memory.json is an old copy: a later one had been written")
+    if state.memory.stands_alone():
+        words = "MEMORY ALONE: memory.json stands without its lock file, so it may be an old copy"
+        return memory, File(Condition.ALONE, words)
+    return memory, File()
+
+
+def _intent(state: StateDir, memory: Memory | None) -> tuple[Intent | None, File]:
+    try:
+        intent, newest = state.intent.read_newest()
+    except StateMissing:
+        if memory is None and not (state.memory.existed() or state.intent.existed()):
+            raise
+        return None, File(Condition.MISSING, "INTENT LOST: intent.json is missing although it was written")
+    except StateUnreadable as error:
+        return None, File(Condition.UNREADABLE, f"INTENT UNREADABLE: {error}")
+    if intent.generation < max(newest, memory.generation if memory else 0):
+        return intent, File(Condition.OLDER, "INTENT OLD: intent.json is an old copy: a later one had been written")
+    return intent, File()
+
+
+def script_calls(state: StateDir) -> ScriptCalls:
+    """HF's calls, in seconds by the file system's clock."""
+    marks = state.seen.marks()
+    _, listed = state.inventory.read() or ((), 0)
+    return ScriptCalls(
+        {id_: mark / 1e9 for id_, mark in marks.items()}, state.told.ids(), max(0, listed, *marks.values()) / 1e9
+    )

@@ -1,0 +1,473 @@
+"""The overview: what is wanted, what runs, what is missing and why, and what asks for a person.
+
+``status``, its JSON and the status page render it. Pure: no input, no output, no clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, NamedTuple
+
+from provisioner.loop.clock import utc
+from provisioner.model import DESIRED, Limits, Memory, PoolLimits, RequestRecord, RequestStatus, ReturnRecord
+from provisioner.planning.answers import UNLISTED_AFTER
+from provisioner.planning.release import ScriptCalls, Waiting, forgotten, owned, waiting
+from provisioner.planning.shortage import Lack, troubles
+from provisioner.state.condition import Condition
+from provisioner.state.loop_signals import UNSEEN
+from provisioner.telemetry import notes as notebook
+from provisioner.telemetry.facts import Facts, File
+from provisioner.telemetry.notes import Notes
+from provisioner.telemetry.shortages import Document, Key, last_error, learned, missing, wall_of
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Machines of a pool, of a template, or of a template in a pool."""
+
+    pool: str
+    """Empty: of all pools."""
+    template: str
+    """Empty: of all templates."""
+    wanted: int
+    """What should run: open slots, machines that HF holds, and those that wait for a slot."""
+    running: int
+    pending: int
+    """Slots whose machines do not run yet."""
+    failed: int
+    """Slots that failed, of the requests that the files still hold."""
+    lost: int
+    """Machines that ran and vanished, of the same requests."""
+    window: int | None
+    """Machines that may be pending now; None where no loop has told the limits."""
+    cap: int | None
+    """Most machines: of a template in all, of a pool for each template; None: no cap."""
+    last_error: Document | None
+    """``error`` (class), ``text`` and time ``at`` with ``at_seconds``: for how long that has passed."""
+
+    @property
+    def name(self) -> str:
+        """Of the pool or template that it sums up."""
+        return self.pool or self.template
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Each field is a key of ``status -o json``. Times are UTC; ``_seconds``: how long ago, or in how long."""
+
+    time: str
+    """When it was made."""
+    state_directory: str
+    provisioner: str
+    generation: int
+    """Of intent.json."""
+    loop: Document
+    """Who signed last, ``last_beat``, ``silent_seconds`` and ``running`` (of both, None: nobody can say)."""
+    files: Document
+    """Of intent and memory the ``condition`` and, unless it is fine, a ``text``."""
+    memory_lost: bool
+    nothing_planned: Document | None
+    """``since`` and ``text``."""
+    configuration_refused: Document | None
+    """``since`` and ``text``."""
+    paused: Sequence[str]
+    """Pools."""
+    refused: Sequence[Document]
+    """Pools that take no create or delete until a person mends something."""
+    brake: Document | None
+    """``reason``, ``detail``, ``pool`` and ``since``."""
+    release_asked: bool
+    """The loop is to release the brake."""
+    waiting: Sequence[Document]
+    """Machines that are deleted as orphans: ``machine``, ``pool`` (empty: unknown), ``unlisted`` and ``deleted_at``: if
+    no brake holds from now on, not before; None: never, or nobody knows."""
+    forgotten: Sequence[Document]
+    """Requests that are cancelled, with the number of ``machines`` deleted."""
+    problems: Mapping[str, Sequence[str]]
+    """Sentences by pool."""
+    templates: Sequence[Row]
+    pools: Sequence[Row]
+    machines: Sequence[Row]
+    """Of each template in each pool."""
+    requests: Sequence[Document]
+    """Each with its ``deadline``, its machines by pool, and why it is short, ``missing`` (as of ``shortages.py``)."""
+    returns: Sequence[Document]
+    stuck: Sequence[Document]
+    """Machines that go on terminating."""
+    pressure: Sequence[Document]
+    """What was learned of each pool and template (``shortages.py`` has the fields)."""
+    unlisted: Sequence[str]
+    """Machines that no list of HF has named for a day."""
+    unread: Sequence[str]
+    """Requests and returns that no loop has read yet."""
+
+    def document(self) -> dict[str, Any]:
+        """What ``-o json`` prints."""
+        rows = {name: [asdict(row) for row in getattr(self, name)] for name in ("templates", "pools", "machines")}
+        return {one.name: getattr(self, one.name) for one in fields(self)} | rows
+
+    @property
+    def alarms(self) -> list[str]:
+        """What a person has to mend, the worst first."""
+        return list(_alarms(self))
+
+    @property
+    def fine(self) -> bool:
+        """Nothing here asks for a person."""
+        unseen = any(note.startswith(UNSEEN) for notes in self.problems.values() for note in notes)
+        aside = any(request["set_aside"] for request in self.requests)
+        return not (unseen or aside or self.alarms or self.brake)
+
+    @property
+    def short(self) -> int:
+        """Machines that open requests want, and that something stands in the way of."""
+        return sum(one["machines"] for request in self.requests for one in request["missing"] if not one["quiet"])
+
+    @property
+    def total(self) -> Row:
+        """All machines, of which no window and no cap can be told."""
+        wanted, *counts = (sum(getattr(row, name) for row in self.templates) for name in ("wanted", *Counts._fields))
+        return Row("", "", wanted, *Counts(*counts), None, None, None)
+
+    @property
+    def loop_acts(self) -> bool:
+        """A loop runs, as far as anybody can say, and plans."""
+        return self.loop["running"] is not False and not self.nothing_planned
+
+
+# --- how it is made ---------------------------------------------------------------------------------------------------
+
+
+def time_at(memory: Memory, wall: float) -> float:
+    """Loop time at a moment of the wall clock, as the next loop would have it."""
+    return memory.time + max(0.0, wall - memory.time_wall)
+
+
+def overview(facts: Facts) -> Overview:
+    """What these facts come to."""
+    memory, intent, notes = facts.memory, facts.intent, facts.notes
+    owner = intent or memory
+    known = set(memory.requests) | set(memory.returns) if memory else set()
+    read = set(intent.requests) | set(intent.returns) if intent else set()
+    return Overview(
+        time=utc(facts.wall),
+        state_directory=facts.directory,
+        provisioner=owner.provisioner if owner else "",
+        generation=owner.generation if owner else 0,
+        loop=_loop(facts),
+        files={"intent": _file(facts.intent_file), "memory": _file(facts.memory_file)},
+        memory_lost=facts.memory_file.condition is Condition.MISSING,
+        nothing_planned=_trouble(notes.problem),
+        configuration_refused=_trouble(notes.configuration),
+        paused=list(notes.paused),
+        refused=[{**asdict(one), "since": utc(one.since)} for one in notes.refused],
+        release_asked=facts.release_asked,
+        problems={pool: list(sentences) for pool, sentences in notes.pools.items()},
+        unread=sorted(read - known),
+        **released(memory, notes, facts.calls, facts.wall),
+        **_held(memory or Memory(""), notes, facts.wall),
+    )
+
+
+def released(
+    memory: Memory | None, notes: Notes, calls: ScriptCalls, wall: float, news: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The brake, and what waits for its release: ``brake``, ``waiting`` and ``forgotten`` of an ``Overview``.
+
+    ``news``: machines without a request that no loop has noted yet, with their pools.
+    """
+    news = news or {}
+    if memory is None:
+        unknown = [_waiting(Waiting(name), news[name], None) for name in sorted(news)]
+        return {"brake": None, "waiting": unknown, "forgotten": []}
+    now = time_at(memory, wall)
+    waits = waiting(memory, notes.limits, now, news.keys())
+    pools = _pools_of([one.name for one in waits], memory, notes, news)
+    brake = memory.brake
+    return {
+        "brake": brake
+        and {
+            "reason": brake.reason,
+            "detail": brake.detail,
+            "pool": brake.pool,
+            "since": utc(wall_of(memory, brake.since)),
+        },
+        "waiting": [
+            _waiting(one, pools.get(one.name, ""), None if one.at is None else utc(wall_of(memory, one.at)))
+            for one in waits
+        ],
+        "forgotten": [
+            {"id": record.id, "machines": owned(record)} for record in forgotten(memory, notes.limits, calls, now)
+        ],
+    }
+
+
+def _pools_of(names: Collection[str], memory: Memory, notes: Notes, news: Mapping[str, str]) -> Mapping[str, str]:
+    """Where these machines are, as far as anybody has said."""
+    if not names:
+        return {}
+    pools = {name: pool for pool, held in notes.orphans.items() for name in held} | dict(news)
+    return pools | {slot.name: slot.pool for record in memory.requests.values() for slot in record.slots.values()}
+
+
+def _waiting(one: Waiting, pool: str, at: str | None) -> dict[str, Any]:
+    return {"machine": one.name, "pool": pool, "unlisted": one.unlisted, "deleted_at": at}
+
+
+def _file(file: File) -> Document:
+    return {"condition": file.condition, "text": file.text}
+
+
+def _loop(facts: Facts) -> Document:
+    signs, running = facts.signs, None
+    if signs.last_beat is None or signs.holder.get("ended"):
+        running = False
+    elif signs.silent is not None:
+        running = signs.silent <= facts.notes.silence
+    beat = None if signs.last_beat is None else utc(signs.last_beat)
+    return {**signs.holder, "last_beat": beat, "silent_seconds": signs.silent, "running": running}
+
+
+def _trouble(trouble: notebook.Trouble | None) -> Document | None:
+    return {"since": utc(trouble.since), "text": trouble.text} if trouble else None
+
+
+def _held(memory: Memory, notes: Notes, wall: float) -> dict[str, Any]:
+    """What the loop remembers, and why there is less than is wanted."""
+    now, last = time_at(memory, wall), troubles(memory)
+    tallies = {record.id: _tally(record) for record in memory.requests.values()}
+    lacks = missing(memory, notes, last, now)
+    limits, slots = notes.limits or Limits("", {}, {}), _summed(memory, tallies)
+    errors = {key: last_error(memory, trouble, now) for key, trouble in last.items()}
+    pairs = _pairs(memory, limits, slots, _waits(memory, lacks) - _waits(memory, lacks, Lack.GIVEN_UP), errors)
+    return {
+        "machines": [row for row in pairs if row.pool],
+        "pools": [_sum(pairs, pool=name, limits=limits) for name in _names(limits.pools, pairs, "pool")],
+        "templates": [_sum(pairs, template=id_, limits=limits) for id_ in _names(limits.templates, pairs, "template")],
+        "requests": [
+            _request(memory, memory.requests[id_], tally) | {"missing": lacks.get(id_, [])}
+            for id_, tally in tallies.items()
+        ],
+        "returns": [_return(back) for back in memory.returns.values()],
+        "stuck": list(_stuck(memory)),
+        "pressure": learned(memory, last, _waits(memory, lacks), now),
+        "unlisted": sorted(name for name, since in memory.unlisted.items() if now - since >= UNLISTED_AFTER),
+    }
+
+
+def _waits(memory: Memory, lacks: Mapping[str, Sequence[Document]], lack: Lack | None = None) -> Counter[Key]:
+    """Machines that do not run, by pool and template; only those of one reason, if it is given.
+
+    Nothing is wanted any more for a machine that was given up: it failed, and no other takes its place.
+    """
+    waits = Counter[Key]()
+    for id_, ones in lacks.items():
+        for one in ones:
+            if lack is None or one["reason"] == lack:
+                waits[one["pool"], memory.requests[id_].template] += one["machines"]
+    return waits
+
+
+def _return(back: ReturnRecord) -> Document:
+    status = back.ended or RequestStatus.RUNNING
+    return {"id": back.id, "status": status, "machines": len(back.names), "settled": len(back.results)}
+
+
+def _stuck(memory: Memory) -> Iterator[Document]:
+    for record in memory.requests.values():
+        for slot in record.slots.values():
+            if slot.stuck and not slot.gone:
+                yield {"machine": slot.name, "pool": slot.pool}
+
+
+def _request(memory: Memory, record: RequestRecord, tally: Tally) -> dict[str, Any]:
+    pools = _by_pool(tally)
+    return {
+        "id": record.id,
+        "template": record.template,
+        "count": record.count,
+        "status": record.ended or RequestStatus.RUNNING,
+        "deadline": utc(wall_of(memory, record.deadline)),
+        "running": sum(some.running for some in pools.values()),
+        "slots": _verdicts(tally),
+        "set_aside": [slot.name for slot in record.slots.values() if slot.set_aside],
+        "pools": {pool: some._asdict() for pool, some in pools.items()},
+    }
+
+
+# --- machines by pool and template ------------------------------------------------------------------------------------
+
+
+class Counts(NamedTuple):
+    """Slots by what became of their machines."""
+
+    running: int = 0
+    pending: int = 0
+    failed: int = 0
+    lost: int = 0
+
+
+ByPool = Mapping[str, Counts]
+
+
+def machine_counts(memory: Memory) -> Mapping[str, ByPool]:
+    """The slots of each request."""
+    return {record.id: _by_pool(_tally(record)) for record in memory.requests.values()}
+
+
+Tally = Mapping[tuple[str, str, bool], int]
+"""How many slots of a request are in that pool, with that verdict, and ran. Of few entries, made in one pass."""
+
+
+def _tally(record: RequestRecord) -> Tally:
+    return Counter([(slot.pool, str(slot.verdict), slot.ran is not None) for slot in record.slots.values()])
+
+
+def _by_pool(tally: Tally) -> ByPool:
+    fates = defaultdict[str, Counter[str]](Counter)
+    for (pool, verdict, ran), slots in tally.items():
+        fates[pool][("running" if ran else "pending") if verdict in DESIRED else verdict] += slots
+    return {pool: Counts(*(some[name] for name in Counts._fields)) for pool, some in fates.items()}
+
+
+def _verdicts(tally: Tally) -> Mapping[str, int]:
+    verdicts = Counter[str]()
+    for (_, verdict, _), slots in tally.items():
+        verdicts[verdict] += slots
+    return dict(verdicts)
+
+
+def _summed(memory: Memory, tallies: Mapping[str, Tally]) -> Mapping[Key, Counts]:
+    """The slots of each template in each pool."""
+    total = defaultdict[Key, Counts](Counts)
+    for id_, tally in tallies.items():
+        for pool, some in _by_pool(tally).items():
+            key = (pool, memory.requests[id_].template)
+            total[key] = Counts(*map(sum, zip(total[key], some, strict=True)))
+    return total
+
+
+def _pairs(
+    memory: Memory,
+    limits: Limits,
+    counts: Mapping[Key, Counts],
+    waits: Mapping[Key, int],
+    errors: Mapping[Key, Document | None],
+) -> list[Row]:
+    """A row for each template in each pool; what no pool can be named for is under an empty name."""
+    named = [(pool, template.id) for template in limits.templates.values() for pool in template.pools]
+    rows = []
+    for key in dict.fromkeys([*named, *sorted(counts.keys() | waits.keys() | memory.pressures.keys())]):
+        some, pool = counts.get(key, Counts()), limits.pools.get(key[0])
+        wanted = some.running + max(some.pending, waits.get(key, 0))
+        cap = pool.max_machines if pool else None
+        rows.append(Row(*key, wanted, *some, _window(memory, key, pool), cap, errors.get(key)))
+    return rows
+
+
+def _window(memory: Memory, key: Key, pool: PoolLimits | None) -> int | None:
+    """Pressure allowed; where nothing was tried yet, what a first try is allowed."""
+    if key in memory.pressures:
+        return memory.pressures[key].window
+    return min(pool.initial_window, pool.max_pending) if pool else None
+
+
+def _names(configured: Iterable[str], pairs: Sequence[Row], kind: str) -> list[str]:
+    """The pools or templates that are configured, and those that only machines tell of."""
+    return list(dict.fromkeys([*configured, *filter(None, (getattr(row, kind) for row in pairs))]))
+
+
+def _sum(pairs: Sequence[Row], *, pool: str = "", template: str = "", limits: Limits) -> Row:
+    """All that one pool, or one template, has."""
+    rows = [row for row in pairs if (row.pool == pool if pool else row.template == template)]
+    windows = [row.window for row in rows if row.window is not None]
+    errors = [row.last_error for row in rows if row.last_error]
+    bound = limits.pools.get(pool) if pool else limits.templates.get(template)
+    counts = Counts(*(sum(getattr(row, name) for row in rows) for name in Counts._fields))
+    newest = min(errors, key=lambda error: error["at_seconds"], default=None)
+    wanted, window = sum(row.wanted for row in rows), sum(windows) if windows else None
+    return Row(pool, template, wanted, *counts, window, bound.max_machines if bound else None, newest)
+
+
+# --- a part of it -----------------------------------------------------------------------------------------------------
+
+
+def narrowed(whole: Overview, *, pool: str = "", template: str = "", request: str = "") -> Overview:
+    """What concerns this pool, this template and this request; an empty name is no condition."""
+    of = template or next((one["template"] for one in whole.requests if one["id"] == request), "")
+    machines = [row for row in whole.machines if pool in ("", row.pool) and of in ("", row.template)]
+    part = _Part({pool, *(row.pool for row in machines)}, {of, *(row.template for row in machines)}, request)
+    kept = {**part.rows(whole), **part.entries(whole)}
+    if pool or template:
+        kept |= {"returns": [], "requests": [one for one in kept["requests"] if not pool or pool in pools_of(one)]}
+    return replace(whole, machines=machines, **kept, forgotten=_of_these(whole.forgotten, kept["requests"]))
+
+
+def _of_these(entries: Sequence[Document], requests: Sequence[Document]) -> Sequence[Document]:
+    ids = {one["id"] for one in requests}
+    return [one for one in entries if one["id"] in ids]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What an overview is narrowed to."""
+
+    pools: Set[str]
+    templates: Set[str]
+    request: str
+    """Empty: all."""
+
+    def holds(self, one: Document) -> bool:
+        """Whether an entry belongs here; one that names no pool, no template or no request may."""
+        in_pool = not one.get("pool") or one["pool"] in self.pools
+        of_template = not one.get("template") or one["template"] in self.templates
+        return in_pool and of_template and self.request in ("", one.get("id", self.request))
+
+    def entries(self, whole: Overview) -> dict[str, Any]:
+        """What names a pool, a template or a request."""
+        names = ("requests", "returns", "refused", "waiting", "stuck", "pressure")
+        return {name: [*filter(self.holds, getattr(whole, name))] for name in names}
+
+    def rows(self, whole: Overview) -> dict[str, Any]:
+        """What is told by pool or by template, and what no loop has read yet."""
+        return {
+            "pools": [row for row in whole.pools if row.pool in self.pools],
+            "templates": [row for row in whole.templates if row.template in self.templates],
+            "paused": [name for name in whole.paused if name in self.pools],
+            "problems": {name: sentences for name, sentences in whole.problems.items() if name in self.pools},
+            "unread": [id_ for id_ in whole.unread if self.request in ("", id_)],
+        }
+
+
+def pools_of(request: Document) -> set[str]:
+    """Where a request has machines, had some, or waits for some."""
+    return {*request["pools"], *(one["pool"] for one in request["missing"])}
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def _alarms(seen: Overview) -> Iterator[str]:
+    """What a person has to mend, the worst first."""
+    if seen.loop["running"] is False:
+        since = seen.loop["last_beat"]
+        words = f"since {since}" if since else "and has never run on this directory"
+        yield f"LOOP NOT RUNNING {words}: start `provisioner run`; no machine is made or deleted until then"
+    for file in seen.files.values():
+        if file["condition"] not in (Condition.FINE, Condition.NEW):
+            yield f"{file['text']}; what can be done: provisioner recover"
+    if trouble := seen.nothing_planned:
+        yield f"NOTHING IS PLANNED since {trouble['since']}: {trouble['text']}"
+    if trouble := seen.configuration_refused:
+        words = "CONFIGURATION REFUSED, the one before stays in force"
+        yield f"{words}, since {trouble['since']}: {trouble['text']}"
+    for pool in seen.paused:
+        yield f"PAUSED pool {pool}: it gets no new machines until `paused` is taken out of provisioner.yaml"
+    for one in seen.refused:
+        which = f"creates of {one['template']}" if one["operation"] == "create" else "deletes"
+        yield f"REFUSED by pool {one['pool']}: {which} since {one['since']}: {one['text']}"
+    for one in seen.stuck:
+        words = "still terminating long after its grace period; see its node and its finalizers"
+        yield f"STUCK {one['machine']} in pool {one['pool']}: {words}"

@@ -1,0 +1,300 @@
+"""The status page: what ``status`` says, as HTML that refreshes itself and needs no script. Rendered when asked for."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from http import HTTPStatus
+from importlib import resources
+from itertools import islice
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from provisioner.loop.clock import utc
+from provisioner.model import DESIRED, Memory, RequestRecord, Slot
+from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateError
+from provisioner.telemetry.facts import Facts, read_facts
+from provisioner.telemetry.overview import Overview, narrowed, overview, time_at
+from provisioner.telemetry.page_plots import HEIGHT, WIDTH, Plot, plot
+from provisioner.telemetry.samples import Moment, Point, Samples, Subject
+from provisioner.telemetry.server import JSON, Response
+from provisioner.telemetry.shortages import lasting, local, missing_lines, on_one_line, pool_line, wall_of
+
+HTML = "text/html; charset=utf-8"
+
+REFRESH = 10
+"""Seconds after which a browser asks again, unless a person has stopped it."""
+
+SHOWN = 100
+"""Entries of a list that are shown; how many more there are is said, and a filter finds them."""
+
+LONGEST = 120
+"""Characters of a name or a sentence that are shown, so that four kilobytes of it push nothing away."""
+
+FRESH = 1.0
+"""Seconds for which what was read is shown again: many open pages cost no more than a few."""
+
+Told = tuple[str, str]
+"""A time in words, and what happened then."""
+
+WITH_STORY = ("pool", "request", "machine")
+"""Kinds of things of which it is told what happened."""
+
+Story = Callable[[str, str], Sequence[Told]]
+"""What has happened to a thing of that kind and name, in order."""
+
+
+class StatusPage:
+    """Answers the pages' paths, in the server's threads. ``memory`` gives what the loop of this process remembers."""
+
+    def __init__(
+        self,
+        state: StateDir,
+        memory: Callable[[], Memory | None],
+        samples: Samples,
+        story: Story = lambda kind, name: (),
+    ) -> None:
+        self._state, self._memory, self._samples, self._story = state, memory, samples, story
+        self._lock = threading.Lock()
+        self._seen: tuple[float, Facts, Overview] | None = None
+        """What was read last, and when by the monotonic clock."""
+
+    def respond(self, path: str, query: str) -> Response | None:
+        """The page of a path; None where there is none."""
+        kind, _, name = path.removeprefix("/").partition("/")
+        pages: Mapping[str, Callable[[Facts, Overview, str, str], Response]] = {
+            "pool": self._pool,
+            "template": self._template,
+            "request": self._request,
+            "machine": self._machine,
+        }
+        if path not in ("/", "/status.json") and not (kind in pages and name):
+            return None
+        try:
+            facts, seen = self._look()
+        except StateError as error:
+            return self._render(
+                "sentence.html", HTTPStatus.SERVICE_UNAVAILABLE, title="Nothing to show", text=str(error)
+            )
+        if path == "/status.json":
+            return Response(HTTPStatus.OK, JSON, f"{json.dumps(seen.document(), indent=2)}\n".encode())
+        if path == "/":
+            return self._index(seen, query)
+        return pages[kind](facts, seen, unquote(name), query)
+
+    def _look(self) -> tuple[Facts, Overview]:
+        """What the loop holds and the files tell, at most ``FRESH`` seconds old. Raises StateError."""
+        with self._lock:
+            now = time.monotonic()
+            if self._seen is None or now - self._seen[0] >= FRESH:
+                facts = read_facts(self._state, self._memory())
+                self._seen = (now, facts, overview(facts))
+            return self._seen[1:]
+
+    # --- pages --------------------------------------------------------------------------------------------------------
+
+    def _index(self, seen: Overview, query: str) -> Response:
+        find = _find(query)
+        found = [one for one in seen.requests if find in one["id"] or find in one["template"]]
+        found.sort(key=lambda one: (one["status"] != "running", one["id"]))
+        return self._show("index.html", seen, query, ("", ""), requests=found, root="")
+
+    def _pool(self, facts: Facts, seen: Overview, name: str, query: str) -> Response:
+        row = next((row for row in seen.pools if row.pool == name), None)
+        if row is None:
+            return self._unknown("pool", name, [row.pool for row in seen.pools])
+        find = _find(query)
+        slots = (slot for slot in _slots(facts.memory) if slot.pool == name and not slot.gone and find in slot.name)
+        limits = facts.notes.pool_limits.get(name)
+        return self._show(
+            "pool.html",
+            narrowed(seen, pool=name),
+            query,
+            ("pool", name),
+            row=row,
+            where=limits.where if limits else "",
+            orphans=facts.notes.orphans.get(name, ()),
+            machines=_machines(slots),
+        )
+
+    def _template(self, facts: Facts, seen: Overview, id_: str, query: str) -> Response:
+        row = next((row for row in seen.templates if row.template == id_), None)
+        if row is None:
+            return self._unknown("template", id_, [row.template for row in seen.templates])
+        find = _find(query)
+        part = narrowed(seen, template=id_)
+        found = [one for one in part.requests if find in one["id"]]
+        return self._show("template.html", part, query, ("template", id_), row=row, requests=found)
+
+    def _request(self, facts: Facts, seen: Overview, id_: str, query: str) -> Response:
+        if id_ in {one["id"] for one in seen.returns}:
+            back = facts.memory.returns[id_] if facts.memory else None
+            return self._show("return.html", seen, query, ("request", id_), back=back)
+        request = next((one for one in seen.requests if one["id"] == id_), None)
+        if request is None or facts.memory is None:
+            return self._unknown("request", id_, [one["id"] for one in seen.requests])
+        record, find = facts.memory.requests[id_], _find(query)
+        slots = (slot for slot in record.slots.values() if find in slot.name or find in slot.pool)
+        about = {
+            "HostFactory asked": _when(facts, record.read),
+            "fails what is missing": "" if record.ended else _when(facts, record.deadline),
+            "ended": _when(facts, record.ended_at),
+            "HostFactory knows the end": _when(facts, record.told_at),
+            "account": record.rc_account,
+            "message": record.message,
+        }
+        machines = _machines(slots)
+        return self._show(
+            "request.html", seen, query, ("request", id_), request=request, about=about, machines=machines
+        )
+
+    def _machine(self, facts: Facts, seen: Overview, name: str, query: str) -> Response:
+        slot = next((slot for slot in _slots(facts.memory) if slot.name == name), None)
+        waits = next((one for one in seen.waiting if one["machine"] == name), None)
+        if slot is None and waits is None:
+            return self._unknown("machine", name, [])
+        about = _about(facts, slot) if slot else {}
+        return self._show("machine.html", seen, query, ("machine", name), slot=slot, about=about, waits=waits)
+
+    # --- how they are made --------------------------------------------------------------------------------------------
+
+    def _unknown(self, kind: str, name: str, names: Sequence[str]) -> Response:
+        """In words: which there are, or where to look."""
+        there = f" There are: {', '.join(names[:SHOWN])}." if names else ""
+        text = f"The loop knows no {kind} {clip(name)!r}; one that ended a day ago has left its memory.{there}"
+        return self._render("sentence.html", HTTPStatus.NOT_FOUND, title=f"No such {kind}", text=text, root="../")
+
+    def _show(self, template: str, seen: Overview, query: str, subject: Subject, **facts: Any) -> Response:
+        shown = {
+            "seen": seen,
+            "find": _find(query),
+            "still": "still" in parse_qs(query, keep_blank_values=True),
+            "refresh": REFRESH,
+            "subject": subject,
+            "limit": SHOWN,
+            "plot": self._plot(subject, seen),
+            "width": WIDTH,
+            "height": HEIGHT,
+            "story": self._story(*subject) if subject[0] in WITH_STORY else (),
+            "root": "../",
+        }
+        return self._render(template, HTTPStatus.OK, **(shown | facts))
+
+    def _plot(self, subject: Subject, seen: Overview) -> Plot | None:
+        """The samples of a pool, a template or all, and what holds now."""
+        kind, name = subject
+        rows = {"pool": seen.pools, "template": seen.templates}.get(kind, [seen.total])
+        row = next((row for row in rows if row.name == name), None)
+        held = self._samples.of(subject)
+        if row is None or not held:
+            return None
+        now = Moment(max(time.time(), held[-1].wall), Point(row.wanted, row.running, row.pending))
+        return plot([*held, now], f"{kind} {clip(name)}" if kind else "all pools")
+
+    def _render(self, template: str, status: HTTPStatus, **facts: Any) -> Response:
+        text = templates().get_template(template).render({"root": "", **facts})
+        headers = {"Content-Security-Policy": _policy(str(templates().globals["style"]))}
+        return Response(status, HTML, text.encode("utf-8", "backslashreplace"), headers)
+
+
+@cache
+def templates() -> Environment:
+    """The pages' templates, each compiled once; every value is escaped, and a name that is missing is an error."""
+    found = Environment(
+        loader=PackageLoader("provisioner.telemetry"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    found.filters |= {
+        "clip": clip,
+        "lasting": lasting,
+        "local": local,
+        "name": lambda text: quote(str(text), safe="", errors="replace"),
+    }
+    style = resources.files(__package__).joinpath("templates", "style.css").read_text("utf-8")
+    found.globals |= {"missing_lines": missing_lines, "pool_line": pool_line, "style": style}
+    return found
+
+
+def clip(text: object, longest: int = LONGEST) -> str:
+    """A text on one line, no longer than so many characters."""
+    line = on_one_line(str(text))
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+def _policy(style: str) -> str:
+    """What a browser may load: our own style, by its digest, and nothing else."""
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    own = f"style-src 'sha256-{digest}'; img-src data:; form-action 'self'"
+    return f"default-src 'none'; {own}; base-uri 'none'; frame-ancestors 'none'"
+
+
+def _find(query: str) -> str:
+    """What a person filters for."""
+    return parse_qs(query).get("find", [""])[0].strip()
+
+
+def _slots(memory: Memory | None) -> Iterator[Slot]:
+    records: Sequence[RequestRecord] = list(memory.requests.values()) if memory else ()
+    return (slot for record in records for slot in record.slots.values())
+
+
+def _machines(slots: Iterator[Slot]) -> dict[str, Any]:
+    """As many machines as are shown, those first that do not run, and how many there are."""
+    waiting: list[Slot] = []
+    others: list[Slot] = []
+    for slot in slots:
+        (waiting if slot.verdict in DESIRED and slot.ran is None else others).append(slot)
+    shown = islice((*waiting, *others), SHOWN)
+    return {"shown": [(slot, _state(slot)) for slot in shown], "count": len(waiting) + len(others)}
+
+
+def _state(slot: Slot) -> str:
+    """What becomes of a slot's machine, in a word or two."""
+    if slot.set_aside:
+        return "set aside"
+    if slot.stuck and not slot.gone:
+        return "stuck terminating"
+    if slot.verdict in DESIRED:
+        return "running" if slot.ran is not None else "pending" if slot.submitted is not None else "not asked for yet"
+    return f"{slot.verdict}, gone" if slot.gone else f"{slot.verdict}, ending"
+
+
+def _about(facts: Facts, slot: Slot) -> dict[str, str]:
+    """What memory knows of a machine; no secret, and nothing of its spec."""
+    failure = slot.failure or slot.tried
+    return {
+        "state": _state(slot),
+        "address": slot.ip,
+        "public address": slot.public_ip,
+        "slot opened": _when(facts, slot.opened),
+        "create sent": _when(facts, slot.submitted),
+        "runs since": _when(facts, slot.ran),
+        "closed": _when(facts, slot.closed),
+        "deleted because": f"{slot.delete}" if slot.delete else "",
+        "delete sent": _when(facts, slot.delete_sent),
+        "error": f"{failure.error}: {failure.text}" if failure else "",
+        "cause of its end": f"{slot.cause}" if slot.cause else "",
+        "offered because of its age": _when(facts, slot.offered),
+        "tries before this": str(slot.tries or ""),
+    }
+
+
+def _when(facts: Facts, at: float | None) -> str:
+    """Loop time as people say it: by the clock, and how long ago or in how long."""
+    if at is None or facts.memory is None:
+        return ""
+    left = at - time_at(facts.memory, facts.wall)
+    words = f"in {lasting(left)}" if left > 0 else f"{lasting(-left)} ago"
+    return f"{local(utc(wall_of(facts.memory, at)))} ({words})"

@@ -1,0 +1,82 @@
+"""How many machines were wanted, ran and were pending, minute by minute over a day; held in memory alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from provisioner.model import DeferReason, Memory
+from provisioner.telemetry.overview import machine_counts
+
+EVERY = 60.0
+"""Seconds between two samples: fine enough to see a burst start, and a day of them is a few hundred kilobytes."""
+
+HELD = 1440
+"""Samples that are held: a day."""
+
+Subject = tuple[str, str]
+"""``pool`` or ``template``, and a name; two empty words are all machines."""
+
+ALL: Subject = ("", "")
+
+
+class Point(NamedTuple):
+    """Machines at one moment."""
+
+    wanted: int = 0
+    running: int = 0
+    pending: int = 0
+
+
+class Moment(NamedTuple):
+    """A point, and its epoch seconds."""
+
+    wall: float
+    point: Point
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    wall: float
+    points: Mapping[Subject, Point]
+
+
+class Samples:
+    """Takes in each cycle in the loop's thread; is asked in the server's."""
+
+    def __init__(self) -> None:
+        self._ring: deque[_Sample] = deque(maxlen=HELD)
+        self._memory: Memory | None = None
+        """What was counted last."""
+
+    def take(self, memory: Memory | None, deferred: Mapping[tuple[str, str, DeferReason], int], wall: float) -> None:
+        """Take a sample, where the last one is ``EVERY`` seconds old or the clock was set back."""
+        last = self._ring[-1] if self._ring else None
+        if memory is None or (last is not None and 0 <= wall - last.wall < EVERY):
+            return
+        same = last is not None and memory is self._memory
+        self._ring.append(_Sample(wall, last.points if last and same else points(memory, deferred)))
+        self._memory = memory
+
+    def of(self, subject: Subject) -> Sequence[Moment]:
+        """What is held of a pool, a template or all machines, the oldest first."""
+        return [Moment(sample.wall, sample.points.get(subject, Point())) for sample in tuple(self._ring)]
+
+
+def points(memory: Memory, deferred: Mapping[tuple[str, str, DeferReason], int]) -> Mapping[Subject, Point]:
+    """The machines of all pools and templates; wanted is what runs, is pending or is deferred. Pure."""
+    found = defaultdict[Subject, Point](Point, {ALL: Point()})
+
+    def add(pool: str, template: str, more: Point) -> None:
+        for subject in (ALL, ("pool", pool), ("template", template)):
+            found[subject] = Point(*map(sum, zip(found[subject], more, strict=True)))
+
+    for id_, by_pool in machine_counts(memory).items():
+        for pool, some in by_pool.items():
+            more = Point(some.running + some.pending, some.running, some.pending)
+            add(pool, memory.requests[id_].template, more)
+    for (pool, template, _), machines in deferred.items():
+        add(pool, template, Point(wanted=machines))
+    return dict(found)

@@ -1,0 +1,64 @@
+"""Debian's Chromium without a screen, driven by its own chromedriver; nothing is downloaded."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from selenium.webdriver import Chrome
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+
+MISSING = "" if CHROMIUM and DRIVER else "needs chromium: Debian's packages chromium and chromium-driver"
+"""Why a test cannot have a browser; empty where it can."""
+
+PHONE, DESK = (360, 740), (1280, 900)
+"""Width and height of a small phone and of a screen, in CSS pixels."""
+
+
+@contextmanager
+def chromium(profile: Path) -> Iterator[Chrome]:
+    """A browser of its own, with its files in ``profile``, that notes what pages log."""
+    options = Options()
+    options.binary_location = CHROMIUM or ""
+    for argument in (
+        "headless=new",
+        "disable-gpu",
+        "disable-dev-shm-usage",
+        "hide-scrollbars",
+        f"user-data-dir={profile}",
+    ):
+        options.add_argument(f"--{argument}")
+    if os.geteuid() == 0:
+        options.add_argument("--no-sandbox")  # Chromium's sandbox refuses to be root's
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = Chrome(options=options, service=Service(DRIVER))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def resize(driver: Chrome, size: tuple[int, int]) -> None:
+    """As wide as a phone or a screen: a window of a desktop cannot be as narrow."""
+    width, height = size
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+def colours(driver: Chrome, scheme: str) -> None:
+    """What the page is told that its reader prefers: ``dark`` or ``light``."""
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def picture(driver: Chrome) -> bytes:
+    """The whole page as PNG."""
+    shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True})
+    return base64.b64decode(shot["data"])

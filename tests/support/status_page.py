@@ -1,0 +1,130 @@
+"""A status page over a state directory as a loop leaves it, also with names that nobody should believe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from provisioner.model import (
+    Brake,
+    BrakeReason,
+    DeferReason,
+    ErrorClass,
+    Failure,
+    Limits,
+    Memory,
+    PoolLimits,
+    RequestRecord,
+    RequestStatus,
+    ReturnRecord,
+    TemplateLimits,
+    Verdict,
+    Window,
+)
+from provisioner.state.directory import StateDir
+from provisioner.telemetry.access import NOBODY_ASKED, Files
+from provisioner.telemetry.notes import Notes, Refusal, Trouble, terms_of
+from provisioner.telemetry.page import StatusPage
+from provisioner.telemetry.samples import EVERY, Samples
+from provisioner.telemetry.server import Health, Server
+from tests.unit.core import BEFORE, NOW, running, slot
+
+SCRIPT = "<script>document.title='owned'</script>"
+HOSTILE = {
+    "a script": SCRIPT,
+    "an attribute": "\"><img src=x onerror=\"document.title='owned'\">'",
+    "a template": "{{ 7 * 7 }}{% raw %}",
+    "right to left": "‮אבג\u202etxt.exe",
+    "four kilobytes": "W" * 4096,
+    "emoji": "🦊👩‍👩‍👧‍👦\x00\x1b[2J\ud800",
+    "a path": "../../etc/passwd?x=1#y&amp;",
+}
+"""What a name or a sentence could be that comes from somebody else's hands."""
+
+TIDY = "gke-main"
+
+
+def grid(word: str = TIDY) -> tuple[Memory, Notes]:
+    """A grid in every trouble there is; ``word`` is in every field that takes free text."""
+    failure = Failure(ErrorClass.STOCKOUT, f"no room: {word}")
+    id_ = "aaaaaaaaaa" if word == TIDY else word[:4096]
+    slots = (
+        running(0, pool=word, ip=word, request="aaaaaaaaaa"),
+        slot(1, pool=word, failure=failure),
+        slot(2, Verdict.FAILED, pool=word, failure=failure),
+        running(3, pool=word, set_aside=True),
+        running(4, Verdict.RETURNED, pool=word, stuck=True),
+    )
+    requests = [
+        RequestRecord(
+            id_, word, 9, BEFORE, BEFORE + 3600, {one.number: one for one in slots}, message=word, rc_account=word
+        ),
+        RequestRecord("bbbbbbbbbb", word, 1, BEFORE, BEFORE + 3600, {}, ended=RequestStatus.COMPLETE, ended_at=NOW),
+    ]
+    held = Memory(
+        "demoinst",
+        generation=1,
+        time=NOW,
+        time_wall=time.time(),
+        requests={one.id: one for one in requests},
+        returns={"ret-aaaaaaaaaa": ReturnRecord("ret-aaaaaaaaaa", (word,), BEFORE, BEFORE + 3600)},
+        pressures={(word, word): Window(2, level=1, blocked_at=BEFORE, retry_at=NOW + 60, failure=failure)},
+        orphans={word: NOW},
+        unlisted={word: 0.0},
+        brake=Brake(BrakeReason.TOO_MANY_ORPHANS, BEFORE, word, word),
+    )
+    allowed = Limits("hf", {word: PoolLimits(word, where=word)}, {word: TemplateLimits(word, (word,), 500)})
+    notes = Notes(
+        pools={word: [word]},
+        problem=Trouble(0.0, word),
+        configuration=Trouble(0.0, word),
+        refused=[Refusal(word, "create", word, 0.0, word)],
+        paused=[word],
+        orphans={word: [word]},
+        terms=terms_of(allowed),
+        pool_limits=allowed.pools,
+        template_limits=allowed.templates,
+    )
+    return held, notes
+
+
+def leave(state: StateDir, held: Memory, notes: Notes) -> None:
+    """What the loop leaves; the words that no file can hold stay in memory alone."""
+    with state.intent.additions(create_for="demoinst") as intent:
+        intent.add_request("T", 1, created_wall=0.0)
+    state.notes.write(asdict(notes))
+    state.heartbeat.touch()
+
+
+def hours(held: Memory, count: int = 120) -> Samples:
+    """Samples of the last minutes."""
+    samples = Samples()
+    key = next(iter(held.pressures), ("", ""))
+    for number in range(count):
+        deferred = {(*key, DeferReason.BACKOFF): number % 17}
+        samples.take(replace(held), deferred, time.time() - EVERY * (count - number))
+    return samples
+
+
+def page(directory: Path, held: Memory, notes: Notes) -> StatusPage:
+    """The page of a loop that remembers this."""
+    state = StateDir(directory)
+    leave(state, held, notes)
+    return StatusPage(state, lambda: held, hours(held))
+
+
+@contextmanager
+def served(shown: StatusPage, files: Files = NOBODY_ASKED) -> Iterator[str]:
+    """Where the page is answered."""
+    health = Health(True, True, "fine, says gke-main")
+    server = Server("127.0.0.1:0", CollectorRegistry(), lambda: health, dict, shown.respond, files)
+    server.start()
+    try:
+        yield server.url
+    finally:
+        server.stop()
