@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from provisioner.loop import history
 from provisioner.loop.actors import Actors, Results, batches
 from provisioner.loop.clock import Clock
 from provisioner.loop.contact import Contacts
+from provisioner.loop.history import History, Passed
 from provisioner.loop.looks import DoubtedPools, MovedPools, identity
 from provisioner.loop.publisher import Publisher
 from provisioner.loop.startup import Beginning, HeldIntent, HeldMemory, Startup
@@ -128,6 +128,7 @@ class Reconciler:
         self._moved_pools = MovedPools()
         self._doubted_pools = DoubtedPools()
         self._publisher = Publisher(state, mandate.check)
+        self._history = History(state)
         self._planned = Planned()
         self._number = 0
 
@@ -144,6 +145,7 @@ class Reconciler:
         try:
             self._take_in(looks, now)
             if self.memory is not None:
+                self._history.begin(self.memory)
                 looks = self._moved_pools.unseen(looks, self.memory, self.limits)
                 if self._publisher.behind:
                     # A plan may rely on what the one before let HF know (a cancel does).
@@ -160,7 +162,7 @@ class Reconciler:
         except StateError as error:
             problem = str(error)
             self._planned = replace(self._planned, inputs=())
-        history.write(self._state, self._number, self._clock.wall(), results, closes)
+        self._history.take(self._passed(results, closes))
         doubts = self._startup.doubts or self._planned.doubts
         return CycleReport(
             number=self._number,
@@ -183,8 +185,21 @@ class Reconciler:
         closes = self._remember(results, now)
         if self.memory is not None:
             self._record(self.memory, now)
-        history.write(self._state, self._number, self._clock.wall(), results, closes)
+        self._history.take(self._passed(results, closes), ending=True)
         return results, closes
+
+    def _passed(self, results: Sequence[Results], closes: Sequence[Close]) -> Passed:
+        """What the journal is told of."""
+        return Passed(
+            number=self._number,
+            wall=self._clock.wall(),
+            memory=self.memory,
+            limits=self.limits,
+            deferred=self._planned.deferred,
+            edition=self._publisher.edition,
+            results=results,
+            closes=closes,
+        )
 
     def strangers(self) -> frozenset[str]:
         """Names that HF gave back and that are no slot of ours: pools are asked whether they hold them."""
