@@ -128,7 +128,7 @@ class Reconciler:
         self._moved_pools = MovedPools()
         self._doubted_pools = DoubtedPools()
         self._publisher = Publisher(state, mandate.check)
-        self._history = History(state)
+        self._history = History(state, lambda: self._publisher.edition)
         self._planned = Planned()
         self._number = 0
 
@@ -162,7 +162,8 @@ class Reconciler:
         except StateError as error:
             problem = str(error)
             self._planned = replace(self._planned, inputs=())
-        self._history.take(self._passed(results, closes))
+        passed = Passed(self._number, self._clock.wall(), self.memory, self.limits, self._planned.deferred)
+        self._history.take(passed, results, closes)
         doubts = self._startup.doubts or self._planned.doubts
         return CycleReport(
             number=self._number,
@@ -185,21 +186,9 @@ class Reconciler:
         closes = self._remember(results, now)
         if self.memory is not None:
             self._record(self.memory, now)
-        self._history.take(self._passed(results, closes), ending=True)
+        passed = Passed(self._number, self._clock.wall(), self.memory, self.limits, self._planned.deferred)
+        self._history.take(passed, results, closes, ending=True)
         return results, closes
-
-    def _passed(self, results: Sequence[Results], closes: Sequence[Close]) -> Passed:
-        """What the journal is told of."""
-        return Passed(
-            number=self._number,
-            wall=self._clock.wall(),
-            memory=self.memory,
-            limits=self.limits,
-            deferred=self._planned.deferred,
-            edition=self._publisher.edition,
-            results=results,
-            closes=closes,
-        )
 
     def strangers(self) -> frozenset[str]:
         """Names that HF gave back and that are no slot of ours: pools are asked whether they hold them."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from provisioner.hostfactory.answer import Loss
@@ -58,17 +58,15 @@ class Passed:
     memory: Memory | None
     limits: Limits
     deferred: Mapping[tuple[str, str, DeferReason], int]
-    edition: Edition | None
-    """What this process has published."""
-    results: Sequence[Results] = ()
-    closes: Sequence[Close] = ()
 
 
 class History:
     """Takes in each cycle, in the loop's thread, and writes what is new in it."""
 
-    def __init__(self, state: LoopState) -> None:
+    def __init__(self, state: LoopState, published: Callable[[], Edition | None]) -> None:
+        """``published``: what this process has published last; None before it has published anything."""
         self._state = state
+        self._published = published
         self._repeats = Repeats()
         self._memory: Memory | None = None
         """As it was taken in last."""
@@ -101,24 +99,26 @@ class History:
                 if slot.verdict is Verdict.LOST or slot.notice is not None or slot.offered is not None
             }
 
-    def take(self, passed: Passed, *, ending: bool = False) -> None:
+    def take(
+        self, passed: Passed, results: Sequence[Results], closes: Sequence[Close], *, ending: bool = False
+    ) -> None:
         """Write what is new, if anything is; a journal that cannot be written stops nothing."""
         plain: list[Line] = []
         keyed: list[Keyed] = []
-        if passed.results and self._deleted:
+        if results and self._deleted:
             old = passed.wall - COUNTED_SECONDS
             self._deleted = {name: at for name, at in self._deleted.items() if at > old}
-        for done in passed.results:
+        for done in results:
             for outcome in done.outcomes:
                 self._outcome(outcome, passed.wall, plain, keyed)
-        for close in passed.closes:
+        for close in closes:
             _close(close, plain, keyed)
         if passed.memory is not None:
             plain += self._steps(passed.memory)
             keyed += self._waiting(passed, passed.memory)
             keyed += self._learned(passed.memory)
         keyed += self._pauses(passed.limits)
-        plain += self._telling(passed.edition)
+        plain += self._telling(self._published())
         self._memory = passed.memory or self._memory
         lines = [*plain, *self._repeats.take(keyed, passed.wall), *self._repeats.due(passed.wall, ending=ending)]
         self._write(lines, passed)

@@ -75,7 +75,8 @@ class Diary:
 
     def restart(self, held: Memory) -> None:
         """A loop begins with this memory."""
-        self.history, self.held, self.number = History(self.state), held, 0
+        self.history, self.held, self.number = History(self.state, lambda: self.published), held, 0
+        self.published: Edition | None = None
         self.history.begin(held)
         self.cycle(edition=None)
 
@@ -84,8 +85,10 @@ class Diary:
         self.held, before = held or self.held, len(self.lines())
         self.wall += seconds
         self.number += 1
-        facts = {"limits": limits(), "deferred": {}, "edition": edition(self.held)} | more
-        self.history.take(Passed(self.number, self.wall, self.held, **facts), ending=ending)
+        given = {"limits": limits(), "deferred": {}, "edition": edition(self.held), "results": (), "closes": ()} | more
+        self.published = given["edition"]
+        passed = Passed(self.number, self.wall, self.held, given["limits"], given["deferred"])
+        self.history.take(passed, given["results"], given["closes"], ending=ending)
         return [{k: v for k, v in one.items() if k not in ("time", "cycle")} for one in self.lines()[before:]]
 
     def lines(self) -> Sequence[dict[str, Any]]:
@@ -295,7 +298,7 @@ def test_a_week_of_storm_leaves_the_week_of_the_rest(tmp_path: Path) -> None:
     """A thousand refused deletes an hour and a pool that flaps; beside them a request an hour."""
     state = StateDir(tmp_path)
     journal = state.__dict__["journal"] = Journal(state.journal.path, max_bytes=1_000_000, keep=2)
-    history, asked, allowed = History(state), [f"r{hour:09d}" for hour in range(7 * 24)], limits()
+    history, asked, allowed = History(state, lambda: None), [f"r{hour:09d}" for hour in range(7 * 24)], limits()
     history.begin(memory())
     storm = refused(*range(200))
     for hour, id_ in enumerate(asked):
@@ -304,7 +307,7 @@ def test_a_week_of_storm_leaves_the_week_of_the_rest(tmp_path: Path) -> None:
             flap = Window(1 + step % 2, level=step % 2, failure=STOCKOUT if step % 2 else None)
             held = memory(record(count=1, id_=id_), pressures={("b", TEMPLATE): flap})
             wall = WALL + hour * 3600.0 + step * COUNTED_SECONDS
-            history.take(Passed(hour, wall, held, allowed, {}, None, results))
+            history.take(Passed(hour, wall, held, allowed, {}), results, ())
     found = journal.find('"event":"asked"')
     assert [line["request"] for line in found.lines] == asked
     assert len(journal.find('"event":"create"').lines) == len(asked)
