@@ -85,7 +85,13 @@ class Diary:
         self.held, before = held or self.held, len(self.lines())
         self.wall += seconds
         self.number += 1
-        given = {"limits": limits(), "deferred": {}, "edition": edition(self.held), "results": (), "closes": ()} | more
+        given: dict[str, Any] = {
+            "limits": limits(),
+            "deferred": {},
+            "edition": edition(self.held),
+            "results": (),
+            "closes": (),
+        } | more
         self.published = given["edition"]
         passed = Passed(self.number, self.wall, self.held, given["limits"], given["deferred"])
         self.history.take(passed, given["results"], given["closes"], ending=ending)
