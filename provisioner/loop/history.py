@@ -189,15 +189,14 @@ class History:
                 yield _key(_deferred(record, pool, reason, wanted, passed), pool, reason)
 
     def _learned(self, memory: Memory) -> Iterator[Keyed]:
-        """Windows that shrank, that doubled, or whose pool begins or ceases to back off."""
+        """Windows that halved, that doubled, or whose pool begins or ceases to back off."""
         if self._memory is memory:
             return
         for key, window in memory.pressures.items():
-            before = self._windows.setdefault(key, window)
-            if window is before or not _differs(before, window):
-                continue
-            self._windows[key] = window
-            yield ("window", key, window.level > 0), _window(key, window)
+            before = self._windows.setdefault(key, Window(window.window))
+            if window is not before and _differs(before, window):
+                self._windows[key] = window
+                yield ("window", key, window.level > 0), _window(key, before, window)
 
     def _pauses(self, limits: Limits) -> Iterator[Keyed]:
         paused = frozenset(name for name, pool in limits.pools.items() if pool.paused)
@@ -315,17 +314,17 @@ def _deferred(record: RequestRecord, pool: str, reason: DeferReason, wanted: int
 
 
 def _differs(before: Window, window: Window) -> bool:
-    """Enough to be told."""
+    """Enough to be told: half or twice the size, or another answer to whether the pool backs off."""
     turned = (before.level > 0) != (window.level > 0)
-    return turned or window.window < before.window or window.window >= 2 * before.window
+    return turned or 2 * window.window <= before.window or window.window >= 2 * before.window
 
 
-def _window(key: tuple[str, str], window: Window) -> Line:
+def _window(key: tuple[str, str], before: Window, window: Window) -> Line:
     line: Line = {"event": "window", "pool": key[0], "template": key[1], "window": window.window}
-    if window.level:
-        line["backing_off"] = True
-        if window.failure is not None:
-            line |= {"error": window.failure.error, "text": window.failure.text}
+    if before.level or window.level:
+        line["backing_off"] = window.level > 0
+    if window.level and window.failure is not None:
+        line |= {"error": window.failure.error, "text": window.failure.text}
     return line
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -30,8 +31,12 @@ def stamp(wall: float) -> str:
 
 
 def when(line: Line) -> float:
-    """Epoch seconds of a line, whose ``time`` was a number in earlier versions. Raises ValueError."""
-    time = line.get("time")
+    """Epoch seconds of a line, whose ``time`` was a number in earlier versions. Raises ValueError or KeyError."""
+    return _epoch(line["time"])
+
+
+@lru_cache(maxsize=1000)
+def _epoch(time: object) -> float:
     if isinstance(time, (int, float)):
         return float(time)
     return datetime.fromisoformat(str(time)).timestamp()
@@ -99,9 +104,10 @@ class Journal:
         torn = 0
         for content in contents:
             whole = content.rfind(b"\n") + 1
-            parsed = [_parsed(text) for text in _matching(content, [needle.encode() for needle in needles], whole)]
-            lines += [line for line in parsed if line is not None]
-            torn += parsed.count(None) + (whole < len(content))
+            texts = list(_matching(content, [needle.encode() for needle in needles], whole))
+            parsed = _parsed_at_once(texts)
+            lines += parsed
+            torn += len(texts) - len(parsed) + (whole < len(content))
         return Found(lines, torn, _first(contents), unreadable)
 
     def _contents(self) -> tuple[list[bytes], str]:
@@ -141,11 +147,24 @@ def _matching(content: bytes, needles: Sequence[bytes], whole: int) -> Iterator[
         yield content[start : ends[start]]
 
 
+def _parsed_at_once(texts: Sequence[bytes]) -> list[Line]:
+    """The lines that parse. As one document they take half the time; one that is torn makes each be read for itself."""
+    with suppress(ValueError, RecursionError):
+        return [line for one in json.loads(b"[" + b",".join(texts) + b"]") if (line := _dated(one)) is not None]
+    return [line for text in texts if (line := _parsed(text)) is not None]
+
+
 def _parsed(text: bytes) -> Line | None:
-    with suppress(ValueError, RecursionError, OverflowError, OSError):
-        line = json.loads(text)
-        if isinstance(line, dict):
-            return line | {"at": when(line)}
+    with suppress(ValueError, RecursionError):
+        return _dated(json.loads(text))
+    return None
+
+
+def _dated(line: Any) -> Line | None:
+    """With its time as ``at``; None for what no loop of ours writes."""
+    with suppress(ValueError, TypeError, KeyError, OverflowError, OSError):
+        line["at"] = when(line)
+        return line if isinstance(line.get("event", ""), str) else None
     return None
 
 

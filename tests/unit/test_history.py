@@ -182,15 +182,21 @@ def test_a_deferral_says_which_bound_is_reached(diary: Diary, reason: DeferReaso
     assert line.get("bound") == bound
 
 
-def test_windows_are_told_when_they_shrink_double_or_turn(diary: Diary) -> None:
-    sizes = [(8, 0), (9, 0), (15, 0), (16, 0), (17, 0), (8, 1), (8, 2), (8, 0)]
+def test_windows_are_told_when_they_halve_double_or_turn(diary: Diary) -> None:
+    sizes = [(8, 0), (9, 0), (15, 0), (16, 0), (17, 0), (8, 1), (8, 2), (8, 0), (7, 0), (4, 0)]
     lines = []
     for size, level in sizes:
         learned = Window(size, level=level, failure=STOCKOUT if level else None)
         lines += diary.cycle(memory(pressures={("a", TEMPLATE): learned}))
     backing = {"backing_off": True, "error": "stockout", "text": STOCKOUT.text}
     said = {"event": "window", "pool": "a", "template": TEMPLATE}
-    assert lines == [said | {"window": 16}, said | {"window": 8} | backing, said | {"window": 8}]
+    over = {"window": 8, "backing_off": False}
+    assert lines == [said | {"window": 16}, said | {"window": 8} | backing, said | over, said | {"window": 4}]
+
+
+def test_a_pool_that_is_met_backing_off_is_told(diary: Diary) -> None:
+    (line,) = diary.cycle(memory(pressures={("a", TEMPLATE): Window(100, level=1, failure=STOCKOUT)}))
+    assert (line["event"], line["backing_off"]) == ("window", True)
 
 
 def test_pools_that_a_person_pauses_are_told(diary: Diary) -> None:
