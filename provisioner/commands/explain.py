@@ -211,7 +211,7 @@ def _lacking(files: _Files, memory: Memory, record: RequestRecord) -> Iterator[s
     """Why it is short of machines, and when they are asked for again."""
     document = {"missing": missing(memory, files.notes).get(record.id, [])}
     for line in missing_lines(document, loop_acts=_silence(files) is None):
-        yield line.strip() + "."
+        yield _ended(line.strip())
 
 
 def _machine(files: _Files, memory: Memory, slot: Slot) -> Iterator[str]:
@@ -264,24 +264,28 @@ def _waiting(files: _Files, memory: Memory, name: str) -> str:
 
 
 def _pool(files: _Files, name: str) -> Iterator[str]:
-    memory, notes = files.memory, files.notes
+    notes = files.notes
     if name in notes.paused:
         yield "It is paused: it gets no new machines."
-    yield from (f"{sentence}." for sentence in notes.pools.get(name, ()))
+    yield from map(_ended, notes.pools.get(name, ()))
     for one in notes.refused:
         if one.pool == name:
             what = f"creates of {one.template}" if one.operation == "create" else "deletes"
             yield f"It refuses {what} since {local(utc(one.since))}: “{one.text}”."
-    if memory and memory.brake and memory.brake.pool == name:
+    if files.memory:
+        yield from _learned(files.memory, notes, name)
+
+
+def _learned(memory: Memory, notes: Notes, name: str) -> Iterator[str]:
+    """What the loop remembers of a pool: brake, windows, last errors with their ages, and machines."""
+    if memory.brake and memory.brake.pool == name:
         yield f"The brake is on because of it since {_local(memory, memory.brake.since)}: {memory.brake.detail}"
-    if memory:
-        for entry in pools(memory, missing(memory, notes)):
-            if entry["pool"] == name:
-                yield pool_line(entry).strip().removeprefix(f"pool {name}, ") + "."
-        slots = [slot for record in memory.requests.values() for slot in record.slots.values() if slot.pool == name]
-        ran = sum(slot.verdict in DESIRED and slot.ran is not None for slot in slots)
-        start = sum(slot.verdict in DESIRED and slot.ran is None for slot in slots)
-        yield f"{ran:,} machines run in it, {start:,} are to run."
+    for entry in pools(memory, missing(memory, notes)):
+        if entry["pool"] == name:
+            yield _ended(pool_line(entry).strip().removeprefix(f"pool {name}, "))
+    slots = [slot for record in memory.requests.values() for slot in record.slots.values() if slot.pool == name]
+    wanted = [slot.ran is not None for slot in slots if slot.verdict in DESIRED]
+    yield f"{sum(wanted):,} machines run in it, {len(wanted) - sum(wanted):,} are to run."
 
 
 def _loop(files: _Files) -> Iterator[str]:
@@ -301,6 +305,10 @@ def _silence(files: _Files) -> str | None:
         return "and it has never run on this directory"
     dead = bool(holder.get("ended")) or (silent is not None and silent > files.notes.silence)
     return f"since {local(utc(last))}" if dead else None
+
+
+def _ended(sentence: str) -> str:
+    return sentence.rstrip(".") + "."
 
 
 def _local(memory: Memory, at: float) -> str:

@@ -114,7 +114,7 @@ class History:
         for close in closes:
             _close(close, plain, keyed)
         if passed.memory is not None:
-            plain += self._steps(passed.memory)
+            plain += self._steps(passed.memory, keyed)
             keyed += self._waiting(passed, passed.memory)
             keyed += self._learned(passed.memory)
         keyed += self._pauses(passed.limits)
@@ -148,7 +148,7 @@ class History:
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
-    def _steps(self, memory: Memory) -> Iterator[Line]:
+    def _steps(self, memory: Memory, keyed: list[Keyed]) -> Iterator[Line]:
         """What requests, returns and slots have become."""
         before = self._memory
         if before is None or before is memory:
@@ -157,7 +157,7 @@ class History:
         for id_, back in memory.returns.items():
             if id_ not in before.returns:
                 yield {"event": "back", "return": id_, "machines": list(back.names)}
-        yield from _slot_steps(before, memory)
+        yield from _slot_steps(before, memory, keyed)
 
     def _waiting(self, passed: Passed, memory: Memory) -> Iterator[Keyed]:
         """Requests whose machines are held back, once for each reason, and once that it is over."""
@@ -277,16 +277,21 @@ def _asked(record: RequestRecord) -> Line:
     return line | {"account": record.rc_account} if record.rc_account else line
 
 
-def _slot_steps(before: Memory, memory: Memory) -> Iterator[Line]:
-    """Slots that were opened, machines that run for the first time, and those of which nothing is left."""
+def _slot_steps(before: Memory, memory: Memory, keyed: list[Keyed]) -> Iterator[Line]:
+    """Slots that were opened, machines that run for the first time, and those of which nothing is left.
+
+    ``keyed`` gets what places say of machines that do not run yet.
+    """
     opened, running, gone = (defaultdict[tuple[str, str], list[str]](list) for _ in range(3))
     for record, old, slot in changed(before, memory):
         where = (record.id, slot.pool)
-        if old is None and (slot.submitted is not None or slot.verdict is Verdict.OPEN):
+        if old is None and not _given_up(slot):
             opened[where].append(slot.name)
-        if slot.ran is not None and (old is None or old.ran is None):
+        if slot.ran is not None and not (old and old.ran is not None):
             running[where].append(slot.name)
-        if _left_nothing(slot) and (old is None or not old.gone):
+        if slot.failure is not None:
+            _troubled(record, slot, old, keyed)
+        if slot.gone and _left_nothing(slot, old):
             gone[where].append(slot.name)
     for (id_, pool), names in opened.items():
         yield {"event": "opened", "request": id_, "pool": pool, "count": len(names)}
@@ -295,9 +300,24 @@ def _slot_steps(before: Memory, memory: Memory) -> Iterator[Line]:
             yield {"event": event, "request": id_, "pool": pool, "machines": names}
 
 
-def _left_nothing(slot: Slot) -> bool:
-    """Its machine was asked for, and is proven absent."""
-    return slot.gone and slot.submitted is not None
+def _troubled(record: RequestRecord, slot: Slot, old: Slot | None, keyed: list[Keyed]) -> None:
+    """A place says why a machine does not run, or says something of another class than before."""
+    failure, before = slot.failure, old.failure if old else None
+    waits = slot.ran is None and slot.verdict is Verdict.OPEN
+    if waits and failure is not None and (before is None or before.error is not failure.error):
+        line: Line = {"event": "troubled", "machine": slot.name, "pool": slot.pool, "template": record.template}
+        line |= {"error": failure.error, "text": failure.text}
+        keyed.append((("troubled", slot.pool, record.template, failure.error), line))
+
+
+def _given_up(slot: Slot) -> bool:
+    """It was only opened to tell HF why there is no machine."""
+    return slot.submitted is None and slot.verdict is not Verdict.OPEN
+
+
+def _left_nothing(slot: Slot, old: Slot | None) -> bool:
+    """Its machine was asked for, and that it is absent was not proven before."""
+    return slot.submitted is not None and not (old and old.gone)
 
 
 def _deferred(record: RequestRecord, pool: str, reason: DeferReason, wanted: int, passed: Passed) -> Line:

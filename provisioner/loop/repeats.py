@@ -19,6 +19,9 @@ was, and what happens for a week, a thousand times an hour, takes a few hundred 
 NAMED = 20
 """Machines that a counted line names, where the same ones may be met again and again."""
 
+MET_ONCE = frozenset({"close", "troubled"})
+"""Events that a machine meets once, or a few times: a counted line names all."""
+
 
 @dataclass(slots=True)
 class _Series:
@@ -79,7 +82,7 @@ def _hold(series: _Series, group: Sequence[Line], wall: float) -> None:
     series.times += len(group)
     series.held = [group[-1]]
     for line in group:
-        if "machine" in line and (line["event"] == "close" or len(series.machines) < NAMED):
+        if "machine" in line and (line["event"] in MET_ONCE or len(series.machines) < NAMED):
             series.machines[line["machine"]] = None
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -177,9 +177,8 @@ def _of_return(subject: Subject, lines: Sequence[Line], memory: Memory | None) -
 
 
 def _of_request(subject: Subject, lines: Sequence[Line], memory: Memory | None) -> list[_Fact]:
-    machine = subject.id if subject.kind is Kind.MACHINE else None
-
-    part = f"-{subject.request}-"
+    """Of a request, or of one of its machines."""
+    machine, part = subject.id if subject.kind is Kind.MACHINE else None, f"-{subject.request}-"
 
     def ours(name: str) -> bool:
         return name == machine if machine else part in name
@@ -188,10 +187,20 @@ def _of_request(subject: Subject, lines: Sequence[Line], memory: Memory | None) 
     facts = [fact for line in about for fact in _facts(line, ours)]
     record = memory.requests.get(subject.request) if memory else None
     if memory and record:
-        facts += _remembered(memory, record, facts, ours, machine is None)
-    if machine:
-        return _of_machine(facts)
-    facts += _heard(memory, record)
+        slots = [slot for slot in record.slots.values() if ours(slot.name)]
+        facts += _remembered(memory, record, slots, facts, whole=machine is None)
+    facts = _since_asked(facts)
+    return _of_machine(facts) if machine else _of_all(facts + _heard(memory, record), record)
+
+
+def _since_asked(facts: Sequence[_Fact]) -> list[_Fact]:
+    """A line has the time of its cycle's end, and a slot that of its begin: none is before it was asked for."""
+    begin = min((fact.at for fact in facts if fact.event == "asked"), default=-math.inf)
+    return [fact if fact.at >= begin else fact._replace(at=begin) for fact in facts]
+
+
+def _of_all(facts: list[_Fact], record: RequestRecord | None) -> list[_Fact]:
+    """Of a whole request: that its machines run is told by milestones."""
     asked = [fact.number for fact in facts if fact.event == "asked"]
     running = [fact for fact in facts if fact.event == "running"]
     wanted = record.count if record else max(asked, default=0)
@@ -202,13 +211,17 @@ def _of_machine(facts: list[_Fact]) -> list[_Fact]:
     """Of what is told of its request: how long it waited, and when HF heard that the machine runs, and of the end."""
     own = [fact for fact in facts if fact.machines]
     begin = min((fact.at for fact in own), default=math.inf)
+    before = [fact for fact in facts if fact.event == "asked" or (fact.event == "deferred" and fact.at <= begin)]
+    return [*before, *own, *_first_told(facts, own)]
+
+
+def _first_told(facts: Sequence[_Fact], own: Sequence[_Fact]) -> list[_Fact]:
+    """The first answer that says that the machine runs, and the first that is an end."""
     ran = min((fact.at for fact in own if fact.event == "running"), default=math.inf)
     told = [fact for fact in facts if fact.event == "told" and not fact.machines]
-    first = [fact for fact in told if fact.number and fact.at >= ran][:1]
+    runs = [fact for fact in told if fact.number and fact.at >= ran][:1]
     ends = [fact for fact in told if fact.about != RequestStatus.RUNNING][:1]
-    waits = [fact for fact in facts if fact.event == "deferred" and fact.at <= begin]
-    asked = [fact for fact in facts if fact.event == "asked"]
-    return [*asked, *waits, *own, *first, *(fact for fact in ends if fact not in first)]
+    return runs if runs == ends else runs + ends
 
 
 def _facts(line: Line, ours: Callable[[str], bool]) -> Iterator[_Fact]:
@@ -251,6 +264,10 @@ def _call(line: Line, result: str) -> str:
 def _closed(fact: _Fact, line: Line) -> _Fact:
     why = line.get("cause") or line.get("error") or ""
     return fact._replace(event=str(line.get("verdict", "closed")), about=str(why))
+
+
+def _troubled(fact: _Fact, line: Line) -> _Fact:
+    return fact._replace(about=line.get("error", ""))
 
 
 def _asked(fact: _Fact, line: Line) -> _Fact:
@@ -304,6 +321,7 @@ _READERS: Mapping[str, Callable[[_Fact, Line], _Fact]] = {
     "opened": lambda fact, _: fact,
     "running": lambda fact, _: fact,
     "told": _told,
+    "troubled": _troubled,
     "window": _window,
 }
 
@@ -318,29 +336,39 @@ _VERDICTS = frozenset({str(verdict) for verdict in Verdict} - {Verdict.OPEN, Ver
 
 
 def _remembered(
-    memory: Memory, record: RequestRecord, facts: Sequence[_Fact], ours: Callable[[str], bool], whole: bool
+    memory: Memory, record: RequestRecord, slots: Sequence[Slot], facts: Sequence[_Fact], *, whole: bool
 ) -> Iterator[_Fact]:
     """What memory knows of slots and the journal does not tell: it is of an earlier version, or was rotated away."""
     told = defaultdict[str, set[str]](set)
     for fact in facts:
         told["ended" if fact.event in _VERDICTS else fact.event].update(fact.machines)
-    slots = [slot for slot in record.slots.values() if ours(slot.name)]
-    if not any(fact.event == "asked" for fact in facts):
+    if "asked" not in told:
         account = f" for account {record.rc_account}" if record.rc_account else ""
         of = f"of template {record.template}{account}"
         yield _Fact(_wall(memory, record.read), "asked", about=of, number=record.count)
     opened = [slot for slot in slots if slot.submitted is not None]
     if not whole or sum(fact.number for fact in facts if fact.event == "opened") < len(opened):
         yield from (_of_slot(memory, slot, "opened", slot.opened) for slot in opened)
+    yield from _steps(memory, _others(slots, told["running"]), "running")
+    yield from _steps(memory, _others(slots, told["ended"]), "ended")
+    yield from _steps(memory, _others(slots, told["gone"]), "gone")
+
+
+def _others(slots: Sequence[Slot], names: Set[str]) -> list[Slot]:
+    return [slot for slot in slots if slot.name not in names]
+
+
+def _steps(memory: Memory, slots: Sequence[Slot], step: str) -> Iterator[_Fact]:
+    """The step of those slots that have made it."""
     for slot in slots:
-        if slot.ran is not None and slot.name not in told["running"]:
+        if step == "running" and slot.ran is not None:
             yield _of_slot(memory, slot, "running", slot.ran)
-        if slot.closed is not None and slot.name not in told["ended"]:
-            why = slot.cause or (slot.failure.error if slot.failure else "")
-            words = slot.failure.text if slot.failure else ""
-            yield _of_slot(memory, slot, str(slot.verdict), slot.closed)._replace(about=str(why), words=words)
-        if slot.gone and slot.absent is not None and slot.name not in told["gone"]:
+        elif step == "gone" and slot.gone and slot.absent is not None:
             yield _of_slot(memory, slot, "gone", slot.absent)
+        elif step == "ended" and slot.closed is not None:
+            words = slot.failure.text if slot.failure else ""
+            why = str(slot.cause or (slot.failure.error if slot.failure else ""))
+            yield _of_slot(memory, slot, str(slot.verdict), slot.closed)._replace(about=why, words=words)
 
 
 def _of_slot(memory: Memory, slot: Slot, event: str, at: float) -> _Fact:
@@ -478,6 +506,7 @@ _SENTENCES: Mapping[str, Callable[[_Fact], str]] = {
     "opened": lambda fact: f"{_many(fact.number, 'slot')} opened{_in(fact)}.",
     "create": lambda fact: _taken(fact, "create" if fact.number == 1 else "creates"),
     "create refused": lambda fact: _refused(fact, "create"),
+    "troubled": lambda fact: f"The cloud says of {_who(fact)}{_in(fact)}{_because(fact)}.",
     "running": _run,
     "milestone": _milestone,
     "told": _answer,

@@ -69,15 +69,20 @@ def _line(wall: float, event: str, **facts: object) -> Line:
 def fill(state: StateDir, machines: int) -> None:
     """The journal: a week of other requests and of a pool without room, then the request."""
     wall, number = time.time() - 7 * 86_400, 0
-    size = 0
-    while size < JOURNAL_BYTES * (JOURNAL_KEPT + 0.5):
+    while (
+        not Path(f"{state.journal.path}.{JOURNAL_KEPT}").exists() or size_of(state.journal.path) < 0.9 * JOURNAL_BYTES
+    ):
         id_, number = f"{number:010d}", number + 1
         lines = list(life([machine_name("hf", id_, slot) for slot in range(500)], id_, wall + number))
         facts = {"pool": "a", "result": "stockout", "text": REFUSED}
         lines += [_line(wall + number, "create", machine=machine_name("hf", id_, 600), **facts)] * 20
         state.journal.append(lines)
-        size += 190 * len(lines)
     state.journal.append(life([name(slot) for slot in range(machines)], REQUEST, time.time() - 3600))
+
+
+def size_of(path: str) -> int:
+    """Bytes of a file; none where there is none, as after a rotation."""
+    return os.path.getsize(path) if os.path.exists(path) else 0
 
 
 def leave(directory: Path, machines: int) -> None:

@@ -385,6 +385,10 @@ EVENTS: Sequence[tuple[dict[str, Any], str]] = [
         {"event": "create", "machine": name(0), "pool": "a", "result": "denied", "text": "no\nway"},
         f"Pool a refused 1 create of {name(0)}: denied: “no way”",
     ),
+    (
+        {"event": "troubled", "machine": name(0), "pool": "a", "error": "other", "text": "ImagePullBackOff"},
+        f"The cloud says of {name(0)} in pool a: other: “ImagePullBackOff”.",
+    ),
     ({"event": "running", "pool": "a", "machines": [name(0)]}, f"{name(0)} runs in pool a"),
     ({"event": "told", "answer": "running", "running": 3}, "is told that 3 machines run"),
     ({"event": "told", "answer": "complete_with_error", "running": 1}, "the end: complete_with_error; 1 machine runs"),
@@ -426,7 +430,7 @@ EVENTS: Sequence[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("line", "said"), EVENTS, ids=lambda value: value["event"] if isinstance(value, dict) else "")
 def test_each_event_has_its_sentence(line: dict[str, Any], said: str) -> None:
-    if line["event"] not in ("back", "create", "close", "delete"):
+    if line["event"] not in ("back", "create", "close", "delete", "troubled"):
         line = {"request": REQUEST} | line
     (sentence,) = story(Subject(Kind.REQUEST, REQUEST), [line | {"at": 5.0}], None)
     assert said in sentence.text

@@ -142,6 +142,17 @@ def test_a_request_is_asked_opened_running_told_and_gone(diary: Diary) -> None:
     assert diary.cycle() == []
 
 
+def test_what_a_place_says_of_a_machine_is_told_when_its_class_changes(diary: Diary) -> None:
+    diary.cycle(memory(record(slot(0))))
+    said = {"event": "troubled", "machine": name(0), "pool": "a", "template": TEMPLATE}
+    full = said | {"error": "stockout", "text": STOCKOUT.text}
+    assert diary.cycle(memory(record(slot(0, failure=STOCKOUT)))) == [full]
+    assert diary.cycle(memory(record(slot(0, failure=replace(STOCKOUT, text="in other words"))))) == []
+    assert diary.cycle(memory(record(slot(0, failure=BROKEN)))) == [said | {"error": "other", "text": BROKEN.text}]
+    (burst,) = diary.cycle(memory(record(*[slot(n, failure=STOCKOUT) for n in range(50)])))[1:]
+    assert (burst["times"], len(burst["machines"])) == (50, 50)
+
+
 def test_hf_is_told_of_a_loss_once(diary: Diary) -> None:
     lost = {name(0): Loss(0, "preempted"), name(1): Loss(30, "node")}
     held = memory(record(running(0, Verdict.LOST), running(1, Verdict.SUCCEEDED), ended=RequestStatus.COMPLETE))
