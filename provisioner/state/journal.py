@@ -88,6 +88,9 @@ class Journal:
             os.close(descriptor)
 
     def _rotate(self) -> None:
+        """Unless a command that writes as well has just done so: twice would lose the oldest for nothing."""
+        if not os.path.exists(self.path) or os.path.getsize(self.path) < self._max_bytes:
+            return
         names = self._names()
         for newer, older in reversed(list(pairwise(names))):
             if os.path.exists(newer):

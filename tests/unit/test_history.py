@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from provisioner.hostfactory.answer import Loss
 from provisioner.loop.actors import Results
@@ -309,6 +311,22 @@ def test_what_was_counted_is_written_as_the_loop_ends(diary: Diary) -> None:
     assert counted["times"] == 10 - IN_FULL
 
 
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.floats(0, 900)), max_size=40))
+def test_nothing_that_is_counted_is_lost_or_counted_twice(met: list[tuple[str, int, float]]) -> None:
+    repeats, wall, written = Repeats(), 0.0, Counter[str]()
+    for event, count, seconds in met:
+        wall += seconds
+        keyed: list[tuple[str, dict[str, object]]] = [(event, {"event": event, "machine": "m"})] * count
+        for line in [*repeats.take(keyed, wall), *repeats.due(wall)]:
+            written[str(line["event"])] += int(str(line.get("times", 1)))
+    for line in repeats.due(wall, ending=True):
+        written[str(line["event"])] += int(str(line["times"]))
+    expected = Counter[str]()
+    for event, count, _ in met:
+        expected[event] += count
+    assert +written == +expected
+
+
 def test_a_quiet_series_is_forgotten() -> None:
     repeats = Repeats()
     line: dict[str, object] = {"event": "window"}
@@ -376,6 +394,15 @@ def test_lines_come_in_the_order_of_writing_across_rotations_and_each_once(tmp_p
     assert len(numbers) > 5
 
 
+def test_two_that_write_rotate_once(tmp_path: Path) -> None:
+    loop, command = (Journal(str(tmp_path / "journal.jsonl"), max_bytes=40, keep=3) for _ in range(2))
+    loop.append([{"time": NOW, "event": "a machine of the first"}])
+    command._rotate()
+    command.append([{"time": NOW, "event": "short"}])
+    command._rotate()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["journal.jsonl", "journal.jsonl.1"]
+
+
 def test_a_rotation_while_it_is_read_hides_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal(str(tmp_path / "journal.jsonl"), max_bytes=10_000, keep=3)
     journal.append([{"time": BEFORE, "machine": "m"}])
@@ -386,7 +413,7 @@ def test_a_rotation_while_it_is_read_hides_no_line(tmp_path: Path, monkeypatch: 
     def rotating(contents: dict[tuple[int, int], bytes], path: str) -> None:
         read(contents, path)
         if path == journal.path:
-            journal._rotate()
+            Path(path).rename(f"{path}.1")
 
     monkeypatch.setattr(module, "_read_into", rotating)
     assert len(journal.find("machine").lines) == 1
