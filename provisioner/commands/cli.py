@@ -69,6 +69,11 @@ COMMANDS = (
     ),
     Entry("init", "Create intent.json in a new state directory.", ("initializeDB",)),
     Entry("status", "Show what the state files hold."),
+    Entry(
+        "explain",
+        "Tell the story of a request, a return request, a machine or a pool: what happened when, how it stands, and "
+        "what comes next. Reads the state files and the journal alone.",
+    ),
     Entry("usage", "Show machine-hours and what they cost, by day, template, pool and account."),
     Entry("plan", "Show what the next cycle would do; touches nothing."),
     Entry("doctor", "Ask everything at once, each answer with what to do; and pack it for support."),

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from provisioner.loop import history
 from provisioner.loop.actors import Actors, Results, batches
 from provisioner.loop.clock import Clock
 from provisioner.loop.contact import Contacts
 from provisioner.loop.cycle_id import CYCLE
+from provisioner.loop.history import History, Passed
 from provisioner.loop.looks import DoubtedPools, MovedPools, identity
 from provisioner.loop.publisher import Publisher
 from provisioner.loop.startup import Beginning, HeldIntent, HeldMemory, Startup
@@ -126,9 +126,9 @@ class Reconciler:
         self._held_memory = HeldMemory(state, clock, mandate.check)
         self._startup = Startup(state, clock, self._held_memory)
         self._contacts = Contacts(state)
-        self._moved_pools = MovedPools()
-        self._doubted_pools = DoubtedPools()
+        self._moved_pools, self._doubted_pools = MovedPools(), DoubtedPools()
         self._publisher = Publisher(state, mandate.check)
+        self._history = History(state, lambda: self._publisher.edition)
         self._planned = Planned()
         self._number = 0
 
@@ -146,6 +146,7 @@ class Reconciler:
         try:
             self._take_in(looks, now)
             if self.memory is not None:
+                self._history.begin(self.memory)
                 looks = self._moved_pools.unseen(looks, self.memory, self.limits)
                 if self._publisher.behind:
                     # A plan may rely on what the one before let HF know (a cancel does).
@@ -162,7 +163,8 @@ class Reconciler:
         except StateError as error:
             problem = str(error)
             self._planned = replace(self._planned, inputs=())
-        history.write(self._state, self._number, self._clock.wall(), results, closes)
+        passed = Passed(self._number, self._clock.wall(), self.memory, self.limits, self._planned.deferred)
+        self._history.take(passed, results, closes)
         doubts = self._startup.doubts or self._planned.doubts
         return CycleReport(
             number=self._number,
@@ -185,7 +187,8 @@ class Reconciler:
         closes = self._remember(results, now)
         if self.memory is not None:
             self._record(self.memory, now)
-        history.write(self._state, self._number, self._clock.wall(), results, closes)
+        passed = Passed(self._number, self._clock.wall(), self.memory, self.limits, self._planned.deferred)
+        self._history.take(passed, results, closes, ending=True)
         return results, closes
 
     def strangers(self) -> frozenset[str]:

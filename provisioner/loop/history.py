@@ -1,30 +1,240 @@
-"""What the journal says of a cycle: a line for each action that was tried and for each slot that ended."""
+"""What the journal says of a cycle: each call that was tried, each step of a request, and what HF was told.
+
+Equal lines are counted (``loop/repeats.py``); what a cycle does not change costs nothing.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from provisioner.hostfactory.answer import Loss
 from provisioner.loop.actors import Results
-from provisioner.model import Close, Delete, Outcome
+from provisioner.loop.publisher import Edition
+from provisioner.loop.repeats import COUNTED_SECONDS, Line, Repeats
+from provisioner.model import (
+    Close,
+    DeferReason,
+    Delete,
+    Limits,
+    Memory,
+    Outcome,
+    RequestRecord,
+    RequestStatus,
+    ReturnRecord,
+    Slot,
+    Verdict,
+    Window,
+)
+from provisioner.planning.slots import changed, missing
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import LoopState
+from provisioner.state.journal import stamp
 
 log = logging.getLogger(__name__)
 
-Line = dict[str, object]
+ONCE_FAILED = frozenset({Verdict.FAILED, Verdict.WITHDRAWN})
+"""Verdicts that a pool in trouble gives again and again: equal ones are counted."""
+
+TOLD_AS_RUNNING = frozenset({Verdict.OPEN, Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST})
+"""Verdicts of slots whose machine HF is told of as one that runs, once it has run."""
+
+Keyed = tuple[Hashable, Line]
+"""A line, and what it has in common with those that count as equal."""
+
+Deferral = tuple[str, DeferReason]
+"""Pool and reason."""
 
 
-def write(state: LoopState, cycle: int, wall: float, results: Sequence[Results], closes: Sequence[Close]) -> None:
-    """Append a cycle's lines, if it has any; a journal that cannot be written stops nothing."""
-    lines = [_outcome_line(outcome) for done in results for outcome in done.outcomes]
-    lines += [_close_line(close) for close in closes]
-    if not lines:
-        return
-    try:
-        state.journal.append([{"time": round(wall, 3), "cycle": cycle, **line} for line in lines])
-    except StateError as error:
-        log.warning("Journal could not be written", extra={"error": str(error)})
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What one cycle leaves."""
+
+    number: int
+    wall: float
+    """Epoch seconds at its end."""
+    memory: Memory | None
+    limits: Limits
+    deferred: Mapping[tuple[str, str, DeferReason], int]
+
+
+class History:
+    """Takes in each cycle, in the loop's thread, and writes what is new in it."""
+
+    def __init__(self, state: LoopState, published: Callable[[], Edition | None]) -> None:
+        """``published``: what this process has published last; None before it has published anything."""
+        self._state = state
+        self._published = published
+        self._repeats = Repeats()
+        self._memory: Memory | None = None
+        """As it was taken in last."""
+        self._told: Mapping[str, object] = {}
+        """The requests and returns as HF was told of them."""
+        self._lost: Mapping[str, Loss] = {}
+        """The machines that HF was told to give back."""
+        self._windows: dict[tuple[str, str], Window] = {}
+        """As they were written last, or first met."""
+        self._paused: frozenset[str] = frozenset()
+        self._waits: dict[str, _Wait] = {}
+        """The requests that are deferred."""
+        self._deferred: object = None
+        """As it was taken in last."""
+        self._deleted: dict[str, float] = {}
+        """When a delete of a machine was taken last: one that is sent again soon is counted."""
+        self._edition: Edition | None = None
+        """As it was taken in last."""
+
+    def begin(self, memory: Memory) -> None:
+        """What the loop remembers at its start is no news. Later calls change nothing."""
+        if self._memory is None:
+            self._memory = memory
+            self._told = {**memory.requests, **memory.returns}
+            self._windows = dict(memory.pressures)
+            self._lost = {
+                slot.name: Loss(0, "")
+                for record in memory.requests.values()
+                for slot in record.slots.values()
+                if slot.verdict is Verdict.LOST or slot.notice is not None or slot.offered is not None
+            }
+
+    def take(
+        self, passed: Passed, results: Sequence[Results], closes: Sequence[Close], *, ending: bool = False
+    ) -> None:
+        """Write what is new, if anything is; a journal that cannot be written stops nothing."""
+        plain: list[Line] = []
+        keyed: list[Keyed] = []
+        if results and self._deleted:
+            old = passed.wall - COUNTED_SECONDS
+            self._deleted = {name: at for name, at in self._deleted.items() if at > old}
+        for done in results:
+            for outcome in done.outcomes:
+                self._outcome(outcome, passed.wall, plain, keyed)
+        for close in closes:
+            _close(close, plain, keyed)
+        if passed.memory is not None:
+            plain += self._steps(passed.memory, keyed)
+            keyed += self._waiting(passed, passed.memory)
+            keyed += self._learned(passed.memory)
+        keyed += self._pauses(passed.limits)
+        plain += self._telling(self._published())
+        self._memory = passed.memory or self._memory
+        lines = [*plain, *self._repeats.take(keyed, passed.wall), *self._repeats.due(passed.wall, ending=ending)]
+        self._write(lines, passed)
+
+    def _write(self, lines: Sequence[Line], passed: Passed) -> None:
+        if not lines:
+            return
+        head = {"time": stamp(passed.wall), "cycle": passed.number}
+        try:
+            self._state.journal.append([head | line for line in lines])
+        except StateError as error:
+            log.warning("Journal could not be written", extra={"error": str(error)})
+
+    # --- calls and ends -----------------------------------------------------------------------------------------------
+
+    def _outcome(self, outcome: Outcome, wall: float, plain: list[Line], keyed: list[Keyed]) -> None:
+        line = _outcome_line(outcome)
+        action = outcome.action
+        of = action.reason if isinstance(action, Delete) else action.template
+        key = (line["event"], action.pool, of, line["result"])
+        if outcome.failure is not None or (isinstance(action, Delete) and action.name in self._deleted):
+            keyed.append((key, line))
+        else:
+            plain.append(line)
+        if isinstance(action, Delete) and outcome.failure is None:
+            self._deleted[action.name] = wall
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+
+    def _steps(self, memory: Memory, keyed: list[Keyed]) -> Iterator[Line]:
+        """What requests, returns and slots have become."""
+        before = self._memory
+        if before is None or before is memory:
+            return
+        yield from (_asked(record) for id_, record in memory.requests.items() if id_ not in before.requests)
+        for id_, back in memory.returns.items():
+            if id_ not in before.returns:
+                yield {"event": "back", "return": id_, "machines": list(back.names)}
+        yield from _slot_steps(before, memory, keyed)
+
+    def _waiting(self, passed: Passed, memory: Memory) -> Iterator[Keyed]:
+        """Requests whose machines are held back, once for each reason, and once that it is over."""
+        if memory is self._memory and passed.deferred is self._deferred:
+            return
+        self._deferred = passed.deferred
+        reasons: dict[str, list[Deferral]] = defaultdict(list)
+        for pool, template, reason in passed.deferred:
+            reasons[template].append((pool, reason))
+        for id_ in self._waits.keys() - memory.requests.keys():
+            del self._waits[id_]
+        for record in memory.requests.values():
+            held = reasons.get(record.template, [])
+            if record.id not in self._waits and not (held and record.ended is None):
+                continue
+            wanted = missing(record) if held and record.ended is None else 0
+            yield from self._wait(record, held if wanted > 0 else [], wanted, passed)
+
+    def _wait(self, record: RequestRecord, held: Sequence[Deferral], wanted: int, passed: Passed) -> Iterator[Keyed]:
+        if not held:
+            if wait := self._waits.pop(record.id, None):
+                line: Line = {"event": "deferred", "request": record.id, "template": record.template}
+                yield _key(line | {"over": True, "seconds": round(passed.wall - wait.since, 1)}, "over")
+            return
+        wait = self._waits.setdefault(record.id, _Wait(passed.wall, set()))
+        for pool, reason in held:
+            if (pool, reason) not in wait.said:
+                wait.said.add((pool, reason))
+                yield _key(_deferred(record, pool, reason, wanted, passed), pool, reason)
+
+    def _learned(self, memory: Memory) -> Iterator[Keyed]:
+        """Windows that halved, that doubled, or whose pool begins or ceases to back off."""
+        if self._memory is memory:
+            return
+        for key, window in memory.pressures.items():
+            before = self._windows.setdefault(key, Window(window.window))
+            if window is not before and _differs(before, window):
+                self._windows[key] = window
+                yield ("window", key, window.level > 0), _window(key, before, window)
+
+    def _pauses(self, limits: Limits) -> Iterator[Keyed]:
+        paused = frozenset(name for name, pool in limits.pools.items() if pool.paused)
+        for pool in sorted(paused ^ self._paused):
+            event = "paused" if pool in paused else "resumed"
+            yield (event, pool), {"event": event, "pool": pool}
+        self._paused = paused
+
+    # --- what HF is told ----------------------------------------------------------------------------------------------
+
+    def _telling(self, edition: Edition | None) -> Iterator[Line]:
+        """The answers that say something for the first time, as they are published."""
+        if edition is None or edition is self._edition:
+            return
+        self._edition = edition
+        for id_, (record, _) in edition.rendered.items():
+            before = self._told.get(id_)
+            if before is record:
+                continue
+            if (words := _words(record)) != (_words(before) if before else _said_of_new(record)):
+                yield {"event": "told", _kind(record): id_, **words}
+        self._told = {id_: record for id_, (record, _) in edition.rendered.items()}
+        yield from _lost(edition.lost, self._lost)
+        self._lost = edition.lost
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """A request that is deferred."""
+
+    since: float
+    """Epoch seconds."""
+    said: set[Deferral]
+    """The reasons that were written."""
+
+
+def _key(line: Line, *more: Hashable) -> Keyed:
+    return (line["event"], line["request"], *more), line
 
 
 def _outcome_line(outcome: Outcome) -> Line:
@@ -44,7 +254,7 @@ def _outcome_line(outcome: Outcome) -> Line:
     return line
 
 
-def _close_line(close: Close) -> Line:
+def _close(close: Close, plain: list[Line], keyed: list[Keyed]) -> None:
     line: Line = {
         "event": "close",
         "machine": close.name,
@@ -56,4 +266,113 @@ def _close_line(close: Close) -> Line:
         line["cause"] = close.cause
     if close.failure is not None:
         line["error"], line["text"] = close.failure.error, close.failure.text
+    if close.verdict in ONCE_FAILED:
+        keyed.append((("close", close.pool, close.template, close.verdict, line.get("error")), line))
+    else:
+        plain.append(line)
+
+
+def _asked(record: RequestRecord) -> Line:
+    line: Line = {"event": "asked", "request": record.id, "template": record.template, "count": record.count}
+    return line | {"account": record.rc_account} if record.rc_account else line
+
+
+def _slot_steps(before: Memory, memory: Memory, keyed: list[Keyed]) -> Iterator[Line]:
+    """Slots that were opened, machines that run for the first time, and those of which nothing is left.
+
+    ``keyed`` gets what places say of machines that do not run yet.
+    """
+    opened, running, gone = (defaultdict[tuple[str, str], list[str]](list) for _ in range(3))
+    for record, old, slot in changed(before, memory):
+        where = (record.id, slot.pool)
+        if old is None and not _given_up(slot):
+            opened[where].append(slot.name)
+        if slot.ran is not None and not (old and old.ran is not None):
+            running[where].append(slot.name)
+        if slot.failure is not None:
+            _troubled(record, slot, old, keyed)
+        if slot.gone and _left_nothing(slot, old):
+            gone[where].append(slot.name)
+    for (id_, pool), names in opened.items():
+        yield {"event": "opened", "request": id_, "pool": pool, "count": len(names)}
+    for event, groups in (("running", running), ("gone", gone)):
+        for (id_, pool), names in groups.items():
+            yield {"event": event, "request": id_, "pool": pool, "machines": names}
+
+
+def _troubled(record: RequestRecord, slot: Slot, old: Slot | None, keyed: list[Keyed]) -> None:
+    """A place says why a machine does not run, or says something of another class than before."""
+    failure, before = slot.failure, old.failure if old else None
+    waits = slot.ran is None and slot.verdict is Verdict.OPEN
+    if waits and failure is not None and (before is None or before.error is not failure.error):
+        line: Line = {"event": "troubled", "machine": slot.name, "pool": slot.pool, "template": record.template}
+        line |= {"error": failure.error, "text": failure.text}
+        keyed.append((("troubled", slot.pool, record.template, failure.error), line))
+
+
+def _given_up(slot: Slot) -> bool:
+    """It was only opened to tell HF why there is no machine."""
+    return slot.submitted is None and slot.verdict is not Verdict.OPEN
+
+
+def _left_nothing(slot: Slot, old: Slot | None) -> bool:
+    """Its machine was asked for, and that it is absent was not proven before."""
+    return slot.submitted is not None and not (old and old.gone)
+
+
+def _deferred(record: RequestRecord, pool: str, reason: DeferReason, wanted: int, passed: Passed) -> Line:
+    line: Line = {"event": "deferred", "request": record.id, "template": record.template}
+    line |= {"pool": pool, "reason": reason, "count": wanted}
+    window = passed.memory.pressures.get((pool, record.template)) if passed.memory else None
+    if reason is DeferReason.BACKOFF and window is not None and window.failure is not None:
+        line |= {"error": window.failure.error, "text": window.failure.text}
+    if reason is DeferReason.WINDOW and window is not None:
+        line["bound"] = 1 if window.probing else window.window
+    if reason is DeferReason.CAP and pool in passed.limits.pools:
+        line["bound"] = passed.limits.pools[pool].max_machines
     return line
+
+
+def _differs(before: Window, window: Window) -> bool:
+    """Enough to be told: half or twice the size, or another answer to whether the pool backs off."""
+    turned = (before.level > 0) != (window.level > 0)
+    return turned or 2 * window.window <= before.window or window.window >= 2 * before.window
+
+
+def _window(key: tuple[str, str], before: Window, window: Window) -> Line:
+    line: Line = {"event": "window", "pool": key[0], "template": key[1], "window": window.window}
+    if before.level or window.level:
+        line["backing_off"] = window.level > 0
+    if window.level and window.failure is not None:
+        line |= {"error": window.failure.error, "text": window.failure.text}
+    return line
+
+
+def _kind(record: object) -> str:
+    return "request" if isinstance(record, RequestRecord) else "return"
+
+
+def _words(record: object) -> Line:
+    """What an answer says, in short."""
+    if isinstance(record, RequestRecord):
+        ended = None if record.cancelling else record.ended
+        ran = sum([slot.ran is not None and slot.verdict in TOLD_AS_RUNNING for slot in record.slots.values()])
+        return {"answer": ended or RequestStatus.RUNNING, "running": ran}
+    return {"answer": (record.ended if isinstance(record, ReturnRecord) else None) or RequestStatus.RUNNING}
+
+
+def _said_of_new(record: object) -> Line:
+    """What HF takes for granted: it has the id, and no machine."""
+    return {"answer": RequestStatus.RUNNING} | ({"running": 0} if isinstance(record, RequestRecord) else {})
+
+
+def _lost(lost: Mapping[str, Loss], before: Mapping[str, Loss]) -> Iterator[Line]:
+    """Machines that HF is told to give back, by cause and by whether they are gone."""
+    groups = defaultdict[tuple[str, int], list[str]](list)
+    if lost is not before:
+        for name, loss in lost.items():
+            if name not in before:
+                groups[loss.cause, loss.grace].append(name)
+    for (cause, grace), names in groups.items():
+        line: Line = {"event": "told", "answer": "lost", "cause": cause, "machines": sorted(names)}
+        yield line | {"seconds": grace} if grace else line

@@ -46,6 +46,11 @@ class Publisher:
         self.behind = False
         """A memory is recorded whose answers could not be published."""
 
+    @property
+    def edition(self) -> Edition | None:
+        """What this process has published last; None before it has published anything."""
+        return self._last if self._published else None
+
     def publish(self, memory: Memory, limits: Limits, contact: Contact, now: float) -> None:
         """Render what HF is told, and write it if it changed. Raises StateError, SupersededError."""
         edition = Edition(

@@ -1,17 +1,59 @@
-"""The history: one JSON line per action with reason and outcome, rotated by size. Nothing is decided by it."""
+"""The history: JSON lines of what was asked, done, seen and told, rotated by size. Nothing is decided by it."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
 
+from provisioner.files.regular import open_own, read_descriptor
 from provisioner.state.atomic import open_shared, write_all
 from provisioner.state.errors import unwritable
 
 JOURNAL_BYTES = 10_000_000
 JOURNAL_KEPT = 5
-"""Predecessors that are kept: 60 MB in all, a busy week."""
+"""Predecessors that are kept: 60 MB in all, a busy week, as the loop counts what repeats itself."""
+
+Line = Mapping[str, Any]
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def stamp(wall: float) -> str:
+    """Epoch seconds as a line's ``time``: ISO 8601 with the host's offset."""
+    return datetime.fromtimestamp(wall).astimezone().isoformat(timespec="milliseconds")
+
+
+def when(line: Line) -> float:
+    """Epoch seconds of a line, whose ``time`` was a number in earlier versions. Raises ValueError or KeyError."""
+    return _epoch(line["time"])
+
+
+@lru_cache(maxsize=1000)
+def _epoch(time: object) -> float:
+    if isinstance(time, (int, float)):
+        return float(time)
+    return datetime.fromisoformat(str(time)).timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the journal says of something."""
+
+    lines: Sequence[Line] = ()
+    """Each with a readable ``time``, in the order in which they were written."""
+    torn: int = 0
+    """Lines that do not parse, as a crash or a full disk leaves them."""
+    since: float | None = None
+    """Epoch seconds of the oldest line that is kept; None where there is none."""
+    unreadable: str = ""
+    """Why a file of the journal cannot be read; empty when all can."""
 
 
 class Journal:
@@ -22,9 +64,9 @@ class Journal:
         self._max_bytes = max_bytes
         self._keep = keep
 
-    def append(self, entries: Iterable[Mapping[str, object]]) -> None:
+    def append(self, entries: Iterable[Line]) -> None:
         """Add one line per entry, in one write; not fsynced. Raises StateUnwritable."""
-        text = "".join(json.dumps(entry, separators=(",", ":")) + "\n" for entry in entries)
+        text = "".join([_encode(entry) + "\n" for entry in entries])
         if not text:
             return
         try:
@@ -46,8 +88,93 @@ class Journal:
             os.close(descriptor)
 
     def _rotate(self) -> None:
-        for number in range(self._keep, 0, -1):
-            older = f"{self.path}.{number}"
-            newer = self.path if number == 1 else f"{self.path}.{number - 1}"
+        """Unless a command that writes as well has just done so: twice would lose the oldest for nothing."""
+        if not os.path.exists(self.path) or os.path.getsize(self.path) < self._max_bytes:
+            return
+        names = self._names()
+        for newer, older in reversed(list(pairwise(names))):
             if os.path.exists(newer):
                 os.replace(newer, older)
+
+    def _names(self) -> list[str]:
+        """The files, the newest first."""
+        return [self.path, *(f"{self.path}.{number}" for number in range(1, self._keep + 1))]
+
+    def find(self, *needles: str) -> Found:
+        """The lines that hold one of these texts as JSON writes it. Raises nothing: what cannot be read is said."""
+        contents, unreadable = self._contents()
+        lines: list[Line] = []
+        torn = 0
+        for content in contents:
+            whole = content.rfind(b"\n") + 1
+            texts = list(_matching(content, [needle.encode() for needle in needles], whole))
+            parsed = _parsed_at_once(texts)
+            lines += parsed
+            torn += len(texts) - len(parsed) + (whole < len(content))
+        return Found(lines, torn, _first(contents), unreadable)
+
+    def _contents(self) -> tuple[list[bytes], str]:
+        """The files' contents, the oldest first. A rotation meanwhile moves a file to a name that is still to be read:
+        none is missed, and one that was read is known by its inode."""
+        contents: dict[tuple[int, int], bytes] = {}
+        unreadable = ""
+        for name in self._names():
+            try:
+                _read_into(contents, name)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                unreadable = f"{name}: {error.strerror}"
+        return list(contents.values())[::-1], unreadable
+
+
+def _read_into(contents: dict[tuple[int, int], bytes], name: str) -> None:
+    descriptor = open_own(name, os.O_RDONLY)
+    try:
+        facts = os.fstat(descriptor)
+        contents.setdefault((facts.st_dev, facts.st_ino), read_descriptor(descriptor))
+    finally:
+        os.close(descriptor)
+
+
+def _matching(content: bytes, needles: Sequence[bytes], whole: int) -> Iterator[bytes]:
+    """The lines before ``whole`` with one of the needles, each once and in order; the others are never looked at."""
+    ends: dict[int, int] = {}
+    for needle in needles:
+        place = content.find(needle, 0, whole)
+        while place >= 0:
+            end = content.find(b"\n", place)
+            ends[content.rfind(b"\n", 0, place) + 1] = end
+            place = content.find(needle, end, whole)
+    for start in sorted(ends):
+        yield content[start : ends[start]]
+
+
+def _parsed_at_once(texts: Sequence[bytes]) -> list[Line]:
+    """The lines that parse. As one document they take half the time; one that is torn makes each be read for itself."""
+    with suppress(ValueError, RecursionError):
+        return [line for one in json.loads(b"[" + b",".join(texts) + b"]") if (line := _dated(one)) is not None]
+    return [line for text in texts if (line := _parsed(text)) is not None]
+
+
+def _parsed(text: bytes) -> Line | None:
+    with suppress(ValueError, RecursionError):
+        return _dated(json.loads(text))
+    return None
+
+
+def _dated(line: Any) -> Line | None:
+    """With its time as ``at``; None for what no loop of ours writes."""
+    with suppress(ValueError, TypeError, KeyError, OverflowError, OSError):
+        line["at"] = when(line)
+        return line if isinstance(line.get("event", ""), str) else None
+    return None
+
+
+def _first(contents: Sequence[bytes]) -> float | None:
+    for content in contents:
+        for text in content[:10_000].split(b"\n"):
+            if line := _parsed(text):
+                at: float = line["at"]
+                return at
+    return None

@@ -241,7 +241,7 @@ def _held(memory: Memory, notes: Notes, wall: float) -> dict[str, Any]:
     lacks = missing(memory, notes, last, now)
     limits, slots = notes.limits or Limits("", {}, {}), _summed(memory, tallies)
     errors = {key: last_error(memory, trouble, now) for key, trouble in last.items()}
-    pairs = _pairs(memory, limits, slots, _waits(memory, lacks) - _waits(memory, lacks, Lack.GIVEN_UP), errors)
+    pairs = _pairs(memory, limits, slots, waits(memory, lacks) - waits(memory, lacks, Lack.GIVEN_UP), errors)
     return {
         "machines": [row for row in pairs if row.pool],
         "pools": [_sum(pairs, pool=name, limits=limits) for name in _names(limits.pools, pairs, "pool")],
@@ -252,12 +252,12 @@ def _held(memory: Memory, notes: Notes, wall: float) -> dict[str, Any]:
         ],
         "returns": [_return(back) for back in memory.returns.values()],
         "stuck": list(_stuck(memory)),
-        "pressure": learned(memory, last, _waits(memory, lacks), now),
+        "pressure": learned(memory, last, waits(memory, lacks), now),
         "unlisted": sorted(name for name, since in memory.unlisted.items() if now - since >= UNLISTED_AFTER),
     }
 
 
-def _waits(memory: Memory, lacks: Mapping[str, Sequence[Document]], lack: Lack | None = None) -> Counter[Key]:
+def waits(memory: Memory, lacks: Mapping[str, Sequence[Document]], lack: Lack | None = None) -> Counter[Key]:
     """Machines that do not run, by pool and template; only those of one reason, if it is given.
 
     Nothing is wanted any more for a machine that was given up: it failed, and no other takes its place.

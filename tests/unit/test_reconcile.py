@@ -732,9 +732,8 @@ def test_every_action_and_every_end_is_in_the_journal(bench: Bench) -> None:
     bench.give_back(name)
     bench.cycle(3)
     lines = [json.loads(line) for line in (Path(bench.state.path) / "journal.jsonl").read_text().splitlines()]
-    events = [(line["event"], line.get("verdict") or line["result"]) for line in lines]
-    assert events == [("create", "ok"), ("close", "returned"), ("delete", "ok")]
-    assert all(line["machine"] == name for line in lines)
+    ends = [(line["event"], line.get("verdict") or line["result"]) for line in lines if line.get("machine") == name]
+    assert ends == [("create", "ok"), ("close", "returned"), ("delete", "ok")]
 
 
 @pytest.mark.parametrize(

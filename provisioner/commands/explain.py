@@ -1,0 +1,353 @@
+"""``provisioner explain``: the story of a request, a machine or a pool, what is now, and what comes next."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from provisioner.commands.options import Document, add_shared, show, state_directory
+from provisioner.loop.clock import utc
+from provisioner.model import DESIRED, Memory, RequestRecord, ReturnRecord, Slot
+from provisioner.names import short_name
+from provisioner.planning.deadlines import boots_by
+from provisioner.planning.shortage import troubles
+from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateError
+from provisioner.state.journal import Found
+from provisioner.telemetry.facts import script_calls
+from provisioner.telemetry.notes import Notes, read_notes
+from provisioner.telemetry.overview import released, time_at, waits
+from provisioner.telemetry.shortages import learned, local, missing, missing_lines, pool_line, wall_of
+from provisioner.telemetry.story import Kind, Subject, machines_of, named_in, needles, request_of, story
+
+NEAR = 5
+"""Ids that are named where what was asked for is unknown."""
+
+T = TypeVar("T")
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Whose story, and how to print it."""
+    command.add_argument("id", metavar="REQUEST|MACHINE|POOL", help="an id or name; of a machine also with its domain")
+    add_shared(command, "state-dir", "output")
+    command.add_argument(
+        "--machines", action="store_true", help="list each machine of a request, too; with -o json they always are"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Returns PROBLEM when nobody knows the id. Raises UsageError."""
+    document = explain(state_directory(options.state_dir), options.id)
+    return show(options, document, partial(explain_text, named=options.machines), fine=document["kind"] is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What the state files hold, as far as they can be read."""
+
+    state: StateDir
+    memory: Memory | None
+    notes: Notes
+    caveats: list[str] = field(default_factory=list)
+    """What the answer lacks, and why."""
+
+
+def explain(state: StateDir, id_: str) -> dict[str, Any]:
+    """The story of what has this id.
+
+    ``kind`` (None: unknown), ``id`` and ``story``: sentences with ``at``, ``until`` (UTC), ``event`` and ``text``.
+    ``now``: sentences on how it stands and what comes next. ``machines``: those of a request (``machines_of`` has the
+    fields). ``caveats``: what the answer lacks. ``near``: known ids that are spelled alike, where nobody knows this.
+    """
+    files = _read(state)
+    subject, found = _find(files, id_)
+    caveats = [*files.caveats, *_journal_caveats(found)]
+    if subject is None:
+        return {"kind": None, "id": id_, "story": [], "now": [], "machines": [], "near": _near(files, id_)} | {
+            "caveats": caveats
+        }
+    told = [
+        {"at": utc(one.at), "until": utc(one.until), "event": one.event, "text": one.text}
+        for one in story(subject, found.lines, files.memory)
+    ]
+    if not told and found.since is not None:
+        caveats.append(f"The journal, which begins at {local(utc(found.since))}, does not tell of it.")
+    return {
+        "kind": subject.kind,
+        "id": subject.id,
+        "story": told,
+        "now": [*_now(files, subject), *_loop(files)],
+        "machines": machines_of(files.memory, subject.id) if files.memory and subject.kind is Kind.REQUEST else [],
+        "near": [],
+        "caveats": caveats,
+    }
+
+
+# --- what is known ----------------------------------------------------------------------------------------------------
+
+
+def _read(state: StateDir) -> _Files:
+    caveats: list[str] = []
+    memory = _readable(state.memory.read, caveats)
+    return _Files(state, memory, _readable(partial(read_notes, state), caveats) or Notes(), caveats)
+
+
+def _readable(read: Callable[[], T], caveats: list[str]) -> T | None:
+    try:
+        return read()
+    except StateError as error:
+        caveats.append(f"{error} What follows lacks what it would tell.")
+        return None
+
+
+def _journal_caveats(found: Found) -> Iterator[str]:
+    if found.unreadable:
+        yield f"A part of the journal cannot be read: {found.unreadable}."
+    if found.torn:
+        yield f"{found.torn} lines of the journal are torn, and left out."
+    if found.since is None and not found.unreadable:
+        yield "There is no journal: this is what memory.json knows."
+
+
+def _find(files: _Files, id_: str) -> tuple[Subject | None, Found]:
+    """Whose id it is, by the state files or else by the journal, and what the journal says of it."""
+    subject = _in_files(files, id_)
+    if subject is not None:
+        return subject, files.state.journal.find(*needles(subject, files.memory))
+    found = files.state.journal.find(id_, short_name(id_))
+    subject = _in_lines(found, id_)
+    if subject is None:
+        return None, found
+    return subject, files.state.journal.find(*needles(subject, files.memory, found.lines))
+
+
+def _in_files(files: _Files, id_: str) -> Subject | None:
+    memory, notes, name = files.memory, files.notes, short_name(id_)
+    if memory and id_ in memory.requests:
+        return Subject(Kind.REQUEST, id_)
+    if memory and id_ in memory.returns:
+        return Subject(Kind.RETURN, id_)
+    if id_ in _pool_names(files):
+        return Subject(Kind.POOL, id_)
+    orphan = any(name in names for names in notes.orphans.values())
+    return Subject(Kind.MACHINE, name) if orphan or (memory and _slot(memory, name)) else None
+
+
+def _in_lines(found: Found, id_: str) -> Subject | None:
+    """Of what has left the state files."""
+    for line in found.lines:
+        if line.get("request") == id_:
+            return Subject(Kind.REQUEST, id_)
+        if line.get("return") == id_:
+            return Subject(Kind.RETURN, id_)
+        if line.get("pool") == id_:
+            return Subject(Kind.POOL, id_)
+        if short_name(id_) in named_in(line):
+            return Subject(Kind.MACHINE, short_name(id_))
+    return None
+
+
+def _pool_names(files: _Files) -> set[str]:
+    learned = {pool for pool, _ in files.memory.pressures} if files.memory else set()
+    return learned | files.notes.pool_limits.keys() | files.notes.pools.keys()
+
+
+def _slot(memory: Memory, name: str) -> Slot | None:
+    record = memory.requests.get(request_of(name))
+    number = name.rpartition("-")[2]
+    slot = record.slots.get(int(number)) if record and number.isascii() and number.isdecimal() else None
+    return slot if slot and slot.name == name else None
+
+
+def _near(files: _Files, id_: str) -> list[str]:
+    """Known ids that are spelled alike; of a machine whose request is known, the first of that."""
+    memory = files.memory
+    known = [*(memory.requests if memory else ()), *(memory.returns if memory else ()), *sorted(_pool_names(files))]
+    name = short_name(id_)
+    record = memory.requests.get(request_of(name)) if memory else None
+    siblings = [slot.name for slot in record.slots.values()][:NEAR] if record else []
+    alike = difflib.get_close_matches(id_, known, NEAR, 0.6)
+    part = difflib.get_close_matches(request_of(name), known, NEAR, 0.6) if request_of(name) else []
+    return list(dict.fromkeys([*siblings, *alike, *part]))[:NEAR]
+
+
+# --- how it stands ----------------------------------------------------------------------------------------------------
+
+
+def _now(files: _Files, subject: Subject) -> Iterator[str]:
+    memory = files.memory
+    if subject.kind is Kind.POOL:
+        yield from _pool(files, subject.id)
+    elif memory and subject.kind is Kind.REQUEST and (record := memory.requests.get(subject.id)):
+        yield from _request(files, memory, record)
+    elif memory and subject.kind is Kind.RETURN and (back := memory.returns.get(subject.id)):
+        yield _return(memory, back)
+    elif memory and (slot := _slot(memory, subject.id)):
+        yield from _machine(files, memory, slot)
+    elif memory and subject.kind is Kind.MACHINE and (one := _waiting(files, memory, subject.id)):
+        yield f"No request explains it: it is deleted as an orphan {one}."
+    elif memory:
+        yield "It has left the state files; the journal alone tells of it."
+
+
+def _request(files: _Files, memory: Memory, record: RequestRecord) -> Iterator[str]:
+    slots = record.slots.values()
+    if record.ended is not None:
+        heard = "" if record.told_at is not None else "; HostFactory has not heard of it yet"
+        yield f"It ended as {record.ended} at {_local(memory, record.ended_at or memory.time)}{heard}."
+        kept = sum(slot.verdict in DESIRED for slot in slots)
+        leaving = sum(slot.verdict not in DESIRED and not slot.gone for slot in slots)
+        yield f"{kept:,} of its machines are HostFactory's; {leaving:,} that have ended are not proven gone yet."
+        return
+    ran = sum(slot.ran is not None and slot.verdict in DESIRED for slot in slots)
+    yield f"It is running: {ran:,} of {record.count:,} machines run."
+    yield from _lacking(files, memory, record)
+    yield f"What does not run by {_local(memory, record.deadline)} fails, with the reason."
+
+
+def _lacking(files: _Files, memory: Memory, record: RequestRecord) -> Iterator[str]:
+    """Why it is short of machines, and when they are asked for again."""
+    lacks = missing(memory, files.notes, troubles(memory), time_at(memory, time.time()))
+    document = {"missing": lacks.get(record.id, [])}
+    for line in missing_lines(document, loop_acts=_silence(files) is None):
+        yield _ended(line.strip())
+
+
+def _machine(files: _Files, memory: Memory, slot: Slot) -> Iterator[str]:
+    record = memory.requests[slot.request]
+    yield f"It belongs to request {slot.request} of template {record.template}, and was asked for in pool {slot.pool}."
+    if slot.set_aside:
+        yield "It is set aside: nothing is done for it until a person has looked."
+    if slot.verdict in DESIRED:
+        yield from _wanted(files, memory, slot)
+    elif slot.gone:
+        yield f"It is {slot.verdict}, and nothing is left of it."
+    else:
+        sent = "is to be sent" if slot.delete_sent is None else f"was sent at {_local(memory, slot.delete_sent)}"
+        stuck = " It is stuck: it goes on terminating long after its grace period." if slot.stuck else ""
+        yield f"It is {slot.verdict}. Its delete {sent}, and is repeated until a look shows that it is gone.{stuck}"
+
+
+def _wanted(files: _Files, memory: Memory, slot: Slot) -> Iterator[str]:
+    if slot.notice is not None:
+        yield f"It ends at {_local(memory, slot.notice.ends)}: {slot.notice.cause}."
+    if slot.ran is not None:
+        yield f"It runs since {_local(memory, slot.ran)} at {slot.ip}, and is kept until HostFactory returns it."
+        return
+    limits = files.notes.pool_limits.get(slot.pool)
+    said = f": {slot.failure.error}, “{slot.failure.text}”" if slot.failure else ""
+    yield f"It does not run yet{said}."
+    if limits and slot.submitted is not None:
+        due = _local(memory, boots_by(slot, slot.submitted, limits))
+        yield f"If it does not run by {due}, it fails and another takes its place."
+
+
+def _return(memory: Memory, back: ReturnRecord) -> str:
+    settled = f"{len(back.results):,} of {len(back.names):,} machines are settled"
+    if back.ended is not None:
+        return f"It ended as {back.ended} at {_local(memory, back.ended_at or memory.time)}: {settled}."
+    return f"It is running: {settled}; it ends by {_local(memory, back.deadline)}."
+
+
+def _waiting(files: _Files, memory: Memory, name: str) -> str:
+    """When an orphan is deleted; empty for a machine that is none."""
+    try:
+        document = released(memory, files.notes, script_calls(files.state), time.time())
+    except StateError:
+        return ""
+    held = ", once the brake is released" if document["brake"] else ""
+    for one in document["waiting"]:
+        if one["machine"] == name:
+            return (f"at {local(one['deleted_at'])}" if one["deleted_at"] else "in time") + held
+    return ""
+
+
+def _pool(files: _Files, name: str) -> Iterator[str]:
+    notes = files.notes
+    if name in notes.paused:
+        yield "It is paused: it gets no new machines."
+    yield from map(_ended, notes.pools.get(name, ()))
+    for one in notes.refused:
+        if one.pool == name:
+            what = f"creates of {one.template}" if one.operation == "create" else "deletes"
+            yield f"It refuses {what} since {local(utc(one.since))}: “{one.text}”."
+    if files.memory:
+        yield from _learned(files.memory, notes, name)
+
+
+def _learned(memory: Memory, notes: Notes, name: str) -> Iterator[str]:
+    """What the loop remembers of a pool: brake, windows, last errors with their ages, and machines."""
+    if memory.brake and memory.brake.pool == name:
+        yield f"The brake is on because of it since {_local(memory, memory.brake.since)}: {memory.brake.detail}"
+    last, now = troubles(memory), time_at(memory, time.time())
+    for entry in learned(memory, last, waits(memory, missing(memory, notes, last, now)), now):
+        if entry["pool"] == name:
+            yield _ended(pool_line(entry).strip().removeprefix(f"pool {name}, "))
+    slots = [slot for record in memory.requests.values() for slot in record.slots.values() if slot.pool == name]
+    wanted = [slot.ran is not None for slot in slots if slot.verdict in DESIRED]
+    yield f"{sum(wanted):,} machines run in it, {len(wanted) - sum(wanted):,} are to run."
+
+
+def _loop(files: _Files) -> Iterator[str]:
+    silence = _silence(files)
+    if silence is not None:
+        yield f"LOOP NOT RUNNING {silence}: what comes next waits until `provisioner run` is started."
+
+
+def _silence(files: _Files) -> str | None:
+    """Since when no loop runs; None where one does, or nobody can say."""
+    try:
+        holder, last = files.state.loop_lock.holder(), files.state.heartbeat.last()
+        silent = files.state.heartbeat.silent_now()
+    except StateError:
+        return None
+    if last is None:
+        return "and it has never run on this directory"
+    dead = bool(holder.get("ended")) or (silent is not None and silent > files.notes.silence)
+    return f"since {local(utc(last))}" if dead else None
+
+
+def _ended(sentence: str) -> str:
+    return sentence.rstrip(".") + "."
+
+
+def _local(memory: Memory, at: float) -> str:
+    return local(utc(wall_of(memory, at)))
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def explain_text(document: Document, *, named: bool = False) -> str:
+    """The document as text for a terminal; ``named``: with each machine of a request."""
+    if document["kind"] is None:
+        return "\n".join([_unknown(document), *(f"  {caveat}" for caveat in document["caveats"])])
+    lines = [f"{str(document['kind']).capitalize()} {document['id']}"]
+    lines += [f"  {caveat}" for caveat in document["caveats"]]
+    lines += [f"  {_times(one)}  {one['text']}" for one in document["story"]]
+    lines += ["Now", *(f"  {sentence}" for sentence in document["now"])]
+    if named and document["machines"]:
+        lines += ["Machines", *map(_machine_line, document["machines"])]
+    return "\n".join(lines)
+
+
+def _unknown(document: Document) -> str:
+    words = "no request, return request, machine or pool with this id in the state files or the journal"
+    near = f" Known and spelled alike: {', '.join(document['near'])}." if document["near"] else ""
+    return f"{document['id']}: {words}.{near} `provisioner status` lists what there is."
+
+
+def _times(one: Document) -> str:
+    at, until = local(one["at"]), local(one["until"])
+    return at if at == until else f"{at} – {until}"
+
+
+def _machine_line(one: Document) -> str:
+    state = "gone" if one["gone"] else ("ran" if one["ran"] else "did not run yet")
+    words = f": {' '.join(one['text'].split())}" if one["text"] else ""
+    return f"  {one['machine']} in {one['pool']}: {one['verdict']}, {state}{words}"

@@ -1,0 +1,419 @@
+"""The journal's events, what of them is counted, and what a week of storm leaves of the rest."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.hostfactory.answer import Loss
+from provisioner.loop.actors import Results
+from provisioner.loop.history import History, Passed
+from provisioner.loop.publisher import Edition
+from provisioner.loop.repeats import COUNTED_SECONDS, IN_FULL, NAMED, Repeats
+from provisioner.model import (
+    Close,
+    Create,
+    DeferReason,
+    Delete,
+    DeleteReason,
+    ErrorClass,
+    Failure,
+    LossCause,
+    Memory,
+    Outcome,
+    RequestStatus,
+    Verdict,
+    Window,
+)
+from provisioner.names import machine_name
+from provisioner.planning import answers
+from provisioner.state.directory import StateDir
+from provisioner.state.journal import Journal, stamp, when
+from tests.unit.core import (
+    BEFORE,
+    BROKEN,
+    NOW,
+    OTHER,
+    REQUEST,
+    STOCKOUT,
+    TEMPLATE,
+    giving_back,
+    limits,
+    memory,
+    name,
+    pool,
+    record,
+    running,
+    slot,
+    unsent,
+)
+from tests.unit.test_reconcile import Bench
+
+WALL = 1_790_000_000.0
+DENIED = Failure(ErrorClass.DENIED, "compute.instances.delete is not allowed")
+WAITING = {("a", TEMPLATE, DeferReason.BACKOFF): 3}
+
+
+def edition(held: Memory, lost: dict[str, Loss] | None = None) -> Edition:
+    """What is published of a memory."""
+    return Edition(answers.render(held, {}, "hf"), lost or {}, {})
+
+
+class Diary:
+    """A history, cycle by cycle, and the lines that it wrote."""
+
+    def __init__(self, path: Path) -> None:
+        self.state = StateDir(path)
+        self.wall = WALL
+        self.restart(memory())
+
+    def restart(self, held: Memory) -> None:
+        """A loop begins with this memory."""
+        self.history, self.held, self.number = History(self.state, lambda: self.published), held, 0
+        self.published: Edition | None = None
+        self.history.begin(held)
+        self.cycle(edition=None)
+
+    def cycle(self, held: Memory | None = None, *, seconds: float = 5.0, ending: bool = False, **more: Any) -> Any:
+        """The lines of one cycle, without time and number."""
+        self.held, before = held or self.held, len(self.lines())
+        self.wall += seconds
+        self.number += 1
+        given: dict[str, Any] = {
+            "limits": limits(),
+            "deferred": {},
+            "edition": edition(self.held),
+            "results": (),
+            "closes": (),
+        } | more
+        self.published = given["edition"]
+        passed = Passed(self.number, self.wall, self.held, given["limits"], given["deferred"])
+        self.history.take(passed, given["results"], given["closes"], ending=ending)
+        return [{k: v for k, v in one.items() if k not in ("time", "cycle")} for one in self.lines()[before:]]
+
+    def lines(self) -> Sequence[dict[str, Any]]:
+        path = Path(self.state.journal.path)
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture
+def diary(tmp_path: Path) -> Diary:
+    return Diary(tmp_path)
+
+
+def refused(*numbers: int, failure: Failure | None = DENIED) -> Sequence[Results]:
+    """Deletes that a pool refuses."""
+    deletes = [Delete(name(number), "a", DeleteReason.RETURNED) for number in numbers]
+    return [Results("a", tuple(Outcome(delete, failure) for delete in deletes), ())]
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_asked_opened_running_told_and_gone(diary: Diary) -> None:
+    assert diary.cycle(memory(record(unsent(0), count=2, rc_account="risk")))[:1] == [
+        {"event": "asked", "request": REQUEST, "template": TEMPLATE, "count": 2, "account": "risk"}
+    ]
+    assert diary.cycle(memory(record(running(0), slot(1, pool="b"), count=2))) == [
+        {"event": "opened", "request": REQUEST, "pool": "b", "count": 1},
+        {"event": "running", "request": REQUEST, "pool": "a", "machines": [name(0)]},
+        {"event": "told", "request": REQUEST, "answer": "running", "running": 1},
+    ]
+    both = [running(n, Verdict.SUCCEEDED) for n in (0, 1)]
+    assert diary.cycle(memory(record(*both, ended=RequestStatus.COMPLETE))) == [
+        {"event": "running", "request": REQUEST, "pool": "a", "machines": [name(1)]},
+        {"event": "told", "request": REQUEST, "answer": "complete", "running": 2},
+    ]
+    given = [running(n, Verdict.RETURNED, gone=True) for n in (0, 1)]
+    ended, back = record(*given, ended=RequestStatus.COMPLETE), giving_back(name(0), name(1))
+    assert diary.cycle(memory(ended, back)) == [
+        {"event": "back", "return": back.id, "machines": [name(0), name(1)]},
+        {"event": "gone", "request": REQUEST, "pool": "a", "machines": [name(0), name(1)]},
+    ]
+    assert diary.cycle(memory(ended, replace(back, ended=RequestStatus.COMPLETE))) == [
+        {"event": "told", "return": back.id, "answer": "complete"}
+    ]
+    assert diary.cycle() == []
+
+
+def test_what_a_place_says_of_a_machine_is_told_when_its_class_changes(diary: Diary) -> None:
+    diary.cycle(memory(record(slot(0))))
+    said = {"event": "troubled", "machine": name(0), "pool": "a", "template": TEMPLATE}
+    full = said | {"error": "stockout", "text": STOCKOUT.text}
+    assert diary.cycle(memory(record(slot(0, failure=STOCKOUT)))) == [full]
+    assert diary.cycle(memory(record(slot(0, failure=replace(STOCKOUT, text="in other words"))))) == []
+    assert diary.cycle(memory(record(slot(0, failure=BROKEN)))) == [said | {"error": "other", "text": BROKEN.text}]
+    (burst,) = diary.cycle(memory(record(*[slot(n, failure=STOCKOUT) for n in range(50)])))[1:]
+    assert (burst["times"], len(burst["machines"])) == (50, 50)
+
+
+def test_hf_is_told_of_a_loss_once(diary: Diary) -> None:
+    lost = {name(0): Loss(0, "preempted"), name(1): Loss(30, "node")}
+    held = memory(record(running(0, Verdict.LOST), running(1, Verdict.SUCCEEDED), ended=RequestStatus.COMPLETE))
+    told = [one for one in diary.cycle(held, edition=edition(held, lost)) if one.get("answer") == "lost"]
+    assert sorted(told, key=str) == [
+        {"event": "told", "answer": "lost", "cause": "node", "machines": [name(1)], "seconds": 30},
+        {"event": "told", "answer": "lost", "cause": "preempted", "machines": [name(0)]},
+    ]
+    assert diary.cycle(edition=edition(held, dict(lost))) == []
+
+
+def test_a_deferral_is_told_once_with_its_reason_and_once_that_it_is_over(diary: Diary) -> None:
+    full = {("a", TEMPLATE): Window(8, level=1, failure=STOCKOUT)}
+    diary.cycle(memory(record(count=3), record(count=1, id_=OTHER, template="else"), pressures=full))
+    assert diary.cycle(deferred=WAITING) == [
+        {
+            "event": "deferred",
+            "request": REQUEST,
+            "template": TEMPLATE,
+            "pool": "a",
+            "reason": "backoff",
+            "count": 3,
+            "error": "stockout",
+            "text": STOCKOUT.text,
+        }
+    ]
+    assert [diary.cycle(deferred=dict(WAITING)) for _ in range(50)] == [[]] * 50
+    (over,) = diary.cycle(memory(record(slot(0), slot(1), slot(2)), pressures=full))[1:]
+    assert over == {"event": "deferred", "request": REQUEST, "template": TEMPLATE, "over": True, "seconds": 255.0}
+
+
+@pytest.mark.parametrize(
+    ("reason", "bound"), [(DeferReason.CAP, 40), (DeferReason.WINDOW, 8), (DeferReason.PAUSED, None)], ids=str
+)
+def test_a_deferral_says_which_bound_is_reached(diary: Diary, reason: DeferReason, bound: int | None) -> None:
+    diary.cycle(memory(record(count=1), pressures={("a", TEMPLATE): Window(8)}))
+    (line,) = diary.cycle(deferred={("a", TEMPLATE, reason): 1}, limits=limits(pool("a", max_machines=40)))
+    assert line.get("bound") == bound
+
+
+def test_windows_are_told_when_they_halve_double_or_turn(diary: Diary) -> None:
+    sizes = [(8, 0), (9, 0), (15, 0), (16, 0), (17, 0), (8, 1), (8, 2), (8, 0), (7, 0), (4, 0)]
+    lines = []
+    for size, level in sizes:
+        learned = Window(size, level=level, failure=STOCKOUT if level else None)
+        lines += diary.cycle(memory(pressures={("a", TEMPLATE): learned}))
+    backing = {"backing_off": True, "error": "stockout", "text": STOCKOUT.text}
+    said = {"event": "window", "pool": "a", "template": TEMPLATE}
+    over = {"window": 8, "backing_off": False}
+    assert lines == [said | {"window": 16}, said | {"window": 8} | backing, said | over, said | {"window": 4}]
+
+
+def test_a_pool_that_is_met_backing_off_is_told(diary: Diary) -> None:
+    (line,) = diary.cycle(memory(pressures={("a", TEMPLATE): Window(100, level=1, failure=STOCKOUT)}))
+    assert (line["event"], line["backing_off"]) == ("window", True)
+
+
+def test_pools_that_a_person_pauses_are_told(diary: Diary) -> None:
+    paused = limits(pool("a", paused=True), pool("b"))
+    assert diary.cycle(limits=paused) == [{"event": "paused", "pool": "a"}]
+    assert diary.cycle(limits=paused) == []
+    assert diary.cycle() == [{"event": "resumed", "pool": "a"}]
+
+
+def test_a_restart_tells_only_what_is_new(diary: Diary) -> None:
+    lost = running(1, Verdict.LOST)
+    held = memory(record(running(0, Verdict.SUCCEEDED), lost, ended=RequestStatus.COMPLETE), record(slot(0), id_=OTHER))
+    diary.cycle(held)
+    written = len(diary.lines())
+    diary.restart(held)
+    diary.cycle(edition=edition(held, {lost.name: Loss(0, "node")}))
+    assert len(diary.lines()) == written
+    (run, told) = diary.cycle(replace(held, requests={**held.requests, OTHER: record(running(0), id_=OTHER)}))
+    assert (run["event"], told["event"]) == ("running", "told")
+
+
+def test_what_is_not_published_is_not_told(diary: Diary) -> None:
+    held = memory(record(running(0)))
+    assert [line["event"] for line in diary.cycle(held, edition=None)] == ["asked", "opened", "running"]
+    assert [line["event"] for line in diary.cycle()] == ["told"]
+
+
+def test_the_real_cycle_writes_each_event(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    id_ = bench.succeed(2)
+    first, second = sorted(bench.place.machines)
+    bench.give_back(first)
+    bench.place.place.crash(second)
+    bench.cycle(4)
+    found = bench.state.journal.find(id_)
+    events = Counter(line["event"] for line in found.lines)
+    assert events == {
+        "asked": 1,
+        "opened": 1,
+        "create": 2,
+        "running": 1,
+        "told": 2,
+        "back": 1,
+        "close": 2,
+        "delete": 2,
+        "gone": 1,
+    }
+    assert [line["answer"] for line in found.lines if line["event"] == "told"] == ["complete", "lost"]
+
+
+# --- what is counted --------------------------------------------------------------------------------------------------
+
+
+def test_equal_failures_are_counted_after_the_first_few(diary: Diary) -> None:
+    first = [diary.cycle(results=refused(number)) for number in range(10)]
+    assert [len(lines) for lines in first] == [1] * IN_FULL + [0] * (10 - IN_FULL)
+    (counted,) = diary.cycle(seconds=COUNTED_SECONDS)
+    machines = [name(number) for number in range(IN_FULL, 10)]
+    assert (counted["times"], counted["machines"], counted["result"]) == (7, machines, "denied")
+    assert when({"time": counted["since"]}) == WALL + 5.0 * (IN_FULL + 2)
+    assert counted["text"] == DENIED.text
+
+
+def test_a_burst_of_one_cycle_is_one_line(diary: Diary) -> None:
+    closes = [Close(name(n), "a", TEMPLATE, Verdict.FAILED, BROKEN) for n in range(500)]
+    (line,) = diary.cycle(closes=closes)
+    assert (line["times"], len(line["machines"])) == (500, 500), "an end is met once: each is named"
+    (line,) = diary.cycle(results=refused(*range(500)))
+    assert (line["times"], len(line["machines"])) == (500, NAMED), "a delete is sent again and again"
+
+
+def test_what_differs_is_not_counted_together(diary: Diary) -> None:
+    other = [
+        Close(name(0), "a", TEMPLATE, Verdict.FAILED, BROKEN),
+        Close(name(1), "b", TEMPLATE, Verdict.FAILED, BROKEN),
+        Close(name(2), "a", "else", Verdict.FAILED, BROKEN),
+        Close(name(3), "a", TEMPLATE, Verdict.FAILED, STOCKOUT),
+        Close(name(4), "a", TEMPLATE, Verdict.WITHDRAWN, BROKEN),
+    ]
+    assert len(diary.cycle(closes=other * IN_FULL)) == len(other) * IN_FULL
+
+
+def test_ends_that_happen_once_are_never_counted(diary: Diary) -> None:
+    closes = [Close(name(n), "a", TEMPLATE, Verdict.LOST, cause=LossCause.NODE) for n in range(50)]
+    assert [line["machine"] for line in diary.cycle(closes=closes)] == [name(n) for n in range(50)]
+
+
+def test_deletes_that_are_taken_and_sent_again_are_counted(diary: Diary) -> None:
+    lines = [line for _ in range(100) for line in diary.cycle(results=refused(0, failure=None))]
+    assert len(lines) == 1 + IN_FULL
+    again = diary.cycle(seconds=2 * COUNTED_SECONDS, results=refused(0, failure=None))
+    assert [line.get("times") for line in again] == [None, 100 - 1 - IN_FULL], "much later it is a delete as any other"
+
+
+def test_what_was_counted_is_written_as_the_loop_ends(diary: Diary) -> None:
+    for number in range(10):
+        diary.cycle(results=refused(number))
+    (counted,) = diary.cycle(ending=True)
+    assert counted["times"] == 10 - IN_FULL
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.floats(0, 900)), max_size=40))
+def test_nothing_that_is_counted_is_lost_or_counted_twice(met: list[tuple[str, int, float]]) -> None:
+    repeats, wall, written = Repeats(), 0.0, Counter[str]()
+    for event, count, seconds in met:
+        wall += seconds
+        keyed: list[tuple[str, dict[str, object]]] = [(event, {"event": event, "machine": "m"})] * count
+        for line in [*repeats.take(keyed, wall), *repeats.due(wall)]:
+            written[str(line["event"])] += int(str(line.get("times", 1)))
+    for line in repeats.due(wall, ending=True):
+        written[str(line["event"])] += int(str(line["times"]))
+    expected = Counter[str]()
+    for event, count, _ in met:
+        expected[event] += count
+    assert +written == +expected
+
+
+def test_a_quiet_series_is_forgotten() -> None:
+    repeats = Repeats()
+    line: dict[str, object] = {"event": "window"}
+    assert list(repeats.take([("key", line)] * IN_FULL, 0.0)) == [line] * IN_FULL
+    assert list(repeats.due(COUNTED_SECONDS)) == []
+    assert list(repeats.take([("key", line)], COUNTED_SECONDS)) == [line]
+
+
+def test_a_week_of_storm_leaves_the_week_of_the_rest(tmp_path: Path) -> None:
+    """A thousand refused deletes an hour and a pool that flaps; beside them a request an hour."""
+    state = StateDir(tmp_path)
+    journal = state.__dict__["journal"] = Journal(state.journal.path, max_bytes=1_000_000, keep=2)
+    history, asked, allowed = History(state, lambda: None), [f"r{hour:09d}" for hour in range(7 * 24)], limits()
+    history.begin(memory())
+    storm = refused(*range(200))
+    for hour, id_ in enumerate(asked):
+        create = Outcome(Create(machine_name("hf", id_, 0), "a", TEMPLATE, id_))
+        for step, results in enumerate([[Results("a", (create,), ())], *[storm] * 5]):
+            flap = Window(1 + step % 2, level=step % 2, failure=STOCKOUT if step % 2 else None)
+            held = memory(record(count=1, id_=id_), pressures={("b", TEMPLATE): flap})
+            wall = WALL + hour * 3600.0 + step * COUNTED_SECONDS
+            history.take(Passed(hour, wall, held, allowed, {}), results, ())
+    found = journal.find('"event":"asked"')
+    assert [line["request"] for line in found.lines] == asked
+    assert len(journal.find('"event":"create"').lines) == len(asked)
+    deletes = journal.find('"event":"delete"').lines
+    assert sum(line.get("times", 1) for line in deletes) >= 1000 * (len(asked) - 1), "the storm itself is told, too"
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 3_500_000, "a line each would be 30 MB"
+
+
+# --- times, and what is read back -------------------------------------------------------------------------------------
+
+
+def test_times_are_iso_with_an_offset_and_old_ones_are_read(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "journal.jsonl"))
+    journal.append([{"time": 1_700_000_000.5, "machine": "m"}, {"time": stamp(WALL), "machine": "m"}])
+    assert [line["at"] for line in journal.find('"m"').lines] == [1_700_000_000.5, WALL]
+    assert stamp(WALL)[-6] in "+-"
+
+
+def test_lines_that_are_torn_or_no_lines_of_ours_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    good = '{"time":5,"machine":"m"}\n'
+    path.write_bytes((good + '{"time":6,"machine":"m"\n["m"]\n{"time":"soon","m":"m"}\n' + good).encode() + b'{"ti\xff')
+    found = Journal(str(path)).find('"m"')
+    assert (len(found.lines), found.torn, found.since) == (2, 4, 5.0)
+
+
+def test_a_journal_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    assert Journal(str(path)).find("x") == Journal(str(path)).find("y")
+    path.symlink_to("elsewhere")
+    (tmp_path / "journal.jsonl.1").write_text('{"time":5,"machine":"m"}\n')
+    found = Journal(str(path)).find('"m"')
+    assert len(found.lines) == 1
+    assert "link" in found.unreadable
+
+
+def test_lines_come_in_the_order_of_writing_across_rotations_and_each_once(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "journal.jsonl"), max_bytes=300, keep=3)
+    for number in range(40):
+        journal.append([{"time": NOW + number, "n": number, "machine": name(number), "of": REQUEST}])
+    numbers = [line["n"] for line in journal.find(REQUEST, "machine", name(39)).lines]
+    assert numbers == list(range(40 - len(numbers), 40))
+    assert len(numbers) > 5
+
+
+def test_two_that_write_rotate_once(tmp_path: Path) -> None:
+    loop, command = (Journal(str(tmp_path / "journal.jsonl"), max_bytes=40, keep=3) for _ in range(2))
+    loop.append([{"time": NOW, "event": "a machine of the first"}])
+    command._rotate()
+    command.append([{"time": NOW, "event": "short"}])
+    command._rotate()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["journal.jsonl", "journal.jsonl.1"]
+
+
+def test_a_rotation_while_it_is_read_hides_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(str(tmp_path / "journal.jsonl"), max_bytes=10_000, keep=3)
+    journal.append([{"time": BEFORE, "machine": "m"}])
+    from provisioner.state import journal as module
+
+    read = module._read_into
+
+    def rotating(contents: dict[tuple[int, int], bytes], path: str) -> None:
+        read(contents, path)
+        if path == journal.path:
+            Path(path).rename(f"{path}.1")
+
+    monkeypatch.setattr(module, "_read_into", rotating)
+    assert len(journal.find("machine").lines) == 1
