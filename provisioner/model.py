@@ -529,6 +529,8 @@ class PoolLimits:
     name: str
     max_machines: int | None = None
     """Cap per template, on observed + submitted machines. None: no cap."""
+    max_machines_total: int | None = None
+    """The same over all templates."""
     max_pending: int = 1000
     initial_window: int = 100
     boot_deadline: float = 600.0

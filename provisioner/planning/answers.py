@@ -17,6 +17,7 @@ from provisioner.model import (
     Limits,
     LossCause,
     Memory,
+    PoolLimits,
     RequestRecord,
     RequestStatus,
     ReturnRecord,
@@ -136,25 +137,33 @@ def available(memory: Memory, limits: Limits) -> dict[str, int]:
         return {}
     owned: Counter[str] = Counter()
     occupied: Counter[tuple[str, str]] = Counter()
+    there: Counter[str] = Counter()
     for record in memory.requests.values():
         for slot in record.slots.values():
             if not slot.gone:
                 occupied[slot.pool, record.template] += 1
+                there[slot.pool] += 1
                 owned[record.template] += slot.closed is None
     free = {}
     for template in limits.templates.values():
         caps = [] if template.max_machines is None else [template.max_machines - owned[template.id]]
-        pools = {name: limits.pools[name].max_machines for name in template.pools if name in limits.pools}
-        capped = {name: cap for name, cap in pools.items() if cap is not None}
+        pools = [limits.pools[name] for name in template.pools if name in limits.pools]
+        capped = [room for pool in pools if (room := _cap_room(pool, template.id, occupied, there)) is not None]
         if pools and len(capped) == len(pools):
-            caps.append(sum(max(0, cap - occupied[name, template.id]) for name, cap in capped.items()))
+            caps.append(sum(capped))
         if caps:
             free[template.id] = max(0, min(caps))
     return free
 
 
+def _cap_room(pool: PoolLimits, template: str, occupied: Counter[tuple[str, str]], there: Counter[str]) -> int | None:
+    """What a pool's caps leave to a template; None where it has none."""
+    held = ((pool.max_machines, occupied[pool.name, template]), (pool.max_machines_total, there[pool.name]))
+    return min([max(0, cap - machines) for cap, machines in held if cap is not None], default=None)
+
+
 def _has_caps(limits: Limits) -> bool:
-    of_pools = [pool.max_machines for pool in limits.pools.values()]
+    of_pools = [cap for pool in limits.pools.values() for cap in (pool.max_machines, pool.max_machines_total)]
     of_templates = [template.max_machines for template in limits.templates.values()]
     return any(cap is not None for cap in (*of_pools, *of_templates))
 

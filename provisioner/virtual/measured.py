@@ -35,7 +35,7 @@ LAWS = {
     "orphan": Measure(
         "or-\nphans", "machines of ours without a slot for longer than their grace; counted at each look"
     ),
-    "cap": Measure("over\ncap", "creates beyond max_machines or max_pending"),
+    "cap": Measure("over\ncap", "creates beyond max_machines, max_machines_total or max_pending"),
     "killed": Measure(
         "killed", "machines deleted, or told as gone, that run and HostFactory did not return, or that are not ours"
     ),

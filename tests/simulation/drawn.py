@@ -38,6 +38,7 @@ SHORT: Body = {
 GIVEN: Mapping[type, Values] = {
     VirtualPool: {
         "max_machines": (1, 4, 12),
+        "max_machines_total": (1, 6, 12),
         "max_pending": (1, 3, 10),
         "initial_window": (1, 3, 10),
         "boot_deadline_seconds": (60.0, 300.0),
@@ -117,7 +118,7 @@ ACTS: Mapping[Act, Values] = {
 KEEP_AWAY = frozenset({
     "boot_failures", "hangs", "dies", "preempted_per_hour", "capacity", "quota", "calls", "calls_per_second",
     "lost_answers", "ignored_creates", "ignores_deletes", "looks", "appears_seconds", "paused",
-    "max_machines", "max_pending", "boot_deadline_seconds", "max_lifetime_seconds",
+    "max_machines", "max_machines_total", "max_pending", "boot_deadline_seconds", "max_lifetime_seconds",
     "every_minutes", "walk", "hourly_billing",
 })  # fmt: skip
 """Settings that may keep machines away for ever, or by which they come and go for ever."""
