@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from provisioner.commands.brake import brake_lines, released, time_now, wall_of
+from provisioner.commands.held_levers import cancel_lines, held_levers, lever_alarms
 from provisioner.commands.options import Document, add_shared, show, state_directory
 from provisioner.commands.shortages import local, missing, missing_lines, pool_line, pools
 from provisioner.loop.clock import utc
@@ -39,6 +40,7 @@ def status(state: StateDir) -> dict[str, Any]:
     ``files``: of intent and memory the ``condition`` (fine, new, missing, unreadable, older or alone: without its lock
     file) and, unless it is fine, a ``text``. ``nothing_planned`` and ``configuration_refused``: ``since`` and ``text``,
     or None. ``paused``: pools. ``refused``: pools that take no create or delete until a person mends something.
+    ``levers``: as of ``held_levers``.
     ``brake``, ``release_asked``, ``waiting`` and ``forgotten``: as of ``released``. ``problems``: sentences by pool.
     ``requests``: each with its ``deadline`` and why it is short, ``missing``; ``pressure``: what was learned of each
     pool and template (``commands/shortages.py`` has the fields of both). Times are UTC.
@@ -57,6 +59,7 @@ def status(state: StateDir) -> dict[str, Any]:
         "nothing_planned": _trouble(notes.problem),
         "configuration_refused": _trouble(notes.configuration),
         "paused": list(notes.paused),
+        "levers": held_levers(state, memory),
         "refused": [{**asdict(one), "since": utc(one.since)} for one in notes.refused],
         **released(state, memory, notes),
         "problems": {pool: list(sentences) for pool, sentences in notes.pools.items()},
@@ -185,6 +188,7 @@ def _alarms(document: Document) -> Iterator[str]:
     if trouble := document["configuration_refused"]:
         words = "CONFIGURATION REFUSED, the one before stays in force"
         yield f"{words}, since {trouble['since']}: {_indented(trouble['text'])}"
+    yield from lever_alarms(document["levers"])
     for pool in document["paused"]:
         yield f"PAUSED pool {pool}: it gets no new machines until `paused` is taken out of provisioner.yaml"
     for one in document["refused"]:
@@ -231,6 +235,7 @@ def status_text(document: Document) -> str:
         f"  return  {back['id']}: {back['status']}, {back['settled']} of {back['machines']} settled"
         for back in document["returns"]
     ]
+    lines += cancel_lines(document["levers"])
     lines += [pool_line(pressure) for pressure in document.get("pressure", ())]
     lines += [f"  pool {pool}: {note}" for pool, notes in document["problems"].items() for note in notes]
     lines += [f"  machine {name}: no list of HostFactory has named it for a day" for name in document["unlisted"]]

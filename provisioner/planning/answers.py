@@ -10,10 +10,12 @@ from typing import Any
 
 from provisioner.hostfactory.answer import Answer, Loss
 from provisioner.model import (
+    NO_LEVERS,
     Contact,
     DeleteReason,
     ErrorClass,
     Failure,
+    Levers,
     Limits,
     LossCause,
     Memory,
@@ -25,6 +27,7 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
+from provisioner.planning.levers import asked_back
 from provisioner.planning.slots import slot_named
 
 SUCCEEDED_ONCE = frozenset({Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST})
@@ -105,11 +108,12 @@ def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
     machines = [
         _returned(name, record.results.get(name), slot_named(memory.requests, prefix, name)) for name in record.names
     ]
-    return _answer(record.id, record.ended or RequestStatus.RUNNING, "", machines)
+    return _answer(record.id, record.ended or RequestStatus.RUNNING, record.message, machines)
 
 
-def losses(memory: Memory, contact: Contact, now: float) -> Mapping[str, Loss]:
-    """Machines HF has to give back, by name: gone, with the seconds that their notice leaves, or too old."""
+def losses(memory: Memory, contact: Contact, now: float, levers: Levers = NO_LEVERS) -> Mapping[str, Loss]:
+    """Machines HF has to give back, by name: gone, with what their notice leaves, asked back by a lever, or too old."""
+    back = asked_back(levers)
     lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.lost_strangers}
     for record in memory.requests.values():
         for slot in record.slots.values():
@@ -117,6 +121,8 @@ def losses(memory: Memory, contact: Contact, now: float) -> Mapping[str, Loss]:
                 lost[slot.name] = _gone(slot)
             elif slot.notice is not None and slot.verdict is Verdict.SUCCEEDED:
                 lost[slot.name] = Loss(max(0, int(slot.notice.ends - now)), slot.notice.cause)
+            elif (asked := back(slot)) is not None:
+                lost[slot.name] = asked
             elif slot.offered is not None and slot.verdict is Verdict.SUCCEEDED:
                 lost[slot.name] = AGED
     for name in lost.keys() & {name for back in memory.returns.values() for name in back.names}:

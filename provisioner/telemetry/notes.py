@@ -7,12 +7,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from provisioner.loop.actors import Results
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import Delete, Limits, Look, Memory, PoolLimits, Snapshot, TemplateLimits
+from provisioner.model import (
+    NO_LEVERS,
+    Delete,
+    Levers,
+    Limits,
+    Look,
+    Memory,
+    PoolLimits,
+    Snapshot,
+    TemplateLimits,
+)
+from provisioner.planning.levers import in_force
 from provisioner.planning.refusals import NEEDS_A_PERSON
 from provisioner.state.codec import Rules
 from provisioner.state.directory import StateDir
@@ -80,12 +92,15 @@ class Notes:
     """Which pools each template names, as the loop has it."""
     silence: float = LEAST_SILENCE
     """Seconds without the end of a cycle after which this loop counts as dead."""
+    levers: Levers = NO_LEVERS
+    """Those that are held. Of a file of their own, and not written here."""
 
     @property
     def limits(self) -> Limits | None:
         """The limits of pools and templates, and those that ``TERMS`` names; None where no loop has left these."""
         held = (self.pool_limits, self.template_limits)
-        return Limits("", *held, **self.terms) if self.terms else None  # type: ignore[arg-type]  # one is a whole number
+        limits = Limits("", *held, **self.terms) if self.terms else None  # type: ignore[arg-type]  # one is a whole number
+        return limits and in_force(limits, self.levers)
 
     @property
     def unseen(self) -> Mapping[str, str]:
@@ -107,11 +122,14 @@ def read_notes(state: StateDir) -> Notes:
     """What the loop has left, also one before 'pools.json' had more than sentences. Raises StateUnreadable."""
     document = state.notes.read()
     try:
-        return Notes(**{name: READERS[name](value) for name, value in document.items() if name in READERS})
+        notes = Notes(**{name: READERS[name](value) for name, value in document.items() if name in READERS})
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise StateUnreadable(
             f"{state.notes.path}: holds what no loop of ours writes: {error}. The loop writes it again when it starts."
         ) from error
+    with suppress(StateError):  # which levers are held nobody knows then; ``status`` says so
+        return replace(notes, levers=state.levers.read())
+    return notes
 
 
 def _trouble(value: Any) -> Trouble | None:
@@ -193,7 +211,7 @@ class Notebook:
         if notes == self._written:
             return
         try:
-            self._state.notes.write(asdict(notes))
+            self._state.notes.write({name: value for name, value in asdict(notes).items() if name in READERS})
             self._written = notes
         except StateError as error:
             log.warning("Notes for people were not written", extra={"error": str(error)})

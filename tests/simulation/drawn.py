@@ -112,6 +112,11 @@ ACTS: Mapping[Act, Values] = {
     Act.HF_RESTART: {},
     Act.HF_SILENT: {"for_minutes": (0.2, 5.0, 10.0)},
     Act.RETURN_STRANGERS: {"machines": (1, 8)},
+    Act.HOLD: {"for_minutes": (0.2, 2.0, 10.0)},
+    Act.DRAIN: {"for_minutes": (0.2, 2.0, 10.0)},
+    Act.STOP_ALL: {"for_minutes": (0.2, 2.0, 10.0)},
+    Act.CANCEL_REQUESTS: {},
+    Act.CANCEL_MACHINES: {"share": (0.1, 0.5, 1.0)},
 }
 """What each act needs to be told."""
 
