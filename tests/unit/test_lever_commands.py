@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from provisioner.commands.cli import run
 from provisioner.commands.held_levers import held_levers
+from provisioner.commands.levers import VERBS
 from provisioner.files.owners import user_name
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import Lever, LeverKind, Levers, Memory, RequestStatus, Verdict
@@ -33,6 +35,7 @@ HELD = memory(
     ),
 )  # fmt: skip
 UNUSED = "Nothing was recorded."
+PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
 
 
 @pytest.fixture
@@ -202,6 +205,20 @@ def test_what_is_done_leaves_the_file_with_the_next_command(
     state.memory.write(Memory("demoinst"))
     assert run(["pause", "a"]) == 0
     assert [kind for kind, *_ in held(state)] == ["pause"]
+
+
+def test_the_commands_of_the_page_do_what_it_says(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
+    id_ = "k3v9x2m7qa"
+    state.memory.set_aside()
+    made = StateDir(state.path)
+    made.memory.write(memory(record(running(4, Verdict.SUCCEEDED, id_), id_=id_, ended=RequestStatus.COMPLETE)))
+    commands = [shlex.split(line) for line in PAGE.splitlines() if line.startswith("    provisioner ")]
+    mine = [arguments for _, *arguments in commands if arguments[0] in VERBS]
+    assert {arguments[0] for arguments in mine} == set(VERBS)
+    for arguments in sorted(mine, key=lambda one: one[0] in ("resume", "start-all")):
+        code, text = called(capsys, *arguments)
+        assert (code, "Nothing was changed" in text) == (0, False), arguments
+    assert [kind for kind, *_ in held(state)] == ["cancel", "drain"]
 
 
 # --- what people see --------------------------------------------------------------------------------------------------
