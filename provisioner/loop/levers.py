@@ -64,7 +64,6 @@ class HeldLevers:
         self._levers = levers
 
     def _doubt(self, problem: str) -> None:
-        self._signature = UNREAD
         if problem != self._problem:
             log.error("Levers cannot be read: those that were held are held on", extra={"error": problem})
             self._problem = problem

@@ -16,6 +16,7 @@ from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.errors import StateDenied, StateError, StateMissing, StateTooNew, StateUnreadable
 from provisioner.state.levers import let_go, pulled
 from tests.unit.core import limits
+from tests.unit.test_reconcile import Bench
 
 STOP = Lever(LeverKind.STOP_ALL, "", "ann", 1.5, "cloud is down")
 PAUSE = Lever(LeverKind.PAUSE, "a", "bob", 2.0)
@@ -259,3 +260,45 @@ def test_a_journal_that_cannot_be_written_stops_nothing(state: StateDir, monkeyp
     held.on(LIMITS)
     held.tell(1, 1.0)
     assert in_force(held) == (STOP,)
+
+
+# --- in the cycle -----------------------------------------------------------------------------------------------------
+
+
+def test_a_lever_is_obeyed_although_nothing_else_has_changed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.succeed(3)
+    looks = {name: place.observe(bench.clock.time, ()) for name, place in bench.places.items()}
+    while bench.reconciler.cycle(looks).plan is not None:
+        pass
+    pull(bench.state, STOP)
+    stopped = bench.reconciler.cycle(looks)
+    assert (stopped.plan is not None, stopped.levers.stop) == (True, STOP)
+    assert bench.reconciler.cycle(looks).plan is None
+    release(bench.state, LeverKind.STOP_ALL, target="")
+    assert bench.reconciler.cycle(looks).plan is not None
+
+
+def test_what_is_asked_back_is_published_and_withdrawn_with_the_lever(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.succeed(2)
+    pull(bench.state, Lever(LeverKind.DRAIN, "pool"))
+    bench.cycle()
+    assert {loss.cause for loss in bench.state.status.read_lost().values()} == {"drained"}
+    assert len(bench.state.status.read_lost()) == 2
+    release(bench.state, LeverKind.DRAIN, target="pool")
+    bench.cycle()
+    assert bench.state.status.read_lost() == {}
+
+
+def test_a_preview_heeds_levers_and_tells_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(tmp_path)
+    bench.request(2)
+    pull(bench.state, STOP)
+    looks = {name: place.observe(bench.clock.time, ()) for name, place in bench.places.items()}
+    made = bench.reconciler.preview(looks)
+    assert made is not None
+    assert made.creates == ()
+    assert sum(made.deferred.values()) == 2
+    assert not [record for record in caplog.records if record.message.startswith("Lever")]
+    assert not Path(bench.state.journal.path).exists()

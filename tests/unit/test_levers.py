@@ -304,7 +304,7 @@ def test_only_the_cancelled_request_ends() -> None:
 
 
 def test_a_cancel_changes_nothing_that_hf_was_told() -> None:
-    ended = hf_has(MINE)
+    ended = hf_has(MINE, running(1, Verdict.LOST, gone=True))
     assert plan(ended, snapshot(machine()), limits=held(ONE, cancel(REQUEST))).memory is ended
     whole = plan(memory(record(running(0))), snapshot(machine()), limits=held(ONE, cancel(REQUEST)))
     assert (whole.memory.requests[REQUEST].ended, whole.memory.requests[REQUEST].message) == (DONE, "")
