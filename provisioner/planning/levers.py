@@ -85,7 +85,8 @@ def is_done(lever: Lever, memory: Memory) -> bool:
     record = memory.requests.get(lever.target)
     if record is not None:
         return record.ended is not None
-    slots = (one for record in memory.requests.values() for one in record.slots.values())
+    owner = memory.requests.get(lever.target.rsplit("-", 2)[-2]) if lever.target.count("-") > 1 else None
+    slots = owner.slots.values() if owner else ()
     return not any(slot.name == lever.target and slot.verdict in DESIRED for slot in slots)
 
 

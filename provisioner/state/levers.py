@@ -71,9 +71,11 @@ class LeverStore(StateFile):
     def _levers(self, tables: Tables) -> Levers:
         shape = Rules().shape(Lever)
         try:
-            read = {name: tuple(map(shape.from_document, tables.get(name, {}).values())) for name in self.tables}
+            read = {name: tuple(map(shape.from_document, tables[name].values())) for name in self.tables}
         except RecordError as error:
             raise self._unreadable(str(error)) from error
+        except KeyError as error:
+            raise self._unreadable(f"lacks its table {error}") from error
         return Levers(**read)
 
 

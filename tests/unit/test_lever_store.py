@@ -91,6 +91,12 @@ def strange(path: str) -> None:
     Path(path).write_text(json.dumps(document))
 
 
+def headless(path: str) -> None:
+    document = json.loads(Path(path).read_text())
+    del document["held"]
+    Path(path).write_text(json.dumps(document))
+
+
 def newer(path: str) -> None:
     Path(path).write_text(Path(path).read_text().replace('"schema":1', '"schema":2'))
 
@@ -100,6 +106,7 @@ DAMAGES: list[tuple[Callable[[str], None], type[StateError]]] = [
     (cut, StateUnreadable),
     (put_back, StateUnreadable),
     (strange, StateUnreadable),
+    (headless, StateUnreadable),
     (newer, StateTooNew),
 ]
 
