@@ -26,6 +26,7 @@ from provisioner.model import (
     DeleteReason,
     ErrorClass,
     Failure,
+    LeverKind,
     LossCause,
     Outcome,
     Phase,
@@ -308,6 +309,7 @@ def work(metrics: Metrics) -> None:
     metrics.machines.observed.replace({(pool, template, phase): 1 for phase in Phase})
     metrics.machines.oldest_unmet.replace({template: 1e9})
     metrics.machines.refused.replace({(pool, template, ErrorClass.QUOTA): 3})
+    metrics.machines.levers.replace({(LeverKind.PAUSE, pool): 1})
     metrics.backends.outcome(Outcome(Create("name", pool, template, "request")))
     metrics.backends.outcome(Outcome(Create("name", pool, template, "request"), Failure(ErrorClass.QUOTA, "no")))
     metrics.backends.outcome(Outcome(Delete("name", pool, DeleteReason.RETURNED)))
