@@ -441,6 +441,8 @@ class ReturnRecord:
     ended_at: float | None = None
     told_at: float | None = None
     trimmed: bool = False
+    message: str = ""
+    """Why its machines are not deleted, while a lever holds that back or held it back when its time was over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,6 +542,63 @@ class Memory:
     """Since when usage is counted, epoch seconds; None: no machine of this memory has gone yet, or been counted."""
 
 
+# --- what people hold back (levers.json) ------------------------------------------------------------------------------
+
+
+class LeverKind(StrEnum):
+    """What a person holds the loop back by. The words are those of the commands."""
+
+    PAUSE = "pause"
+    """A pool gets no new machines."""
+    DRAIN = "drain"
+    """Nor does this one, and HF is asked to give its machines back."""
+    CANCEL = "cancel"
+    """An open request ends with what it got; HF is asked to give a machine back."""
+    STOP_ALL = "stop-all"
+    """No machine is made or deleted anywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """One lever that a person has pulled, or let go of."""
+
+    kind: LeverKind
+    target: str = ""
+    """The pool, the request or the machine; empty where it holds everything."""
+    who: str = ""
+    """The user's name on the host where the command ran."""
+    since: float = 0.0
+    """Epoch seconds of that host. For people; never compared."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Levers:
+    """What levers.json holds."""
+
+    held: tuple[Lever, ...] = ()
+    released: tuple[Lever, ...] = ()
+    """Of each that was let go: by whom, when and why, the last time."""
+
+    def of(self, kind: LeverKind) -> Mapping[str, Lever]:
+        """Those of a kind that are held, by target."""
+        return {lever.target: lever for lever in self.held if lever.kind is kind}
+
+    @property
+    def stop(self) -> Lever | None:
+        """The lever that holds everything."""
+        return next((lever for lever in self.held if lever.kind is LeverKind.STOP_ALL), None)
+
+    def against(self, pool: str) -> Lever | None:
+        """What keeps new machines from a pool."""
+        kinds = (LeverKind.DRAIN, LeverKind.PAUSE)
+        mine = (lever for kind in kinds for lever in self.held if lever.kind is kind and lever.target == pool)
+        return self.stop or next(mine, None)
+
+
+NO_LEVERS = Levers()
+
+
 # --- limits (configuration, as the plan needs it) ---------------------------------------------------------------------
 
 
@@ -550,6 +609,8 @@ class PoolLimits:
     name: str
     max_machines: int | None = None
     """Cap per template, on observed + submitted machines. None: no cap."""
+    max_machines_total: int | None = None
+    """The same over all templates."""
     max_pending: int = 1000
     initial_window: int = 100
     boot_deadline: float = 600.0
@@ -628,6 +689,8 @@ class Limits:
     budget: Budget = Budget()
     usage_days: int = 92
     """Days of which usage is kept."""
+    levers: Levers = NO_LEVERS
+    """Those that are held. ``planning.levers.in_force`` puts them here, and pauses the pools that they hold."""
 
     def price(self, template: str, pool: str) -> float | None:
         """What a machine costs in an hour: its template's price, else its pool's. None: nobody has said."""

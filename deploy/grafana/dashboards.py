@@ -196,11 +196,16 @@ def machines(by: str, labels: str) -> list[Question]:
             f"sum by ({by}) ({desired}) - sum by ({by}) ({running})",
             each(by),
         ),
-        ask(
+        Question(
             "Held back, by reason",
-            "Wanted, missing and not asked for.",
-            f"sum by (reason) ({chosen('machines_deferred', labels)})",
-            "{{reason}}",
+            "Wanted, missing and not asked for; and the levers that people hold.",
+            [
+                Line(f"sum by (reason) ({chosen('machines_deferred', labels)})", each("reason")),
+                Line(
+                    f"sum by (lever, pool) ({chosen('lever', labels.replace(' template', ''))})",
+                    f"held: {each('lever')} {each('pool')}",
+                ),
+            ],
             width=8,
         ),
         Question(

@@ -41,11 +41,13 @@ class Entry:
     name: str
     text: str
     aliases: tuple[str, ...] = ()
+    home: str = ""
+    """The module that holds several commands; default: each has one of its own name."""
 
     @property
     def module(self) -> CommandModule:
-        """The module of this package that is named as the command is."""
-        return cast(CommandModule, import_module(f"provisioner.commands.{self.name.replace('-', '_')}"))
+        """The module of this package that holds the command."""
+        return cast(CommandModule, import_module(f"provisioner.commands.{self.home or self.name.replace('-', '_')}"))
 
 
 class CommandModule(Protocol):
@@ -78,6 +80,12 @@ COMMANDS = (
     Entry("plan", "Show what the next cycle would do; touches nothing."),
     Entry("doctor", "Ask everything at once, each answer with what to do; and pack it for support."),
     Entry("diff", "Compare HostFactory's last list, the memory and the clouds, machine by machine; touches nothing."),
+    Entry("pause", "Keep new machines from a pool.", home="levers"),
+    Entry("resume", "Let go of what pauses or drains a pool.", home="levers"),
+    Entry("drain", "Keep new machines from a pool, and ask HostFactory to give its machines back.", home="levers"),
+    Entry("cancel", "End an open request with what it got, or ask HostFactory for one machine.", home="levers"),
+    Entry("stop-all", "Make and delete no machine; the scripts answer on.", home="levers"),
+    Entry("start-all", "Let go of stop-all.", home="levers"),
     Entry(
         "events",
         "Print the messages of the Pub/Sub subscription and what each is good for. What is printed is taken: a loop "

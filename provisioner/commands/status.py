@@ -11,6 +11,7 @@ from provisioner.commands.options import FINE, PROBLEM, Document, UsageError, ad
 from provisioner.extras import extra, needing
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.facts import read_facts
+from provisioner.telemetry.held_levers import cancel_lines
 from provisioner.telemetry.overview import Overview, Row, narrowed, overview
 from provisioner.telemetry.shortages import lasting, local, missing_lines, on_one_line, pool_line
 
@@ -103,6 +104,7 @@ def status_text(seen: Overview, *, wide: bool = False) -> str:
         f"  return  {back['id']}: {back['status']}, {back['settled']} of {back['machines']} settled"
         for back in seen.returns
     ]
+    lines += cancel_lines(seen.levers)
     lines += [pool_line(pressure) for pressure in seen.pressure]
     lines += [f"  pool {pool}: {note}" for pool, notes in seen.problems.items() for note in notes]
     lines += [f"  machine {name}: no list of HostFactory has named it for a day" for name in seen.unlisted]

@@ -17,17 +17,20 @@ from provisioner.loop.clock import Clock
 from provisioner.loop.contact import Contacts
 from provisioner.loop.cycle_id import CYCLE
 from provisioner.loop.history import History, Passed
+from provisioner.loop.levers import HeldLevers
 from provisioner.loop.looks import DoubtedPools, MovedPools, identity
 from provisioner.loop.publisher import Publisher
 from provisioner.loop.startup import Beginning, HeldIntent, HeldMemory, Startup
 from provisioner.model import (
     LONG_AGO,
+    NO_LEVERS,
     Brake,
     BrakeReason,
     Close,
     Contact,
     DeferReason,
     Doubt,
+    Levers,
     Limits,
     Look,
     Memory,
@@ -68,6 +71,8 @@ class CycleReport:
     """Seconds this cycle waited for intent's lock, if it needed it."""
     doubts: Mapping[str, Doubt] = field(default_factory=dict)
     """Pools whose newest look is not believed before another, which rests on a list of its own."""
+    levers: Levers = NO_LEVERS
+    """Those that were in force."""
 
     @property
     def result(self) -> Literal["ok", "partial", "failed"]:
@@ -118,6 +123,9 @@ class Reconciler:
     ) -> None:
         self.limits = limits
         self.memory: Memory | None = None
+        self._limits = limits
+        """With the levers that are held."""
+        self._held_levers = HeldLevers(state)
         self._clock = clock
         self._state = state
         self._actors = actors
@@ -142,12 +150,13 @@ class Reconciler:
         problem = ""
         lock_wait: float | None = None
         now = self._clock.now()
+        self._limits = self._held_levers.on(self.limits)
         closes = self._remember(results, now)
         try:
             self._take_in(looks, now)
             if self.memory is not None:
                 self._history.begin(self.memory)
-                looks = self._moved_pools.unseen(looks, self.memory, self.limits)
+                looks = self._moved_pools.unseen(looks, self.memory, self._limits)
                 if self._publisher.behind:
                     # A plan may rely on what the one before let HF know (a cancel does).
                     self._publish(self.memory, now)
@@ -163,7 +172,8 @@ class Reconciler:
         except StateError as error:
             problem = str(error)
             self._planned = replace(self._planned, inputs=())
-        passed = Passed(self._number, self._clock.wall(), self.memory, self.limits, self._planned.deferred)
+        self._held_levers.tell(self._number, self._clock.wall())
+        passed = Passed(self._number, self._clock.wall(), self.memory, self._limits, self._planned.deferred)
         self._history.take(passed, results, closes)
         doubts = self._startup.doubts or self._planned.doubts
         return CycleReport(
@@ -179,6 +189,7 @@ class Reconciler:
             closes=closes,
             problem=problem,
             lock_wait=lock_wait,
+            levers=self._limits.levers,
         )
 
     def settle(self) -> tuple[Sequence[Results], Sequence[Close]]:
@@ -197,21 +208,18 @@ class Reconciler:
 
     def preview(self, looks: Mapping[str, Look]) -> Plan | None:
         """What the next cycle would do; nothing is written, nothing is done. Raises StateError."""
-        now = self._clock.now()
+        now, self._limits = self._clock.now(), self._held_levers.on(self.limits)
         self._load(looks, now)
         intent = self._held_intent.held
         if self.memory is None or intent is None:
             return None
-        looks = self._moved_pools.unseen(looks, self.memory, self.limits)
+        looks = self._moved_pools.unseen(looks, self.memory, self._limits)
         world = World(intent, looks, self._contacts.read(now, intent), wall=self._clock.wall())
-        return make_plan(world, self.memory, self.limits, now)
+        return make_plan(world, self.memory, self._limits, now)
 
     def trim(self, *, dry_run: bool) -> tuple[str, ...]:
-        """Let what may leave the files leave them, without a look at any pool; the ids. Raises StateError.
-
-        ``dry_run``: only say which.
-        """
-        now = self._clock.now()
+        """Let what may leave the files leave them, or only say what: the ids. Looks at no pool. Raises StateError."""
+        now, self._limits = self._clock.now(), self._held_levers.on(self.limits)
         left: tuple[str, ...] = ()
         while plan := self._trim_plan(now):
             left = tuple(dict.fromkeys((*left, *plan.forget)))
@@ -229,7 +237,7 @@ class Reconciler:
         intent = self._held_intent.held
         if self.memory is None or intent is None:
             return None
-        plan = make_trim(intent, self._contacts.read(now, intent), self.memory, self.limits, now)
+        plan = make_trim(intent, self._contacts.read(now, intent), self.memory, self._limits, now)
         return plan if plan.forget or plan.memory is not self.memory else None
 
     def _take_in(self, looks: Mapping[str, Look], now: float) -> None:
@@ -245,7 +253,7 @@ class Reconciler:
 
     def _latch_lost_intent(self, now: float) -> None:
         if self.memory is None:
-            self.memory = self._startup.without_intent(self.limits, now)
+            self.memory = self._startup.without_intent(self._limits, now)
         if self.memory is not None and self.memory.brake is None:
             brake = Brake(BrakeReason.INTENT_LOST, now, "intent.json is missing.")
             self._record(replace(self.memory, brake=brake), now)
@@ -255,7 +263,7 @@ class Reconciler:
         intent = self._held_intent.read(starting=self.memory is None)
         newest = self._held_intent.newest
         if intent is not None:
-            self.memory = self._startup.memory(self.memory, Beginning(intent, newest, looks, self.limits, now))
+            self.memory = self._startup.memory(self.memory, Beginning(intent, newest, looks, self._limits, now))
             # Where intent is an old copy, the plan sees it by memory's generation.
             old = intent.generation < newest
             generation = max(newest, self.memory.generation) if old else self.memory.generation
@@ -266,7 +274,7 @@ class Reconciler:
         closes: list[Close] = []
         for done in results:
             if self.memory is not None:
-                self.memory, closed = remember(self.memory, done.outcomes, done.unsent, self.limits, now)
+                self.memory, closed = remember(self.memory, done.outcomes, done.unsent, self._limits, now)
                 closes += closed
         return closes
 
@@ -277,17 +285,17 @@ class Reconciler:
         assert intent is not None
         contact = self._contacts.read(now, intent)
         busy = self._actors.busy()
-        rest = (intent.generation, id(self.limits), busy, tuple(identity(look) for look in looks.values()))
+        rest = (intent.generation, id(self._limits), busy, tuple(identity(look) for look in looks.values()))
         if (id(self.memory), _heard(contact, self.memory), *rest) == self._planned.inputs and now < self._planned.due:
             return None
         world = World(intent, looks, contact, busy, self._clock.wall())
-        plan = make_plan(world, self.memory, self.limits, now)
+        plan = make_plan(world, self.memory, self._limits, now)
         while told := self._publisher.overtaken(self.memory, plan.memory) - contact.told:
             contact = self._contacts.hear(told)
-            plan = make_plan(replace(world, contact=contact), self.memory, self.limits, now)
+            plan = make_plan(replace(world, contact=contact), self.memory, self._limits, now)
         # Next time the same memory is expected: the one this plan leaves.
         heard = _heard(contact, plan.memory)
-        inputs, held = (id(plan.memory), heard, *rest), (looks, self.limits, plan.memory)
+        inputs, held = (id(plan.memory), heard, *rest), (looks, self._limits, plan.memory)
         self._planned = Planned(inputs, held, plan.due, plan.deferred, plan.doubts)
         return plan
 
@@ -297,7 +305,7 @@ class Reconciler:
         self.memory = memory
 
     def _publish(self, memory: Memory, now: float) -> None:
-        self._publisher.publish(memory, self.limits, self._contacts.latest, now)
+        self._publisher.publish(memory, self._limits, self._contacts.latest, now)
 
     def _act(self, plan: Plan) -> None:
         if not (plan.creates or plan.deletes):

@@ -245,7 +245,7 @@ class Loop:
             pause = min(self._pace.interval, max(0.0, due - report.now))
             if report.plan is not None:  # it was busy: let changes gather, instead of one plan for each
                 self._stop.wait(max(0.0, self._pace.floor - (time.monotonic() - began)))
-            self.wakeups.wait(pause, self._pace.intent_poll, partial(self._intent_changed, signature))
+            self.wakeups.wait(pause, self._pace.intent_poll, partial(self._files_changed, signature))
 
     def _cycle(self, reconciler: Reconciler) -> CycleReport:
         with uncollected():
@@ -274,12 +274,13 @@ class Loop:
         except (StateError, SupersededError) as error:
             log.warning("The last outcomes were not recorded", extra={"error": str(error)})
 
-    def _intent_changed(self, signature: object) -> bool:
+    def _files_changed(self, signature: object) -> bool:
         return self._signature() != signature
 
     def _signature(self) -> object:
+        """Of what others write and the loop heeds at once."""
         try:
-            return self._state.intent.signature()
+            return self._state.intent.signature(), self._state.levers.signature()
         except StateError:
             return None
 

@@ -55,7 +55,7 @@ class Publisher:
         """Render what HF is told, and write it if it changed. Raises StateError, SupersededError."""
         edition = Edition(
             answers.render(memory, self._last.rendered, limits.prefix),
-            self._losses(memory, contact, now),
+            self._losses(memory, limits, contact, now),
             self._available(memory, limits),
         )
         same = self._published and edition.equals(self._last)
@@ -63,12 +63,12 @@ class Publisher:
             self._write(edition)
         self._counted, self._inventory = (memory, limits), contact.inventory
 
-    def _losses(self, memory: Memory, contact: Contact, now: float) -> Mapping[str, Loss]:
-        """What is lost changes with memory and HF's lists; only what has a grace period does so as time passes."""
-        same = self._counted[0] is memory and self._inventory == contact.inventory
+    def _losses(self, memory: Memory, limits: Limits, contact: Contact, now: float) -> Mapping[str, Loss]:
+        """What is lost changes with memory, levers and HF's lists; only what has a grace period does as time passes."""
+        same = self._counted[0] is memory and self._counted[1] is limits and self._inventory == contact.inventory
         if same and not any(loss.grace for loss in self._last.lost.values()):
             return self._last.lost
-        return answers.losses(memory, contact, now)
+        return answers.losses(memory, contact, now, limits.levers)
 
     def _available(self, memory: Memory, limits: Limits) -> Mapping[str, int]:
         if self._counted[0] is memory and self._counted[1] is limits:

@@ -10,13 +10,16 @@ from typing import Any
 
 from provisioner.hostfactory.answer import Answer, Loss
 from provisioner.model import (
+    NO_LEVERS,
     Contact,
     DeleteReason,
     ErrorClass,
     Failure,
+    Levers,
     Limits,
     LossCause,
     Memory,
+    PoolLimits,
     RequestRecord,
     RequestStatus,
     ReturnRecord,
@@ -24,6 +27,7 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
+from provisioner.planning.levers import asked_back
 from provisioner.planning.slots import slot_named
 
 SUCCEEDED_ONCE = frozenset({Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST})
@@ -104,11 +108,12 @@ def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
     machines = [
         _returned(name, record.results.get(name), slot_named(memory.requests, prefix, name)) for name in record.names
     ]
-    return _answer(record.id, record.ended or RequestStatus.RUNNING, "", machines)
+    return _answer(record.id, record.ended or RequestStatus.RUNNING, record.message, machines)
 
 
-def losses(memory: Memory, contact: Contact, now: float) -> Mapping[str, Loss]:
-    """Machines HF has to give back, by name: gone, with the seconds that their notice leaves, or too old."""
+def losses(memory: Memory, contact: Contact, now: float, levers: Levers = NO_LEVERS) -> Mapping[str, Loss]:
+    """Machines HF has to give back, by name: gone, with what their notice leaves, asked back by a lever, or too old."""
+    back = asked_back(levers)
     lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.lost_strangers}
     for record in memory.requests.values():
         for slot in record.slots.values():
@@ -116,6 +121,8 @@ def losses(memory: Memory, contact: Contact, now: float) -> Mapping[str, Loss]:
                 lost[slot.name] = _gone(slot)
             elif slot.notice is not None and slot.verdict is Verdict.SUCCEEDED:
                 lost[slot.name] = Loss(max(0, int(slot.notice.ends - now)), slot.notice.cause)
+            elif (asked := back(slot)) is not None:
+                lost[slot.name] = asked
             elif slot.offered is not None and slot.verdict is Verdict.SUCCEEDED:
                 lost[slot.name] = AGED
     for name in lost.keys() & {name for back in memory.returns.values() for name in back.names}:
@@ -136,25 +143,33 @@ def available(memory: Memory, limits: Limits) -> dict[str, int]:
         return {}
     owned: Counter[str] = Counter()
     occupied: Counter[tuple[str, str]] = Counter()
+    there: Counter[str] = Counter()
     for record in memory.requests.values():
         for slot in record.slots.values():
             if not slot.gone:
                 occupied[slot.pool, record.template] += 1
+                there[slot.pool] += 1
                 owned[record.template] += slot.closed is None
     free = {}
     for template in limits.templates.values():
         caps = [] if template.max_machines is None else [template.max_machines - owned[template.id]]
-        pools = {name: limits.pools[name].max_machines for name in template.pools if name in limits.pools}
-        capped = {name: cap for name, cap in pools.items() if cap is not None}
+        pools = [limits.pools[name] for name in template.pools if name in limits.pools]
+        capped = [room for pool in pools if (room := _cap_room(pool, template.id, occupied, there)) is not None]
         if pools and len(capped) == len(pools):
-            caps.append(sum(max(0, cap - occupied[name, template.id]) for name, cap in capped.items()))
+            caps.append(sum(capped))
         if caps:
             free[template.id] = max(0, min(caps))
     return free
 
 
+def _cap_room(pool: PoolLimits, template: str, occupied: Counter[tuple[str, str]], there: Counter[str]) -> int | None:
+    """What a pool's caps leave to a template; None where it has none."""
+    held = ((pool.max_machines, occupied[pool.name, template]), (pool.max_machines_total, there[pool.name]))
+    return min([max(0, cap - machines) for cap, machines in held if cap is not None], default=None)
+
+
 def _has_caps(limits: Limits) -> bool:
-    of_pools = [pool.max_machines for pool in limits.pools.values()]
+    of_pools = [cap for pool in limits.pools.values() for cap in (pool.max_machines, pool.max_machines_total)]
     of_templates = [template.max_machines for template in limits.templates.values()]
     return any(cap is not None for cap in (*of_pools, *of_templates))
 

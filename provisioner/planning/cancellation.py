@@ -1,14 +1,37 @@
-"""Whether HF knows how its requests ended, and the end of those that it does not ask for while it makes other calls."""
+"""Whether HF knows how its requests ended, and the end of those that are cancelled: by a person, or because HF does not
+ask for them while it makes other calls.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from provisioner.model import Contact, DeleteReason, RequestRecord, RequestStatus, ReturnRecord, Verdict
+from provisioner.model import (
+    Contact,
+    DeleteReason,
+    ErrorClass,
+    Failure,
+    LeverKind,
+    RequestRecord,
+    RequestStatus,
+    ReturnRecord,
+    Verdict,
+)
 from provisioner.planning.draft import SOON, Draft
+from provisioner.planning.levers import told
 from provisioner.planning.returns import revoke
+from provisioner.planning.scheduling import give_up
+from provisioner.planning.slots import gaps, pending
 
 CANCELLED_MESSAGE = "Cancelled: HostFactory did not ask for this request."
+
+BY_A_PERSON = "Cancelled by a person: "
+"""Begins the message of a request that a person has cancelled; the lever follows."""
+
+
+def tells_cancel(message: str) -> bool:
+    """The message of a request, or of a machine, that was cancelled."""
+    return message == CANCELLED_MESSAGE or message.startswith(BY_A_PERSON)
 
 
 def note_told(draft: Draft, contact: Contact) -> None:
@@ -73,3 +96,18 @@ def cancel(draft: Draft, record: RequestRecord) -> None:
         cancelling=False,
         message=CANCELLED_MESSAGE,
     )
+
+
+def cancel_asked(draft: Draft) -> None:
+    """Give up what an open request still lacks that a person has cancelled: it ends with the machines that run."""
+    for id_, lever in draft.limits.levers.of(LeverKind.CANCEL).items():
+        record = draft.requests.get(id_)
+        if record is None or record.ended is not None:
+            continue
+        on_their_way, failure = pending(record), Failure(ErrorClass.OTHER, BY_A_PERSON + told(lever))
+        for slot in on_their_way:
+            draft.close(slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED, failure=failure)
+        lacking = gaps(draft.record(id_))
+        give_up(draft, draft.record(id_), lacking, failure)
+        if on_their_way or lacking:
+            draft.update(id_, message=failure.text)

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Set
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from provisioner.hostfactory import MAX_NUMBER
 from provisioner.model import DESIRED, DeferReason, ErrorClass, Failure, Slot, Verdict
@@ -25,6 +26,16 @@ class Room:
     """The next machine waits for this pool instead of going to the next one."""
 
 
+class Cap(NamedTuple):
+    """Most machines that a pool may have, of a template or of all."""
+
+    size: int
+    left: int
+    """What it leaves for more; negative where it was lowered."""
+    total: bool
+    """It is that over all templates."""
+
+
 class Capacity:
     """What every pool holds and has been asked for, kept up to date while a plan asks for more."""
 
@@ -35,6 +46,8 @@ class Capacity:
         """Where a machine was held back by the window in this plan."""
         self.occupied: Counter[tuple[str, str]] = Counter()
         """Observed and submitted machines, by pool and template."""
+        self.there: Counter[str] = Counter()
+        """The same by pool, over all templates."""
         self.pending: Counter[tuple[str, str]] = Counter()
         """Of open slots, those that do not run yet."""
         self.starting: Counter[tuple[str, str]] = Counter()
@@ -55,6 +68,7 @@ class Capacity:
             self._count(record.template, there, trials)
         for template, names in pools.items():
             self.occupied.update({(pool, template): machines for pool, machines in Counter(names).items()})
+            self.there.update(names)
 
     def _count(self, template: str, there: list[Slot], trials: Set[tuple[str, str]]) -> None:
         """Count the slots of a request of which something may be there."""
@@ -90,6 +104,7 @@ class Capacity:
     def opened(self, slot: Slot, template: str, machines: int) -> None:
         """New slots, as many as ``machines``, of which each is like this one, take their room."""
         self.occupied[slot.pool, template] += machines
+        self.there[slot.pool] += machines
         self.desired[template] += machines
         self._count_starting(slot, template, machines)
 
@@ -100,6 +115,7 @@ class Capacity:
         self.desired[template] -= 1
         if slot.submitted is None:
             self.occupied[key] -= 1
+            self.there[slot.pool] -= 1
             self.starting[key] -= 1
 
     def usable(self, pool: str, template: str) -> bool:
@@ -154,21 +170,27 @@ class Capacity:
             return Room(0, DeferReason.BACKOFF)
         if pool in self.busy:
             return Room(0, DeferReason.WINDOW, waits=True)
-        cap = self._cap_room(pool, key, limits.max_machines)
+        cap = self.cap(pool, template)
+        left = MAX_NUMBER if cap is None else cap.left
         starting = self.starting[key] + self.starting[pool, NO_TEMPLATE]
         free = min(window.room(learned, self.pending[key], self.probes[key]), limits.max_pending - starting)
-        if (affordable := self._purse.machines(pool, template)) < min(cap, free):
+        if (affordable := self._purse.machines(pool, template)) < min(left, free):
             return Room(affordable, DeferReason.BUDGET)
-        if cap <= free:
-            return Room(max(0, cap), DeferReason.CAP)
+        if left <= free:
+            return Room(max(0, left), DeferReason.CAP)
         return Room(max(0, free), DeferReason.WINDOW, waits=self._may_wait(key))
 
-    def _cap_room(self, pool: str, key: tuple[str, str], cap: int | None) -> int:
-        if cap is None:
-            return MAX_NUMBER
+    def cap(self, pool: str, template: str) -> Cap | None:
+        """The cap that leaves the least to one more machine of the template; None where the pool has none."""
+        limits, strange = self._draft.pool(pool), len(self._draft.unknown.get(pool, ()))
         # A machine of which nobody knows the template may be of this one.
-        nameless = self.occupied[pool, NO_TEMPLATE] + len(self._draft.unknown.get(pool, ()))
-        return cap - self.occupied[key] - nameless
+        of_template = self.occupied[pool, template] + self.occupied[pool, NO_TEMPLATE] + strange
+        held = (
+            (limits.max_machines, of_template, False),
+            (limits.max_machines_total, self.there[pool] + strange, True),
+        )
+        caps = [Cap(size, size - machines, total) for size, machines, total in held if size is not None]
+        return min(caps, key=lambda cap: cap.left, default=None)
 
     def _may_wait(self, key: tuple[str, str]) -> bool:
         """A closed window is waited for, but not longer than ``spill_after``, and not while machines are on trial."""

@@ -22,6 +22,7 @@ from provisioner.model import (
 from provisioner.names import split_name
 from provisioner.planning.clash import check_clash
 from provisioner.planning.draft import Draft
+from provisioner.planning.levers import stopped
 from provisioner.planning.returns import DELETE_AGAIN, proven_absent
 
 FEW_ORPHANS = 5
@@ -182,7 +183,7 @@ def find_unlisted(draft: Draft, contact: Contact) -> None:
                 since = _unlisted_since(slot, contact, before.get(slot.name))
                 if since is not None:
                     unlisted[slot.name], pools[slot.name] = since, slot.pool
-    if draft.limits.delete_unlisted_after is not None:
+    if draft.limits.delete_unlisted_after is not None and not stopped(draft.limits):
         _delete_unlisted(draft, contact, unlisted, pools)
     if unlisted != before:
         draft.changes["unlisted"] = unlisted

@@ -8,15 +8,16 @@ next plan recovers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from provisioner.model import Contact, Intent, Limits, Look, Memory, Plan, Snapshot
-from provisioner.planning.cancellation import cancel_unpolled, note_told
+from provisioner.planning.cancellation import cancel_asked, cancel_unpolled, note_told
 from provisioner.planning.capacity import Capacity
 from provisioner.planning.cleanup import delete_closed
 from provisioner.planning.deadlines import close_overdue, conclude, time_over
 from provisioner.planning.draft import SOON, Draft
 from provisioner.planning.intake import take_in
+from provisioner.planning.levers import stopped
 from provisioner.planning.lifetime import offer_aged
 from provisioner.planning.observation import reflect
 from provisioner.planning.orphans import adopt, find_orphans, find_unlisted
@@ -47,6 +48,7 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
     snapshots = {
         name: look for name, look in world.looks.items() if isinstance(look, Snapshot) and _fresh(look, limits, now)
     }
+    world = replace(world, busy=world.busy | stopped(limits))
     draft = Draft(memory, snapshots, limits, now, world.wall)
     take_in(draft, world.intent)
     reflect(draft)
@@ -55,6 +57,7 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
     note_told(draft, world.contact)
     settle_returns(draft, world.busy)
     cancel_unpolled(draft, world.contact)
+    cancel_asked(draft)
     capacity = Capacity(draft, world.busy)
     for id_ in turns(draft.records()):
         over = time_over(draft, draft.record(id_))

@@ -35,7 +35,7 @@ from provisioner.model import (
 )
 from provisioner.names import RETURN_ID_PREFIX, SLOT_BLOCK, SLOT_DIGITS, request_of, split_name
 from provisioner.planning.answers import NOT_OURS, RETURNED_EARLY, failure_of
-from provisioner.planning.cancellation import CANCELLED_MESSAGE
+from provisioner.planning.cancellation import tells_cancel
 from provisioner.planning.mass_loss import apart, is_mass
 
 LIVES = 10**SLOT_DIGITS // SLOT_BLOCK - 1
@@ -149,7 +149,7 @@ def _request(request: Request, answer: Mapping[str, Any] | None, heard: bool, tr
         next_slot=block * SLOT_BLOCK,
         ended=ended,
         ended_at=now if ended else None,
-        message=CANCELLED_MESSAGE if answer and answer["message"] == CANCELLED_MESSAGE else "",
+        message=answer["message"] if answer and tells_cancel(answer["message"]) else "",
         rc_account=request.rc_account,
         told_at=now if ended and heard else None,
     )
@@ -251,7 +251,7 @@ def _judged(slot: Slot, entry: Mapping[str, Any] | None, ended: bool, returned: 
 
 
 def _failed(closed: Slot, message: str) -> Slot:
-    if message in (CANCELLED_MESSAGE, RETURNED_EARLY):
+    if message == RETURNED_EARLY or tells_cancel(message):
         return evolve(closed, verdict=Verdict.CANCELLED, delete=DeleteReason.CANCELLED)
     return evolve(closed, submitted=None, verdict=Verdict.FAILED, failure=failure_of(message))
 

@@ -18,6 +18,7 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.planning.draft import SOON, Draft
+from provisioner.planning.levers import why_stopped
 from provisioner.planning.slots import slot_named
 
 DELETE_AGAIN = 60.0
@@ -42,6 +43,9 @@ def settle_returns(draft: Draft, busy: Set[str]) -> None:
             clean = all(result is ReturnResult.GONE for result in settled.results.values())
             status = RequestStatus.COMPLETE if clean else RequestStatus.COMPLETE_WITH_ERROR
             settled = replace(settled, ended=status, ended_at=draft.now)
+        message = "" if settled.ended is RequestStatus.COMPLETE else why_stopped(draft.limits)
+        if message != settled.message:
+            settled = replace(settled, message=message)
         if settled != record:
             draft.returns[settled.id] = settled
 

@@ -21,6 +21,7 @@ from provisioner.names import machine_name
 from provisioner.planning.budget import spent
 from provisioner.planning.capacity import Capacity, pool_trouble
 from provisioner.planning.draft import SOON, Draft
+from provisioner.planning.levers import why_none
 from provisioner.planning.slots import UNTRIED, Gap, gaps, pending
 
 SLOW = Failure(ErrorClass.OTHER, "The machine did not run in time; another pool was tried.")
@@ -33,14 +34,14 @@ def ask(draft: Draft, record: RequestRecord, capacity: Capacity, over: str = "")
     """
     template = draft.limits.templates.get(record.template)
     if template is None or not template.pools:
-        _give_up(draft, record, gaps(record), Failure(ErrorClass.INVALID, f"Template {record.template} has no pools."))
+        give_up(draft, record, gaps(record), Failure(ErrorClass.INVALID, f"Template {record.template} has no pools."))
         return
     for slot in pending(record):
         if slot.pool in draft.snapshots:
             _pursue(draft, record, slot, template, capacity)
     wanted = gaps(draft.record(record.id))
     if over and wanted:
-        _give_up(draft, record, wanted, _why_missing(draft, record, template, capacity, over))
+        give_up(draft, record, wanted, _why_missing(draft, record, template, capacity, over))
     elif wanted:
         _fill(draft, record, template, wanted, capacity)
 
@@ -51,7 +52,7 @@ def _fill(draft: Draft, record: RequestRecord, template: TemplateLimits, wanted:
     maximum = MAX_NUMBER if template.max_machines is None else template.max_machines
     fitting = min(hopeful, max(0, maximum - capacity.desired[template.id]))
     text = f"The template's maxNumber of {maximum} machines is reached (template {template.id})."
-    _give_up(draft, record, wanted[fitting:], Failure(ErrorClass.QUOTA, text))
+    give_up(draft, record, wanted[fitting:], Failure(ErrorClass.QUOTA, text))
     _spread(draft, record, template, wanted[:fitting], capacity)
 
 
@@ -149,7 +150,7 @@ def _open(draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Gap],
     capacity.opened(slots[0], record.template, len(slots))
 
 
-def _give_up(draft: Draft, record: RequestRecord, wanted: Sequence[Gap], failure: Failure) -> None:
+def give_up(draft: Draft, record: RequestRecord, wanted: Sequence[Gap], failure: Failure) -> None:
     """Open slots that fail without a create, so that HF hears the reason under a name: the machine's own, if any."""
     if not wanted:
         return
@@ -178,7 +179,9 @@ def _new_slots(
 def _why_missing(
     draft: Draft, record: RequestRecord, template: TemplateLimits, capacity: Capacity, over: str
 ) -> Failure:
-    """The last failure of the request's own slots, else the trouble of its pools, else the budget, else its time."""
+    """What holds all its pools, else the last failure of its own slots, its pools' trouble, the budget, or its time."""
+    if held := why_none(draft.limits, template.pools):
+        return held
     failures = [slot.failure for slot in record.slots.values() if slot.verdict is Verdict.FAILED and slot.failure]
     if failures:
         return failures[-1]

@@ -40,6 +40,9 @@ from provisioner.planning.window import NO_ROOM
 Key = tuple[str, str]
 """Pool and template."""
 
+TOTAL = "max_machines_total, over all templates"
+"""What stands in the way where that cap is used up."""
+
 
 class Lack(StrEnum):
     """Why machines of a request do not run. The first five words are those of ``DeferReason``."""
@@ -90,7 +93,7 @@ class Shortage(NamedTuple):
     error: ErrorClass | None = None
     """The class of what stands in their way; None where nobody has said."""
     text: str = ""
-    """What stands in their way, in the cloud's words."""
+    """What stands in their way: the cloud's words, or the name of a cap over all templates."""
     since: float | None = None
     """Since when, where that is known; else since when they have been wanted."""
     next_try: float | None = None
@@ -302,10 +305,17 @@ class _Forecast:
         if one.lack is Lack.UNSEEN:
             return one._replace(error=ErrorClass.UNAVAILABLE, text=self._known.unseen[pool])
         if one.lack is Lack.CAP:
-            return one._replace(bound=self._draft.pool(pool).max_machines, holders=self._holders(key))
+            return self._capped(one)
         if one.lack is Lack.BUDGET:
             return one._replace(text=spent(self._known.limits))
         return one if one.lack is Lack.PAUSED else self._backing_off(one, template)
+
+    def _capped(self, one: Shortage) -> Shortage:
+        """Machines that wait for others to go, with the cap that binds."""
+        cap = self._capacity.cap(one.pool, one.template)
+        total = cap is not None and cap.total
+        held = one._replace(bound=cap and cap.size, holders=self._holders(one.pool, "" if total else one.template))
+        return held._replace(text=TOTAL) if total else held
 
     def _backing_off(self, one: Shortage, template: TemplateLimits) -> Shortage:
         """Machines that wait for a window or a back-off, with what the pool said last."""
@@ -327,13 +337,13 @@ class _Forecast:
         closed = self._now if window.closed_since is None else window.closed_since
         return one._replace(spills_to=after[0], spills_at=closed + self._draft.pool(one.pool).spill_after)
 
-    def _holders(self, key: Key) -> Mapping[str, int]:
-        """Who uses up a cap, the most first."""
+    def _holders(self, pool: str, template: str) -> Mapping[str, int]:
+        """Who uses up the cap of a template, or of all (empty), the most first."""
+        key = (pool, template)
         if key not in self._held_by:
-            pool, template = key
             held = Counter({"": self._known.orphans.get(pool, 0)})
             for record in self._memory.requests.values():
-                if record.template in (template, NO_TEMPLATE):
+                if not template or record.template in (template, NO_TEMPLATE):
                     held[record.id] = sum(slot.pool == pool and not slot.gone for slot in record.slots.values())
             self._held_by[key] = {id_: machines for id_, machines in held.most_common() if machines}
         return self._held_by[key]

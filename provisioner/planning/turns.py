@@ -1,7 +1,8 @@
 """Turns: which request of a template asks first, and in which order the creates of templates are sent.
 
-Templates share neither windows nor caps, only the calls to a pool: these they make one by one in turn. The requests of
-a template ask by age and by size in turn. By age each becomes the first some time; by size none waits for a larger one.
+Templates share no windows. The calls to a pool they make one by one in turn; what is left of its cap over all templates
+goes to the one whose request has waited longest. The requests of a template ask by age and by size in turn: by age each
+becomes the first some time, by size none waits for a larger one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from provisioner.model import LONG_AGO, Create, RequestRecord
+from provisioner.model import LONG_AGO, NEVER, Create, RequestRecord
 from provisioner.planning.slots import missing, pending
 
 
@@ -19,7 +20,14 @@ def turns(records: Iterable[RequestRecord]) -> list[str]:
     by_template = defaultdict[str, list[RequestRecord]](list)
     for record in sorted(records, key=lambda record: record.read):
         by_template[record.template].append(record)
-    return [record.id for records in by_template.values() for record in _in_turn(records)]
+    waiting = [(_in_turn(records), _oldest(records)) for records in by_template.values()]
+    waiting.sort(key=lambda one: one[1])
+    return [record.id for records, _ in waiting for record in records]
+
+
+def _oldest(records: list[RequestRecord]) -> float:
+    """When the oldest of them was read that has not ended."""
+    return min([record.read for record in records if record.ended is None], default=NEVER)
 
 
 def _in_turn(records: list[RequestRecord]) -> list[RequestRecord]:

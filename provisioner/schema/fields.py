@@ -24,6 +24,7 @@ def _nameable(path: Path) -> Path:
 
 Count = Annotated[int, Field(ge=1), Expects("a whole number ≥ 1")]
 Cap = Annotated[int | None, Field(ge=1), Expects("a whole number ≥ 1")]
+TotalCap = Annotated[int | None, Field(ge=1, le=100_000), Expects("a whole number from 1 to 100000")]
 Duration = Annotated[float, Field(gt=0), Expects("a number > 0")]
 DurationOrZero = Annotated[float, Field(ge=0), Expects("a number ≥ 0")]
 Lifetime = Annotated[float | None, Field(gt=0), Expects("a number > 0")]

@@ -15,6 +15,7 @@ from provisioner.schema.fields import (
     MassLossSeconds,
     Price,
     Switch,
+    TotalCap,
 )
 from provisioner.schema.problems import Section
 
@@ -25,7 +26,11 @@ class Pool(Section):
     name: Label
     """The key under ``pools``: label of pods, label of metrics, word in templates."""
     max_machines: Cap = None
-    """Most machines of one template here, in whatever phase; default no cap. Guards the bill and the address range."""
+    """Most machines of one template here, in whatever phase; default no cap. Keeps room for the other templates."""
+    max_machines_total: TotalCap = None
+    """Most machines of all templates together here, in whatever phase; default no cap. Guards the bill and the address
+    range: ``max_machines`` counts each template by itself, so five templates may have five times as many. Those without
+    a request count, too. The template whose request has waited longest asks first."""
     max_pending: Count = 1000
     """Most machines of one template asked for that do not run yet; default 1000. The window never grows past it."""
     initial_window: Count = 100
@@ -76,6 +81,7 @@ class Pool(Section):
         return PoolLimits(
             name=self.name,
             max_machines=self.max_machines,
+            max_machines_total=self.max_machines_total,
             max_pending=self.max_pending,
             initial_window=min(self.initial_window, self.max_pending),
             boot_deadline=self.boot_deadline_seconds,

@@ -25,11 +25,14 @@ from provisioner.state.terminal_answers import Told
 if TYPE_CHECKING:
     from provisioner.state.interfaces import LoopState, ScriptState
     from provisioner.state.journal import Journal
+    from provisioner.state.levers import LeverStore
     from provisioner.state.memory import MemoryStore
 
 INVENTORY_FILE, ANNOUNCED_FILE, NOTES_FILE = "hf-inventory.json", "announced.json", "pools.json"
 
-STATE_FILES = frozenset({"intent.json", "memory.json", "status.json", INVENTORY_FILE, ANNOUNCED_FILE, NOTES_FILE})
+STATE_FILES = frozenset(
+    {"intent.json", "memory.json", "status.json", "levers.json", INVENTORY_FILE, ANNOUNCED_FILE, NOTES_FILE}
+)
 """The JSON files of a state directory, which may also be that of the configuration."""
 
 
@@ -64,6 +67,13 @@ class StateDir:
         from provisioner.state.memory import MemoryStore
 
         return MemoryStore(self.path)
+
+    @cached_property
+    def levers(self) -> LeverStore:
+        """What people hold back."""
+        from provisioner.state.levers import LeverStore
+
+        return LeverStore(self.path)
 
     @cached_property
     def journal(self) -> Journal:

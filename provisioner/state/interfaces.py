@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from provisioner.hostfactory.answer import Answer, Loss, Polled, Recorded
-from provisioner.model import Intent, Memory
+from provisioner.model import Intent, Levers, Memory
 from provisioner.state.condition import Condition
 
 # --- scripts ----------------------------------------------------------------------------------------------------------
@@ -192,6 +192,16 @@ class LoopHistory(Protocol):
         """Adds one line for each."""
 
 
+class LoopLevers(Protocol):
+    """What people hold back."""
+
+    def signature(self) -> object:
+        """As of ``Kept``."""
+
+    def read(self) -> Levers:
+        """All that are held; none before the first was pulled."""
+
+
 class LoopNotes(Protocol):
     """What people should know of loop and pools."""
 
@@ -226,6 +236,8 @@ class LoopState(Protocol):
     def journal(self) -> LoopHistory: ...
     @property
     def notes(self) -> LoopNotes: ...
+    @property
+    def levers(self) -> LoopLevers: ...
 
     def since_intent(self) -> float:
         """Seconds from intent's last write to the loop's last sign of life; 0 when there is nothing to tell by."""

@@ -24,6 +24,7 @@ from provisioner.model import (
 )
 from provisioner.names import NO_TEMPLATE, split_name
 from provisioner.planning.answers import unlisted
+from provisioner.planning.levers import counts
 from provisioner.planning.slots import changed
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.metrics import Metrics
@@ -47,6 +48,7 @@ class CycleMeter:
         metrics, wall = self._metrics, time.time()
         metrics.loop.cycle(report.result, report.seconds, wall)
         metrics.machines.deferred.replace(report.deferred)
+        metrics.machines.levers.replace(counts(report.levers, report.memory))
         for look in report.looks.values():
             if isinstance(look, Snapshot):
                 metrics.backends.observation.update(look.pool, wall - (report.now - look.began))

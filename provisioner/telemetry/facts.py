@@ -12,6 +12,7 @@ from provisioner.planning.release import ScriptCalls
 from provisioner.state.condition import Condition
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing, StateUnreadable
+from provisioner.telemetry.held_levers import held_levers
 from provisioner.telemetry.notes import Notes, read_notes
 
 
@@ -49,6 +50,8 @@ class Facts:
     """HF's calls, by the marks of its scripts."""
     release_asked: bool
     """The loop is to release the brake."""
+    levers: Mapping[str, Any]
+    """What people hold, as of ``held_levers``."""
     wall: float
     """Epoch seconds when this was read."""
 
@@ -71,6 +74,7 @@ def read_facts(state: StateDir, memory: Memory | None = None) -> Facts:
         signs=Signs(state.loop_lock.holder(), state.heartbeat.last(), state.heartbeat.silent_now()),
         calls=script_calls(state),
         release_asked=state.recovery_asked(),
+        levers=held_levers(state, held),
         wall=time.time(),
     )
 

@@ -21,6 +21,7 @@ from provisioner.model import (
     DeferReason,
     DeleteReason,
     ErrorClass,
+    LeverKind,
     Limits,
     LossCause,
     Outcome,
@@ -183,6 +184,12 @@ class MachineMetrics:
             "hf_provisioner_brake_engaged",
             "1 while orphan deletion is held; an empty pool means all of them.",
             ["pool", "reason"],
+        )
+        self.levers: Table[tuple[LeverKind, str]] = Table(
+            registry,
+            "hf_provisioner_lever",
+            "Levers that people hold; an empty pool means all of them, or a cancel that is not done yet.",
+            ["lever", "pool"],
         )
         self.unlisted: Table[str] = Table(
             registry,

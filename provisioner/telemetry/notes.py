@@ -7,10 +7,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from provisioner.model import Budget, Delete, Limits, Look, Memory, PoolLimits, Snapshot, TemplateLimits
+from provisioner.model import (
+    NO_LEVERS,
+    Budget,
+    Delete,
+    Levers,
+    Limits,
+    Look,
+    Memory,
+    PoolLimits,
+    Snapshot,
+    TemplateLimits,
+)
+from provisioner.planning.levers import in_force
 from provisioner.planning.refusals import NEEDS_A_PERSON
 from provisioner.state.codec import Rules
 from provisioner.state.directory import StateDir
@@ -84,13 +97,16 @@ class Notes:
     """What machines may cost, and in which currency."""
     silence: float = LEAST_SILENCE
     """Seconds without the end of a cycle after which this loop counts as dead."""
+    levers: Levers = NO_LEVERS
+    """Those that are held. Of a file of their own, and not written here."""
 
     @property
     def limits(self) -> Limits | None:
         """The limits of pools and templates, and those that ``TERMS`` names; None where no loop has left these."""
         held = (self.pool_limits, self.template_limits)
         # one of the terms is a whole number
-        return Limits("", *held, budget=self.budget, **self.terms) if self.terms else None  # type: ignore[arg-type]
+        limits = Limits("", *held, budget=self.budget, **self.terms) if self.terms else None  # type: ignore[arg-type]
+        return limits and in_force(limits, self.levers)
 
     @property
     def unseen(self) -> Mapping[str, str]:
@@ -112,11 +128,14 @@ def read_notes(state: StateDir) -> Notes:
     """What the loop has left, also one before 'pools.json' had more than sentences. Raises StateUnreadable."""
     document = state.notes.read()
     try:
-        return Notes(**{name: READERS[name](value) for name, value in document.items() if name in READERS})
+        notes = Notes(**{name: READERS[name](value) for name, value in document.items() if name in READERS})
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise StateUnreadable(
             f"{state.notes.path}: holds what no loop of ours writes: {error}. The loop writes it again when it starts."
         ) from error
+    with suppress(StateError):  # which levers are held nobody knows then; ``status`` says so
+        return replace(notes, levers=state.levers.read())
+    return notes
 
 
 def _trouble(value: Any) -> Trouble | None:
@@ -200,7 +219,7 @@ class Notebook:
         if notes == self._written:
             return
         try:
-            self._state.notes.write(asdict(notes))
+            self._state.notes.write({name: value for name, value in asdict(notes).items() if name in READERS})
             self._written = notes
         except StateError as error:
             log.warning("Notes for people were not written", extra={"error": str(error)})

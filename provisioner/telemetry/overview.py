@@ -19,6 +19,7 @@ from provisioner.state.condition import Condition
 from provisioner.state.loop_signals import UNSEEN
 from provisioner.telemetry import notes as notebook
 from provisioner.telemetry.facts import Facts, File
+from provisioner.telemetry.held_levers import lever_alarms
 from provisioner.telemetry.notes import Notes
 from provisioner.telemetry.shortages import Document, Key, last_error, learned, missing, wall_of
 
@@ -74,6 +75,8 @@ class Overview:
     """``since`` and ``text``."""
     paused: Sequence[str]
     """Pools."""
+    levers: Document
+    """What people hold: ``held`` and ``problem``, as of ``held_levers``."""
     refused: Sequence[Document]
     """Pools that take no create or delete until a person mends something."""
     brake: Document | None
@@ -162,6 +165,7 @@ def overview(facts: Facts) -> Overview:
         nothing_planned=_trouble(notes.problem),
         configuration_refused=_trouble(notes.configuration),
         paused=list(notes.paused),
+        levers=facts.levers,
         refused=[{**asdict(one), "since": utc(one.since)} for one in notes.refused],
         release_asked=facts.release_asked,
         problems={pool: list(sentences) for pool, sentences in notes.pools.items()},
@@ -463,6 +467,7 @@ def _alarms(seen: Overview) -> Iterator[str]:
     if trouble := seen.configuration_refused:
         words = "CONFIGURATION REFUSED, the one before stays in force"
         yield f"{words}, since {trouble['since']}: {trouble['text']}"
+    yield from lever_alarms(seen.levers)
     for pool in seen.paused:
         yield f"PAUSED pool {pool}: it gets no new machines until `paused` is taken out of provisioner.yaml"
     for one in seen.refused:

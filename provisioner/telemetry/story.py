@@ -303,6 +303,12 @@ def _window(fact: _Fact, line: Line) -> _Fact:
     return fact._replace(about=f"{line.get('template', '?')} is {line.get('window', '?')}{turned}")
 
 
+def _levered(fact: _Fact, line: Line) -> _Fact:
+    why = f": {line['text']}" if line.get("text") else ""
+    about = f" {line.get('result', 'pulled')} by {line.get('who', '?')}{why}"
+    return fact._replace(event=str(line.get("lever", "lever")), about=about, words="")
+
+
 def _other(fact: _Fact, line: Line) -> _Fact:
     """What somebody did, and why, as a command tells it."""
     who = f" by {line['who']}" if line.get("who") else ""
@@ -318,6 +324,7 @@ _READERS: Mapping[str, Callable[[_Fact, Line], _Fact]] = {
     "deferred": _waited,
     "delete": _called,
     "gone": lambda fact, _: fact,
+    "lever": _levered,
     "opened": lambda fact, _: fact,
     "running": lambda fact, _: fact,
     "told": _told,
@@ -330,6 +337,7 @@ _REASONS: Mapping[str, str] = {
     DeferReason.CAP: "the cap",
     DeferReason.BACKOFF: "the pool backs off",
     DeferReason.PAUSED: "the pool is paused",
+    DeferReason.BUDGET: "the budget",
 }
 
 _VERDICTS = frozenset({str(verdict) for verdict in Verdict} - {Verdict.OPEN, Verdict.SUCCEEDED})

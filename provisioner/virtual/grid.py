@@ -205,6 +205,10 @@ class Grid:
                 self._idle.pop(name, None)
                 self._since.pop(name, None)
 
+    def open_requests(self) -> list[str]:
+        """Those whose end it has not heard."""
+        return list(self._open)
+
     def facts(self) -> Mapping[str, int]:
         """What it has heard, in numbers."""
         return {"requests": self.ended + len(self._open), "ended": self.ended, "open": len(self._open)}

@@ -104,6 +104,9 @@ class Ledger:
             return  # the provisioner did not ask for it
         if limits.max_machines is not None and self._alive[key] > limits.max_machines:
             self.breach("cap", f"{self._alive[key]} machines of {key}, at most {limits.max_machines}")
+        total = sum(machines for (of, template), machines in self._alive.items() if of == pool and template)
+        if limits.max_machines_total is not None and total > limits.max_machines_total:
+            self.breach("cap", f"{total} machines of {pool}, at most {limits.max_machines_total}")
         if self._starting[key] > limits.max_pending:
             self.breach("cap", f"{self._starting[key]} machines pending of {key}, at most {limits.max_pending}")
 

@@ -35,13 +35,14 @@ LAWS = {
     "orphan": Measure(
         "or-\nphans", "machines of ours without a slot for longer than their grace; counted at each look"
     ),
-    "cap": Measure("over\ncap", "creates beyond max_machines or max_pending"),
+    "cap": Measure("over\ncap", "creates beyond max_machines, max_machines_total or max_pending"),
     "killed": Measure(
         "killed", "machines deleted, or told as gone, that run and HostFactory did not return, or that are not ours"
     ),
     "answer": Measure(
         "wrong\nanswer", "answers that no provider may give, and requests that did not end by their deadline"
     ),
+    "lever": Measure("held\nback", "creates and deletes that a person held back"),
     "books": Measure("books", "runs in which machines made, gone and there do not add up"),
 }
 PACE = {

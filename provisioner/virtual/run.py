@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import DeferReason, ErrorClass, LossCause, Memory
+from provisioner.model import DeferReason, ErrorClass, Lever, LeverKind, LossCause, Memory, Plan
 from provisioner.simulator.world import World
 from provisioner.virtual.driver import VirtualLoop
 from provisioner.virtual.grid import Grid
@@ -139,13 +139,25 @@ class Provisioner:
 
     def _hear(self, report: CycleReport) -> None:
         self._cycles += 1
-        self._plans += report.plan is not None
+        if report.plan is not None:
+            self._plans += 1
+            self._check_levers(report.plan)
         for close in report.closes:
             if close.failure is not None:
                 self._told[close.failure.error] += 1
         for (_, _, reason), machines in report.deferred.items():
             if reason is DeferReason.CAP and machines:
                 self._told["cap"] += 1
+
+    def _check_levers(self, plan: Plan) -> None:
+        """Nothing is made or deleted that a person holds back."""
+        held = self.state.levers.held
+        if held.stop and (plan.creates or plan.deletes):
+            self._ledger.breach("lever", f"{len(plan.creates)} creates and {len(plan.deletes)} deletes while stopped")
+        cancelled = held.of(LeverKind.CANCEL)
+        for create in plan.creates:
+            if held.against(create.pool) or create.request in cancelled:
+                self._ledger.breach("lever", f"{create.name} was asked for in {create.pool}")
 
     def begin(self) -> None:
         self._round()
@@ -176,6 +188,11 @@ class Provisioner:
             Act.HF_RESTART: lambda _: self.grid.forget(),
             Act.HF_SILENT: self._silence,
             Act.RETURN_STRANGERS: lambda event: self.grid.give_back_strangers(event.machines),
+            Act.HOLD: lambda event: self._pull(event, LeverKind.PAUSE, self._pools(event)),
+            Act.DRAIN: lambda event: self._pull(event, LeverKind.DRAIN, self._pools(event)),
+            Act.STOP_ALL: lambda event: self._pull(event, LeverKind.STOP_ALL, [""]),
+            Act.CANCEL_REQUESTS: lambda event: self._pull(event, LeverKind.CANCEL, self.grid.open_requests()),
+            Act.CANCEL_MACHINES: lambda event: self._pull(event, LeverKind.CANCEL, self._some_hosts(event.share)),
         }
         if event.do in acts:
             acts[event.do](event)
@@ -204,6 +221,19 @@ class Provisioner:
     def _move_clock(self, seconds: float) -> None:
         self._moved += seconds
         self.loop.clock.moved = self._moved
+
+    def _pools(self, event: Event) -> Iterable[str]:
+        return event.pools or self._stage.places
+
+    def _some_hosts(self, share: float) -> Iterable[str]:
+        hosts = sorted(self.grid.hosts)
+        return self._stage.chance.sample(hosts, round(share * len(hosts)))
+
+    def _pull(self, event: Event, kind: LeverKind, targets: Iterable[str]) -> None:
+        for target in targets:
+            self.state.pull(Lever(kind, target, "virtual"))
+            if event.seconds is not None:
+                self._world.after(event.seconds, partial(self.state.release, kind, target))
 
     def _silence(self, event: Event) -> None:
         self.grid.silent_until = self._world.now + (event.seconds or 0.0)
@@ -308,7 +338,7 @@ def measures(stage: Stage) -> dict[str, float | None]:
         "unproven_minutes": tally.pending_seconds / MINUTE,
         "idle_hours": tally.idle_seconds / HOUR,
         "cost": tally.cost,
-        **{law: float(ledger.counts[law]) for law in ("double", "orphan", "cap", "killed", "answer", "books")},
+        **{law: float(ledger.counts[law]) for law in ("double", "orphan", "cap", "killed", "answer", "lever", "books")},
     }
 
 

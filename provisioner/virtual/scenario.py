@@ -220,6 +220,16 @@ class Act(StrEnum):
     """HostFactory makes no call for ``for_minutes``."""
     RETURN_STRANGERS = "return_strangers"
     """HostFactory gives back ``machines`` that were never made."""
+    HOLD = "hold"
+    """A person pauses the pools for ``for_minutes``."""
+    DRAIN = "drain"
+    """A person drains the pools for ``for_minutes``."""
+    STOP_ALL = "stop_all"
+    """A person stops all creates and deletes for ``for_minutes``."""
+    CANCEL_REQUESTS = "cancel_requests"
+    """A person cancels all requests that are open."""
+    CANCEL_MACHINES = "cancel_machines"
+    """A person lets HostFactory be asked for ``share`` of its machines."""
 
 
 STANDSTILLS = frozenset({Act.PAUSE, Act.UNREADABLE_INTENT, Act.HF_SILENT})

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from provisioner.hostfactory.answer import Answer, Loss, Polled, Recorded
-from provisioner.model import Intent, Memory, Request, ReturnRequest
+from provisioner.model import NO_LEVERS, Intent, Lever, LeverKind, Levers, Memory, Request, ReturnRequest
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX
 from provisioner.state.condition import Condition, condition
 from provisioner.state.errors import StateMissing, StateUnreadable
+from provisioner.state.levers import let_go, pulled
 
 if TYPE_CHECKING:
     from provisioner.state.interfaces import LoopState, ScriptState
@@ -267,6 +268,32 @@ class VirtualTurn:
     def release(self) -> None: ...
 
 
+class VirtualLevers:
+    """What people hold back."""
+
+    def __init__(self) -> None:
+        self.held = NO_LEVERS
+        self._written = 0
+
+    def signature(self) -> object:
+        return self._written or None
+
+    def read(self) -> Levers:
+        return self.held
+
+    def pull(self, lever: Lever) -> None:
+        """A person holds something back."""
+        self._write(pulled(self.held, lever))
+
+    def release(self, kind: LeverKind, target: str) -> None:
+        """A person lets it go."""
+        self._write(let_go(self.held, [kind], Lever(kind, target)))
+
+    def _write(self, levers: Levers) -> None:
+        self.held = levers
+        self._written += 1
+
+
 class Unheard:
     """Heartbeat, journal and notes: nobody reads them here."""
 
@@ -290,9 +317,10 @@ class VirtualState:
         self.seen = VirtualMarks()
         self.inventory = VirtualHosts()
         self.loop_lock = VirtualTurn()
+        self.levers = VirtualLevers()
         self.heartbeat = self.journal = self.notes = Unheard()
         self.watchers: list[Callable[[], None]] = []
-        """Told when HF has recorded something, or left a mark."""
+        """Told when HF has recorded something, or left a mark, and when a lever was moved."""
         self._shown: Mapping[str, int] = {}
         self._chance = random.Random(seed)
 
@@ -305,6 +333,16 @@ class VirtualState:
         return False
 
     def recovery_done(self) -> None: ...
+
+    # --- people -------------------------------------------------------------------------------------------------------
+
+    def pull(self, lever: Lever) -> None:
+        self.levers.pull(lever)
+        self._changed()
+
+    def release(self, kind: LeverKind, target: str) -> None:
+        self.levers.release(kind, target)
+        self._changed()
 
     # --- scripts ------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from provisioner.virtual.measured import AMOUNTS, LAWS, MEASURES, TIMES
 from provisioner.virtual.report import OURS, Goal, Report, Told, percentile, values
 from provisioner.virtual.run import Result
 
-OURS_ALONE = frozenset({"orphan", "answer"})
+OURS_ALONE = frozenset({"orphan", "answer", "lever"})
 """Laws that nothing is judged by but the provisioner: the others keep no slots, and answer nobody."""
 
 MOST_BROKEN = 5

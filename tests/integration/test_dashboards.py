@@ -16,7 +16,7 @@ import requests
 import yaml
 from prometheus_client import CollectorRegistry
 
-from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Failure, LossCause, Outcome, Phase
+from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Failure, LeverKind, LossCause, Outcome, Phase
 from provisioner.settings import loader
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.server import Health, Server
@@ -49,6 +49,7 @@ def work(metrics: Metrics) -> None:
     metrics.machines.observed.replace({(pool, template, phase): 1 for phase in Phase})
     metrics.machines.oldest_unmet.replace({template: 1e9})
     metrics.machines.refused.replace({(pool, template, ErrorClass.QUOTA): 3})
+    metrics.machines.levers.replace({(LeverKind.PAUSE, pool): 1})
     metrics.backends.outcome(Outcome(Create("name", pool, template, "request")))
     metrics.backends.outcome(Outcome(Create("name", pool, template, "request"), Failure(ErrorClass.QUOTA, "no")))
     metrics.backends.outcome(Outcome(Delete("name", pool, DeleteReason.RETURNED)))

@@ -38,6 +38,7 @@ SHORT: Body = {
 GIVEN: Mapping[type, Values] = {
     VirtualPool: {
         "max_machines": (1, 4, 12),
+        "max_machines_total": (1, 6, 12),
         "max_pending": (1, 3, 10),
         "initial_window": (1, 3, 10),
         "boot_deadline_seconds": (60.0, 300.0),
@@ -111,13 +112,18 @@ ACTS: Mapping[Act, Values] = {
     Act.HF_RESTART: {},
     Act.HF_SILENT: {"for_minutes": (0.2, 5.0, 10.0)},
     Act.RETURN_STRANGERS: {"machines": (1, 8)},
+    Act.HOLD: {"for_minutes": (0.2, 2.0, 10.0)},
+    Act.DRAIN: {"for_minutes": (0.2, 2.0, 10.0)},
+    Act.STOP_ALL: {"for_minutes": (0.2, 2.0, 10.0)},
+    Act.CANCEL_REQUESTS: {},
+    Act.CANCEL_MACHINES: {"share": (0.1, 0.5, 1.0)},
 }
 """What each act needs to be told."""
 
 KEEP_AWAY = frozenset({
     "boot_failures", "hangs", "dies", "preempted_per_hour", "capacity", "quota", "calls", "calls_per_second",
     "lost_answers", "ignored_creates", "ignores_deletes", "looks", "appears_seconds", "paused",
-    "max_machines", "max_pending", "boot_deadline_seconds", "max_lifetime_seconds",
+    "max_machines", "max_machines_total", "max_pending", "boot_deadline_seconds", "max_lifetime_seconds",
     "every_minutes", "walk", "hourly_billing",
 })  # fmt: skip
 """Settings that may keep machines away for ever, or by which they come and go for ever."""

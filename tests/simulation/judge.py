@@ -15,9 +15,11 @@ from provisioner.backends.gke.pods import ID_LABEL, REQUEST_LABEL
 from provisioner.hostfactory.answer import Answer
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
+    NO_LEVERS,
     Create,
     Delete,
     DeleteReason,
+    LeverKind,
     Look,
     Memory,
     Phase,
@@ -30,6 +32,7 @@ from provisioner.names import split_name
 from provisioner.planning.answers import AGED, RETURNED_EARLY
 from provisioner.planning.cancellation import CANCELLED_MESSAGE
 from provisioner.planning.draft import TRANSITIONS
+from provisioner.planning.levers import DRAINED, GIVEN_UP
 from provisioner.planning.orphans import FEW_ORPHANS, ORPHAN_SHARE
 from provisioner.simulator.kubernetes import pod_status
 from provisioner.state.errors import StateMissing
@@ -81,6 +84,8 @@ class Judge:
     """Keeps its own books and raises AssertionError as soon as a law is broken."""
 
     def __init__(self, story: Story) -> None:
+        self.levers = NO_LEVERS
+        """Those that the last cycle obeyed."""
         self._story = story
         self.gained = 0.0
         self.superseded = False
@@ -144,6 +149,8 @@ class Judge:
                 f"{Law.SEEN_WHOLE}: {create.pool} is not seen and {create.name} is created"
             )
             assert not self._story.limits.pools[create.pool].paused, f"{create.pool} is paused and is asked"
+            held = self.levers.against(create.pool) or self.levers.of(LeverKind.CANCEL).get(create.request)
+            assert held is None, f"{create.name} is created although {held} holds it back"
             slot = _slot(memory, create.name)
             assert slot is not None, f"{Law.RECORDED}: {create.name} is not in memory.json when it is created"
             assert slot.verdict is Verdict.OPEN, f"{Law.NAMED_ONCE}: {create.name} is {slot.verdict} and is created"
@@ -180,6 +187,7 @@ class Judge:
     def deleting(self, delete: Delete) -> None:
         """A delete is about to be sent."""
         assert not self.superseded, f"{Law.ONE_LOOP}: a superseded loop deletes"
+        assert self.levers.stop is None, f"all is stopped, and {delete.name} is deleted"
         name, reason = delete.name, delete.reason
         assert delete.pool in self._in_sight, f"{Law.SEEN_WHOLE}: {delete.pool} is not seen and {name} is deleted"
         self._check_memory()
@@ -295,6 +303,7 @@ class Judge:
 
     def begins(self, looks: Mapping[str, Look], now: float) -> None:
         """A cycle begins and is shown this."""
+        self.levers = self._story.hf.levers.read()
         self._returned_before = set(self._story.returned)
         self._unheard_before = {id_ for id_, wanted in self._story.requests.items() if wanted.told is None}
         self._polled_before = {id_: wanted.polled for id_, wanted in self._story.requests.items()}
@@ -368,7 +377,10 @@ class Judge:
             self._cancelled.add(slot.name)
             polled = self._polled_before[slot.name.split("-")[1]]
             silent = self._story.world.now + self.gained - polled >= self._story.limits.cancel_after
-            assert slot.name in self._returned_before or silent, f"{Law.PROVEN}: {slot.name} is cancelled without cause"
+            asked = slot.name.split("-")[1] in self.levers.of(LeverKind.CANCEL)
+            assert slot.name in self._returned_before or silent or asked, (
+                f"{Law.PROVEN}: {slot.name} is cancelled without cause"
+            )
 
     def _check_answers(self, *, whole: bool) -> None:
         if "status" in self._lost and not whole:
@@ -492,9 +504,17 @@ class Judge:
             if reported.get(name) == AGED:
                 self._judge_age(name)
                 continue
+            if reported.get(name) in (DRAINED, GIVEN_UP):
+                self._judge_asked_back(name)
+                continue
             assert not healthy or machine is None or self._first_run.get(name) != machine.uid, (
                 f"{Law.PROVEN}: {name} is healthy and is reported lost"
             )
+
+    def _judge_asked_back(self, name: str) -> None:
+        """HF is asked for a machine that a person drains or has cancelled."""
+        drained, cancelled = self.levers.of(LeverKind.DRAIN), self.levers.of(LeverKind.CANCEL)
+        assert self._asked[name][0] in drained or name in cancelled, f"no lever asks for {name}"
 
     def _judge_age(self, name: str) -> None:
         """HF is offered a machine of which it knows, and not before its time."""

@@ -30,6 +30,8 @@ from provisioner.model import (
     Delete,
     ErrorClass,
     Failure,
+    Lever,
+    LeverKind,
     Limits,
     Look,
     Memory,
@@ -50,6 +52,7 @@ from provisioner.state import intent as intent_file
 from provisioner.state.additions import Additions
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing, StateStale, StateUnreadable, StateUnwritable
+from provisioner.state.levers import let_go, pulled
 from provisioner.state.terminal_answers import Told
 from tests.simulation.judge import Judge, TrueMachine, machines_of
 from tests.support.clouds.direct import Direct, DirectGke, DirectMig, Line
@@ -487,6 +490,15 @@ class Story:
         self.limits = replace(self.limits, pools={**self.limits.pools, pool: changed})
         self.life.reconciler.limits = self.limits
 
+    def pull(self, kind: LeverKind, target: str = "") -> None:
+        """A person holds something back."""
+        self.hf.levers.change(lambda held: pulled(held, Lever(kind, target, "ann", reason="a story")))
+
+    def let_go(self) -> None:
+        """A person lets go of everything, but for what was cancelled."""
+        for lever in self.hf.levers.read().held:
+            self.hf.levers.change(lambda held, by=lever: let_go(held, {by.kind} - {LeverKind.CANCEL}, by))  # type: ignore[misc]
+
     def recover(self) -> None:
         """A person has looked and runs `provisioner recover --apply --release-brake`."""
         try:
@@ -664,6 +676,7 @@ class Story:
         self.world.set_faults([])
         for pool in self.limits.pools:
             self.pause(pool, paused=False)
+        self.let_go()
         for line in self.lines.values():
             line.mishaps.clear()
             line.lag = 0.0

@@ -16,12 +16,18 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
+from provisioner.hostfactory.answer import Loss
 from provisioner.loop import cycle, startup
+from provisioner.loop import levers as held_levers
 from provisioner.loop.cycle import Reconciler
 from provisioner.model import (
     Contact,
     Delete,
     DeleteReason,
+    LeverKind,
+    Levers,
+    Limits,
+    LossCause,
     Memory,
     Plan,
     RequestRecord,
@@ -269,9 +275,40 @@ def machines_are_old_from_the_beginning() -> Break:
     return patch.object(plan, "offer_aged", hasty)
 
 
+def levers_hold_nothing() -> Break:
+    def lax(limits: Limits, held: Levers) -> Limits:
+        return replace(limits, levers=replace(held, held=()))
+
+    return patch.object(held_levers, "in_force", lax)
+
+
+def what_is_asked_back_is_told_as_gone() -> Break:
+    asked_back = answers.asked_back
+
+    def rash(held: Levers) -> Callable[[Slot], Loss | None]:
+        asked = asked_back(held)
+        return lambda slot: asked(slot) and Loss(0, LossCause.UNKNOWN)
+
+    return patch.object(answers, "asked_back", rash)
+
+
+def what_is_cancelled_is_deleted() -> Break:
+    cancel_asked = plan.cancel_asked
+
+    def rash(draft: Draft) -> None:
+        cancel_asked(draft)
+        for name in draft.limits.levers.of(LeverKind.CANCEL):
+            slot = draft.named(name)
+            if slot is not None and slot.verdict is Verdict.SUCCEEDED:
+                draft.close(slot, Verdict.LOST, reason=DeleteReason.LOST)
+
+    return patch.object(plan, "cancel_asked", rash)
+
+
 TIME = ("cycle", "time_passes", "loop_works_for_a_while")
 HF = ("hf_requests", "hf_polls_all", "hf_lists_hosts")
 LOSSES = ("machines_are_preempted", "machine_vanishes")
+LEVERS = ("pool_is_held", "all_is_stopped", "something_is_cancelled", "levers_are_let_go")
 
 BREAKS: Mapping[Callable[[], Break], tuple[str, tuple[str, ...]]] = {
     slot_numbers_are_used_again: (f"{Law.NAMED_ONCE}|{Law.STAYS}|{Law.PROVEN}", (*TIME, *LOSSES)),
@@ -308,6 +345,9 @@ BREAKS: Mapping[Callable[[], Break], tuple[str, tuple[str, ...]]] = {
     ),
     the_last_machines_of_a_request_get_no_time: (Law.PROVEN, ("place_has_a_fault", *HF, *TIME)),
     machines_are_old_from_the_beginning: (Law.PROVEN, (*HF, *TIME)),
+    levers_hold_nothing: ("holds it back|all is stopped", (*LEVERS, *HF, *TIME)),
+    what_is_asked_back_is_told_as_gone: (Law.PROVEN, (*LEVERS, *HF, *TIME)),
+    what_is_cancelled_is_deleted: (Law.PROVEN, (*LEVERS, *HF, *TIME)),
     a_failed_machine_is_not_replaced_but_the_request_completes: ("complete with", (*HF, *LOSSES, *TIME)),
 }
 

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from provisioner.model import ErrorClass, Failure
+from provisioner.model import ErrorClass, Failure, LeverKind
 from provisioner.simulator.compute.settings import Switches
 from provisioner.simulator.world import Fault
 from tests.simulation.story import Story, crash, disk_is_full
@@ -232,6 +232,25 @@ class Laws(Telling):
     @rule(pool=pools, paused=st.booleans())
     def pool_is_paused(self, pool: str, paused: bool) -> None:
         self.story.pause(pool, paused=paused)
+
+    @rule(pool=pools, kind=st.sampled_from([LeverKind.PAUSE, LeverKind.DRAIN]))
+    def pool_is_held(self, pool: str, kind: LeverKind) -> None:
+        self.story.pull(kind, pool)
+
+    @rule(cycles=st.integers(0, 3))
+    def all_is_stopped(self, cycles: int) -> None:
+        self.story.pull(LeverKind.STOP_ALL)
+        for _ in range(cycles):
+            self.story.cycle()
+
+    @rule(data=st.data())
+    def something_is_cancelled(self, data: st.DataObject) -> None:
+        names = sorted({*self.story.requests, *self.story.judge.hosts()})
+        self.story.pull(LeverKind.CANCEL, data.draw(st.sampled_from(names)))
+
+    @rule()
+    def levers_are_let_go(self) -> None:
+        self.story.let_go()
 
     @rule(pool=st.sampled_from(["alpha", "gamma"]), spec=st.sampled_from(["pod", "another pod"]))
     def pod_spec_changes(self, pool: str, spec: str) -> None:

@@ -38,7 +38,7 @@ def offered(bash: str, directory: Path, *words: str) -> set[str]:
 
 def test_every_command_is_offered(bash: str, tmp_path: Path) -> None:
     assert {entry.name for entry in cli.COMMANDS} <= offered(bash, tmp_path, "")
-    assert offered(bash, tmp_path, "sta") == {"status"}
+    assert offered(bash, tmp_path, "stat") == {"status"}
 
 
 def test_the_options_of_a_command_are_offered(bash: str, tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def test_minutes_and_hours_become_seconds(site: Site) -> None:
 def test_every_limit_of_a_pool_comes_from_its_settings(site: Site) -> None:
     site.settings["pools"]["mig-a"] |= {
         "max_machines": 5,
+        "max_machines_total": 6,
         "max_pending": 4,
         "initial_window": 3,
         "boot_deadline_seconds": 60,
@@ -73,6 +74,7 @@ def test_every_limit_of_a_pool_comes_from_its_settings(site: Site) -> None:
     assert site.load().limits().pools["mig-a"] == PoolLimits(
         name="mig-a",
         max_machines=5,
+        max_machines_total=6,
         max_pending=4,
         initial_window=3,
         boot_deadline=60,

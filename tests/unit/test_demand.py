@@ -502,6 +502,43 @@ def test_the_cap_is_per_template() -> None:
     assert Counter(create.template for create in draft.creates) == {TEMPLATE: 3, "U": 3}
 
 
+def two_templates(*pools: PoolLimits) -> Limits:
+    one = limits(*pools)
+    return replace(one, templates=one.templates | {"U": replace(one.templates[TEMPLATE], id="U")})
+
+
+@pytest.mark.parametrize(
+    ("most", "unknown", "made"),
+    [
+        pytest.param({"max_machines_total": 7}, (), {TEMPLATE: 5, "U": 2}, id="the second gets what the first leaves"),
+        pytest.param({"max_machines_total": 7}, ("x", "y"), {TEMPLATE: 5}, id="machines without a request count"),
+        pytest.param({"max_machines_total": 7, "max_machines": 3}, (), {TEMPLATE: 3, "U": 3}, id="each has its own"),
+        pytest.param({"max_machines_total": 4, "max_machines": 3}, (), {TEMPLATE: 3, "U": 1}, id="the lower binds"),
+    ],
+)
+def test_the_cap_over_all_templates(most: dict[str, int], unknown: tuple[str, ...], made: dict[str, int]) -> None:
+    known = memory(record(count=5), record(id_=OTHER, count=5, template="U"))
+    draft = asked(known, limits=two_templates(pool("a", **most)), unknown={"a": list(unknown)})
+    assert Counter(create.template for create in draft.creates) == made
+    assert {reason for _, _, reason in draft.deferred} == {DeferReason.CAP}
+    assert sum(draft.deferred.values()) == 10 - sum(made.values())
+
+
+def test_a_machine_that_still_goes_counts_against_the_cap_over_all_templates() -> None:
+    going = record(slot(0, Verdict.FAILED, OTHER), id_=OTHER, template="U", ended="complete")
+    draft = draft_of(memory(going, record(count=5)), *BOTH, limits=two_templates(pool("a", max_machines_total=4)))
+    ask(draft, draft.record(REQUEST), capacity_of(draft))
+    assert created(draft) == {"a": 3}
+
+
+def test_a_slot_that_is_withdrawn_unsent_leaves_its_place_to_another_template() -> None:
+    paused, shared = pool("a", paused=True), pool("b", max_machines_total=1)
+    known = memory(record(unsent(0, pool="b")), record(id_=OTHER, count=1, template="U"))
+    known = replace(known, pressures={("b", TEMPLATE): BACKING_OFF})
+    draft = asked(known, limits=two_templates(paused, shared))
+    assert Counter(create.template for create in draft.creates) == {"U": 1}
+
+
 def test_several_requests_share_window_and_cap() -> None:
     known = memory(record(count=3), record(id_=OTHER, count=3))
     draft = asked(known, limits=limits(pool("a", max_machines=4)))

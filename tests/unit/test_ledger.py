@@ -69,6 +69,16 @@ def test_one_beyond_a_cap_breaks_both(place: Place, ledger: Ledger) -> None:
     assert ledger.counts == {"cap": 2}
 
 
+def test_the_cap_over_all_templates_is_broken_by_whichever_comes_last(world: World) -> None:
+    ledger = Ledger(world, {"a": PoolLimits("a", max_machines_total=2)}, {"a": 1.0}, GRACE)
+    place = Place(VirtualPool(name="a"), world, ledger)
+    place.add("hf-zz00000001-000000", "")
+    for number, template in enumerate(("T", "U", "V")):
+        assert not ledger.broken
+        place.create(f"hf-0123456789-00000{number}", template)
+    assert ledger.counts == {"cap": 1}
+
+
 def test_books_that_do_not_add_up_are_told_once(ledger: Ledger) -> None:
     ledger.created("a", Member(NAME, "T", "1", 0.0))
     ledger.audit(1)

@@ -66,7 +66,7 @@ def in_cycle(number: int, act: Callable[[], None]) -> None:
 
 def test_a_line_has_its_severity_and_its_cycle(lines: Lines) -> None:
     in_cycle(7, lambda: log.error("It failed", extra={"pool": "a"}))
-    log.warning("It waits")
+    in_cycle(0, lambda: log.warning("It waits"))
     first, second = lines.json
     assert first.items() >= {"severity": "ERROR", "message": "It failed", "cycle": 7, "pool": "a"}.items()
     assert "cycle" not in second

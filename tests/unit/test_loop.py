@@ -31,6 +31,8 @@ from provisioner.loop.observers import Observer
 from provisioner.loop.wakeups import Wake, Wakeups
 from provisioner.model import (
     ErrorClass,
+    Lever,
+    LeverKind,
     Limits,
     LossCause,
     Memory,
@@ -43,6 +45,7 @@ from provisioner.model import (
 )
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
+from provisioner.state.levers import let_go, pulled
 from tests.support.waiting import until
 
 LIMITS = Limits("hf", {"pool": PoolLimits("pool")}, {"T": TemplateLimits("T", ("pool",))})
@@ -395,6 +398,19 @@ def test_a_request_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
         until(lambda: len(place.machines) == 2, 30)
         assert Wake.INTENT in running.wakes
         assert running.state.heartbeat.age_against(running.state.intent.path) is not None
+    finally:
+        running.end()
+
+
+def test_a_lever_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
+    running = Running(tmp_path, Place(), pace=replace(QUICK, interval=60.0))
+    try:
+        until(lambda: len(running.reports) >= 2, 30)
+        running.state.levers.change(lambda held: pulled(held, Lever(LeverKind.STOP_ALL, who="ann")))
+        until(lambda: running.reports[-1].levers.stop is not None, 30)
+        running.state.levers.change(lambda held: let_go(held, [LeverKind.STOP_ALL], Lever(LeverKind.STOP_ALL)))
+        until(lambda: running.reports[-1].levers.stop is None, 30)
+        assert Wake.INTENT in running.wakes
     finally:
         running.end()
 

@@ -21,6 +21,7 @@ from provisioner.model import (
     DeleteReason,
     ErrorClass,
     Failure,
+    LeverKind,
     Limits,
     Outcome,
     Phase,
@@ -44,6 +45,7 @@ EXPECTED = {
     "hf_provisioner_machines_deferred": ("gauge", {"pool", "template", "reason"}),
     "hf_provisioner_machines_refused": ("gauge", {"pool", "template", "error"}),
     "hf_provisioner_refusals_total": ("counter", {"pool", "error"}),
+    "hf_provisioner_lever": ("gauge", {"lever", "pool"}),
     "hf_provisioner_window": ("gauge", {"pool"}),
     "hf_provisioner_oldest_unmet_timestamp_seconds": ("gauge", {"template"}),
     "hf_provisioner_creates_total": ("counter", {"pool", "result"}),
@@ -98,6 +100,7 @@ def everything_once(metrics: Metrics) -> None:
     EventMetrics(metrics.registry)
     metrics.configure(LIMITS)
     metrics.machines.refused.replace({("pool", "T", ErrorClass.QUOTA): 1})
+    metrics.machines.levers.replace({(LeverKind.PAUSE, "pool"): 1})
     metrics.slots.started("pool", "T", 1)
     metrics.slots.failed("pool", "T", ErrorClass.QUOTA)
     metrics.slots.stopped("pool", 1)

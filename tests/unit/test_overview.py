@@ -48,6 +48,7 @@ def facts(held: Memory, allowed: Limits = TWO_POOLS, **changes: Any) -> Facts:
         signs=Signs({"epoch": 1}, NOW - 1, 1.0),
         calls=ScriptCalls({}, frozenset(), 0.0),
         release_asked=False,
+        levers={"held": [], "problem": ""},
         wall=NOW,
     )
 

@@ -222,6 +222,28 @@ def number_of(machine: str) -> int:
 
 
 @ANY
+@given(any_situation(), st.integers(1, 9))
+def test_a_plan_never_exceeds_the_cap_over_all_templates(situation: tuple[World, Memory], most: int) -> None:
+    world, remembered = situation
+    requests = {
+        id_: replace(each, template=of) for (id_, each), of in zip(remembered.requests.items(), "TU", strict=True)
+    }
+    known, wide = replace(remembered, requests=requests), limits(pool("a", max_machines_total=most), maximum=None)
+    both = replace(wide, templates=wide.templates | {"U": replace(wide.templates[TEMPLATE], id="U")})
+    made = make_plan(replace(world, intent=intent_of(known)), known, both, NOW)
+    look = world.looks.get("a")
+    new = {create.name for create in made.creates} - {one.name for each in requests.values() for one in
+                                                      each.slots.values()}  # fmt: skip
+    if new and isinstance(look, Snapshot):
+        assert len({*look.machines, *_there(made.memory, "a")}) <= most
+
+
+def _there(remembered: Memory, where: str) -> set[str]:
+    slots = (one for each in remembered.requests.values() for one in each.slots.values())
+    return {one.name for one in slots if one.pool == where and not one.gone}
+
+
+@ANY
 @given(any_situation())
 def test_a_plan_deletes_only_what_is_closed_or_an_orphan_and_each_once(situation: tuple[World, Memory]) -> None:
     made = decide(situation)

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.model import Limits, Memory, RequestRecord, Slot, Verdict
+from provisioner.model import Lever, LeverKind, Limits, Memory, RequestRecord, Slot, Verdict
 from provisioner.schema.problems import ConfigError
 from provisioner.settings.reload import REFUSED, Configuration
 from provisioner.state.directory import STATE_FILES, StateDir
+from provisioner.state.levers import pulled
 
 EXAMPLE = Path(__file__).parent.parent.parent / "config" / "demoinst"
 ENVIRONMENT = {"HF_PROVIDER_NAME": "demoinst", "PROVISIONER_COMPUTE_ENDPOINT": "http://127.0.0.1:1"}
@@ -69,6 +70,7 @@ def test_what_the_loop_writes_beside_the_configuration_is_no_new_one(site: Site)
         state.status.write({}, {})
         state.inventory.write(["h"])
         state.announced.write({"GceVm": 1})
+        state.levers.change(lambda held: pulled(held, Lever(LeverKind.STOP_ALL)))
         state.notes.write({"gke-main": []})
         assert site.configuration.refresh(site.limits, None) is site.limits
     assert site.judged == []

@@ -26,7 +26,7 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.names import NO_TEMPLATE
-from provisioner.planning.shortage import Known, Lack, Shortage, shortages, troubles
+from provisioner.planning.shortage import TOTAL, Known, Lack, Shortage, shortages, troubles
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -169,6 +169,23 @@ REASONS: dict[str, tuple[Memory, Limits, dict[str, Any], dict[str, Any]]] = {
             "since": BEFORE,
             "bound": 7,
             "holders": {OTHER: 3, REQUEST: 2, "": 1, "cccccccccc": 1},
+        },
+    ),
+    "a cap over all templates": (
+        memory(
+            record(running(0), running(1), count=5),
+            record(running(0, Verdict.SUCCEEDED, OTHER), id_=OTHER, template="U", ended=RequestStatus.COMPLETE),
+        ),
+        limits(pool("a", max_machines=9, max_machines_total=4)),
+        {"orphans": {"a": 1}},
+        {
+            "pool": "a",
+            "lack": "cap",
+            "machines": 3,
+            "since": BEFORE,
+            "text": TOTAL,
+            "bound": 4,
+            "holders": {REQUEST: 2, OTHER: 1, "": 1},
         },
     ),
     "a pause": (

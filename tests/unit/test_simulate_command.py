@@ -134,10 +134,10 @@ def test_each_controller_has_a_row_with_its_numbers(said: Said, write: Write) ->
     assert row(out, "provisioner")[1:] == [
         *("30", "30", "30", "20"),  # HF polls each half minute
         *("0.00", "1.00", "0.00", "1", "0.0", "0.2", "2"),
-        *"000000",
+        *"0000000",
         "-",
     ]
-    assert row(out, "PRP")[-7:] == ["0", "-", "0", "0", "-", "0", "-"]
+    assert row(out, "PRP")[-8:] == ["0", "-", "0", "0", "-", "-", "0", "-"]
     assert out.endswith("2 runs of the provisioner: laws broken in 0, goals missed 0 of 0.\n")
 
 

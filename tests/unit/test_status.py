@@ -346,6 +346,20 @@ def test_hosts_that_nobody_knows_are_reported() -> None:
         ),
         pytest.param(memory(record(slot(0), slot(1), slot(2))), limits(maximum=2), 0, id="never below nothing"),
         pytest.param(memory(), limits(pool("a", max_machines=3, paused=True)), 3, id="a pause does not count"),
+        pytest.param(memory(), limits(pool("a", max_machines_total=3), pool("b", max_machines=4)), 7, id="of any kind"),
+        pytest.param(memory(), limits(pool("a", max_machines_total=3), pool("b")), None, id="one has none at all"),
+        pytest.param(
+            memory(record(running(0), running(1), template="U")), limits(pool("a", max_machines_total=5)), 3,
+            id="another template's machines take a place under the cap over all",
+        ),
+        pytest.param(
+            memory(record(running(0), running(1), template="U")),
+            limits(pool("a", max_machines=4, max_machines_total=9)), 4, id="and none under a template's own",
+        ),
+        pytest.param(
+            memory(record(running(0), running(1))), limits(pool("a", max_machines_total=1), pool("b", max_machines=4)),
+            4, id="what a pool has above its cap over all takes no place in another",
+        ),
     ],
 )  # fmt: skip
 def test_what_the_caps_leave(remembered: Memory, caps: Limits, number: int | None) -> None:

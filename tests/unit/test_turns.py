@@ -19,6 +19,7 @@ from provisioner.model import (
     Memory,
     Outcome,
     RequestRecord,
+    RequestStatus,
     Slot,
     Verdict,
     Window,
@@ -228,3 +229,12 @@ def test_a_template_that_has_reached_its_caps_takes_no_room_from_another() -> No
     held = [one for each in grid.known.requests.values() for one in each.slots.values() if one.verdict in DESIRED]
     assert len(held) == 10
     assert not [one for one in held if one.verdict is Verdict.FAILED]
+
+
+@pytest.mark.parametrize("ended", [None, RequestStatus.COMPLETE])
+def test_the_template_whose_open_request_is_the_oldest_asks_first(ended: RequestStatus | None) -> None:
+    """What is left of a cap over all templates is its; what has ended gives no template the first turn for ever."""
+    done = asking("c" * 10, 0, BEFORE - 50, ended=ended)
+    others = [asking(OLD, 1, BEFORE + 9), asking(YOUNG, 1, BEFORE, template="U")]
+    order = [id_ for id_ in turns([done, *others]) if id_ != done.id]
+    assert order == ([OLD, YOUNG] if ended is None else [YOUNG, OLD])

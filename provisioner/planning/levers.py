@@ -1,0 +1,99 @@
+"""Levers: what people hold back, and what becomes of requests, returns and machines meanwhile.
+
+While all is stopped every pool counts as one whose last actions are still under way: it is looked at, verdicts and
+answers go on, and nothing is made or deleted. What falls due meanwhile is told by its deadline, as always, with the
+lever as its reason, and carried out when the lever is let go. No I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Set
+from dataclasses import replace
+
+from provisioner.hostfactory.answer import Loss
+from provisioner.model import (
+    DESIRED,
+    ErrorClass,
+    Failure,
+    Lever,
+    LeverKind,
+    Levers,
+    Limits,
+    Memory,
+    Slot,
+    Verdict,
+)
+
+DRAINED = Loss(3600, "drained")
+"""What HF is told of a machine in a pool that is drained. It runs until HF gives it back, so the hour stays one."""
+
+GIVEN_UP = Loss(3600, "cancelled")
+"""The same of a machine that a person has cancelled."""
+
+
+def in_force(limits: Limits, levers: Levers) -> Limits:
+    """The limits while these levers are held: the pools that they hold are paused."""
+    pools = {name: replace(pool, paused=True) if levers.against(name) else pool for name, pool in limits.pools.items()}
+    return replace(limits, pools=pools, levers=levers)
+
+
+def stopped(limits: Limits) -> Set[str]:
+    """Pools in which nothing may be made or deleted."""
+    return limits.pools.keys() if limits.levers.stop else frozenset()
+
+
+def told(lever: Lever) -> str:
+    """A lever in words for HF and people."""
+    target = f" of {lever.target}" if lever.target else ""
+    return f"{lever.kind}{target} by {lever.who}" + (f": {lever.reason}" if lever.reason else "")
+
+
+def why_stopped(limits: Limits) -> str:
+    """Why the machines of a return are not deleted; empty where they are."""
+    stop = limits.levers.stop
+    return f"Nothing is deleted now ({told(stop)})." if stop else ""
+
+
+def why_none(limits: Limits, pools: Iterable[str]) -> Failure | None:
+    """Why no machine is made, where a lever holds each of the pools; a want of capacity, as a cap is."""
+    levers = [limits.levers.against(pool) for pool in pools]
+    if not levers or None in levers:
+        return None
+    words = "; ".join(dict.fromkeys([told(lever) for lever in levers if lever is not None]))
+    return Failure(ErrorClass.QUOTA, f"No machine is made now ({words}).")
+
+
+def asked_back(levers: Levers) -> Callable[[Slot], Loss | None]:
+    """What HF is told of a slot's machine while it is asked to give it back; it has to be HF's."""
+    drained, cancelled = levers.of(LeverKind.DRAIN), levers.of(LeverKind.CANCEL)
+
+    def of(slot: Slot) -> Loss | None:
+        if slot.verdict is not Verdict.SUCCEEDED:
+            return None
+        if slot.name in cancelled:
+            return GIVEN_UP
+        return DRAINED if slot.pool in drained else None
+
+    return of
+
+
+def is_done(lever: Lever, memory: Memory) -> bool:
+    """A cancel has nothing left to do: the request has ended, the machine is no longer HF's, or nobody knows either."""
+    if lever.kind is not LeverKind.CANCEL:
+        return False
+    record = memory.requests.get(lever.target)
+    if record is not None:
+        return record.ended is not None
+    owner = memory.requests.get(lever.target.rsplit("-", 2)[-2]) if lever.target.count("-") > 1 else None
+    slots = owner.slots.values() if owner else ()
+    return not any(slot.name == lever.target and slot.verdict in DESIRED for slot in slots)
+
+
+def counts(levers: Levers, memory: Memory | None) -> Counter[tuple[LeverKind, str]]:
+    """How many levers are held, by kind and pool; cancels as long as they are not done, under no pool."""
+    return Counter(
+        (lever.kind, "" if lever.kind is LeverKind.CANCEL else lever.target)
+        for lever in levers.held
+        if memory is None or not is_done(lever, memory)
+    )

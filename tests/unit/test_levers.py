@@ -1,0 +1,390 @@
+"""Levers: what is held back, what goes on meanwhile, what HF is told, and that nothing is deleted behind its back."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.hostfactory.answer import Answer
+from provisioner.model import (
+    DESIRED,
+    NO_LEVERS,
+    Brake,
+    BrakeReason,
+    Contact,
+    DeferReason,
+    Lever,
+    LeverKind,
+    Levers,
+    Limits,
+    LossCause,
+    Memory,
+    Notice,
+    Phase,
+    Plan,
+    RequestStatus,
+    ReturnResult,
+    Slot,
+    Snapshot,
+    Verdict,
+)
+from provisioner.planning.answers import AGED, STUCK, available, losses, request_answer, return_answer
+from provisioner.planning.cancellation import BY_A_PERSON
+from provisioner.planning.levers import DRAINED, GIVEN_UP, counts, in_force, is_done
+from provisioner.planning.plan import World, make_plan
+from provisioner.planning.rebuild import Evidence, rebuild
+from provisioner.planning.shortage import Known, Lack, shortages
+from tests.unit.core import (
+    BEFORE,
+    BROKEN,
+    NOW,
+    OTHER,
+    PREFIX,
+    REQUEST,
+    TEMPLATE,
+    giving_back,
+    intent_of,
+    limits,
+    machine,
+    memory,
+    name,
+    plan,
+    pool,
+    record,
+    running,
+    slot,
+    snapshot,
+    unsent,
+)
+from tests.unit.test_plan_properties import ANY, THREE, any_situation, usable
+
+DONE = RequestStatus.COMPLETE
+STOP = Lever(LeverKind.STOP_ALL, "", "ann", 1.0, "cloud is down")
+PAUSE, DRAIN = (Lever(kind, "a", "bob", 2.0, "zone is sick") for kind in (LeverKind.PAUSE, LeverKind.DRAIN))
+BOTH = (snapshot(pool="a"), snapshot(pool="b"))
+TWO = limits()
+ONE = limits(pool("a"))
+
+
+def cancel(target: str) -> Lever:
+    return Lever(LeverKind.CANCEL, target, "eve", 3.0, "wrong job")
+
+
+def held(limits: Limits, *levers: Lever) -> Limits:
+    return in_force(limits, Levers(levers))
+
+
+def hf_has(*slots: Slot, **changes: Any) -> Memory:
+    return memory(record(*slots, **({"ended": DONE, "told_at": BEFORE} | changes)))
+
+
+def made(told: Plan) -> dict[str, int]:
+    return dict(Counter(create.pool for create in told.creates))
+
+
+# --- everything is stopped --------------------------------------------------------------------------------------------
+
+SENT = slot(accepted=False, submitted=NOW - 100)
+STRANGE = snapshot(machine(7, request="zzzzzzzzzz"))
+
+ACTS: dict[str, tuple[Memory, Snapshot, dict[str, Any]]] = {
+    "a machine that is wanted": (memory(record(count=1)), snapshot(), {}),
+    "a slot that was not sent": (memory(record(unsent())), snapshot(), {}),
+    "a create that nobody answered": (memory(record(SENT)), snapshot(), {}),
+    "a machine that is returned": (
+        memory(record(running(0, Verdict.SUCCEEDED), ended=DONE, told_at=BEFORE), giving_back(name())),
+        snapshot(machine()),
+        {},
+    ),
+    "what is left of a machine that failed": (
+        memory(record(slot(0, Verdict.FAILED), count=0)),
+        snapshot(machine(phase=Phase.GONE)),
+        {},
+    ),
+    "an orphan": (memory(orphans={name(7, "zzzzzzzzzz"): NOW - 700}), STRANGE, {}),
+    "a returned machine that no slot explains": (memory(giving_back(name(7, "zzzzzzzzzz"))), STRANGE, {}),
+    "a machine that no list of HF names": (
+        replace(hf_has(running(0, Verdict.SUCCEEDED)), unlisted={name(): NOW - 9000}),
+        snapshot(machine()),
+        {"delete_unlisted_after": 3600.0},
+    ),
+}
+LISTS = Contact(since=NOW - 9000, active=NOW, lists=NOW, started=NOW - 9000)
+
+
+@pytest.mark.parametrize("case", ACTS)
+def test_nothing_is_made_or_deleted_while_all_is_stopped_and_it_is_when_that_is_over(case: str) -> None:
+    known, look, settings = ACTS[case]
+    usual = replace(ONE, **settings)
+    stopped = plan(known, look, limits=held(usual, STOP), contact=LISTS)
+    assert (stopped.creates, stopped.deletes) == ((), ())
+    assert {one.verdict for one in stopped.closes} <= {Verdict.RETURNED}
+    after = plan(stopped.memory, look, limits=usual, contact=LISTS)
+    assert after.creates or after.deletes, "the lever alone held it back"
+
+
+def test_an_orphan_that_is_kept_spends_nothing_of_the_cap() -> None:
+    known, look, _ = ACTS["an orphan"]
+    assert plan(known, look, limits=held(ONE, STOP)).memory.orphan_deletes == ()
+
+
+def test_verdicts_and_answers_go_on_while_all_is_stopped() -> None:
+    seen = plan(memory(record(slot(0))), snapshot(machine()), limits=held(ONE, STOP))
+    assert seen.memory.requests[REQUEST].ended is DONE
+    lost = plan(hf_has(running(0, Verdict.SUCCEEDED, absent=BEFORE)), snapshot(), limits=held(ONE, STOP))
+    assert lost.memory.requests[REQUEST].slots[0].verdict is Verdict.LOST
+
+
+def test_a_slot_that_was_not_sent_waits_while_all_is_stopped() -> None:
+    told = plan(memory(record(unsent())), *BOTH, limits=held(TWO, STOP))
+    assert told.memory.requests[REQUEST].slots[0].verdict is Verdict.OPEN
+
+
+def test_a_return_waits_and_says_why_until_it_goes_on() -> None:
+    known, look, _ = ACTS["a machine that is returned"]
+    stopped = plan(known, look, limits=held(ONE, STOP)).memory
+    (back,) = stopped.returns.values()
+    entry = json.loads(return_answer(back, stopped, PREFIX).text)
+    assert entry["status"] == "running"
+    assert entry["message"] == "Nothing is deleted now (stop-all by ann: cloud is down)."
+    assert entry["machines"][0]["result"] == "executing"
+    (on,) = plan(stopped, look, limits=ONE).memory.returns.values()
+    assert on.message == ""
+
+
+def test_a_return_ends_by_its_deadline_with_the_lever_as_its_reason_and_its_machine_goes_later() -> None:
+    known, look, _ = ACTS["a machine that is returned"]
+    (back,) = known.returns.values()
+    late = replace(known, returns={back.id: replace(back, deadline=NOW - 1)})
+    stopped = plan(late, look, limits=held(ONE, STOP)).memory
+    (ended,) = stopped.returns.values()
+    entry = json.loads(return_answer(ended, stopped, PREFIX).text)
+    assert (entry["status"], ended.results) == ("complete_with_error", {name(): ReturnResult.STUCK})
+    assert "stop-all by ann" in entry["message"]
+    assert entry["machines"][0]["message"] == STUCK
+    after = plan(stopped, look, limits=ONE)
+    assert [delete.name for delete in after.deletes] == [name()]
+    assert after.memory.returns[ended.id] == ended, "what HF was told stays"
+
+
+def test_a_return_of_what_is_gone_ends_cleanly_while_all_is_stopped() -> None:
+    known = memory(record(running(0, Verdict.RETURNED, gone=True), ended=DONE, told_at=BEFORE), giving_back(name()))
+    (back,) = plan(known, snapshot(), limits=held(ONE, STOP)).memory.returns.values()
+    assert (back.ended, back.message) == (DONE, "")
+
+
+# --- a pool is held ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lever", [PAUSE, DRAIN])
+def test_a_held_pool_gets_no_machine_and_the_next_one_gets_it(lever: Lever) -> None:
+    told = plan(memory(record(unsent(), count=3)), *BOTH, limits=held(TWO, lever))
+    assert (made(told), dict(told.deferred)) == ({"b": 3}, {})
+
+
+@pytest.mark.parametrize("lever", [PAUSE, DRAIN, STOP])
+def test_without_another_pool_machines_wait_as_paused(lever: Lever) -> None:
+    known = memory(record(count=3))
+    told = plan(known, snapshot(), limits=held(ONE, lever))
+    assert (told.creates, dict(told.deferred)) == ((), {("a", TEMPLATE, DeferReason.PAUSED): 3})
+    (short,) = shortages(known, Known(held(ONE, lever)), NOW)[REQUEST]
+    assert (short.lack, short.machines) == (Lack.PAUSED, 3)
+
+
+@pytest.mark.parametrize(
+    ("levers", "failures", "words"),
+    [
+        pytest.param((PAUSE,), (), "quota: No machine is made now (pause of a by bob: zone is sick).", id="paused"),
+        pytest.param((STOP,), (), "quota: No machine is made now (stop-all by ann: cloud is down).", id="stopped"),
+        pytest.param((PAUSE,), (BROKEN,), "pause of a by bob", id="whatever went wrong with another machine"),
+        pytest.param((), (), "No pool had room", id="no lever"),
+    ],
+)
+def test_a_request_that_is_held_until_its_deadline_says_so(
+    levers: tuple[Lever, ...], failures: tuple[Any, ...], words: str
+) -> None:
+    failed = [slot(number, Verdict.FAILED, failure=one, gone=True) for number, one in enumerate(failures)]
+    known = memory(record(*failed, count=1 + len(failed), deadline=NOW - 1))
+    ended = plan(known, snapshot(), limits=held(limits(pool("a", max_machines=0)), *levers)).memory.requests[REQUEST]
+    entry = json.loads(request_answer(ended).text)
+    assert entry["status"] == "complete_with_error"
+    (message,) = [one["message"] for one in entry["machines"] if words in one["message"]]
+    if levers:
+        assert message.endswith("Error Code: InsufficientCapacity"), "LSF waits for capacity"
+
+
+def test_a_lever_on_one_of_two_pools_is_no_reason() -> None:
+    capped = held(limits(pool("a"), pool("b", max_machines=0)), PAUSE)
+    ended = plan(memory(record(count=1, deadline=NOW - 1)), *BOTH, limits=capped).memory.requests[REQUEST]
+    assert "bob" not in request_answer(ended).text
+
+
+def test_levers_change_no_cap() -> None:
+    capped = limits(pool("a", max_machines=5))
+    assert available(memory(), held(capped, STOP, PAUSE)) == available(memory(), capped) == {TEMPLATE: 5}
+
+
+# --- machines are asked back ------------------------------------------------------------------------------------------
+
+SPOT = Notice(LossCause.PREEMPTED, NOW + 30)
+MINE = running(0, Verdict.SUCCEEDED)
+
+
+@pytest.mark.parametrize(
+    ("one", "levers", "told"),
+    [
+        pytest.param(MINE, (DRAIN,), DRAINED, id="in a drained pool"),
+        pytest.param(MINE, (cancel(name()),), GIVEN_UP, id="cancelled"),
+        pytest.param(MINE, (PAUSE, STOP), None, id="a pause and a stop ask for nothing"),
+        pytest.param(MINE, (cancel(name(1)),), None, id="another one is cancelled"),
+        pytest.param(running(0, Verdict.SUCCEEDED, pool="b"), (DRAIN,), None, id="in another pool"),
+        pytest.param(running(0), (DRAIN, cancel(name())), None, id="HF does not have it yet"),
+        pytest.param(running(0, Verdict.SUCCEEDED, offered=NOW), (DRAIN,), DRAINED, id="old, and drained"),
+        pytest.param(running(0, Verdict.SUCCEEDED, offered=NOW), (PAUSE,), AGED, id="old, and not drained"),
+    ],
+)
+def test_whose_machines_hf_is_asked_for(one: Slot, levers: tuple[Lever, ...], told: Any) -> None:
+    assert losses(hf_has(one), Contact(), NOW, Levers(levers)).get(name()) == told
+
+
+def test_an_end_that_is_announced_is_told_with_what_is_left_of_it_and_one_that_has_come_as_that() -> None:
+    noticed = losses(hf_has(running(0, Verdict.SUCCEEDED, notice=SPOT)), Contact(), NOW, Levers((DRAIN,)))
+    assert noticed[name()].grace == 30
+    assert losses(hf_has(running(0, Verdict.LOST)), Contact(), NOW, Levers((DRAIN,)))[name()].grace == 0
+
+
+def test_a_machine_that_is_asked_back_has_time_left_and_is_no_longer_named_once_it_is_given_back() -> None:
+    assert min(DRAINED.grace, GIVEN_UP.grace) > 0, "0 says that it is gone"
+    given = replace(hf_has(MINE), returns={"ret-x": giving_back(name(), id_="ret-x")})
+    assert losses(given, Contact(), NOW, Levers((DRAIN, cancel(name())))) == {}
+
+
+@pytest.mark.parametrize("lever", [DRAIN, cancel(name())])
+def test_what_is_asked_back_is_deleted_only_when_hf_returns_it(lever: Lever) -> None:
+    known = hf_has(MINE)
+    told = plan(known, snapshot(machine()), limits=held(ONE, lever))
+    assert (told.deletes, told.closes) == ((), ())
+    assert told.memory.requests[REQUEST].slots[0].verdict is Verdict.SUCCEEDED
+    given = plan(replace(told.memory, returns={"ret-x": giving_back(name(), id_="ret-x")}), snapshot(machine()),
+                 limits=held(ONE, lever))  # fmt: skip
+    assert [delete.name for delete in given.deletes] == [name()]
+
+
+# --- a request is cancelled -------------------------------------------------------------------------------------------
+
+
+def test_a_cancelled_request_ends_with_what_it_got_and_asks_for_nothing() -> None:
+    known = memory(record(running(0), slot(1, seen=True), unsent(2), count=4))
+    look = snapshot(machine(0), machine(1, Phase.PENDING))
+    told = plan(known, look, limits=held(ONE, cancel(REQUEST)))
+    ended = told.memory.requests[REQUEST]
+    assert (told.creates, [delete.name for delete in told.deletes]) == ((), [name(1)])
+    assert (ended.ended, ended.slots[0].verdict) == (RequestStatus.COMPLETE_WITH_ERROR, Verdict.SUCCEEDED)
+    entry = json.loads(request_answer(ended).text)
+    assert entry["message"] == f"{BY_A_PERSON}cancel of {REQUEST} by eve: wrong job"
+    results = Counter(one["result"] for one in entry["machines"])
+    assert results == {"succeed": 1, "fail": 3}
+    assert {one["message"] for one in entry["machines"] if one["result"] == "fail"} <= {
+        entry["message"],
+        f"other: {entry['message']}",
+    }
+
+
+def test_only_the_cancelled_request_ends() -> None:
+    known = memory(record(count=2), record(count=2, id_=OTHER))
+    told = plan(known, snapshot(), limits=held(ONE, cancel(REQUEST)))
+    assert {create.request for create in told.creates} == {OTHER}
+    assert told.memory.requests[OTHER].ended is None
+
+
+def test_a_cancel_changes_nothing_that_hf_was_told() -> None:
+    ended = hf_has(MINE, running(1, Verdict.LOST, gone=True))
+    assert plan(ended, snapshot(machine()), limits=held(ONE, cancel(REQUEST))).memory is ended
+    whole = plan(memory(record(running(0))), snapshot(machine()), limits=held(ONE, cancel(REQUEST)))
+    assert (whole.memory.requests[REQUEST].ended, whole.memory.requests[REQUEST].message) == (DONE, "")
+
+
+def test_a_cancel_holds_under_the_brake_and_beside_a_cancel_as_forgotten() -> None:
+    """A person asked for it; that the first half of another cancel was announced does not keep the end from HF."""
+    brake = Brake(BrakeReason.MEMORY_LOST, BEFORE, "")
+    known = memory(record(running(0), slot(1), cancelling=True), brake=brake)
+    told = plan(known, snapshot(machine()), limits=held(ONE, cancel(REQUEST)))
+    assert json.loads(request_answer(told.memory.requests[REQUEST]).text)["status"] == "complete_with_error"
+
+
+def test_what_hf_was_told_of_a_cancelled_request_outlives_its_memory() -> None:
+    known = memory(record(running(0), slot(1, seen=True), count=3))
+    look = snapshot(machine(0), machine(1, Phase.PENDING))
+    ended = plan(known, look, limits=held(ONE, cancel(REQUEST))).memory.requests[REQUEST]
+    told = request_answer(ended)
+    evidence = Evidence(intent_of(known), {REQUEST: Answer(told.text, True)}, {REQUEST: True}, {"a": look}, 0.0)
+    again = rebuild(evidence, ONE, NOW, 0.0).requests[REQUEST]
+    assert json.loads(request_answer(again).text) == json.loads(told.text)
+
+
+# --- what is held -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lever", "known", "done"),
+    [
+        pytest.param(cancel(REQUEST), memory(record(slot(0))), False, id="the request is open"),
+        pytest.param(cancel(REQUEST), hf_has(MINE), True, id="it has ended"),
+        pytest.param(cancel(name()), hf_has(MINE), False, id="HF has the machine"),
+        pytest.param(cancel(name()), memory(record(slot(0))), False, id="HF may get it"),
+        pytest.param(cancel(name()), hf_has(running(0, Verdict.RETURNED)), True, id="HF has returned it"),
+        pytest.param(cancel(name(9)), hf_has(MINE), True, id="nobody knows it any more"),
+        pytest.param(DRAIN, memory(), False, id="other levers are let go by a person alone"),
+    ],
+)
+def test_when_a_cancel_is_done(lever: Lever, known: Memory, done: bool) -> None:
+    assert is_done(lever, known) is done
+    assert counts(Levers((lever,)), known).total() == (not done)
+    assert counts(Levers((lever,)), None).total() == 1
+
+
+def test_levers_are_counted_by_pool_and_cancels_together() -> None:
+    known = memory(record(slot(0)), record(slot(0, request=OTHER), id_=OTHER))
+    held_now = Levers((STOP, DRAIN, cancel(REQUEST), cancel(OTHER)))
+    assert counts(held_now, known) == {("stop-all", ""): 1, ("drain", "a"): 1, ("cancel", ""): 2}
+
+
+def test_without_a_lever_limits_are_as_they_were() -> None:
+    assert in_force(TWO, NO_LEVERS) == TWO
+
+
+# --- whatever is held -------------------------------------------------------------------------------------------------
+
+ANY_LEVERS = st.lists(
+    st.sampled_from([STOP, PAUSE, DRAIN, replace(PAUSE, target="b"), cancel(REQUEST), cancel(name(0)), cancel("gone")]),
+    unique=True,
+).map(lambda levers: Levers(tuple(levers)))
+
+
+@ANY
+@given(any_situation(), ANY_LEVERS)
+def test_whatever_is_held_no_lever_deletes_and_none_is_overridden(
+    situation: tuple[World, Memory], levers: Levers
+) -> None:
+    world, remembered = situation
+    told, usual = (make_plan(world, remembered, one, NOW) for one in (in_force(THREE, levers), THREE))
+    assert not any(levers.against(create.pool) for create in told.creates)
+    assert not {create.request for create in told.creates} & levers.of(LeverKind.CANCEL).keys()
+    if levers.stop:
+        assert (told.creates, told.deletes) == ((), ())
+    assert {delete.pool for delete in told.deletes} <= usable(world)
+    cancelled = levers.of(LeverKind.CANCEL)
+    for id_, before in remembered.requests.items():
+        for number, one in before.slots.items():
+            alone = usual.memory.requests[id_].slots[number].verdict
+            if before.ended or (one.ran is not None and id_ in cancelled):
+                assert told.memory.requests[id_].slots[number].verdict in {alone, one.verdict} | DESIRED
+    for named, loss in losses(told.memory, world.contact, NOW, levers).items():
+        if named not in losses(told.memory, world.contact, NOW):
+            assert loss.grace > 0, "HF is never told that a machine is gone that is not"
