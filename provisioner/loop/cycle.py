@@ -121,10 +121,8 @@ class Reconciler:
         provisioner: str,
         mandate: Mandate = Mandate(),
     ) -> None:
-        self.limits = limits
+        self.limits = self._limits = limits  # the second: with the levers that are held
         self.memory: Memory | None = None
-        self._limits = limits
-        """With the levers that are held."""
         self._held_levers = HeldLevers(state)
         self._clock = clock
         self._state = state
@@ -147,10 +145,8 @@ class Reconciler:
         began = time.monotonic()
         results = self._actors.collect()
         plan: Plan | None = None
-        problem = ""
-        lock_wait: float | None = None
-        now = self._clock.now()
-        self._limits = self._held_levers.on(self.limits)
+        problem, lock_wait = "", None
+        now, self._limits = self._clock.now(), self._held_levers.on(self.limits)
         closes = self._remember(results, now)
         try:
             self._take_in(looks, now)
@@ -283,8 +279,7 @@ class Reconciler:
         intent = self._held_intent.held
         assert self.memory is not None
         assert intent is not None
-        contact = self._contacts.read(now, intent)
-        busy = self._actors.busy()
+        contact, busy = self._contacts.read(now, intent), self._actors.busy()
         rest = (intent.generation, id(self._limits), busy, tuple(identity(look) for look in looks.values()))
         if (id(self.memory), _heard(contact, self.memory), *rest) == self._planned.inputs and now < self._planned.due:
             return None
@@ -294,8 +289,8 @@ class Reconciler:
             contact = self._contacts.hear(told)
             plan = make_plan(replace(world, contact=contact), self.memory, self._limits, now)
         # Next time the same memory is expected: the one this plan leaves.
-        heard = _heard(contact, plan.memory)
-        inputs, held = (id(plan.memory), heard, *rest), (looks, self._limits, plan.memory)
+        inputs = (id(plan.memory), _heard(contact, plan.memory), *rest)
+        held = (looks, self._limits, plan.memory)
         self._planned = Planned(inputs, held, plan.due, plan.deferred, plan.doubts)
         return plan
 
@@ -308,9 +303,8 @@ class Reconciler:
         self._publisher.publish(memory, self._limits, self._contacts.latest, now)
 
     def _act(self, plan: Plan) -> None:
-        if not (plan.creates or plan.deletes):
-            return
-        self._mandate.check()
+        if plan.creates or plan.deletes:
+            self._mandate.check()
         deadline = time.monotonic() + self._mandate.act_seconds
         for batch in batches(plan.creates, plan.deletes):
             self._actors.submit(batch, lambda: time.monotonic() < deadline and not self._mandate.stopping())

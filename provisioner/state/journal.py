@@ -100,9 +100,12 @@ class Journal:
         """The files, the newest first."""
         return [self.path, *(f"{self.path}.{number}" for number in range(1, self._keep + 1))]
 
-    def find(self, *needles: str) -> Found:
-        """The lines that hold one of these texts as JSON writes it. Raises nothing: what cannot be read is said."""
-        contents, unreadable = self._contents()
+    def find(self, *needles: str, newest: bool = False) -> Found:
+        """The lines that hold one of these texts as JSON writes it; only of the ``newest`` file, if that is asked for.
+
+        Raises nothing: what cannot be read is said.
+        """
+        contents, unreadable = self._contents([self.path] if newest else self._names())
         lines: list[Line] = []
         torn = 0
         for content in contents:
@@ -113,12 +116,12 @@ class Journal:
             torn += len(texts) - len(parsed) + (whole < len(content))
         return Found(lines, torn, _first(contents), unreadable)
 
-    def _contents(self) -> tuple[list[bytes], str]:
+    def _contents(self, names: Iterable[str]) -> tuple[list[bytes], str]:
         """The files' contents, the oldest first. A rotation meanwhile moves a file to a name that is still to be read:
         none is missed, and one that was read is known by its inode."""
         contents: dict[tuple[int, int], bytes] = {}
         unreadable = ""
-        for name in self._names():
+        for name in names:
             try:
                 _read_into(contents, name)
             except FileNotFoundError:

@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from provisioner.loop.clock import utc
 from provisioner.model import DESIRED, Memory, RequestRecord, Slot
+from provisioner.names import RETURN_ID_PREFIX
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
 from provisioner.telemetry.facts import Facts, read_facts
@@ -27,6 +28,8 @@ from provisioner.telemetry.page_plots import HEIGHT, WIDTH, Plot, plot
 from provisioner.telemetry.samples import Moment, Point, Samples, Subject
 from provisioner.telemetry.server import JSON, Response
 from provisioner.telemetry.shortages import lasting, local, missing_lines, on_one_line, pool_line, wall_of
+from provisioner.telemetry.story import Kind, needles, story
+from provisioner.telemetry.story import Subject as Whose
 
 HTML = "text/html; charset=utf-8"
 
@@ -39,17 +42,16 @@ SHOWN = 100
 LONGEST = 120
 """Characters of a name or a sentence that are shown, so that four kilobytes of it push nothing away."""
 
+MOST_TOLD = 100
+"""Sentences of what happened that are shown, the newest."""
+
 FRESH = 1.0
 """Seconds for which what was read is shown again: many open pages cost no more than a few."""
 
 Told = tuple[str, str]
 """A time in words, and what happened then."""
 
-WITH_STORY = ("pool", "request", "machine")
-"""Kinds of things of which it is told what happened."""
-
-Story = Callable[[str, str], Sequence[Told]]
-"""What has happened to a thing of that kind and name, in order."""
+KINDS = {"pool": Kind.POOL, "request": Kind.REQUEST, "machine": Kind.MACHINE}
 
 
 class StatusPage:
@@ -60,9 +62,8 @@ class StatusPage:
         state: StateDir,
         memory: Callable[[], Memory | None],
         samples: Samples,
-        story: Story = lambda kind, name: (),
     ) -> None:
-        self._state, self._memory, self._samples, self._story = state, memory, samples, story
+        self._state, self._memory, self._samples = state, memory, samples
         self._lock = threading.Lock()
         self._seen: tuple[float, Facts, Overview] | None = None
         """What was read last, and when by the monotonic clock."""
@@ -183,10 +184,20 @@ class StatusPage:
             "plot": self._plot(subject, seen),
             "width": WIDTH,
             "height": HEIGHT,
-            "story": self._story(*subject) if subject[0] in WITH_STORY else (),
+            "story": self._story(*subject, memory=self._memory()),
             "root": "../",
         }
         return self._render(template, HTTPStatus.OK, **(shown | facts))
+
+    def _story(self, kind: str, name: str, memory: Memory | None) -> Sequence[Told]:
+        """What happened, in order, as far as the journal's newest file knows: ``explain`` reads them all."""
+        if kind not in KINDS:
+            return ()
+        given_back = kind == "request" and name.startswith(RETURN_ID_PREFIX)
+        whose = Whose(Kind.RETURN if given_back else KINDS[kind], name)
+        lines = self._state.journal.find(*needles(whose, memory), newest=True).lines
+        told = story(whose, lines, memory)[-MOST_TOLD:]
+        return [(local(utc(one.at)), one.text) for one in told]
 
     def _plot(self, subject: Subject, seen: Overview) -> Plot | None:
         """The samples of a pool, a template or all, and what holds now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from provisioner.model import Memory, Slot
 from provisioner.state.directory import StateDir
+from provisioner.state.journal import stamp
 from provisioner.telemetry import page as pages
 from provisioner.telemetry.page import StatusPage, clip
 from provisioner.telemetry.samples import Samples
@@ -233,14 +235,17 @@ def test_many_who_look_at_once_cost_one_look(shown: StatusPage, monkeypatch: pyt
     assert len(looks) == 1
 
 
-def test_what_happened_is_told_where_somebody_tells_it(tmp_path: Path) -> None:
+def test_what_happened_is_told_of_a_pool_a_request_and_a_machine(tmp_path: Path) -> None:
     held, notes = grid()
     state = StateDir(tmp_path)
     leave(state, held, notes)
-    telling = StatusPage(state, lambda: held, Samples(), lambda kind, subject: [("10:00:00", f"{kind} <b>{subject}")])
-    assert f"machine &lt;b&gt;{name(1)}" in text_of(telling, f"/machine/{name(1)}")
-    assert f"pool &lt;b&gt;{TIDY}" in text_of(telling, f"/pool/{TIDY}")
-    assert f"request &lt;b&gt;{REQUEST}" in text_of(telling, f"/request/{REQUEST}")
+    refused = {"event": "create", "result": "quota", "machine": name(1), "pool": TIDY, "text": "<b>no"}
+    lever = {"event": "lever", "lever": "drain", "result": "pulled", "pool": TIDY, "who": "ann", "text": "<i>ill"}
+    state.journal.append({"time": stamp(time.time()), "cycle": 1, **line} for line in (refused, lever))
+    telling = StatusPage(state, lambda: held, Samples())
+    for path in (f"/machine/{name(1)}", f"/request/{REQUEST}", f"/pool/{TIDY}"):
+        assert f"refused 1 create of {name(1)}: quota: “&lt;b&gt;no”." in text_of(telling, path)
+    assert "Drain in pool gke-main pulled by ann: &lt;i&gt;ill." in text_of(telling, f"/pool/{TIDY}")
     assert "What happened" not in text_of(telling, "/") + text_of(telling, f"/template/{TIDY}")
 
 
