@@ -84,7 +84,7 @@ def request_answer(record: RequestRecord) -> Answer:
     ]
     # While a cancel is announced HF must not take a terminal answer home: it has not heard any, and asks again.
     status = RequestStatus.RUNNING if record.cancelling else record.ended or RequestStatus.RUNNING
-    message = record.message or ("cancelling: HostFactory has not asked for a long time." if record.cancelling else "")
+    message = "cancelling: HostFactory has not asked for a long time." if record.cancelling else record.message
     if not message and status is RequestStatus.COMPLETE_WITH_ERROR:
         message = next((entry["message"] for entry in machines if entry["result"] == "fail"), "")
     return _answer(record.id, status, message, machines)

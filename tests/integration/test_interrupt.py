@@ -214,7 +214,7 @@ def test_no_process_outlives_a_simulation_that_was_killed(site: Site) -> None:
 def test_sigterm_ends_a_playground_that_is_kept_cleanly(site: Site) -> None:
     process = site.begin("demo", "--keep")
     assert process.stdout is not None
-    while "Ctrl-C ends both" not in process.stdout.readline():
+    while "Ctrl-C ends cloud and loop" not in process.stdout.readline():
         pass
     process.terminate()
     process.communicate(timeout=WAIT)

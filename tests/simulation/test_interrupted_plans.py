@@ -43,8 +43,8 @@ STORIES: Mapping[str, dict[str, Any]] = {
 }
 """Half an hour each."""
 
-UNCOUNTED = 15.0
-"""Seconds of a machine that usage may tell too few, or too many: while it waits for room, and between two looks."""
+UNCOUNTED = 20.0
+"""Seconds of a machine that usage may miss or add: a minute while it waits for room, and between two looks."""
 
 RESTARTS_AFTER = 1.0
 """Seconds for which no loop runs."""

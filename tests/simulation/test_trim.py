@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import random
 from collections.abc import Callable, Collection
@@ -304,4 +305,7 @@ def poll_open(story: Story) -> None:
 
 
 def sizes_of(story: Story) -> dict[str, int]:
-    return {kind: (Path(story.directory.name) / f"{kind}.json").stat().st_size for kind in MOST}
+    """Of what they hold, but for usage: of each day it keeps some, for as many days as a setting says."""
+    files = {kind: json.loads((Path(story.directory.name) / f"{kind}.json").read_text()) for kind in MOST}
+    files["memory"].pop("usage", None)
+    return {kind: len(json.dumps(content)) for kind, content in files.items()}
