@@ -172,6 +172,11 @@ FAILED = unsent(1, Verdict.FAILED, failure=STOCKOUT)
             "cancelling: HostFactory has not asked for a long time.", id="a cancel is announced after it ended",
         ),
         pytest.param(
+            record(slot(0, Verdict.CANCELLED), ended=DONE, cancelling=True, message="Cancelled by a person: x"),
+            "running", "cancelling: HostFactory has not asked for a long time.",
+            id="a cancel is announced of what a person cancelled",
+        ),
+        pytest.param(
             record(slot(0, Verdict.CANCELLED, delete=DeleteReason.CANCELLED), message="Cancelled: text",
                    ended=RequestStatus.COMPLETE_WITH_ERROR),
             "complete_with_error", "Cancelled: text", id="cancelled",
