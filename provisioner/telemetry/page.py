@@ -28,6 +28,7 @@ from provisioner.telemetry.page_plots import HEIGHT, WIDTH, Plot, plot
 from provisioner.telemetry.samples import Moment, Point, Samples, Subject
 from provisioner.telemetry.server import JSON, Response
 from provisioner.telemetry.shortages import lasting, local, missing_lines, on_one_line, pool_line, wall_of
+from provisioner.telemetry.spending import spending_lines
 from provisioner.telemetry.story import Kind, needles, story
 from provisioner.telemetry.story import Subject as Whose
 
@@ -234,7 +235,8 @@ def templates() -> Environment:
         "name": lambda text: quote(str(text), safe="", errors="replace"),
     }
     style = resources.files(__package__).joinpath("templates", "style.css").read_text("utf-8")
-    found.globals |= {"missing_lines": missing_lines, "pool_line": pool_line, "style": style}
+    lines = {"missing_lines": missing_lines, "pool_line": pool_line, "spending_lines": spending_lines}
+    found.globals |= {**lines, "style": style}
     return found
 
 
