@@ -123,10 +123,10 @@ def page(directory: Path, held: Memory, notes: Notes) -> StatusPage:
 
 
 @contextmanager
-def served(shown: StatusPage, files: Files = NOBODY_ASKED) -> Iterator[str]:
+def served(shown: StatusPage, files: Files = NOBODY_ASKED, listen: str = "127.0.0.1:0") -> Iterator[str]:
     """Where the page is answered."""
     health = Health(True, True, "fine, says gke-main")
-    server = Server("127.0.0.1:0", CollectorRegistry(), lambda: health, dict, shown.respond, files)
+    server = Server(listen, CollectorRegistry(), lambda: health, dict, shown.respond, files)
     server.start()
     try:
         yield server.url
