@@ -46,6 +46,10 @@ LONGEST = 120
 MOST_TOLD = 100
 """Sentences of what happened that are shown, the newest."""
 
+MOST_LINES = 5_000
+"""Lines of the journal that a pool's story is told from, the newest: more than it is shown sentences of. A pool that
+refused all day has fifty thousand."""
+
 FRESH = 1.0
 """Seconds for which what was read is shown again: many open pages cost no more than a few."""
 
@@ -196,7 +200,8 @@ class StatusPage:
             return ()
         given_back = kind == "request" and name.startswith(RETURN_ID_PREFIX)
         whose = Whose(Kind.RETURN if given_back else KINDS[kind], name)
-        lines = self._state.journal.find(*needles(whose, memory), newest=True).lines
+        most = MOST_LINES if whose.kind is Kind.POOL else None  # of a request, each line counts
+        lines = self._state.journal.find(*needles(whose, memory), newest=True, most=most).lines
         told = story(whose, lines, memory)[-MOST_TOLD:]
         return [(local(utc(one.at)), one.text) for one in told]
 
