@@ -85,12 +85,7 @@ def diff_document(
     """
     listed = frozenset(map(short_name, names or ()))
     slots = {slot.name: slot for record in memory.requests.values() for slot in record.slots.values()}
-    phases = {
-        name: str(machine.phase)
-        for seen in looks.values()
-        if isinstance(seen, Snapshot)
-        for name, machine in seen.machines.items()
-    }
+    phases = _phases(looks)
     unseen = {name: seen.failure.text for name, seen in looks.items() if isinstance(seen, Unobserved)}
     living = [name for name, slot in slots.items() if not slot.gone]
     groups = defaultdict[tuple[View, Meaning], list[str]](list)
@@ -110,6 +105,12 @@ def diff_document(
             for (view, said), machines in sorted(groups.items(), key=lambda item: (not item[0][1].differs, item[0][0]))
         ],
     }
+
+
+def _phases(looks: Mapping[str, Look]) -> Mapping[str, str]:
+    """What the clouds show, by machine."""
+    seen = [look.machines for look in looks.values() if isinstance(look, Snapshot)]
+    return {name: str(machine.phase) for machines in seen for name, machine in machines.items()}
 
 
 def meaning(view: View, slot: Slot | None, *, ours: bool) -> Meaning:

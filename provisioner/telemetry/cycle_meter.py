@@ -56,9 +56,8 @@ class CycleMeter:
         metrics.loop.cycle(report.result, report.seconds, wall)
         metrics.machines.deferred.replace(report.deferred)
         metrics.machines.levers.replace(counts(report.levers, report.memory))
-        for look in report.looks.values():
-            if isinstance(look, Snapshot):
-                metrics.backends.observation.update(look.pool, wall - (report.now - look.began))
+        for look in report.snapshots.values():
+            metrics.backends.observation.update(look.pool, wall - (report.now - look.began))
         for done in report.results:
             for outcome in done.outcomes:
                 metrics.backends.outcome(outcome)
@@ -108,11 +107,10 @@ class CycleMeter:
 
     def _unmeasured(self, report: CycleReport) -> Iterator[Snapshot]:
         """Snapshots whose machines are not those that were counted last."""
-        for look in report.looks.values():
-            if isinstance(look, Snapshot):
-                before = self._seen.get(look.pool)
-                if before is None or before.machines is not look.machines:
-                    yield look
+        for look in report.snapshots.values():
+            before = self._seen.get(look.pool)
+            if before is None or before.machines is not look.machines:
+                yield look
 
     def _count_slots(self, memory: Memory) -> None:
         machines = self._metrics.machines

@@ -32,7 +32,19 @@ from provisioner.model import Verdict
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
 from provisioner.telemetry.metrics import EventMetrics, Metrics
-from tests.conformance.stage import MIG_CASES, PROJECT, TIMINGS, ZONE, Case, Grid, Instance, loop_time, stage, template
+from tests.conformance.stage import (
+    MIG_CASES,
+    PROJECT,
+    TIMINGS,
+    ZONE,
+    Case,
+    Grid,
+    Instance,
+    loop_time,
+    names,
+    stage,
+    template,
+)
 from tests.support.clients.scrape import PREFIX, Scrape
 from tests.support.waiting import until
 
@@ -343,6 +355,39 @@ def test_places_that_refuse(tmp_path: Path, cloud: Simulator, scrape: Scraping) 
         seen.becomes(1, "lever", lever="pause", pool="capped")
         seen.becomes(1, "machines_deferred", pool="capped", template="capped", reason="paused")
         seen.becomes(lambda at: at > asked, "observation_timestamp_seconds", pool="capped")
+
+        cloud.impose([Fault("denied", f"{places['busy']}/pods.delete")])
+        hf.give_back(*names(hf.status(ids["busy"])[0]))
+        seen.becomes(lambda failed: failed >= 1, "deletes_total", pool="busy", reason="returned", result="failed")
+        refused = {"pool": "busy", "operation": "delete", "error": "denied"}
+        seen.becomes(lambda errors: errors >= 1, "backend_errors_total", **refused)
+        assert seen.value("deletes_total", pool="busy", result="ok") == 0
+        hf.faults()
+        seen.becomes(2, "deletes_total", pool="busy", reason="returned", result="ok")
+
+
+@shows("machines_lost", "machines", "observation_timestamp_seconds", "cycles")
+def test_a_list_that_lacks_every_machine_counts_as_none_until_another_says_the_same(
+    tmp_path: Path, scrape: Scraping
+) -> None:
+    with stage() as cloud, grid(tmp_path, cloud, 33) as hf:
+        machines = len(hf.complete(8))
+        hf.stop_loop()
+        cloud.call(lambda held: held.cluster.pods._objects.clear())  # as an etcd that was put back: no event says it
+        hf.start_loop()
+        seen = scrape(hf)
+        until(lambda: answers(hf), 30, what="the loop answers")
+        seen.becomes(lambda cycles: cycles >= 2, "cycles_total", result="partial")
+        held = seen.value("observation_timestamp_seconds", pool=POOL)
+        cycles = seen.value("cycles_total", result="partial")
+        seen.becomes(lambda more: more > cycles, "cycles_total", result="partial")
+        seen.becomes(held, "observation_timestamp_seconds", pool=POOL)
+        assert seen.value("machines_lost_total") == 0
+        own = hf.settings["pools"][POOL]
+        hf.configure(pools={POOL: own | {"mass_loss_seconds": 0.5}})
+        seen.becomes(machines, "machines_lost_total", pool=POOL, template=TEMPLATE, cause="unknown")
+        seen.becomes(0, "machines", pool=POOL, template=TEMPLATE, phase="running")
+        seen.becomes(lambda at: at > held, "observation_timestamp_seconds", pool=POOL)
 
 
 # --- what asks for a person -------------------------------------------------------------------------------------------
