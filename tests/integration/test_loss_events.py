@@ -52,6 +52,12 @@ def ours(api: CoreV1Api, place: str) -> list[Any]:
     return [one for one in api.list_namespaced_event(place).items if one.source.component == COMPONENT]
 
 
+def sent(cloud: Simulator) -> int:
+    """How many Events the cloud was asked to take."""
+    calls: int = cloud.state()["calls"].get("events.create", 0)
+    return calls
+
+
 def test_each_pod_that_is_lost_or_never_runs_has_an_event_that_says_why_and_whose_it_was(
     tmp_path: Path, cloud: Simulator, api: CoreV1Api
 ) -> None:
@@ -90,27 +96,27 @@ def test_each_pod_that_is_lost_or_never_runs_has_an_event_that_says_why_and_whos
 def test_no_event_holds_the_loop_up_nor_its_end(tmp_path: Path, cloud: Simulator) -> None:
     with grid(tmp_path, cloud, 2) as hf:
         machines = hf.complete(2)
-        before = cloud.state()["calls"].get("events.create", 0)
+        before = sent(cloud)
         hf.faults(Fault("hang", f"{hf.place}/events.create"))
         cloud.preempt(machines[0])
         hf.reclaims(machines[0], among=machines)
-        until(lambda: cloud.state()["calls"]["events.create"] == before + 1, 30, what="an Event is sent")
+        until(lambda: sent(cloud) == before + 1, 30, what="an Event is sent")
         cloud.preempt(machines[1])
         hf.reclaims(*machines)
         assert hf.ended(hf.give_back(*machines))["status"] == "complete"
         assert len(hf.complete(1)) == 1
         hf.stop_loop()
-        assert cloud.state()["calls"]["events.create"] == before + 1, "none is sent beside one that hangs"
+        assert sent(cloud) == before + 1, "none is sent beside one that hangs"
         hf.faults()
 
 
 def test_a_pool_may_write_none(tmp_path: Path, cloud: Simulator) -> None:
-    before = cloud.state()["calls"].get("events.create", 0)
+    before = sent(cloud)
     with grid(tmp_path, cloud, 3, loss_events=False) as hf:
         machines = hf.complete(1)
         cloud.preempt(*machines)
         hf.reclaims(*machines)
-    assert cloud.state()["calls"].get("events.create", 0) == before
+    assert sent(cloud) == before
 
 
 # --- many, and a server that takes none -------------------------------------------------------------------------------
@@ -136,11 +142,11 @@ def storm(count: int = STORM) -> list[Ended]:
 
 
 def test_a_storm_costs_a_few_calls_and_is_counted_whole(cloud: Simulator, api: CoreV1Api, backend: GkeBackend) -> None:
-    before = cloud.state()["calls"].get("events.create", 0)
+    before = sent(cloud)
     assert isinstance(backend, Recording)
     backend.record_ends(storm())
     said = until(lambda: len(found := ours(api, "case-4")) == MOST + 1 and found, 30, what="all Events")
-    assert cloud.state()["calls"]["events.create"] == before + MOST + 1
+    assert sent(cloud) == before + MOST + 1
     (rest,) = (one for one in said if " more machines " in one.message)
     left = STORM - MOST
     assert rest.message.startswith(f"{left} more machines of pool pods ended: {left - 999} Preempted, 999 NodeLost.")
@@ -151,13 +157,13 @@ def test_without_the_right_it_is_said_once_and_not_tried_again(
     cloud: Simulator, backend: GkeBackend, caplog: pytest.LogCaptureFixture
 ) -> None:
     cloud.impose([Fault("denied", "case-4/events.create")])
-    before = cloud.state()["calls"].get("events.create", 0)
+    before = sent(cloud)
     backend.record_ends(storm(3))
     until(lambda: REFUSED in caplog.messages, 30, what="it is said")
     for _ in range(3):
         backend.record_ends(storm(3))
         backend.close()
-    assert cloud.state()["calls"]["events.create"] == before + 1
+    assert sent(cloud) == before + 1
     (line,) = (vars(one) for one in caplog.records if one.message == REFUSED)
     assert (line["levelno"], line["error"], "cannot create" in line["text"]) == (logging.WARNING, "denied", True)
 
