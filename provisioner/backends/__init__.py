@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from provisioner.model import Create, Delete, ErrorClass, Failure, Outcome, Snapshot
+from provisioner.model import Create, Delete, ErrorClass, Failure, LossCause, Outcome, Snapshot
 
 
 class BackendError(Exception):
@@ -117,6 +117,31 @@ class Watching(Protocol):
 
         ``Snapshot.listed`` says on which one a look rests; looks do not wait for it.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A machine that ended by itself, for people who look at its place."""
+
+    machine: str
+    request: str
+    template: str
+    uid: str
+    """Of what was seen; empty where its kind of place gives none."""
+    lost: bool
+    """HF was told of it; else it never ran, or ended before its request did."""
+    cause: LossCause | None
+    failure: Failure | None
+
+
+@runtime_checkable
+class Recording(Protocol):
+    """A backend whose place keeps a record, for people, of what happens there."""
+
+    pool: str
+
+    def record_ends(self, ends: Sequence[Ended]) -> None:
+        """Add that these have ended, in the background: returns at once, and what is refused changes nothing."""
 
 
 @runtime_checkable

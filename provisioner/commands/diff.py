@@ -45,6 +45,7 @@ OVER = Meaning("over: nothing is left of it", differs=False)
 UNKNOWN = Meaning("its pool was not seen: nobody knows")
 VANISHED = Meaning("it vanished: HostFactory hears of it when a second look lacks it")
 UNLISTED = Meaning("HostFactory does not list it: it has just begun, or HostFactory has lost sight of it")
+NO_LIST = Meaning("memory and cloud agree; HostFactory has sent no list yet", differs=False)
 EARLY = Meaning("HostFactory lists it before its request has ended")
 LOST = Meaning("lost: HostFactory is asked to give it back")
 STILL_LISTED = Meaning("HostFactory still lists what is closed: it is asked to give it back")
@@ -66,29 +67,25 @@ def run(options: argparse.Namespace) -> int:
 
     given = settings(options.config)
     state = state_directory(options.state_dir)
-    listed = state.inventory.read()
-    names, written = listed or ((), 0)
+    names, written = state.inventory.read() or (None, 0)
     looks = look_once(given)
     document = diff_document(state.memory.read(), names, looks, given.name_prefix)
-    document["listed_at"] = written / 1e9 if listed else None
+    document["listed_at"] = None if names is None else written / 1e9
     fine = not any(group["differs"] for group in document["groups"]) and not document["unseen"]
     return show(options, document, partial(diff_text, every=options.machines), fine=fine)
 
 
-def diff_document(memory: Memory, names: Collection[str], looks: Mapping[str, Look], prefix: str) -> dict[str, Any]:
-    """The machines in groups of the same view, those first that should be otherwise.
+def diff_document(
+    memory: Memory, names: Collection[str] | None, looks: Mapping[str, Look], prefix: str
+) -> dict[str, Any]:
+    """The machines in groups of the same view, those first that should be otherwise. ``names``: None before a list.
 
     ``hostfactory``, ``memory``, ``clouds``: how many machines each has. ``unseen``: the pools that could not be looked
     at, and why. ``groups``: what the three say, what it means, and the machines.
     """
-    listed = frozenset(map(short_name, names))
+    listed = frozenset(map(short_name, names or ()))
     slots = {slot.name: slot for record in memory.requests.values() for slot in record.slots.values()}
-    phases = {
-        name: str(machine.phase)
-        for seen in looks.values()
-        if isinstance(seen, Snapshot)
-        for name, machine in seen.machines.items()
-    }
+    phases = _phases(looks)
     unseen = {name: seen.failure.text for name, seen in looks.items() if isinstance(seen, Unobserved)}
     living = [name for name, slot in slots.items() if not slot.gone]
     groups = defaultdict[tuple[View, Meaning], list[str]](list)
@@ -96,7 +93,8 @@ def diff_document(memory: Memory, names: Collection[str], looks: Mapping[str, Lo
         slot = slots.get(name)
         absent = UNSEEN if (slot.pool in unseen if slot else unseen) else ABSENT
         view = View(name in listed, str(slot.verdict) if slot else NONE, phases.get(name, absent))
-        groups[view, meaning(view, slot, ours=split_name(prefix, name) is not None)].append(name)
+        said = meaning(view, slot, ours=split_name(prefix, name) is not None)
+        groups[view, NO_LIST if said is UNLISTED and names is None else said].append(name)
     return {
         "hostfactory": len(listed),
         "memory": len(living),
@@ -107,6 +105,12 @@ def diff_document(memory: Memory, names: Collection[str], looks: Mapping[str, Lo
             for (view, said), machines in sorted(groups.items(), key=lambda item: (not item[0][1].differs, item[0][0]))
         ],
     }
+
+
+def _phases(looks: Mapping[str, Look]) -> Mapping[str, str]:
+    """What the clouds show, by machine."""
+    seen = [look.machines for look in looks.values() if isinstance(look, Snapshot)]
+    return {name: str(machine.phase) for machines in seen for name, machine in machines.items()}
 
 
 def meaning(view: View, slot: Slot | None, *, ours: bool) -> Meaning:
@@ -140,7 +144,7 @@ def diff_text(document: Document, *, every: bool = False) -> str:
 
 
 def _lines(document: Document, every: bool) -> Iterator[str]:
-    said = f"lists {document['hostfactory']}" if document["listed_at"] else "has listed nothing yet"
+    said = "has sent no list yet" if document["listed_at"] is None else f"lists {document['hostfactory']}"
     yield f"HostFactory {said}, memory has {document['memory']}, the clouds {document['clouds']} machines."
     yield from (f"  pool {name}: UNSEEN, {text}" for name, text in document["unseen"].items())
     for group in document["groups"]:

@@ -15,6 +15,7 @@ from provisioner.interrupts import orderly
 from provisioner.state.errors import StateError
 from provisioner.telemetry.overview import Overview, Row
 from provisioner.telemetry.shortages import missing_lines
+from provisioner.telemetry.spending import spending_lines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -70,7 +71,8 @@ def picture(seen: Overview, *, wide: bool = False) -> RenderableType:
     head = Text(_plain(f"Provisioner {seen.provisioner}, {seen.time}: the loop {ago}. Ctrl-C ends this."), "bold")
     brake = [f"BRAKE {seen.brake['reason']} since {seen.brake['since']}: {seen.brake['detail']}"] if seen.brake else []
     alarms = [Text(_plain(alarm), "bold red") for alarm in (*seen.alarms, *brake)]
-    return Group(head, *alarms, _machines(seen, wide=wide), _requests(seen))
+    costs = [Text(_plain(line)) for line in spending_lines(seen.budget)]
+    return Group(head, *alarms, _machines(seen, wide=wide), *costs, _requests(seen))
 
 
 def _machines(seen: Overview, *, wide: bool) -> Table:

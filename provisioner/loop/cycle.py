@@ -80,7 +80,14 @@ class CycleReport:
         if self.problem:
             return "failed"
         failed = any(outcome.failure for results in self.results for outcome in results.outcomes)
-        return "partial" if failed or not all(isinstance(look, Snapshot) for look in self.looks.values()) else "ok"
+        return "partial" if failed or len(self.snapshots) < len(self.looks) else "ok"
+
+    @property
+    def snapshots(self) -> Mapping[str, Snapshot]:
+        """The looks that show their pools, and are believed (law: a failed look is not an empty look)."""
+        return {
+            name: look for name, look in self.looks.items() if isinstance(look, Snapshot) and name not in self.doubts
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from provisioner.loop.actors import ThreadedActors
 from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
 from provisioner.loop.early_notices import Notices
+from provisioner.loop.ends import record_ends
 from provisioner.loop.observers import FOR_PEOPLE, Observer, stop_all
 from provisioner.loop.wakeups import Wake, Wakeups
 from provisioner.model import NEVER, Limits, Look, LossCause, Memory, Notice, Unobserved
@@ -259,6 +260,7 @@ class Loop:
         except StateError as error:
             log.error("Heartbeat could not be written", extra={"error": str(error)})
         self._report(report)
+        record_ends(report, reconciler.limits.prefix, self._backends)
         self._last = report
         return report
 
@@ -268,7 +270,9 @@ class Loop:
             results, closes = reconciler.settle()
             if results and self._last is not None:
                 last = replace(self._last, plan=None, results=results, closes=closes, lock_wait=None)
-                self._report(replace(last, memory=reconciler.memory))
+                last = replace(last, memory=reconciler.memory)
+                self._report(last)
+                record_ends(last, reconciler.limits.prefix, self._backends)
             self._check_epoch()
             self._state.loop_lock.sign_off()
         except (StateError, SupersededError) as error:

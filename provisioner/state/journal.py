@@ -100,10 +100,11 @@ class Journal:
         """The files, the newest first."""
         return [self.path, *(f"{self.path}.{number}" for number in range(1, self._keep + 1))]
 
-    def find(self, *needles: str, newest: bool = False) -> Found:
+    def find(self, *needles: str, newest: bool = False, most: int | None = None) -> Found:
         """The lines that hold one of these texts as JSON writes it; only of the ``newest`` file, if that is asked for.
 
-        Raises nothing: what cannot be read is said.
+        ``most``: about so many of the newest of each file, and of no cycle only a part. Raises nothing: what cannot be
+        read is said.
         """
         contents, unreadable = self._contents([self.path] if newest else self._names())
         lines: list[Line] = []
@@ -111,8 +112,10 @@ class Journal:
         for content in contents:
             whole = content.rfind(b"\n") + 1
             texts = list(_matching(content, [needle.encode() for needle in needles], whole))
+            left_out = 0 if most is None else max(0, len(texts) - most)
+            del texts[:left_out]
             parsed = _parsed_at_once(texts)
-            lines += parsed
+            lines += _whole_cycles(parsed) if left_out else parsed
             torn += len(texts) - len(parsed) + (whole < len(content))
         return Found(lines, torn, _first(contents), unreadable)
 
@@ -151,6 +154,11 @@ def _matching(content: bytes, needles: Sequence[bytes], whole: int) -> Iterator[
             place = content.find(needle, end, whole)
     for start in sorted(ends):
         yield content[start : ends[start]]
+
+
+def _whole_cycles(lines: list[Line]) -> list[Line]:
+    """Without those of the first moment, of which there may be more; all where there is no other."""
+    return [line for line in lines if line["at"] != lines[0]["at"]] or lines
 
 
 def _parsed_at_once(texts: Sequence[bytes]) -> list[Line]:

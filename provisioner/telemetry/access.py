@@ -13,6 +13,8 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from provisioner.settings.advice import is_loopback
+
 log = logging.getLogger(__name__)
 
 Signature = tuple[tuple[int, int, int], ...]
@@ -94,6 +96,23 @@ class Access:
                 self._loaded, self._context = signature, _context(cert, key)
         except AccessError as error:
             log.warning("Certificate cannot be used, the one before stays in force", extra={"error": str(error)})
+
+
+def is_meant(host: str, listen: str) -> bool:
+    """Whether a question with this Host header is meant for us, who listen on a loopback address.
+
+    A page of somebody else's may make its own name resolve to the loopback, and would then read what we answer as its
+    own; the header still has that name. No browser leaves it out.
+    """
+    name, ours = (_without_port(text).casefold() for text in (host, listen))
+    return name in ("", ours) or is_loopback(f"{name}:0")
+
+
+def _without_port(address: str) -> str:
+    """The host of ``HOST[:PORT]``, without the brackets of an IPv6 address."""
+    if address.startswith("["):
+        return address[1:].partition("]")[0]
+    return address.partition(":")[0]
 
 
 def _given(authorization: str) -> bytes:

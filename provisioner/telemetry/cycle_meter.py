@@ -7,6 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
@@ -21,6 +22,7 @@ from provisioner.model import (
     Slot,
     Snapshot,
     Verdict,
+    Window,
 )
 from provisioner.names import NO_TEMPLATE, split_name
 from provisioner.planning.answers import unlisted
@@ -30,6 +32,9 @@ from provisioner.state.directory import StateDir
 from provisioner.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
+
+UNTRIED: Mapping[tuple[str, str], Window] = {}
+"""What is known of pools that were asked for nothing yet."""
 
 
 class CycleMeter:
@@ -42,6 +47,8 @@ class CycleMeter:
         """The last complete snapshot of each pool: a pool that cannot be seen is not an empty one."""
         self._memory: Memory | None = None
         """Memory as it was measured last."""
+        self._allowed: tuple[object, object] = (None, None)
+        """The windows and the limits that the pressure allowed was counted from."""
 
     def take(self, report: CycleReport, limits: Limits) -> None:
         """Take in one cycle."""
@@ -49,9 +56,8 @@ class CycleMeter:
         metrics.loop.cycle(report.result, report.seconds, wall)
         metrics.machines.deferred.replace(report.deferred)
         metrics.machines.levers.replace(counts(report.levers, report.memory))
-        for look in report.looks.values():
-            if isinstance(look, Snapshot):
-                metrics.backends.observation.update(look.pool, wall - (report.now - look.began))
+        for look in report.snapshots.values():
+            metrics.backends.observation.update(look.pool, wall - (report.now - look.began))
         for done in report.results:
             for outcome in done.outcomes:
                 metrics.backends.outcome(outcome)
@@ -59,10 +65,18 @@ class CycleMeter:
             self._count_close(close)
         if report.lock_wait is not None:
             metrics.store.lock_wait(report.lock_wait)
+        self._count_windows(report.memory, limits)
         if report.memory is not None:
             pools = Counter(slot.pool for slot in unlisted(report.memory, limits.prefix, report.now))
             metrics.machines.unlisted.replace(pools)
             self._count_memory(report, report.memory, limits, wall)
+
+    def _count_windows(self, memory: Memory | None, limits: Limits) -> None:
+        """Windows change with what was learned and with the configuration; before HF's first request nothing was."""
+        pressures = memory.pressures if memory is not None else UNTRIED
+        if self._allowed[0] is not pressures or self._allowed[1] is not limits:
+            self._metrics.machines.window.replace(_windows(pressures, limits))
+            self._allowed = (pressures, limits)
 
     def _count_close(self, close: Close) -> None:
         slots = self._metrics.slots
@@ -84,7 +98,6 @@ class CycleMeter:
         self._count_slots(memory)
         machines, store = self._metrics.machines, self._metrics.store
         machines.oldest_unmet.replace(_oldest(memory, wall - report.now))
-        machines.window.replace(_windows(memory, limits))
         machines.brake.replace({(memory.brake.pool, memory.brake.reason): 1.0} if memory.brake else {})
         store.requests.replace(_requests(memory))
         store.bytes.replace(self._sizes())
@@ -94,11 +107,10 @@ class CycleMeter:
 
     def _unmeasured(self, report: CycleReport) -> Iterator[Snapshot]:
         """Snapshots whose machines are not those that were counted last."""
-        for look in report.looks.values():
-            if isinstance(look, Snapshot):
-                before = self._seen.get(look.pool)
-                if before is None or before.machines is not look.machines:
-                    yield look
+        for look in report.snapshots.values():
+            before = self._seen.get(look.pool)
+            if before is None or before.machines is not look.machines:
+                yield look
 
     def _count_slots(self, memory: Memory) -> None:
         machines = self._metrics.machines
@@ -124,18 +136,20 @@ class CycleMeter:
 
     def _sizes(self) -> Mapping[str, int]:
         sizes = {}
+        with suppress(OSError):  # nothing happened yet, or it was just rotated
+            sizes[os.path.basename(self._state.journal.path)] = os.path.getsize(self._state.journal.path)
         for store in (self._state.intent, self._state.memory, self._state.status):
             if (signature := store.signature()) is not None:
                 sizes[os.path.basename(store.path)] = signature[2]
         return sizes
 
 
-def _windows(memory: Memory, limits: Limits) -> Mapping[str, int]:
+def _windows(pressures: Mapping[tuple[str, str], Window], limits: Limits) -> Mapping[str, int]:
     """Pressure allowed, by pool, over its templates; where nothing was tried yet, what a first try is allowed."""
     windows: Counter[str] = Counter()
     for template in limits.templates.values():
         for name in template.pools:
-            pressure, pool = memory.pressures.get((name, template.id)), limits.pools.get(name)
+            pressure, pool = pressures.get((name, template.id)), limits.pools.get(name)
             if pressure is not None:
                 windows[name] += pressure.window
             elif pool is not None:

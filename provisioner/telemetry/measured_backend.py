@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from provisioner.backends import Backend, BackendError, MayStart, Watching
+from provisioner.backends import Backend, BackendError, Ended, MayStart, Recording, Watching
 from provisioner.model import Create, Delete, ErrorClass, Outcome, Snapshot
 from provisioner.telemetry.metrics import BackendMetrics, Operation
 
@@ -37,6 +37,11 @@ class MeasuredBackend:
         """As the backend does, if it can."""
         if isinstance(self._backend, Watching):
             self._backend.list_after(when)
+
+    def record_ends(self, ends: Sequence[Ended]) -> None:
+        """As the backend does, if it can."""
+        if isinstance(self._backend, Recording):
+            self._backend.record_ends(ends)
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """Do as the backend does."""

@@ -22,6 +22,7 @@ from provisioner.telemetry.facts import Facts, File
 from provisioner.telemetry.held_levers import lever_alarms
 from provisioner.telemetry.notes import Notes
 from provisioner.telemetry.shortages import Document, Key, last_error, learned, missing, wall_of
+from provisioner.telemetry.spending import spending
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,8 @@ class Overview:
     pools: Sequence[Row]
     machines: Sequence[Row]
     """Of each template in each pool."""
+    budget: Document | None
+    """What machines cost and what they may (``spending.py`` has the fields); None where nothing has a price."""
     requests: Sequence[Document]
     """Each with its ``deadline``, its machines by pool, and why it is short, ``missing`` (as of ``shortages.py``)."""
     returns: Sequence[Document]
@@ -257,6 +260,7 @@ def _held(memory: Memory, notes: Notes, wall: float) -> dict[str, Any]:
         "returns": [_return(back) for back in memory.returns.values()],
         "stuck": list(_stuck(memory)),
         "pressure": learned(memory, last, waits(memory, lacks), now),
+        "budget": spending(memory, limits, [one for ones in lacks.values() for one in ones], now),
         "unlisted": sorted(name for name, since in memory.unlisted.items() if now - since >= UNLISTED_AFTER),
     }
 

@@ -28,6 +28,7 @@ from provisioner.telemetry.page_plots import HEIGHT, WIDTH, Plot, plot
 from provisioner.telemetry.samples import Moment, Point, Samples, Subject
 from provisioner.telemetry.server import JSON, Response
 from provisioner.telemetry.shortages import lasting, local, missing_lines, on_one_line, pool_line, wall_of
+from provisioner.telemetry.spending import spending_lines
 from provisioner.telemetry.story import Kind, needles, story
 from provisioner.telemetry.story import Subject as Whose
 
@@ -44,6 +45,10 @@ LONGEST = 120
 
 MOST_TOLD = 100
 """Sentences of what happened that are shown, the newest."""
+
+MOST_LINES = 5_000
+"""Lines of the journal that a pool's story is told from, the newest: more than it is shown sentences of. A pool that
+refused all day has fifty thousand."""
 
 FRESH = 1.0
 """Seconds for which what was read is shown again: many open pages cost no more than a few."""
@@ -195,7 +200,8 @@ class StatusPage:
             return ()
         given_back = kind == "request" and name.startswith(RETURN_ID_PREFIX)
         whose = Whose(Kind.RETURN if given_back else KINDS[kind], name)
-        lines = self._state.journal.find(*needles(whose, memory), newest=True).lines
+        most = MOST_LINES if whose.kind is Kind.POOL else None  # of a request, each line counts
+        lines = self._state.journal.find(*needles(whose, memory), newest=True, most=most).lines
         told = story(whose, lines, memory)[-MOST_TOLD:]
         return [(local(utc(one.at)), one.text) for one in told]
 
@@ -234,7 +240,8 @@ def templates() -> Environment:
         "name": lambda text: quote(str(text), safe="", errors="replace"),
     }
     style = resources.files(__package__).joinpath("templates", "style.css").read_text("utf-8")
-    found.globals |= {"missing_lines": missing_lines, "pool_line": pool_line, "style": style}
+    lines = {"missing_lines": missing_lines, "pool_line": pool_line, "spending_lines": spending_lines}
+    found.globals |= {**lines, "style": style}
     return found
 
 

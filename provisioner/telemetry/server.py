@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from provisioner.settings.advice import is_loopback
-from provisioner.telemetry.access import NOBODY_ASKED, Access, AccessError, Files
+from provisioner.telemetry.access import NOBODY_ASKED, Access, AccessError, Files, is_meant
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,9 @@ JSON = "application/json; charset=utf-8"
 
 PROBES = ("/healthz", "/readyz")
 """What a platform asks without a token: then the status code tells, and no words of a cloud."""
+
+SCRAPED = ("/metrics", *PROBES)
+"""What programs ask for by whatever name or address they know us: numbers, and no machine, address or request."""
 
 SECURITY = {
     "Cache-Control": "no-store",
@@ -63,6 +66,7 @@ class Question:
     query: str = ""
     accept: str = ""
     authorization: str = ""
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,9 @@ class Server:
 
     def respond(self, question: Question) -> Response:
         """What is answered."""
+        if question.path not in SCRAPED and is_loopback(self._listen) and not is_meant(question.host, self._listen):
+            meant = f"This answers on {self._listen}, and not as another host: open {self.url}/ instead.\n"
+            return Response(HTTPStatus.MISDIRECTED_REQUEST, TEXT, meant.encode())
         allowed = self._access.allows(question.authorization)
         if not (allowed or question.path in PROBES):
             words = b"This needs the token: as Authorization: Bearer TOKEN, or in a browser as the password.\n"
@@ -227,7 +234,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _response(self) -> Response:
         path, _, query = self.path.partition("?")
-        headers = (self.headers.get(name, "") for name in ("Accept", "Authorization"))
+        headers = (self.headers.get(name, "") for name in ("Accept", "Authorization", "Host"))
         try:
             return self.server.respond(Question(path, query, *headers))
         except Exception as error:

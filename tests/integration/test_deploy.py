@@ -114,7 +114,11 @@ def test_the_rights_are_exactly_these_and_only_where_the_pods_are(manifests: lis
         if rule["apiGroups"] == [""]
     }
 
-    assert rights == {"pods": ["create", "delete", "get", "list", "watch"], "events": ["list"], "namespaces": ["get"]}
+    assert rights == {
+        "pods": ["create", "delete", "get", "list", "watch"],
+        "events": ["create", "list"],
+        "namespaces": ["get"],
+    }
     assert len(role["rules"]) == len(rights)
     assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) == ("Role", role["metadata"]["name"])
     assert binding["metadata"]["namespace"] == role["metadata"]["namespace"]

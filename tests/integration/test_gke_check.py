@@ -121,6 +121,7 @@ def test_a_namespace_that_is_missing(site: Site, capsys: pytest.CaptureFixture[s
             Fault("denied", r"pods\.(watch|delete)"), "error", "may not watch, delete pods", id="no right to watch"
         ),
         pytest.param(Fault("denied", "events.list"), "warning", "may not list events", id="no right to list events"),
+        pytest.param(Fault("denied", "events.create"), "warning", "may not create events", id="none to create events"),
         pytest.param(Fault("denied", "namespaces.get"), "warning", "may not get namespaces", id="none to namespaces"),
     ],
 )
@@ -131,6 +132,14 @@ def test_what_the_server_would_refuse(
     (finding,) = checked(site, capsys, severity == "error")
     assert finding["severity"] == severity
     assert words in finding["text"]
+
+
+def test_the_right_to_create_events_is_not_asked_for_where_none_are_written(
+    site: Site, cloud: Simulator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud.impose([Fault("denied", "events.create")])
+    site.settings["pools"]["pods"]["loss_events"] = False
+    assert checked(site, capsys, 0) == []
 
 
 def test_every_pool_is_tried_whatever_becomes_of_the_others(

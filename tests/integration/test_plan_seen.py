@@ -58,6 +58,9 @@ def test_a_pod_that_somebody_deleted_is_told_as_a_difference_of_the_three(hf: Gr
     hf.start_loop()
     lost, kept = hf.complete(2)
     hf.stop_loop()
+    head, group = call(hf, "diff").stdout.splitlines()
+    assert head == "HostFactory has sent no list yet, memory has 2, the clouds 2 machines."
+    assert group.endswith("cloud running: memory and cloud agree; HostFactory has sent no list yet")
     assert hf.reclaimed(lost, kept) == {}
     same = call(hf, "diff").stdout.splitlines()
     assert same == [

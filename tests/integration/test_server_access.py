@@ -74,6 +74,54 @@ def test_probes_work_without_the_token_and_tell_no_words(url: str) -> None:
         assert (ask(url + path).status_code, ask(url + path).text) == (200, "OK\n")
 
 
+OURS = ("localhost", "LOCALHOST:9464", "127.0.0.1", "127.0.0.1:80", "127.1.2.3:9", "[::1]", "[::1]:9464")
+OTHERS = (
+    "evil.example",
+    "evil.example:9464",
+    "localhost.evil.example",
+    "127.0.0.1.evil.example",
+    "10.0.0.7:9464",
+    "[fe80::1]",
+)
+
+
+def asked_as(url: str, host: str, path: str) -> requests.Response:
+    return requests.get(url + path, headers={"Host": host}, timeout=5)
+
+
+def test_on_the_loopback_no_page_of_another_host_can_read_ours_by_a_name_that_leads_here(tmp_path: Path) -> None:
+    with served(page(tmp_path, *grid())) as url:
+        for path in ("/", "/status.json", "/status", f"/pool/{TIDY}"):
+            assert [asked_as(url, host, path).status_code for host in OURS] == [200] * len(OURS)
+            for host in OTHERS:
+                refused = asked_as(url, host, path)
+                assert (refused.status_code, TIDY in refused.text) == (421, False), host
+                assert refused.text == f"This answers on 127.0.0.1:0, and not as another host: open {url}/ instead.\n"
+        for path in ("/metrics", "/healthz", "/readyz"):
+            assert asked_as(url, "10.0.0.7:9464", path).status_code == 200, "a probe, or Prometheus"
+
+
+def test_a_question_without_a_host_is_no_browsers(tmp_path: Path) -> None:
+    with (
+        served(page(tmp_path, *grid())) as url,
+        socket.create_connection(("127.0.0.1", int(url.split(":")[-1]))) as line,
+    ):
+        line.sendall(b"GET /status.json HTTP/1.0\r\n\r\n")
+        assert line.makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n"
+
+
+def address_of(url: str) -> tuple[str, int]:
+    host, _, port = url.rpartition("/")[2].rpartition(":")
+    return host, int(port)
+
+
+def test_on_another_address_whoever_may_read_asks_by_any_name(tmp_path: Path, token: Path) -> None:
+    with served(page(tmp_path, *grid()), Files(token), listen="0.0.0.0:0") as url:
+        here = url.replace("0.0.0.0", "127.0.0.1")
+        headers = {"Host": "grid.example:9464", "Authorization": f"Bearer {TOKEN}".encode()}
+        assert requests.get(f"{here}/status.json", headers=headers, timeout=5).status_code == 200
+
+
 def test_a_token_that_changed_holds_from_then_on_and_a_lost_one_lets_nobody_in(url: str, token: Path) -> None:
     token.write_text("another one")
     assert [ask(url, f"Bearer {given}").status_code for given in (TOKEN, "another one")] == [401, 200]

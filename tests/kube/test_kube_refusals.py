@@ -165,7 +165,7 @@ def test_rights_that_are_taken_away_are_named(place: KubePlace, space: Space) ->
     until(lambda: not space.may("create") and not space.may("list", "events"), 30, what="the rights are taken away")
     assert [text.partition(" in namespace ")[0] for text in tried(place)] == [
         "the pool's account may not create, delete pods",
-        "the pool's account may not list events",
+        "the pool's account may not list, create events",
         "the pool's account may not get namespaces",
     ]
 
@@ -188,7 +188,7 @@ def look_fails(place: KubePlace, strangers: tuple[str, ...] = ()) -> BackendErro
 
 def test_the_role_of_the_deployment_has_no_verb_but_those_that_are_needed_here() -> None:
     assert sorted(role_verbs("pods")) == ["create", "delete", "get", "list", "watch"]
-    assert role_verbs("events") == ["list"]
+    assert role_verbs("events") == ["list", "create"]
     assert role_verbs("namespaces") == ["get"]
 
 

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from provisioner.model import (
     Brake,
     BrakeReason,
+    Budget,
     DeferReason,
     ErrorClass,
     Failure,
@@ -78,7 +79,9 @@ def grid(word: str = TIDY) -> tuple[Memory, Notes]:
         unlisted={word: 0.0},
         brake=Brake(BrakeReason.TOO_MANY_ORPHANS, BEFORE, word, word),
     )
-    allowed = Limits("hf", {word: PoolLimits(word, where=word)}, {word: TemplateLimits(word, (word,), 500)})
+    allowed = Limits(
+        "hf", {word: PoolLimits(word, where=word, price_per_hour=1.5)}, {word: TemplateLimits(word, (word,), 500)}
+    )
     notes = Notes(
         pools={word: [word]},
         problem=Trouble(0.0, word),
@@ -89,6 +92,7 @@ def grid(word: str = TIDY) -> tuple[Memory, Notes]:
         terms=terms_of(allowed),
         pool_limits=allowed.pools,
         template_limits=allowed.templates,
+        budget=Budget(per_hour=0.5, currency=word),
     )
     return held, notes
 
@@ -119,10 +123,10 @@ def page(directory: Path, held: Memory, notes: Notes) -> StatusPage:
 
 
 @contextmanager
-def served(shown: StatusPage, files: Files = NOBODY_ASKED) -> Iterator[str]:
+def served(shown: StatusPage, files: Files = NOBODY_ASKED, listen: str = "127.0.0.1:0") -> Iterator[str]:
     """Where the page is answered."""
     health = Health(True, True, "fine, says gke-main")
-    server = Server("127.0.0.1:0", CollectorRegistry(), lambda: health, dict, shown.respond, files)
+    server = Server(listen, CollectorRegistry(), lambda: health, dict, shown.respond, files)
     server.start()
     try:
         yield server.url

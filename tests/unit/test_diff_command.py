@@ -47,6 +47,25 @@ def test_a_view_of_a_machine_says_what_it_means(
     assert (means in group["meaning"], group["differs"], group["machines"]) == (True, differs, [NAME])
 
 
+@pytest.mark.parametrize(
+    ("one", "look", "means", "differs"),
+    [
+        pytest.param(running(0, Verdict.SUCCEEDED), THERE, "sent no list yet", False, id="nobody could list it"),
+        pytest.param(running(0, Verdict.SUCCEEDED), NOWHERE, "it vanished", True, id="memory and cloud differ"),
+        pytest.param(None, THERE, "an orphan", True, id="the cloud has what memory does not know"),
+        pytest.param(running(), THERE, "on its way", False, id="on its way"),
+    ],
+)
+def test_before_hfs_first_list_only_memory_and_clouds_can_differ(
+    one: Slot | None, look: Look, means: str, differs: bool
+) -> None:
+    document = diff_document(memory(*[record(one)] if one else []), None, {"a": look}, PREFIX)
+    [group] = document["groups"]
+    assert (means in group["meaning"], group["differs"]) == (True, differs)
+    first, *_ = diff_text(document | {"listed_at": None}).splitlines()
+    assert first.startswith("HostFactory has sent no list yet, memory has ")
+
+
 def test_a_host_of_somebody_else_is_no_difference() -> None:
     [group] = diff_document(memory(), ["login-1"], {"a": unobserved()}, PREFIX)["groups"]
     assert (group["meaning"], group["differs"]) == ("a name of somebody else's", False)

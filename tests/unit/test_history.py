@@ -394,6 +394,22 @@ def test_lines_come_in_the_order_of_writing_across_rotations_and_each_once(tmp_p
     assert len(numbers) > 5
 
 
+@pytest.mark.parametrize(
+    ("most", "found"),
+    [
+        pytest.param(None, [0, 1, 2, 3, 4, 5], id="no bound"),
+        pytest.param(6, [0, 1, 2, 3, 4, 5], id="there are no more"),
+        pytest.param(5, [2, 3, 4, 5], id="of the first cycle only a part would be left"),
+        pytest.param(4, [4, 5], id="nobody knows whether the first cycle is whole"),
+        pytest.param(2, [4, 5], id="one cycle is more than is asked for"),
+    ],
+)
+def test_of_too_many_lines_the_newest_cycles_are_read_whole(tmp_path: Path, most: int | None, found: list[int]) -> None:
+    journal = Journal(str(tmp_path / "journal.jsonl"))
+    journal.append([{"time": NOW + number // 2, "n": number, "machine": "m"} for number in range(6)])
+    assert [line["n"] for line in journal.find('"m"', newest=True, most=most).lines] == found
+
+
 def test_two_that_write_rotate_once(tmp_path: Path) -> None:
     loop, command = (Journal(str(tmp_path / "journal.jsonl"), max_bytes=40, keep=3) for _ in range(2))
     loop.append([{"time": NOW, "event": "a machine of the first"}])

@@ -72,6 +72,7 @@ EXPECTED = {
     "hf_provisioner_events_total": ("counter", {"worth"}),
     "hf_provisioner_event_stream_breaks_total": ("counter", set()),
 }
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 SOURCE = Path(__file__).parents[2] / "provisioner" / "telemetry" / "metrics.py"
 REQUEST = "abcdefghij"
 LIMITS = Limits(
@@ -138,6 +139,14 @@ def test_every_metric_has_a_meaning(metrics: Metrics) -> None:
     families = list(metrics.registry.collect())
 
     assert all(len(family.documentation) >= len("One cycle.") for family in families)
+
+
+def test_the_page_lists_every_metric_with_its_type_and_labels() -> None:
+    rows = re.findall(r"^\| `(hf_\w+)` \| (\w+) \| ([\w, ]*?) ?\| (.+) \|$", PAGE.read_text(), re.MULTILINE)
+    listed = {name: (kind, set(labels.split(", ")) - {""}) for name, kind, labels, _ in rows}
+
+    assert listed == EXPECTED
+    assert len(rows) == len(listed), "each once"
 
 
 def test_two_instances_do_not_share_series(metrics: Metrics) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from provisioner.backends import BackendError, Finding, MayStart
+from provisioner.backends import BackendError, Ended, Finding, MayStart
 from provisioner.backends.batch import Call, run_calls
 from provisioner.backends.concurrency import MOST
 from provisioner.backends.dns import Resolver
@@ -118,6 +118,11 @@ class GkeBackend:
         """Delete pods, some at a time, each with its own grace period unless by force."""
         calls = [Call((delete,), partial(self._delete, delete)) for delete in deletes]
         return run_calls(calls, workers=MOST, may_start=may_start, flow=self._api.flow)
+
+    def record_ends(self, ends: Sequence[Ended]) -> None:
+        """As Events on the pods, unless the pool is to write none."""
+        if self._settings.loss_events:
+            self._namespace.losses.record(self.pool, ends)
 
     def close(self) -> None:
         """End the watch, if no other pool needs it, and the connections: those in use stay, new ones are made."""

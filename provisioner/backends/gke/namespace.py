@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from provisioner.backends.gke.api import KubeApi, KubeError
+from provisioner.backends.gke.loss_events import LossEvents
 from provisioner.backends.gke.pod_cache import PodCache, PodCaches, PodList
 from provisioner.backends.gke.pod_events import PodEvents
 from provisioner.backends.gke.pod_watch import PodWatch, list_pods
@@ -28,6 +29,7 @@ class Namespace:
         self._caches = PodCaches(self._spot_nodes)
         self._watch = PodWatch(api, name, f"{ID_LABEL}={provisioner}", self._caches)
         self._events = PodEvents(api, name, self._caches)
+        self.losses = LossEvents(api, name, provisioner)
 
     def join(self, cache: PodCache) -> None:
         """A pool's cache is kept by this namespace from now on."""
@@ -74,6 +76,7 @@ class Namespace:
             self._watch.close()
             self._events.close()
             self._spot_nodes.close()
+            self.losses.close()
 
 
 class Namespaces:

@@ -20,11 +20,11 @@ TRIED: Mapping[str, str | int] = {"dryRun": "All", "fieldValidation": "Strict"}
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
-RIGHTS = {"pods": ("get", "list", "watch", "create", "delete"), "events": ("list",), "namespaces": ("get",)}
+RIGHTS = {"pods": ("get", "list", "watch", "create", "delete"), "events": ("list", "create"), "namespaces": ("get",)}
 """The verbs that the loop needs, by resource: those of the Role in deploy/kustomize."""
 
 USEFUL = frozenset({"events", "namespaces"})
-"""Without these it is not told why pods wait, and whether another cluster answers; all else goes on."""
+"""Without these nobody is told why pods wait, which were lost and whether another cluster answers; all else goes on."""
 
 ROLE = "bind the Role of deploy/kustomize/base/rbac.yaml to it there"
 NO_DRY_RUN = "does not support dry run"
@@ -36,13 +36,17 @@ def rehearse(pool: GkePool, api: KubeApi, attempt: Callable[[], object]) -> list
     try:
         lacking = {
             resource: [verb for verb in verbs if not _may(pool, api, verb, resource)]
-            for resource, verbs in RIGHTS.items()
+            for resource, verbs in _needed(pool).items()
         }
     except KubeError as error:
         text = f"which rights the pool's account has cannot be asked: {error.failure.text}"
         return [Finding(pool.name, Severity.WARNING, text), *_refused(pool, attempt)]
     findings = [_lacks(pool, resource, verbs) for resource, verbs in lacking.items() if verbs]
     return findings if "create" in lacking["pods"] else [*findings, *_refused(pool, attempt)]
+
+
+def _needed(pool: GkePool) -> Mapping[str, Sequence[str]]:
+    return RIGHTS if pool.loss_events else {**RIGHTS, "events": ("list",)}
 
 
 def _lacks(pool: GkePool, resource: str, verbs: Sequence[str]) -> Finding:

@@ -16,6 +16,7 @@ from provisioner.schema.fields import (
     OptionalDuration,
     OptionalFile,
     OptionalText,
+    Switch,
 )
 from provisioner.schema.pool import Pool
 from provisioner.schema.problems import Expects, expected, words_of
@@ -59,7 +60,12 @@ class GkePool(Pool):
     """Seconds after the end of its grace period until a pod that we delete and that still terminates is deleted by
     force; default none: never. Its containers may still run on a node that is cut off: set it only where they may."""
 
-    read_at_start: ClassVar[tuple[str, ...]] = (*Pool.read_at_start, "credentials")
+    loss_events: Switch = True
+    """True: an Event on each pod that ended by itself or never ran, with cause, request and template; default true. A
+    storm costs ten and one that counts the others. Needs the right to create events; where it is missing, that is
+    logged once and no other is tried."""
+
+    read_at_start: ClassVar[tuple[str, ...]] = (*Pool.read_at_start, "credentials", "loss_events")
 
     def template_problem(self, template: str) -> str:
         """The id becomes a label of pods."""

@@ -1,0 +1,180 @@
+"""Events on pods that ended by themselves, for ``kubectl get events`` and the cluster's log.
+
+Words, never state: what is lost, late or refused here changes no machine. A storm costs a few calls, not one a pod.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from provisioner.backends import BackendError, Ended
+from provisioner.backends.gke.api import KubeApi, KubeError
+from provisioner.backends.gke.pods import ID_LABEL, POOL_LABEL, REQUEST_LABEL, TEMPLATE_LABEL, label_value
+from provisioner.model import LossCause
+
+log = logging.getLogger(__name__)
+
+COMPONENT = "hostfactory-provisioner"
+"""Who says it: ``reportingController`` of events.k8s.io/v1."""
+
+MOST = 10
+"""Pods that get an Event of their own before those that wait are sent; one more for each pool counts the others."""
+
+REFUSED = frozenset({403, 404, 405})
+"""HTTP statuses of a server that takes no Events: we have no such right, or a proxy lets pods alone pass."""
+
+CLOSE_SECONDS = 2.0
+"""How long the end of a sending is waited for. It dies with the process anyway."""
+
+FAILED = "FailedToRun"
+REASONS: Mapping[LossCause, str] = {
+    LossCause.PREEMPTED: "Preempted",
+    LossCause.EVICTED: "Evicted",
+    LossCause.DELETED: "Deleted",
+    LossCause.NODE: "NodeLost",
+    LossCause.EXITED: "Exited",
+    LossCause.UNKNOWN: "Lost",
+}
+"""Of a pod that HostFactory was told of. One that was not has ``FAILED``."""
+
+WORDS: Mapping[str, str] = {
+    "Preempted": "was preempted",
+    "Evicted": "was evicted",
+    "Deleted": "was deleted by others",
+    "NodeLost": "went with its node",
+    "Exited": "exited by itself",
+    "Lost": "vanished",
+    FAILED: "did not run, or ended before its request did",
+}
+
+
+@dataclass(slots=True)
+class Waiting:
+    """What is to be said."""
+
+    each: list[tuple[str, Ended]] = field(default_factory=list)
+    """Pool and pod, of those with an Event of their own."""
+    others: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """How many more there are, by pool and reason."""
+    named: dict[str, Ended] = field(default_factory=dict)
+    """Of each pool with such, the pod that the Event on them is attached to."""
+
+    def add(self, pool: str, end: Ended) -> None:
+        """One more."""
+        if len(self.each) < MOST:
+            self.each.append((pool, end))
+        else:
+            self.others[pool][reason_of(end)] += 1
+            self.named.setdefault(pool, end)
+
+
+class LossEvents:
+    """Sends in the background what the pools of one namespace have to say."""
+
+    def __init__(self, api: KubeApi, namespace: str, provisioner: str) -> None:
+        self._api, self._namespace, self._provisioner = api, namespace, provisioner
+        self._path = f"/api/v1/namespaces/{namespace}/events"
+        self._lock = threading.Lock()
+        self._waiting = Waiting()
+        self._sending: threading.Thread | None = None
+        self._refused = False
+        """The server takes none, until the next start."""
+
+    def record(self, pool: str, ends: Sequence[Ended]) -> None:
+        """Let these be said; returns at once."""
+        with self._lock:
+            if self._refused or not ends:
+                return
+            for end in ends:
+                self._waiting.add(pool, end)
+            if self._sending is None:
+                self._sending = threading.Thread(target=self._send_all, name=f"losses {self._path}", daemon=True)
+                self._sending.start()
+
+    def close(self) -> None:
+        """Wait a moment for a sending that is under way."""
+        with self._lock:
+            sending = self._sending
+        if sending is not None:
+            sending.join(CLOSE_SECONDS)
+
+    def _send_all(self) -> None:
+        while (waiting := self._taken()) is not None:
+            try:
+                for body in self._bodies(waiting):
+                    self._api.send("POST", self._path, body=json.dumps(body).encode())
+            except BackendError as error:
+                self._failed(error)
+
+    def _taken(self) -> Waiting | None:
+        """What waits now; None when nothing does, and this sending is over."""
+        with self._lock:
+            taken, self._waiting = self._waiting, Waiting()
+            if self._refused or not taken.each:
+                self._sending = None
+                return None
+            return taken
+
+    def _failed(self, error: BackendError) -> None:
+        self._refused = isinstance(error, KubeError) and error.status in REFUSED
+        words = "Events on lost pods are refused, and not tried again" if self._refused else "Events were not written"
+        facts = {"path": self._path, "error": str(error.failure.error), "text": error.failure.text}
+        log.warning(words, extra=facts)
+
+    def _bodies(self, waiting: Waiting) -> Iterator[dict[str, Any]]:
+        for pool, end in waiting.each:
+            yield self._body(pool, end, reason_of(end), message(pool, end))
+        for pool, counts in waiting.others.items():
+            most = counts.most_common()
+            told = ", ".join(f"{count} {reason}" for reason, count in most)
+            text = f"{counts.total()} more machines of pool {pool} ended: {told}. `provisioner status` names the cause."
+            yield self._body(pool, waiting.named[pool], most[0][0], text)
+
+    def _body(self, pool: str, end: Ended, reason: str, text: str) -> dict[str, Any]:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        labels = {ID_LABEL: self._provisioner, POOL_LABEL: pool, REQUEST_LABEL: end.request}
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {
+                "name": f"{end.machine}.{secrets.token_hex(8)}",
+                "namespace": self._namespace,
+                "labels": labels | {TEMPLATE_LABEL: label_value(end.template)},
+            },
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": self._namespace,
+                "name": end.machine,
+                "uid": end.uid,
+            },
+            "type": "Warning",
+            "reason": reason,
+            "message": text,
+            "source": {"component": COMPONENT},
+            "reportingComponent": COMPONENT,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+
+
+def reason_of(end: Ended) -> str:
+    """In one word."""
+    return REASONS[end.cause or LossCause.UNKNOWN] if end.lost else FAILED
+
+
+def message(pool: str, end: Ended) -> str:
+    """For people: what became of the machine, why, whose it was, and what comes now."""
+    why = f": {end.failure.text}" if end.failure is not None else ""
+    following = "HostFactory is told of it" if end.lost else "another one is tried while the request lasts"
+    whose = f"Request {end.request}, template {end.template}, pool {pool}"
+    return f"Machine {WORDS[reason_of(end)]}{why.rstrip('.')}. {whose}; {following}."

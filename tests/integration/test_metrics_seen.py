@@ -1,0 +1,538 @@
+"""Every metric under what it is there for: real loop, embedded cloud and scripts; the numbers are the cloud's and HF's.
+
+Each test names the metrics that it shows, and fails where it did not find one of them as expected; one that no test
+names fails the suite.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from google.cloud import pubsub_v1
+from prometheus_client import CollectorRegistry
+
+from provisioner import __version__
+from provisioner.backends import events
+from provisioner.model import Verdict
+from provisioner.simulator.server import Simulator
+from provisioner.simulator.world import Fault
+from provisioner.telemetry.metrics import EventMetrics, Metrics
+from tests.conformance.stage import (
+    MIG_CASES,
+    PROJECT,
+    TIMINGS,
+    ZONE,
+    Case,
+    Grid,
+    Instance,
+    loop_time,
+    names,
+    stage,
+    template,
+)
+from tests.support.clients.scrape import PREFIX, Scrape
+from tests.support.waiting import until
+
+Story = Callable[..., None]
+Scraping = Callable[[Instance], Scrape]
+SHOWN: dict[Story, set[str]] = {}
+"""The metrics that each test shows, without ``hf_provisioner_`` and ``_total``."""
+
+POOL, TEMPLATE = "gke-main", "T2"
+
+
+def shows(*metrics: str) -> Callable[[Story], Story]:
+    """The test shows these."""
+
+    def mark(test: Story) -> Story:
+        SHOWN.setdefault(test, set()).update(metrics)
+        return test
+
+    return mark
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Simulator]:
+    with stage() as running:
+        yield running
+
+
+@pytest.fixture
+def scrape(request: pytest.FixtureRequest) -> Iterator[Scraping]:
+    """What a grid exports; at its end the test has found each metric that it shows as it should be."""
+    made: list[Scrape] = []
+
+    def of(hf: Instance) -> Scrape:
+        made.append(Scrape(lambda: hf.url))
+        return made[-1]
+
+    yield of
+    assert SHOWN[request.function] - {name for one in made for name in one.found} == set()
+
+
+def grid(directory: Path, cloud: Simulator, number: int, *, pool: Mapping[str, Any] = {}, **settings: Any) -> Grid:
+    """A provider instance on a namespace of its own; its loop runs unless settings say ``loop=False``."""
+    return Grid(directory, cloud, Case(number, "", lambda _: None, settings.pop("loop", True), settings, pool))
+
+
+def command(hf: Grid, *words: str) -> None:
+    """``provisioner``, as a person of this instance types it."""
+    environment = {**os.environ, **hf.environment}
+    subprocess.run([sys.executable, "-m", "provisioner", *words], env=environment, timeout=60, check=True)
+
+
+def pod(hf: Grid, name: str, rest: str = "") -> str:
+    """The address of a pod; without a name, that of all."""
+    return f"{hf.simulator.kubernetes}/api/v1/namespaces/{hf.place}/pods/{name}{rest}".rstrip("/")
+
+
+def test_every_metric_is_shown_by_a_test() -> None:
+    registry = CollectorRegistry()
+    Metrics(registry)
+    EventMetrics(registry)
+    exported = {family.name.removeprefix(PREFIX) for family in registry.collect() if family.name.startswith(PREFIX)}
+
+    assert exported == set().union(*SHOWN.values())
+
+
+# --- machines come, are paid for, and go ------------------------------------------------------------------------------
+
+
+@shows("build_info", "active", "cycles", "cycle_duration_seconds", "last_success_timestamp_seconds", "requests")
+@shows("observation_timestamp_seconds", "machines_desired", "machines", "window", "creates", "store_bytes", "wakeups")
+@shows("machine_startup_seconds", "backend_call_seconds", "config_ok")
+def test_machines_that_are_asked_for(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
+    began = time.time()
+    with grid(tmp_path, cloud, 1, loop=False, pool={"initial_window": 2}) as hf:
+        hf.write_templates(template(TEMPLATE, maxNumber=-1))
+        hf.start_loop()
+        seen = scrape(hf)
+        hf.cycles()
+        seen.becomes(2, "window", pool=POOL)
+        asked = time.monotonic()
+        hf.complete(3)
+        ended = time.monotonic()
+
+        running = len(hf.cloud("running"))
+        assert running == 3
+        seen.becomes(running, "machines", pool=POOL, template=TEMPLATE, phase="running")
+        seen.becomes(running, "machines_desired", pool=POOL, template=TEMPLATE)
+        seen.becomes(running, "creates_total", pool=POOL, result="ok")
+        seen.becomes(running, "machine_startup_seconds_count", pool=POOL, template=TEMPLATE)
+        seen.becomes(lambda took: 0 < took <= running * (ended - asked), "machine_startup_seconds_sum", pool=POOL)
+        seen.becomes(2 + 2 * running, "window", pool=POOL)
+        seen.becomes(1, "requests", kind="request", status="complete")
+        seen.becomes(lambda calls: 1 <= calls <= running, "backend_call_seconds_count", pool=POOL, operation="create")
+
+        seen.becomes(1, "build_info", version=__version__)
+        seen.becomes(1, "active", provisioner="demo")
+        seen.becomes(1, "config_ok")
+        before = requests.get(f"{hf.url}/status", timeout=10).json()["cycle"]
+        cycles = seen.becomes(lambda cycles: cycles >= before, "cycles_total")
+        timed = seen.becomes(lambda timed: timed >= cycles, "cycle_duration_seconds_count")
+        assert timed <= requests.get(f"{hf.url}/status", timeout=10).json()["cycle"]
+        assert seen.value("cycles_total", result="ok") > 0
+        seen.becomes(lambda at: began <= at <= time.time(), "last_success_timestamp_seconds")
+        seen.becomes(lambda at: began <= at <= time.time(), "observation_timestamp_seconds", pool=POOL)
+        for file in ("intent.json", "memory.json", "status.json", "journal.jsonl"):
+            seen.becomes(lambda size, file=file: size == (hf.work / file).stat().st_size, "store_bytes", file=file)  # type: ignore[misc]
+        seen.becomes(lambda woken: woken >= 1, "wakeups_total", source="intent")
+        seen.becomes(lambda woken: woken >= 1, "wakeups_total", source="watch")
+        quiet = seen.value("wakeups_total", source="timer")
+        seen.becomes(lambda woken: woken > quiet, "wakeups_total", source="timer")
+        with signals(hf):
+            os.kill(os.getpid(), signal.SIGHUP)
+            seen.becomes(1, "wakeups_total", source="signal")
+
+
+@contextmanager
+def signals(hf: Grid) -> Iterator[None]:
+    """The loop heeds signals to this process, as that of ``provisioner run`` does."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    assert hf._service is not None
+    hf._service.heed_signals()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@shows("budget", "cost_per_hour", "cost_this_month", "machine_seconds", "machines_deferred")
+def test_machines_that_cost(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
+    price, budget = {"price_per_hour": 2.0}, {"per_hour": 7.0, "per_month": 10_000.0}
+    with loop_time() as ahead, grid(tmp_path, cloud, 2, pool=price, budget=budget) as hf:
+        seen = scrape(hf)
+        began = time.time()
+        assert hf.shows(hf.request(TEMPLATE, 5), *["succeed"] * 3)["status"] == "running"
+        running = len(hf.cloud("running"))
+        assert running == 3, "the fourth would cost 8 an hour"
+        seen.becomes(2, "machines_deferred", pool=POOL, template=TEMPLATE, reason="budget")
+        ahead.seconds += 1800
+        hf.cycles(3)
+        ahead.seconds += 60  # so often they are added up
+        earliest, latest = began, time.time()
+        seen.becomes(7, "budget", per="hour")
+        seen.becomes(10_000, "budget", per="month")
+        seen.becomes(2.0 * running, "cost_per_hour")
+        used = seen.becomes(lambda seconds: seconds >= running * 1800, "machine_seconds_total", pool=POOL)
+        assert used <= running * (1860 + time.time() - earliest)
+        month = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
+        least = 2.0 * running * min(1800, latest - month) / 3600
+        cost = seen.becomes(lambda cost: cost >= least - 0.001, "cost_this_month")
+        assert cost <= 2.0 * used / 3600 + 0.01
+        costs = requests.get(f"{hf.url}/status.json", timeout=10).json()["budget"]
+        assert (costs["per_hour"]["used"], costs["per_hour"]["limit"], costs["held"]) == (2.0 * running, 7.0, 2)
+        assert costs["per_hour"]["reached"]
+        assert costs["since"]
+
+
+@shows("deletes", "machine_shutdown_seconds", "machines_lost", "requests", "store_lock_wait_seconds", "machines_stuck")
+def test_machines_that_go(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
+    """Each in another way, one after the other; and how their request leaves the files."""
+    settings = {"retention_hours": 0, "loop": False}
+    with loop_time() as ahead, grid(tmp_path, cloud, 3, pool={"early_loss_seconds": 0}, **settings) as hf:
+        hf.start_loop()
+        seen = scrape(hf)
+        cloud.impose(timings={"gke": TIMINGS["gke"] | {"node_gone": 0.05}})
+        hf.complete(3)
+        fallen = fall(hf)
+        seen.becomes(fallen, "machines_lost_total", pool=POOL, template=TEMPLATE, cause="node")
+
+        (hf.conf / "pod.yaml").write_text(SPOT_POD)
+        returned, preempted, evicted, deleted, exited, stuck = hf.complete(6)
+        ends: Mapping[str, Callable[[], object]] = {
+            "preempted": lambda: cloud.preempt(preempted),
+            "evicted": lambda: requests.post(pod(hf, evicted, "/eviction"), json=EVICTION, timeout=10),
+            "deleted": lambda: requests.delete(pod(hf, deleted), timeout=10),
+            "exited": lambda: patch(pod(hf, exited, "/status"), {"status": {"phase": "Succeeded"}}),
+        }
+        for cause, end in ends.items():
+            end()
+            seen.becomes(1, "machines_lost_total", pool=POOL, template=TEMPLATE, cause=cause)
+        seen.becomes(fallen + 4, "machines_lost_total")
+
+        asked = time.monotonic()
+        assert hf.ended(hf.give_back(returned))["status"] == "complete"
+        seen.becomes(1, "deletes_total", pool=POOL, reason="returned", result="ok")
+        seen.becomes(1, "machine_shutdown_seconds_count", pool=POOL)
+        seen.becomes(lambda took: 0 < took <= time.monotonic() - asked, "machine_shutdown_seconds_sum", pool=POOL)
+        seen.becomes(1, "requests", kind="return", status="complete")
+        running = len(hf.cloud("running"))
+        seen.becomes(running, "machines", pool=POOL, template=TEMPLATE, phase="running")
+
+        hf.fault("stuck")
+        back = hf.give_back(stuck)
+        hf.until_cloud(lambda ending: ending == [stuck], "stopping")
+        seen.becomes(1, "machines", pool=POOL, template=TEMPLATE, phase="stopping")
+        assert seen.value("machines_stuck", pool=POOL) == 0
+        ahead.seconds += 300
+        seen.becomes(1, "machines_stuck", pool=POOL)
+        hf.faults()
+        assert requests.delete(pod(hf, stuck), json={"gracePeriodSeconds": 0}, timeout=10).ok
+        assert hf.ended(back)["status"] == "complete"
+        seen.becomes(0, "machines_stuck", pool=POOL)
+        seen.becomes(lambda waits: waits >= 1, "store_lock_wait_seconds_count")
+        seen.becomes(lambda left: left == hf.recorded(), "requests")
+
+
+SPOT_POD = "nodeSelector: {cloud.google.com/gke-spot: 'true'}\ncontainers: [{name: main, image: busybox}]\n"
+EVICTION = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {}}
+
+
+def patch(address: str, document: object) -> None:
+    kind = {"Content-Type": "application/strategic-merge-patch+json"}
+    answer = requests.patch(address, json=document, headers=kind, timeout=10)
+    assert answer.ok, answer.text
+
+
+def fall(hf: Grid) -> int:
+    """A node goes; how many machines it held."""
+    pods = requests.get(pod(hf, ""), timeout=10).json()["items"]
+    nodes = Counter(one["spec"]["nodeName"] for one in pods)
+    node, held = nodes.popitem()
+    assert requests.delete(f"{hf.simulator.kubernetes}/api/v1/nodes/{node}", timeout=10).ok
+    return held
+
+
+# --- places that refuse -----------------------------------------------------------------------------------------------
+
+PLACES = ("full", "quota", "denied", "busy", "image", "slow", "capped")
+"""Pools, each with its own way to refuse and its own namespace; each has a template of its own."""
+
+GROUP = f"case-{MIG_CASES[0]}"
+LOOK = "instanceGroupManagers.list"
+
+
+@pytest.mark.slow
+@shows("refusals", "machines_refused", "slots_failed", "backend_errors", "creates", "machines_deferred", "cycles")
+@shows("oldest_unmet_timestamp_seconds", "observation_timestamp_seconds", "lever", "backend_call_seconds", "machines")
+def test_places_that_refuse(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
+    """All at once, in one loop, so that each is told from the others; a fault's limit says how often it strikes."""
+    places = {name: f"case-{number}" for number, name in enumerate(PLACES, 10)}
+    pool = {"kind": "gke", "pod_spec": "pod.yaml", "observe_seconds": 0.05, "boot_deadline_seconds": 3600}
+    own = {"slow": {"initial_window": 1}, "capped": {"max_machines": 1}}
+    group = {"kind": "mig", "project": PROJECT, "zone": ZONE, "group": GROUP, "observe_seconds": 0.2}
+    pools = {"group": group} | {name: pool | {"namespace": place} | own.get(name, {}) for name, place in places.items()}
+    tries = {"image": {"tries": 2}, "denied": {"tries": 0}}
+    with grid(tmp_path, cloud, 9, loop=False, pools=pools, templates=tries, backoff={"first_seconds": 1}) as hf:
+        hf.write_templates(
+            template("group", pools=["group"]), *(template(name, pools=[name], maxNumber=-1) for name in PLACES)
+        )
+        hf.start_loop()
+        seen = scrape(hf)
+        hf.cycles()
+        hf.faults(
+            Fault("stockout", places["full"]),
+            Fault("quota", places["quota"]),
+            Fault("denied", f"{places['denied']}/pods.create"),
+            Fault("throttled", f"{places['busy']}/pods.create", limit=2, params={"seconds": 0}),
+            Fault("hang", f"{places['busy']}/pods.create", after=2, limit=1, params={"seconds": 1.5}),
+            Fault("unavailable", LOOK, limit=3),
+            Fault("http_error", LOOK, params={"status": 400}),
+            Fault("invalid", places["image"]),
+            Fault("slow_start", places["slow"], params={"seconds": 3600}),
+        )
+        began = time.time()
+        ids = {name: hf.request(name, 2) for name in PLACES}
+        asked = time.time()
+
+        refusals = {"full": "stockout", "quota": "quota", "denied": "denied", "image": "invalid"}
+        for name, error in refusals.items():
+            seen.becomes(lambda told: told >= 1, "refusals_total", pool=name, error=error)
+            assert all(
+                seen.has_no("refusals_total", pool=name, error=other) for other in {*refusals.values()} - {error}
+            )
+        seen.becomes(2, "machines_refused", pool="full", template="full", error="stockout")
+        seen.becomes(2, "machines_refused", pool="quota", template="quota", error="quota")
+        seen.becomes(2, "machines_refused", pool="denied", template="denied", error="denied")
+        for name in ("slow", "capped"):
+            assert seen.has_no("refusals_total", pool=name)
+
+        assert hf.ended(ids["image"])["status"] == "complete_with_error"
+        seen.becomes(2 * (2 + 1), "slots_failed_total", pool="image", template="image", error="invalid")
+        seen.becomes(4, "creates_total", pool="image", result="failed")
+
+        assert hf.ended(ids["busy"])["status"] == "complete"
+        seen.becomes(2, "backend_errors_total", pool="busy", operation="create", error="throttled")
+        seen.becomes(2, "creates_total", pool="busy", result="failed")
+        seen.becomes(2, "creates_total", pool="busy", result="ok")
+        batches = seen.becomes(lambda calls: calls >= 2, "backend_call_seconds_count", pool="busy", operation="create")
+        quick = {"pool": "busy", "operation": "create", "le": "1.0"}
+        seen.becomes(lambda calls: calls < batches, "backend_call_seconds_bucket", **quick)
+
+        seen.becomes(
+            lambda errors: errors >= 1, "backend_errors_total", pool="denied", operation="create", error="denied"
+        )
+        seen.becomes(0, "creates_total", pool="denied", result="ok")
+        seen.becomes(lambda held: held >= 1, "machines_deferred", pool="denied", template="denied", reason="backoff")
+        seen.becomes(1, "machines", pool="slow", template="slow", phase="pending")
+        seen.becomes(1, "machines_deferred", pool="slow", template="slow", reason="window")
+        seen.becomes(1, "machines_deferred", pool="capped", template="capped", reason="cap")
+        for name in ("full", "slow", "capped"):
+            seen.becomes(lambda at: began - 1 <= at <= asked + 1, "oldest_unmet_timestamp_seconds", template=name)
+        assert all(at != at for at in seen.series("oldest_unmet_timestamp_seconds", template="busy")), "it has ended"
+
+        looks = {"pool": "group", "operation": "observe"}
+        seen.becomes(3, "backend_errors_total", **looks, error="unavailable")
+        seen.becomes(lambda failed: failed >= 1, "backend_errors_total", **looks, error="invalid")
+        seen.becomes(lambda at: began - 60 <= at <= asked, "observation_timestamp_seconds", pool="group")
+        seen.becomes(lambda cycles: cycles >= 1, "cycles_total", result="partial")
+        command(hf, "pause", "capped", "--reason", "a test")
+        seen.becomes(1, "lever", lever="pause", pool="capped")
+        seen.becomes(1, "machines_deferred", pool="capped", template="capped", reason="paused")
+        seen.becomes(lambda at: at > asked, "observation_timestamp_seconds", pool="capped")
+
+        cloud.impose([Fault("denied", f"{places['busy']}/pods.delete")])
+        hf.give_back(*names(hf.status(ids["busy"])[0]))
+        seen.becomes(lambda failed: failed >= 1, "deletes_total", pool="busy", reason="returned", result="failed")
+        refused = {"pool": "busy", "operation": "delete", "error": "denied"}
+        seen.becomes(lambda errors: errors >= 1, "backend_errors_total", **refused)
+        assert seen.value("deletes_total", pool="busy", result="ok") == 0
+        hf.faults()
+        seen.becomes(2, "deletes_total", pool="busy", reason="returned", result="ok")
+
+
+@shows("machines_lost", "machines", "observation_timestamp_seconds", "cycles")
+def test_a_list_that_lacks_every_machine_counts_as_none_until_another_says_the_same(
+    tmp_path: Path, scrape: Scraping
+) -> None:
+    with stage() as cloud, grid(tmp_path, cloud, 33) as hf:
+        machines = len(hf.complete(8))
+        hf.stop_loop()
+        cloud.call(lambda held: held.cluster.pods._objects.clear())  # as an etcd that was put back: no event says it
+        hf.start_loop()
+        seen = scrape(hf)
+        until(lambda: answers(hf), 30, what="the loop answers")
+        seen.becomes(lambda cycles: cycles >= 2, "cycles_total", result="partial")
+        held = seen.value("observation_timestamp_seconds", pool=POOL)
+        cycles = seen.value("cycles_total", result="partial")
+        seen.becomes(lambda more: more > cycles, "cycles_total", result="partial")
+        seen.becomes(held, "observation_timestamp_seconds", pool=POOL)
+        assert seen.value("machines_lost_total") == 0
+        own = hf.settings["pools"][POOL]
+        hf.configure(pools={POOL: own | {"mass_loss_seconds": 0.5}})
+        seen.becomes(machines, "machines_lost_total", pool=POOL, template=TEMPLATE, cause="unknown")
+        seen.becomes(0, "machines", pool=POOL, template=TEMPLATE, phase="running")
+        seen.becomes(lambda at: at > held, "observation_timestamp_seconds", pool=POOL)
+
+
+# --- what asks for a person -------------------------------------------------------------------------------------------
+
+
+@shows("brake_engaged", "deletes", "config_ok", "cycles", "last_success_timestamp_seconds", "lever")
+def test_files_and_machines_that_ask_for_a_person(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
+    with loop_time() as ahead, grid(tmp_path, cloud, 30) as hf:
+        seen = scrape(hf)
+        (model,) = hf.complete(1)
+        hf.configure(nonsense=1)
+        seen.becomes(0, "config_ok")
+        hf.configure()
+        seen.becomes(1, "config_ok")
+
+        strangers = strange_pods(hf, model, 1)
+        hf.cycles(3)
+        assert seen.value("deletes_total") == 0, "orphans go slowly"
+        ahead.seconds += 900
+        seen.becomes(1, "deletes_total", pool=POOL, reason="orphaned", result="ok")
+        hf.until_cloud(lambda left: left == [model])
+
+        command(hf, "stop-all", "--reason", "a test")
+        seen.becomes(1, "lever", lever="stop-all", pool="")
+        command(hf, "start-all")
+        until(lambda: seen.has_no("lever"), 30, what="no lever is held")
+
+        strangers = strange_pods(hf, model, 6)
+        seen.becomes(1, "brake_engaged", pool=POOL, reason="too_many_orphans")
+        ahead.seconds += 900
+        hf.cycles(3)
+        assert seen.value("deletes_total", reason="orphaned") == 1, "the brake holds"
+        assert set(hf.cloud()) == {model, *strangers}
+        command(hf, "recover", "--release-brake")
+        seen.becomes(0, "brake_engaged")
+        ahead.seconds += 900
+        seen.becomes(7, "deletes_total", pool=POOL, reason="orphaned", result="ok")
+
+        (hf.work / "intent.json").rename(tmp_path / "aside")
+        seen.becomes(lambda failed: failed >= 2, "cycles_total", result="failed")
+        seen.becomes(1, "brake_engaged", pool="", reason="intent_lost")
+        stood = seen.value("last_success_timestamp_seconds")
+        failed = seen.value("cycles_total", result="failed")
+        seen.becomes(lambda more: more > failed, "cycles_total", result="failed")
+        seen.becomes(stood, "last_success_timestamp_seconds")
+
+
+def strange_pods(hf: Grid, model: str, count: int) -> list[str]:
+    """Pods made like one of ours, of a request that nobody knows."""
+    labels = requests.get(pod(hf, model), timeout=10).json()["metadata"]["labels"]
+    made = []
+    for number in range(count):
+        request, slot = uuid.uuid4().hex[:10], f"{number:06d}"
+        own = labels | {"hf-provisioner/request": request, "hf-provisioner/slot": slot}
+        made.append(f"hf-{request}-{slot}")
+        document = {"metadata": {"name": made[-1], "labels": own}, "spec": SPEC}
+        answer = requests.post(pod(hf, ""), json=document, timeout=10)
+        assert answer.ok, answer.text
+    return made
+
+
+SPEC = {"containers": [{"name": "main", "image": "busybox"}]}
+
+
+@shows("slots_set_aside", "machines_unlisted", "active")
+def test_machines_that_nobody_may_touch_or_lists(
+    tmp_path: Path, cloud: Simulator, scrape: Scraping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with grid(tmp_path, cloud, 31) as hf:
+        seen = scrape(hf)
+        machines = hf.complete(3)
+        hf.reclaimed()
+        hf.cycles()
+        hf.stop_loop()
+        memory = hf.state.memory.read()
+        hf.state.memory.write(replace(memory, unlisted=dict.fromkeys(machines[:2], memory.time - 86_400)))
+        hf.start_loop()
+        until(lambda: answers(hf), 30, what="the loop answers")
+        assert hf.reclaimed() == {}
+        seen.becomes(2, "machines_unlisted", pool=POOL)
+        hf.reclaimed(machines[0])
+        seen.becomes(1, "machines_unlisted", pool=POOL)
+
+        seen.becomes(0, "slots_set_aside")
+        monkeypatch.setattr("provisioner.planning.draft.TRANSITIONS", {verdict: frozenset() for verdict in Verdict})
+        hf.give_back(machines[2])
+        seen.becomes(1, "slots_set_aside")
+        assert hf.cloud("running") == sorted(machines)
+
+        with Instance(tmp_path, cloud, hf.place) as standby:
+            standby.start_loop()
+            beside = scrape(standby)
+            until(lambda: answers(standby), 30, what="the standby answers")
+            beside.becomes(0, "active", provisioner="demo")
+            seen.becomes(1, "active", provisioner="demo")
+
+
+def answers(instance: Instance) -> bool:
+    """Its metrics can be scraped."""
+    try:
+        return bool(instance.url)
+    except RuntimeError:
+        return False
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.pubsub
+@shows("events", "event_stream_breaks", "wakeups")
+def test_messages_of_every_worth(
+    pubsub: str, tmp_path: Path, scrape: Scraping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Google's own emulator: the subscription is missing at first, then five messages come."""
+    monkeypatch.setenv("PUBSUB_EMULATOR_HOST", pubsub)
+    monkeypatch.setattr(events, "FIRST_PAUSE", 0.1)
+    word = f"seen-{uuid.uuid4().hex[:12]}"
+    topic, subscription = (f"projects/{PROJECT}/{kind}/{word}" for kind in ("topics", "subscriptions"))
+    with pubsub_v1.PublisherClient() as publisher, pubsub_v1.SubscriberClient() as subscriber:
+        publisher.create_topic(name=topic)
+        with stage() as cloud, grid(tmp_path, cloud, 32, events={"project": PROJECT, "subscription": word}) as hf:
+            seen = scrape(hf)
+            (machine,) = hf.complete(1)
+            seen.becomes(lambda breaks: breaks >= 1, "event_stream_breaks_total")
+            seen.becomes(0, "events_total")
+            subscriber.create_subscription(request={"name": subscription, "topic": topic})
+            notice = audit(machine, "compute.instances.preempted")
+            wake_up = audit(machine, "v1.compute.instances.stop")
+            for message in (notice, notice, wake_up, audit("vm-of-others", "compute.instances.preempted"), b"no JSON"):
+                publisher.publish(topic, message).result(20)
+            for worth in ("notice", "repeated", "wake_up", "foreign", "malformed"):
+                seen.becomes(1, "events_total", worth=worth)
+            seen.becomes(2, "wakeups_total", source="pubsub")
+
+
+def audit(machine: str, method: str) -> bytes:
+    """An entry of the audit log."""
+    resource = f"projects/{PROJECT}/zones/{ZONE}/instances/{machine}"
+    return json.dumps(
+        {
+            "protoPayload": {"methodName": method, "resourceName": resource},
+            "insertId": f"{machine} {method}",
+            "timestamp": datetime.now(UTC).isoformat(),
+        }
+    ).encode()

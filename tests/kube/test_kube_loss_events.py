@@ -1,0 +1,54 @@
+"""Events on lost pods on a real API server: it takes them by the deployment's Role alone, and shows them as its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provisioner.backends.gke.loss_events import COMPONENT
+from tests.kube.client import Document
+from tests.kube.grid import POOL, TEMPLATE, Grid
+from tests.kube.space import Space
+from tests.kube.test_kube_refusals import role_verbs
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.kube
+
+
+def said(space: Space) -> list[Document]:
+    """The Events of ours, as the newer of both APIs shows them."""
+    events = space.admin.get(f"/apis/events.k8s.io/v1/namespaces/{space.name}/events")["items"]
+    return [one for one in events if one.get("reportingController") == COMPONENT]
+
+
+def test_a_pod_that_is_lost_has_an_event_with_cause_request_and_template(space: Space, tmp_path: Path) -> None:
+    with Grid(tmp_path / "grid", space).start() as grid:
+        deleted, evicted, kept = grid.complete(3)
+        uids = space.uids()
+        space.delete(deleted)
+        space.evict(evicted)
+        until(lambda: set(grid.hf.reclaimed([deleted, evicted, kept])) == {deleted, evicted}, 60, what="both are told")
+        events = until(lambda: len(found := said(space)) == 2 and found, 60, what="two Events")
+    told = {one["regarding"]["name"]: one for one in events}
+    assert {name: one["reason"] for name, one in told.items()} == {deleted: "Deleted", evicted: "Evicted"}
+    for name, one in told.items():
+        assert (one["type"], one["regarding"]["kind"], one["regarding"]["uid"]) == ("Warning", "Pod", uids[name])
+        whose = f"Request {name.split('-')[1]}, template {TEMPLATE}, pool {POOL};"
+        assert whose in one["note"]
+        assert one["metadata"]["labels"]["hf-provisioner/template"] == TEMPLATE
+
+
+def test_without_the_right_to_create_events_it_is_logged_once_and_nothing_else_is_missing(
+    space: Space, tmp_path: Path
+) -> None:
+    space.grant(*role_verbs("pods"), events=["list"])
+    until(lambda: not space.may("create", "events"), 30, what="the right is taken away")
+    with Grid(tmp_path / "grid", space).start() as grid:
+        for name in grid.complete(2):
+            space.delete(name)
+            until(lambda name=name: name in grid.hf.reclaimed([name]), 60, what="the loss is told")  # type: ignore[misc]
+        assert len(grid.complete(1)) == 1
+    log = (tmp_path / "grid" / "log" / "loop.log").read_text()
+    assert log.count("Events on lost pods are refused, and not tried again") == 1
+    assert said(space) == []

@@ -1,0 +1,65 @@
+"""What Prometheus is told: the metrics of a loop, scraped over HTTP and read by the official parser."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import requests
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.waiting import until
+
+SECONDS = 30.0
+PREFIX = "hf_provisioner_"
+
+Series = Mapping[str, str]
+
+
+class Scrape:
+    """A loop's metrics; remembers of which families a test was told what it expects."""
+
+    def __init__(self, url: Callable[[], str]) -> None:
+        """``url``: where the loop answers now."""
+        self._url = url
+        self.found: set[str] = set()
+        """The families, without ``hf_provisioner_``, whose values were as expected."""
+
+    def series(self, name: str, **labels: str) -> list[float]:
+        """The values of the series with these labels; ``name`` is a sample's, without ``hf_provisioner_``."""
+        text = requests.get(f"{self._url()}/metrics", timeout=10).text
+        samples = [
+            (family.name, sample) for family in text_string_to_metric_families(text) for sample in family.samples
+        ]
+        found = [
+            (family, sample.value)
+            for family, sample in samples
+            if sample.name == PREFIX + name and labels.items() <= sample.labels.items()
+        ]
+        self._read = {family.removeprefix(PREFIX) for family, _ in found}
+        return [value for _, value in found]
+
+    def value(self, name: str, **labels: str) -> float:
+        """The sum of those series; NaN where there is none."""
+        values = self.series(name, **labels)
+        return math.fsum(values) if values else math.nan
+
+    def becomes(self, expected: float | Callable[[float], bool], name: str, **labels: str) -> float:
+        """The value once it is ``expected``, or once that is true of it."""
+        seen = [math.nan]
+
+        def fits() -> bool:
+            seen[0] = self.value(name, **labels)
+            return expected(seen[0]) if callable(expected) else seen[0] == expected
+
+        try:
+            until(fits, SECONDS, what=f"{name} {labels}")
+        except AssertionError as error:
+            wanted = "what is expected" if callable(expected) else expected
+            raise AssertionError(f"{name} {labels} is {seen[0]}, not {wanted}") from error
+        self.found |= self._read
+        return seen[0]
+
+    def has_no(self, name: str, **labels: str) -> bool:
+        """No such series is exported, or its value is 0."""
+        return not any(self.series(name, **labels))
