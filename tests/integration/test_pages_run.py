@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ SECONDS = 120.0
 DOCUMENTED = {
     "hf-k3v9x2m7qa-000004": "machine",
     "k2v9x0a7qd": "request",
+    "Grid8": "template",
 }
 """Ids in the pages, and what of the site they stand for."""
 
@@ -31,6 +31,7 @@ NOT_RUN = {
     "provisioner demo": "a minute; .ci/run runs `make demo`",
     "provisioner simulate": "the whole catalogue: minutes; tests/simulation plays it",
     "provisioner simulate step few --seeds 100": "minutes; tests/simulation plays both",
+    "provisioner simulate --show stockout-first > own.yaml": "own_files() writes a shorter one",
     "provisioner run": "test_what_runs_until_it_is_ended, with a port of its own",
 }
 """Why a command is not run here."""
@@ -40,8 +41,9 @@ EXITS = {
 }
 """Exit codes other than 0 that are right here, beside those of EITHER."""
 
-EITHER = {
-    "provisioner render-hf config/hf/settings.yaml --out hf --dry-run": {0, 1},  # before and after it was written
+EITHER = {  # before and after the files were written
+    "provisioner render-hf config/hf/settings.yaml --out hf --dry-run": {0, 1},
+    'provisioner render-hf config/hf/settings.yaml --out "$HF_TOP" --dry-run': {0, 1},
 }
 
 pytestmark = pytest.mark.slow
@@ -57,7 +59,7 @@ class Prepared:
         until(lambda: playground.hf.status(id_)["status"] == "complete", SECONDS, every=0.3, what="machines run")
         names = [machine["name"] for machine in playground.hf.status(id_)["machines"]]
         playground.hf.reclaimed(names)
-        self.ids = {"request": id_, "machine": names[0]}
+        self.ids = {"request": id_, "machine": names[0], "template": "GkePod"}
         for name in ("config", "deploy", "docs", "hf_scripts", "Makefile", "README.md"):
             (directory / name).symlink_to(ROOT / name)
         bin_ = directory / "bin"
@@ -72,6 +74,7 @@ class Prepared:
             "KUBECONFIG": playground.addresses["kubeconfig"],
             "PROVISIONER_COMPUTE_ENDPOINT": playground.addresses["compute"],
             "TMPDIR": str(directory),
+            "HF_TOP": "hf",
         }
         self.own_files()
 
@@ -80,7 +83,7 @@ class Prepared:
         shown = self.run("provisioner simulate --show few").stdout
         for name in ("now.yaml", "then.yaml"):
             (self.directory / name).write_text(shown)
-        (self.directory / "own.yaml").write_text("night:\n" + textwrap.indent(shown, "  "))
+        (self.directory / "own.yaml").write_text(shown.replace("few:", "night:", 1))
 
     def run(self, line: str) -> subprocess.CompletedProcess[str]:
         for documented, what in DOCUMENTED.items():
@@ -112,9 +115,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
 
 
 def runnable() -> list[Command]:
-    """Each distinct line of ours, levers last: what they hold back would be found by the others."""
-    lines = {command.text: command for command in reversed(commands()) if is_runnable(command)}
-    return sorted(lines.values(), key=lambda one: one.text.split()[1] in VERBS)
+    """Each distinct line of ours; last those that change what the others find: levers, requests and returns."""
+    lines: dict[str, Command] = {}
+    for command in filter(is_runnable, commands()):
+        lines.setdefault(command.text, command)
+    return sorted(
+        lines.values(), key=lambda one: ("/requestReturn" in one.text, is_lever(one) or "/request" in one.text)
+    )
+
+
+def is_lever(command: Command) -> bool:
+    return any(call[0] == "provisioner" and call[1] in VERBS for call in command.calls)
 
 
 def is_runnable(command: Command) -> bool:
@@ -147,7 +158,7 @@ def test_every_command_of_the_pages_ends_as_its_page_says(site: Prepared) -> Non
     assert len(lines) > 40
     for command in lines:
         done = site.run(command.text)
-        if command.text.split()[1] in VERBS:
+        if is_lever(command):
             site.let_go()
         right = EITHER.get(command.text, {EXITS.get(command.text, 0)})
         if done.returncode not in right or "Traceback" in done.stderr:
