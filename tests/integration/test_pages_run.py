@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -74,7 +75,7 @@ class Prepared:
             "KUBECONFIG": playground.addresses["kubeconfig"],
             "PROVISIONER_COMPUTE_ENDPOINT": playground.addresses["compute"],
             "TMPDIR": str(directory),
-            "HF_TOP": "hf",
+            "HF_TOP": str(directory / "hf"),
         }
         self.own_files()
 
@@ -191,6 +192,26 @@ def test_what_runs_until_it_is_ended_ends_with_0(site: Prepared, line: str) -> N
             process.send_signal(signal.SIGTERM)
             code = process.wait(SECONDS)
     assert (code, "Traceback" in said.read_text()) == (0, False)
+
+
+def test_after_the_first_steps_of_the_first_machine_only_the_loop_is_missing(site: Prepared, tmp_path: Path) -> None:
+    """The blocks of steps 2 and 3 of docs/first-machine.md, pasted into a shell without anything of HostFactory's."""
+    page = (ROOT / "docs" / "first-machine.md").read_text()
+    blocks = re.findall(r"```sh\n(.*?)```", page[page.index("## 2.") : page.index("## 4.")], re.DOTALL)
+    for name in ("config", "hf_scripts"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(blocks)],
+        cwd=tmp_path,
+        env={"PATH": site.environment["PATH"], "PYTHONPATH": str(ROOT), "HF_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.stderr == ""
+    [left] = [line for line in done.stdout.splitlines() if line.startswith("fix: ")]
+    assert "no loop has run here yet" in left
 
 
 @pytest.mark.parametrize("tool", ["kubectl", "gcloud"])

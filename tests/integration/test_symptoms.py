@@ -16,6 +16,7 @@ from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
+FIRST_MACHINE = (ROOT / "docs" / "first-machine.md").read_text()
 SECTIONS = {part.splitlines()[0]: " ".join(part.split()) for part in re.split(r"(?m)^## ", PAGE)[1:]}
 CASE = Case(1, "", lambda _: None, settings={"backoff": {"first_seconds": 0.1, "no_room_seconds": 0.2}})
 Ask = Callable[..., tuple[int, str]]
@@ -85,6 +86,12 @@ def test_no_templates(hf: Grid) -> None:
     hf.templates_file.write_text("{\n")
     assert words in hf.run(hf.command("getAvailableTemplates", {})).refusal
     hf.templates_file.write_text(before)
+    logged = hf.log[-1]
+    assert f"`{logged['message']}` with a `problem`" in FIRST_MACHINE
+    assert words in logged["problem"]
+    hf.call("getAvailableTemplates", {})
+    answered = {key: hf.log[-1][key] for key in ("severity", "message", "command")}
+    assert all(f'"{key}": "{value}"' in FIRST_MACHINE for key, value in answered.items())
 
 
 def test_levers(hf: Grid, ask: Ask) -> None:

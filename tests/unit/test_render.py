@@ -19,6 +19,7 @@ from provisioner.hostfactory.templates import UNUSED_KEYS, load
 from provisioner.schema.problems import ConfigError
 from provisioner.settings import loader
 from provisioner.tools import placing
+from provisioner.tools.render import HostFactorySettings
 from provisioner.tools.render import render as rendered
 from tests.support.hostfactory.sites import ATTRIBUTES, SPEC
 
@@ -434,6 +435,14 @@ def test_the_commented_example_is_the_demonstration_s_instance(tmp_path: Path) -
 
 
 # --- looking first, keeping what was there, taking it back ------------------------------------------------------------
+
+
+def test_the_page_has_every_key_of_the_settings_file_and_the_example_shows_it() -> None:
+    page = (EXAMPLES.parent / "docs" / "render-hf.md").read_text()
+    example = (EXAMPLES / "hf" / "settings.yaml").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert sorted(rows) == sorted(HostFactorySettings.model_fields)
+    assert [key for key in rows if not re.search(rf"^(?:# )?{key}:", example, re.MULTILINE)] == []
 
 
 def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, list[str]]:
