@@ -1,7 +1,8 @@
 """The commands that README and docs tell people to type.
 
-A command stands in a block: fenced as ``sh``, after ``$`` in one fenced as ``console`` or not at all, or indented or
-unmarked where its first word is one of ours; or in backticks within a sentence, where its first word is one of ours.
+A command stands in a block: fenced as ``sh`` (``bash``, ``shell``), after ``$`` in one fenced as ``console`` or not at
+all, or indented or unmarked where its first word is one of ours; or in backticks within a sentence, where its first
+word is one of ours.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def _of_prose(page: str, prose: str) -> Iterator[Command]:
 def _of_block(page: str, language: str, block: list[tuple[int, str]]) -> Iterator[Command]:
     """The commands of a fenced block; a line that ends in a backslash goes on in the next."""
     typed = [(number, line[2:]) for number, line in block if line.startswith("$ ")]
-    if language == "sh":
+    if language in ("sh", "bash", "shell"):
         typed = block
     elif not typed and language == "":
         typed = [(number, line) for number, line in block if OURS.match(line)]

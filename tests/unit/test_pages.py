@@ -19,23 +19,18 @@ from tests.support.pages import ROOT, Command, commands, of, pages
 SECTIONS = re.split(r"(?m)^## ", (ROOT / "docs" / "commands.md").read_text())[1:]
 TARGETS = set(re.findall(r"^([\w-]+):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE))
 NAMES = {name for entry in COMMANDS for name in (entry.name, *entry.aliases)}
-ELSEWHERE = {
-    **dict.fromkeys(("kubectl", "gcloud"), "asks a cloud; its options are held against the tool in test_pages_run.py"),
-    **dict.fromkeys(("egosh", "egoconfig"), "Symphony's own, which nobody has without a licence"),
-    **dict.fromkeys(("systemctl", "journalctl", "useradd", "groupadd", "usermod"), "changes the host"),
-    **dict.fromkeys(("apt-get", "dnf", "pip", "python3", "docker", "buildah", "podman"), "installs, from elsewhere"),
-    **dict.fromkeys(("sudo", "runuser", "mount", "setfacl", "restorecon", "semanage"), "needs root, or a host's own"),
-    **dict.fromkeys(("ssh", "scp", "rsync", "curl", "helm", "kustomize", "terraform", "openssl"), "asks another host"),
-    **dict.fromkeys(
-        ("cat", "cd", "cp", "echo", "eval", "export", "grep", "head", "ls", "mkdir", "mv", "rm", "sed"),
-        "in every shell",
-    ),
-    **dict.fromkeys(
-        ("chgrp", "chmod", "chown", "id", "install", "ln", "sh", "stat", "tail", "tar", "test", "touch"),
-        "in every shell",
-    ),
-    **dict.fromkeys(("date", "df", "du", "lsof", "timedatectl"), "asks the host, of no effect"),
+REASONS = {
+    "asks a cloud; test_pages_run.py holds its options against the tool": "kubectl gcloud",
+    "Symphony's own, which nobody has without a licence": "egosh egoconfig",
+    "changes the host": "groupadd journalctl systemctl useradd usermod",
+    "installs, from elsewhere": "apt-get buildah dnf docker git pip podman python3 rpm",
+    "needs root, or what a host has of its own": "exportfs mount restorecon runuser semanage setfacl su sudo umount",
+    "asks another host": "curl helm kustomize openssl rsync scp ssh terraform",
+    "is in every shell, and has no effect that we promise": "awk cat cd chgrp chmod chown cp date df diff du echo eval "
+    "export find getent grep head id install kill ln ls lsof mkdir mv rm sed sh sha256sum sleep sort stat tail tar "
+    "test touch uname",
 }
+ELSEWHERE = {program: reason for reason, programs in REASONS.items() for program in programs.split()}
 """Programs that are not ours, and why nobody runs them here."""
 EXITS = re.compile(r"^Exit code", re.MULTILINE)
 
