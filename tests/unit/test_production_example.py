@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 
 from provisioner.commands.cli import run
 from provisioner.settings import loader
@@ -27,6 +28,12 @@ def test_check_finds_nothing_to_say(capsys: pytest.CaptureFixture[str], monkeypa
     assert run(["check", str(EXAMPLE), "-o", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["warnings"] == []
+
+
+def test_an_editor_finds_nothing_to_mark() -> None:
+    schema = json.loads((EXAMPLE.parent / "provisioner.schema.json").read_text())
+    document = yaml.safe_load((EXAMPLE / "provisioner.yaml").read_text())
+    assert [error.message for error in Draft202012Validator(schema).iter_errors(document)] == []
 
 
 def test_times_are_those_of_a_real_cloud(settings: Settings) -> None:
