@@ -30,6 +30,9 @@ HEAD = """# Settings
 ([config/provisioner.schema.json](../config/provisioner.schema.json)). `provisioner check` reads a file and says every
 mistake in it at once. Times are in the unit that the name of a setting ends in; paths are relative to the directory of
 provisioner.yaml. Where it says so, HostFactory's own files or the environment give what is not written here.
+
+Whole files, with comments that say why: [config/production](../config/production/provisioner.yaml) to begin from, and
+[config/demoinst](../config/demoinst/provisioner.yaml), whose short times are those of a demonstration.
 """
 
 

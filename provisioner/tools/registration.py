@@ -47,6 +47,28 @@ def with_requestors(path: Path, entries: Iterable[Entry], instance: str) -> Entr
     return with_entries(path, "requestors", {**ours, **joined}.values())
 
 
+def without_entries(path: Path, key: str, name: str) -> Entry:
+    """The document for ``path`` without the entry of that name. Raises ConfigError as ``with_entries``."""
+    document = _read(path, key)
+    return {**document, key: [entry for entry in document[key] if entry["name"] != name]}
+
+
+def without_requestor(path: Path, instance: str) -> Entry:
+    """The document for hostRequestors.json in which nobody asks ``instance``; raises ConfigError as ``with_entries``.
+
+    A requestor that has no other provider is disabled, and kept: it may have been there before us.
+    """
+    document = _read(path, "requestors")
+    return {**document, "requestors": [_parted(entry, instance) for entry in document["requestors"]]}
+
+
+def _parted(entry: Entry, instance: str) -> Entry:
+    if instance not in entry.get("providers", []):
+        return entry
+    others = _others(entry, instance)
+    return {**entry, "providers": others} if others else {**entry, "enabled": 0, "providers": []}
+
+
 def _others(entry: Entry, instance: str) -> list[object]:
     return [provider for provider in entry.get("providers", []) if provider != instance]
 

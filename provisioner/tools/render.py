@@ -6,7 +6,6 @@ in them. Reads and writes files; no network, no clock, no logger.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,8 +22,8 @@ from provisioner.hostfactory import templates
 from provisioner.schema.pool import Pool
 from provisioner.schema.problems import ConfigError, Expects, Problem, Section, quoted, read_mapping, validate
 from provisioner.settings import loader
-from provisioner.state import atomic
-from provisioner.tools.registration import Entry, with_entries, with_requestors
+from provisioner.tools.placing import Rendered
+from provisioner.tools.registration import Entry, with_entries, with_requestors, without_entries, without_requestor
 
 HfName = Annotated[
     str,
@@ -32,8 +31,12 @@ HfName = Annotated[
     Expects("1 to 64 letters, digits, '_' or '-'"),
 ]
 Mode = Annotated[Literal["POLL", "REST", "REST_MANUAL"], Expects("POLL, REST or REST_MANUAL")]
-NEW_MODE = 0o644
-"""HostFactory, its scripts and the loop read these files, perhaps as other users; copies keep the mode they have."""
+REGISTRATIONS = {
+    "providerplugins": Path("providerplugins", "hostProviderPlugins.json"),
+    "providers": Path("providers", "hostProviders.json"),
+    "requestors": Path("requestors", "hostRequestors.json"),
+}
+"""HF's registration files below its conf directory, by what is registered in them."""
 
 
 class HostFactorySettings(Section):
@@ -58,8 +61,15 @@ class HostFactorySettings(Section):
         list[dict[str, JsonValue]], Expects("a list of templates with values of JSON (a date in quotes)")
     ] = Field(default_factory=list)
     """HF's templates, as they stand in the file; before those of ``merge`` with the same templateId."""
+    pools: Annotated[Mapping[str, Any], Expects("pools by name")] = Field(default_factory=dict)
+    """Pools of the provisioner.yaml that is made, as they stand in it; before those of ``merge`` with the same name."""
     provisioner: Annotated[Mapping[str, Any], Expects("a mapping of settings")] = Field(default_factory=dict)
-    """Settings of the provisioner.yaml that ``merge`` makes, all but ``pools``; before those of its directories."""
+    """The other settings of the provisioner.yaml that is made; before those of ``merge``. Without these, ``pools`` and
+    ``merge`` none is made, and one that is there stays."""
+    files: Annotated[list[str], Expects("a list of files and directories beside the settings file")] = Field(
+        default_factory=list
+    )
+    """What the pools name, such as pod specs: copied into the instance's directory, by the same relative path."""
     merge: Annotated[list[str], Expects("a list of directories")] = Field(default_factory=list)
     """Configuration directories of provider instances that become this one, relative to the settings file. What is
     registered of those instances stays so: disable them before this one runs."""
@@ -72,13 +82,6 @@ class Found(NamedTuple):
     file: str
 
 
-class Rendered(NamedTuple):
-    """A file's content and its mode. None keeps the mode of the file that is there."""
-
-    content: bytes
-    mode: int | None = None
-
-
 class Rendering:
     """The files to write, gathered with everything that is wrong."""
 
@@ -89,8 +92,10 @@ class Rendering:
         self._config = self._given(settings.config)
         self._sections = self._given(settings.provisioner)
         self._templates = self._given({str(entry.get("templateId")): entry for entry in settings.templates})
-        self._pools: dict[str, Found] = {}
+        self._pools = self._given(settings.pools)
         self._copies: dict[str, Path] = {}
+        for name in settings.files:
+            self._take_files(file.parent, name)
         for source in settings.merge:
             self._take(file.parent / source)
 
@@ -113,25 +118,31 @@ class Rendering:
         files = {path: Rendered(file.read_bytes(), file.stat().st_mode & 0o777) for path, file in self._copies.items()}
         files[f"{name}prov_config.json"] = _json(_values(self._config))
         files[f"{name}prov_templates.json"] = _json({"templates": list(_values(self._templates).values())})
-        if self._pools:
-            document = {**_values(self._sections), "pools": _values(self._pools)}
-            files["provisioner.yaml"] = Rendered(yaml.safe_dump(document, sort_keys=False).encode())
+        if self._has_own_settings():
+            pools = {"pools": _values(self._pools)} if self._pools else {}
+            text = yaml.safe_dump({**_values(self._sections), **pools}, sort_keys=False)
+            files["provisioner.yaml"] = Rendered(
+                f"# Made by provisioner render-hf: change its settings file.\n{text}".encode()
+            )
         return files
+
+    def _has_own_settings(self) -> bool:
+        """A provisioner.yaml is made."""
+        return bool(self._pools or self._sections)
 
     def _registrations(self, conf: Path) -> dict[Path, Rendered]:
         """The registration files, with what others have there."""
         instance = self._settings.instance
-        documents: dict[Path, Callable[[Path], Entry]] = {
-            Path("providerplugins", "hostProviderPlugins.json"): lambda path: with_entries(
-                path, "providerplugins", [self.plugin()]
-            ),
-            Path("providers", "hostProviders.json"): lambda path: with_entries(path, "providers", [self.provider()]),
-            Path("requestors", "hostRequestors.json"): lambda path: with_requestors(path, self.requestors(), instance),
+        documents: dict[str, Callable[[Path], Entry]] = {
+            "providerplugins": lambda path: with_entries(path, "providerplugins", [self.plugin()]),
+            "providers": lambda path: with_entries(path, "providers", [self.provider()]),
+            "requestors": lambda path: with_requestors(path, self.requestors(), instance),
         }
         files = {}
         for name, document in documents.items():
+            path = conf / REGISTRATIONS[name]
             try:
-                files[conf / name] = _json(document(conf / name))
+                files[path] = _json(document(path))
             except ConfigError as error:
                 self._problems += error.problems
         return files
@@ -150,7 +161,7 @@ class Rendering:
     def _problems_in(self, directory: Path) -> Sequence[Problem]:
         environment = {"HF_PROVIDER_NAME": self._settings.instance}
         try:
-            if self._pools:
+            if self._has_own_settings():
                 loader.load(directory / "provisioner.yaml", environment)
             mistakes = templates.load(directory, environment).mistakes
         except templates.TemplatesError as error:
@@ -246,45 +257,63 @@ class Rendering:
             text = f"{name!r} is in {first.file} and in {given.file}: rename one"
             self._problems.append(Problem(str(self._file), where, text))
 
+    def _take_files(self, base: Path, name: str) -> None:
+        """Add a file, or all files of a directory, that the settings file names."""
+        source = base / name
+        if os.path.isabs(name) or ".." in Path(name).parts:
+            self._problems.append(
+                Problem(str(self._file), "files", f"{name!r} is not beside the settings file; move it")
+            )
+        elif source.is_dir():
+            for file in sorted(path for path in source.rglob("*") if path.is_file()):
+                self._take_file(str(file.relative_to(base)), file)
+        elif source.exists():
+            self._take_file(str(Path(name)), source)
+        else:
+            self._problems.append(
+                Problem(str(self._file), "files", f"{source}: no such file; write it or leave it out")
+            )
+
     def _take_file(self, path: str, file: Path) -> None:
         if self._copies.setdefault(path, file).read_bytes() != file.read_bytes():
             text = f"{file} and {self._copies[path]} differ: rename one"
             self._problems.append(Problem(str(self._file), "merge", text))
 
 
-def render(file: Path, out: Path) -> list[Path]:
-    """Write what ``file`` asks for below ``out``; the paths written.
+def render(file: Path, out: Path) -> dict[Path, Rendered]:
+    """Every file that ``file`` asks for below ``out``, by its path. Raises ConfigError, TemplatesError and OSError."""
+    return Rendering(_settings(file), file).files(out)
 
-    Raises ConfigError, TemplatesError and OSError before anything is written, and StateUnwritable.
+
+def unregistered(file: Path, out: Path) -> dict[Path, Rendered]:
+    """The registration files below ``out`` that are there, without the instance of ``file``.
+
+    The plug-in stays while another provider uses it. Raises ConfigError and OSError.
     """
+    settings = _settings(file)
+    plugins, providers, requestors = (out / "conf" / path for path in REGISTRATIONS.values())
+    left = without_entries(providers, "providers", settings.instance)
+    documents = {providers: left, requestors: without_requestor(requestors, settings.instance)}
+    if all(entry.get("plugin") != settings.plugin for entry in left["providers"]):
+        documents[plugins] = without_entries(plugins, "providerplugins", settings.plugin)
+    return {path: _json(document) for path, document in documents.items() if path.exists()}
+
+
+def _settings(file: Path) -> HostFactorySettings:
+    """What the settings file says. Raises ConfigError."""
     document, problems = read_mapping(file)
     if not document and problems:
         raise ConfigError(problems)
     settings, wrong = validate(HostFactorySettings, document, str(file), "")
     if settings is None or problems or wrong:
         raise ConfigError([*problems, *wrong])
-    files = Rendering(settings, file).files(out)
-    _put(files)
-    return list(files)
-
-
-def _put(files: Mapping[Path, Rendered]) -> None:
-    """Put the files in place, each at once; none when a directory cannot be written."""
-    for directory in dict.fromkeys(path.parent for path in files):
-        directory.mkdir(parents=True, exist_ok=True)
-        if not os.access(directory, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
-    for path, rendered in files.items():
-        real = os.path.realpath(path)
-        atomic.replace(real, rendered.content, mode=_mode(real) if rendered.mode is None else rendered.mode)
+    return settings
 
 
 def _mistakes(settings: HostFactorySettings, file: str) -> Iterator[Problem]:
     """What is wrong with the settings by themselves."""
-    if settings.provisioner and not settings.merge:
-        yield Problem(file, "provisioner", "used only with merge; leave this out")
     if "pools" in settings.provisioner:
-        yield Problem(file, "provisioner.pools", "pools are those of merge; leave this out")
+        yield Problem(file, "provisioner.pools", "pools stand beside provisioner in this file, not in it; move them")
     first: dict[object, int] = {}
     for index, entry in enumerate(settings.templates):
         name = entry.get("templateId")
@@ -299,13 +328,6 @@ def _values(given: Mapping[str, Found]) -> dict[str, Any]:
 
 def _json(document: object) -> Rendered:
     return Rendered((json.dumps(document, indent=2) + "\n").encode())
-
-
-def _mode(path: str) -> int:
-    try:
-        return os.stat(path).st_mode & 0o777
-    except FileNotFoundError:
-        return NEW_MODE
 
 
 def _entries(path: str) -> Iterator[dict[str, Any]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -188,10 +190,76 @@ def test_their_files_alone_are_a_configuration(gke: Moved, gce: Moved) -> None:
     assert (instances.name_prefix, pool.place[-3:]) == ("sym", (PROJECT, ZONE, GROUP))
 
 
+THEIR_SCRIPT = """#!/bin/sh
+printf '%s\\n' '{"requests": [], "message": "theirs"}'
+"""
+
+
+def point_at(plugins: Path, scripts: Path) -> None:
+    """What the guide has people do: another scriptPath of the plug-in, and nothing else."""
+    entry = {"name": "gcpgce", "enabled": 1, "scriptPath": f"{scripts}/"}
+    plugins.write_text(json.dumps({"version": 2, "providerplugins": [entry]}))
+
+
+def through(hf: Moved, plugins: Path, name: str, document: object) -> Any:
+    """HostFactory's call of a script, where its registration file says that the scripts are."""
+    [plugin] = json.loads(plugins.read_text())["providerplugins"]
+    hf.input.parent.mkdir(exist_ok=True)
+    hf.input.write_text(json.dumps(document))
+    return hf.run([f"{plugin['scriptPath']}{name}.sh", "-f", str(hf.input)]).document
+
+
+@pytest.mark.slow
+def test_the_way_there_and_back_by_the_guide(gce: Moved, cloud: Simulator, tmp_path: Path) -> None:
+    """docs/from-googles-connector.md, in its order; HostFactory calls whatever scriptPath names."""
+    plugins, theirs = tmp_path / "conf" / "hostProviderPlugins.json", tmp_path / "theirs"
+    for directory in (theirs, tmp_path / "db"):
+        directory.mkdir()
+    (theirs / "getReturnRequests.sh").write_text(THEIR_SCRIPT)
+    (theirs / "getReturnRequests.sh").chmod(0o755)
+    with closing(sqlite3.connect(tmp_path / "db" / "hf_gce.db")) as database:
+        database.execute("create table requests (id text)")
+        database.execute("insert into requests values ('0a1b2c3d')")
+        database.commit()
+    point_at(plugins, theirs)
+    body = {"instances": [{"name": "sym-0a1b2c3d-1"}]}
+    requests.post(f"{_group(cloud)}/createInstances", json=body, timeout=10).raise_for_status()
+    gce.until_cloud(lambda machines: len(machines) == 1, "running")
+    before = files(gce.conf, tmp_path / "db")
+    assert through(gce, plugins, "getReturnRequests", {"machines": []})["message"] == "theirs"
+
+    pool = {"kind": "mig", "project": PROJECT, "zone": ZONE, "group": GROUP} | QUICK
+    point_at(plugins, SCRIPTS)
+    gce.take_over(pools={"group": pool})
+    # An id that only their database knows is answered, so that HostFactory asks no more for it.
+    [unknown] = through(gce, plugins, "getRequestStatus", {"requests": [{"requestId": "0a1b2c3d"}]})["requests"]
+    assert (unknown["status"], unknown["machines"]) == ("complete_with_error", [])
+    id_ = through(gce, plugins, "requestMachines", _requesting("template-gcp-01"))["requestId"]
+    ours = names(gce.ended(id_))
+    back = through(gce, plugins, "requestReturnMachines", {"machines": [{"name": "sym-0a1b2c3d-1"}]})["requestId"]
+    assert gce.ended(back)["status"] == "complete"
+    assert gce.cloud("running") == sorted(ours)
+
+    given = {"machines": [{"name": name} for name in ours]}
+    back = through(gce, plugins, "requestReturnMachines", given)["requestId"]
+    assert gce.ended(back)["status"] == "complete"
+    assert gce.cloud() == [], "what is ours goes before the loop does"
+    point_at(plugins, theirs)
+    gce.stop_loop()
+    (gce.conf / "provisioner.yaml").unlink()
+    assert through(gce, plugins, "getReturnRequests", {"machines": []})["message"] == "theirs"
+    assert files(gce.conf, tmp_path / "db") == before
+
+
+def files(*directories: Path) -> dict[Path, bytes]:
+    """Every file below these, whole."""
+    return {file: file.read_bytes() for one in directories for file in one.rglob("*") if file.is_file()}
+
+
 def test_going_back_their_files_are_as_they_were(gke: Moved) -> None:
-    before = {file: file.read_bytes() for file in gke.conf.rglob("*") if file.is_file()}
+    before = files(gke.conf)
     gke.take_over()
     gke.positional("requestMachines", _requesting("template-gke-01"))
     gke.stop_loop()
     (gke.conf / "provisioner.yaml").unlink()
-    assert {file: file.read_bytes() for file in gke.conf.rglob("*") if file.is_file()} == before
+    assert files(gke.conf) == before

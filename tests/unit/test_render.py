@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import re
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -16,10 +18,20 @@ from provisioner.commands.cli import run
 from provisioner.hostfactory.templates import UNUSED_KEYS, load
 from provisioner.schema.problems import ConfigError
 from provisioner.settings import loader
-from provisioner.tools.render import render
+from provisioner.tools import placing
+from provisioner.tools.render import HostFactorySettings
+from provisioner.tools.render import render as rendered
 from tests.support.hostfactory.sites import ATTRIBUTES, SPEC
 
 EXAMPLES = Path(__file__).parents[2] / "config"
+KEPT = "conf/before-render-hf"
+
+
+def render(file: Path, out: Path) -> list[Path]:
+    """Write what the settings file asks for; every path of it."""
+    files = rendered(file, out)
+    placing.put(files, out, "now")
+    return list(files)
 
 
 def settings(directory: Path, **values: object) -> Path:
@@ -329,8 +341,8 @@ def test_a_setting_goes_before_the_key_of_the_same_directory(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("provisioner", "merged", "words"),
     [
-        ({"id": "a"}, False, "provisioner: used only with merge"),
-        ({"pools": {}}, True, "provisioner.pools: pools are those of merge"),
+        ({"pools": {}}, True, "provisioner.pools: pools stand beside provisioner in this file, not in it"),
+        ({"idd": "a"}, False, "idd: unknown setting; did you mean 'id'?"),
         ({"name_prefx": "a"}, True, "name_prefx: unknown setting; did you mean 'name_prefix'?"),
     ],
 )
@@ -359,3 +371,188 @@ def test_a_template_id_of_two_directories_is_told_with_both(tmp_path: Path) -> N
     [text] = [problem.text for problem in caught.value.problems if problem.where == "templates"]
     first, second = (tmp_path / name / f"{name}prov_templates.json" for name in ("gcpgceinst", "third"))
     assert text == f"'Vm' is in {first} and in {second}: rename one"
+
+
+# --- own pools --------------------------------------------------------------------------------------------------------
+
+POOLS = {
+    "pods": {"kind": "gke", "namespace": "grid", "pod_spec": "specs/pod.yaml", "max_machines": 7},
+    "vms": {"kind": "mig", "project": "demo-project", "zone": "us-central1-a", "group": "g"},
+}
+BOTH = {"templateId": "Both", "maxNumber": 3, "attributes": ATTRIBUTES, "pools": ["pods", "vms"]}
+
+
+def own(directory: Path, **values: Any) -> Path:
+    """The settings file of a site with pools of its own."""
+    (directory / "specs").mkdir(exist_ok=True)
+    (directory / "specs" / "pod.yaml").write_text(SPEC)
+    given = {"pools": POOLS, "templates": [BOTH], "files": ["specs"], "provisioner": {"name_prefix": "grid"}}
+    return settings(directory, **given | values)
+
+
+def test_own_pools_make_a_provisioner_yaml_with_the_files_that_they_name(tmp_path: Path) -> None:
+    render(own(tmp_path), tmp_path / "out")
+    conf = tmp_path / "out" / "conf" / "providers" / "demoinst"
+    made = loader.load(conf / "provisioner.yaml", {})
+    assert {name: pool.max_machines for name, pool in made.pools.items()} == {"pods": 7, "vms": None}
+    assert (made.name_prefix, made.template_limits["Both"].pools) == ("grid", ("pods", "vms"))
+    assert (conf / "specs" / "pod.yaml").read_text() == SPEC
+
+
+def test_own_pools_go_before_merged_ones_of_the_same_name(tmp_path: Path) -> None:
+    render(own(tmp_path), tmp_path / "first")
+    mine = {"vms": POOLS["vms"] | {"group": "other"}}
+    render(settings(tmp_path, pools=mine, merge=["first/conf/providers/demoinst"]), tmp_path / "out")
+    made = loader.load(tmp_path / "out" / "conf" / "providers" / "demoinst" / "provisioner.yaml", {})
+    assert (made.pools["vms"].place[-1], made.pools["pods"].max_machines) == ("other", 7)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"files": []}, "pools.pods.pod_spec"),
+        ({"files": ["specs/none.yaml"]}, "none.yaml: no such file; write it or leave it out"),
+        ({"files": ["../specs"]}, "files: '../specs' is not beside the settings file; move it"),
+        ({"pools": {"pods": {"kind": "gkee"}}}, "pools.pods.kind"),
+        ({"pools": ["pods"]}, "pools: expected pools by name"),
+    ],
+)
+def test_mistakes_of_own_pools_are_told_and_nothing_is_written(
+    tmp_path: Path, values: dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert run(["render-hf", str(own(tmp_path, **values)), "--out", str(out)]) == 2
+    assert words in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_the_commented_example_is_the_demonstration_s_instance(tmp_path: Path) -> None:
+    assert run(["render-hf", str(EXAMPLES / "hf" / "settings.yaml"), "--out", str(tmp_path)]) == 0
+    conf = tmp_path / "conf" / "providers" / "gridinst"
+    made = loader.load(conf / "provisioner.yaml", {"HF_PROVIDER_NAME": "gridinst"})
+    assert set(made.pools) == {pool for one in made.template_limits.values() for pool in one.pools}
+    assert json.loads((tmp_path / "conf" / PROVIDERS).read_text())["providers"][0]["name"] == "gridinst"
+
+
+# --- looking first, keeping what was there, taking it back ------------------------------------------------------------
+
+
+def test_the_page_has_every_key_of_the_settings_file_and_the_example_shows_it() -> None:
+    page = (EXAMPLES.parent / "docs" / "render-hf.md").read_text()
+    example = (EXAMPLES / "hf" / "settings.yaml").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert sorted(rows) == sorted(HostFactorySettings.model_fields)
+    assert [key for key in rows if not re.search(rf"^(?:# )?{key}:", example, re.MULTILINE)] == []
+
+
+def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, list[str]]:
+    code = run(["render-hf", *map(str, arguments)])
+    return code, capsys.readouterr().out.splitlines()
+
+
+def test_a_dry_run_shows_the_difference_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    code, lines = called(capsys, own(tmp_path), "--out", out, "--dry-run")
+    assert (code, out.exists()) == (1, False)
+    assert f"+++ {out}/conf/providers/demoinst/provisioner.yaml" in lines
+    assert called(capsys, tmp_path / "hf.yaml", "--out", out)[0] == 0
+    assert called(capsys, tmp_path / "hf.yaml", "--out", out, "--dry-run") == (0, ["Nothing would change."])
+    before = tree(out)
+    code, lines = called(capsys, own(tmp_path, templates=[BOTH | {"maxNumber": 4}]), "--out", out, "--dry-run")
+    changes = [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    assert (code, changes) == (1, ['-      "maxNumber": 3,', '+      "maxNumber": 4,'])
+    assert tree(out) == before
+
+
+def test_a_dry_run_names_a_private_file_and_does_not_show_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = own(tmp_path)
+    (tmp_path / "specs" / "kubeconfig").write_text("token: hidden\n")
+    (tmp_path / "specs" / "kubeconfig").chmod(0o600)
+    path = tmp_path / "out" / "conf" / "providers" / "demoinst" / "specs" / "kubeconfig"
+    _, lines = called(capsys, file, "--out", tmp_path / "out", "--dry-run")
+    assert f"{path}: new; it is not shown, as only its owner may read it" in lines
+    assert not any("hidden" in line for line in lines)
+    render(file, tmp_path / "out")
+    path.chmod(0o644)
+    assert called(capsys, file, "--out", tmp_path / "out", "--dry-run") == (1, [f"mode of {path}: 644 to 600"])
+
+
+def test_what_is_replaced_is_kept_and_what_is_equal_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    render(own(tmp_path), out)
+    before = tree(out)
+    code, lines = called(capsys, own(tmp_path, templates=[BOTH | {"maxNumber": 4}]), "--out", out)
+    templates = "conf/providers/demoinst/demoinstprov_templates.json"
+    assert (code, lines[0]) == (0, str(out / templates))
+    [kept] = (out / KEPT).iterdir()
+    assert lines[1:] == [f"What was there before is kept in {kept}"]
+    assert tree(kept) == {templates: before[templates]}
+    assert called(capsys, tmp_path / "hf.yaml", "--out", out) == (0, ["Nothing was to be changed."])
+    assert [*(out / KEPT).iterdir()] == [kept]
+
+
+def test_uninstalled_the_files_are_as_they_were_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    entries = {"version": 2, "providers": [{"name": "aws", "plugin": "aws"}]}
+    plugins = {"version": 2, "providerplugins": [{"name": "aws"}]}
+    theirs = {"name": "symAinst", "enabled": 1, "providers": ["aws"], "requestMode": "POLL"}
+    requestors = {"version": 2, "requestors": [theirs]}
+    for name, document in ((PROVIDERS, entries), (PLUGINS, plugins), (REQUESTORS, requestors)):
+        registered(out, name, document)
+    render(own(tmp_path), out)
+    assert json.loads((out / "conf" / REQUESTORS).read_text())["requestors"][0]["providers"] == ["aws", "demoinst"]
+    assert called(capsys, tmp_path / "hf.yaml", "--out", out, "--uninstall", "--dry-run")[0] == 1
+    assert called(capsys, tmp_path / "hf.yaml", "--out", out, "--uninstall")[0] == 0
+    left = [json.loads((out / "conf" / name).read_text()) for name in (PROVIDERS, PLUGINS, REQUESTORS)]
+    admin = {"name": "admin", "enabled": 0, "providers": [], "requestMode": "REST_MANUAL"}
+    assert left == [entries, plugins, {"version": 2, "requestors": [theirs, admin]}]
+    assert (out / "conf" / "providers" / "demoinst" / "provisioner.yaml").exists()
+    assert called(capsys, tmp_path / "hf.yaml", "--out", out, "--uninstall") == (0, ["Nothing was to be changed."])
+
+
+def test_a_plug_in_that_another_instance_uses_stays(tmp_path: Path) -> None:
+    render(settings(tmp_path, templates=[TEMPLATE], instance="other"), tmp_path / "out")
+    render(own(tmp_path), tmp_path / "out")
+    assert run(["render-hf", str(tmp_path / "hf.yaml"), "--out", str(tmp_path / "out"), "--uninstall"]) == 0
+    [plugin] = json.loads((tmp_path / "out" / "conf" / PLUGINS).read_text())["providerplugins"]
+    assert plugin["name"] == "provisioner"
+
+
+def test_uninstalling_where_nothing_is_makes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert called(capsys, own(tmp_path), "--out", tmp_path / "out", "--uninstall")[0] == 0
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_root_leaves_files_to_whom_they_belong(tmp_path: Path) -> None:
+    path = registered(tmp_path / "out", PROVIDERS, {"version": 2, "providers": []})
+    for owned in (path, path.parent, tmp_path / "out" / "conf"):
+        os.chown(owned, 65501, 65502)
+    render(own(tmp_path), tmp_path / "out")
+    made = tmp_path / "out" / "conf" / "providers" / "demoinst" / "specs" / "pod.yaml"
+    kept = tmp_path / "out" / KEPT / "now" / "conf" / PROVIDERS
+    assert {(file.stat().st_uid, file.stat().st_gid) for file in (path, made, made.parent, kept)} == {(65501, 65502)}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_a_file_of_another_user_is_not_taken_from_him(tmp_path: Path) -> None:
+    with TemporaryDirectory() as open_to_all:
+        os.chmod(open_to_all, 0o777)
+        _refused_to_another_user(own(tmp_path), Path(open_to_all) / "out")
+
+
+def _refused_to_another_user(file: Path, out: Path) -> None:
+    registered(out, PROVIDERS, {"version": 2, "providers": []})
+    for directory in (out, out / "conf", out / "conf" / "providers"):
+        directory.chmod(0o777)
+    before = tree(out)
+    files = rendered(file, out)
+    os.seteuid(65501)
+    try:
+        with pytest.raises(PermissionError, match=r"belongs to user root \(group root\): run it as that user"):
+            placing.put(files, out, "now")
+    finally:
+        os.seteuid(0)
+    assert tree(out) == before

@@ -1,0 +1,231 @@
+"""Each command that README and docs show is run, with the real program, in a site with a loop on the embedded cloud."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioner.commands.levers import VERBS
+from provisioner.state.directory import StateDir
+from provisioner.tools.playground import Playground
+from tests.support.pages import ROOT, Command, commands
+from tests.support.waiting import until
+
+SECONDS = 120.0
+
+DOCUMENTED = {
+    "hf-k3v9x2m7qa-000004": "machine",
+    "k2v9x0a7qd": "request",
+    "Grid8": "template",
+}
+"""Ids in the pages, and what of the site they stand for."""
+
+NOT_RUN = {
+    "provisioner demo": "a minute; .ci/run runs `make demo`",
+    "provisioner simulate": "the whole catalogue: minutes; tests/simulation plays it",
+    "provisioner simulate step few --seeds 100": "minutes; tests/simulation plays both",
+    "provisioner simulate --show stockout-first > own.yaml": "own_files() writes a shorter one",
+    "provisioner run": "test_what_runs_until_it_is_ended, with a port of its own",
+}
+"""Why a command is not run here."""
+
+EXITS = {
+    "provisioner events --seconds 60": 2,  # the example has no subscription; tests/integration/test_pubsub.py has
+}
+"""Exit codes other than 0 that are right here, beside those of EITHER."""
+
+EITHER = {  # before and after the files were written
+    "provisioner render-hf config/hf/settings.yaml --out hf --dry-run": {0, 1},
+    'provisioner render-hf config/hf/settings.yaml --out "$HF_TOP" --dry-run': {0, 1},
+}
+
+pytestmark = pytest.mark.slow
+
+
+class Prepared:
+    """The site: a playground with machines that HostFactory lists, and a directory in which commands are typed."""
+
+    def __init__(self, playground: Playground, directory: Path) -> None:
+        self.playground = playground
+        self.directory = directory
+        id_ = playground.hf.request("GkePod", 5)
+        until(lambda: playground.hf.status(id_)["status"] == "complete", SECONDS, every=0.3, what="machines run")
+        names = [machine["name"] for machine in playground.hf.status(id_)["machines"]]
+        playground.hf.reclaimed(names)
+        self.ids = {"request": id_, "machine": names[0], "template": "GkePod"}
+        for name in ("config", "deploy", "docs", "hf_scripts", "Makefile", "README.md"):
+            (directory / name).symlink_to(ROOT / name)
+        bin_ = directory / "bin"
+        bin_.mkdir()
+        (bin_ / "provisioner").write_text(f'#!/bin/sh\nexec {sys.executable} -m provisioner "$@"\n')
+        (bin_ / "provisioner").chmod(0o755)
+        self.environment = {
+            **os.environ,
+            **playground.environment,
+            "PYTHONPATH": str(ROOT),
+            "PATH": f"{bin_}:{os.environ['PATH']}",
+            "KUBECONFIG": playground.addresses["kubeconfig"],
+            "PROVISIONER_COMPUTE_ENDPOINT": playground.addresses["compute"],
+            "TMPDIR": str(directory),
+            "HF_TOP": str(directory / "hf"),
+        }
+        self.own_files()
+
+    def own_files(self) -> None:
+        """What a page tells people to write themselves before."""
+        shown = self.run("provisioner simulate --show few").stdout
+        for name in ("now.yaml", "then.yaml"):
+            (self.directory / name).write_text(shown)
+        (self.directory / "own.yaml").write_text(shown.replace("few:", "night:", 1))
+
+    def run(self, line: str) -> subprocess.CompletedProcess[str]:
+        for documented, what in DOCUMENTED.items():
+            line = line.replace(documented, self.ids[what])
+        return subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", line],
+            cwd=self.directory,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+
+    def let_go(self) -> None:
+        """No lever is held, so that the next command finds the site well; what a cancel asked for stays."""
+        for kind, target in [
+            (lever.kind, lever.target) for lever in StateDir(self.playground.state).levers.read().held
+        ]:
+            if kind != "cancel":
+                self.run("provisioner start-all" if kind == "stop-all" else f"provisioner resume {target}")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
+    with Playground() as playground:
+        yield Prepared(playground, tmp_path_factory.mktemp("typed"))
+
+
+def runnable() -> list[Command]:
+    """Each distinct line of ours; last those that change what the others find: levers, requests and returns."""
+    lines: dict[str, Command] = {}
+    for command in filter(is_runnable, commands()):
+        lines.setdefault(command.text, command)
+    return sorted(
+        lines.values(), key=lambda one: ("/requestReturn" in one.text, is_lever(one) or "/request" in one.text)
+    )
+
+
+def is_lever(command: Command) -> bool:
+    return any(call[0] == "provisioner" and call[1] in VERBS for call in command.calls)
+
+
+def is_runnable(command: Command) -> bool:
+    """True of a whole line with a program or script of ours, and with nothing beside it that only other sites have."""
+    ours = [one for one in command.programs if one == "provisioner" or one.startswith("hf_scripts/")]
+    beside = set(command.programs) - set(ours) - {"eval", "mkdir", "export"}
+    if not ours or beside or command.is_form:
+        return False
+    return not (command.inline and len(command.calls[0]) == 2 and command.text.split()[1] in NEEDS_MORE)
+
+
+NEEDS_MORE = {
+    "explain",
+    "render-hf",
+    "replay",
+    "pause",
+    "resume",
+    "drain",
+    "cancel",
+    "stop-all",
+    "completion",
+    "simulator",
+}
+"""Commands that a sentence names, and that are no call without arguments or an end."""
+
+
+def test_every_command_of_the_pages_ends_as_its_page_says(site: Prepared) -> None:
+    wrong = []
+    lines = [one for one in runnable() if one.text not in NOT_RUN and "provisioner simulator" not in one.text]
+    assert len(lines) > 40
+    for command in lines:
+        done = site.run(command.text)
+        if is_lever(command):
+            site.let_go()
+        right = EITHER.get(command.text, {EXITS.get(command.text, 0)})
+        if done.returncode not in right or "Traceback" in done.stderr:
+            wrong.append(f"{command.where}\n  ended with {done.returncode}: {(done.stderr or done.stdout)[-400:]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_each_exception_is_still_needed() -> None:
+    shown = {command.text for command in commands()}
+    assert {*NOT_RUN, *EXITS, *EITHER} <= shown
+
+
+@pytest.mark.parametrize(
+    "line", ["provisioner run", "provisioner simulator --config config/demoinst --faults config/demoinst/cloud.json"]
+)
+def test_what_runs_until_it_is_ended_ends_with_0(site: Prepared, line: str) -> None:
+    assert line in {command.text for command in commands()}
+    state = site.directory / "alone"
+    state.mkdir(exist_ok=True)
+    own = {"HF_PROVIDER_WORKDIR": str(state), "HF_PROVIDER_NAME": "demoinst"}
+    line += " --listen 127.0.0.1:0" if line.endswith("run") else ""
+    said = site.directory / "said"
+    with said.open("w") as out:
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {line}"], cwd=site.directory, env={**site.environment, **own}, stdout=out, stderr=out
+        )
+        try:
+            until(lambda: "127.0.0.1" in said.read_text(), SECONDS, every=0.1, what=f"{line} says where it answers")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(SECONDS)
+    assert (code, "Traceback" in said.read_text()) == (0, False)
+
+
+def test_after_the_first_steps_of_the_first_machine_only_the_loop_is_missing(site: Prepared, tmp_path: Path) -> None:
+    """The blocks of steps 2 and 3 of docs/first-machine.md, pasted into a shell without anything of HostFactory's."""
+    page = (ROOT / "docs" / "first-machine.md").read_text()
+    blocks = re.findall(r"```sh\n(.*?)```", page[page.index("## 2.") : page.index("## 4.")], re.DOTALL)
+    for name in ("config", "hf_scripts"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(blocks)],
+        cwd=tmp_path,
+        env={"PATH": site.environment["PATH"], "PYTHONPATH": str(ROOT), "HF_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.stderr == ""
+    [left] = [line for line in done.stdout.splitlines() if line.startswith("fix: ")]
+    assert "no loop has run here yet" in left
+
+
+@pytest.mark.parametrize("tool", ["kubectl", "gcloud"])
+def test_options_of_other_tools_are_known_to_them(tool: str, tmp_path: Path) -> None:
+    """Each line gets an option that no command has, at its end: it is the only thing that the tool complains about."""
+    if shutil.which(tool) is None:
+        pytest.skip(f"needs {tool}")
+    calls = [(command, call) for command in commands() for call in command.calls if call[0] == tool]
+    assert calls, "take the tool out of this test, or out of no page"
+    environment = {**os.environ, "CLOUDSDK_CONFIG": str(tmp_path), "KUBECONFIG": str(tmp_path / "none")}
+    for command, call in calls:
+        done = subprocess.run(
+            [*call, "--no-such-flag"], env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+        complaint = [line for line in done.stderr.splitlines() if "flag" in line or "unrecognized" in line]
+        assert done.returncode != 0
+        assert "--no-such-flag" in complaint[0], f"{command.where}: {done.stderr[:300]}"

@@ -1,0 +1,186 @@
+"""docs/troubleshooting.md: what is wrong is made to happen, and the first command says what the page shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioner.commands.cli import run
+from provisioner.model import BrakeReason
+from provisioner.telemetry import facts, held_levers, overview
+from tests.conformance.stage import Case, Grid, stage
+from tests.support.waiting import until
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
+FIRST_MACHINE = (ROOT / "docs" / "first-machine.md").read_text()
+SECTIONS = {part.splitlines()[0]: " ".join(part.split()) for part in re.split(r"(?m)^## ", PAGE)[1:]}
+CASE = Case(1, "", lambda _: None, settings={"backoff": {"first_seconds": 0.1, "no_room_seconds": 0.2}})
+Ask = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
+    with stage() as cloud, Grid(tmp_path_factory.mktemp("site"), cloud, CASE) as grid:
+        grid.complete(1)
+        yield grid
+
+
+@pytest.fixture
+def ask(hf: Grid, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """A command of ours, as HostFactory's environment has it: exit code and what it prints on either stream."""
+    for name, value in hf.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("KUBECONFIG", str(hf.simulator.kubeconfig))
+
+    def called(*arguments: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = run(arguments)
+        out, error = capsys.readouterr()
+        return code, " ".join((out + error).split())
+
+    return called
+
+
+def said(ask: Ask, section: str, *words: str, code: int = 1, command: str = "provisioner status") -> None:
+    """Sooner or later the section's command says the words that the section shows, and ends with the code."""
+    assert f"$ {command}" in SECTIONS[section]
+    for word in words:
+        assert word in SECTIONS[section], "the page shows it"
+    arguments = re.findall(r"\"[^\"]*\"|\S+", command)[1:]
+    until(
+        lambda: (seen := ask(*(one.strip('"') for one in arguments)))[0] == code and all(w in seen[1] for w in words),
+        30,
+        every=0.1,
+        what=f"{command} says {words} with {code}",
+    )
+
+
+def test_every_alarm_and_every_reason_of_the_brake_is_on_the_page() -> None:
+    table = PAGE.partition("## ")[0]
+    sources = "".join(Path(str(module.__file__)).read_text() for module in (facts, held_levers, overview))
+    alarms = set(re.findall(r"\"([A-Z]{4,}(?: [A-Z]{2,})*)\b", sources))
+    assert {"LOOP NOT RUNNING", "REFUSED", "STUCK", "NOTHING IS PLANNED", "INTENT OLD"} <= alarms
+    assert {alarm for alarm in alarms if not re.search(rf"\b{alarm.split()[0]}\b", PAGE)} == set()
+    assert "BRAKE" in table
+    told = " ".join(line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| `"))
+    assert {reason for reason in BrakeReason if f"`{reason}`" not in told} == set()
+
+
+def test_every_line_of_the_table_leads_to_a_section_and_each_section_is_led_to() -> None:
+    led = re.findall(r"\(#([\w-]+)\)", PAGE.partition("## ")[0])
+    assert set(led) == {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in SECTIONS}
+    for title, text in SECTIONS.items():
+        assert "$ " in text, f"{title}: which command first"
+        assert "**Means.**" in text, title
+        assert "**Do.**" in text, title
+
+
+def test_no_templates(hf: Grid) -> None:
+    words = "not JSON: Expecting property name enclosed in double quotes"
+    assert words in SECTIONS["HostFactory shows no templates"]
+    before = hf.templates_file.read_text()
+    hf.templates_file.write_text("{\n")
+    assert words in hf.run(hf.command("getAvailableTemplates", {})).refusal
+    hf.templates_file.write_text(before)
+    logged = hf.log[-1]
+    assert f"`{logged['message']}` with a `problem`" in FIRST_MACHINE
+    assert words in logged["problem"]
+    hf.call("getAvailableTemplates", {})
+    answered = {key: hf.log[-1][key] for key in ("severity", "message", "command")}
+    assert all(f'"{key}": "{value}"' in FIRST_MACHINE for key, value in answered.items())
+
+
+def test_levers(hf: Grid, ask: Ask) -> None:
+    line = 'provisioner stop-all --reason "machines are made in a loop, INC-4711"'
+    words = "No machine is made or deleted until `provisioner start-all`; the scripts answer on."
+    said(ask, "Stop all now", words, code=0, command=line)
+    assert "STOPPED" in ask("status")[1]
+    assert ask("start-all")[0] == 0
+
+
+def test_nothing_is_created(hf: Grid, ask: Ask) -> None:
+    words = ("The next cycle has nothing to do.", "pool gke-main: ")
+    said(ask, "Nothing is created", *words, code=0, command="provisioner plan")
+
+
+def test_a_refused_configuration(hf: Grid, ask: Ask) -> None:
+    hf.configure(lop={"interval_seconds": 1})
+    words = ("1 problem lop: unknown setting; did you mean 'loop'?",)
+    said(ask, "CONFIGURATION REFUSED", *words, code=2, command="provisioner check")
+    hf.configure()
+
+
+def test_a_place_that_denies(hf: Grid, ask: Ask) -> None:
+    hf.fault("denied")
+    hf.request("T1", 1)
+    said(ask, "403", "REFUSED by pool gke-main: creates of ", 'cannot create resource "pods"')
+    hf.faults()
+
+
+def test_machines_that_hostfactory_does_not_list_and_one_that_somebody_deletes(hf: Grid, ask: Ask) -> None:
+    machines = hf.complete(2)
+    words = ("not listed, memory succeeded, cloud running: HostFactory does not list it",)
+    said(ask, "Machines run but HostFactory does not see them", *words, command="provisioner diff")
+    hf.simulator.preempt(machines[0])
+    hf.reclaims(machines[0], among=machines)
+    words = ("HostFactory is told that ", " was lost in pool gke-main: ")
+    section = SECTIONS["Machines are deleted and made again"]
+    assert all(word in section for word in words)
+    story = until(lambda: words[1] in (text := ask("explain", machines[0])[1]) and text, 30, what="the loss is told")
+    assert all(word in story for word in words)
+    said(
+        ask,
+        "The bill is too high",
+        "Machine-hours from ",
+        code=0,
+        command="provisioner usage --since 7d --by template,pool,account",
+    )
+
+
+@pytest.mark.slow
+def test_requests_hang_for_a_stock_out(hf: Grid, ask: Ask) -> None:
+    hf.fault("stockout")
+    hf.request("T2", 1)
+    said(ask, "Requests hang", "missing until", "asked for and not running, stockout since", code=0)
+    said(
+        ask,
+        "Stock-out",
+        "FailedScaleUp: ",
+        "GCE out of resources.",
+        code=0,
+        command="provisioner status --pool gke-main",
+    )
+    hf.faults()
+
+
+def test_a_loop_that_has_ended_and_files_that_are_lost(hf: Grid, ask: Ask) -> None:
+    machines = hf.complete(2, "T1")
+    hf.stop_loop()
+    until(lambda: "LOOP NOT RUNNING since" in ask("status")[1], 30, what="the dead loop is told")
+    said(ask, "LOOP NOT RUNNING", "LOOP NOT RUNNING since", "no machine is made or deleted until then")
+    for path in hf.work.glob("memory.json*"):
+        if path.name == "memory.json":
+            path.unlink()
+    hf.fault("unavailable")
+    hf.start_loop()
+    said(ask, "NOTHING IS PLANNED", "NOTHING IS PLANNED since", "Not seen yet: gke-main.")
+    hf.faults()
+    until(lambda: "BRAKE memory_lost since" in ask("status")[1], 30, every=0.1, what="the brake latches")
+    said(
+        ask,
+        "Brake latched",
+        "intent.json: fine",
+        "memory.json: fine",
+        "BRAKE memory_lost since",
+        command="provisioner recover",
+    )
+    hf.stop_loop()
+    for name in ("intent.json", "memory.json"):
+        (hf.work / name).unlink()
+    words = ("writes back request ", "Nothing was written. To write it: provisioner recover --apply")
+    said(ask, "After a restore", "intent.json: missing", *words, command="provisioner recover")
+    assert hf.cloud("running") == sorted(set(hf.cloud("running")) | set(machines)), "none was deleted for it"

@@ -1,0 +1,135 @@
+"""The commands that README and docs tell people to type.
+
+A command stands in a block: fenced as ``sh`` (``bash``, ``shell``), after ``$`` in one fenced as ``console`` or not at
+all, or indented or unmarked where its first word is one of ours; or in backticks within a sentence, where its first
+word is one of ours.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+OURS = re.compile(r"(?:provisioner|make|hf_scripts/\w+\.sh|deploy/[\w/-]+\.sh)(?= |$)")
+FENCE = re.compile(r"^\s*```(\w*)")
+SYNTAX = re.compile(r"[\[\]…<]|(?<! )\||\|(?! )")
+"""What only a description of a command has: optional parts, choices. A pipe has a space on either side."""
+PLACEHOLDER = re.compile(r"\b(?:[A-Z]{2,}|N)\b")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, and where it stands."""
+
+    page: str
+    line: int
+    text: str
+    inline: bool = False
+
+    @property
+    def where(self) -> str:
+        return f"{self.page}:{self.line}: {self.text}"
+
+    @property
+    def is_form(self) -> bool:
+        """True of one that describes how a command is called, and cannot be run as it stands."""
+        return self.inline and bool(SYNTAX.search(self.text) or PLACEHOLDER.search(_unquoted(self.text)))
+
+    @property
+    def programs(self) -> list[str]:
+        """The first word of each command of a line."""
+        return [words[0] for words in self.calls]
+
+    @property
+    def calls(self) -> list[list[str]]:
+        """The words of each command of a line; what stands in ``$(…)`` is one of them."""
+        calls: list[list[str]] = [[]]
+        for text in [_outside(self.text), *re.findall(r"\$\(([^()]*)\)", self.text)]:
+            calls.append([])
+            for word in _words(text):
+                if set(word) <= set("&|;()"):
+                    calls.append([])
+                elif calls[-1] or not re.fullmatch(r"\w+=.*", word):
+                    calls[-1].append(word)
+        return [call for call in calls if call]
+
+
+def pages() -> list[Path]:
+    """README and every page of docs."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def commands() -> list[Command]:
+    """All commands of all pages, in their order."""
+    return [command for page in pages() for command in of(page.name, page.read_text())]
+
+
+def of(page: str, text: str) -> Iterator[Command]:
+    """The commands of a page's text: those of blocks, then those within sentences."""
+    fence: str | None = None
+    block: list[tuple[int, str]] = []
+    prose: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        found = FENCE.match(line)
+        prose.append("" if found or fence is not None or line.startswith("    ") else line)
+        if found and fence is None:
+            fence, block = found.group(1), []
+        elif found:
+            yield from _of_block(page, fence or "", block)
+            fence = None
+        elif fence is not None:
+            block.append((number, line.strip()))
+        elif line.startswith("    ") and OURS.match(line.strip()):
+            yield Command(page, number, _bare(line))
+    yield from _of_prose(page, "\n".join(prose))
+
+
+def _of_prose(page: str, prose: str) -> Iterator[Command]:
+    """What stands in backticks, also across the end of a line."""
+    for found in re.finditer(r"(?<!`)`([^`]+)`(?!`)", prose):
+        inline = " ".join(found.group(1).split())
+        if OURS.match(inline) and " " in inline:
+            yield Command(page, prose[: found.start()].count("\n") + 1, inline, inline=True)
+
+
+def _of_block(page: str, language: str, block: list[tuple[int, str]]) -> Iterator[Command]:
+    """The commands of a fenced block; a line that ends in a backslash goes on in the next."""
+    typed = [(number, line[2:]) for number, line in block if line.startswith("$ ")]
+    if language in ("sh", "bash", "shell"):
+        typed = block
+    elif not typed and language == "":
+        typed = [(number, line) for number, line in block if OURS.match(line)]
+    whole = ""
+    for number, line in typed:
+        whole += line.removesuffix("\\")
+        if not line.endswith("\\"):
+            if bare := _bare(whole):
+                yield Command(page, number, bare)
+            whole = ""
+
+
+def _bare(line: str) -> str:
+    """Without the comment behind it."""
+    return re.sub(r"(?:^|\s+)# .*$", "", line.strip())
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(r"\"[^\"]*\"|'[^']*'", "", text)
+
+
+def _outside(text: str) -> str:
+    return re.sub(r"\$\([^()]*\)", "$", text)
+
+
+def _words(text: str) -> list[str]:
+    lexer = shlex.shlex(text, posix=True, punctuation_chars="&|;()<>")
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    try:
+        return list(lexer)
+    except ValueError as error:
+        raise AssertionError(f"a shell would not take {text!r}: {error}") from error
