@@ -3,7 +3,7 @@ resource "google_filestore_instance" "state" {
 
   project                     = var.project_id
   name                        = "${var.name_prefix}-state"
-  location                    = var.share.tier == "REGIONAL" ? var.region : try(var.zones[0], "${var.region}-a")
+  location                    = var.share.tier == "REGIONAL" ? var.region : var.zones[0]
   tier                        = var.share.tier
   labels                      = var.labels
   deletion_protection_enabled = var.deletion_protection ? true : null # basic tiers know no such thing

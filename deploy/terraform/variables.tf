@@ -188,4 +188,9 @@ variable "share" {
     condition     = var.share == null || contains(["BASIC_HDD", "BASIC_SSD", "ZONAL", "REGIONAL"], try(var.share.tier, ""))
     error_message = "share.tier is BASIC_HDD, BASIC_SSD, ZONAL or REGIONAL."
   }
+
+  validation {
+    condition     = var.share == null || try(var.share.tier, "") == "REGIONAL" || length(var.zones) > 0
+    error_message = "share lies in the first of var.zones: name some, or choose tier REGIONAL."
+  }
 }
