@@ -6,6 +6,7 @@ That nothing is granted which is never called is shown here: the main situations
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -193,6 +194,12 @@ def test_every_method_of_the_table_is_google_s_own() -> None:
         for method in resource.get("methods", {}).values()
     }
     assert set(rights.COMPUTE) <= official
+
+
+def test_the_page_says_what_each_permission_is_for() -> None:
+    page = (rights.ROOT / "docs" / "deploy-google.md").read_text()
+    named = set(re.findall(r"`((?:compute|pubsub)\.\w+\.\w+)`", page))
+    assert named == {right for right in rights.granted() if right.startswith(("compute.", "pubsub."))}
 
 
 def test_what_check_asks_for_is_granted() -> None:
