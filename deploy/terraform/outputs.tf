@@ -36,7 +36,7 @@ output "subscription" {
 output "share" {
   description = "Address and export of the state directory's share, for NFS mounts; null without one."
   value = var.share == null ? null : {
-    address = google_filestore_instance.state[0].networks[0].ip_addresses[0]
+    address = one(google_filestore_instance.state[0].networks[0].ip_addresses)
     export  = "/state"
   }
 }

@@ -15,7 +15,7 @@ from provisioner.backends.events import METHODS
 from provisioner.commands.cli import run
 from tests.support.checks.rights import ROLES
 from tests.support.checks.terraform import Block, Module, plain
-from tests.support.clients.terraform import EXAMPLE, RENDERED, SETTINGS, TERRAFORM, copied, rendered, terraform
+from tests.support.clients.terraform import EXAMPLE, RENDERED, SETTINGS, TERRAFORM, copied, rendered, terraform, whole
 
 ROOT = Path(__file__).parents[2]
 REAL = pytest.mark.skipif(shutil.which("terraform") is None, reason="needs terraform")
@@ -209,6 +209,39 @@ def test_terraform_accepts_the_settings_module_and_its_own_tests_pass(tmp_path: 
     done = terraform("test", "-no-color", directory=copy)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "7 passed, 0 failed" in done.stdout
+
+
+@REAL
+@pytest.mark.slow
+def test_terraform_accepts_the_whole_module_and_its_own_tests_pass(tmp_path: Path) -> None:
+    """With a plug-in that knows the provider's schema, and mocks: it plans and makes every kind of grid."""
+    copy, settings = whole(tmp_path)
+    done = terraform("validate", "-no-color", directory=copy, settings=settings)
+    assert done.returncode == 0, done.stderr
+    done = terraform("test", "-no-color", directory=copy, settings=settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "9 passed, 0 failed" in done.stdout
+
+
+@REAL
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "right", "wrong", "problem"),
+    [
+        ("groups.tf", "disk_size_gb = each.value.disk_gb", 'disk_size_gb = "much"', "a number is required"),
+        ("groups.tf", "boot         = true", "boots        = true", 'An argument named "boots" is not expected here'),
+        ("events.tf", "ack_deadline_seconds       = 10\n", "ack_deadline_second = 10\n", "not expected here"),
+        ("network.tf", '    range_name    = "pods"\n', "", 'The argument "range_name" is required'),
+    ],
+)
+def test_terraform_itself_finds_a_mistake(tmp_path: Path, file: str, right: str, wrong: str, problem: str) -> None:
+    copy, settings = whole(tmp_path)
+    text = (copy / file).read_text()
+    assert right in text
+    (copy / file).write_text(text.replace(right, wrong))
+    done = terraform("validate", "-no-color", directory=copy, settings=settings)
+    assert done.returncode == 1
+    assert problem in " ".join(done.stderr.split())
 
 
 @REAL

@@ -43,11 +43,15 @@ USED = (
 """The resources, and after ``data.`` the data sources."""
 
 _WORD = re.compile(r"(?<=[a-z0-9])([A-Z])")
+_CDKTF_S = frozenset({"fqn", "internalValue", "tfResourceType"})
+_TYPES = {"string": "string", "number": "number", "boolean": "bool", "cdktf.IResolvable": "bool"}
+_MAPS = {"cdktf.StringMap": "string", "cdktf.NumberMap": "number", "cdktf.BooleanMap": "bool"}
 _TERRAFORM_S = frozenset({"connection", "count", "depends_on", "for_each", "lifecycle", "provider", "provisioners"})
 
 
 def load() -> dict[str, dict[str, Any]]:
-    """By resource: its ``arguments`` (``required`` or not, those of a block under ``block``) and its ``attributes``."""
+    """By resource its ``arguments``: whether each is ``required`` or ``computed``, and its ``type`` as Terraform writes
+    types, or its ``block``, perhaps ``single``."""
     schema: dict[str, dict[str, Any]] = json.loads(SCHEMA.read_text())
     return schema
 
@@ -65,31 +69,35 @@ class Description:
             self._types: Mapping[str, Any] = json.load(described)["types"]
 
     def resource(self, name: str) -> dict[str, Any]:
-        """Arguments and attributes of one resource."""
+        """The arguments of one resource, and what it is made to say."""
         words = name.replace("data.google", "data_google").removeprefix("google_").split("_")
         kind = "".join(word.capitalize() for word in words)
-        module = kind[0].lower() + kind[1:]
-        base = f"@cdktf/provider-google.{module}.{kind}"
-        arguments = self._arguments(f"{base}Config")
-        names = {snake(one["name"]) for one in self._types[base]["properties"]}
-        attributes = {name for name in names if not name.endswith("_input")}
-        return {"arguments": arguments, "attributes": sorted(attributes | set(arguments))}
+        base = f"@cdktf/provider-google.{kind[0].lower()}{kind[1:]}.{kind}"
+        return {"arguments": self._said(base) | self._arguments(f"{base}Config")}
 
     def _arguments(self, type_: str) -> dict[str, Any]:
-        properties = self._types[type_].get("properties", ())
-        arguments = {}
-        for one in sorted(properties, key=lambda one: str(one["name"])):
-            name = self._name(one)
-            if name not in _TERRAFORM_S:
-                arguments[name] = self._argument(one)
-        return arguments
+        properties = sorted(self._types[type_].get("properties", ()), key=lambda one: str(one["name"]))
+        given = {self._name(one): self._argument(one) for one in properties}
+        return {name: argument for name, argument in given.items() if name not in _TERRAFORM_S}
 
     def _argument(self, described: Mapping[str, Any]) -> dict[str, Any]:
         argument: dict[str, Any] = {"required": not described.get("optional", False)}
         inner = [name for name in _named(described["type"]) if name.startswith("@cdktf/")]
         if inner and described["docs"].get("summary", "").endswith(" block."):
-            argument["block"] = self._arguments(inner[0])
+            argument["block"] = self._said(f"{inner[0]}OutputReference") | self._arguments(inner[0])
+            argument["single"] = '"array"' not in json.dumps(described["type"])
+        else:
+            argument["type"] = terraform_type(described["type"])
         return argument
+
+    def _said(self, type_: str) -> dict[str, Any]:
+        """What nobody gives, as Google says it: of a resource, or of a block."""
+        properties = {one["name"]: one for one in self._types.get(type_, {}).get("properties", ())}
+        return {
+            snake(name): {"required": False, "computed": True, "type": terraform_type(one["type"])}
+            for name, one in sorted(properties.items())
+            if f"{name}Input" not in properties and not name.endswith("Input") and name not in _CDKTF_S
+        }
 
     @staticmethod
     def _name(described: Mapping[str, Any]) -> str:
@@ -101,6 +109,19 @@ class Description:
 def snake(name: str) -> str:
     """``selfLink`` as Terraform writes it."""
     return _WORD.sub(r"_\1", name).lower()
+
+
+def terraform_type(type_: Any) -> Any:
+    """A type of the description as Terraform writes it; ``dynamic`` for an object, which no argument of ours is."""
+    if "union" in type_:
+        chosen = [one for one in type_["union"]["types"] if one.get("fqn") != "cdktf.IResolvable"]
+        return terraform_type(chosen[0])
+    if "collection" in type_:
+        kind = {"array": "list", "map": "map"}[type_["collection"]["kind"]]
+        inner = terraform_type(type_["collection"]["elementtype"])
+        return "dynamic" if inner == "dynamic" else [kind, inner]
+    name = type_.get("primitive") or type_.get("fqn", "")
+    return ["map", _MAPS[name]] if name in _MAPS else _TYPES.get(name, "dynamic")
 
 
 def _named(type_: Any) -> Iterator[str]:

@@ -124,7 +124,7 @@ class Module:
             kind = f"data.{type_}" if data else type_
             if (kind, name) not in self.resources:
                 yield f"{kind}.{name}: there is no such resource"
-            elif attribute and attribute not in schema[kind]["attributes"]:
+            elif attribute and attribute not in schema[kind]["arguments"]:
                 yield f"{kind}.{name}.{attribute}: {kind} has no such attribute"
 
     def _names(self) -> Iterator[str]:
@@ -167,7 +167,7 @@ def _wrong(where: str, body: Block, arguments: Mapping[str, Any], meta: frozense
     given = {name: value for name, value in body.items() if not OWN.fullmatch(name) and name not in meta}
     dynamic = {plain(name): made["content"] for one in given.pop("dynamic", ()) for name, made in one.items()}
     for name in sorted(given.keys() | dynamic.keys()):
-        if name not in arguments:
+        if name not in arguments or arguments[name].get("computed"):
             yield f"{where}: {name}: no such argument"
             continue
         inner = arguments[name].get("block")

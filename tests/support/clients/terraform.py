@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.checks.terraform import Module, plain
+from tests.support.clients.provider_plugin import install
 
 TERRAFORM = Path(__file__).parents[3] / "deploy" / "terraform"
 SETTINGS = TERRAFORM / "modules" / "settings"
@@ -21,9 +22,14 @@ EXAMPLE = TERRAFORM / "examples" / "grid.tfvars"
 RENDERED = TERRAFORM / "examples" / "grid"
 
 
-def terraform(*words: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    """Run Terraform in a directory, offline and without settings of its user."""
-    environment = os.environ | {"TF_CLI_CONFIG_FILE": os.devnull, "CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1"}
+def terraform(*words: str, directory: Path, settings: Path = Path(os.devnull)) -> subprocess.CompletedProcess[str]:
+    """Run Terraform in a directory, offline and without settings of its user, but for those given."""
+    environment = os.environ | {
+        "TF_CLI_CONFIG_FILE": str(settings),
+        "CHECKPOINT_DISABLE": "1",
+        "TF_IN_AUTOMATION": "1",
+        "TF_DISABLE_PLUGIN_TLS": "1",
+    }
     return subprocess.run(
         ["terraform", *words], cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=120
     )
@@ -36,6 +42,17 @@ def copied(directory: Path) -> Path:
     done = terraform("init", "-no-color", "-input=false", directory=copy)
     assert done.returncode == 0, done.stderr
     return copy
+
+
+def whole(directory: Path) -> tuple[Path, Path]:
+    """A copy of the whole module, initialized with a plug-in in the provider's place; and the settings for more."""
+    copy, mirror, settings = directory / "terraform", directory / "mirror", directory / "terraformrc"
+    shutil.copytree(TERRAFORM, copy)
+    install(mirror)
+    settings.write_text(f'provider_installation {{\n  filesystem_mirror {{\n    path = "{mirror}"\n  }}\n}}\n')
+    done = terraform("init", "-no-color", "-input=false", directory=copy, settings=settings)
+    assert done.returncode == 0, done.stderr
+    return copy, settings
 
 
 def rendered(example: Path, directory: Path) -> Mapping[str, str]:
