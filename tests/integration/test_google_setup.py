@@ -19,7 +19,10 @@ import pytest
 import yaml
 
 from provisioner.commands.cli import run as provisioner
+from provisioner.simulator.compute.settings import MigSpec
+from provisioner.simulator.server import Simulator
 from tests.support.checks.terraform import Block, Module, plain
+from tests.support.clients.compute_clients import Gcloud
 from tests.support.clients.terraform import TERRAFORM
 from tests.support.hostfactory.sites import template
 
@@ -34,6 +37,7 @@ ALL = [
     *("--group", "a:us-central1-a", "--group", "any:us-central1:spot", "--share", "us-central1-b"),
 ]
 CHANGING = re.compile(r"(create|create-auto|delete|undelete)$")
+GROUPS = ("compute", "instance-groups", "managed")
 Argv = tuple[str, ...]
 
 
@@ -243,6 +247,21 @@ def test_gcloud_understands_every_line(google: Google, made: list[Argv], tmp_pat
         line: words for line, words in said.items() if not words.endswith("unrecognized arguments: --no-such-flag")
     }
     assert wrong == {}
+
+
+@GCLOUD
+@pytest.mark.slow
+def test_gcloud_tells_a_group_that_is_there_from_one_that_is_not(google: Google, tmp_path: Path) -> None:
+    """By the very lines that the script asks before it makes anything, on the simulator."""
+    asked = {call[-3]: call for call in google.setup(*ALL, "--apply") if call[:4] == (*GROUPS, "describe")}
+    spec = MigSpec(project="my-grid-project", zone="us-central1-a", name="hf-a")
+    elsewhere = MigSpec(project="my-grid-project", region="us-central1", name="other")
+    with Simulator(migs=[spec, elsewhere]) as simulator:
+        gcloud = Gcloud(simulator, spec, tmp_path / "config")
+        assert gcloud.run(" ".join(asked["hf-a"][1:])).returncode == 0
+        absent = gcloud.run(" ".join(asked["hf-any"][1:]))
+    assert absent.returncode == 1
+    assert "was not found" in absent.stderr
 
 
 def form(call: Argv) -> str:
