@@ -11,6 +11,7 @@ EXPECTED = (
     "needs kubectl",
     "needs gcloud",
     "needs the Pub/Sub emulator",
+    "needs terraform",
 )
 """Words of the reasons that may stand: tools that are not in any package registry."""
 

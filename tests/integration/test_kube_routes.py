@@ -11,6 +11,8 @@ import urllib3
 
 from provisioner.backends.gke.api import KubeApi
 
+PODS = "/api/v1/namespaces/n/pods"
+
 
 class Server(ThreadingHTTPServer):
     """Answers each request with an empty object, and remembers what was asked of it."""
@@ -49,19 +51,19 @@ def server() -> Iterator[Server]:
 
 def test_a_server_below_a_path_is_asked_there(server: Server) -> None:
     api = KubeApi(f"{server.address}/k8s/clusters/c-1", urllib3.PoolManager(), dict)
-    assert api.get("/api/v1/pods", {"limit": 5}) == {}
-    assert server.asked == ["/k8s/clusters/c-1/api/v1/pods?limit=5"]
+    assert api.get(PODS, {"limit": 5}) == {}
+    assert server.asked == [f"/k8s/clusters/c-1{PODS}?limit=5"]
 
 
 def test_a_proxy_is_told_the_whole_address_of_a_plain_server(server: Server) -> None:
     api = KubeApi("http://cluster.example/k8s", urllib3.ProxyManager(server.address), dict)
-    assert api.get("/api/v1/pods") == {}
-    assert server.asked == ["http://cluster.example/k8s/api/v1/pods"]
+    assert api.get(PODS) == {}
+    assert server.asked == [f"http://cluster.example/k8s{PODS}"]
 
 
 def test_a_closed_api_opens_connections_again(server: Server) -> None:
     api = KubeApi(server.address, urllib3.PoolManager(), dict)
-    api.get("/a")
+    api.get(f"{PODS}/a")
     api.close()
-    assert api.get("/b") == {}
-    assert server.asked == ["/a", "/b"]
+    assert api.get(f"{PODS}/b") == {}
+    assert server.asked == [f"{PODS}/a", f"{PODS}/b"]

@@ -102,7 +102,7 @@ def pool(directory: Path, **settings: Any) -> GkePool:
 def ask(api: KubeApi) -> bool:
     """True when the server accepts our credentials."""
     try:
-        api.get("/api/v1/pods")
+        api.get("/api/v1/namespaces/n/pods")
     except KubeError as error:
         return error.failure.error is not ErrorClass.DENIED
     return True
@@ -299,7 +299,7 @@ def test_the_official_client_is_not_asked_at_each_call() -> None:
 def test_a_server_on_plain_http_that_wants_credentials_is_told_with_what_to_set(guard: Guard, tmp_path: Path) -> None:
     api = connect(pool(tmp_path, endpoint=guard.address))
     for _ in range(2):
-        error = refused(lambda: api.get("/api/v1/pods"))
+        error = refused(lambda: api.get("/api/v1/namespaces/n/pods"))
         assert error.failure.error is ErrorClass.DENIED
         assert error.failure.text == (
             f"{guard.address} wants credentials (HTTP 401), and over plain HTTP none are sent: "

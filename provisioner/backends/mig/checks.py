@@ -119,7 +119,8 @@ def lacking(pool: MigPool, granted: Collection[str]) -> list[Finding]:
         return []
     text = (
         f"the pool's account lacks {', '.join(missing)} on group {pool.group}, so that no machine can be made or "
-        f"deleted: give it roles/compute.instanceAdmin.v1 in project {pool.project}"
+        f"deleted: give it, in project {pool.project}, a role like deploy/terraform/roles/machines.yaml, or "
+        "roles/compute.instanceAdmin.v1"
     )
     return [Finding(pool.name, Severity.ERROR, text)]
 

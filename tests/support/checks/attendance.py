@@ -1,27 +1,62 @@
-"""What tests add to every process that has a simulated Compute API, their own and those that they start: a witness of
-its responses, and the switches that are in force.
+"""What tests add to every process of ours, their own and those that they start: a witness of a simulated Compute API's
+responses, the switches that are in force, and one who sees what our clients call.
 
 A process is attended from its start (``conftest.py``, ``every_process/sitecustomize.py``), and pays for it only once it
-imports the simulator: this module imports nothing else.
+imports the simulator or a client: this module imports nothing else.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 FACE = "provisioner.simulator.compute.api"
+COMPUTE = "provisioner.backends.mig.reads"
+KUBERNETES = "provisioner.backends.gke.api"
+
+
+def _watch_responses(_: Any) -> None:
+    from tests.support.checks import witness
+    from tests.support.clouds import switches
+
+    switches.assume_given()
+    witness.watch()
+
+
+def _see_compute(module: Any) -> None:
+    from tests.support.checks.callers import watch_compute
+
+    watch_compute(module)
+
+
+def _see_kubernetes(module: Any) -> None:
+    from tests.support.checks.callers import watch_kubernetes
+
+    watch_kubernetes(module)
+
+
+ADDED: dict[str, Callable[[Any], None]] = {
+    FACE: _watch_responses,
+    COMPUTE: _see_compute,
+    KUBERNETES: _see_kubernetes,
+}
+"""What follows the import of each module."""
 
 
 class Arrival:
-    """An importer that leaves everything to the others, and adds to the simulated Compute API when it is imported."""
+    """An importer that leaves everything to the others, and adds to these modules when they are imported."""
+
+    def __init__(self) -> None:
+        self._awaited = dict(ADDED)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
-        """What the others find; of the one module, with something that follows it."""
-        if name != FACE:
+        """What the others find; of an awaited module, with something that follows it."""
+        add = self._awaited.pop(name, None)
+        if add is None:
             return None
         import importlib.util
 
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
         spec = importlib.util.find_spec(name)
         assert spec is not None
         loader = spec.loader
@@ -29,18 +64,15 @@ class Arrival:
 
         def execute_and_add(module: object) -> None:
             execute(module)  # type: ignore[arg-type]
-            from tests.support.checks import witness
-            from tests.support.clouds import switches
-
-            switches.assume_given()
-            witness.watch()
+            add(module)
 
         loader.exec_module = execute_and_add  # type: ignore[union-attr, method-assign]
         return spec
 
 
 def attend() -> None:
-    """From now on this process is seen, if it ever has a simulated Compute API."""
-    assert FACE not in sys.modules, "too late: this process has a simulated Compute API already"
+    """From now on this process is seen, if it ever has a simulated Compute API or calls a cloud."""
+    late = [name for name in ADDED if name in sys.modules]
+    assert not late, f"too late: this process has imported {late} already"
     if not any(isinstance(importer, Arrival) for importer in sys.meta_path):
         sys.meta_path.insert(0, Arrival())  # type: ignore[arg-type]

@@ -29,7 +29,8 @@ def surroundings(notes: Path) -> dict[str, str]:
 
 
 class Notes:
-    """What the processes of a run have noted of their responses: one file each, one line a response."""
+    """What the processes of a run have noted: of their responses a file each, one line a response; in another what
+    their clients called and may not (``callers.py``)."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -47,7 +48,8 @@ class Notes:
 
     def responses(self) -> Mapping[int, int]:
         """How many responses each process has ever noted, by its id."""
-        return {int(file.name): file.read_bytes().count(b"\n") for file in self.directory.iterdir()}
+        files = [file for file in self.directory.iterdir() if not file.suffix]
+        return {int(file.name): file.read_bytes().count(b"\n") for file in files}
 
 
 def run(command: Sequence[str]) -> int:

@@ -1,0 +1,363 @@
+#!/bin/bash
+# Makes the Google side by gcloud: what deploy/terraform makes, for those who have no Terraform. By default it only prints
+# the commands; --apply runs those whose result is not there yet, and may be repeated; --destroy takes all away again.
+# What each thing is for: docs/deploy-google.md.
+set -euo pipefail
+
+usage() {
+    cat <<'TEXT'
+Usage: setup.sh --project ID --region REGION [options]
+
+  --apply                  run the commands; without it they are only printed
+  --destroy                take away what was made, in the reverse order (with --apply; APIs stay on)
+  --prefix NAME            first part of the names of machines and of all that is made (hf)
+  --symphony-range CIDR    addresses of Symphony's management hosts; may be repeated
+  --account NAME           the loop's Google service account (hostfactory-provisioner)
+  --kubernetes-account N/A the Kubernetes service account of the loop's pod (hostfactory/provisioner)
+
+  --cluster KIND           standard, autopilot or none (standard)
+  --node-machine TYPE      machine type of the nodes for pods (n2-standard-8)
+  --max-nodes N            most nodes of each pool, on demand and Spot (50)
+
+  --group NAME:PLACE[:spot]  a managed instance group in a zone or region; may be repeated
+  --machine TYPE           machine type of the groups (n2-standard-8)
+  --image-project ID       project of their image (the project itself)
+  --image-family NAME      family of their image (symphony-compute)
+  --startup-script FILE    what makes an instance join Symphony
+
+  --no-events              no sink, topic and subscription
+  --share ZONE             a Filestore share for the state directory, in this zone
+TEXT
+}
+
+fail() {
+    echo "setup.sh: $*; see setup.sh --help" >&2
+    exit 2
+}
+
+roles=$(cd "$(dirname "$0")/../terraform/roles" && pwd)
+filter_file=$roles/../sink-filter.txt
+
+project='' region='' prefix=hf account=hostfactory-provisioner kubernetes_account=hostfactory/provisioner
+cluster=standard node_machine=n2-standard-8 max_nodes=50 machine=n2-standard-8
+image_project='' image_family=symphony-compute startup_script='' events=1 share='' apply='' destroy=''
+groups=() ranges=()
+
+while [ $# -gt 0 ]; do
+    case $1 in
+        --*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" && continue ;;
+        --apply) apply=1 ;;
+        --destroy) destroy=1 ;;
+        --no-events) events='' ;;
+        -h | --help) usage; exit 0 ;;
+        --project | --region | --prefix | --account | --kubernetes-account | --cluster | --node-machine | --max-nodes | \
+            --share | --machine | --image-project | --image-family | --startup-script | --group | --symphony-range)
+            [[ $# -ge 2 && $2 != --* ]] || fail "$1 needs a value"
+            case $1 in
+                --group) groups+=("$2") ;;
+                --symphony-range) ranges+=("$2") ;;
+                *) name=${1#--} && printf -v "${name//-/_}" %s "$2" ;;
+            esac
+            shift ;;
+        *) fail "unknown option $1" ;;
+    esac
+    shift
+done
+
+[ -n "$project" ] || fail "--project is missing: the id of a project with billing enabled"
+[[ $region =~ ^[a-z]+-[a-z]+[0-9]+$ ]] || fail "--region '$region' is no region such as us-central1"
+[[ $prefix =~ ^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$ ]] || fail "--prefix '$prefix': at most 20 lower-case letters, digits or '-'"
+[[ $cluster =~ ^(standard|autopilot|none)$ ]] || fail "--cluster '$cluster' is none of standard, autopilot, none"
+for group in ${groups[@]+"${groups[@]}"}; do
+    [[ $group =~ ^[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?:[a-z]+-[a-z]+[0-9]+(-[a-z])?(:spot)?$ ]] ||
+        fail "--group '$group' is not NAME:PLACE or NAME:PLACE:spot, such as a:us-central1-a or any:us-central1:spot"
+done
+[ -z "$share" ] || [[ $share =~ ^$region-[a-z]$ ]] || fail "--share '$share' is no zone of $region, such as $region-a"
+[ -z "$startup_script" ] || [ -r "$startup_script" ] || fail "--startup-script: '$startup_script' cannot be read"
+[ ${#groups[@]} -gt 0 ] || events=''
+
+loop=$account@$project.iam.gserviceaccount.com
+nodes=$prefix-nodes@$project.iam.gserviceaccount.com
+machines=$prefix-machines@$project.iam.gserviceaccount.com
+machines_role=${prefix//-/_}_provisioner
+events_role=${machines_role}_events
+labels=app=hostfactory
+in_project=(--project="$project")
+nodes_range=10.60.0.0/20 pods_range=10.64.0.0/14 services_range=10.61.0.0/20
+joined_ranges=$(IFS=, && echo "${ranges[*]-}")
+
+# --- how a thing is made and taken away -------------------------------------------------------------------------------
+
+undo=() # what takes all away, in the order in which it was made
+
+run() {
+    local line
+    printf -v line '%q ' "$@" && echo "${line% }"
+    if [ -n "$apply" ]; then "$@"; fi
+}
+
+there() { # GROUP NAME [WHERE…]: whether gcloud finds it; false where nothing is asked
+    local group=()
+    read -ra group <<<"$1" && shift
+    [ -n "$apply" ] && gcloud "${group[@]}" describe "$@" "${in_project[@]}" >/dev/null 2>&1
+}
+
+later() { # what --destroy does in its turn
+    local line
+    printf -v line '%q ' "$@" && undo+=("$line")
+}
+
+take() { # GROUP NAME [WHERE…]
+    local group=()
+    if [ -z "$apply" ] || there "$@"; then
+        read -ra group <<<"$1" && shift
+        run gcloud "${group[@]}" delete "$@" "${in_project[@]}" --quiet
+    fi
+}
+
+# thing GROUP NAME [WHERE…] -- [OPTIONS…]: made unless it is there.
+thing() {
+    local group=() which=()
+    while [ "$1" != -- ]; do which+=("$1") && shift; done
+    shift
+    if [ -n "$destroy" ]; then
+        later take "${which[@]}"
+    elif ! there "${which[@]}"; then
+        read -ra group <<<"${which[0]}"
+        run gcloud "${group[@]}" "${made_by:-create}" "${which[@]:1}" "$@" "${in_project[@]}"
+    fi
+}
+
+account() { # NAME TITLE: it is made by its name, and found by its address
+    local address=$1@$project.iam.gserviceaccount.com
+    if [ -n "$destroy" ]; then
+        later take 'iam service-accounts' "$address"
+    elif ! there 'iam service-accounts' "$address"; then
+        run gcloud iam service-accounts create "$1" --display-name="$2" "${in_project[@]}"
+    fi
+}
+
+# bind MEMBER ROLE GROUP NAME: one that is bound already stays so. What is bound to a thing goes with it.
+bind() {
+    local group=()
+    read -ra group <<<"$3"
+    [ -n "$destroy" ] ||
+        run gcloud "${group[@]}" add-iam-policy-binding "$4" --member="$1" --role="$2" "${in_project[@]}"
+}
+
+grant() { # MEMBER ROLE: in the project
+    if [ -n "$destroy" ]; then
+        later revoke "$1" "$2"
+    else
+        run gcloud projects add-iam-policy-binding "$project" --member="$1" --role="$2" --condition=None
+    fi
+}
+
+revoke() {
+    run gcloud projects remove-iam-policy-binding "$project" --member="$1" --role="$2" --condition=None ||
+        echo "# It was not bound." >&2
+}
+
+role() { # ID FILE
+    if [ -n "$destroy" ]; then
+        later take_role "$1"
+    elif there 'iam roles' "$1"; then
+        # A deleted role is kept for weeks, during which its name cannot be given again.
+        if is_deleted "$1"; then run gcloud iam roles undelete "$1" "${in_project[@]}"; fi
+        run gcloud iam roles update "$1" --file="$2" "${in_project[@]}" --quiet
+    else
+        run gcloud iam roles create "$1" --file="$2" "${in_project[@]}" --quiet
+    fi
+}
+
+is_deleted() {
+    [ "$(gcloud iam roles describe "$1" "${in_project[@]}" --format='value(deleted)')" = True ]
+}
+
+take_role() {
+    if [ -n "$apply" ] && there 'iam roles' "$1" && is_deleted "$1"; then return; fi
+    take 'iam roles' "$1"
+}
+
+# --- what is made -----------------------------------------------------------------------------------------------------
+
+make_apis() {
+    local apis=(cloudresourcemanager compute iam logging monitoring)
+    [ "$cluster" = none ] || apis+=(container iamcredentials)
+    [ -z "$events" ] || apis+=(pubsub)
+    [ -z "$share" ] || apis+=(file)
+    [ -n "$destroy" ] || run gcloud services enable "${apis[@]/%/.googleapis.com}" "${in_project[@]}"
+}
+
+make_accounts() {
+    account "$account" "HostFactory provisioner"
+    [ "$cluster" = none ] || account "$prefix-nodes" "Nodes of the HostFactory cluster"
+    [ ${#groups[@]} = 0 ] || account "$prefix-machines" "Instances of HostFactory"
+}
+
+make_rights() {
+    if [ "$cluster" != none ]; then
+        grant "serviceAccount:$nodes" roles/container.defaultNodeServiceAccount
+        grant "serviceAccount:$nodes" roles/artifactregistry.reader
+    fi
+    [ ${#groups[@]} -gt 0 ] || return 0
+    local agent number=PROJECT_NUMBER
+    [ -z "$apply" ] || number=$(gcloud projects describe "$project" --format='value(projectNumber)')
+    agent=serviceAccount:$number@cloudservices.gserviceaccount.com
+    role "$machines_role" "$roles/machines.yaml"
+    grant "serviceAccount:$loop" "projects/$project/roles/$machines_role"
+    grant "serviceAccount:$machines" roles/logging.logWriter
+    grant "serviceAccount:$machines" roles/monitoring.metricWriter
+    # The groups make their instances as this agent of Google's. Its role stays: other groups of the project may need it.
+    [ -n "$destroy" ] || grant "$agent" roles/compute.instanceAdmin.v1
+    bind "$agent" roles/iam.serviceAccountUser 'iam service-accounts' "$machines"
+}
+
+make_network() {
+    thing 'compute networks' "$prefix" -- --subnet-mode=custom
+    thing 'compute networks subnets' "$prefix" --region="$region" -- --network="$prefix" --range="$nodes_range" \
+        --secondary-range="pods=$pods_range,services=$services_range" --enable-private-ip-google-access
+    thing 'compute firewall-rules' "$prefix-symphony" -- --network="$prefix" --direction=INGRESS \
+        --allow=tcp,udp,icmp --source-ranges="$nodes_range,$pods_range${joined_ranges:+,$joined_ranges}"
+}
+
+make_cluster() {
+    local common=(--network="$prefix" --subnetwork="$prefix" --cluster-secondary-range-name=pods
+        --services-secondary-range-name=services --enable-private-nodes --enable-master-authorized-networks
+        --release-channel=regular --service-account="$nodes" --labels="$labels")
+    [ -z "$joined_ranges" ] || common+=(--master-authorized-networks="$joined_ranges")
+    local addons=()
+    [ -z "$share" ] || addons=(--addons=GcpFilestoreCsiDriver)
+    case $cluster in
+        autopilot) made_by=create-auto thing 'container clusters' "$prefix" --region="$region" -- "${common[@]}" ;;
+        standard)
+            # Its first pool is the one for the loop and the cluster's own pods: never Spot.
+            thing 'container clusters' "$prefix" --region="$region" -- "${common[@]}" --enable-ip-alias \
+                --workload-pool="$project.svc.id.goog" --default-max-pods-per-node=32 --num-nodes=1 \
+                --machine-type=e2-standard-4 --enable-autoscaling --total-min-nodes=1 --total-max-nodes=3 \
+                --workload-metadata=GKE_METADATA --enable-shielded-nodes --shielded-secure-boot \
+                ${addons[@]+"${addons[@]}"} ;;
+        none) ;;
+    esac
+}
+
+make_nodes() {
+    [ "$cluster" = standard ] || return 0
+    local taint=hostfactory/machines=true:NoSchedule
+    local common=(--machine-type="$node_machine" --num-nodes=0 --enable-autoscaling --total-min-nodes=0
+        --total-max-nodes="$max_nodes" --location-policy=ANY --disk-size=100 --service-account="$nodes"
+        --node-labels=hostfactory/machines=true --enable-image-streaming --workload-metadata=GKE_METADATA
+        --shielded-secure-boot)
+    thing 'container node-pools' workers --cluster="$prefix" --region="$region" -- "${common[@]}" --node-taints="$taint"
+    thing 'container node-pools' workers-spot --cluster="$prefix" --region="$region" -- "${common[@]}" --spot \
+        --node-taints="$taint,cloud.google.com/gke-spot=true:NoSchedule"
+}
+
+make_identity() {
+    [ "$cluster" = none ] || bind "serviceAccount:$project.svc.id.goog[$kubernetes_account]" \
+        roles/iam.workloadIdentityUser 'iam service-accounts' "$loop"
+}
+
+# each_group COMMAND: COMMAND NAME PLACE SPOT for each group.
+each_group() {
+    local group name place spot
+    for group in ${groups[@]+"${groups[@]}"}; do
+        IFS=: read -r name place spot <<<"$group"
+        "$1" "$name" "$place" "$spot"
+    done
+}
+
+make_template() { # name place spot
+    local kind=(--provisioning-model=STANDARD --maintenance-policy=MIGRATE) metadata=()
+    # A preempted instance stays to be seen, and is deleted by the loop.
+    [ -z "$3" ] || kind=(--provisioning-model=SPOT --instance-termination-action=STOP --maintenance-policy=TERMINATE)
+    [ -z "$share" ] || [[ $share =~ ^$region-[a-z]$ ]] || fail "--share '$share' is no zone of $region, such as $region-a"
+[ -z "$startup_script" ] || metadata=(--metadata-from-file="startup-script=$startup_script")
+    thing 'compute instance-templates' "$prefix-$1" -- --machine-type="$machine" \
+        --image-project="${image_project:-$project}" --image-family="$image_family" \
+        --boot-disk-size=50GB --boot-disk-type=pd-balanced --no-address --subnet="$prefix" --region="$region" \
+        "${kind[@]}" --no-restart-on-failure --service-account="$machines" --scopes=cloud-platform \
+        --shielded-secure-boot --shielded-vtpm --shielded-integrity-monitoring --labels="$labels,hostfactory-pool=$1" \
+        --metadata=block-project-ssh-keys=true,enable-oslogin=TRUE ${metadata[@]+"${metadata[@]}"}
+}
+
+make_group() { # name place spot
+    local where=(--zone="$2") regional=()
+    [[ $2 =~ -[a-z]$ ]] || {
+        where=(--region="$2")
+        regional=(--instance-redistribution-type=none --target-distribution-shape=any)
+    }
+    # The loop makes and deletes the instances; the group has no autoscaler, repairs nothing and updates nothing.
+    thing 'compute instance-groups managed' "$prefix-$1" "${where[@]}" -- --template="$prefix-$1" --size=0 \
+        --base-instance-name="$prefix-$1" --default-action-on-vm-failure=do-nothing \
+        --update-policy-type=opportunistic --update-policy-minimal-action=replace \
+        --list-managed-instances-results=pageless ${regional[@]+"${regional[@]}"}
+}
+
+make_templates() { each_group make_template; }
+make_groups() { each_group make_group; }
+
+make_topic() {
+    [ -z "$events" ] || thing 'pubsub topics' "$prefix-events" -- --labels="$labels"
+}
+
+make_sink() {
+    [ -n "$events" ] || return 0
+    local filter writer=WRITER_OF_THE_SINK
+    filter=$(<"$filter_file")
+    filter=${filter//\$\{project\}/$project}
+    filter=${filter//\$\{name_prefix\}/$prefix}
+    thing 'logging sinks' "$prefix-events" -- "pubsub.googleapis.com/projects/$project/topics/$prefix-events" \
+        --log-filter="$filter"
+    if [ -n "$apply" ] && [ -z "$destroy" ]; then
+        writer=$(gcloud logging sinks describe "$prefix-events" "${in_project[@]}" --format='value(writerIdentity)')
+    fi
+    bind "$writer" roles/pubsub.publisher 'pubsub topics' "$prefix-events"
+}
+
+make_subscription() {
+    [ -n "$events" ] || return 0
+    role "$events_role" "$roles/events.yaml"
+    thing 'pubsub subscriptions' "$prefix-events" -- --topic="$prefix-events" --expiration-period=never \
+        --ack-deadline=10 --message-retention-duration=10m --labels="$labels"
+    bind "serviceAccount:$loop" "projects/$project/roles/$events_role" 'pubsub subscriptions' "$prefix-events"
+}
+
+make_share() {
+    [ -z "$share" ] || thing 'filestore instances' "$prefix-state" --location="$share" -- --tier=basic-hdd \
+        --file-share=name=state,capacity=1TB --network="name=$prefix" --labels="$labels"
+}
+
+show_settings() {
+    echo "# Of provisioner.yaml:"
+    echo "# name_prefix: $prefix"
+    [ ${#groups[@]} = 0 ] || echo "# pools:" && each_group show_pool
+    [ -z "$events" ] || echo "# events: {project: $project, subscription: $prefix-events}"
+}
+
+show_pool() { # name place spot
+    local location=region
+    [[ $2 =~ -[a-z]$ ]] && location=zone
+    echo "#   $1: {kind: mig, project: $project, $location: $2, group: $prefix-$1, max_machines: 1000}"
+}
+
+make_apis
+make_accounts
+make_rights
+make_network
+make_cluster
+make_nodes
+make_identity
+make_templates
+make_groups
+make_topic
+make_sink
+make_subscription
+make_share
+
+if [ -n "$destroy" ]; then
+    for ((i = ${#undo[@]} - 1; i >= 0; i--)); do eval "${undo[i]}"; done
+else
+    show_settings
+fi
+[ -n "$apply" ] || echo "# Nothing was done: --apply runs these commands." >&2

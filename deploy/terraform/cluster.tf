@@ -1,0 +1,184 @@
+locals {
+  autopilot  = try(var.cluster.autopilot, false)
+  node_pools = local.has_cluster && !local.autopilot ? var.cluster.node_pools : {}
+}
+
+resource "google_container_cluster" "this" {
+  count = local.has_cluster ? 1 : 0
+
+  project             = var.project_id
+  name                = var.name_prefix
+  location            = var.region
+  node_locations      = length(var.zones) > 0 && !local.autopilot ? var.zones : null
+  network             = local.network
+  subnetwork          = local.subnetwork
+  networking_mode     = "VPC_NATIVE"
+  resource_labels     = var.labels
+  deletion_protection = var.deletion_protection
+
+  enable_autopilot         = local.autopilot ? true : null
+  remove_default_node_pool = local.autopilot ? null : true
+  initial_node_count       = local.autopilot ? null : 1
+  # 64 addresses a node instead of 256, so that the pods' range lasts for four times as many nodes.
+  default_max_pods_per_node = local.autopilot ? null : 32
+
+  ip_allocation_policy {
+    cluster_secondary_range_name  = "pods"
+    services_secondary_range_name = "services"
+  }
+
+  private_cluster_config {
+    enable_private_nodes    = true
+    enable_private_endpoint = false
+  }
+
+  master_authorized_networks_config {
+    dynamic "cidr_blocks" {
+      for_each = concat(var.symphony_ranges, var.cluster.authorized_ranges)
+
+      content {
+        cidr_block = cidr_blocks.value
+      }
+    }
+  }
+
+  release_channel {
+    channel = var.cluster.release_channel
+  }
+
+  dynamic "workload_identity_config" {
+    for_each = local.autopilot ? [] : [1]
+
+    content {
+      workload_pool = "${var.project_id}.svc.id.goog"
+    }
+  }
+
+  dynamic "addons_config" {
+    for_each = local.autopilot ? [] : [1]
+
+    content {
+      gcp_filestore_csi_driver_config {
+        enabled = var.share != null
+      }
+    }
+  }
+
+  # The pool that every standard cluster begins with has this account, too, for the minutes that it lives.
+  dynamic "node_config" {
+    for_each = local.autopilot ? [] : [1]
+
+    content {
+      service_account = google_service_account.nodes[0].email
+    }
+  }
+
+  dynamic "cluster_autoscaling" {
+    for_each = local.autopilot ? [1] : []
+
+    content {
+      auto_provisioning_defaults {
+        service_account = google_service_account.nodes[0].email
+      }
+    }
+  }
+
+  depends_on = [google_project_iam_member.nodes]
+
+  lifecycle {
+    ignore_changes = [node_config, initial_node_count]
+  }
+}
+
+# For the loop and the cluster's own pods: never Spot.
+resource "google_container_node_pool" "system" {
+  count = local.has_cluster && !local.autopilot ? 1 : 0
+
+  project  = var.project_id
+  name     = "system"
+  cluster  = google_container_cluster.this[0].name
+  location = var.region
+
+  autoscaling {
+    total_min_node_count = 1
+    total_max_node_count = 3
+  }
+
+  node_config {
+    machine_type    = var.cluster.system_machine
+    service_account = google_service_account.nodes[0].email
+    oauth_scopes    = ["https://www.googleapis.com/auth/cloud-platform"]
+    resource_labels = var.labels
+
+    workload_metadata_config {
+      mode = "GKE_METADATA"
+    }
+
+    shielded_instance_config {
+      enable_secure_boot = true
+    }
+  }
+
+  lifecycle {
+    ignore_changes = [initial_node_count]
+  }
+}
+
+# For the pods that are machines, and for nothing else: without them a pool shrinks to nothing.
+resource "google_container_node_pool" "workers" {
+  for_each = local.node_pools
+
+  project  = var.project_id
+  name     = each.key
+  cluster  = google_container_cluster.this[0].name
+  location = var.region
+
+  autoscaling {
+    total_min_node_count = 0
+    total_max_node_count = each.value.max_nodes
+    location_policy      = "ANY" # where there is room, Spot above all
+  }
+
+  node_config {
+    machine_type    = each.value.machine_type
+    spot            = each.value.spot
+    disk_size_gb    = each.value.disk_gb
+    service_account = google_service_account.nodes[0].email
+    oauth_scopes    = ["https://www.googleapis.com/auth/cloud-platform"]
+    resource_labels = var.labels
+    labels          = { "hostfactory/machines" = "true" }
+
+    taint {
+      key    = "hostfactory/machines"
+      value  = "true"
+      effect = "NO_SCHEDULE"
+    }
+
+    dynamic "taint" {
+      for_each = each.value.spot ? [1] : []
+
+      content {
+        key    = "cloud.google.com/gke-spot"
+        value  = "true"
+        effect = "NO_SCHEDULE"
+      }
+    }
+
+    # Image streaming: pods start while their image still comes.
+    gcfs_config {
+      enabled = true
+    }
+
+    workload_metadata_config {
+      mode = "GKE_METADATA"
+    }
+
+    shielded_instance_config {
+      enable_secure_boot = true
+    }
+  }
+
+  lifecycle {
+    ignore_changes = [initial_node_count]
+  }
+}

@@ -1,0 +1,41 @@
+# A grid of everything: Spot pods first, then a zonal group, then a regional one of Spot instances. Copy it, and change
+# project, region, images and sizes. What it makes of HostFactory's files is in the folder grid beside it.
+project_id      = "my-grid-project"
+region          = "us-central1"
+zones           = ["us-central1-a", "us-central1-b"]
+symphony_ranges = ["10.0.0.0/16"]
+
+cluster = {
+  node_pools = {
+    workers      = { machine_type = "n2-standard-8", max_nodes = 50 }
+    workers-spot = { machine_type = "n2-standard-8", max_nodes = 250, spot = true }
+  }
+}
+
+pods = {
+  pods      = { image = "us-central1-docker.pkg.dev/my-grid-project/symphony/compute:7.3.2", cpus = 3.5, memory_mb = 12288, max_machines = 100 }
+  pods-spot = { image = "us-central1-docker.pkg.dev/my-grid-project/symphony/compute:7.3.2", cpus = 3.5, memory_mb = 12288, max_machines = 500, spot = true }
+}
+
+groups = {
+  a = {
+    zone         = "us-central1-a"
+    machine_type = "n2-standard-8"
+    image        = "projects/my-grid-project/global/images/family/symphony-compute"
+    max_machines = 500
+  }
+  any = {
+    region       = "us-central1"
+    machine_type = "n2-standard-8"
+    image        = "projects/my-grid-project/global/images/family/symphony-compute"
+    max_machines = 2000
+    spot         = true
+  }
+}
+
+templates = {
+  Small = { pools = ["pods-spot", "pods"], ncpus = 3, nram = 12288, max_number = 600 }
+  Large = { pools = ["any", "a"], ncpus = 8, nram = 32768, max_number = 2500 }
+}
+
+share = {}

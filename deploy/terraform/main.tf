@@ -1,0 +1,135 @@
+# APIs, accounts and rights. What each is for: docs/deploy-google.md.
+
+locals {
+  has_cluster = var.cluster != null
+  has_groups  = length(var.groups) > 0
+  has_events  = var.events && local.has_groups
+
+  machines_role = yamldecode(file("${path.module}/roles/machines.yaml"))
+  events_role   = yamldecode(file("${path.module}/roles/events.yaml"))
+
+  apis = toset(concat(
+    [
+      "cloudresourcemanager.googleapis.com",
+      "compute.googleapis.com",
+      "iam.googleapis.com",
+      "logging.googleapis.com",
+      "monitoring.googleapis.com",
+    ],
+    local.has_cluster ? ["container.googleapis.com", "iamcredentials.googleapis.com"] : [],
+    local.has_events ? ["pubsub.googleapis.com"] : [],
+    var.share != null ? ["file.googleapis.com"] : [],
+  ))
+  kubernetes_member = "serviceAccount:${var.project_id}.svc.id.goog[${var.kubernetes_account}]"
+  cloudservices     = "serviceAccount:${data.google_project.this.number}@cloudservices.gserviceaccount.com"
+}
+
+data "google_project" "this" {
+  project_id = var.project_id
+
+  depends_on = [google_project_service.this]
+}
+
+resource "google_project_service" "this" {
+  for_each = local.apis
+
+  project            = var.project_id
+  service            = each.value
+  disable_on_destroy = false # others in the project may use it
+}
+
+# --- the loop ---------------------------------------------------------------------------------------------------------
+
+resource "google_service_account" "loop" {
+  project      = var.project_id
+  account_id   = var.account
+  display_name = "HostFactory provisioner"
+
+  depends_on = [google_project_service.this]
+}
+
+resource "google_project_iam_custom_role" "machines" {
+  count = local.has_groups ? 1 : 0
+
+  project     = var.project_id
+  role_id     = "${replace(var.name_prefix, "-", "_")}_provisioner"
+  title       = local.machines_role.title
+  description = local.machines_role.description
+  stage       = local.machines_role.stage
+  permissions = local.machines_role.includedPermissions
+
+  depends_on = [google_project_service.this]
+}
+
+resource "google_project_iam_member" "machines" {
+  count = local.has_groups ? 1 : 0
+
+  project = var.project_id
+  role    = google_project_iam_custom_role.machines[0].id
+  member  = google_service_account.loop.member
+}
+
+resource "google_service_account_iam_member" "workload_identity" {
+  count = local.has_cluster ? 1 : 0
+
+  service_account_id = google_service_account.loop.name
+  role               = "roles/iam.workloadIdentityUser"
+  member             = local.kubernetes_member
+
+  depends_on = [google_container_cluster.this] # the identity pool comes with the first cluster
+}
+
+# --- nodes and machines -----------------------------------------------------------------------------------------------
+
+resource "google_service_account" "nodes" {
+  count = local.has_cluster ? 1 : 0
+
+  project      = var.project_id
+  account_id   = "${var.name_prefix}-nodes"
+  display_name = "Nodes of the HostFactory cluster"
+
+  depends_on = [google_project_service.this]
+}
+
+resource "google_project_iam_member" "nodes" {
+  for_each = toset(local.has_cluster ? ["roles/container.defaultNodeServiceAccount", "roles/artifactregistry.reader"] : [])
+
+  project = var.project_id
+  role    = each.value
+  member  = google_service_account.nodes[0].member
+}
+
+resource "google_service_account" "machines" {
+  count = local.has_groups ? 1 : 0
+
+  project      = var.project_id
+  account_id   = "${var.name_prefix}-machines"
+  display_name = "Instances of HostFactory"
+
+  depends_on = [google_project_service.this]
+}
+
+resource "google_project_iam_member" "telemetry" {
+  for_each = toset(local.has_groups ? ["roles/logging.logWriter", "roles/monitoring.metricWriter"] : [])
+
+  project = var.project_id
+  role    = each.value
+  member  = google_service_account.machines[0].member
+}
+
+# The groups make their instances as this agent of Google's. It loses its default role where a policy takes it away.
+resource "google_project_iam_member" "groups" {
+  count = local.has_groups ? 1 : 0
+
+  project = var.project_id
+  role    = "roles/compute.instanceAdmin.v1"
+  member  = local.cloudservices
+}
+
+resource "google_service_account_iam_member" "groups" {
+  count = local.has_groups ? 1 : 0
+
+  service_account_id = google_service_account.machines[0].name
+  role               = "roles/iam.serviceAccountUser"
+  member             = local.cloudservices
+}

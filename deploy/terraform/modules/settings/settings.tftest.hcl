@@ -1,0 +1,116 @@
+# terraform test: no account, no network.
+
+variables {
+  project_id    = "grid-project"
+  provider_name = "gcpinst"
+  name_prefix   = "hf"
+  pods = {
+    pods = { namespace = "symphony", image = "registry.example.com/compute:1", cpus = 4, memory_mb = 8192, spot = true, max_machines = 100 }
+  }
+  groups = {
+    zonal    = { zone = "us-central1-a", max_machines = 500 }
+    regional = { region = "us-central1", max_machines = 2000 }
+  }
+  templates = {
+    Small = { pools = ["pods", "zonal", "regional"], ncpus = 4, ncores = 1, nram = 8192, max_number = 1000 }
+  }
+  subscription = "hf-events"
+}
+
+run "renders_what_was_given" {
+  command = apply
+
+  assert {
+    condition     = yamldecode(output.provisioner_yaml).pools.regional == { kind = "mig", project = "grid-project", region = "us-central1", group = "hf-regional", max_machines = 2000 }
+    error_message = "The pool of a regional group names region, project and group."
+  }
+
+  assert {
+    condition     = yamldecode(output.provisioner_yaml).events.subscription == "hf-events"
+    error_message = "The subscription is named under events."
+  }
+
+  assert {
+    condition     = jsondecode(output.provider_templates_json).templates[0].pools == ["pods", "zonal", "regional"]
+    error_message = "A template keeps the order of its pools."
+  }
+
+  assert {
+    condition     = toset(keys(output.files)) == toset(["provisioner.yaml", "gcpinstprov_config.json", "gcpinstprov_templates.json", "pod-specs/pods.yaml"])
+    error_message = "The files have the names that HostFactory and provisioner.yaml know."
+  }
+
+  assert {
+    condition     = yamldecode(output.files["pod-specs/pods.yaml"]).spec.nodeSelector == { "hostfactory/machines" = "true", "cloud.google.com/gke-spot" = "true" }
+    error_message = "A Spot pod of a standard cluster chooses the Spot nodes for machines."
+  }
+}
+
+run "autopilot_has_no_nodes_to_choose" {
+  command = apply
+
+  variables {
+    autopilot    = true
+    subscription = null
+  }
+
+  assert {
+    condition     = yamldecode(output.files["pod-specs/pods.yaml"]).spec.nodeSelector == { "cloud.google.com/gke-spot" = "true" }
+    error_message = "On Autopilot a pod chooses Spot alone."
+  }
+
+  assert {
+    condition     = !can(yamldecode(output.provisioner_yaml).events)
+    error_message = "Without a subscription there is no section events."
+  }
+}
+
+run "a_group_in_a_zone_and_a_region_is_refused" {
+  command = plan
+
+  variables {
+    groups = { zonal = { zone = "us-central1-a", region = "us-central1", max_machines = 1 }, regional = { region = "us-central1", max_machines = 1 } }
+  }
+
+  expect_failures = [var.groups]
+}
+
+run "a_group_bigger_than_google_allows_is_refused" {
+  command = plan
+
+  variables {
+    groups = { zonal = { zone = "us-central1-a", max_machines = 1001 }, regional = { region = "us-central1", max_machines = 1 } }
+  }
+
+  expect_failures = [var.groups]
+}
+
+run "a_pool_that_is_nowhere_is_refused" {
+  command = plan
+
+  variables {
+    templates = { Small = { pools = ["elsewhere"], ncpus = 4, ncores = 1, nram = 8192, max_number = 1 } }
+  }
+
+  expect_failures = [var.templates]
+}
+
+run "a_name_that_compute_would_refuse_is_refused" {
+  command = plan
+
+  variables {
+    name_prefix = "Grid_"
+  }
+
+  expect_failures = [var.name_prefix]
+}
+
+run "a_project_s_number_is_refused" {
+  command = plan
+
+  variables {
+    project_id = "123456789012"
+  }
+
+  expect_failures = [var.project_id]
+}

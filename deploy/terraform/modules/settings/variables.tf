@@ -1,0 +1,122 @@
+variable "project_id" {
+  description = "The Google Cloud project of the groups and of the subscription."
+  type        = string
+
+  validation {
+    condition     = can(regex("^([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$", var.project_id))
+    error_message = "project_id is the id of a project, such as my-grid-project, not its name or number."
+  }
+}
+
+variable "provider_name" {
+  description = "HostFactory's name of the provider instance."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$", var.provider_name))
+    error_message = "provider_name has 1 to 63 letters, digits, '-', '_' or '.', and begins and ends with a letter or digit."
+  }
+}
+
+variable "name_prefix" {
+  description = "First part of the names of machines and groups."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$", var.name_prefix))
+    error_message = "name_prefix has at most 20 lower-case letters, digits or '-', begins with a letter and does not end in '-'."
+  }
+}
+
+variable "autopilot" {
+  description = "Whether the cluster is an Autopilot one, which has no node pools to choose."
+  type        = bool
+  default     = false
+}
+
+variable "kubeconfig" {
+  description = "Path of a kubeconfig on the host of the loop; null: the service account of the loop's pod."
+  type        = string
+  default     = null
+}
+
+variable "pods" {
+  description = "Pools of pods, by name."
+  type = map(object({
+    namespace    = optional(string, "symphony")
+    image        = string
+    cpus         = number
+    memory_mb    = number
+    spot         = optional(bool, false)
+    max_machines = number
+  }))
+
+  validation {
+    condition     = alltrue([for pool in values(var.pods) : pool.cpus > 0 && pool.memory_mb > 0 && pool.max_machines > 0])
+    error_message = "cpus, memory_mb and max_machines of pods are greater than 0."
+  }
+
+  validation {
+    condition     = alltrue([for name in keys(var.pods) : can(regex("^[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?$", name))])
+    error_message = "Names of pods have at most 22 lower-case letters, digits or '-'."
+  }
+}
+
+variable "groups" {
+  description = "Managed instance groups, by name."
+  type = map(object({
+    zone         = optional(string)
+    region       = optional(string)
+    max_machines = number
+  }))
+
+  validation {
+    condition     = alltrue([for group in values(var.groups) : (group.zone == null) != (group.region == null)])
+    error_message = "Each of groups has either zone or region."
+  }
+
+  validation {
+    condition     = alltrue([for group in values(var.groups) : group.max_machines > 0 && group.max_machines <= (group.zone == null ? 4000 : 1000)])
+    error_message = "max_machines of groups is at most 1000 of a zonal one, and 4000 of a regional one, of which Google gives 2000 unasked: add another group to the template's pools."
+  }
+
+  validation {
+    condition     = alltrue([for name in keys(var.groups) : can(regex("^[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?$", name))])
+    error_message = "Names of groups have at most 22 lower-case letters, digits or '-'."
+  }
+
+  validation {
+    condition     = length(setintersection(keys(var.pods), keys(var.groups))) == 0
+    error_message = "pods and groups have no name in common: templates could not tell them apart."
+  }
+}
+
+variable "templates" {
+  description = "HostFactory's templates, by id."
+  type = map(object({
+    pools      = list(string)
+    ncpus      = number
+    ncores     = optional(number, 1)
+    nram       = number
+    max_number = number
+  }))
+
+  validation {
+    condition     = length(var.templates) > 0
+    error_message = "templates names at least one template: without any, HostFactory can ask for nothing."
+  }
+
+  validation {
+    condition = alltrue([
+      for template in values(var.templates) :
+      length(template.pools) > 0 && length(setsubtract(template.pools, concat(keys(var.pods), keys(var.groups)))) == 0
+    ])
+    error_message = "pools of templates names at least one of pods and groups, and nothing else."
+  }
+}
+
+variable "subscription" {
+  description = "The subscription that carries events; null: none."
+  type        = string
+  default     = null
+}

@@ -1,0 +1,59 @@
+locals {
+  own_network = var.network.subnetwork == null
+  network     = local.own_network ? google_compute_network.this[0].id : var.network.network
+  subnetwork  = local.own_network ? google_compute_subnetwork.this[0].id : var.network.subnetwork
+}
+
+resource "google_compute_network" "this" {
+  count = local.own_network ? 1 : 0
+
+  project                 = var.project_id
+  name                    = var.name_prefix
+  auto_create_subnetworks = false
+
+  depends_on = [google_project_service.this]
+}
+
+resource "google_compute_subnetwork" "this" {
+  count = local.own_network ? 1 : 0
+
+  project                  = var.project_id
+  name                     = var.name_prefix
+  region                   = var.region
+  network                  = google_compute_network.this[0].id
+  ip_cidr_range            = var.network.nodes_range
+  private_ip_google_access = true # nodes and machines have no address of the internet
+
+  secondary_ip_range {
+    range_name    = "pods"
+    ip_cidr_range = var.network.pods_range
+  }
+
+  secondary_ip_range {
+    range_name    = "services"
+    ip_cidr_range = var.network.services_range
+  }
+}
+
+# Symphony's daemons choose their ports by configuration: machines and management hosts reach each other on all.
+resource "google_compute_firewall" "symphony" {
+  count = local.own_network ? 1 : 0
+
+  project       = var.project_id
+  name          = "${var.name_prefix}-symphony"
+  network       = google_compute_network.this[0].id
+  direction     = "INGRESS"
+  source_ranges = concat([var.network.nodes_range, var.network.pods_range], var.symphony_ranges)
+
+  allow {
+    protocol = "tcp"
+  }
+
+  allow {
+    protocol = "udp"
+  }
+
+  allow {
+    protocol = "icmp"
+  }
+}

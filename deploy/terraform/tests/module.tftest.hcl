@@ -1,0 +1,177 @@
+# terraform test: the whole module with a provider that makes nothing. No account, no network.
+
+mock_provider "google" {}
+
+variables {
+  project_id = "grid-project"
+  region     = "us-central1"
+  pods = {
+    pods = { image = "registry.example.com/compute:1", cpus = 4, memory_mb = 8192, max_machines = 100 }
+  }
+  groups = {
+    zonal    = { zone = "us-central1-a", machine_type = "n2-standard-8", image = "projects/p/global/images/i", max_machines = 500 }
+    regional = { region = "us-central1", zones = ["us-central1-a", "us-central1-b"], machine_type = "n2-standard-8", image = "projects/p/global/images/i", max_machines = 2000, spot = true }
+  }
+  templates = {
+    Small = { pools = ["pods", "zonal", "regional"], ncpus = 4, nram = 8192, max_number = 1000 }
+  }
+}
+
+run "makes_all_of_a_grid" {
+  command = apply
+
+  variables {
+    zones = ["us-central1-a", "us-central1-b"]
+    share = {}
+  }
+
+  assert {
+    condition     = google_compute_instance_group_manager.this["zonal"].name == "hf-zonal" && google_compute_region_instance_group_manager.this["regional"].name == "hf-regional"
+    error_message = "Groups have the names that provisioner.yaml gives them."
+  }
+
+  assert {
+    condition     = google_compute_instance_template.this["regional"].scheduling[0].provisioning_model == "SPOT" && google_compute_instance_template.this["regional"].scheduling[0].preemptible
+    error_message = "A Spot group makes Spot instances."
+  }
+
+  assert {
+    condition     = google_compute_instance_template.this["zonal"].scheduling[0].provisioning_model == "STANDARD" && !google_compute_instance_template.this["zonal"].scheduling[0].preemptible
+    error_message = "Other groups make others."
+  }
+
+  assert {
+    condition     = google_container_node_pool.workers["workers-spot"].node_config[0].spot && length(google_container_node_pool.workers["workers-spot"].node_config[0].taint) == 2
+    error_message = "Spot nodes are tainted twice: for machines alone, and as Spot."
+  }
+
+  assert {
+    condition     = length(google_container_node_pool.workers["workers"].node_config[0].taint) == 1
+    error_message = "Nodes on demand are tainted for machines alone."
+  }
+
+  assert {
+    condition     = strcontains(google_logging_project_sink.events[0].filter, "/instances/hf-") && strcontains(google_logging_project_sink.events[0].filter, "projects/grid-project/logs")
+    error_message = "The sink's filter names the project and the machines."
+  }
+
+  assert {
+    condition     = contains(google_project_iam_custom_role.machines[0].permissions, "compute.instanceGroupManagers.update")
+    error_message = "The loop's role is read from its file."
+  }
+
+  assert {
+    condition     = google_service_account_iam_member.workload_identity[0].member == "serviceAccount:grid-project.svc.id.goog[hostfactory/provisioner]"
+    error_message = "The loop's pod acts as the loop's account."
+  }
+
+  assert {
+    condition     = yamldecode(output.provisioner_yaml).events.subscription == google_pubsub_subscription.events[0].name
+    error_message = "provisioner.yaml names the subscription that is made."
+  }
+
+  assert {
+    condition     = google_filestore_instance.state[0].location == "us-central1-a" && output.share.export == "/state"
+    error_message = "The share lies in the first zone."
+  }
+}
+
+run "autopilot_makes_its_own_nodes" {
+  command = apply
+
+  variables {
+    cluster = { autopilot = true }
+  }
+
+  assert {
+    condition     = length(google_container_node_pool.workers) == 0 && length(google_container_node_pool.system) == 0
+    error_message = "Autopilot has no node pools of ours."
+  }
+
+  assert {
+    condition     = google_container_cluster.this[0].cluster_autoscaling[0].auto_provisioning_defaults[0].service_account == google_service_account.nodes[0].email
+    error_message = "Its nodes have the nodes' account."
+  }
+}
+
+run "groups_alone_need_no_cluster" {
+  command = apply
+
+  variables {
+    cluster   = null
+    pods      = {}
+    templates = { Small = { pools = ["zonal"], ncpus = 4, nram = 8192, max_number = 1000 } }
+  }
+
+  assert {
+    condition     = length(google_container_cluster.this) == 0 && !contains(keys(google_project_service.this), "container.googleapis.com") && output.cluster == null
+    error_message = "Without a cluster nothing of one is made."
+  }
+}
+
+run "pods_alone_need_no_group" {
+  command = apply
+
+  variables {
+    groups    = {}
+    templates = { Small = { pools = ["pods"], ncpus = 4, nram = 8192, max_number = 1000 } }
+  }
+
+  assert {
+    condition     = length(google_pubsub_subscription.events) == 0 && length(google_project_iam_custom_role.machines) == 0 && length(google_service_account.machines) == 0
+    error_message = "Without groups the loop has no right in the project, and there are no events."
+  }
+}
+
+run "an_existing_network_is_used" {
+  command = apply
+
+  variables {
+    network = { network = "projects/host/global/networks/n", subnetwork = "projects/host/regions/us-central1/subnetworks/s" }
+  }
+
+  assert {
+    condition     = length(google_compute_network.this) == 0 && google_container_cluster.this[0].subnetwork == "projects/host/regions/us-central1/subnetworks/s"
+    error_message = "No network is made where one is given."
+  }
+}
+
+run "pods_without_a_cluster_are_refused" {
+  command = plan
+
+  variables {
+    cluster = null
+  }
+
+  expect_failures = [var.pods]
+}
+
+run "a_share_without_a_zone_is_refused" {
+  command = plan
+
+  variables {
+    share = {}
+  }
+
+  expect_failures = [var.share]
+}
+
+run "a_zone_of_another_region_is_refused" {
+  command = plan
+
+  variables {
+    zones = ["europe-west1-b"]
+  }
+
+  expect_failures = [var.zones]
+}
+
+run "half_a_network_is_refused" {
+  command = plan
+
+  variables {
+    network = { subnetwork = "projects/host/regions/us-central1/subnetworks/s" }
+  }
+
+  expect_failures = [var.network]
+}

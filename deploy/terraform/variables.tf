@@ -1,0 +1,196 @@
+variable "project_id" {
+  description = "The Google Cloud project in which everything is made. It must exist and have billing enabled."
+  type        = string
+}
+
+variable "region" {
+  description = "Region of the subnet, the cluster and the share, such as us-central1."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[a-z]+-[a-z]+[0-9]+$", var.region))
+    error_message = "region is a region such as us-central1, not a zone."
+  }
+}
+
+variable "zones" {
+  description = "Zones of the cluster's nodes; default all that the region gives. The first one holds the share."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for zone in var.zones : startswith(zone, "${var.region}-")])
+    error_message = "zones lists zones of var.region, such as us-central1-a for us-central1."
+  }
+}
+
+variable "provider_name" {
+  description = "HostFactory's name of the provider instance: the id of provisioner.yaml, and the first part of both HF files' names."
+  type        = string
+  default     = "gcpinst"
+}
+
+variable "name_prefix" {
+  description = "First part of the names of machines, groups and of all that is made here. Two deployments in a project need different ones."
+  type        = string
+  default     = "hf"
+}
+
+variable "labels" {
+  description = "Labels of all that can have some: how bills are told apart."
+  type        = map(string)
+  default     = { app = "hostfactory" }
+}
+
+variable "deletion_protection" {
+  description = "Whether cluster and share refuse to be destroyed. Default false, so that terraform destroy leaves nothing: machines are rented, and the loop makes its memory again from what runs. Set true once the share holds a state that you want to keep."
+  type        = bool
+  default     = false
+}
+
+variable "network" {
+  description = "The network: a new one with a subnet of these ranges, or, where subnetwork is given, an existing one (self links; its secondary ranges must be named pods and services)."
+  type = object({
+    network        = optional(string)
+    subnetwork     = optional(string)
+    nodes_range    = optional(string, "10.60.0.0/20")
+    pods_range     = optional(string, "10.64.0.0/14")
+    services_range = optional(string, "10.61.0.0/20")
+  })
+  default = {}
+
+  validation {
+    condition     = (var.network.network == null) == (var.network.subnetwork == null)
+    error_message = "network.network and network.subnetwork are given together, or not at all."
+  }
+}
+
+variable "symphony_ranges" {
+  description = "Address ranges of Symphony's management hosts, which must reach machines and be reached by them; default none beside the subnet itself."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for range in var.symphony_ranges : can(cidrhost(range, 0))])
+    error_message = "symphony_ranges lists address ranges such as 10.0.0.0/16."
+  }
+}
+
+variable "cluster" {
+  description = "The GKE cluster: standard with the node pools below, or Autopilot, which makes its own. null: no cluster, machines are instances only."
+  type = object({
+    autopilot         = optional(bool, false)
+    release_channel   = optional(string, "REGULAR")
+    authorized_ranges = optional(list(string), [])
+    system_machine    = optional(string, "e2-standard-4")
+    node_pools = optional(map(object({
+      machine_type = string
+      spot         = optional(bool, false)
+      max_nodes    = number
+      disk_gb      = optional(number, 100)
+      })), {
+      workers      = { machine_type = "n2-standard-8", max_nodes = 50 }
+      workers-spot = { machine_type = "n2-standard-8", max_nodes = 50, spot = true }
+    })
+  })
+  default = {}
+
+  validation {
+    condition     = var.cluster == null || contains(["RAPID", "REGULAR", "STABLE", "EXTENDED"], try(var.cluster.release_channel, ""))
+    error_message = "cluster.release_channel is RAPID, REGULAR, STABLE or EXTENDED."
+  }
+}
+
+variable "pods" {
+  description = "Pools of pods, by name: what each pod is, and how many there may be. They need a cluster."
+  type = map(object({
+    namespace    = optional(string) # symphony
+    image        = string
+    cpus         = number
+    memory_mb    = number
+    spot         = optional(bool) # false
+    max_machines = number
+  }))
+  default = {}
+
+  validation {
+    condition     = length(var.pods) == 0 || var.cluster != null
+    error_message = "pods need a cluster: leave out pods, or give cluster."
+  }
+}
+
+variable "groups" {
+  description = "Managed instance groups, by name: zonal (zone) or regional (region, and perhaps its zones). image is the machine's boot image, startup_script what makes it join Symphony."
+  type = map(object({
+    zone           = optional(string)
+    region         = optional(string)
+    zones          = optional(list(string), [])
+    machine_type   = string
+    image          = string
+    spot           = optional(bool, false)
+    disk_gb        = optional(number, 50)
+    disk_type      = optional(string, "pd-balanced")
+    startup_script = optional(string, "")
+    max_machines   = number
+  }))
+  default = {}
+}
+
+variable "templates" {
+  description = "HostFactory's templates, by id: what a machine has, and the pools (of pods and groups) that can make it, in order of preference."
+  type = map(object({
+    pools      = list(string)
+    ncpus      = number
+    ncores     = optional(number) # 1
+    nram       = number
+    max_number = number
+  }))
+}
+
+variable "kubeconfig" {
+  description = "Path of a kubeconfig on the host of the loop, if the loop does not run as a pod of the cluster; default: the service account of its pod."
+  type        = string
+  default     = null
+}
+
+variable "kubernetes_account" {
+  description = "Kubernetes service account of the loop's pod, as NAMESPACE/NAME: it acts as the loop's Google account by Workload Identity."
+  type        = string
+  default     = "hostfactory/provisioner"
+
+  validation {
+    condition     = can(regex("^[a-z0-9-]+/[a-z0-9-]+$", var.kubernetes_account))
+    error_message = "kubernetes_account is NAMESPACE/NAME, such as hostfactory/provisioner."
+  }
+}
+
+variable "account" {
+  description = "Name of the loop's Google service account."
+  type        = string
+  default     = "hostfactory-provisioner"
+}
+
+variable "events" {
+  description = "Whether a log sink feeds a Pub/Sub subscription, so that the loop hears of preemptions seconds earlier. Without groups nothing comes."
+  type        = bool
+  default     = true
+}
+
+variable "share" {
+  description = "A Filestore share for the state directory, where HostFactory's host and the loop's pod both mount it; default none: the loop runs on HostFactory's host."
+  type = object({
+    tier     = optional(string, "BASIC_HDD")
+    capacity = optional(number, 1024)
+  })
+  default = null
+
+  validation {
+    condition     = var.share == null || contains(["BASIC_HDD", "BASIC_SSD", "ZONAL", "REGIONAL"], try(var.share.tier, ""))
+    error_message = "share.tier is BASIC_HDD, BASIC_SSD, ZONAL or REGIONAL."
+  }
+
+  validation {
+    condition     = var.share == null || try(var.share.tier, "") == "REGIONAL" || length(var.zones) > 0
+    error_message = "share lies in the first of var.zones: name some, or choose tier REGIONAL."
+  }
+}

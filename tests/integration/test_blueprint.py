@@ -1,0 +1,132 @@
+"""The Cluster Toolkit blueprint: a blueprint by form, and one that the Terraform module takes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.support.checks.terraform import Module, given_problems
+from tests.support.clients.terraform import copied, terraform
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "blueprint"
+BLUEPRINTS = sorted(FOLDER.glob("*.yaml"))
+NAME = {"type": "string", "pattern": r"^\w(-*\w)*$"}
+
+FORM: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["blueprint_name", "vars", "deployment_groups"],
+    "properties": {
+        "blueprint_name": {"type": "string", "pattern": "^[a-z0-9_-]{1,63}$"},
+        "ghpc_version": {"type": "string"},
+        "validators": {"type": "array"},
+        "vars": {
+            "type": "object",
+            "required": ["project_id", "deployment_name"],
+            "properties": {"deployment_name": {"type": "string", "pattern": "^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$"}},
+        },
+        "terraform_backend_defaults": {"type": "object"},
+        "terraform_providers": {"type": "object"},
+        "toolkit_modules_url": {"type": "string"},
+        "toolkit_modules_version": {"type": "string"},
+        "deployment_groups": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["group", "modules"],
+                "properties": {
+                    "group": NAME,
+                    "terraform_backend": {"type": "object"},
+                    "terraform_providers": {"type": "object"},
+                    "modules": {
+                        "type": "array",
+                        "minItems": 1,
+                        "items": {
+                            "type": "object",
+                            "additionalProperties": False,
+                            "required": ["id", "source"],
+                            "properties": {
+                                "id": NAME,
+                                "source": {
+                                    "type": "string",
+                                    "pattern": r"^(\.{1,2}/|/|modules/|community/|github\.com/|git)",
+                                },
+                                "kind": {"enum": ["terraform", "packer"]},
+                                "use": {"type": "array", "items": {"type": "string"}},
+                                "settings": {"type": "object"},
+                                "outputs": {"type": "array"},
+                            },
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
+"""What the toolkit takes: it reads strictly, and refuses a field that it does not know."""
+
+
+def problems(blueprint: dict[str, Any], folder: Path = FOLDER) -> list[str]:
+    """What is wrong with a blueprint."""
+    found = [error.message for error in jsonschema.Draft202012Validator(FORM).iter_errors(blueprint)]
+    if found:
+        return found
+    for used in re.findall(r"\$\(vars\.(\w+)\)", yaml.safe_dump(blueprint)):
+        if used not in blueprint["vars"]:
+            found.append(f"vars.{used}: not there")
+    for module in (module for group in blueprint["deployment_groups"] for module in group["modules"]):
+        called = Module(folder / module["source"])
+        found += given_problems(module["id"], set(module["settings"]), called)
+        outputs = [output if isinstance(output, str) else output["name"] for output in module.get("outputs", ())]
+        found += [f"{module['id']}: no output {output}" for output in outputs if output not in called.outputs]
+    return found
+
+
+def settings(blueprint: dict[str, Any]) -> dict[str, Any]:
+    """What the first module is given."""
+    given: dict[str, Any] = blueprint["deployment_groups"][0]["modules"][0]["settings"]
+    return given
+
+
+@pytest.mark.parametrize("file", BLUEPRINTS, ids=lambda file: str(file.name))
+def test_a_blueprint_is_one_that_the_module_takes(file: Path) -> None:
+    assert problems(yaml.safe_load(file.read_text())) == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (lambda one: one.update(deployment_group=[]), "'deployment_group' was unexpected"),
+        (lambda one: one["vars"].pop("deployment_name"), "'deployment_name' is a required property"),
+        (lambda one: one["vars"].pop("region"), "vars.region: not there"),
+        (lambda one: settings(one).pop("templates"), "grid: templates is missing"),
+        (lambda one: settings(one).update(symphony_range=[]), "grid: symphony_range: the module has no such variable"),
+        (lambda one: one["deployment_groups"][0]["modules"][0]["outputs"].append("file"), "grid: no output file"),
+    ],
+)
+def test_a_mistake_in_a_blueprint_is_found(spoil: Callable[[dict[str, Any]], None], problem: str) -> None:
+    blueprint = copy.deepcopy(yaml.safe_load(BLUEPRINTS[0].read_text()))
+    spoil(blueprint)
+    assert any(problem in found for found in problems(blueprint)), problems(blueprint)
+
+
+@pytest.mark.skipif(shutil.which("terraform") is None, reason="needs terraform")
+@pytest.mark.parametrize("file", BLUEPRINTS, ids=lambda file: str(file.name))
+def test_the_pools_and_templates_of_a_blueprint_pass_the_module_s_own_validation(file: Path, tmp_path: Path) -> None:
+    blueprint = yaml.safe_load(file.read_text())
+    given = settings(blueprint) | {"provider_name": "gcpinst", "name_prefix": "hf"}
+    given["project_id"] = blueprint["vars"]["project_id"]
+    (tmp_path / "given.tfvars.json").write_text(json.dumps(given))
+    done = terraform("plan", "-no-color", f"-var-file={tmp_path / 'given.tfvars.json'}", directory=copied(tmp_path))
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,478 @@
+"""``deploy/gcp/setup.sh``: gcloud knows its lines, they may be repeated and taken back; Terraform makes the same."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner.commands.cli import run as provisioner
+from provisioner.simulator.compute.settings import MigSpec
+from provisioner.simulator.server import Simulator
+from tests.support.checks.terraform import Block, Module, plain
+from tests.support.clients.compute_clients import Gcloud
+from tests.support.clients.terraform import TERRAFORM
+from tests.support.hostfactory.sites import template
+
+ROOT = Path(__file__).parents[2]
+SETUP = ROOT / "deploy" / "gcp" / "setup.sh"
+STUB = ROOT / "tests" / "support" / "clients" / "gcloud_stub.sh"
+GCLOUD = pytest.mark.skipif(shutil.which("gcloud") is None, reason="needs gcloud")
+
+SOME = ["--project=my-grid-project", "--region=us-central1"]
+ALL = [
+    *("--project", "my-grid-project", "--region", "us-central1", "--symphony-range", "10.0.0.0/16"),
+    *("--group", "a:us-central1-a", "--group", "any:us-central1:spot", "--share", "us-central1-b"),
+]
+CHANGING = re.compile(r"(create|create-auto|delete|undelete)$")
+GROUPS = ("compute", "instance-groups", "managed")
+Argv = tuple[str, ...]
+
+
+class Google:
+    """A project, as far as the script sees it: what a stand-in for gcloud remembers."""
+
+    def __init__(self, directory: Path) -> None:
+        self._calls, self._things = directory / "calls", directory / "things"
+        self._things.mkdir(parents=True)
+        (directory / "bin").mkdir()
+        shutil.copy(STUB, directory / "bin" / "gcloud")
+        self._environment = {
+            **os.environ,
+            "PATH": f"{directory / 'bin'}:{os.environ['PATH']}",
+            "CALLS": str(self._calls),
+            "THINGS": str(self._things),
+            "DELETED": "",
+        }
+
+    def setup(self, *options: str, deleted: str = "") -> list[Argv]:
+        """Run the script; the calls of gcloud that it made."""
+        return self.calls_of([str(SETUP), *options], DELETED=deleted)
+
+    def calls_of(self, command: Sequence[str], **more: str) -> list[Argv]:
+        """The calls of gcloud that a command makes."""
+        self._calls.write_text("")
+        self.done = subprocess.run(
+            command, env=self._environment | more, capture_output=True, text=True, check=False, timeout=60
+        )
+        return [words(line) for line in self._calls.read_text().splitlines()]
+
+    def things(self) -> set[str]:
+        """What is there."""
+        return {path.name for path in self._things.iterdir()}
+
+
+def words(line: str) -> Argv:
+    """The words of a line that bash quoted; only a filter has line ends, which bash writes as $'…'."""
+    return tuple(shlex.split(re.sub(r"\$'((?:[^'\\]|\\.)*)'", lambda found: shlex.quote(unescaped(found[1])), line)))
+
+
+def unescaped(text: str) -> str:
+    return text.replace("\\n", "\n").replace("\\'", "'").replace("\\\\", "\\")
+
+
+@pytest.fixture
+def google(tmp_path: Path) -> Google:
+    return Google(tmp_path / "google")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> list[Argv]:
+    """The calls that make everything in an empty project, without those that only look."""
+    google = Google(tmp_path_factory.mktemp("setup") / "google")
+    calls = google.setup(*ALL, "--apply")
+    assert google.done.returncode == 0, google.done.stderr
+    return [call for call in calls if "describe" not in call]
+
+
+@pytest.fixture(scope="module")
+def module() -> Module:
+    return Module(TERRAFORM)
+
+
+# --- what it does -----------------------------------------------------------------------------------------------------
+
+
+def test_by_default_it_prints_the_lines_and_asks_nobody(google: Google, made: list[Argv], tmp_path: Path) -> None:
+    assert google.setup(*ALL) == []
+    assert google.done.returncode == 0
+    assert google.done.stderr == "# Nothing was done: --apply runs these commands.\n"
+    script = google.done.stdout.replace("PROJECT_NUMBER", "123456")
+    script = script.replace("WRITER_OF_THE_SINK", "serviceAccount:writer@example.com")
+    assert google.calls_of(["bash", "-euc", script]) == made
+
+
+def test_what_is_there_is_not_made_again(google: Google) -> None:
+    google.setup(*ALL, "--apply")
+    before = google.things()
+    again = google.setup(*ALL, "--apply")
+    assert google.done.returncode == 0, google.done.stderr
+    assert google.things() == before
+    assert [call for call in again if any(CHANGING.match(word) for word in call)] == []
+
+
+def test_what_is_missing_is_made_beside_what_is_there(google: Google) -> None:
+    google.setup(*SOME, "--group", "a:us-central1-a", "--apply")
+    again = google.setup(*SOME, "--group", "a:us-central1-a", "--group", "b:us-central1-b", "--apply")
+    created = [call[call.index("create") + 1] for call in again if "create" in call]
+    assert created == ["hf-b", "hf-b"]  # the template and the group
+
+
+def test_destroy_takes_all_away_in_the_reverse_order(google: Google, made: list[Argv]) -> None:
+    google.setup(*ALL, "--apply")
+    taken = [named(call) for call in google.setup(*ALL, "--destroy", "--apply") if "delete" in call]
+    assert google.done.returncode == 0, google.done.stderr
+    assert google.things() == set()
+    assert taken == [named(call) for call in reversed(made) if {"create", "create-auto"} & {*call}]
+    assert not any("services" in call for call in google.setup(*ALL, "--destroy", "--apply")), "APIs stay on"
+
+
+def test_destroy_takes_away_what_is_left_and_may_be_repeated(google: Google) -> None:
+    google.setup(*ALL, "--apply")
+    for _ in range(2):
+        google.setup(*ALL, "--destroy", "--apply")
+        assert google.done.returncode == 0, google.done.stderr
+
+
+def test_a_role_that_was_deleted_lately_is_brought_back(google: Google) -> None:
+    google.setup(*ALL, "--apply")
+    calls = [call[:3] for call in google.setup(*ALL, "--apply", deleted="True") if call[:2] == ("iam", "roles")]
+    assert calls.count(("iam", "roles", "undelete")) == calls.count(("iam", "roles", "update")) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "--project is missing: the id of a project with billing enabled"),
+        (["--project", "p"], "--region '' is no region such as us-central1"),
+        (["--project", "p", "--region", "us-central1-a"], "--region 'us-central1-a' is no region such as us-central1"),
+        (["--region"], "--region needs a value"),
+        (["--aply"], "unknown option --aply"),
+        ([*ALL, "--prefix", "Grid_"], "--prefix 'Grid_': at most 20 lower-case letters, digits or '-'"),
+        ([*ALL, "--cluster", "gke"], "--cluster 'gke' is none of standard, autopilot, none"),
+        ([*ALL, "--share", "us-east1-b"], "--share 'us-east1-b' is no zone of us-central1, such as us-central1-a"),
+        ([*ALL, "--startup-script", "/no/such"], "--startup-script: '/no/such' cannot be read"),
+        (
+            [*ALL, "--group", "a"],
+            "--group 'a' is not NAME:PLACE or NAME:PLACE:spot, such as a:us-central1-a or any:us-central1:spot",
+        ),
+    ],
+)
+def test_a_wrong_use_is_one_sentence(google: Google, options: list[str], said: str) -> None:
+    assert google.setup(*options, "--apply") == []
+    assert (google.done.returncode, google.done.stdout) == (2, "")
+    assert google.done.stderr == f"setup.sh: {said}; see setup.sh --help\n"
+
+
+def test_every_option_is_told_by_its_help(google: Google) -> None:
+    google.setup("--help")
+    taken = set(
+        re.findall(
+            r"(?<=[ (|])--[a-z-]+(?= ?\)| \|)",
+            SETUP.read_text().partition("while [ $# -gt 0 ]")[2].partition("done")[0],
+        )
+    )
+    assert len(taken) > 15
+    assert {option for option in taken if option not in google.done.stdout} == {"--help"}
+
+
+def test_the_settings_that_it_prints_are_settings(google: Google, tmp_path: Path) -> None:
+    google.setup(*ALL)
+    lines = google.done.stdout.partition("# Of provisioner.yaml:\n")[2].splitlines()
+    settings = "\n".join(["id: gcpinst", *(line.removeprefix("# ") for line in lines)])
+    (tmp_path / "provisioner.yaml").write_text(settings)
+    pools = list(yaml.safe_load(settings)["pools"])
+    (tmp_path / "gcpinstprov_templates.json").write_text(json.dumps({"templates": [template("T", pools=pools)]}))
+    (tmp_path / "gcpinstprov_config.json").write_text("{}")
+    assert provisioner(["check", str(tmp_path / "provisioner.yaml")]) == 0
+
+
+def test_shellcheck_finds_nothing() -> None:
+    checker = Path(sys.executable).parent / "shellcheck"
+    done = subprocess.run([checker, SETUP, STUB], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+# --- gcloud knows its lines -------------------------------------------------------------------------------------------
+
+
+@GCLOUD
+def test_gcloud_has_every_option(google: Google, made: list[Argv]) -> None:
+    """By gcloud's own table of what it takes."""
+    tree = gcloud_table()
+    for cluster in ("standard", "autopilot"):
+        for call in google.setup(*ALL, f"--cluster={cluster}".split("=")[0], cluster, "--apply"):
+            assert list(unknown(call, tree)) == []
+
+
+@GCLOUD
+@pytest.mark.slow
+def test_gcloud_understands_every_line(google: Google, made: list[Argv], tmp_path: Path) -> None:
+    """One line of each form gets a flag that no command has: it is the only thing that gcloud complains about."""
+    calls = [
+        *made,
+        *google.setup(*ALL, "--cluster", "autopilot", "--apply"),
+        *google.setup(*ALL, "--destroy", "--apply"),
+    ]
+    lines = {form(call): call for call in calls}
+    assert len(lines) > 40
+    environment = os.environ | {"CLOUDSDK_CONFIG": str(tmp_path), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
+
+    def complaint(call: Argv) -> str:
+        done = subprocess.run(
+            ["gcloud", *call, "--no-such-flag"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        return done.stderr.splitlines()[0].strip()
+
+    with ThreadPoolExecutor(2) as workers:
+        said = dict(zip(lines, workers.map(complaint, lines.values()), strict=True))
+    wrong = {
+        line: words for line, words in said.items() if not words.endswith("unrecognized arguments: --no-such-flag")
+    }
+    assert wrong == {}
+
+
+@GCLOUD
+@pytest.mark.slow
+def test_gcloud_tells_a_group_that_is_there_from_one_that_is_not(google: Google, tmp_path: Path) -> None:
+    """By the very lines that the script asks before it makes anything, on the simulator."""
+    asked = {call[-3]: call for call in google.setup(*ALL, "--apply") if call[:4] == (*GROUPS, "describe")}
+    spec = MigSpec(project="my-grid-project", zone="us-central1-a", name="hf-a")
+    elsewhere = MigSpec(project="my-grid-project", region="us-central1", name="other")
+    with Simulator(migs=[spec, elsewhere]) as simulator:
+        gcloud = Gcloud(simulator, spec, tmp_path / "config")
+        assert gcloud.run(" ".join(asked["hf-a"][1:])).returncode == 0
+        absent = gcloud.run(" ".join(asked["hf-any"][1:]))
+    assert absent.returncode == 1
+    assert "was not found" in absent.stderr
+
+
+def form(call: Argv) -> str:
+    """The command of a line, and the names of its options."""
+    options = sorted(word.partition("=")[0] for word in call if word.startswith("--"))
+    return " ".join((*named(call)[:-1], call[len(named(call)) - 1], *options))
+
+
+def gcloud_table() -> Mapping[str, Any]:
+    """All commands and flags of the gcloud that is installed, which it completes words by."""
+    program = Path(shutil.which("gcloud") or "").resolve()
+    file = program.parents[1] / "data" / "cli" / "gcloud_completions.py"
+    spec = importlib.util.spec_from_file_location("gcloud_completions", file)
+    assert spec is not None
+    assert spec.loader is not None
+    table = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(table)
+    tree: Mapping[str, Any] = table.STATIC_COMPLETION_CLI_TREE
+    return tree
+
+
+def unknown(call: Argv, tree: Mapping[str, Any]) -> Iterator[str]:
+    """What of a line gcloud does not know: its command, an option, one of the words that an option may have."""
+    node = tree
+    for word in call:
+        if word in node["commands"]:
+            node = node["commands"][word]
+    if node["commands"]:
+        yield f"{call}: no command"
+    known = {**tree["flags"], **node["flags"]}
+    for option in (word for word in call if word.startswith("--")):
+        name, _, value = option.partition("=")
+        if name not in known and known.get(name.replace("--no-", "--", 1)) != "bool":
+            yield f"{call}: no option {name}"
+        elif isinstance(allowed := known.get(name), list) and value.lower() not in map(str.lower, allowed):
+            yield f"{call}: {name} is one of {allowed}"
+
+
+# --- it makes what Terraform makes ------------------------------------------------------------------------------------
+
+
+SAME = {
+    "google_service_account": "iam service-accounts",
+    "google_project_iam_custom_role": "iam roles",
+    "google_compute_network": "compute networks",
+    "google_compute_subnetwork": "compute networks subnets",
+    "google_compute_firewall": "compute firewall-rules",
+    "google_container_cluster": "container clusters",
+    "google_container_node_pool": "container node-pools",
+    "google_compute_instance_template": "compute instance-templates",
+    "google_compute_instance_group_manager": "compute instance-groups managed",
+    "google_compute_region_instance_group_manager": "compute instance-groups managed",
+    "google_pubsub_topic": "pubsub topics",
+    "google_logging_project_sink": "logging sinks",
+    "google_pubsub_subscription": "pubsub subscriptions",
+    "google_filestore_instance": "filestore instances",
+}
+"""What Terraform calls a resource, and gcloud."""
+
+BOUND = {
+    "google_project_service": "services",
+    "google_project_iam_member": "projects",
+    "google_service_account_iam_member": "iam service-accounts",
+    "google_pubsub_topic_iam_member": "pubsub topics",
+    "google_pubsub_subscription_iam_member": "pubsub subscriptions",
+}
+
+
+def test_both_make_the_same_kinds_of_things(module: Module, made: list[Argv]) -> None:
+    kinds = {type_ for type_, _ in module.resources if not type_.startswith("data.")}
+    assert kinds == {*SAME, *BOUND}
+    created = {" ".join(named(call)[:-1]) for call in made if "create" in call}
+    assert created == set(SAME.values())
+
+
+def test_both_switch_on_the_same_apis(module: Module, made: list[Argv]) -> None:
+    (enabled,) = [call for call in made if call[:2] == ("services", "enable")]
+    theirs = set(re.findall(r"[a-z]+\.googleapis\.com", module.locals["apis"]))
+    assert {word for word in enabled if word.endswith(".googleapis.com")} == theirs
+
+
+def test_both_give_the_same_roles(module: Module, made: list[Argv]) -> None:
+    given = {value(call, "role") for call in made if any(word.endswith("-binding") for word in call)}
+    ours = {role for role in given if role.startswith("roles/")}
+    assert ours == set(re.findall(r'"(roles/\w[\w.]+)"', re.sub(r'"\$\{path.*?"', "", module.text)))
+    custom = {
+        Path(value(call, "file")).relative_to(TERRAFORM) for call in made if call[:3] == ("iam", "roles", "create")
+    }
+    assert custom == {Path("roles/machines.yaml"), Path("roles/events.yaml")}
+    assert {role.rpartition("/")[2] for role in given - ours} == {"hf_provisioner", "hf_provisioner_events"}
+
+
+def test_both_use_the_same_filter_for_the_sink(made: list[Argv]) -> None:
+    (sink,) = [call for call in made if call[:3] == ("logging", "sinks", "create")]
+    text = (TERRAFORM / "sink-filter.txt").read_text().strip()
+    assert value(sink, "log-filter") == text.replace("${project}", "my-grid-project").replace("${name_prefix}", "hf")
+
+
+@pytest.mark.parametrize(
+    ("type_", "name", "path", "call", "option"),
+    [
+        ("compute_instance_group_manager", "this", "update_policy.type", "hf-a", "update-policy-type"),
+        (
+            "compute_instance_group_manager",
+            "this",
+            "update_policy.minimal_action",
+            "hf-a",
+            "update-policy-minimal-action",
+        ),
+        (
+            "compute_instance_group_manager",
+            "this",
+            "instance_lifecycle_policy.default_action_on_failure",
+            "hf-a",
+            "default-action-on-vm-failure",
+        ),
+        (
+            "compute_instance_group_manager",
+            "this",
+            "list_managed_instances_results",
+            "hf-a",
+            "list-managed-instances-results",
+        ),
+        ("compute_region_instance_group_manager", "this", "update_policy.type", "hf-any", "update-policy-type"),
+        (
+            "compute_region_instance_group_manager",
+            "this",
+            "instance_lifecycle_policy.default_action_on_failure",
+            "hf-any",
+            "default-action-on-vm-failure",
+        ),
+        (
+            "compute_region_instance_group_manager",
+            "this",
+            "update_policy.instance_redistribution_type",
+            "hf-any",
+            "instance-redistribution-type",
+        ),
+        (
+            "compute_region_instance_group_manager",
+            "this",
+            "distribution_policy_target_shape",
+            "hf-any",
+            "target-distribution-shape",
+        ),
+        ("pubsub_subscription", "events", "ack_deadline_seconds", "hf-events", "ack-deadline"),
+        ("container_node_pool", "workers", "autoscaling.location_policy", "workers", "location-policy"),
+        ("container_node_pool", "workers", "autoscaling.total_min_node_count", "workers", "total-min-nodes"),
+        ("container_node_pool", "system", "autoscaling.total_max_node_count", "hf", "total-max-nodes"),
+    ],
+)
+def test_both_set_it_alike(
+    module: Module, made: list[Argv], type_: str, name: str, path: str, call: str, option: str
+) -> None:
+    body: Any = module.of(f"google_{type_}")[name]
+    for step in path.split("."):
+        body = body[step][0] if isinstance(body[step], list) else body[step]
+    group = SAME[f"google_{type_}"] if call != "hf" else "container clusters"
+    (line,) = [one for one in made if "create" in one and " ".join(named(one)) == f"{group} {call}"]
+    assert value(line, option).lower() == plain(body).lower().replace("_", "-")
+
+
+def test_the_subscription_never_expires(made: list[Argv]) -> None:
+    (line,) = [call for call in made if call[:3] == ("pubsub", "subscriptions", "create")]
+    assert value(line, "expiration-period") == "never"
+
+
+def test_an_instance_that_is_lost_stays_lost(module: Module, made: list[Argv]) -> None:
+    """A restart, or another instance under the name, would be a machine that nobody asked for."""
+    scheduling: Block = module.of("google_compute_instance_template")["this"]["scheduling"][0]
+    assert scheduling["automatic_restart"] is False
+    on_demand, spot = [call for call in made if call[:3] == ("compute", "instance-templates", "create")]
+    assert "--no-restart-on-failure" in on_demand
+    assert "--no-restart-on-failure" in spot
+    for option, argument in (
+        ("provisioning-model", "provisioning_model"),
+        ("maintenance-policy", "on_host_maintenance"),
+        ("instance-termination-action", "instance_termination_action"),
+    ):
+        assert f'"{value(spot, option)}"' in scheduling[argument]
+    assert f'"{value(on_demand, "provisioning-model")}"' in scheduling["provisioning_model"]
+
+
+def test_both_mark_the_nodes_for_machines_alike(module: Module, made: list[Argv]) -> None:
+    nodes: Block = module.of("google_container_node_pool")["workers"]["node_config"][0]
+    key = plain(nodes["taint"][0]["key"])
+    (spot,) = [call for call in made if named(call)[-1] == "workers-spot"]
+    assert value(spot, "node-taints") == f"{key}=true:NoSchedule,cloud.google.com/gke-spot=true:NoSchedule"
+    assert value(spot, "node-labels") == f"{key}=true"
+    assert "--spot" in spot
+
+
+def test_both_give_the_network_the_same_ranges(made: list[Argv]) -> None:
+    text = (TERRAFORM / "variables.tf").read_text()
+    ranges = dict(re.findall(r'(\w+)_range +=\s+optional\(string, "([\d./]+)"\)', text))
+    (subnet,) = [call for call in made if call[:4] == ("compute", "networks", "subnets", "create")]
+    assert value(subnet, "range") == ranges["nodes"]
+    assert value(subnet, "secondary-range") == f"pods={ranges['pods']},services={ranges['services']}"
+
+
+def named(call: Argv) -> Argv:
+    """The group of commands, and the name of the thing: without verb and options, accounts without their domain."""
+    verb = next(
+        number
+        for number, word in enumerate(call)
+        if CHANGING.match(word) or word.endswith(("-binding", "enable", "describe", "update"))
+    )
+    return (*call[:verb], call[verb + 1].partition("@")[0])
+
+
+def value(call: Argv, option: str) -> str:
+    """What an option is given."""
+    (found,) = [word.partition("=")[2] for word in call if word.startswith(f"--{option}=")]
+    return found

@@ -1,0 +1,254 @@
+"""What the provisioner may do is exactly what it does: roles of Google Cloud and of Kubernetes, compared both ways.
+
+That nothing is called which is not granted, each test of the whole suite shows (``tests/support/checks/callers.py``).
+That nothing is granted which is never called is shown here: the main situations of each kind of place call everything.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import grpc
+import pytest
+import requests
+from google.cloud import pubsub_v1
+from google.iam.v1 import iam_policy_pb2
+from google.protobuf.empty_pb2 import Empty
+
+from provisioner.backends.events import EventStream, Judged, Worth
+from provisioner.backends.gke.backend import GkeBackend
+from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.mig.backend import MigBackend
+from provisioner.backends.mig.checks import NEEDED
+from provisioner.backends.mig.reads import ComputeTimes
+from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.subscription import CONSUME, subscription_findings
+from provisioner.model import Create, Delete, DeleteReason, Phase, Snapshot
+from provisioner.simulator.cloud import Conditions
+from provisioner.simulator.compute.settings import MigSpec
+from provisioner.simulator.server import Simulator
+from provisioner.simulator.world import Fault
+from tests.contract.mig_place import QUICK_GROUP
+from tests.contract.places import QUICK_PODS, QUICK_WATCH, always
+from tests.support.checks import callers, rights
+from tests.support.checks.discovery_schema import discovery
+from tests.support.checks.simulators import Notes
+from tests.support.waiting import until
+
+REQUEST = "abcdefghij"
+SPOT = {"project": "p", "autoscaler_mode": "OFF", "provisioning_model": "SPOT"}
+ZONAL = MigSpec(name="z", zone="us-central1-a", **SPOT)
+REGIONAL = MigSpec(name="r", region="us-central1", **SPOT)
+GROUP = replace(QUICK_GROUP, delete=(0.0, 0.0), delete_spot=(0.0, 0.0), leave=(5.0, 5.0))
+"""An instance that others delete is gone before anybody sees it stop."""
+NAME = f"hf-{REQUEST}-000000"
+"""The machine of every situation."""
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    """What is called from now on, whatever was called before."""
+    made: set[str] = set()
+    monkeypatch.setattr(callers, "CALLS", made)
+    return made
+
+
+def test_nothing_is_granted_that_is_never_called(
+    calls: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Simulator(namespaces=["symphony"], migs=[ZONAL, REGIONAL]) as cloud:
+        cloud.call(lambda model: model.impose(Conditions(mig=GROUP, gke=QUICK_PODS)))
+        for spec in (ZONAL, REGIONAL):
+            life_in_a_group(cloud, spec)
+        life_in_a_namespace(cloud, tmp_path)
+    calls |= life_of_a_subscription(monkeypatch)
+    used = {rights.needed(call) for call in calls} - {""}
+    assert used == rights.granted()
+
+
+def life_in_a_group(cloud: Simulator, spec: MigSpec) -> None:
+    """A machine is made, seen, and taken away by others; another create is decided on late; all is checked."""
+    where = {"zone": spec.zone} if spec.zone else {"region": spec.region}
+    pool = MigPool(
+        name="m", project="p", group=spec.name, endpoint=cloud.compute, observe_seconds=0.01, lag_seconds=0.0, **where
+    )
+    backend = MigBackend(pool, prefix="hf", times=ComputeTimes(admission=0.2))
+    create = Create(NAME, "m", "T", REQUEST)
+    try:
+        assert backend.check(10) != []
+        assert backend.rehearse("T") == []
+        assert backend.size(10) is not None
+        backend.create([create], always)
+        until(lambda: phase(look(backend)) is Phase.RUNNING, 30, what="the machine runs")
+        zone = cloud.call(lambda model: model.groups.mig("p", spec.scope, spec.name).members[NAME].zone)
+        requests.delete(f"{cloud.compute}projects/p/zones/{zone}/instances/{NAME}", timeout=10).raise_for_status()
+        until(lambda: phase(look(backend)) is not Phase.RUNNING, 30, what="the machine is gone")
+        assert "zoneOperations.list" in callers.CALLS, "why it went was asked"
+        backend.delete([Delete(NAME, "m", DeleteReason.RETURNED)], always)
+        slow = replace(GROUP, operation=(1.0, 1.0))
+        cloud.call(lambda model: model.impose(Conditions(mig=slow)))
+        backend.create([replace(create, name=f"hf-{REQUEST}-000001")], always)
+        look(backend)
+        cloud.call(lambda model: model.impose(Conditions(mig=GROUP)))
+    finally:
+        backend.close()
+
+
+def life_in_a_namespace(cloud: Simulator, directory: Path) -> None:
+    """A pod is made twice, waits for a node while its events are read, is seen and deleted; all is checked."""
+    spec = directory / "pod.yaml"
+    spec.write_text("containers: [{name: main, image: busybox}]\n")
+    pool = GkePool(name="g", namespace="symphony", pod_spec=spec, endpoint=cloud.kubernetes)
+    backend = GkeBackend(pool, provisioner="demo", times=replace(QUICK_WATCH, unplaced=0.0))
+    create = Create(NAME, "g", "T", REQUEST)
+    try:
+        assert backend.rehearse("T") == []
+        look(backend)
+        backend.start(lambda: None)
+        cloud.impose([Fault("stockout", target="symphony")])
+        backend.create([create], always)
+        backend.create([create], always)
+        until(lambda: look(backend) and "events list" in callers.CALLS, 30, what="events are read")
+        backend.delete([Delete(NAME, "g", DeleteReason.RETURNED)], always)
+    finally:
+        backend.close()
+
+
+def life_of_a_subscription(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """A subscription is checked, and a message taken of it and acknowledged, all by Google's own client."""
+    taken: list[Judged] = []
+    with subscription_server() as server:
+        monkeypatch.setenv("PUBSUB_EMULATOR_HOST", server.address)
+        assert subscription_findings("p", "s", 10) == []
+        stream = EventStream("p", "s", prefix="hf", taken=taken.append)
+        stream.start()
+        until(lambda: "/google.pubsub.v1.Subscriber/Acknowledge" in server.calls, 30, what="the message is taken")
+        stream.close()
+    assert [judged.worth for judged in taken][:1] == [Worth.MALFORMED]
+    return set(server.calls)
+
+
+@contextmanager
+def subscription_server() -> Iterator[SimpleNamespace]:
+    """One subscription with one message, over real gRPC; ``calls`` are the methods that were asked for."""
+    calls: set[str] = set()
+    message = pubsub_v1.types.ReceivedMessage(ack_id="1", message=pubsub_v1.types.PubsubMessage(data=b"?"))
+    subscription = {"name": "projects/p/subscriptions/s", "topic": "projects/p/topics/t"}
+    responses = {
+        "StreamingPull": pubsub_v1.types.StreamingPullResponse.pb(
+            pubsub_v1.types.StreamingPullResponse(received_messages=[message])
+        ),
+        "GetSubscription": pubsub_v1.types.Subscription.pb(pubsub_v1.types.Subscription(subscription)),
+        "TestIamPermissions": iam_policy_pb2.TestIamPermissionsResponse(permissions=[CONSUME]),
+    }
+
+    def handler(details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        calls.add(details.method)
+        name = details.method.rpartition("/")[2]
+        response: bytes = responses.get(name, Empty()).SerializeToString()
+
+        def stream(asked: Iterator[bytes], _: grpc.ServicerContext) -> Iterator[bytes]:
+            yield response
+            for _ in asked:
+                pass
+
+        if name == "StreamingPull":
+            return grpc.stream_stream_rpc_method_handler(stream)
+        return grpc.unary_unary_rpc_method_handler(lambda asked, _: response)
+
+    with ThreadPoolExecutor(4) as workers:
+        server = grpc.server(workers)
+        server.add_generic_rpc_handlers([SimpleNamespace(service=handler)])
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield SimpleNamespace(address=f"127.0.0.1:{port}", calls=calls)
+        finally:
+            server.stop(0).wait()
+
+
+def look(backend: MigBackend | GkeBackend) -> Snapshot:
+    """What the pool holds now."""
+    return backend.observe(time.monotonic(), ())
+
+
+def phase(snapshot: Snapshot) -> Phase | None:
+    """Of the machine; None when there is none."""
+    machine = snapshot.machines.get(NAME)
+    return machine.phase if machine else None
+
+
+def test_every_method_of_the_table_is_google_s_own() -> None:
+    """A misspelt one would never be called, and a call of the real one never be understood."""
+    official = {
+        method["id"].partition(".")[2]
+        for version in ("v1", "beta")  # testIamPermissions of a group is beta
+        for resource in discovery(version)["resources"].values()
+        for method in resource.get("methods", {}).values()
+    }
+    assert set(rights.COMPUTE) <= official
+
+
+def test_the_page_says_what_each_permission_is_for() -> None:
+    page = (rights.ROOT / "docs" / "deploy-google.md").read_text()
+    named = set(re.findall(r"`((?:compute|pubsub)\.\w+\.\w+)`", page))
+    assert named == {right for right in rights.granted() if right.startswith(("compute.", "pubsub."))}
+
+
+def test_what_check_asks_for_is_granted() -> None:
+    assert {*NEEDED, CONSUME} <= rights.granted()
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "call"),
+    [
+        ("GET", "/compute/v1/projects/p/zones/z/instances", "instances.list"),
+        ("GET", "/compute/v1/projects/p/global/instanceTemplates/t", "instanceTemplates.get"),
+        ("GET", "/compute/v1/projects/p/regions/r/instanceTemplates/t", "regionInstanceTemplates.get"),
+        ("GET", "/compute/v1/projects/p/zones/z/operations", "zoneOperations.list"),
+        ("POST", "/compute/v1/projects/p/regions/r/operations/o/wait", "regionOperations.wait"),
+        ("DELETE", "/compute/v1/projects/p/zones/z/instances/i", "DELETE /compute/v1/projects/p/zones/z/instances/i"),
+        ("GET", "/compute/v1/projects/p/zones/z/disks", "GET /compute/v1/projects/p/zones/z/disks"),
+    ],
+)
+def test_a_request_to_compute_is_named_by_its_method(verb: str, path: str, call: str) -> None:
+    assert rights.compute_call(verb, path) == call
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "query", "call"),
+    [
+        ("GET", "/api/v1/namespaces/n/pods", {"watch": "true"}, "pods watch"),
+        ("GET", "/api/v1/namespaces/n/pods", {"limit": 1}, "pods list"),
+        ("GET", "/api/v1/namespaces/n", None, "namespaces get"),
+        ("GET", "/api/v1/namespaces", None, "namespaces list anywhere"),
+        ("GET", "/api/v1/pods", None, "pods list anywhere"),
+        ("DELETE", "/api/v1/namespaces/n/pods", None, "pods deletecollection"),
+        ("POST", "/api/v1/namespaces/n/pods/a/eviction", None, "pods/eviction create"),
+        ("POST", "/apis/events.k8s.io/v1/namespaces/n/events", None, "events.k8s.io/events create"),
+        ("PATCH", "/api/v1/namespaces/n/pods/a", None, "PATCH /api/v1/namespaces/n/pods/a"),
+    ],
+)
+def test_a_request_to_kubernetes_is_named_by_resource_and_verb(
+    verb: str, path: str, query: dict[str, str | int] | None, call: str
+) -> None:
+    assert rights.kube_call(verb, path, query) == call
+
+
+def test_a_call_that_nobody_granted_fails_whatever_test_makes_it(notes: Notes, calls: set[str], tmp_path: Path) -> None:
+    spec = tmp_path / "pod.yaml"
+    spec.write_text("containers: [{name: main, image: busybox}]\n")
+    with Simulator(namespaces=["symphony"]) as cloud:
+        pool = GkePool(name="g", namespace="symphony", pod_spec=spec, endpoint=cloud.kubernetes)
+        backend = GkeBackend(pool, provisioner="demo")
+        backend._api.send("DELETE", "/api/v1/namespaces/symphony/pods")
+        backend.close()
+    (said,) = notes.take()
+    assert said.startswith("pods deletecollection needs pods deletecollection, which no role of deploy/ gives")

@@ -1,0 +1,256 @@
+"""The Terraform module: what it gives the Google provider, what it makes of HostFactory's files, what it leaves."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner.backends.events import METHODS
+from provisioner.commands.cli import run
+from tests.support.checks.rights import ROLES
+from tests.support.checks.terraform import Block, Module, plain
+from tests.support.clients.terraform import EXAMPLE, RENDERED, SETTINGS, TERRAFORM, copied, rendered, terraform, whole
+
+ROOT = Path(__file__).parents[2]
+REAL = pytest.mark.skipif(shutil.which("terraform") is None, reason="needs terraform")
+LABELLED = frozenset({"google_compute_instance_template", "google_pubsub_topic", "google_pubsub_subscription"})
+
+
+@pytest.fixture(scope="module")
+def module() -> Module:
+    return Module(TERRAFORM)
+
+
+# --- what the provider takes ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("directory", [TERRAFORM, SETTINGS], ids=["root", "settings"])
+def test_the_provider_knows_every_argument_and_every_name_leads_somewhere(directory: Path) -> None:
+    assert Module(directory).problems() == []
+
+
+@pytest.mark.parametrize(
+    ("file", "right", "wrong", "problem"),
+    [
+        (
+            "groups.tf",
+            "default_action_on_failure",
+            "default_action_on_failures",
+            "google_compute_instance_group_manager.this.instance_lifecycle_policy: default_action_on_failures:"
+            " no such argument",
+        ),
+        (
+            "groups.tf",
+            "base_instance_name             = module.settings.group_names[each.key]\n",
+            "",
+            "google_compute_instance_group_manager.this: base_instance_name is missing",
+        ),
+        ("events.tf", "expiration_policy {", "expiration {", "google_pubsub_subscription.events: expiration:"),
+        ("cluster.tf", 'dynamic "taint"', 'dynamic "taints"', "google_container_node_pool.workers.node_config: taints"),
+        ("cluster.tf", "cidr_block = ", "cidr = ", "master_authorized_networks_config.cidr_blocks: cidr: no such"),
+        ("groups.tf", "metadata = merge(", "disk = merge(", "google_compute_instance_template.this: disk: a block, wr"),
+        ("main.tf", ".loop.member", ".loop.members", "google_service_account.loop.members: google_service_account has"),
+        ("main.tf", ".nodes[0].member", ".node[0].member", "google_service_account.node: there is no such resource"),
+        ("network.tf", "var.symphony_ranges", "var.ranges", "var.ranges: not declared"),
+        ("settings.tf", "provider_name = ", "provider = ", "module.settings: provider_name is missing"),
+        ("settings.tf", "pods  ", "pod  ", "module.settings: pod: the module has no such variable"),
+        ("outputs.tf", "settings.files", "settings.file", "module.settings.file: the module has no such output"),
+    ],
+)
+def test_a_mistake_is_found(tmp_path: Path, file: str, right: str, wrong: str, problem: str) -> None:
+    copy = tmp_path / "terraform"
+    shutil.copytree(TERRAFORM, copy)
+    text = (copy / file).read_text()
+    assert right in text
+    (copy / file).write_text(text.replace(right, wrong))
+    problems = Module(copy).problems()
+    assert any(problem in found for found in problems), problems
+
+
+def test_every_variable_and_output_says_what_it_is(module: Module) -> None:
+    for each in (module, Module(SETTINGS)):
+        assert [name for name, variable in each.variables.items() if not variable.described] == []
+        assert [name for name, body in each.outputs.items() if not plain(body.get("description", ""))] == []
+
+
+# --- what is made -----------------------------------------------------------------------------------------------------
+
+
+GROUPS = ("google_compute_instance_group_manager", "google_compute_region_instance_group_manager")
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_a_group_does_nothing_by_itself(module: Module, kind: str) -> None:
+    """No autoscaler, no repair, no update that nobody asked for; its size is the loop's alone."""
+    group = module.of(kind)["this"]
+    assert plain(inner(group, "update_policy")["type"]) == "OPPORTUNISTIC"
+    assert plain(inner(group, "instance_lifecycle_policy")["default_action_on_failure"]) == "DO_NOTHING"
+    assert "target_size" not in group
+    assert inner(group, "lifecycle")["ignore_changes"] == ["target_size"]
+    assert not any("autoscaler" in type_ for type_, _ in module.resources)
+
+
+def test_a_regional_group_moves_no_instance(module: Module) -> None:
+    group = module.of(GROUPS[1])["this"]
+    assert plain(inner(group, "update_policy")["instance_redistribution_type"]) == "NONE"
+
+
+def test_every_instance_has_labels_and_no_address_of_the_internet(module: Module) -> None:
+    template = module.of("google_compute_instance_template")["this"]
+    assert "var.labels" in template["labels"]
+    assert set(inner(template, "network_interface")) - {"__is_block__"} == {"subnetwork"}
+
+
+def test_the_roles_are_those_that_are_compared_with_the_calls(module: Module) -> None:
+    for name in ("machines", "events"):
+        assert plain(module.locals[f"{name}_role"]) == f'${{yamldecode(file("${{path.module}}/roles/{name}.yaml"))}}'
+        role = module.of("google_project_iam_custom_role")[name]
+        assert role["permissions"] == f"${{local.{name}_role.includedPermissions}}"
+        assert (ROLES / f"{name}.yaml").is_file()
+
+
+def test_the_loop_has_no_other_role(module: Module) -> None:
+    """What is bound to the loop's account: our two roles, and that its pod may act as it."""
+    bound = {
+        name: plain(body["role"])
+        for kind in ("google_project_iam_member", "google_pubsub_subscription_iam_member")
+        for name, body in module.of(kind).items()
+        if "google_service_account.loop" in body["member"]
+    }
+    assert bound == {
+        "machines": "${google_project_iam_custom_role.machines[0].id}",
+        "loop": "${google_project_iam_custom_role.events[0].id}",
+    }
+    identity = module.of("google_service_account_iam_member")["workload_identity"]
+    assert plain(identity["role"]) == "roles/iam.workloadIdentityUser"
+
+
+def test_the_subscription_never_expires_and_the_sink_may_write(module: Module) -> None:
+    subscription = module.of("google_pubsub_subscription")["events"]
+    assert inner(subscription, "expiration_policy")["ttl"] == '""'
+    writer = module.of("google_pubsub_topic_iam_member")["sink"]
+    assert plain(writer["role"]) == "roles/pubsub.publisher"
+    assert writer["member"] == "${google_logging_project_sink.events[0].writer_identity}"
+    assert "sink-filter.txt" in module.of("google_logging_project_sink")["events"]["filter"]
+
+
+def test_the_sink_s_filter_is_the_one_that_the_example_of_settings_shows() -> None:
+    ours = (TERRAFORM / "sink-filter.txt").read_text().replace("${project}", "demo-project")
+    shown = (ROOT / "config" / "demoinst" / "provisioner.yaml").read_text()
+    words = " ".join(line.strip("# ") for line in shown.splitlines())
+    assert " ".join(ours.replace("${name_prefix}", "hf").split()) in words
+
+
+def test_the_sink_lets_through_every_event_that_the_loop_understands() -> None:
+    text = (TERRAFORM / "sink-filter.txt").read_text()
+    pattern = re.search(r'methodName=~"(.+)"', text)
+    assert pattern
+    missing = [name for name in METHODS if not re.search(pattern[1], f"v1.compute.{name}")]
+    assert missing == []
+
+
+def test_destroy_leaves_nothing_unless_somebody_said_so(module: Module) -> None:
+    """What can refuse to go does so by one variable, whose default is false; APIs stay on for others."""
+    refusing = {
+        (type_, name): body[argument]
+        for (type_, name), body in module.resources.items()
+        for argument in body
+        if argument.startswith("deletion_protection")
+    }
+    assert {type_ for type_, _ in refusing} == {"google_container_cluster", "google_filestore_instance"}
+    assert all("var.deletion_protection" in value for value in refusing.values())
+    assert module.default("deletion_protection") == "False"
+    assert module.of("google_project_service")["this"]["disable_on_destroy"] is False
+    assert "prevent_destroy" not in module.text
+
+
+def test_all_that_can_have_labels_has_them(module: Module) -> None:
+    for (type_, name), body in module.resources.items():
+        if type_ in LABELLED:
+            assert "var.labels" in str(body["labels"]), name
+
+
+# --- HostFactory's files ----------------------------------------------------------------------------------------------
+
+
+def test_the_rendered_example_passes_check(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", str(RENDERED / "provisioner.yaml"), "-o", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["warnings"] == []
+
+
+def test_the_pods_of_the_example_choose_the_nodes_that_the_module_makes(module: Module) -> None:
+    for name in ("pods", "pods-spot"):
+        spec = yaml.safe_load((RENDERED / "pod-specs" / f"{name}.yaml").read_text())["spec"]
+        nodes = inner(module.of("google_container_node_pool")["workers"], "node_config")
+        assert set(spec["nodeSelector"]) - {"cloud.google.com/gke-spot"} == {plain(key) for key in nodes["labels"]}
+        taints = {plain(taint["key"]) for taint in nodes["taint"]}
+        assert taints <= {toleration["key"] for toleration in spec["tolerations"]}
+        assert ("cloud.google.com/gke-spot" in spec["nodeSelector"]) is (name == "pods-spot")
+
+
+@REAL
+def test_terraform_renders_the_example_so(tmp_path: Path) -> None:
+    """Write it again: python -m tests.support.clients.terraform"""
+    files = {str(file.relative_to(RENDERED)): file.read_text() for file in RENDERED.rglob("*") if file.is_file()}
+    assert rendered(EXAMPLE, tmp_path) == files
+
+
+@REAL
+def test_terraform_accepts_the_settings_module_and_its_own_tests_pass(tmp_path: Path) -> None:
+    copy = copied(tmp_path)
+    assert terraform("validate", "-no-color", directory=copy).returncode == 0
+    done = terraform("test", "-no-color", directory=copy)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "7 passed, 0 failed" in done.stdout
+
+
+@REAL
+@pytest.mark.slow
+def test_terraform_accepts_the_whole_module_and_its_own_tests_pass(tmp_path: Path) -> None:
+    """With a plug-in that knows the provider's schema, and mocks: it plans and makes every kind of grid."""
+    copy, settings = whole(tmp_path)
+    done = terraform("validate", "-no-color", directory=copy, settings=settings)
+    assert done.returncode == 0, done.stderr
+    done = terraform("test", "-no-color", directory=copy, settings=settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "9 passed, 0 failed" in done.stdout
+
+
+@REAL
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "right", "wrong", "problem"),
+    [
+        ("groups.tf", "disk_size_gb = each.value.disk_gb", 'disk_size_gb = "much"', "a number is required"),
+        ("groups.tf", "boot         = true", "boots        = true", 'An argument named "boots" is not expected here'),
+        ("events.tf", "ack_deadline_seconds       = 10\n", "ack_deadline_second = 10\n", "not expected here"),
+        ("network.tf", '    range_name    = "pods"\n', "", 'The argument "range_name" is required'),
+    ],
+)
+def test_terraform_itself_finds_a_mistake(tmp_path: Path, file: str, right: str, wrong: str, problem: str) -> None:
+    copy, settings = whole(tmp_path)
+    text = (copy / file).read_text()
+    assert right in text
+    (copy / file).write_text(text.replace(right, wrong))
+    done = terraform("validate", "-no-color", directory=copy, settings=settings)
+    assert done.returncode == 1
+    assert problem in " ".join(done.stderr.split())
+
+
+@REAL
+def test_terraform_would_format_nothing() -> None:
+    done = terraform("fmt", "-check", "-recursive", "-no-color", directory=TERRAFORM)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def inner(body: Block, name: str) -> Any:
+    """The only block of this name."""
+    (block,) = body[name]
+    return block

@@ -1,0 +1,51 @@
+"""Sees every call that our own clients make to Compute and Kubernetes in this process, and notes those that the roles
+in ``deploy/`` do not allow: whatever test makes one fails.
+
+It sits where the calls leave us, and so tells ours from those of a test, or of another client, at the same server.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from tests.support.checks.rights import compute_call, granted, kube_call, needed
+from tests.support.checks.simulators import NOTES
+
+CALLS: set[str] = set()
+"""The calls that this process has made."""
+
+
+def see(call: str) -> None:
+    """One call was made; the first of its kind is judged."""
+    if call in CALLS:
+        return
+    CALLS.add(call)
+    right = needed(call)
+    if right and right not in granted():
+        with (Path(os.environ[NOTES]) / f"{os.getpid()}.calls").open("a") as notes:
+            notes.write(f"{call} needs {right}, which no role of deploy/ gives: grant it there, or do not call it\n")
+
+
+def watch_compute(module: Any) -> None:
+    """From now on every request is seen that leaves by the connections of ``backends/mig/reads.py``."""
+    adapter = module._WholeResponses
+    send = adapter.send
+
+    def seen(self: Any, request: Any, *arguments: Any, **options: Any) -> Any:
+        see(compute_call(request.method, request.path_url.partition("?")[0]))
+        return send(self, request, *arguments, **options)
+
+    adapter.send = seen
+
+
+def watch_kubernetes(module: Any) -> None:
+    """From now on every request is seen that leaves by ``backends/gke/api.py``."""
+    ask = module.KubeApi._request
+
+    def seen(self: Any, method: str, path: str, query: Any, *arguments: Any, **options: Any) -> Any:
+        see(kube_call(method, path, query))
+        return ask(self, method, path, query, *arguments, **options)
+
+    module.KubeApi._request = seen

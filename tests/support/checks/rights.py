@@ -1,0 +1,129 @@
+"""Which right each call of ours needs, and which rights ``deploy/`` gives: roles of Google Cloud, RBAC of Kubernetes.
+
+A call is one line: ``instanceGroupManagers.get`` of Compute, ``POST /api/v1/…`` as verb and resource of Kubernetes, the
+path of a Pub/Sub method. Imports no cloud client: processes of every test use it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[3]
+ROLES = ROOT / "deploy" / "terraform" / "roles"
+RBAC = ROOT / "deploy" / "kustomize" / "base" / "rbac.yaml"
+
+COMPUTE: Mapping[str, str] = {
+    "autoscalers.get": "compute.autoscalers.get",
+    "instanceGroupManagers.get": "compute.instanceGroupManagers.get",
+    "instanceGroupManagers.list": "compute.instanceGroupManagers.list",
+    "instanceGroupManagers.listManagedInstances": "compute.instanceGroupManagers.get",
+    "instanceGroupManagers.createInstances": "compute.instanceGroupManagers.update",
+    "instanceGroupManagers.deleteInstances": "compute.instanceGroupManagers.update",
+    "instanceGroupManagers.testIamPermissions": "",
+    "instances.list": "compute.instances.list",
+    "instanceTemplates.get": "compute.instanceTemplates.get",
+    "machineTypes.get": "compute.machineTypes.get",
+    "regionAutoscalers.get": "compute.autoscalers.get",
+    "regionInstanceGroupManagers.get": "compute.instanceGroupManagers.get",
+    "regionInstanceGroupManagers.list": "compute.instanceGroupManagers.list",
+    "regionInstanceGroupManagers.listManagedInstances": "compute.instanceGroupManagers.get",
+    "regionInstanceGroupManagers.createInstances": "compute.instanceGroupManagers.update",
+    "regionInstanceGroupManagers.deleteInstances": "compute.instanceGroupManagers.update",
+    "regionInstanceGroupManagers.testIamPermissions": "",
+    "regionInstanceTemplates.get": "compute.instanceTemplates.get",
+    "regionOperations.get": "compute.regionOperations.get",
+    "regionOperations.wait": "compute.regionOperations.get",
+    "zoneOperations.get": "compute.zoneOperations.get",
+    "zoneOperations.list": "compute.zoneOperations.list",
+    "zoneOperations.wait": "compute.zoneOperations.get",
+}
+"""The permission that Google's reference names for each method; empty: none is needed. A test holds each method to
+Google's own list."""
+
+PUBSUB: Mapping[str, str] = {
+    "/google.pubsub.v1.Subscriber/StreamingPull": "pubsub.subscriptions.consume",
+    "/google.pubsub.v1.Subscriber/Acknowledge": "pubsub.subscriptions.consume",
+    "/google.pubsub.v1.Subscriber/ModifyAckDeadline": "pubsub.subscriptions.consume",
+    "/google.pubsub.v1.Subscriber/GetSubscription": "pubsub.subscriptions.get",
+    "/google.iam.v1.IAMPolicy/TestIamPermissions": "",
+}
+"""The permission of each Pub/Sub method."""
+
+EVERYBODYS = frozenset({"authorization.k8s.io/selfsubjectaccessreviews create anywhere"})
+"""What Kubernetes lets every account do (ClusterRole system:basic-user)."""
+
+ANYWHERE = "anywhere"
+"""Of a right that reaches beyond one namespace."""
+
+_COMPUTE_PATH = re.compile(
+    r".*?projects/[^/]+/(zones|regions|global)(?:/[^/]+)?/"
+    r"(autoscalers|instanceGroupManagers|instanceTemplates|instances|machineTypes|operations)(?:/([^/]+)(?:/(\w+))?)?"
+)
+_KUBE_PATH = re.compile(r"/(?:api|apis/([^/]+))/\w+(/namespaces/[^/]+)?/(\w+)(?:/([^/]+)(?:/(\w+))?)?")
+_NAMESPACE = re.compile(r"/api/v1/(namespaces)(?:/([^/]+))?")
+_VERBS = {"GET": ("list", "get"), "POST": ("create", "create"), "DELETE": ("deletecollection", "delete")}
+"""Kubernetes' verb of a request without and with a name."""
+
+
+@cache
+def granted() -> frozenset[str]:
+    """Every right that ``deploy/`` gives."""
+    permissions = [
+        permission
+        for name in ("machines.yaml", "events.yaml")
+        for permission in yaml.safe_load((ROLES / name).read_text())["includedPermissions"]
+    ]
+    verbs = [
+        f"{_grouped(group, resource)} {verb}{f' {ANYWHERE}' if document['kind'] == 'ClusterRole' else ''}"
+        for document in yaml.safe_load_all(RBAC.read_text())
+        for rule in document.get("rules", ())
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    ]
+    return frozenset([*permissions, *verbs])
+
+
+def compute_call(verb: str, path: str) -> str:
+    """The Compute method behind a request, as Google's reference calls it; verb and path where it is not understood."""
+    found = _COMPUTE_PATH.fullmatch(path)
+    if found is None:
+        return f"{verb} {path}"
+    level, collection, name, action = found.groups()
+    kind = {"zones": "", "regions": "region", "global": ""}[level]
+    if collection == "operations":
+        kind = {"zones": "zone", "regions": "region", "global": "global"}[level]
+    resource = f"{kind}{collection[0].upper()}{collection[1:]}" if kind else collection
+    if action is None and verb != "GET":
+        return f"{verb} {path}"
+    return f"{resource}.{action or ('get' if name else 'list')}"
+
+
+def kube_call(verb: str, path: str, query: Mapping[str, str | int] | None) -> str:
+    """The resource and verb by which Kubernetes decides on a request; verb and path where it is not understood."""
+    if (found := _NAMESPACE.fullmatch(path)) is not None:
+        group, space, (resource, name), part = "", found[2], found.groups(), None
+    elif (found := _KUBE_PATH.fullmatch(path)) is not None:
+        group, space, resource, name, part = found.groups()
+    if found is None or verb not in _VERBS:
+        return f"{verb} {path}"
+    watches = verb == "GET" and str((query or {}).get("watch", "")).lower() in ("1", "true")
+    what = f"{resource}/{part}" if part else resource
+    words = f"{_grouped(group or '', what)} {'watch' if watches else _VERBS[verb][bool(name)]}"
+    return words if space else f"{words} {ANYWHERE}"
+
+
+def needed(call: str) -> str:
+    """The right that a call needs; empty: none. What no table knows needs itself, so that nobody has it."""
+    if call in EVERYBODYS:
+        return ""
+    return COMPUTE.get(call, PUBSUB.get(call, call))
+
+
+def _grouped(group: str, resource: str) -> str:
+    return f"{group}/{resource}" if group else resource

@@ -1,0 +1,21 @@
+#!/bin/bash
+# Stands in for gcloud: notes each call in $CALLS, one line of quoted words, and remembers in $THINGS what was made.
+printf '%q ' "$@" >>"$CALLS"
+echo >>"$CALLS"
+
+group=()
+while [[ ! $1 =~ ^(create|create-auto|describe|delete|undelete|update|enable|.*-binding)$ ]]; do group+=("$1") && shift; done
+thing="$THINGS/$(IFS=_ && echo "${group[*]}")_${2%%@*}"
+case $1 in
+    create | create-auto)
+        [ ! -e "$thing" ] || { echo "already there: $thing" >&2 && exit 1; }
+        touch "$thing" ;;
+    delete) rm "$thing" ;;
+    describe)
+        case "$*" in
+            *projectNumber*) echo 123456 ;;
+            *writerIdentity*) echo serviceAccount:writer@example.com ;;
+            *'value(deleted)'*) echo "$DELETED" ;;
+            *) [ -e "$thing" ] ;;
+        esac ;;
+esac

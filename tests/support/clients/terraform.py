@@ -1,0 +1,82 @@
+"""Terraform on the part of the module that needs no provider: HostFactory's files of an example.
+
+``python -m tests.support.clients.terraform`` writes those of ``deploy/terraform/examples/grid.tfvars`` again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.support.checks.terraform import Module, plain
+from tests.support.clients.provider_plugin import install
+
+TERRAFORM = Path(__file__).parents[3] / "deploy" / "terraform"
+SETTINGS = TERRAFORM / "modules" / "settings"
+EXAMPLE = TERRAFORM / "examples" / "grid.tfvars"
+RENDERED = TERRAFORM / "examples" / "grid"
+
+
+def terraform(*words: str, directory: Path, settings: Path = Path(os.devnull)) -> subprocess.CompletedProcess[str]:
+    """Run Terraform in a directory, offline and without settings of its user, but for those given."""
+    environment = os.environ | {
+        "TF_CLI_CONFIG_FILE": str(settings),
+        "CHECKPOINT_DISABLE": "1",
+        "TF_IN_AUTOMATION": "1",
+        "TF_DISABLE_PLUGIN_TLS": "1",
+    }
+    return subprocess.run(
+        ["terraform", *words], cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def copied(directory: Path) -> Path:
+    """A copy of the module that renders settings, initialized."""
+    copy = directory / "settings"
+    shutil.copytree(SETTINGS, copy)
+    done = terraform("init", "-no-color", "-input=false", directory=copy)
+    assert done.returncode == 0, done.stderr
+    return copy
+
+
+def whole(directory: Path) -> tuple[Path, Path]:
+    """A copy of the whole module, initialized with a plug-in in the provider's place; and the settings for more."""
+    copy, mirror, settings = directory / "terraform", directory / "mirror", directory / "terraformrc"
+    shutil.copytree(TERRAFORM, copy)
+    install(mirror)
+    settings.write_text(f'provider_installation {{\n  filesystem_mirror {{\n    path = "{mirror}"\n  }}\n}}\n')
+    done = terraform("init", "-no-color", "-input=false", directory=copy, settings=settings)
+    assert done.returncode == 0, done.stderr
+    return copy, settings
+
+
+def rendered(example: Path, directory: Path) -> Mapping[str, str]:
+    """The files of an example by name, with the defaults and the events that the whole module gives."""
+    copy, root = copied(directory), Module(TERRAFORM)
+    given = {name: root.default(name) for name in ("provider_name", "name_prefix")}
+    given["subscription"] = plain(root.locals["events_name"]).replace("${var.name_prefix}", given["name_prefix"])
+    options = [f"-var={name}={value}" for name, value in given.items()]
+    done = terraform("apply", "-no-color", "-auto-approve", f"-var-file={example}", *options, directory=copy)
+    assert done.returncode == 0, done.stderr
+    files: dict[str, str] = json.loads(terraform("output", "-json", "files", directory=copy).stdout)
+    return files
+
+
+def main() -> None:
+    """Write the files of the example."""
+    with tempfile.TemporaryDirectory() as directory:
+        files = rendered(EXAMPLE, Path(directory))
+    shutil.rmtree(RENDERED, ignore_errors=True)
+    for name, text in files.items():
+        path = RENDERED / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
