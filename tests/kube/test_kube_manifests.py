@@ -1,4 +1,4 @@
-"""The built manifests on a real API server: it takes each, and what they deploy rents machines with their rights alone."""
+"""The built manifests on a real API server: it takes each; what they deploy rents machines, with their rights alone."""
 
 from __future__ import annotations
 
