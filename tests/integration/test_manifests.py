@@ -140,6 +140,7 @@ def test_what_a_site_sets_reaches_its_places_and_no_cluster(tmp_path: Path) -> N
     assert len([one for one in manifests if one["kind"] == "ConfigMap"]) == 1, "the values stay at home"
     assert {
         "image": container(manifests)["image"],
+        "instance": next(one["value"] for one in container(manifests)["env"] if one["name"] == "HF_PROVIDER_NAME"),
         "googleServiceAccount": account["iam.gke.io/gcp-service-account"],
         "apiServer": egress[1]["to"][0]["ipBlock"]["cidr"],
         "googleApis": egress[2]["to"][0]["ipBlock"]["cidr"],

@@ -117,12 +117,15 @@ class LoopPod:
         self._process: subprocess.Popen[bytes] | None = None
         self.conf, self.state, self._mine = (directory / name for name in ("conf", "state", "account"))
         self.log = directory / "loop.log"
-        write_configuration(manifests, self.conf)
+        self._mounted = 0
+        self.mount(only(manifests, "ConfigMap"))
         self._mine.mkdir()
         shutil.copy(ca, self._mine / "ca.crt")
         self.token = _token(kit, *self.account)
         (self._mine / "token").write_text(self.token)
         (self._mine / "namespace").write_text(self.account[0])
+        self.host = directory / "host"
+        write_configuration(manifests, self.host)
         self.state.mkdir()
         os.chmod(self.state, 0o2770)
         server, (self.port,) = urlsplit(kit.admin.server), free_ports(1)
@@ -135,7 +138,7 @@ class LoopPod:
         self.hf = HostFactory(
             {
                 "HF_PROVIDER_NAME": self._environment["HF_PROVIDER_NAME"],
-                "HF_PROVIDER_CONFDIR": str(self.conf),
+                "HF_PROVIDER_CONFDIR": str(self.host),
                 "HF_PROVIDER_WORKDIR": str(self.state),
                 "HF_PROVIDER_LOGDIR": str(directory),
                 "HF_PYTHON": sys.executable,
@@ -177,6 +180,18 @@ class LoopPod:
                 self._process.wait()
         if error is not None:
             print(self.log.read_text()[-5000:])
+
+    def mount(self, configuration: Manifest) -> None:
+        """Give the pod these files as the kubelet does: each a link, and all of them exchanged at once."""
+        self._mounted += 1
+        whole = self.conf / f"..{self._mounted}"
+        whole.mkdir(parents=True)
+        for name, content in configuration["data"].items():
+            (whole / name).write_text(content)
+            if not (self.conf / name).is_symlink():
+                (self.conf / name).symlink_to(f"..data/{name}")
+        (self.conf / "..data_tmp").symlink_to(whole.name)
+        (self.conf / "..data_tmp").rename(self.conf / "..data")
 
     def answers(self, path: str) -> bool:
         """Whether the loop's server says yes to a probe."""

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from provisioner.commands import cli
+from provisioner.state.directory import StateDir
 from tests.kube.client import Client, Refused
 from tests.kube.cluster import Cluster, GivenCluster, kubeconfig
 from tests.kube.kit import Kit, LoopPod
@@ -151,7 +152,7 @@ def test_the_loop_runs_as_the_pod_s_user_and_writes_nothing_but_state(pod: LoopP
 
     if os.geteuid() == 0:
         assert (facts.st_uid, facts.st_gid) == (security["runAsUser"], security["fsGroup"])
-    assert {path.name for path in pod.conf.iterdir()} == {*only(manifests, "ConfigMap")["data"]}
+    assert {path.name for path in pod.conf.iterdir() if path.is_file()} == {*only(manifests, "ConfigMap")["data"]}
 
 
 def test_the_account_may_do_nothing_beside_its_role(
@@ -182,7 +183,7 @@ def test_check_live_finds_the_place_as_it_should_be(
     kit: Kit, pod: LoopPod, any_cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same configuration as the pod's, with its token in a kubeconfig, as a person asks who may do no more."""
-    for file in pod.conf.iterdir():
+    for file in pod.host.iterdir():
         (tmp_path / file.name).write_text(file.read_text())
     settings = yaml.safe_load((tmp_path / "provisioner.yaml").read_text())
     settings["pools"]["gke-main"]["kubeconfig"] = "kubeconfig"
@@ -195,6 +196,33 @@ def test_check_live_finds_the_place_as_it_should_be(
 
     assert code == 0, told
     assert "every pool's place is as it should be" in told
+
+
+def test_a_template_that_hostfactory_got_reaches_the_pod_by_one_command(
+    kit: Kit, pod: LoopPod, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def differing() -> list[str]:
+        return [one.file for one in StateDir(pod.state).config.differences()]
+
+    file = pod.host / "gkeinstprov_templates.json"
+    document = json.loads(file.read_text())
+    document["templates"].append({**document["templates"][0], "templateId": "New"})
+    file.write_text(json.dumps(document))
+    for name, value in pod.hf.environment.items():
+        monkeypatch.setenv(name, value)
+    assert sorted(pod.hf.templates()) == ["GkePod", "New"]
+    assert differing() == ["templates"]
+
+    assert cli.run(["configmap"]) == 0
+    kit.apply(yaml.safe_load(capsys.readouterr().out))
+    held = kit.admin.get(f"/api/v1/namespaces/{SYSTEM}/configmaps/provisioner-config")
+    pod.mount(held)
+    until(lambda: differing() == [], 60, what="the loop has read what the scripts have")
+    id_ = pod.hf.request("New", 1)
+    until(lambda: pod.hf.status(id_)["status"] == "complete", 90, every=0.3, what="a machine of the new template runs")
+    back = pod.hf.give_back([machine["name"] for machine in pod.hf.status(id_)["machines"]])
+    until(lambda: pod.hf.status(back)["status"] == "complete", 90, every=0.3, what="it is returned")
+    assert machines(kit) == set()
 
 
 # --- compute classes --------------------------------------------------------------------------------------------------
