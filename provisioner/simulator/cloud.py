@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 MODES = frozenset(
     # of pods, and on the way to the Kubernetes API
-    {"bad_config", "crash", "image_pull", "invalid", "never_ready", "quota", "slow_start", "stockout", "stuck"}
-    | {"denied", "hang", "list_error", "lost_response", "no_watchlist", "throttled", "unavailable"}
+    {"bad_config", "crash", "image_pull", "invalid", "never_ready", "quota", "slow_start", "spot_node", "stockout"}
+    | {"denied", "hang", "list_error", "lost_response", "no_watchlist", "stuck", "throttled", "unavailable"}
     | {"watch_cut", "watch_gone"}
     # of instances and their groups, of operations, and on the way to the Compute API
     | {

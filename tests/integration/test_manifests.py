@@ -197,6 +197,17 @@ def test_the_rights_are_exactly_these_and_only_where_the_pods_are(manifests: lis
     assert binding["metadata"]["namespace"] == role["metadata"]["namespace"]
 
 
+def test_who_may_see_nodes_may_do_nothing_else_with_them() -> None:
+    role, binding = built("components/spot-nodes")
+    account = only(built("base"), "ServiceAccount")["metadata"]
+
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == [
+        {"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}
+    ]
+
+
 def test_every_reference_leads_somewhere(manifests: list[Manifest]) -> None:
     names = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests}
     deployment = only(manifests, "Deployment")

@@ -19,7 +19,9 @@ from tests.kube.client import Client, Document, Refused
 from tests.kube.cluster import kubeconfig
 from tests.support.waiting import until
 
-RBAC = Path(__file__).parents[2] / "deploy" / "kustomize" / "base" / "rbac.yaml"
+KUSTOMIZE = Path(__file__).parents[2] / "deploy" / "kustomize"
+RBAC = KUSTOMIZE / "base" / "rbac.yaml"
+NODES_RBAC = KUSTOMIZE / "components" / "spot-nodes" / "cluster-role.yaml"
 ACCOUNT = "provisioner"
 TOKEN_SECONDS = 7200
 """Seconds that a token lives: longer than any test."""
@@ -174,6 +176,23 @@ class Space(Pods):
         allowed = {"pods": verbs, "events": events}
         rules = [{"apiGroups": [""], "resources": [kind], "verbs": may} for kind, may in allowed.items() if may]
         self.admin.patch(path, {"rules": rules})
+
+    @contextmanager
+    def seeing_nodes(self) -> Iterator[None]:
+        """The provisioner may list nodes meanwhile, as the deployment's component lets it."""
+        role, binding = yaml.safe_load_all(NODES_RBAC.read_text())
+        for document in (role, binding):
+            document["metadata"]["name"] = self.name
+        binding["roleRef"]["name"] = self.name
+        binding["subjects"][0] |= {"name": ACCOUNT, "namespace": self.name}
+        kinds = {"clusterroles": role, "clusterrolebindings": binding}
+        for kind, document in kinds.items():
+            self.admin.create(f"/apis/rbac.authorization.k8s.io/v1/{kind}", document)
+        try:
+            yield
+        finally:
+            for kind in kinds:
+                self.admin.delete(f"/apis/rbac.authorization.k8s.io/v1/{kind}/{self.name}")
 
     def condemn(self) -> None:
         """Delete the namespace; its pods keep it until they are gone."""

@@ -248,6 +248,17 @@ def test_machines_of_a_node_that_is_gone_are_lost(cluster: Cluster, space: Space
         until(lambda: space.names() == set(), 30, what="nothing is left")
 
 
+def test_machines_of_a_spot_node_that_is_gone_are_preempted(cluster: Cluster, space: Space, tmp_path: Path) -> None:
+    """The pods say nothing of Spot, as where a compute class chooses the node: the node's own label does."""
+    cluster.add_node("taken-away", doomed="on-spot", **{"cloud.google.com/gke-spot": "true"})
+    pod = {**POD, "nodeSelector": {"doomed": "on-spot"}}
+    with space.seeing_nodes(), Grid(tmp_path / "grid", space, pod=pod).start() as grid:
+        (name,) = grid.complete(1)
+        cluster.remove_node("taken-away")
+        until(lambda: grid.hf.reclaimed([name]) == {name: 0}, 120, every=0.5, what="it is lost")
+        assert f"{name}: preempted" in grid.hf.reclaim([name])["message"]
+
+
 def test_a_loop_that_is_killed_in_mid_creation_and_begins_again_makes_exactly_what_was_asked(
     space: Space, tmp_path: Path
 ) -> None:

@@ -28,6 +28,10 @@ MAX_WORDS = 400
 MAX_WAIT = 300.0
 """Most seconds for which a server's Retry-After is heeded: API servers ask for one."""
 
+JSON = "application/json"
+METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+"""Asks for the metadata of a list's objects alone."""
+
 Document = dict[str, Any]
 
 
@@ -119,22 +123,28 @@ class KubeApi:
         self.connections.clear()
         self._pool = self._found()
 
-    def get(self, path: str, query: Mapping[str, str | int] | None = None) -> Document:
+    def get(self, path: str, query: Mapping[str, str | int] | None = None, *, accept: str = JSON) -> Document:
         """The JSON object at ``path``."""
-        return self.send("GET", path, query=query)
+        return self.send("GET", path, query=query, accept=accept)
 
     def send(
-        self, method: str, path: str, *, query: Mapping[str, str | int] | None = None, body: bytes | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | int] | None = None,
+        body: bytes | None = None,
+        accept: str = JSON,
     ) -> Document:
         """One request and the JSON object that answers it; KubeError when refused, BackendError when not answered."""
-        reply = self._request(method, path, query, body, self.times.call, preload_content=True)
+        reply = self._request(method, _target(path, query), body, self.times.call, accept=accept, preload_content=True)
         if reply.status >= 300:
             raise refusal(reply.status, reply.data, reply.headers.get("Retry-After"))
         return parse(reply.data)
 
     def stream(self, path: str, query: Mapping[str, str | int]) -> urllib3.response.BaseHTTPResponse:
         """An open response to be read as it comes; reading raises an urllib3 error when it falls silent."""
-        reply = self._request("GET", path, query, None, self.times.silence, preload_content=False)
+        reply = self._request("GET", _target(path, query), None, self.times.silence, accept=JSON, preload_content=False)
         if reply.status < 300:
             return reply
         try:
@@ -147,21 +157,21 @@ class KubeApi:
     def _request(
         self,
         method: str,
-        path: str,
-        query: Mapping[str, str | int] | None,
+        target: str,
         body: bytes | None,
         read_seconds: float,
         *,
+        accept: str,
         preload_content: bool,
     ) -> urllib3.response.BaseHTTPResponse:
         authorization = self.authorization()
-        headers = {"Accept": "application/json", **authorization}
+        headers = {"Accept": accept, **authorization}
         if body is not None:
-            headers["Content-Type"] = "application/json"
+            headers["Content-Type"] = JSON
         try:
             reply = self._urlopen(
                 method,
-                path + ("?" + urlencode(query) if query else ""),
+                target,
                 body=body,
                 headers=headers,
                 timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds),
@@ -179,6 +189,10 @@ class KubeApi:
         if self._pool is None:
             return self.connections.urlopen(method, self.host + path, **options)
         return self._pool.urlopen(method, self._prefix + path, **options)
+
+
+def _target(path: str, query: Mapping[str, str | int] | None) -> str:
+    return path + ("?" + urlencode(query) if query else "")
 
 
 def unanswered(error: urllib3.exceptions.HTTPError) -> tuple[ErrorClass, str]:

@@ -11,6 +11,7 @@ from provisioner.backends.gke.pod_events import PodEvents
 from provisioner.backends.gke.pod_watch import PodWatch, list_pods
 from provisioner.backends.gke.pods import ID_LABEL
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.gke.spot_nodes import SpotNodes
 
 UNTOLD = frozenset({403, 404, 405})
 """HTTP statuses of a server that does not show a namespace: we have no such right, or a proxy lets pods alone pass."""
@@ -23,7 +24,8 @@ class Namespace:
         self.api, self._name = api, name
         self.watched = False
         """True once the watch has begun; also after its end."""
-        self._caches = PodCaches()
+        self._spot_nodes = SpotNodes(api)
+        self._caches = PodCaches(self._spot_nodes)
         self._watch = PodWatch(api, name, f"{ID_LABEL}={provisioner}", self._caches)
         self._events = PodEvents(api, name, self._caches)
 
@@ -41,12 +43,14 @@ class Namespace:
     def refresh(self, cache: PodCache, oldest: float = math.inf) -> float | None:
         """Make sure that the cache is complete and current: by the watch, else by a list; BackendError if it is not.
 
-        Beside a watch, what is said of pods that no node takes is read in the background, and so is another list where
-        the last one is older than ``oldest`` seconds. The monotonic time when that began; None for a list of its own.
+        Beside a watch, what is said of pods that no node takes, and which nodes are on Spot, is read in the background,
+        and so is another list where the last one is older than ``oldest`` seconds. The monotonic time when that began;
+        None for a list of its own.
         """
         if self.watched:
             listed = self._watch.check(oldest)
             self._events.look()
+            self._spot_nodes.look()
             return listed
         pods = PodList([cache.identity])
         version = list_pods(self.api, self._name, cache.identity.selector, pods)
@@ -69,6 +73,7 @@ class Namespace:
         if self.watched and not self._caches:
             self._watch.close()
             self._events.close()
+            self._spot_nodes.close()
 
 
 class Namespaces:

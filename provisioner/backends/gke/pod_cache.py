@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from provisioner.backends.dns import Resolver
 from provisioner.backends.gke.api import words
-from provisioner.backends.gke.pods import Ending, Identity, Pod, Reading, is_unplaced
+from provisioner.backends.gke.pods import Ending, Identity, IsSpot, Pod, Reading, is_unplaced, node_of, not_known
+from provisioner.backends.gke.spot_nodes import NO_NODES, Nodes
 from provisioner.model import ErrorClass, Failure, LossCause, Machine, Notice, Phase
 
 CAUSE_SECONDS = 300.0
@@ -65,9 +66,9 @@ class PodCache:
                 self._drop(name, LossCause.UNKNOWN)
             return bool(self._dirty)
 
-    def apply(self, kind: str, pod: Pod) -> bool:
+    def apply(self, kind: str, pod: Pod, is_spot: IsSpot = not_known) -> bool:
         """Take an event of a watch (``ADDED``, ``MODIFIED`` or ``DELETED``); True when there is something new."""
-        reading, name = self.identity.read(pod), pod["metadata"]["name"]
+        reading, name = self.identity.read(pod, is_spot), pod["metadata"]["name"]
         with self._lock:
             self._version = max(self._version, _number(pod["metadata"].get("resourceVersion")))
             if reading is not None and kind != "DELETED":
@@ -205,17 +206,20 @@ def _number(version: object) -> int:
 class PodList:
     """The pods of a list that is under way: of each only what its pool needs. Pods of no pool are left out."""
 
-    def __init__(self, pools: Iterable[Identity]) -> None:
+    def __init__(self, pools: Iterable[Identity], nodes: Nodes = NO_NODES) -> None:
+        """``nodes`` hears of the pods' nodes, and tells which are on Spot."""
+        self._nodes = nodes
         self._readings: dict[Identity, dict[str, Reading]] = {pool: {} for pool in pools}
 
     def take(self, kind: str, pod: Pod) -> None:
         """One pod of the list (``ADDED``), or what became of it before the list was complete."""
         for pool, readings in self._readings.items():
-            reading = None if kind == "DELETED" else pool.read(pod)
+            reading = None if kind == "DELETED" else pool.read(pod, self._nodes.is_spot)
             if reading is not None:
                 readings[reading[0].name] = reading
             else:
                 readings.pop(pod["metadata"].get("name"), None)
+        self._nodes.meet(node_of(pod))
 
     def readings(self, pool: Identity) -> Collection[Reading]:
         """What was found of a pool."""
@@ -225,7 +229,9 @@ class PodList:
 class PodCaches:
     """The caches of all pools that share a watch: each hears everything, and keeps what is its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Nodes = NO_NODES) -> None:
+        """``nodes`` hears of the pods' nodes, and tells which are on Spot."""
+        self._nodes = nodes
         self._wakes: Mapping[PodCache, Callable[[], None]] = {}
         """What to call when a cache has news. Never changed but replaced: the watch reads it in its own thread."""
 
@@ -242,7 +248,7 @@ class PodCaches:
 
     def empty_list(self) -> PodList:
         """An empty list of the pods of all pools."""
-        return PodList(cache.identity for cache in self._wakes)
+        return PodList((cache.identity for cache in self._wakes), self._nodes)
 
     def replace(self, pods: PodList, version: str) -> None:
         """Take a complete list of that version."""
@@ -253,8 +259,9 @@ class PodCaches:
     def apply(self, kind: str, pod: Pod) -> None:
         """Take an event of the watch."""
         for cache, wake in self._wakes.items():
-            if cache.apply(kind, pod):
+            if cache.apply(kind, pod, self._nodes.is_spot):
                 wake()
+        self._nodes.meet(node_of(pod))
 
     def unplaced(self, seconds: float) -> frozenset[str]:
         """Uids of the pods of all pools that no node has taken for so long."""

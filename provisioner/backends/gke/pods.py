@@ -6,10 +6,10 @@ Works on pods as the API server's JSON describes them: typed models cost more th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from provisioner.backends import BackendError
@@ -94,6 +94,15 @@ class Ending:
     """Seconds that the pod had left when this was said."""
 
 
+IsSpot = Callable[[str], bool | None]
+"""Whether Google may take the node of this name away at any time; None where that is not known."""
+
+
+def not_known(_: str) -> bool | None:
+    """An ``IsSpot`` that knows no node: then the pod's own wishes decide."""
+    return None
+
+
 Reading = tuple[Machine, Ending | None]
 """The machine that a pod is, without its notice (whose end is loop time), and how it will end if that was said."""
 
@@ -120,10 +129,10 @@ class Identity:
             SLOT_LABEL: create.name.rpartition("-")[2],
         }
 
-    def read(self, pod: Pod) -> Reading | None:
+    def read(self, pod: Pod, is_spot: IsSpot = not_known) -> Reading | None:
         """The machine that a pod is; None when it is not ours; BackendError when it cannot be read."""
         try:
-            return machine_of(pod) if self.owns(pod) else None
+            return machine_of(pod, is_spot) if self.owns(pod) else None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BackendError(
                 ErrorClass.UNAVAILABLE, f"the server described a pod as no server does: {error!r}"
@@ -154,8 +163,9 @@ def is_terminating(pod: Pod) -> bool:
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
-def machine_of(pod: Pod) -> Reading:
+def machine_of(pod: Pod, is_spot: IsSpot = not_known) -> Reading:
     """What a pod says of its machine."""
+    cause = partial(_cause, pod, is_spot)
     metadata, status = pod["metadata"], pod.get("status") or {}
     phase, ip = _phase(pod), str(status.get("podIP") or "")
     machine = Machine(
@@ -165,10 +175,10 @@ def machine_of(pod: Pod) -> Reading:
         ip=ip,
         launched=_epoch(status.get("startTime") or metadata.get("creationTimestamp")),
         failure=None if phase is Phase.RUNNING else _failure(pod),
-        cause=_cause(pod) if phase in (Phase.STOPPING, Phase.GONE) else None,
+        cause=cause() if phase in (Phase.STOPPING, Phase.GONE) else None,
         gated=phase is Phase.PENDING and bool(_gates(pod)),
     )
-    return machine, _ending(pod, phase)
+    return machine, _ending(pod, phase, cause)
 
 
 def is_unplaced(machine: Machine) -> bool:
@@ -202,22 +212,31 @@ def _gates(pod: Pod) -> list[str]:
 # --- how it ends ------------------------------------------------------------------------------------------------------
 
 
-def _ending(pod: Pod, phase: Phase) -> Ending | None:
+def _ending(pod: Pod, phase: Phase, cause: Callable[[], LossCause]) -> Ending | None:
     """A pod that terminates has its deletion's grace; one that is only marked for disruption has its own."""
     status, metadata = pod.get("status") or {}, pod["metadata"]
     if phase is Phase.STOPPING:
         grace = 0 if _has_ended(status) else metadata.get("deletionGracePeriodSeconds") or 0
-        return Ending(_cause(pod), float(grace))
+        return Ending(cause(), float(grace))
     if phase is not Phase.GONE and _disruption(status):
         grace = (pod.get("spec") or {}).get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
-        return Ending(_cause(pod), float(grace))
+        return Ending(cause(), float(grace))
     return None
 
 
-def _cause(pod: Pod) -> LossCause:
+def node_of(pod: Pod) -> str:
+    """The node that the pod was bound to; empty before it was."""
+    spec = pod.get("spec")
+    return str(spec.get("nodeName") or "") if isinstance(spec, Mapping) else ""
+
+
+def _cause(pod: Pod, is_spot: IsSpot) -> LossCause:
     """Why a pod ends or has ended; the loss of a node that Google may take away at any time is a preemption."""
     cause = _witnessed(pod)
-    return LossCause.PREEMPTED if cause is LossCause.NODE and _wants_spot(pod) else cause
+    if cause is not LossCause.NODE:
+        return cause
+    spot = is_spot(node_of(pod))
+    return LossCause.PREEMPTED if spot or (spot is None and _wants_spot(pod)) else cause
 
 
 def _witnessed(pod: Pod) -> LossCause:

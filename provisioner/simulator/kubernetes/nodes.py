@@ -1,4 +1,4 @@
-"""The simulated cluster's nodes: as many as the pods need, each with room for 110 of them."""
+"""The simulated cluster's nodes: as many as the pods need on demand and on Spot, each with room for 110 of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from provisioner.simulator.world import World
 FIRST_NODES = 3
 PODS_PER_NODE = 110
 """GKE's default."""
+SPOT = {"cloud.google.com/gke-spot": "true", "cloud.google.com/gke-provisioning": "spot"}
+"""How GKE labels a node on Spot."""
+POOL = "cloud.google.com/gke-nodepool"
 KUBELET = "v1.33.5-gke.1201000"
 
 
@@ -22,14 +25,17 @@ class Nodes:
         self._made = 0
         self._pods: dict[str, int] = {}
         """How many pods each node runs."""
+        self._spot: set[str] = set()
+        """Those of them that are on Spot."""
         for _ in range(FIRST_NODES):
             self._add()
 
-    def bind(self) -> tuple[str, str]:
+    def bind(self, *, spot: bool) -> tuple[str, str]:
         """Name and address of the emptiest node, now with one pod more; a node is added when all are full."""
-        name = min(self._pods, key=self._pods.__getitem__, default="")
+        pool = (name for name in self._pods if (name in self._spot) is spot)
+        name = min(pool, key=self._pods.__getitem__, default="")
         if not name or self._pods[name] >= PODS_PER_NODE:
-            name = self._add()
+            name = self._add(spot=spot)
         self._pods[name] += 1
         node = self._store.get("", name)
         assert node is not None
@@ -47,24 +53,30 @@ class Nodes:
     def remove(self, node: Stored) -> Stored:
         """The node is gone; its pods follow later."""
         self._pods.pop(node.name)
+        self._spot.discard(node.name)
         return self._store.remove(node)
 
-    def _add(self) -> str:
+    def _add(self, *, spot: bool = False) -> str:
         self._made += 1
-        name = f"gke-simulator-default-pool-{self._world.random.getrandbits(32):08x}-{self._made:04d}"
+        pool = "spot-pool" if spot else "default-pool"
+        name = f"gke-simulator-{pool}-{self._world.random.getrandbits(32):08x}-{self._made:04d}"
         address = f"10.128.{self._made // 250}.{self._made % 250 + 1}"
         uid = f"{self._world.random.getrandbits(128):032x}"
-        self._store.put(_document(name, address, uid, timestamp(self._world.wall())))
+        self._store.put(
+            _document(name, address, uid, timestamp(self._world.wall()), {POOL: pool, **(SPOT if spot else {})})
+        )
         self._pods[name] = 0
+        if spot:
+            self._spot.add(name)
         return name
 
 
-def _document(name: str, address: str, uid: str, now: str) -> Json:
+def _document(name: str, address: str, uid: str, now: str, pool: Json) -> Json:
     labels = {
         "kubernetes.io/arch": "amd64",
         "kubernetes.io/hostname": name,
         "kubernetes.io/os": "linux",
-        "cloud.google.com/gke-nodepool": "default-pool",
+        **pool,
         "node.kubernetes.io/instance-type": "n2-standard-16",
         "topology.kubernetes.io/zone": "us-central1-a",
     }

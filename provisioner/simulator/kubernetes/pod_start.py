@@ -6,6 +6,7 @@ from provisioner.simulator.kubernetes import pod_status
 from provisioner.simulator.kubernetes.errors import Json
 from provisioner.simulator.kubernetes.events import AUTOSCALER, KUBELET, SCHEDULER
 from provisioner.simulator.kubernetes.gates import gates
+from provisioner.simulator.kubernetes.nodes import SPOT
 from provisioner.simulator.kubernetes.pod_end import PodEnd
 from provisioner.simulator.kubernetes.pod_steps import Steps
 from provisioner.simulator.kubernetes.store import Stored
@@ -48,7 +49,9 @@ class PodStart:
             self._no_room(pod, str(fault.params.get("words", "GCE out of resources")))
             self._steps.later(self._steps.timings.reschedule, pod, self._schedule)
             return
-        node, address = self._steps.nodes.bind()
+        asked = pod.document["spec"].get("nodeSelector") or {}
+        spot = bool(SPOT.items() & asked.items()) or self._steps.strikes("spot_node", pod) is not None
+        node, address = self._steps.nodes.bind(spot=spot)
         bound = self._steps.pods.put(pod_status.scheduled(pod.document, node, address, self._steps.now()))
         where = f"{pod.namespace}/{pod.name}"
         self._steps.recorder.say(bound, SCHEDULER, "Scheduled", f"Successfully assigned {where} to {node}")

@@ -11,6 +11,7 @@ invalid        a create is 422
 stockout       an attempt to schedule fails: Pending, Unschedulable, FailedScheduling and FailedScaleUp, which says
                ``params.words`` (default ``GCE out of resources``); each attempt (one every ``reschedule`` seconds)
                is a chance
+spot_node      the pod comes to a Spot node without asking for one, as a compute class chooses it
 slow_start     the pod runs ``params.seconds`` (default 60) later
 image_pull     the image is never pulled: ErrImagePull and ImagePullBackOff in turn
 bad_config     containers are never created: CreateContainerConfigError with ``params.words``

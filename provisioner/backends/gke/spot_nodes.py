@@ -1,0 +1,131 @@
+"""Which nodes Google may take away at any time, as their labels say: read when pods have come to nodes not yet known.
+
+A compute class chooses Spot nodes without a word in the pod. Causes, never state: whatever is lost, late or refused
+here changes no machine, only what is told of its end.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+from provisioner.backends import BackendError
+from provisioner.backends.gke.api import METADATA, KubeApi, KubeError
+from provisioner.backends.gke.pods import SPOT_SELECTORS, not_known
+
+log = logging.getLogger(__name__)
+
+PATH = "/api/v1/nodes"
+PAGE = 500
+"""Nodes per page of a list: of each only its metadata, about 2 kB."""
+MOST = 20_000
+"""Nodes that are remembered, more than a cluster has; the oldest are forgotten, and known again by their next pod."""
+PAUSE_SECONDS = 30.0
+"""Pause between two readings: a Spot node that lives shorter is told by its pod alone."""
+CLOSE_SECONDS = 2.0
+"""How long the end of a reading is waited for. It dies with the process anyway."""
+REFUSALS = frozenset({403, 404, 405})
+"""HTTP statuses of a server that does not show its nodes: we have no such right, or a proxy lets pods alone pass."""
+
+
+class Nodes(Protocol):
+    """What hears of the nodes that pods were bound to."""
+
+    def meet(self, name: str) -> None:
+        """Note a node; nothing where the name is empty."""
+
+    def is_spot(self, name: str) -> bool | None:
+        """Whether Google may take it away at any time; None where that is not known."""
+
+
+class NoNodes:
+    """Knows no node."""
+
+    def meet(self, name: str) -> None:
+        """Forget it."""
+
+    is_spot = staticmethod(not_known)
+
+
+NO_NODES = NoNodes()
+
+
+class SpotNodes:
+    """The Spot and preemptible nodes among those that pods were bound to. Thread-safe."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+        self._lock = threading.Lock()
+        self._nodes: dict[str, bool | None] = {}
+        """Whether a node is on Spot, by name, in the order in which they were met; None: not asked yet."""
+        self._wanting = False
+        """True while one of them may be None."""
+        self._due = 0.0
+        """Monotonic time before which nothing is read; infinite once the server has refused."""
+        self._reading: threading.Thread | None = None
+
+    def is_spot(self, name: str) -> bool | None:
+        """What the node's labels said; None before they were read."""
+        return self._nodes.get(name)
+
+    def meet(self, name: str) -> None:
+        """Note a node, to be asked for in the next reading."""
+        if name and name not in self._nodes:
+            with self._lock:
+                self._nodes.setdefault(name, None)
+                self._wanting = True
+                while len(self._nodes) > MOST:
+                    del self._nodes[next(iter(self._nodes))]
+
+    def look(self) -> None:
+        """Begin to read if a node is not known, and the last reading is past; returns at once."""
+        with self._lock:
+            if not self._wanting or time.monotonic() < self._due or self._is_reading():
+                return
+            self._due = time.monotonic() + PAUSE_SECONDS
+            self._reading = threading.Thread(target=self._read, name="spot nodes", daemon=True)
+            self._reading.start()
+
+    def close(self) -> None:
+        """Wait a moment for a reading that is under way."""
+        if self._reading is not None:
+            self._reading.join(CLOSE_SECONDS)
+
+    def _is_reading(self) -> bool:
+        return self._reading is not None and self._reading.is_alive()
+
+    def _read(self) -> None:
+        """Learn of each node that was met before this reading whether it is on Spot."""
+        met = list(self._nodes)
+        try:
+            spot = frozenset(self._list())
+        except BackendError as error:
+            refused = isinstance(error, KubeError) and error.status in REFUSALS
+            facts = {"error": str(error.failure.error), "text": error.failure.text}
+            if refused:
+                self._due = float("inf")
+                log.info("Spot nodes are not known: the pods alone tell a preemption", extra=facts)
+            else:
+                log.warning("Nodes could not be read", extra=facts)
+            return
+        with self._lock:
+            for name in met:
+                if self._nodes.get(name, True) is not True:
+                    self._nodes[name] = name in spot
+            self._wanting = None in self._nodes.values()
+        log.debug("Nodes read", extra={"nodes": len(met), "spot": len(spot)})
+
+    def _list(self) -> Iterator[str]:
+        """The names of all Spot nodes, page by page: a selector cannot name more than one label."""
+        for selector in sorted(SPOT_SELECTORS):
+            query: dict[str, str | int] = {"labelSelector": selector, "limit": PAGE}
+            while True:
+                page = self._api.get(PATH, query, accept=METADATA)
+                yield from (str(node["metadata"]["name"]) for node in page.get("items") or ())
+                following = (page.get("metadata") or {}).get("continue")
+                if not following:
+                    break
+                query["continue"] = str(following)
