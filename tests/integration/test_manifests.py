@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import kubernetes_validate
@@ -56,6 +57,13 @@ def configured(request: pytest.FixtureRequest) -> list[Manifest]:
 
 def problems(manifest: Manifest) -> list[str]:
     """What is wrong with a manifest: our schema speaks where Kubernetes has none, and never both."""
+    return _problems(json.dumps(manifest))
+
+
+@cache
+def _problems(text: str) -> list[str]:
+    """Most manifests are the same in all builds, and are checked once."""
+    manifest = json.loads(text)
     if (manifest["apiVersion"], manifest["kind"]) in schemas():
         return mistakes(manifest)
     try:

@@ -93,6 +93,7 @@ def sides(ways: tuple[Path, Path], simulator: Simulator, tmp_path: Path) -> Iter
     made.stop()
 
 
+@pytest.mark.slow
 def test_machines_come_and_go_though_the_loop_is_killed_between(sides: Sides, simulator: Simulator) -> None:
     sides.start()
     names = sides.complete(sides.hf.request("T", 3))
