@@ -110,6 +110,22 @@ def test_our_schemas_find_what_is_misspelt(kind: str) -> None:
     assert mistakes(bad) != []
 
 
+def open_objects(schema: object, where: str) -> list[str]:
+    """The objects of a schema that take fields beside their own; a mapping of texts has no fields of its own."""
+    parts = schema.items() if isinstance(schema, dict) else enumerate(schema) if isinstance(schema, list) else ()
+    found = [text for key, part in parts for text in open_objects(part, f"{where}.{key}")]
+    is_open = isinstance(schema, dict) and schema.get("type") == "object" and "additionalProperties" not in schema
+    loose = isinstance(schema, dict) and "properties" in schema and schema.get("additionalProperties") is not False
+    return [*found, where] if is_open or loose else found
+
+
+@pytest.mark.parametrize("kind", sorted(kind for _, kind in schemas()))
+def test_our_schemas_take_no_other_field_anywhere(kind: str) -> None:
+    (schema,) = [one for (_, name), one in schemas().items() if name == kind]
+
+    assert open_objects(schema, kind) == []
+
+
 def test_the_tool_for_kubernetes_own_kinds_finds_what_is_misspelt() -> None:
     deployment = only(built("base"), "Deployment")
 
