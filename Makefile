@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: demo run test test-slow test-crowd test-chaos chaos test-flips test-pubsub test-kube lint dashboards pictures house simulate bench bench-kube bench-gce setup setup-test clean
+.PHONY: demo run test test-slow test-crowd test-chaos chaos test-flips test-pubsub test-kube test-nfs checkov lint dashboards pictures house simulate bench bench-kube bench-gce setup setup-test clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -19,6 +19,8 @@ help:
 	@echo 'make test-flips  all of make test with each undocumented behaviour flipped alone (ten times as long)'
 	@echo "make test-pubsub the tests on Google's Pub/Sub emulator (half a minute; needs a Cloud SDK that has it, and Java)"
 	@echo 'make test-kube   the tests on a real Kubernetes API server: builds it first, once per machine (ten minutes; needs Go and openssl)'
+	@echo 'make test-nfs    the state directory on NFS, through two mounts of one export (TEST_NFS_MOUNTS=ONE:TWO)'
+	@echo 'make checkov     what checkov says of the manifests, but for what deploy/checkov.yaml gives a reason for (a minute)'
 	@echo 'make lint   ruff, mypy, and the direction of imports'
 	@echo 'make dashboards  write the Grafana dashboards from their code'
 	@echo 'make pictures    draw them for docs/images, from a demonstration that a real Prometheus scrapes (two minutes)'
@@ -63,6 +65,19 @@ test-pubsub: setup-test
 test-kube: setup-test
 	@if [ -z "$$TEST_KUBECONFIG" ]; then KUBEBUILDER_ASSETS=$$($(BIN)/python -m tests.kube.build) || exit 1; export KUBEBUILDER_ASSETS; fi; \
 	    $(BIN)/pytest -m kube $(PYTEST_ARGS) $(TESTS)
+
+# On two mounts of one NFS export: make test-nfs TEST_NFS_MOUNTS=/mnt/one:/mnt/two
+test-nfs: setup-test
+	@[ -n "$$TEST_NFS_MOUNTS" ] || { echo 'TEST_NFS_MOUNTS=ONE:TWO has to name two mounts of one NFS export' >&2; exit 2; }
+	$(BIN)/pytest -m nfs $(PYTEST_ARGS) $(TESTS)
+
+# In an environment of its own, as it brings two hundred megabytes.
+checkov: setup-test $(VENV)/checkov/bin/checkov
+	$(BIN)/python -m tests.support.checks.checkov $(VENV)/checkov/bin/checkov
+
+$(VENV)/checkov/bin/checkov: | setup-test
+	@$(BIN)/python -m venv $(VENV)/checkov
+	@$(VENV)/checkov/bin/pip install --quiet --disable-pip-version-check checkov==3.3.30
 
 lint: setup-test
 	$(BIN)/ruff check .

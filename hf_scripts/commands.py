@@ -22,7 +22,7 @@ from hf_scripts.documents import Document, Refused
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.answer import Answer, Loss, Recorded
 from provisioner.hostfactory.environment import Directories, DirectoryError
-from provisioner.hostfactory.templates import Template
+from provisioner.hostfactory.templates import Provider, Template
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, short_name
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateUnwritable
@@ -85,6 +85,7 @@ def get_available_templates(call: ScriptCall) -> str:
         | ({"availableNumber": available[template.id]} if template.id in available else {})
         for template in asked
     ]
+    _note_read(call, provider)
     call.facts.update(templates=len(listed), mistakes=len(provider.mistakes))
     return json.dumps({"templates": listed, "message": "Get available templates success."})
 
@@ -136,14 +137,23 @@ def _available(call: ScriptCall) -> Mapping[str, int]:
 def request_machines(call: ScriptCall) -> str:
     """Records the request durably, then names it."""
     template, count, rc_account = documents.requested(call.document)
-    _check_template(call, template)
+    provider = _check_template(call, template)
     state, provisioner = call.state(), call.directories.name
     recorded = state.record_request(provisioner, template, count, created_wall=time.time(), rc_account=rc_account)
+    _note_read(call, provider)
     call.facts.update(request=recorded.id, template=template, count=count)
     return _accepted(recorded, f"Request recorded: {count} of {template}.")
 
 
-def _check_template(call: ScriptCall, name: str) -> None:
+def _note_read(call: ScriptCall, provider: Provider) -> None:
+    """Leaves a mark of what was read. Only a hint for people: HF gets its answer also when that cannot be written."""
+    try:
+        call.state().note_read(provider.digests)
+    except (DirectoryError, StateError) as error:
+        log.append(call.directories, "WARNING", "Could not note what was read", {"problem": str(error)})
+
+
+def _check_template(call: ScriptCall, name: str) -> Provider:
     provider = templates.load(call.directories.conf, call.directories.environment)
     template = provider.template(name)
     if template is None:
@@ -151,6 +161,7 @@ def _check_template(call: ScriptCall, name: str) -> None:
         raise call.document.expected("template.templateId", f"one of {names}", name)
     if template.max_number == 0:
         raise call.document.refused("template.templateId", f"maxNumber of {name} is 0: none may be requested")
+    return provider
 
 
 def _accepted(recorded: Recorded, message: str) -> str:

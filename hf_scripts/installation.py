@@ -180,9 +180,11 @@ def _kept(state: StateDir) -> Iterator[str]:
     for name in sorted(STATE_FILES):
         path = os.path.join(state.path, name)
         yield from (path, f"{path}.lock", f"{path}.lock.turn")
-    yield from (state.loop_lock.path, state.heartbeat.path, state.journal.path, state.seen.path)
-    if _usable(state.seen.path):
-        yield from (os.path.join(state.seen.path, name) for name in sorted(os.listdir(state.seen.path)))
+    yield from (state.loop_lock.path, state.heartbeat.path, state.journal.path)
+    for directory in (state.seen.path, state.config.path):
+        yield directory
+        if _usable(directory):
+            yield from (os.path.join(directory, name) for name in sorted(os.listdir(directory)))
 
 
 def _usable(path: str) -> bool:

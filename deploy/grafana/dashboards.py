@@ -136,8 +136,9 @@ def alive(by: str) -> list[Question]:
         ),
         say(
             "Configuration",
-            "0 while a bad new configuration is refused and the old one is in force.",
-            f"min({chosen('config_ok')})",
+            "0 while a bad new configuration is refused and the old one is in force, and while HostFactory's scripts "
+            "read other files than the loop (provisioner status).",
+            f"min({chosen('config_ok')}) * (1 - (max({chosen('config_differs')}) or vector(0)))",
             bad_below=1,
         ),
         say(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,18 @@ from provisioner.backends.registry import kind
 from provisioner.commands.options import Document, UsageError, add_shared, config_file, settings, show
 from provisioner.extras import extra, needing
 from provisioner.hostfactory import templates
-from provisioner.hostfactory.templates import Template
+from provisioner.hostfactory.environment import Directories, DirectoryError
+from provisioner.hostfactory.templates import Provider, Template
 from provisioner.model import Unobserved
 from provisioner.names import NO_TEMPLATE
 from provisioner.settings.advice import advice, size_advice
 from provisioner.settings.tree import Settings
+from provisioner.state.config_marks import ReadContent, Side
+from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateError
+
+WHO: Mapping[Side, str] = {"scripts": "HostFactory's scripts", "loop": "the loop"}
+"""The two sides that read HF's files."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -33,12 +41,31 @@ def run(options: argparse.Namespace) -> int:
     configuration = settings(options.config)
     provider = templates.load(config_file(options.config).parent, os.environ)
     try:
-        document = check_document(configuration, advice(configuration, provider.templates))
+        warnings = [*advice(configuration, provider.templates), *otherwise_read(provider)]
+        document = check_document(configuration, warnings)
     except (OSError, ValueError) as error:
         raise UsageError(f"The configuration changed while it was checked; check it again. ({error})") from error
     if options.live:
         document["findings"] = findings_document(check_live(configuration, provider.templates))
     return show(options, document, check_text, fine=check_is_fine(document))
+
+
+def otherwise_read(provider: Provider) -> list[str]:
+    """Of which of HF's two files the scripts, or the loop, have read another content than is here.
+
+    Nothing where no state directory is known, or nobody has left a mark there.
+    """
+    read: Mapping[Side, Sequence[ReadContent]] = {}
+    with suppress(DirectoryError, StateError):
+        read = StateDir(Directories(os.environ).state).config.read()
+    paths = (provider.config_path, provider.templates_path)
+    return [
+        f"{path}: {WHO[side]} read another content last: bring the right one to both sides (docs/deploy-gke.md)"
+        for side, contents in read.items()
+        if contents
+        for path, here, there in zip(paths, provider.digests, contents[0].digests, strict=True)
+        if here != there
+    ]
 
 
 # --- what the clouds say ----------------------------------------------------------------------------------------------

@@ -94,6 +94,7 @@ COMMANDS = (
     Entry("check", "Check the configuration; every mistake at once."),
     Entry("settings", "Print every setting with its default and why, as a page or as a JSON schema for editors."),
     Entry("render-hf", "Write HostFactory's files for a provider instance, from one settings file."),
+    Entry("configmap", "Print the ConfigMap of the loop's pod, from the directory that HostFactory's scripts read."),
     Entry("replay", "Play a recorded trace of HostFactory's calls against the scripts."),
     Entry("completion", "Print what a shell needs to complete commands, options and files."),
     Entry("trim", "Let ended requests leave the state files, as a running loop does by itself."),

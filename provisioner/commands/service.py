@@ -80,6 +80,7 @@ class Service:
             limits=limits,
             interval=pace.interval_seconds,
             refused=lambda: configuration.refused,
+            digests=lambda: configuration.settings.digests,
         )
 
         def applied(new: Limits) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from provisioner.files.regular import read_regular
 from provisioner.hostfactory import MAX_NUMBER
+from provisioner.hostfactory.digest import OF_A_MOMENT, Digests, digest_of, digest_of_templates
 
 UNLIMITED = -1
 """The ``maxNumber`` that sets no limit."""
@@ -42,8 +43,8 @@ UNUSED_KEYS = frozenset(
 UNUSED_PREFIX = "GKE_CRD_"
 """Google's keys for its custom resources; of these only ``GKE_CRD_NAMESPACE`` has a use here."""
 
-OWN_FIELDS = frozenset({"templateId", "maxNumber", "attributes", "availableNumber", "requestedMachines"})
-"""What getAvailableTemplates says by itself. The last two are of a moment: HF may have written an old answer's."""
+OWN_FIELDS = frozenset({"templateId", "maxNumber", "attributes", *OF_A_MOMENT})
+"""What getAvailableTemplates says by itself."""
 
 LARGEST = 16 * 1024 * 1024
 """Bytes of a file: ten times what HF's ten thousand templates would take."""
@@ -144,6 +145,8 @@ class Provider(NamedTuple):
     templates: tuple[Template, ...]
     """The valid ones, in the file's order."""
     mistakes: tuple[Mistake, ...]
+    digests: Digests
+    """By which the loop and the scripts know whether they have read the same."""
 
     def template(self, name: str) -> Template | None:
         """The template of that id."""
@@ -157,24 +160,32 @@ def load(directory: str | os.PathLike[str], environment: Mapping[str, str]) -> P
     """
     name = environment.get("HF_PROVIDER_NAME") or environment.get("PROVIDER_NAME") or _only_name(os.fspath(directory))
     config_path = os.path.join(directory, f"{name}prov_config.json")
-    config, config_mistakes = load_config(config_path)
+    written = _config_document(config_path)
+    config, config_mistakes = _config(config_path, written)
     path = os.path.join(directory, config.templates_filename or f"{name}prov_templates.json")
-    templates, mistakes = _templates(path, _listed(path, read_json(path)))
+    entries = _listed(path, read_json(path))
+    templates, mistakes = _templates(path, entries)
     if not templates:
         raise TemplatesError(
             path, "no valid template" + (f"; {mistakes[0].where}: {mistakes[0].text}" if mistakes else "")
         )
-    return Provider(name, config_path, path, config, tuple(templates), (*config_mistakes, *mistakes))
+    digests = Digests(digest_of(written), digest_of_templates(entries))
+    return Provider(name, config_path, path, config, tuple(templates), (*config_mistakes, *mistakes), digests)
 
 
 def load_config(path: str) -> tuple[ProviderConfig, list[Mistake]]:
     """The provider config; the defaults when there is no such file. Raises TemplatesError when it is no JSON object."""
+    return _config(path, _config_document(path))
+
+
+def _config_document(path: str) -> dict[str, object]:
+    """What the provider config says; nothing when there is no such file."""
     if not os.path.lexists(path):
-        return ProviderConfig(), []
+        return {}
     values = read_json(path)
     if not isinstance(values, dict):
         raise TemplatesError(path, f"expected a JSON object, got {shown(values)}")
-    return _config(path, values)
+    return values
 
 
 def read_json(path: str) -> object:

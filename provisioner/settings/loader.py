@@ -91,7 +91,13 @@ class _Reader:
         body = {**self.defaults(), **self.document, **sections, "pools": pools, "templates": own}
         body = {name: value for name, value in body.items() if value is not None or name not in SECTIONS}
         settings, problems = validate(
-            Settings, body, str(self.path), "", template_limits=limits, instance=self.provider.name
+            Settings,
+            body,
+            str(self.path),
+            "",
+            template_limits=limits,
+            instance=self.provider.name,
+            digests=self.provider.digests,
         )
         self.problems += problems
         if settings is not None:

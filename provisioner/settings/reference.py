@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 SECTION_NAMES = (*SECTIONS, "pools", "templates")
 """Settings that hold others."""
-NOT_WRITTEN = {"name", "template_limits", "instance"}
+NOT_WRITTEN = {"name", "template_limits", "instance", "digests"}
 """What the program fills in itself: as settings of the file these are unknown."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 HEAD = """# Settings

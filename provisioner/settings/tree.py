@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from provisioner import model
+from provisioner.hostfactory.digest import Digests
 from provisioner.model import Limits, TemplateLimits
 from provisioner.names import MAX_PREFIX_LENGTH
 from provisioner.schema.fields import (
@@ -224,6 +225,8 @@ class Settings(Section):
     instance: str = ""
     """HF's provider instance, which the scripts write into intent.json: owner of the state directory. Not a setting of
     this file: ``HF_PROVIDER_NAME``, or from the names of HF's two files."""
+    digests: Digests = Digests("", "")
+    """By which content HF's two files are known. Not a setting of this file."""
 
     @property
     def site(self) -> Site:

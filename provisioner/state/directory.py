@@ -23,6 +23,8 @@ from provisioner.state.status import StatusStore
 from provisioner.state.terminal_answers import Told
 
 if TYPE_CHECKING:
+    from provisioner.hostfactory.digest import Digests
+    from provisioner.state.config_marks import ConfigMarks
     from provisioner.state.interfaces import LoopState, ScriptState
     from provisioner.state.journal import Journal
     from provisioner.state.levers import LeverStore
@@ -67,6 +69,13 @@ class StateDir:
         from provisioner.state.memory import MemoryStore
 
         return MemoryStore(self.path)
+
+    @cached_property
+    def config(self) -> ConfigMarks:
+        """Which content of HF's files scripts and loop have read."""
+        from provisioner.state.config_marks import ConfigMarks
+
+        return ConfigMarks(os.path.join(self.path, "config"))
 
     @cached_property
     def levers(self) -> LeverStore:
@@ -184,6 +193,10 @@ class StateDir:
         if before | shown != before:
             self.announced.write(before | shown)
         return shown, self.announced.path
+
+    def note_read(self, digests: Digests) -> None:
+        """Raises as ``ConfigMarks.note``."""
+        self.config.note("scripts", digests)
 
 
 if TYPE_CHECKING:

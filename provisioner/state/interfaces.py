@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from provisioner.hostfactory.answer import Answer, Loss, Polled, Recorded
+from provisioner.hostfactory.digest import Digests
 from provisioner.model import Intent, Levers, Memory
 from provisioner.state.condition import Condition
 
@@ -53,6 +54,9 @@ class ScriptState(Protocol):
 
         Returns what it is shown, and where a person finds what it was shown before.
         """
+
+    def note_read(self, digests: Digests) -> None:
+        """The scripts have read HF's two files with this content. Only a hint for people."""
 
 
 # --- the loop ---------------------------------------------------------------------------------------------------------

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from provisioner.model import Intent, Memory
 from provisioner.planning.release import ScriptCalls
 from provisioner.state.condition import Condition
+from provisioner.state.config_marks import Difference
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing, StateUnreadable
 from provisioner.telemetry.held_levers import held_levers
@@ -52,6 +53,8 @@ class Facts:
     """The loop is to release the brake."""
     levers: Mapping[str, Any]
     """What people hold, as of ``held_levers``."""
+    differing: Sequence[Difference]
+    """HF's files of which scripts and loop have read different contents."""
     wall: float
     """Epoch seconds when this was read."""
 
@@ -75,6 +78,7 @@ def read_facts(state: StateDir, memory: Memory | None = None) -> Facts:
         calls=script_calls(state),
         release_asked=state.recovery_asked(),
         levers=held_levers(state, held),
+        differing=state.config.differences(),
         wall=time.time(),
     )
 

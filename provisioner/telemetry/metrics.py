@@ -6,7 +6,7 @@ Takes plain facts; decides nothing. Timestamps are epoch seconds, durations seco
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Generic, Literal, TypeVar
 
@@ -130,6 +130,12 @@ class LoopMetrics:
         self._last_success.set(time.time())
         self._config_ok = gauge("hf_provisioner_config_ok", "0 while a bad new configuration is refused.")
         self._config_ok.set(1)
+        self._config_differs: Table[str] = Table(
+            registry,
+            "hf_provisioner_config_differs",
+            "1 for a file of HostFactory's of which its scripts have read another content than the loop.",
+            ["file"],
+        )
         self._wakeups = counter("hf_provisioner_wakeups_total", "What ended the wait for a cycle.", ["source"])
         for source in WAKEUPS:
             self._wakeups.labels(source)
@@ -149,6 +155,10 @@ class LoopMetrics:
     def config_ok(self, ok: bool) -> None:
         """Whether the configuration in the files is the one in force."""
         self._config_ok.set(ok)
+
+    def config_differs(self, files: Set[str]) -> None:
+        """The files of which scripts and loop have different contents; only these have a series."""
+        self._config_differs.replace(dict.fromkeys(files, 1.0))
 
 
 class MachineMetrics:

@@ -18,6 +18,7 @@ from provisioner.planning.shortage import Lack, troubles
 from provisioner.state.condition import Condition
 from provisioner.state.loop_signals import UNSEEN
 from provisioner.telemetry import notes as notebook
+from provisioner.telemetry.config_watch import sentence
 from provisioner.telemetry.facts import Facts, File
 from provisioner.telemetry.held_levers import lever_alarms
 from provisioner.telemetry.notes import Notes
@@ -74,6 +75,8 @@ class Overview:
     """``since`` and ``text``."""
     configuration_refused: Document | None
     """``since`` and ``text``."""
+    configuration_differs: Sequence[Document]
+    """HF's files of which its scripts read another content than the loop: ``file``, ``newer`` side and ``text``."""
     paused: Sequence[str]
     """Pools."""
     levers: Document
@@ -167,6 +170,7 @@ def overview(facts: Facts) -> Overview:
         memory_lost=facts.memory_file.condition is Condition.MISSING,
         nothing_planned=_trouble(notes.problem),
         configuration_refused=_trouble(notes.configuration),
+        configuration_differs=[{**one._asdict(), "text": sentence(one)} for one in facts.differing],
         paused=list(notes.paused),
         levers=facts.levers,
         refused=[{**asdict(one), "since": utc(one.since)} for one in notes.refused],
@@ -471,6 +475,8 @@ def _alarms(seen: Overview) -> Iterator[str]:
     if trouble := seen.configuration_refused:
         words = "CONFIGURATION REFUSED, the one before stays in force"
         yield f"{words}, since {trouble['since']}: {trouble['text']}"
+    for one in seen.configuration_differs:
+        yield f"CONFIGURATION DIFFERS: {one['text']}"
     yield from lever_alarms(seen.levers)
     for pool in seen.paused:
         yield f"PAUSED pool {pool}: it gets no new machines until `paused` is taken out of provisioner.yaml"

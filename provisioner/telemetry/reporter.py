@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from provisioner.hostfactory.digest import Digests
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import Limits, Memory
 from provisioner.state.directory import StateDir
+from provisioner.telemetry.config_watch import ConfigWatch
 from provisioner.telemetry.cycle_log import CycleLog
 from provisioner.telemetry.cycle_meter import CycleMeter
 from provisioner.telemetry.health import LoopHealth
@@ -31,8 +33,9 @@ class Reporter:
         limits: Limits,
         interval: float,
         refused: Callable[[], str] = lambda: "",
+        digests: Callable[[], Digests],
     ) -> None:
-        """``refused``: why the configuration in the files is not in force; empty when it is."""
+        """``refused``: why the configuration in the files is not in force; empty when it is. ``digests``: of HF's."""
         self.limits = limits
         self.memory: Memory | None = None
         """What the loop remembered after its last cycle."""
@@ -42,6 +45,7 @@ class Reporter:
         self._log = CycleLog()
         self._refusals = Refusals(metrics)
         self._notebook = Notebook(state, interval, refused)
+        self._config = ConfigWatch(metrics.loop, state, digests)
         self._health = LoopHealth(interval)
 
     def __call__(self, report: CycleReport) -> None:
@@ -52,6 +56,7 @@ class Reporter:
         self._log.take(report)
         self._refusals.take(report)
         self._notebook.take(report, self.limits, time.time())
+        self._config.take()
         self._health.take(report, ended)
         self.samples.take(report.memory, report.deferred, time.time())
         self.memory = report.memory

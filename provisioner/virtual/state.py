@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from provisioner.hostfactory.answer import Answer, Loss, Polled, Recorded
+from provisioner.hostfactory.digest import Digests
 from provisioner.model import NO_LEVERS, Intent, Lever, LeverKind, Levers, Memory, Request, ReturnRequest
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX
 from provisioner.state.condition import Condition, condition
@@ -392,6 +393,9 @@ class VirtualState:
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
         self._shown = {name: max(number, self._shown.get(name, number)) for name, number in numbers.items()}
         return self._shown, self.path
+
+    def note_read(self, digests: Digests) -> None:
+        """Here scripts and loop have one configuration."""
 
     def _changed(self) -> None:
         for watcher in self.watchers:

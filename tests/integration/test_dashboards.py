@@ -50,6 +50,7 @@ def work(metrics: Metrics) -> None:
     metrics.machines.oldest_unmet.replace({template: 1e9})
     metrics.machines.refused.replace({(pool, template, ErrorClass.QUOTA): 3})
     metrics.machines.levers.replace({(LeverKind.PAUSE, pool): 1})
+    metrics.loop.config_differs({"templates"})
     metrics.backends.outcome(Outcome(Create("name", pool, template, "request")))
     metrics.backends.outcome(Outcome(Create("name", pool, template, "request"), Failure(ErrorClass.QUOTA, "no")))
     metrics.backends.outcome(Outcome(Delete("name", pool, DeleteReason.RETURNED)))

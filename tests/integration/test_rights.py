@@ -22,6 +22,7 @@ from google.cloud import pubsub_v1
 from google.iam.v1 import iam_policy_pb2
 from google.protobuf.empty_pb2 import Empty
 
+from provisioner.backends import Ended
 from provisioner.backends.events import EventStream, Judged, Worth
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.settings import GkePool
@@ -30,7 +31,7 @@ from provisioner.backends.mig.checks import NEEDED
 from provisioner.backends.mig.reads import ComputeTimes
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.subscription import CONSUME, subscription_findings
-from provisioner.model import Create, Delete, DeleteReason, Phase, Snapshot
+from provisioner.model import Create, Delete, DeleteReason, LossCause, Phase, Snapshot
 from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
@@ -102,7 +103,7 @@ def life_in_a_group(cloud: Simulator, spec: MigSpec) -> None:
 
 
 def life_in_a_namespace(cloud: Simulator, directory: Path) -> None:
-    """A pod is made twice, waits for a node while its events are read, is seen and deleted; all is checked."""
+    """A pod is made twice, waits for a node while events are read, gets one, is lost, and deleted; all is checked."""
     spec = directory / "pod.yaml"
     spec.write_text("containers: [{name: main, image: busybox}]\n")
     pool = GkePool(name="g", namespace="symphony", pod_spec=spec, endpoint=cloud.kubernetes)
@@ -116,6 +117,10 @@ def life_in_a_namespace(cloud: Simulator, directory: Path) -> None:
         backend.create([create], always)
         backend.create([create], always)
         until(lambda: look(backend) and "events list" in callers.CALLS, 30, what="events are read")
+        cloud.impose([])
+        until(lambda: look(backend) and "nodes list anywhere" in callers.CALLS, 30, what="its node is read")
+        backend.record_ends([Ended(NAME, REQUEST, "T", "", True, LossCause.NODE, None)])
+        until(lambda: "events create" in callers.CALLS, 30, what="its loss is recorded")
         backend.delete([Delete(NAME, "g", DeleteReason.RETURNED)], always)
     finally:
         backend.close()

@@ -407,11 +407,12 @@ def test_no_command_imports_a_cloud_client_nor_anything_slow(hf: HostFactory) ->
     assert roots & (HEAVY | SLOW) == set()
     assert "tinydb" in roots
     state = (
-        *("additions", "atomic", "condition", "database", "directory", "errors", "group_commit", "hf_signals"),
-        *("intent", "locks", "loop_signals", "marks", "state_file", "status", "terminal_answers"),
+        *("additions", "atomic", "condition", "config_marks", "database", "directory", "errors", "group_commit"),
+        *("hf_signals", "intent", "locks", "loop_signals", "marks", "state_file", "status", "terminal_answers"),
     )
     assert {module for module in modules if module.startswith("provisioner.")} <= {
         *("provisioner.files", "provisioner.files.regular", "provisioner.names", "provisioner.state"),
-        *("provisioner.hostfactory", *(f"provisioner.hostfactory.{name}" for name in ("answer", "environment"))),
-        *("provisioner.hostfactory.templates", *(f"provisioner.state.{name}" for name in state)),
+        *("provisioner.hostfactory", *(f"provisioner.hostfactory.{name}" for name in ("answer", "digest"))),
+        *("provisioner.hostfactory.environment", "provisioner.hostfactory.templates"),
+        *(f"provisioner.state.{name}" for name in state),
     }

@@ -122,6 +122,7 @@ def test_a_place_that_denies(hf: Grid, ask: Ask) -> None:
 
 
 def test_machines_that_hostfactory_does_not_list_and_one_that_somebody_deletes(hf: Grid, ask: Ask) -> None:
+    hf.call("getReturnRequests", {"machines": []})
     machines = hf.complete(2)
     words = ("not listed, memory succeeded, cloud running: HostFactory does not list it",)
     said(ask, "Machines run but HostFactory does not see them", *words, command="provisioner diff")

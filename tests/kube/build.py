@@ -3,6 +3,7 @@
 etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok, by the ordinary Go client from the modules
 beside this file, into a cache directory keyed by their versions. About ten minutes on two cores, 4.5 GB of caches.
 A directory that KUBEBUILDER_ASSETS names, and that holds all of them, is taken as it is.
+``python -m tests.kube.build kustomize`` builds kustomize alone, in half a minute.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,13 @@ MODULES = (
     ),
 )
 PROGRAMS = tuple(program for module in MODULES for program in module.packages)
+KUSTOMIZE = Module(
+    "kustomize",
+    HERE / "kustomize",
+    "sigs.k8s.io/kustomize/kustomize/v5",
+    {"kustomize": "sigs.k8s.io/kustomize/kustomize/v5"},
+)
+"""Apart from the others: tests that need no server build manifests, too."""
 
 
 def missing(directory: Path) -> list[str]:
@@ -88,18 +96,28 @@ def assets(environment: Mapping[str, str]) -> Path:
         if lacking := missing(Path(given)):
             raise BuildError(f"KUBEBUILDER_ASSETS={given} lacks {', '.join(lacking)}")
         return Path(given)
-    directory = cache_directory(environment)
+    return _built(MODULES, environment)
+
+
+def kustomize(environment: Mapping[str, str]) -> Path:
+    """The program kustomize, built now if need be. Raises BuildError."""
+    return _built((KUSTOMIZE,), environment) / "kustomize"
+
+
+def _built(modules: Sequence[Module], environment: Mapping[str, str]) -> Path:
+    """The directory with what is built from these modules."""
+    directory = cache_directory(modules, environment)
     if not directory.is_dir():
         with _lock(directory):
             if not directory.is_dir():
-                _build_all(directory)
+                _build_all(modules, directory)
     return directory
 
 
-def cache_directory(environment: Mapping[str, str]) -> Path:
+def cache_directory(modules: Sequence[Module], environment: Mapping[str, str]) -> Path:
     """Where the programs of these versions are kept."""
     cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    versions = "-".join(f"{module.name}-{module.version()}" for module in reversed(MODULES))
+    versions = "-".join(f"{module.name}-{module.version()}" for module in reversed(modules))
     return cache / "hostfactory-provisioner" / versions
 
 
@@ -116,17 +134,16 @@ def _lock(directory: Path) -> Iterator[None]:
         yield
 
 
-def _build_all(directory: Path) -> None:
+def _build_all(modules: Sequence[Module], directory: Path) -> None:
     """Build every program; the directory appears only once it is complete."""
+    programs = ", ".join(program for module in modules for program in module.packages)
     if shutil.which("go") is None:
-        raise BuildError(
-            "Go 1.24 or newer is needed to build a Kubernetes API server for tests; "
-            f"or let KUBEBUILDER_ASSETS name a directory that holds {', '.join(PROGRAMS)}"
-        )
+        instead = f"; or let KUBEBUILDER_ASSETS name a directory that holds {programs}" if modules is MODULES else ""
+        raise BuildError(f"Go 1.24 or newer is needed to build {programs} for tests{instead}")
     aside = Path(tempfile.mkdtemp(prefix=".building-", dir=directory.parent))
     try:
-        _say(f"building {', '.join(PROGRAMS)} into {directory}: once, about ten minutes on two cores")
-        for module in MODULES:
+        _say(f"building {programs} into {directory}: once per machine, minutes on two cores")
+        for module in modules:
             _build(module, aside)
         aside.chmod(0o755)
         aside.rename(directory)
@@ -165,9 +182,9 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    """Print the directory."""
+    """Print the directory, or where kustomize is."""
     try:
-        print(assets(os.environ))
+        print(kustomize(os.environ) if sys.argv[1:] == ["kustomize"] else assets(os.environ))
     except BuildError as error:
         _say(str(error))
         return 1

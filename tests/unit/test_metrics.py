@@ -58,6 +58,7 @@ EXPECTED = {
     "hf_provisioner_backend_call_seconds": ("histogram", {"pool", "operation"}),
     "hf_provisioner_backend_errors_total": ("counter", {"pool", "operation", "error"}),
     "hf_provisioner_config_ok": ("gauge", set()),
+    "hf_provisioner_config_differs": ("gauge", {"file"}),
     "hf_provisioner_slots_set_aside": ("gauge", set()),
     "hf_provisioner_machines_unlisted": ("gauge", {"pool"}),
     "hf_provisioner_machines_stuck": ("gauge", {"pool"}),
@@ -101,6 +102,7 @@ def everything_once(metrics: Metrics) -> None:
     EventMetrics(metrics.registry)
     metrics.configure(LIMITS)
     metrics.machines.refused.replace({("pool", "T", ErrorClass.QUOTA): 1})
+    metrics.loop.config_differs({"templates"})
     metrics.machines.levers.replace({(LeverKind.PAUSE, "pool"): 1})
     metrics.slots.started("pool", "T", 1)
     metrics.slots.failed("pool", "T", ErrorClass.QUOTA)

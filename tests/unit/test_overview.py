@@ -49,6 +49,7 @@ def facts(held: Memory, allowed: Limits = TWO_POOLS, **changes: Any) -> Facts:
         calls=ScriptCalls({}, frozenset(), 0.0),
         release_asked=False,
         levers={"held": [], "problem": ""},
+        differing=(),
         wall=NOW,
     )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from provisioner.hostfactory.digest import Digests
 from provisioner.model import Lever, LeverKind, Limits, Memory, RequestRecord, Slot, Verdict
 from provisioner.schema.problems import ConfigError
 from provisioner.settings.reload import REFUSED, Configuration
@@ -70,6 +71,7 @@ def test_what_the_loop_writes_beside_the_configuration_is_no_new_one(site: Site)
         state.status.write({}, {})
         state.inventory.write(["h"])
         state.announced.write({"GceVm": 1})
+        state.config.note("loop", Digests("0" * 8, "1" * 8))
         state.levers.change(lambda held: pulled(held, Lever(LeverKind.STOP_ALL)))
         state.notes.write({"gke-main": []})
         assert site.configuration.refresh(site.limits, None) is site.limits

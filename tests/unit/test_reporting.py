@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
+from provisioner.hostfactory.digest import Digests
 from provisioner.loop.actors import Results
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
@@ -72,7 +73,8 @@ def metrics() -> Metrics:
 @pytest.fixture
 def reporter(metrics: Metrics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reporter:
     monkeypatch.setattr("time.time", lambda: WALL)
-    return Reporter(metrics, StateDir(tmp_path), limits=LIMITS, interval=5)
+    digests = Digests("0" * 8, "1" * 8)
+    return Reporter(metrics, StateDir(tmp_path), limits=LIMITS, interval=5, digests=lambda: digests)
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from tests.support.checks.rights import compute_call, granted, kube_call, needed
 from tests.support.checks.simulators import NOTES
@@ -44,8 +45,9 @@ def watch_kubernetes(module: Any) -> None:
     """From now on every request is seen that leaves by ``backends/gke/api.py``."""
     ask = module.KubeApi._request
 
-    def seen(self: Any, method: str, path: str, query: Any, *arguments: Any, **options: Any) -> Any:
-        see(kube_call(method, path, query))
-        return ask(self, method, path, query, *arguments, **options)
+    def seen(self: Any, method: str, target: str, *arguments: Any, **options: Any) -> Any:
+        path, _, query = target.partition("?")
+        see(kube_call(method, path, dict(parse_qsl(query))))
+        return ask(self, method, target, *arguments, **options)
 
     module.KubeApi._request = seen

@@ -15,7 +15,8 @@ import yaml
 
 ROOT = Path(__file__).parents[3]
 ROLES = ROOT / "deploy" / "terraform" / "roles"
-RBAC = ROOT / "deploy" / "kustomize" / "base" / "rbac.yaml"
+KUSTOMIZE = ROOT / "deploy" / "kustomize"
+RBAC = [KUSTOMIZE / "base" / "rbac.yaml", KUSTOMIZE / "components" / "spot-nodes" / "cluster-role.yaml"]
 
 COMPUTE: Mapping[str, str] = {
     "autoscalers.get": "compute.autoscalers.get",
@@ -80,7 +81,8 @@ def granted() -> frozenset[str]:
     ]
     verbs = [
         f"{_grouped(group, resource)} {verb}{f' {ANYWHERE}' if document['kind'] == 'ClusterRole' else ''}"
-        for document in yaml.safe_load_all(RBAC.read_text())
+        for file in RBAC
+        for document in yaml.safe_load_all(file.read_text())
         for rule in document.get("rules", ())
         for group in rule["apiGroups"]
         for resource in rule["resources"]

@@ -1,0 +1,53 @@
+"""Whether HostFactory's scripts and the loop have read the same two files: noted, compared, told to Prometheus."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from provisioner.hostfactory.digest import Digests
+from provisioner.state.config_marks import Difference
+from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateError
+from provisioner.telemetry.metrics import LoopMetrics
+
+log = logging.getLogger(__name__)
+
+FILES = {"config": "provider config", "templates": "templates file"}
+"""What a person calls each of HF's files."""
+TO_DO = {
+    "scripts": "the scripts' is newer: bring it to the loop (provisioner configmap makes the pod's)",
+    "loop": "the loop's is newer: bring it to HostFactory's host",
+    None: "compare the two, and bring the right one to the other side",
+}
+
+
+def sentence(difference: Difference) -> str:
+    """What a difference means, and what to do."""
+    what = f"HostFactory's scripts read another {FILES[difference.file]} than the loop has in force"
+    return f"{what}; {TO_DO[difference.newer]}"
+
+
+class ConfigWatch:
+    """Takes in each cycle, in the loop's thread."""
+
+    def __init__(self, metrics: LoopMetrics, state: StateDir, digests: Callable[[], Digests]) -> None:
+        """``digests``: of what the loop has in force."""
+        self._metrics, self._marks, self._digests = metrics, state.config, digests
+        self._told: list[Difference] = []
+
+    def take(self) -> None:
+        """Note what is in force if it is new, and compare."""
+        try:
+            noted = self._marks.read()["loop"]
+            if not noted or noted[0].digests != self._digests():
+                self._marks.note("loop", self._digests())
+                self._marks.forget_old()
+            differences = self._marks.differences()
+        except StateError as error:
+            log.warning("What the scripts have read cannot be compared", extra={"error": str(error)})
+            return
+        self._metrics.config_differs({one.file for one in differences})
+        if differences and differences != self._told:
+            log.warning("Configuration differs", extra={"problem": "; ".join(map(sentence, differences))})
+        self._told = differences

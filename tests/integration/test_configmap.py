@@ -1,0 +1,104 @@
+"""``provisioner configmap``: what HostFactory's directory holds, as a manifest that holds no key."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from provisioner.commands import cli
+from provisioner.hostfactory import templates
+from tests.support.manifests import KUSTOMIZE, Manifest, built, only
+
+CONFIG = KUSTOMIZE / "base" / "config"
+
+
+@pytest.fixture
+def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HF_PROVIDER_CONFDIR", str(tmp_path / "conf"))
+    return shutil.copytree(CONFIG, tmp_path / "conf")
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> Manifest:
+    assert cli.run(["configmap", *arguments]) == 0
+    return dict(yaml.safe_load(capsys.readouterr().out))
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert cli.run(["configmap", *arguments]) == 2
+    return capsys.readouterr().err
+
+
+def test_it_is_the_one_that_the_manifests_hold(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest, ours = printed(capsys), only(built("base"), "ConfigMap")
+
+    kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
+    assert manifest["data"] == ours["data"] == {path.name: path.read_text() for path in conf.iterdir()}
+    assert manifest["metadata"] == {key: ours["metadata"][key] for key in ("name", "namespace")}
+
+
+def test_it_may_have_another_name(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = printed(capsys, "--config", str(conf), "--name", "a", "--namespace", "b")
+
+    assert manifest["metadata"] == {"name": "a", "namespace": "b"}
+
+
+def test_what_is_mounted_has_the_digest_of_what_is_here(
+    conf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = conf / "gkeinstprov_templates.json"
+    file.write_text("\ufeff" + json.dumps(json.loads(file.read_text())).replace(" ", "  \r\n"))
+    for name, text in printed(capsys)["data"].items():
+        (tmp_path / name).write_text(text)
+
+    assert templates.load(tmp_path, {}).digests == templates.load(conf, {}).digests
+
+
+def test_no_login_and_no_key_is_in_it(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = yaml.safe_load((conf / "provisioner.yaml").read_text())
+    settings["pools"]["gke-main"] |= {"endpoint": "https://1.2.3.4", "credentials": "key.json", "ca_file": "ca.pem"}
+    settings["server"] = {"token_file": "token"}
+    (conf / "provisioner.yaml").write_text(yaml.safe_dump(settings))
+    for name in ("ca.pem", "key.json", "token"):
+        (conf / name).write_text("a secret")
+
+    assert "a secret" not in json.dumps(printed(capsys))
+
+
+def test_a_file_in_a_directory_is_refused_with_its_setting(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (conf / "pods").mkdir()
+    (conf / "pod-spec.yaml").rename(conf / "pods" / "pod-spec.yaml")
+    text = (conf / "provisioner.yaml").read_text()
+    (conf / "provisioner.yaml").write_text(text.replace("pod-spec.yaml", "pods/pod-spec.yaml"))
+    told = refused(capsys)
+
+    assert "pools.gke-main.pod_spec" in told
+    assert "a ConfigMap has no directories: move it there" in told
+
+
+def test_a_name_that_is_none_is_refused(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (conf / "pod-spec.yaml").rename(conf / "pod spec.yaml")
+    text = (conf / "provisioner.yaml").read_text()
+    (conf / "provisioner.yaml").write_text(text.replace("pod-spec.yaml", "pod spec.yaml"))
+
+    assert "rename it" in refused(capsys)
+
+
+def test_more_than_a_configmap_holds_is_refused(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = conf / "gkeinstprov_templates.json"
+    document = json.loads(file.read_text())
+    document["templates"] += [{**document["templates"][0], "templateId": f"T{number}"} for number in range(6000)]
+    file.write_text(json.dumps(document))
+
+    assert "a ConfigMap holds 1048576" in refused(capsys)
+
+
+def test_a_configuration_with_a_mistake_makes_none(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (conf / "provisioner.yaml").open("a") as file:
+        file.write("nonsense: 1\n")
+
+    assert "nonsense: unknown setting" in refused(capsys)

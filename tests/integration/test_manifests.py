@@ -1,0 +1,389 @@
+"""The manifests of the kit: each build is what Kubernetes takes, and asks for no more than it may."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from provisioner.backends.gke.settings import GkePool
+from provisioner.commands import cli
+from provisioner.settings import loader
+from provisioner.telemetry.server import Health, Question, Server
+from tests.support.manifests import (
+    BUILDS,
+    COMPONENTS,
+    GKE,
+    KUSTOMIZE,
+    MONITORS,
+    OVERLAYS,
+    Manifest,
+    built,
+    container,
+    mistakes,
+    name_of,
+    only,
+    schemas,
+    write_configuration,
+)
+
+VERSIONS = ("1.27", kubernetes_validate.latest_version())
+"""The oldest Kubernetes that GKE still runs, and the newest that the tool knows."""
+CONFIGURED = [(overlay, ()) for overlay in OVERLAYS] + [(GKE, ("compute-classes",)), (GKE, ("kueue",))]
+"""Builds that differ in their configuration."""
+
+
+@pytest.fixture(params=BUILDS, ids=name_of)
+def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
+    overlay, components = request.param
+    return built(overlay, *components)
+
+
+@pytest.fixture(params=CONFIGURED, ids=name_of)
+def configured(request: pytest.FixtureRequest) -> list[Manifest]:
+    overlay, components = request.param
+    return built(overlay, *components)
+
+
+# --- the tools' word --------------------------------------------------------------------------------------------------
+
+
+def problems(manifest: Manifest) -> list[str]:
+    """What is wrong with a manifest: our schema speaks where Kubernetes has none, and never both."""
+    return _problems(json.dumps(manifest))
+
+
+@cache
+def _problems(text: str) -> list[str]:
+    """Most manifests are the same in all builds, and are checked once."""
+    manifest = json.loads(text)
+    if (manifest["apiVersion"], manifest["kind"]) in schemas():
+        return mistakes(manifest)
+    try:
+        for version in VERSIONS:
+            kubernetes_validate.validate(manifest, version, strict=True)
+    except (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError) as error:
+        return [str(error)]
+    return []
+
+
+def test_each_manifest_has_only_fields_that_its_kind_has(manifests: list[Manifest]) -> None:
+    assert {name: found for name, manifest in enumerate(manifests) if (found := problems(manifest))} == {}
+
+
+def test_every_overlay_and_component_is_built_somewhere() -> None:
+    assert {overlay for overlay, _ in BUILDS} == {*OVERLAYS}
+    tried = {component for _, components in BUILDS for component in components}
+    within = {line for line in (KUSTOMIZE / GKE / "kustomization.yaml").read_text().split() if "components/" in line}
+    assert tried | {"network-policy"} == {*COMPONENTS} == {Path(line).name for line in within} | {MONITORS[1]}
+
+
+BAD = {
+    "ComputeClass": ("whenUnsatisfiable", "ScaleUpAnway"),
+    "ClusterQueue": ("admissionCheck", ["hostfactory"]),
+    "LocalQueue": ("clusterQueue", None),
+    "ResourceFlavor": ("nodeLabels", ["a"]),
+    "AdmissionCheck": ("controllername", "x"),
+    "ProvisioningRequestConfig": ("managedResources", "nvidia.com/gpu"),
+    "PodMonitoring": ("endpoints", [{"interval": "15s"}]),
+    "ServiceMonitor": ("endpoint", []),
+    "SecretProviderClass": ("provider", "vault"),
+}
+"""A field that is misspelt or wrong, for each kind that has a schema of ours."""
+
+
+@pytest.mark.parametrize("kind", sorted(kind for _, kind in schemas()))
+def test_our_schemas_find_what_is_misspelt(kind: str) -> None:
+    everything = built(GKE, *[name for name in COMPONENTS if name != "network-policy"])
+    good = next(manifest for manifest in everything if manifest["kind"] == kind)
+    field, value = BAD[kind]
+    bad = {**good, "spec": {**good.get("spec", {}), field: value}}
+
+    assert mistakes(good) == []
+    assert mistakes(bad) != []
+
+
+def open_objects(schema: object, where: str) -> list[str]:
+    """The objects of a schema that take fields beside their own; a mapping of texts has no fields of its own."""
+    parts = schema.items() if isinstance(schema, dict) else enumerate(schema) if isinstance(schema, list) else ()
+    found = [text for key, part in parts for text in open_objects(part, f"{where}.{key}")]
+    is_open = isinstance(schema, dict) and schema.get("type") == "object" and "additionalProperties" not in schema
+    loose = isinstance(schema, dict) and "properties" in schema and schema.get("additionalProperties") is not False
+    return [*found, where] if is_open or loose else found
+
+
+@pytest.mark.parametrize("kind", sorted(kind for _, kind in schemas()))
+def test_our_schemas_take_no_other_field_anywhere(kind: str) -> None:
+    (schema,) = [one for (_, name), one in schemas().items() if name == kind]
+
+    assert open_objects(schema, kind) == []
+
+
+def test_the_tool_for_kubernetes_own_kinds_finds_what_is_misspelt() -> None:
+    deployment = only(built("base"), "Deployment")
+
+    assert problems({**deployment, "spec": {**deployment["spec"], "replica": 1}}) != []
+
+
+def test_a_kind_that_nobody_knows_is_a_mistake() -> None:
+    assert problems({"apiVersion": "example.com/v1", "kind": "Unknown", "metadata": {"name": "x"}}) != []
+
+
+# --- what there is ----------------------------------------------------------------------------------------------------
+
+
+def test_the_base_is_all_that_is_needed_and_nothing_more() -> None:
+    assert sorted(manifest["kind"] for manifest in built("base")) == [
+        "ConfigMap",
+        "Deployment",
+        "Namespace",
+        "Namespace",
+        "PersistentVolumeClaim",
+        "PodDisruptionBudget",
+        "Role",
+        "RoleBinding",
+        "Service",
+        "ServiceAccount",
+    ]
+
+
+def test_what_a_site_sets_reaches_its_places_and_no_cluster(tmp_path: Path) -> None:
+    given = yaml.safe_load((KUSTOMIZE / GKE / "values.yaml").read_text())["data"]
+    manifests = built(GKE, "shared-state", "secret-csi")
+    egress = only(manifests, "NetworkPolicy")["spec"]["egress"]
+    pod = only(manifests, "Deployment")["spec"]["template"]["spec"]
+    account = only(manifests, "ServiceAccount")["metadata"]["annotations"]
+
+    assert len([one for one in manifests if one["kind"] == "ConfigMap"]) == 1, "the values stay at home"
+    assert {
+        "image": container(manifests)["image"],
+        "instance": next(one["value"] for one in container(manifests)["env"] if one["name"] == "HF_PROVIDER_NAME"),
+        "googleServiceAccount": account["iam.gke.io/gcp-service-account"],
+        "apiServer": egress[1]["to"][0]["ipBlock"]["cidr"],
+        "googleApis": egress[2]["to"][0]["ipBlock"]["cidr"],
+        "proxy": egress[3]["to"][0]["ipBlock"]["cidr"],
+        "proxyPort": str(egress[3]["ports"][0]["port"]),
+        "nfsServer": only(manifests, "PersistentVolume")["spec"]["nfs"]["server"],
+        "nfsPath": only(manifests, "PersistentVolume")["spec"]["nfs"]["path"],
+        "hostfactoryGroup": str(pod["securityContext"]["supplementalGroups"][0]),
+        "secrets": only(manifests, "SecretProviderClass")["spec"]["parameters"]["secrets"],
+    } == given
+    assert "from-values" not in json.dumps(manifests)
+
+
+# --- the loop's pod ---------------------------------------------------------------------------------------------------
+
+
+def test_there_is_one_loop_at_a_time(manifests: list[Manifest]) -> None:
+    spec = only(manifests, "Deployment")["spec"]
+
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_every_pod_fulfils_the_restricted_standard_on_a_read_only_root(manifests: list[Manifest]) -> None:
+    pods = {"Deployment": only(manifests, "Deployment")["spec"]["template"]["spec"]}
+    writable = {"Deployment": {"state", "tmp"}, "CronJob": {"state", "backup", "tmp"}}
+    if any(manifest["kind"] == "CronJob" for manifest in manifests):
+        pods["CronJob"] = only(manifests, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    for kind, pod in pods.items():
+        (one,) = pod["containers"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert one["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert {mount["name"] for mount in one["volumeMounts"] if not mount.get("readOnly")} == writable[kind]
+        assert one["image"] == container(manifests)["image"]
+
+
+def test_the_rights_are_exactly_these_and_only_where_the_pods_are(manifests: list[Manifest]) -> None:
+    role, binding = only(manifests, "Role"), only(manifests, "RoleBinding")
+    rights = {
+        resource: sorted(rule["verbs"])
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        if rule["apiGroups"] == [""]
+    }
+
+    assert rights == {
+        "pods": ["create", "delete", "get", "list", "watch"],
+        "events": ["create", "list"],
+        "namespaces": ["get"],
+    }
+    assert len(role["rules"]) == len(rights)
+    assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) == ("Role", role["metadata"]["name"])
+    assert binding["metadata"]["namespace"] == role["metadata"]["namespace"]
+
+
+def test_who_may_see_nodes_may_do_nothing_else_with_them() -> None:
+    role, binding = built("components/spot-nodes")
+    account = only(built("base"), "ServiceAccount")["metadata"]
+
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == [
+        {"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}
+    ]
+
+
+def test_every_reference_leads_somewhere(manifests: list[Manifest]) -> None:
+    names = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests}
+    deployment = only(manifests, "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    pods = [pod] + [
+        one["spec"]["jobTemplate"]["spec"]["template"]["spec"] for one in manifests if one["kind"] == "CronJob"
+    ]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    ports = {port["name"]: port["containerPort"] for port in pod["containers"][0]["ports"]}
+    service = only(manifests, "Service")["spec"]
+    account = {"kind": "ServiceAccount", "name": pod["serviceAccountName"]}
+
+    for one in pods:
+        volumes = {volume["name"]: volume for volume in one["volumes"]}
+        assert {mount["name"] for mount in one["containers"][0]["volumeMounts"]} == set(volumes)
+        assert {reference for volume in volumes.values() for reference in _references(volume)} <= names
+    assert (account["kind"], account["name"]) in names
+    assert only(manifests, "RoleBinding")["subjects"] == [{**account, "namespace": deployment["metadata"]["namespace"]}]
+    assert service["selector"].items() <= labels.items()
+    assert service["ports"][0]["targetPort"] in ports
+    for kind in ("NetworkPolicy", "PodDisruptionBudget"):
+        for one in (one for one in manifests if one["kind"] == kind):
+            chosen = one["spec"].get("podSelector") or one["spec"]["selector"]
+            assert chosen["matchLabels"].items() <= labels.items()
+
+
+def _references(volume: Manifest) -> list[tuple[str, str]]:
+    """What a volume of a pod names."""
+    named = [
+        ("ConfigMap", volume.get("configMap", {}).get("name")),
+        ("PersistentVolumeClaim", volume.get("persistentVolumeClaim", {}).get("claimName")),
+        ("SecretProviderClass", volume.get("csi", {}).get("volumeAttributes", {}).get("secretProviderClass")),
+    ]
+    return [(kind, name) for kind, name in named if name]
+
+
+@pytest.mark.parametrize(
+    ("component", "kind", "of"),
+    [("pod-monitoring", "PodMonitoring", "Deployment"), ("service-monitor", "ServiceMonitor", "Service")],
+)
+def test_a_monitor_scrapes_the_port_of_the_loop_often_enough(component: str, kind: str, of: str) -> None:
+    manifests = built(GKE, component)
+    monitor, scraped = only(manifests, kind), only(manifests, of)
+    (endpoint,) = monitor["spec"]["endpoints"]
+
+    labels = scraped["metadata"].get("labels") if of == "Service" else scraped["spec"]["template"]["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert monitor["metadata"]["namespace"] == scraped["metadata"]["namespace"]
+    assert endpoint["port"] in [port["name"] for port in only(manifests, "Service")["spec"]["ports"]]
+    assert endpoint["interval"] == "15s"  # the alerts hold up to 30 s
+
+
+def test_the_probes_ask_paths_that_the_server_answers() -> None:
+    one = container(built("base"))
+    server = Server("127.0.0.1:0", CollectorRegistry(), lambda: Health(True, True, "fine"), dict)
+    paths = {probe: one[f"{probe}Probe"]["httpGet"]["path"] for probe in ("liveness", "readiness", "startup")}
+
+    assert paths == {"liveness": "/healthz", "readiness": "/readyz", "startup": "/healthz"}
+    assert all(server.respond(Question(path)).status == 200 for path in paths.values())
+    assert one["args"][:1] == ["run"]
+    assert one["args"][-1].endswith(f":{one['ports'][0]['containerPort']}")
+
+
+# --- its configuration ------------------------------------------------------------------------------------------------
+
+
+def test_check_takes_the_configuration_that_is_mounted(
+    configured: list[Manifest], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_configuration(configured, tmp_path / "conf")
+
+    assert cli.run(["check", str(config), "-o", "json"]) == 0
+    warnings = json.loads(capsys.readouterr().out)["warnings"]
+    assert [text for text in warnings if not (of_a_laptop(configured) and "promises" in text)] == []
+
+
+def of_a_laptop(manifests: list[Manifest]) -> bool:
+    """Its machines are smaller than HostFactory is told."""
+    return container(manifests).get("imagePullPolicy") == "Never"
+
+
+def test_pods_are_made_where_the_role_is_and_the_directories_are_mounted(
+    configured: list[Manifest], tmp_path: Path
+) -> None:
+    one = container(configured)
+    environment = {entry["name"]: entry["value"] for entry in one["env"]}
+    pools = loader.load(write_configuration(configured, tmp_path / "conf"), environment).pools.values()
+    mounts = {mount["mountPath"] for mount in one["volumeMounts"]}
+
+    assert {pool.namespace for pool in pools if isinstance(pool, GkePool)} == {
+        only(configured, "Role")["metadata"]["namespace"]
+    }
+    assert {environment["HF_PROVIDER_CONFDIR"], environment["HF_PROVIDER_WORKDIR"]} <= mounts
+
+
+def test_pods_and_instances_are_in_one_configuration(tmp_path: Path) -> None:
+    settings = loader.load(write_configuration(built("overlays/mixed"), tmp_path / "conf"), {})
+
+    assert {pool.kind for pool in settings.pools.values()} == {"gke", "mig"}
+    assert ("gke-main", "mig-regional") in [limits.pools for limits in settings.template_limits.values()]
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_claim_takes_the_volume_that_is_shared() -> None:
+    manifests = built(GKE, "shared-state")
+    volume, claim = only(manifests, "PersistentVolume"), only(manifests, "PersistentVolumeClaim")
+
+    assert claim["spec"]["volumeName"] == volume["metadata"]["name"]
+    assert claim["spec"]["storageClassName"] == volume["spec"]["storageClassName"] == ""
+    assert volume["spec"]["claimRef"] == {key: claim["metadata"][key] for key in ("namespace", "name")}
+    assert claim["spec"]["accessModes"] == volume["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
+    assert {"hard", "lookupcache=none", "actimeo=0"} <= {*volume["spec"]["mountOptions"]}
+
+
+def test_a_laptop_needs_neither_google_nor_a_registry_nor_a_shared_volume() -> None:
+    manifests = built("overlays/kind")
+    text = json.dumps(manifests)
+
+    assert container(manifests)["imagePullPolicy"] == "Never"
+    assert only(manifests, "PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteOnce"]
+    assert not [one for one in manifests if one["kind"] == "NetworkPolicy"]
+    assert re.findall(r"pkg\.dev|registry\.example|gserviceaccount", text) == []
+
+
+def test_the_proxy_s_password_reaches_the_loop_from_a_file_and_its_arguments_stay(tmp_path: Path) -> None:
+    one = container(built(GKE, "secret-csi"))
+    (tmp_path / "proxy").write_text("http://user:p%40ss word@proxy:3128\n")
+    (tmp_path / "provisioner").write_text('#!/bin/sh\nprintf "%s|" "$HTTPS_PROXY" "$NO_PROXY" "$@"\n')
+    (tmp_path / "provisioner").chmod(0o755)
+    (mount,) = [mount["mountPath"] for mount in one["volumeMounts"] if mount["name"] == "secrets"]
+    command = [part.replace(mount, str(tmp_path)) for part in one["command"]]
+    done = subprocess.run(
+        [*command, *one["args"]],
+        env={"PATH": f"{tmp_path}:/bin:/usr/bin", "KUBERNETES_SERVICE_HOST": "10.96.0.1"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+
+    direct = "10.96.0.1,metadata.google.internal,169.254.169.254"
+    assert done.stdout.split("|")[:-1] == ["http://user:p%40ss word@proxy:3128", direct, *one["args"]]
+
+
+def test_the_schemas_are_of_kinds_that_are_used() -> None:
+    used = {(one["apiVersion"], one["kind"]) for overlay, components in BUILDS for one in built(overlay, *components)}
+
+    assert {*schemas()} <= used

@@ -1,0 +1,134 @@
+"""The state directory through two mounts: HostFactory's scripts by one, the loop by the other.
+
+TEST_NFS_MOUNTS=ONE:TWO names two mounts of one NFS export; without it they are two ways to a local directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from provisioner.simulator.server import Simulator
+from provisioner.state.directory import StateDir
+from provisioner.tools.playground import HostFactory
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.nfs
+
+SPACE = "symphony"
+TIMINGS = {"gke": {"schedule": 0.05, "start": 0.05, "ready": 0.05, "stop": 0.1, "confirm": 0.05}}
+
+
+@pytest.fixture
+def ways(tmp_path: Path) -> tuple[Path, Path]:
+    """An empty directory of the export, as each side sees it."""
+    name = f"hostfactory-{secrets.token_hex(4)}"
+    if given := os.environ.get("TEST_NFS_MOUNTS"):
+        one, two = (Path(place) / name for place in given.split(":"))
+    else:
+        (tmp_path / "export").mkdir()
+        (tmp_path / "mount").symlink_to("export")
+        one, two = tmp_path / "export" / name, tmp_path / "mount" / name
+    one.mkdir()
+    assert two.is_dir(), f"{one} and {two} are not mounts of one export"
+    return one, two
+
+
+@pytest.fixture
+def simulator() -> Iterator[Simulator]:
+    with Simulator(namespaces=[SPACE]) as running:
+        running.impose(timings=TIMINGS)
+        yield running
+
+
+class Sides:
+    """HostFactory's host, and the loop as a process elsewhere."""
+
+    def __init__(self, ways: tuple[Path, Path], simulator: Simulator, directory: Path) -> None:
+        conf = directory / "conf"
+        conf.mkdir()
+        pool = {"kind": "gke", "namespace": SPACE, "pod_spec": "pod.yaml", "kubeconfig": str(simulator.kubeconfig)}
+        settings = {"id": "demo", "loop": {"interval_seconds": 1, "floor_seconds": 0.1}, "pools": {"gke-main": pool}}
+        (conf / "provisioner.yaml").write_text(yaml.safe_dump(settings))
+        (conf / "pod.yaml").write_text("containers: [{name: main, image: busybox}]\n")
+        (conf / "demoprov_templates.json").write_text(
+            '[{"templateId": "T", "maxNumber": 50, "pools": ["gke-main"], "attributes": {"type": ["String", "X86_64"], '
+            '"ncpus": ["Numeric", "1"], "ncores": ["Numeric", "1"], "nram": ["Numeric", "1024"]}}]'
+        )
+        common = {"HF_PROVIDER_NAME": "demo", "HF_PROVIDER_CONFDIR": str(conf), "HF_PROVIDER_LOGDIR": str(directory)}
+        self.hf = HostFactory({**common, "HF_PROVIDER_WORKDIR": str(ways[0]), "HF_PYTHON": sys.executable}, directory)
+        self._environment = {**os.environ, **common, "HF_PROVIDER_WORKDIR": str(ways[1])}
+        self._log = directory / "loop.log"
+        self._loop: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "provisioner", "run", "--listen", "127.0.0.1:0"]
+        with self._log.open("ab") as log:
+            self._loop = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        if self._loop is not None:
+            self._loop.send_signal(how)
+            self._loop.wait(30)
+
+    def complete(self, id_: str) -> list[str]:
+        """The machines of a request or return once it is complete."""
+        until(lambda: self.hf.status(id_)["status"] == "complete", 60, what=f"{id_} is complete")
+        return [machine["name"] for machine in self.hf.status(id_)["machines"]]
+
+
+@pytest.fixture
+def sides(ways: tuple[Path, Path], simulator: Simulator, tmp_path: Path) -> Iterator[Sides]:
+    made = Sides(ways, simulator, tmp_path)
+    yield made
+    made.stop()
+
+
+@pytest.mark.slow
+def test_machines_come_and_go_though_the_loop_is_killed_between(sides: Sides, simulator: Simulator) -> None:
+    sides.start()
+    names = sides.complete(sides.hf.request("T", 3))
+    sides.stop(signal.SIGKILL)
+    back = sides.hf.give_back(names[:2])
+    more = sides.hf.request("T", 1)
+    sides.start()
+    sides.complete(back)
+    kept = {*names[2:], *sides.complete(more)}
+
+    until(lambda: {one["name"] for one in simulator.state()["machines"]} == kept, 30, what="exactly these are left")
+
+
+def test_what_one_side_records_the_other_reads_at_once(ways: tuple[Path, Path]) -> None:
+    scripts, loop = StateDir(ways[0]), StateDir(ways[1])
+    for number in range(1, 21):
+        id_ = scripts.record_request("demo", "T", number, created_wall=0.0, rc_account="").id
+        assert loop.intent.read().requests[id_].count == number
+    assert len(loop.intent.read().requests) == 20
+
+
+def test_a_lock_of_one_side_binds_the_other(ways: tuple[Path, Path]) -> None:
+    with (ways[0] / "lock").open("w") as ours, (ways[1] / "lock").open("r+") as theirs:
+        fcntl.flock(ours, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(theirs, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(ours, fcntl.LOCK_UN)
+        fcntl.flock(theirs, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_of_two_links_to_one_name_one_is_refused(ways: tuple[Path, Path]) -> None:
+    (ways[0] / "a").write_text("one")
+    (ways[1] / "b").write_text("two")
+    os.link(ways[0] / "a", ways[0] / "told")
+
+    with pytest.raises(FileExistsError):
+        os.link(ways[1] / "b", ways[1] / "told")
+    assert (ways[1] / "told").read_text() == "one"

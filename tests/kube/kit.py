@@ -1,0 +1,238 @@
+"""Our manifests on a real API server: applied, tried, and the loop's pod run here as a process.
+
+kwok plays the pod that the server knows; what that pod would do, the process does, with its account and its files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+import pytest
+
+from provisioner.tools.playground import HostFactory
+from tests.kube.client import Client
+from tests.support.manifests import ROOT, Manifest, container, only, schemas, write_configuration
+from tests.support.ports import free_ports
+from tests.support.waiting import until
+
+ACCOUNT_FILES = "/var/run/secrets/kubernetes.io/serviceaccount"
+START_SECONDS = 90.0
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+class Kit:
+    """Manifests for one API server, as its administrator applies them."""
+
+    def __init__(self, admin: Client) -> None:
+        self.admin = admin
+        self._resources: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def define(self) -> None:
+        """Teach the server the kinds that we have schemas of."""
+        for (version, kind), schema in schemas().items():
+            definition = _definition(version, kind, schema)
+            self.admin.create(CRDS, definition)
+        served = [f"{CRDS}/{_plural(kind)}.{version.partition('/')[0]}" for version, kind in schemas()]
+        until(lambda: all(map(self._established, served)), 60, what="the server serves our kinds")
+
+    def apply(self, manifest: Manifest, *, trial: bool = False) -> Manifest:
+        """Apply on the server's side, where each unknown field is refused; a trial changes nothing."""
+        query = {"fieldManager": "kit", "force": "true", "fieldValidation": "Strict"}
+        trying = {"dryRun": "All"} if trial else {}
+        path = self.path_of(manifest)
+        return self.admin.call("PATCH", path, manifest, kind="application/apply-patch+yaml", query=query | trying)
+
+    def path_of(self, manifest: Manifest) -> str:
+        """Where the server keeps it."""
+        version, kind, metadata = manifest["apiVersion"], manifest["kind"], manifest["metadata"]
+        root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        if (version, kind) not in self._resources:
+            for one in self.admin.get(root)["resources"]:
+                if "/" not in one["name"]:
+                    self._resources[version, one["kind"]] = one
+        resource = self._resources[version, kind]
+        space = f"/namespaces/{metadata['namespace']}" if resource["namespaced"] else ""
+        return f"{root}{space}/{resource['name']}/{metadata['name']}"
+
+    def _established(self, path: str) -> bool:
+        conditions = self.admin.get(path).get("status", {}).get("conditions", ())
+        return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+
+
+def _plural(kind: str) -> str:
+    return kind.lower() + ("es" if kind.endswith("s") else "s")
+
+
+def _definition(version: str, kind: str, schema: Manifest) -> Manifest:
+    """The definition of a kind, from our schema of it."""
+    group, _, number = version.partition("/")
+    scope = "Namespaced" if "namespace" in schema["properties"]["metadata"]["properties"] else "Cluster"
+    plain = {key: value for key, value in schema.items() if not key.startswith("$")}
+    structural = _structural(plain)
+    structural["properties"] |= {name: {"type": "string"} for name in ("apiVersion", "kind")}
+    structural["properties"]["metadata"] = {"type": "object"}
+    one = {"name": number, "served": True, "storage": True, "schema": {"openAPIV3Schema": structural}}
+    names = {"plural": _plural(kind), "singular": kind.lower(), "kind": kind}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{_plural(kind)}.{group}"},
+        "spec": {"group": group, "scope": scope, "names": names, "versions": [one]},
+    }
+
+
+def _structural(schema: Any) -> Any:
+    """A schema as the server takes it: it allows no unknown field anyway, and either-or has a word of its own."""
+    if isinstance(schema, list):
+        return [_structural(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "anyOf" in schema:
+        return {"x-kubernetes-int-or-string": True}
+    return {key: _structural(value) for key, value in schema.items() if (key, value) != ("additionalProperties", False)}
+
+
+class LoopPod:
+    """The pod of the Deployment as a process: command, environment, user, mounts, read-only root, and its account.
+
+    A context manager: ends the process. It has a mount namespace of its own, so the paths are the pod's.
+    """
+
+    def __init__(self, kit: Kit, manifests: Sequence[Manifest], directory: Path, ca: Path) -> None:
+        self._one, deployment = container(manifests), only(manifests, "Deployment")
+        self._pod = deployment["spec"]["template"]["spec"]
+        self.account = deployment["metadata"]["namespace"], self._pod["serviceAccountName"]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.conf, self.state, self._mine = (directory / name for name in ("conf", "state", "account"))
+        self.log = directory / "loop.log"
+        self._mounted = 0
+        self.mount(only(manifests, "ConfigMap"))
+        self._mine.mkdir()
+        shutil.copy(ca, self._mine / "ca.crt")
+        self.token = _token(kit, *self.account)
+        (self._mine / "token").write_text(self.token)
+        (self._mine / "namespace").write_text(self.account[0])
+        self.host = directory / "host"
+        write_configuration(manifests, self.host)
+        self.state.mkdir()
+        os.chmod(self.state, 0o2770)
+        server, (self.port,) = urlsplit(kit.admin.server), free_ports(1)
+        self._environment = {entry["name"]: entry["value"] for entry in self._one["env"]} | {
+            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "KUBERNETES_SERVICE_HOST": str(server.hostname),
+            "KUBERNETES_SERVICE_PORT": str(server.port),
+        }
+        self.hf = HostFactory(
+            {
+                "HF_PROVIDER_NAME": self._environment["HF_PROVIDER_NAME"],
+                "HF_PROVIDER_CONFDIR": str(self.host),
+                "HF_PROVIDER_WORKDIR": str(self.state),
+                "HF_PROVIDER_LOGDIR": str(directory),
+                "HF_PYTHON": sys.executable,
+            },
+            directory,
+        )
+
+    def __enter__(self) -> Self:
+        (port,) = self._one["ports"]
+        arguments = [argument.replace(f":{port['containerPort']}", f":{self.port}") for argument in self._one["args"]]
+        command = [*self._one.get("command", entry_point()), *arguments]
+        space = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
+        if subprocess.run([*space, "true"], capture_output=True, check=False).returncode:
+            pytest.skip("needs mount namespaces (unshare -rm)")
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*space, "sh", "-ec", self._mounts() + 'exec "$@"', "pod", *self._as_user(), *command],
+                cwd="/",
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        process = self._process
+        probe = self._one["startupProbe"]["httpGet"]["path"]
+        until(lambda: process.poll() is not None or self.answers(probe), START_SECONDS, what="the start-up probe")
+        assert process.poll() is None, self.log.read_text()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(30)
+            finally:
+                self._process.kill()
+                self._process.wait()
+        if error is not None:
+            print(self.log.read_text()[-5000:])
+
+    def mount(self, configuration: Manifest) -> None:
+        """Give the pod these files as the kubelet does: each a link, and all of them exchanged at once."""
+        self._mounted += 1
+        whole = self.conf / f"..{self._mounted}"
+        whole.mkdir(parents=True)
+        for name, content in configuration["data"].items():
+            (whole / name).write_text(content)
+            if not (self.conf / name).is_symlink():
+                (self.conf / name).symlink_to(f"..data/{name}")
+        (self.conf / "..data_tmp").symlink_to(whole.name)
+        (self.conf / "..data_tmp").rename(self.conf / "..data")
+
+    def answers(self, path: str) -> bool:
+        """Whether the loop's server says yes to a probe."""
+        try:
+            with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as response:
+                return bool(response.status == 200)
+        except OSError:
+            return False
+
+    def _mounts(self) -> str:
+        """What the kubelet mounts, as lines of a shell; everything else can be read only."""
+        sources = {"config": self.conf, "state": self.state}
+        mounts = {one["mountPath"]: sources[one["name"]] for one in self._one["volumeMounts"] if one["name"] in sources}
+        lines = ["mount --make-rprivate /", "mount -t tmpfs kit /mnt"]
+        for number, (path, source) in enumerate({**mounts, ACCOUNT_FILES: self._mine}.items()):
+            place = Path(os.path.realpath(path))
+            above = next(parent for parent in place.parents if parent.is_dir())
+            upper, work = f"/mnt/{number}/upper", f"/mnt/{number}/work"
+            lines += [f"mkdir -p {upper} {work}"]
+            lines += [f"mount -t overlay -o lowerdir={above},upperdir={upper},workdir={work} kit {above}"]
+            lines += [f"mkdir -p {place}", f"mount --bind {source} {place}"]
+        read_only = self._one["securityContext"]["readOnlyRootFilesystem"]
+        return "\n".join([*lines, "mount -o remount,ro,bind /" if read_only else "", ""])
+
+    def _as_user(self) -> list[str]:
+        """The pod's user and group, where we may become them."""
+        security = self._pod["securityContext"]
+        if os.geteuid():
+            return []
+        os.chown(self.state, -1, security["fsGroup"])
+        who = [f"--reuid={security['runAsUser']}", f"--regid={security['runAsGroup']}", "--clear-groups"]
+        return ["setpriv", *who, "--no-new-privs", "--inh-caps=-all"]
+
+
+def _token(kit: Kit, space: str, account: str) -> str:
+    path = f"/api/v1/namespaces/{space}/serviceaccounts/{account}/token"
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+    return str(kit.admin.create(path, asked)["status"]["token"])
+
+
+def entry_point() -> list[str]:
+    """What the image begins with."""
+    text = (ROOT / "deploy" / "docker" / "Dockerfile").read_text()
+    return list(json.loads(re.findall(r"(?m)^ENTRYPOINT (.*)$", text)[-1]))

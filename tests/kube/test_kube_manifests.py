@@ -1,0 +1,241 @@
+"""The built manifests on a real API server: it takes each; what they deploy rents machines, with their rights alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from provisioner.commands import cli
+from provisioner.state.directory import StateDir
+from tests.kube.client import Client, Refused
+from tests.kube.cluster import Cluster, GivenCluster, kubeconfig
+from tests.kube.kit import Kit, LoopPod
+from tests.support.manifests import BUILDS, GKE, Build, Manifest, built, container, name_of, only, write_configuration
+from tests.support.passing import made_by, missing_from, pools_of
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.kube
+
+PODS = "/api/v1/namespaces/symphony/pods"
+SYSTEM = "hostfactory"
+"""The namespace of the loop; that of its machines stands in the Role."""
+
+
+@pytest.fixture(scope="module")
+def kit(any_cluster: Cluster | GivenCluster) -> Iterator[Kit]:
+    """A server that knows our kinds, and has both namespaces."""
+    if isinstance(any_cluster, GivenCluster):
+        pytest.skip("needs a cluster of its own, not the one that TEST_KUBECONFIG names")
+    made = Kit(any_cluster.admin)
+    made.define()
+    for manifest in built("base"):
+        if manifest["kind"] == "Namespace":
+            made.apply(manifest)
+    yield made
+    for manifest in built("base"):
+        if manifest["kind"] == "Namespace":
+            made.admin.delete(made.path_of(manifest))
+
+
+@pytest.mark.parametrize("build", BUILDS, ids=name_of)
+def test_the_server_takes_every_manifest_of_a_build(kit: Kit, build: Build) -> None:
+    overlay, components = build
+    for manifest in built(overlay, *components):
+        assert kit.apply(manifest, trial=True)["kind"] == manifest["kind"]
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "NetworkPolicy", "ComputeClass", "ClusterQueue", "PodMonitoring"])
+def test_the_server_refuses_a_field_that_a_kind_has_not(kit: Kit, kind: str) -> None:
+    manifest = only_one(built(GKE, "compute-classes", "kueue", "pod-monitoring"), kind)
+
+    with pytest.raises(Refused, match="unknownField: field not declared"):
+        kit.apply({**manifest, "spec": {**manifest["spec"], "unknownField": 1}}, trial=True)
+
+
+def only_one(manifests: list[Manifest], kind: str) -> Manifest:
+    """The first of a kind."""
+    return next(manifest for manifest in manifests if manifest["kind"] == kind)
+
+
+# --- for real ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def manifests(kit: Kit) -> list[Manifest]:
+    """The overlay for a laptop, applied: it asks for nothing that only Google has."""
+    made = built("overlays/kind")
+    for manifest in made:
+        kit.apply(manifest)
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": "of-a-laptop"},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "hostPath": {"path": "/nowhere"},
+        },
+    }
+    kit.apply(volume)
+    return made
+
+
+@pytest.fixture(scope="module")
+def pod(
+    kit: Kit, manifests: list[Manifest], any_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LoopPod]:
+    with LoopPod(kit, manifests, tmp_path_factory.mktemp("pod"), any_cluster.ca) as running:
+        yield running
+
+
+def machines(kit: Kit) -> set[str]:
+    """The names of the pods where machines are made."""
+    return {one["metadata"]["name"] for one in kit.admin.get(PODS)["items"]}
+
+
+def test_the_deployment_s_pod_is_admitted_scheduled_and_its_claim_bound(kit: Kit, manifests: list[Manifest]) -> None:
+    place = f"/api/v1/namespaces/{SYSTEM}"
+    until(
+        lambda: (
+            kit.admin.get(kit.path_of(only(manifests, "Deployment"))).get("status", {}).get("readyReplicas", 0) == 1
+        ),
+        90,
+        what="the loop's pod is ready",
+    )
+    (one,) = kit.admin.get(f"{place}/pods")["items"]
+
+    assert one["status"]["phase"] == "Running"
+    assert one["spec"]["containers"][0]["image"] == container(manifests)["image"]
+    assert kit.admin.get(f"{place}/persistentvolumeclaims/provisioner-state")["status"]["phase"] == "Bound"
+
+
+def test_a_pod_beside_the_standard_of_the_namespace_is_refused(kit: Kit, manifests: list[Manifest]) -> None:
+    deployment = only(manifests, "Deployment")
+    spec = {**deployment["spec"]["template"]["spec"], "hostNetwork": True}
+    rogue = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "rogue", "namespace": SYSTEM}, "spec": spec}
+
+    with pytest.raises(Refused, match="violates PodSecurity"):
+        kit.apply(rogue, trial=True)
+
+
+def test_machines_come_when_hostfactory_asks_and_go_when_it_returns_them(kit: Kit, pod: LoopPod) -> None:
+    (template,) = pod.hf.templates()
+    id_ = pod.hf.request(template, 3)
+    until(lambda: pod.hf.status(id_)["status"] != "running", 90, every=0.3, what="the request ends")
+    answer = pod.hf.status(id_)
+    names = {machine["name"] for machine in answer["machines"]}
+
+    assert answer["status"] == "complete", pod.log.read_text()
+    assert machines(kit) == names
+    assert len(names) == 3
+
+    back = pod.hf.give_back(sorted(names))
+    until(lambda: pod.hf.status(back)["status"] == "complete", 90, every=0.3, what="the return ends")
+    assert machines(kit) == set()
+
+
+def test_the_probes_of_the_manifest_are_answered_by_what_runs(pod: LoopPod, manifests: list[Manifest]) -> None:
+    one = container(manifests)
+
+    assert all(pod.answers(one[f"{probe}Probe"]["httpGet"]["path"]) for probe in ("liveness", "readiness"))
+    assert not pod.answers("/no-such-path")
+
+
+def test_the_loop_runs_as_the_pod_s_user_and_writes_nothing_but_state(pod: LoopPod, manifests: list[Manifest]) -> None:
+    security = only(manifests, "Deployment")["spec"]["template"]["spec"]["securityContext"]
+    facts = (pod.state / "memory.json").stat()
+
+    if os.geteuid() == 0:
+        assert (facts.st_uid, facts.st_gid) == (security["runAsUser"], security["fsGroup"])
+    assert {path.name for path in pod.conf.iterdir() if path.is_file()} == {*only(manifests, "ConfigMap")["data"]}
+
+
+def test_the_account_may_do_nothing_beside_its_role(
+    kit: Kit, pod: LoopPod, any_cluster: Cluster, tmp_path: Path
+) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(kubeconfig(kit.admin.server, pod.token, ca=any_cluster.ca)))
+    account = Client(path)
+    body = {"metadata": {"name": "x"}, "spec": {"containers": [{"name": "main", "image": "busybox"}]}}
+    forbidden = [
+        ("POST", "/api/v1/namespaces/default/pods", body),
+        ("POST", f"/api/v1/namespaces/{SYSTEM}/pods", body),
+        ("GET", "/api/v1/namespaces/symphony/secrets", None),
+        ("GET", f"/api/v1/namespaces/{SYSTEM}/configmaps", None),
+        ("GET", "/api/v1/nodes", None),
+        ("GET", "/api/v1/pods", None),
+        ("DELETE", "/api/v1/namespaces/symphony", None),
+    ]
+
+    assert account.get("/api/v1/namespaces/symphony/pods")["kind"] == "PodList"
+    for method, place, document in forbidden:
+        with pytest.raises(Refused) as refused:
+            account.call(method, place, document)
+        assert refused.value.status == 403, f"{method} {place}"
+
+
+def test_check_live_finds_the_place_as_it_should_be(
+    kit: Kit, pod: LoopPod, any_cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same configuration as the pod's, with its token in a kubeconfig, as a person asks who may do no more."""
+    for file in pod.host.iterdir():
+        (tmp_path / file.name).write_text(file.read_text())
+    settings = yaml.safe_load((tmp_path / "provisioner.yaml").read_text())
+    settings["pools"]["gke-main"]["kubeconfig"] = "kubeconfig"
+    (tmp_path / "provisioner.yaml").write_text(yaml.safe_dump(settings))
+    login = kubeconfig(kit.admin.server, pod.token, ca=any_cluster.ca)
+    (tmp_path / "kubeconfig").write_text(json.dumps(login))
+
+    code = cli.run(["check", "--live", str(tmp_path)])
+    told = capsys.readouterr().out
+
+    assert code == 0, told
+    assert "every pool's place is as it should be" in told
+
+
+def test_a_template_that_hostfactory_got_reaches_the_pod_by_one_command(
+    kit: Kit, pod: LoopPod, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def differing() -> list[str]:
+        return [one.file for one in StateDir(pod.state).config.differences()]
+
+    file = pod.host / "gkeinstprov_templates.json"
+    document = json.loads(file.read_text())
+    document["templates"].append({**document["templates"][0], "templateId": "New"})
+    file.write_text(json.dumps(document))
+    for name, value in pod.hf.environment.items():
+        monkeypatch.setenv(name, value)
+    assert sorted(pod.hf.templates()) == ["GkePod", "New"]
+    assert differing() == ["templates"]
+
+    assert cli.run(["configmap"]) == 0
+    kit.apply(yaml.safe_load(capsys.readouterr().out))
+    held = kit.admin.get(f"/api/v1/namespaces/{SYSTEM}/configmaps/provisioner-config")
+    pod.mount(held)
+    until(lambda: differing() == [], 60, what="the loop has read what the scripts have")
+    id_ = pod.hf.request("New", 1)
+    until(lambda: pod.hf.status(id_)["status"] == "complete", 90, every=0.3, what="a machine of the new template runs")
+    back = pod.hf.give_back([machine["name"] for machine in pod.hf.status(id_)["machines"]])
+    until(lambda: pod.hf.status(back)["status"] == "complete", 90, every=0.3, what="it is returned")
+    assert machines(kit) == set()
+
+
+# --- compute classes --------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_of_a_compute_class_keeps_what_its_file_says_on_a_real_server(
+    kit: Kit, pod: LoopPod, any_cluster: Cluster, tmp_path: Path
+) -> None:
+    write_configuration(built(GKE, "compute-classes"), tmp_path)
+    login = kubeconfig(kit.admin.server, pod.token, ca=any_cluster.ca)
+    (tmp_path / "kubeconfig").write_text(json.dumps(login))
+    (pool,) = [one for one in pools_of(tmp_path) if one.name == "performance-gpu"]
+    made = made_by(pool, tmp_path / "kubeconfig", lambda name: kit.admin.get(f"{PODS}/{name}"))
+
+    assert missing_from(made["spec"], yaml.safe_load(pool.pod_spec.read_text())) == []
+    assert made["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"

@@ -1,0 +1,110 @@
+"""The manifests of ``deploy/kustomize`` as kustomize builds them, and our schemas of kinds that Kubernetes lacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.kube.build import kustomize
+
+ROOT = Path(__file__).parents[2]
+KUSTOMIZE = ROOT / "deploy" / "kustomize"
+SCHEMAS = ROOT / "deploy" / "schemas"
+GKE = "overlays/gke-workload-identity"
+COMPONENTS = tuple(sorted(place.name for place in (KUSTOMIZE / "components").iterdir()))
+OPTIONAL = tuple(name for name in COMPONENTS if name != "network-policy")
+"""Those that a site adds; the GKE overlays have the network policy already."""
+MONITORS = ("pod-monitoring", "service-monitor")
+OVERLAYS = ("base", *sorted(f"overlays/{place.name}" for place in (KUSTOMIZE / "overlays").iterdir()))
+
+Manifest = dict[str, Any]
+Build = tuple[str, tuple[str, ...]]
+"""An overlay, and the components that are added to it."""
+
+BUILDS: Sequence[Build] = (
+    *((overlay, ()) for overlay in OVERLAYS),
+    *((GKE, (component,)) for component in OPTIONAL),
+    *((overlay, (monitor,)) for overlay in ("base", "overlays/kind") for monitor in MONITORS),
+    (GKE, OPTIONAL),
+    ("overlays/mixed", tuple(name for name in OPTIONAL if name not in ("compute-classes", "kueue"))),
+)
+"""Every overlay, every component, and all that go together: what is not here nobody has tried."""
+
+
+def name_of(build: Build) -> str:
+    """A build as a test's id."""
+    overlay, components = build
+    return " + ".join([overlay.removeprefix("overlays/"), "all" if components == OPTIONAL else ", ".join(components)])
+
+
+def built(overlay: str, *components: str) -> list[Manifest]:
+    """What would be applied."""
+    return list(yaml.load_all(built_text(overlay, *components), yaml.CSafeLoader))
+
+
+@cache
+def built_text(overlay: str, *components: str) -> str:
+    """The same as kustomize prints it."""
+    if shutil.which("go") is None:
+        pytest.skip("needs Go, to build kustomize")
+    program = kustomize(os.environ)
+    if not components:
+        return _built(program, KUSTOMIZE / overlay)
+    with tempfile.TemporaryDirectory() as own:  # as a site's own overlay; kustomize takes no absolute path
+        beside = os.path.relpath(KUSTOMIZE, Path(own).resolve())
+        parts = {
+            "resources": [f"{beside}/{overlay}"],
+            "components": [f"{beside}/components/{one}" for one in components],
+        }
+        (Path(own) / "kustomization.yaml").write_text(yaml.safe_dump(parts))
+        return _built(program, Path(own))
+
+
+def _built(program: Path, directory: Path) -> str:
+    done = subprocess.run([program, "build", directory], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def only(manifests: Sequence[Manifest], kind: str) -> Manifest:
+    """The one of a kind."""
+    (chosen,) = [manifest for manifest in manifests if manifest["kind"] == kind]
+    return chosen
+
+
+def container(manifests: Sequence[Manifest]) -> Manifest:
+    """The loop's container."""
+    (one,) = only(manifests, "Deployment")["spec"]["template"]["spec"]["containers"]
+    return dict(one)
+
+
+def write_configuration(manifests: Sequence[Manifest], directory: Path) -> Path:
+    """What the pod finds in its configuration directory."""
+    directory.mkdir(exist_ok=True)
+    for name, content in only(manifests, "ConfigMap")["data"].items():
+        (directory / name).write_text(content)
+    return directory / "provisioner.yaml"
+
+
+@cache
+def schemas() -> dict[tuple[str, str], dict[str, Any]]:
+    """Our schemas by apiVersion and kind."""
+    read = [json.loads(path.read_text()) for path in sorted(SCHEMAS.glob("*.json"))]
+    return {(one["properties"]["apiVersion"]["const"], one["properties"]["kind"]["const"]): one for one in read}
+
+
+def mistakes(manifest: Manifest) -> list[str]:
+    """What our schema says against a manifest; raises KeyError where there is none for its kind."""
+    checker = jsonschema.Draft202012Validator(schemas()[manifest["apiVersion"], manifest["kind"]])
+    return [f"{error.json_path}: {error.message}" for error in checker.iter_errors(manifest)]

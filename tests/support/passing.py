@@ -1,0 +1,47 @@
+"""Whether a pod is what its file says: made by the real backend, and compared with what the server then holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from provisioner.backends.gke.backend import GkeBackend
+from provisioner.backends.gke.settings import GkePool
+from provisioner.model import Create, Delete, DeleteReason
+from provisioner.settings import loader
+
+NAME = "hf-abcdefghij-000001"
+
+
+def pools_of(directory: Path) -> list[GkePool]:
+    """The pools of pods of a configuration."""
+    pools = loader.load(directory / "provisioner.yaml", {}).pools.values()
+    return [pool for pool in pools if isinstance(pool, GkePool)]
+
+
+def made_by(pool: GkePool, kubeconfig: Path, read: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """A pod that the backend makes for a pool, as ``read`` finds it at the server; it is deleted again."""
+    backend = GkeBackend(pool.model_copy(update={"kubeconfig": kubeconfig}), provisioner="demo")
+    try:
+        (outcome,) = backend.create([Create(NAME, pool.name, "T", "abcdefghij")], lambda: True)
+        assert outcome.failure is None, outcome.failure
+        pod = read(NAME)
+        uid = pod["metadata"]["uid"]
+        backend.delete([Delete(NAME, pool.name, DeleteReason.RETURNED, uid)], lambda: True)
+    finally:
+        backend.close()
+    return pod
+
+
+def missing_from(there: Any, wanted: Any, where: str = "spec") -> list[str]:
+    """What is wanted and not there as it was written; what a server adds is nobody's business."""
+    if isinstance(wanted, dict):
+        if not isinstance(there, dict):
+            return [where]
+        return [text for key, value in wanted.items() for text in missing_from(there.get(key), value, f"{where}.{key}")]
+    if isinstance(wanted, list) and isinstance(there, list):
+        return [
+            f"{where}[{index}]" for index, value in enumerate(wanted) if all(missing_from(one, value) for one in there)
+        ]
+    return [] if there == wanted else [f"{where}: {there!r} instead of {wanted!r}"]
