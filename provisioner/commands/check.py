@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from provisioner.backends import Backend, BackendError, Checkable, Finding, MachineSize, Rehearsing, Severity, Sized
+from provisioner.backends.network import ending_authorities
 from provisioner.backends.registry import kind
 from provisioner.commands.options import Document, UsageError, add_shared, config_file, settings, show
 from provisioner.extras import extra, needing
@@ -33,7 +35,8 @@ def run(options: argparse.Namespace) -> int:
     configuration = settings(options.config)
     provider = templates.load(config_file(options.config).parent, os.environ)
     try:
-        document = check_document(configuration, advice(configuration, provider.templates))
+        ending = ending_authorities(configuration.ca_bundle, time.time())
+        document = check_document(configuration, [*ending, *advice(configuration, provider.templates)])
     except (OSError, ValueError) as error:
         raise UsageError(f"The configuration changed while it was checked; check it again. ({error})") from error
     if options.live:
