@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from functools import partial
 from pathlib import Path
 
 import google.auth
 import google.auth.credentials
+from google.auth import identity_pool
 from google.auth.environment_vars import CREDENTIALS
 from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import Request
@@ -33,11 +35,19 @@ def google_credentials(key_file: Path | None) -> google.auth.credentials.Credent
     """Of the key file, or else the application-default ones; BackendError when there are none."""
     try:
         if key_file is not None:
-            return service_account.Credentials.from_service_account_file(str(key_file), scopes=SCOPES)
+            return _in_file(key_file)
         return google.auth.default(scopes=SCOPES)[0]
     except UNUSABLE as error:
         text = f"no Google credentials: {_source(key_file)}{_reason(error)}; {HINT}"
         raise BackendError(ErrorClass.DENIED, text) from error
+
+
+def _in_file(file: Path) -> google.auth.credentials.Credentials:
+    """Of a service account's key, or of a workload identity federation's configuration, which holds no secret."""
+    described = json.loads(file.read_text(encoding="utf-8"))
+    if described["type"] == "external_account":
+        return identity_pool.Credentials.from_info(described, scopes=SCOPES)
+    return service_account.Credentials.from_service_account_info(described, scopes=SCOPES)
 
 
 def _source(key_file: Path | None) -> str:

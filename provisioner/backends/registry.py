@@ -14,6 +14,7 @@ from typing import Any
 
 from provisioner.backends import Backend, BackendError
 from provisioner.backends.kind import Kind
+from provisioner.backends.network import prepare
 from provisioner.extras import needing
 from provisioner.model import ErrorClass
 from provisioner.schema.pool import Pool
@@ -75,7 +76,11 @@ def make_backends(pools: Mapping[str, Pool], site: Site) -> dict[str, Backend]:
 
 
 def usable_backends(pools: Mapping[str, Pool], site: Site) -> tuple[dict[str, Backend], dict[str, str]]:
-    """One backend for each pool whose settings lead to a place, and why the others have none. Raises MissingExtra."""
+    """One backend for each pool whose settings lead to a place, and why the others have none.
+
+    Raises MissingExtra, and BackendError for a ``ca_bundle`` that is none.
+    """
+    prepare(site.ca_bundle)
     made: dict[str, Backend] = {}
     unusable: dict[str, str] = {}
     factories: dict[str, Callable[[Any], Backend]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioner.backends import Backend, BackendError, Checkable, Finding, MachineSize, Rehearsing, Severity, Sized
+from provisioner.backends.network import ending_authorities
 from provisioner.backends.registry import kind
 from provisioner.commands.options import Document, UsageError, add_shared, config_file, settings, show
 from provisioner.extras import extra, needing
@@ -41,7 +43,8 @@ def run(options: argparse.Namespace) -> int:
     configuration = settings(options.config)
     provider = templates.load(config_file(options.config).parent, os.environ)
     try:
-        warnings = [*advice(configuration, provider.templates), *otherwise_read(provider)]
+        ending = ending_authorities(configuration.ca_bundle, time.time())
+        warnings = [*ending, *advice(configuration, provider.templates), *otherwise_read(provider)]
         document = check_document(configuration, warnings)
     except (OSError, ValueError) as error:
         raise UsageError(f"The configuration changed while it was checked; check it again. ({error})") from error

@@ -98,6 +98,11 @@ COMMANDS = (
     Entry("replay", "Play a recorded trace of HostFactory's calls against the scripts."),
     Entry("completion", "Print what a shell needs to complete commands, options and files."),
     Entry("trim", "Let ended requests leave the state files, as a running loop does by itself."),
+    Entry("dump", "Save what a state directory must not lose, while scripts and loop go on."),
+    Entry(
+        "restore",
+        "Put a dump back where the state directory was lost. The next loop begins with the brake latched.",
+    ),
     Entry(
         "recover",
         "Show what is wrong with the state files, why the brake is latched, and what a release sets going: which "

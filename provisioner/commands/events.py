@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from provisioner.backends.network import prepare
 from provisioner.commands.options import FINE, PROBLEM, UsageError, add_shared, config_file, settings
 from provisioner.extras import extra, needing
 
@@ -25,6 +26,7 @@ def run(options: argparse.Namespace) -> int:
     if configuration.events is None:
         raise UsageError(f"{config_file(options.config)}: no section 'events', so there is nothing to listen to.")
     as_json = options.output == "json"
+    prepare(configuration.ca_bundle)
     broken = listen(configuration.events, configuration.name_prefix, options.seconds, as_json=as_json)
     if broken:
         print(broken, file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -31,3 +32,5 @@ class Site:
     """Name prefixes of another provider's machines that a return may delete."""
     compute: Compute = field(default_factory=Compute)
     """How the Compute Engine API is used."""
+    ca_bundle: Path | None = None
+    """The authorities that every client trusts; None for the system's."""

@@ -16,7 +16,7 @@ from provisioner.state.directory import STATE_FILES
 
 log = logging.getLogger(__name__)
 
-ONLY_AT_START = ("listen", "server", "loop", "compute", "events")
+ONLY_AT_START = ("listen", "server", "loop", "compute", "events", "ca_bundle")
 """Settings that a loop that runs does not heed; those of a pool are its ``read_at_start``."""
 
 REFUSED = "New configuration refused, the one before stays in force"

@@ -206,6 +206,11 @@ class Settings(Section):
     """What machines may cost; default any amount."""
     compute: Compute = Compute()
     """How the Compute Engine API is used."""
+    ca_bundle: OptionalFile = None
+    """File of the certificate authorities (PEM) that every client trusts instead of the system's; default
+    ``REQUESTS_CA_BUNDLE``, else the system's. For a proxy that opens TLS, or endpoints with certificates of your own:
+    put in all that are met, the public ones too where they are. A cluster's own authority (``ca_file``, kubeconfig)
+    counts for that cluster instead. Read at the start."""
     listen: Listen = "127.0.0.1:9464"
     """Address of metrics, health and status page; default 127.0.0.1:9464. Port 0 takes a free one. On another address
     than the loopback everybody who reaches it can read: see ``server``."""
@@ -231,7 +236,7 @@ class Settings(Section):
     @property
     def site(self) -> Site:
         """What the backends of all pools need to know."""
-        return Site(self.id, self.name_prefix, self.adopt_prefixes, self.compute)
+        return Site(self.id, self.name_prefix, self.adopt_prefixes, self.compute, self.ca_bundle)
 
     def limits(self) -> Limits:
         """What the plan takes from the configuration."""

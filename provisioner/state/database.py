@@ -90,7 +90,7 @@ class StateStorage(Storage):
 
     def _checked(self, tables: Any) -> Tables:
         """What was parsed, when it is a database of ours. Raises StateUnreadable or StateTooNew."""
-        if problem := _shape_problem(tables, self._kind):
+        if problem := shape_problem(tables, self._kind):
             raise unreadable(self._path, problem, self._advice)
         if (schema := tables["meta"]["state"]["schema"]) > SCHEMA:
             raise StateTooNew(
@@ -102,7 +102,7 @@ class StateStorage(Storage):
     def write(self, data: Tables) -> None:
         """Replace all tables; inside a transaction, those that ``commit`` will write."""
         if self._held is None:
-            replace(self._path, _encoded(data))
+            replace(self._path, encoded(data))
         else:
             self._held = data
             self.changed = True
@@ -111,7 +111,7 @@ class StateStorage(Storage):
         """Write what the transaction holds, as the given generation; may be tried again. Raises as ``replace``."""
         tables = self.read()
         tables["meta"]["state"]["generation"] = generation
-        replace(self._path, _encoded(tables), check=check)
+        replace(self._path, encoded(tables), check=check)
 
 
 def _beginning(path: str, mark: bytes) -> bytes:
@@ -135,16 +135,17 @@ def _beginning(path: str, mark: bytes) -> bytes:
         os.close(descriptor)
 
 
-def _encoded(content: Mapping[str, Any]) -> bytes:
+def encoded(content: Mapping[str, Any]) -> bytes:
+    """A database, or a part of one, as it stands in a file."""
     return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
 
 
 def entries(tables: Mapping[str, Mapping[str, Any]]) -> list[bytes]:
     """Each document under its id, as a written file has it: nothing else in a file looks like it."""
-    return [_encoded({key: document})[1:-1] for table in tables.values() for key, document in table.items()]
+    return [encoded({key: document})[1:-1] for table in tables.values() for key, document in table.items()]
 
 
-def _shape_problem(tables: Any, kind: str) -> str:
+def shape_problem(tables: Any, kind: str) -> str:
     """Why this is not a database of that kind; empty when it is one."""
     if not isinstance(tables, dict) or not all(
         isinstance(table, dict) and all(isinstance(document, dict) for document in table.values())

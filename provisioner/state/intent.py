@@ -56,7 +56,7 @@ class IntentFile(StateFile):
         from provisioner.state.codec import RecordError, intent_of
 
         try:
-            return intent_of(self._load())
+            return intent_of(self.load())
         except RecordError as error:
             raise self._unreadable(str(error)) from error
 
@@ -84,7 +84,7 @@ class IntentFile(StateFile):
         Raises as ``read``, and StateStale when one is missing and the file is an old copy: nobody knows then.
         """
         wanted = list(identifiers)
-        recorded = self._pick(self._load(), wanted)
+        recorded = self._pick(self.load(), wanted)
         if len(recorded) == len(wanted):
             return recorded
         newest = self.known_generation()  # before the data: see condition
@@ -133,7 +133,7 @@ class IntentFile(StateFile):
     def _look(self, newest: int, create_for: str | None) -> tuple[Condition, Tables]:
         """The tables and their condition; new ones where there are none."""
         try:
-            tables = self._load()
+            tables = self.load()
         except StateMissing:
             self._check_no_memory()
             if create_for is None and not newest:
@@ -201,7 +201,7 @@ class IntentStore(IntentFile):
 
     def _current_or_new(self, newest: int, provisioner: str) -> Tables:
         try:
-            tables = self._load()
+            tables = self.load()
         except (StateMissing, StateUnreadable):
             return self._new_tables(provisioner)
         return tables if generation_of(tables) >= newest else self._new_tables(provisioner)

@@ -100,6 +100,10 @@ class Journal:
         """The files, the newest first."""
         return [self.path, *(f"{self.path}.{number}" for number in range(1, self._keep + 1))]
 
+    def files(self) -> list[str]:
+        """The names of those files that are there, the newest first."""
+        return [os.path.basename(path) for path in self._names() if os.path.exists(path)]
+
     def find(self, *needles: str, newest: bool = False, most: int | None = None) -> Found:
         """The lines that hold one of these texts as JSON writes it; only of the ``newest`` file, if that is asked for.
 

@@ -30,7 +30,7 @@ class LeverStore(StateFile):
         """All of it. Raises StateMissing, StateUnreadable or StateTooNew, or StateDenied."""
         noted = self.known_generation()  # before the data, which may be newer than the note and not older
         try:
-            tables = self._load()
+            tables = self.load()
         except StateMissing:
             if noted:
                 raise
@@ -61,7 +61,7 @@ class LeverStore(StateFile):
             return NO_LEVERS
 
     def _write(self, levers: Levers, lock: DataLock) -> None:
-        generation = max(lock.generation, generation_of(self._load()) if self.exists() else 0) + 1
+        generation = max(lock.generation, generation_of(self.load()) if self.exists() else 0) + 1
         database, shape = self._open(self._new_tables("")), Rules().shape(Lever)
         for name in self.tables:
             held: tuple[Lever, ...] = getattr(levers, name)

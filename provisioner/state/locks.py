@@ -235,6 +235,11 @@ class DataLock:
         finally:
             self._file.release()
 
+    def note(self) -> None:
+        """Note the generation durably, before what it is about is written. Raises StateUnwritable."""
+        self._file.check_in_place()
+        self._file.sign({**identity(), "since": now_text(), "generation": self.generation}, durable=True)
+
     def check(self) -> None:
         """Raises StateUnwritable when the lock is no longer ours to rely on."""
         self._file.check_in_place()

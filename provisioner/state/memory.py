@@ -30,7 +30,7 @@ class MemoryStore(StateFile):
     def read(self) -> Memory:
         """All of memory. Raises StateMissing, StateUnreadable or StateTooNew."""
         try:
-            return self._codec.decode(self._load())
+            return self._codec.decode(self.load())
         except RecordError as error:
             raise self._unreadable(str(error)) from error
 
@@ -41,7 +41,7 @@ class MemoryStore(StateFile):
         """
         with DataLock(self.lock_path) as lock:
             if self._generation is None:
-                self._generation = generation_of(self._load()) if self.exists() else 0
+                self._generation = generation_of(self.load()) if self.exists() else 0
             database = self._open(self._new_tables(memory.provisioner))
             for name, documents in self._codec.encode(memory).items():
                 database.state_table(name).put(documents)
@@ -62,7 +62,7 @@ class MemoryStore(StateFile):
 
         Raises StateUnreadable or StateTooNew when such a file stands there.
         """
-        written = max(self.known_generation(), generation_of(self._load()) if self.exists() else 0)
+        written = max(self.known_generation(), generation_of(self.load()) if self.exists() else 0)
         life = written // LIFE + 1
         self._generation = life * LIFE
         return life

@@ -67,7 +67,7 @@ class StateFile:
         # The lock file first: read after the data, it could know of a write that the data just read cannot have.
         noted = self.known_generation() if os.path.exists(self.lock_path) else None
         try:
-            return condition(generation_of(self._load()), noted)
+            return condition(generation_of(self.load()), noted)
         except StateMissing:
             return condition(None, noted)
         except StateUnreadable:
@@ -76,7 +76,7 @@ class StateFile:
     def is_older(self) -> bool:
         """True when an old copy was put back. Raises StateMissing, StateUnreadable or StateTooNew."""
         noted = self.known_generation()  # before the data: see condition
-        return condition(generation_of(self._load()), noted) is Condition.OLDER
+        return condition(generation_of(self.load()), noted) is Condition.OLDER
 
     def known_generation(self) -> int:
         """The last generation that was written, by the lock file; 0 when unknown."""
@@ -105,7 +105,12 @@ class StateFile:
             raise unwritable(self.path, error) from error
         return aside
 
-    def _load(self) -> Tables:
+    def put_back(self, tables: Tables, lock: DataLock) -> None:
+        """Replace all tables, as newer than whatever was written before. Raises StateUnwritable."""
+        self._save(self._open(tables), lock, max(lock.generation, generation_of(tables)) + 1)
+
+    def load(self) -> Tables:
+        """All tables. Raises StateMissing, StateUnreadable or StateTooNew."""
         try:
             return StateStorage(self.path, self.kind, self.advice).read()
         except StateMissing as error:
@@ -121,7 +126,7 @@ class StateFile:
 
     def _view(self, name: str) -> StateTable:
         """One table as it is in the file now, read once."""
-        return self._open(self._load()).state_table(name)
+        return self._open(self.load()).state_table(name)
 
     def _peek(self, name: str) -> StateTable:
         """One table as it is in the file now, read without the last one."""

@@ -76,7 +76,7 @@ class StatusStore(StateFile):
 
     def _last_generation(self) -> int:
         try:
-            return generation_of(self._load())
+            return generation_of(self.load())
         except StateMissing:
             return 0
         except (StateUnreadable, StateDenied):

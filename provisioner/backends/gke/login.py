@@ -29,6 +29,7 @@ from provisioner.backends.gke.api import USUAL_TIMES, KubeApi, KubeTimes, words
 from provisioner.backends.gke.exec_plugin import ExecPlugin
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.google_auth import GoogleToken, credentials_wanted
+from provisioner.backends.network import authorities, proxy_login
 from provisioner.model import ErrorClass
 
 CONNECTIONS = 2 * MOST
@@ -108,6 +109,8 @@ def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
     configuration.keep_alive = True
     try:
         credentials = _credentials(pool, configuration)
+        configuration.ssl_ca_cert = configuration.ssl_ca_cert or authorities()
+        configuration.proxy_headers = proxy_login(configuration.proxy) or configuration.proxy_headers
         login = Login(credentials)
         rejected = credentials.rejected if isinstance(credentials, Anonymous) else login.rejected
         connections = kubernetes.client.ApiClient(configuration).rest_client.pool_manager

@@ -52,10 +52,11 @@ class GkePool(Pool):
     """Address of the cluster's API server, instead of a kubeconfig; default none. Google credentials open it, except
     that an address with http:// (the embedded cloud) is sent none."""
     ca_file: OptionalFile = None
-    """Certificate authority of the endpoint (PEM); default the system's, which knows a GKE cluster's DNS endpoint."""
+    """Certificate authority of the endpoint (PEM); default ``ca_bundle``, else the system's, which knows a
+    GKE cluster's DNS endpoint."""
     credentials: OptionalFile = None
-    """Key file of a Google service account, for the endpoint; default ``GCP_CREDENTIALS_FILE`` of HF's provider
-    config, else application-default credentials."""
+    """Key file of a service account, or configuration of a workload identity federation, for the endpoint; default
+    ``GCP_CREDENTIALS_FILE`` of HF's provider config, else application-default credentials."""
     force_delete_after_seconds: OptionalDuration = None
     """Seconds after the end of its grace period until a pod that we delete and that still terminates is deleted by
     force; default none: never. Its containers may still run on a node that is cut off: set it only where they may."""

@@ -39,7 +39,8 @@ class MigPool(Pool):
     endpoint: Endpoint = None
     """Address of the Compute API; default the environment's ``PROVISIONER_COMPUTE_ENDPOINT``, else Google's own."""
     credentials: OptionalFile = None
-    """Key file; default ``GCP_CREDENTIALS_FILE`` of HF's provider config, else application-default credentials."""
+    """Key file of a service account, or configuration of a workload identity federation; default
+    ``GCP_CREDENTIALS_FILE`` of HF's provider config, else application-default credentials."""
     lag_seconds: DurationOrZero = 30.0
     """Seconds two looks must begin apart to prove that a machine is gone; default 30: lists may miss a new instance."""
     observe_seconds: Annotated[float, Field(gt=0, le=30), Expects("a number > 0, at most 30")] = 10.0

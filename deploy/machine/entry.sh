@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Entry point of a worker's container: joins EGO, is ready while it is in it, leaves at SIGTERM.
+set -u
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=deploy/machine/lib.sh
+. "$here/lib.sh"
+
+name=$(machine_name)
+rm -f "$HF_READY_FILE"
+
+# shellcheck disable=SC2317 # it is called by the trap
+on_term() {
+    trap '' TERM INT
+    say "told to end"
+    leave "$name"
+    exit 0
+}
+trap on_term TERM INT
+
+know_own_name "$name" "${HF_MACHINE_ADDRESS:-$(hostname -i | cut -d' ' -f1)}"
+join "$name" || exit 1
+
+# Three looks in a row: the daemons may start again between two.
+missed=0
+while [ "$missed" -lt 3 ]; do
+    pause "${HF_WATCH_SECONDS:-10}"
+    if joined "$name"; then missed=0; else missed=$((missed + 1)); fi
+done
+say "EGO no longer has $name"
+rm -f "$HF_READY_FILE"
+exit 1

@@ -1,0 +1,108 @@
+# shellcheck shell=bash
+# What a machine does to join EGO and to leave it: read by the pod's entry point and by the group's start-up script.
+# HostFactory knows the machine by the name of its pod or instance; EGO must know it by the same.
+
+: "${HF_EGO_MASTER:=}"              # host that the machine joins; no default
+: "${HF_MACHINE_NAME:=}"            # the name that HostFactory was told; default: the instance's, else the host's
+: "${HF_MACHINE_DOMAIN:=}"          # appended where HostFactory's host names have a domain
+: "${HF_READY_FILE:=/run/hf/ready}" # is there while the machine is in EGO
+: "${HF_HOSTS_FILE:=/etc/hosts}"
+: "${HF_JOIN_SECONDS:=240}"         # below the pool's boot_deadline_seconds: what never joins is replaced then
+: "${HF_LEAVE_SECONDS:=20}"         # of the 25 s of a Spot pod, or the 30 s of a Spot VM
+: "${HF_POLL_SECONDS:=2}"
+: "${GCE_METADATA_HOST:=metadata.google.internal}"
+
+say() {
+    printf '%s hf-machine: %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$*" >&2
+}
+
+# metadata PATH [SECONDS]: a value of the metadata server, never through a proxy.
+metadata() {
+    curl --silent --show-error --fail --noproxy '*' --max-time "${2:-5}" --header 'Metadata-Flavor: Google' \
+        "http://$GCE_METADATA_HOST/computeMetadata/v1/$1"
+}
+
+# The name under which EGO has to know this machine.
+machine_name() {
+    local name=$HF_MACHINE_NAME
+    [ -n "$name" ] || name=$(metadata instance/name 2>/dev/null) || name=$(hostname -s)
+    printf '%s%s\n' "$name" "${HF_MACHINE_DOMAIN:+.$HF_MACHINE_DOMAIN}"
+}
+
+# know_own_name NAME ADDRESS: EGO looks its own host up; where DNS does not know it, the hosts file does.
+know_own_name() {
+    local short=${1%%.*}
+    [ "$short" != "$1" ] || short=
+    grep -qsw -- "$1" "$HF_HOSTS_FILE" || printf '%s %s %s\n' "$2" "$1" "$short" >>"$HF_HOSTS_FILE"
+}
+
+# in_time SECONDS COMMAND...: no daemon holds us up for longer.
+in_time() {
+    local seconds=$1
+    shift
+    timeout --kill-after=1 "$seconds" "$@"
+}
+
+# heedful COMMAND...: a signal is heeded while it runs, and not only after it.
+heedful() {
+    "$@" &
+    wait $!
+}
+
+listed() {
+    in_time 10 egosh resource list -o "$1" 2>/dev/null | grep -qw ok
+}
+
+# EGO lists this machine as one that takes work.
+joined() {
+    heedful listed "$1"
+}
+
+# join NAME: true once EGO has it; false when time is up. A refused join is tried again.
+join() {
+    local ends=$((SECONDS + HF_JOIN_SECONDS)) configured=
+    [ -n "$HF_EGO_MASTER" ] || { say "HF_EGO_MASTER is not set: name EGO's management host"; return 1; }
+    while [ "$SECONDS" -lt "$ends" ]; do
+        if [ -z "$configured" ] && heedful in_time 30 egoconfig join "$HF_EGO_MASTER" -f; then
+            configured=yes
+            heedful in_time 30 egosh ego start || say "egosh ego start failed; EGO is asked whether the machine is there"
+        fi
+        if [ -n "$configured" ] && joined "$1"; then
+            mkdir -p "$(dirname "$HF_READY_FILE")" && : >"$HF_READY_FILE"
+            say "joined $HF_EGO_MASTER as $1"
+            return 0
+        fi
+        pause "$HF_POLL_SECONDS"
+    done
+    say "did not join $HF_EGO_MASTER as $1 within $HF_JOIN_SECONDS s"
+    return 1
+}
+
+# leave NAME: no new work, then the daemons end; within HF_LEAVE_SECONDS, whatever EGO says.
+leave() {
+    local ends=$((SECONDS + HF_LEAVE_SECONDS)) left
+    rm -f "$HF_READY_FILE"
+    in_time 5 egosh resource close "$1" || say "EGO does not close $1"
+    left=$((ends - SECONDS))
+    if in_time "$((left > 1 ? left : 1))" egosh ego shutdown -f; then
+        say "left EGO"
+    else
+        say "EGO did not let $1 go within $HF_LEAVE_SECONDS s; it will miss it"
+        return 1
+    fi
+}
+
+# pause SECONDS: a sleep that a signal ends.
+pause() {
+    heedful sleep "$1" || true
+}
+
+# True once Compute Engine says that this Spot machine ends; waits for it. False: nobody can say.
+preempted() {
+    local said
+    [ "$(metadata instance/preempted)" != TRUE ] || return 0
+    while said=$(metadata 'instance/preempted?wait_for_change=true&timeout_sec=60' 70); do
+        [ "$said" = TRUE ] && return 0
+    done
+    return 1
+}

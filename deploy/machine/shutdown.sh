@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Shutdown script of a managed instance group's instances: leaves EGO, if the announced preemption has not done so.
+set -u
+library=${HF_LIBRARY:-/run/hf/lib.sh}
+[ -r "$library" ] || exit 0 # it never joined
+HF_MACHINE_DOMAIN=$(curl --silent --fail --noproxy '*' --max-time 5 --header 'Metadata-Flavor: Google' \
+    "http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance/attributes/hf-machine-domain") ||
+    HF_MACHINE_DOMAIN=
+# shellcheck source=deploy/machine/lib.sh
+. "$library"
+[ -e "$HF_READY_FILE" ] || exit 0
+leave "$(machine_name)"

@@ -1,0 +1,110 @@
+"""The way to the clouds where a proxy and authorities of one's own stand in it.
+
+Every client reads it from the environment, each from variables of its own: they are set here, once for the process and
+the plugins that it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import time
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from provisioner.backends import BackendError
+from provisioner.model import ErrorClass
+
+BUNDLE = "REQUESTS_CA_BUNDLE"
+"""Read by requests, and so by Google's REST clients and tokens."""
+
+BUNDLES = (BUNDLE, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "SSL_CERT_FILE")
+"""Of requests, of gRPC (Pub/Sub), and of plugins, as of everything that is built on OpenSSL or Go."""
+
+PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
+DIRECT = ("metadata.google.internal", "metadata", "169.254.169.254")
+"""The metadata server answers only the host that asks: through a proxy it would say who the proxy is."""
+DIRECT_BY_NAME = ("GCE_METADATA_HOST", "GCE_METADATA_IP", "KUBERNETES_SERVICE_HOST")
+"""Variables that name further hosts that are here: another metadata server, the API server of a pod's own cluster."""
+
+SOON = 30 * 86_400.0
+"""Seconds before the end of an authority at which people are told."""
+
+
+def prepare(ca_bundle: Path | None) -> None:
+    """Let every client of this process take proxy and authorities. Raises BackendError for a bundle that is none."""
+    environment = os.environ
+    for name in PROXIES:
+        if (proxy := environment.get(name)) and not environment.get(name.lower()):
+            environment[name.lower()] = proxy  # gRPC reads no other
+    if any(environment.get(name.lower()) for name in PROXIES):
+        environment["NO_PROXY"] = environment["no_proxy"] = ",".join(_direct(environment))
+    given = str(ca_bundle or environment.get(BUNDLE, ""))
+    if given:
+        _authorities(given, "ca_bundle" if ca_bundle else BUNDLE)
+        environment.update(dict.fromkeys(BUNDLES, given))
+
+
+def authorities() -> str | None:
+    """The file of the authorities that ``prepare`` has let all clients take; None for the system's."""
+    return os.environ.get(BUNDLE) or None
+
+
+def proxy_login(proxy: str | None) -> dict[str, str]:
+    """The header by which a proxy knows us, of name and password in its address: urllib3 takes them from no address."""
+    address = urlsplit(proxy or "")
+    if not address.username:
+        return {}
+    login = f"{unquote(address.username)}:{unquote(address.password or '')}"
+    return {"proxy-authorization": f"Basic {b64encode(login.encode()).decode()}"}
+
+
+def ending_authorities(ca_bundle: Path | None, wall: float) -> list[str]:
+    """What to say of authorities of the bundle that have ended, or soon will. Raises BackendError, as ``prepare``."""
+    given = str(ca_bundle or os.environ.get(BUNDLE, ""))
+    said = []
+    for authority in _authorities(given, "ca_bundle" if ca_bundle else BUNDLE) if given else ():
+        ends = ssl.cert_time_to_seconds(str(authority["notAfter"]))
+        if ends < wall + SOON:
+            word = "ended" if ends < wall else "ends"
+            day = time.strftime("%Y-%m-%d", time.gmtime(ends))
+            said.append(f"ca_bundle {given}: the authority {_name(authority)} {word} on {day}; put its successor in")
+    return said
+
+
+def _direct(environment: Mapping[str, str]) -> Iterator[str]:
+    """The hosts that are reached without a proxy: as people have named them, and those that never are behind one."""
+    named = (environment.get("no_proxy") or environment.get("NO_PROXY") or "").split(",")
+    local = [environment[name] for name in DIRECT_BY_NAME if environment.get(name)]
+    hosts = [*(name.strip() for name in named), *DIRECT, *local, *(host.rpartition(":")[0] for host in local)]
+    yield from dict.fromkeys(filter(None, hosts))
+
+
+def _authorities(file: str, setting: str) -> list[dict[str, Any]]:
+    """The authorities in a bundle. Raises BackendError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cafile=file)
+    except OSError as error:
+        # OpenSSL's own words for a file without certificates help nobody.
+        reason = "it holds no certificate (PEM)" if isinstance(error, ssl.SSLError) else error.strerror
+        raise _unusable(file, setting, reason) from error
+    found = context.get_ca_certs()
+    if not found:
+        raise _unusable(file, setting, "it holds no certificate authority (PEM)")
+    if all(ssl.cert_time_to_seconds(str(one["notAfter"])) < time.time() for one in found):
+        raise _unusable(file, setting, "all its authorities have ended")
+    return found
+
+
+def _unusable(file: str, setting: str, reason: str | None) -> BackendError:
+    return BackendError(ErrorClass.INVALID, f"{setting} {file} cannot be used: {reason}; correct it, or leave it out")
+
+
+def _name(authority: Mapping[str, Any]) -> str:
+    """An authority's common name, or all that it is called."""
+    parts = {key: value for part in authority["subject"] for key, value in part}
+    return str(parts.get("commonName") or ", ".join(parts.values()))

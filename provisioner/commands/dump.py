@@ -1,0 +1,41 @@
+"""``provisioner dump``: what a state directory must not lose, in one file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from provisioner.commands.options import FINE, UsageError, add_shared, state_directory
+from provisioner.state.archive import MODE
+from provisioner.state.atomic import replace
+from provisioner.state.dump import take
+
+STDOUT = Path("-")
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Which state directory, and where the dump goes."""
+    command.add_argument("file", type=Path, metavar="FILE", help=".tar.gz to write, or to replace; - for stdout")
+    add_shared(command, "state-dir")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the dump. Raises UsageError, StateError."""
+    state = state_directory(options.state_dir)
+    if options.file == STDOUT and sys.stdout.isatty():
+        raise UsageError("-: stdout is a terminal; name a FILE, or let stdout lead to one")
+    if options.file != STDOUT and options.file.is_dir():
+        raise UsageError(f"{options.file}: is a directory; name a file in it, such as {options.file}/state.tar.gz")
+    if not options.file.absolute().parent.is_dir():
+        raise UsageError(f"{options.file}: its directory does not exist; create it, or name another")
+    facts, packed = take(state)
+    if options.file == STDOUT:
+        sys.stdout.buffer.write(packed)
+        sys.stdout.buffer.flush()
+        return FINE
+    replace(os.path.abspath(options.file), packed, mode=MODE)
+    size = f"{len(packed) / 1000:.0f} kB"
+    print(f"Saved the state of provider instance {facts.instance} at {facts.time}: {options.file}, {size}.")
+    return FINE

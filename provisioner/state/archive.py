@@ -1,0 +1,153 @@
+"""A dump as bytes: a .tar.gz whose manifest stands first, with size, digest and modification time of each file. Pure.
+
+What is cut off, altered or added is refused, as is what a newer version wrote.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from provisioner.state.atomic import parse
+from provisioner.state.database import SCHEMA, Tables, about, shape_problem
+from provisioner.state.errors import StateTooNew, StateUnreadable
+from provisioner.state.terminal_answers import ENTRY
+
+FORMAT = 1
+"""Version of the manifest, and of what is saved. A dump with a higher one is refused."""
+
+MANIFEST = "manifest.json"
+TOLD = "seen/"
+SAVED = rf"(intent|memory|status|levers|announced)\.json|journal\.jsonl(\.[0-9]+)?|{TOLD}{ENTRY}"
+"""Names of the files that are saved. A dump that holds another is none of ours: nothing leads out of the directory."""
+
+MODE = 0o600
+"""Of the dump and what is in it: it names machines, addresses and accounts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A file as it was."""
+
+    content: bytes
+    mtime_ns: int
+    """By the file system's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the manifest says of the whole."""
+
+    format: int
+    version: str
+    """Of the provisioner that wrote it."""
+    instance: str
+    time: str
+    """When it was taken, by the clock of who took it: for people, never compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """A dump that is whole."""
+
+    facts: Facts
+    files: Mapping[str, Saved]
+    source: str
+    """What people call it."""
+
+    def tables(self, kind: str) -> Tables | None:
+        """A database; None where there was none. Raises StateUnreadable or StateTooNew."""
+        name = f"{kind}.json"
+        if name not in self.files:
+            return None
+        where = f"{self.source}: {name}"
+        tables: Tables = parse(where, self.files[name].content, ADVICE)
+        if problem := shape_problem(tables, kind):
+            raise _damaged(where, problem)
+        if (schema := about(tables)["schema"]) > SCHEMA:
+            raise _too_new(f"{where}: has schema version {schema}", self.facts.version, SCHEMA)
+        return tables
+
+    def told(self) -> dict[str, Saved]:
+        """The entries of what HF was told."""
+        return {name: saved for name, saved in self.files.items() if name.startswith(TOLD)}
+
+
+ADVICE = "Nothing was changed. Take an earlier or a later dump."
+
+
+def pack(facts: Facts, files: Mapping[str, Saved]) -> bytes:
+    """The files and their manifest as .tar.gz."""
+    manifest = asdict(facts) | {"files": {name: _described(saved) for name, saved in files.items()}}
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=6) as tar:
+        _add(tar, MANIFEST, Saved(json.dumps(manifest, indent=1).encode(), 0))
+        for name, saved in files.items():
+            _add(tar, name, saved)
+    return packed.getvalue()
+
+
+def _described(saved: Saved) -> dict[str, Any]:
+    digest = hashlib.sha256(saved.content).hexdigest()
+    return {"size": len(saved.content), "sha256": digest, "mtime_ns": saved.mtime_ns}
+
+
+def _add(tar: tarfile.TarFile, name: str, saved: Saved) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mtime, member.mode = len(saved.content), saved.mtime_ns // 10**9, MODE
+    tar.addfile(member, io.BytesIO(saved.content))
+
+
+def unpack(source: str, packed: bytes) -> Dump:
+    """The dump, if it is whole and of a format that we know. Raises StateUnreadable or StateTooNew."""
+    try:
+        members = dict(_members(packed))
+        manifest = json.loads(members.pop(MANIFEST))
+        facts = Facts(**{field.name: manifest[field.name] for field in fields(Facts)})
+        described: dict[str, dict[str, Any]] = dict(manifest["files"])
+        if facts.format > FORMAT:
+            raise _too_new(f"{source}: is a dump of format {facts.format}", facts.version, FORMAT)
+        files = {name: Saved(members[name], entry["mtime_ns"]) for name, entry in described.items()}
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise _damaged(source, f"is cut off, or no dump of ours ({error})") from error
+    except KeyError as error:
+        raise _damaged(source, f"lacks {error}") from error
+    except (ValueError, TypeError) as error:
+        raise _damaged(source, f"its {MANIFEST} is none of ours ({error})") from error
+    if added := members.keys() - described.keys():
+        raise _damaged(source, f"holds {sorted(added)[0]!r}, which its {MANIFEST} does not name")
+    for name, saved in files.items():
+        if re.fullmatch(SAVED, name) is None:
+            raise _damaged(source, f"holds {name!r}, which is no file of a state directory")
+        if _described(saved) != described[name]:
+            raise _damaged(source, f"{name} is not as it was when it was saved")
+    return Dump(facts, files, source)
+
+
+def _members(packed: bytes) -> Iterator[tuple[str, bytes]]:
+    whole = gzip.decompress(packed)  # to the end: a dump that lacks its last byte is none
+    with tarfile.open(fileobj=io.BytesIO(whole), mode="r:") as tar:
+        for member in tar:
+            content = tar.extractfile(member)
+            if content is None:
+                raise tarfile.ReadError(f"{member.name} is no file")
+            yield member.name, content.read()
+
+
+def _damaged(what: str, problem: str) -> StateUnreadable:
+    return StateUnreadable(f"{what}: {problem}. {ADVICE}")
+
+
+def _too_new(what: str, version: str, known: int) -> StateTooNew:
+    return StateTooNew(
+        f"{what}, written by provisioner {version}; this one knows up to {known}. Nothing was changed. "
+        "Restore it with that version, or a later one."
+    )

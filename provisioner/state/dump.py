@@ -1,0 +1,65 @@
+"""What has to be saved of a state directory, taken while scripts and loop go on.
+
+Poll marks, HF's list of hosts, the loop's notes and locks are left out: an old one would say what is no longer so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+
+from provisioner import __version__
+from provisioner.state.archive import FORMAT, TOLD, Facts, Saved, pack
+from provisioner.state.atomic import facts_of, read_whole
+from provisioner.state.condition import Condition
+from provisioner.state.directory import ANNOUNCED_FILE, StateDir
+from provisioner.state.errors import StateMissing, StateUnreadable
+from provisioner.state.locks import DataLock
+from provisioner.state.marks import names_in
+from provisioner.state.state_file import StateFile
+from provisioner.state.terminal_answers import ENTRY
+
+USABLE = frozenset({Condition.FINE, Condition.ALONE, Condition.NEW})
+
+
+def take(state: StateDir) -> tuple[Facts, bytes]:
+    """All that has to be saved, as of one moment, packed. Raises StateError, also where a file is lost, old or damaged.
+
+    The databases are read under the locks of those who write them: what memory knows, intent has.
+    """
+    intent = state.intent.read()
+    files: tuple[StateFile, ...] = (state.intent, state.memory, state.levers)
+    with ExitStack() as locks:
+        for file in files:
+            if file.existed():
+                locks.enter_context(DataLock(file.lock_path))
+        for file in files:
+            _check(file)
+        # What HF was told comes last: an answer is published before it is settled.
+        held = dict(_read(state, ["intent.json", "memory.json", "levers.json", "status.json", ANNOUNCED_FILE]))
+        held |= _read(state, [TOLD + name for name in sorted(names_in(state.seen.path)) if re.fullmatch(ENTRY, name)])
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    facts = Facts(FORMAT, __version__, intent.provisioner, now)
+    return facts, pack(facts, held | dict(_read(state, state.journal.files())))
+
+
+def _check(file: StateFile) -> None:
+    """Raises StateUnreadable for a file that is not what was written last: to restore it would bring nothing back."""
+    if (found := file.condition()) not in USABLE:
+        raise StateUnreadable(
+            f"{file.path}: is {found}; nothing was dumped. See `provisioner recover`, then try again."
+        )
+
+
+def _read(state: StateDir, names: Iterable[str]) -> Iterator[tuple[str, Saved]]:
+    """Those files that are there."""
+    for name in names:
+        path = os.path.join(state.path, name)
+        if (facts := facts_of(path)) is not None:
+            try:
+                yield name, Saved(read_whole(path, ""), facts.st_mtime_ns)
+            except StateMissing:
+                continue  # it left meanwhile, by a trim or a rotation

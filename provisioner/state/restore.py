@@ -1,0 +1,192 @@
+"""A dump put back into a state directory, so that the next loop begins as with an old copy: it makes memory again from
+what HF was told and what runs, with the brake latched.
+
+In this order, each step durable: the present files get a second name, memory becomes an old one, what HF was told is
+there, intent comes last. Interrupted anywhere, scripts and loop find a directory that they refuse or are careful with,
+and the restore can be run again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from provisioner.hostfactory.templates import higher
+from provisioner.state.archive import TOLD, Dump
+from provisioner.state.atomic import create_whole, replace
+from provisioner.state.database import Tables, encoded, generation_of
+from provisioner.state.directory import ANNOUNCED_FILE, StateDir
+from provisioner.state.errors import LockTimeout, StateError, StateExists, StateMissing, StateUnreadable, unwritable
+from provisioner.state.locks import DataLock
+from provisioner.state.marks import make_shared_directory
+from provisioner.state.state_file import StateFile
+
+DATABASES = ("intent", "memory", "status", "levers")
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore has put back."""
+
+    requests: int
+    returns: int
+    told: int
+    """Entries of what HF was told that the directory lacked."""
+    kept: str
+    """The directory in which the files from before are; empty where there were none."""
+
+
+def restore(state: StateDir, dump: Dump, instance: str, *, replaces: bool) -> Restored:
+    """Put it back. ``replaces``: what is there may be moved aside; what HF was told always stays.
+
+    Raises StateExists where something is there and may not be moved, LockTimeout while a loop or a script works on the
+    directory, StateError.
+    """
+    if dump.facts.instance != instance:
+        raise StateError(
+            f"{dump.source}: is of HF's provider instance {dump.facts.instance!r}, not of {instance!r}; nothing was "
+            "changed. Give a dump of this instance, or correct HF_PROVIDER_NAME or --config."
+        )
+    saved = _Saved.of(dump)
+    loop, lock = state.loop_lock, DataLock(state.intent.lock_path)
+    if not loop.acquire(0):
+        holder = loop.holder()
+        raise LockTimeout(
+            f"{loop.path}: a loop works on this directory (process {holder.get('pid')} on host {holder.get('host')}); "
+            "nothing was changed. Stop it, and any that stands by, then try again."
+        )
+    try:
+        if not lock.try_acquire():
+            raise LockTimeout(
+                f"{state.intent.lock_path}: a script writes at this moment; nothing was changed. Stop HostFactory, or "
+                "try again."
+            )
+        with lock.held():
+            kept = _set_aside(state, replaces=replaces)
+            lock.generation = max(lock.generation, generation_of(saved.intent))
+            lock.note()  # scripts no longer begin anew where intent is missing
+            _outdate(state, saved.memory)
+            told = sum([_told_anew(state, name, one.content) for name, one in dump.told().items()])
+            _restore_signs(state, dump, saved)
+            _restore_intent(state, saved, lock, dump.files["intent.json"].mtime_ns)
+    finally:
+        loop.release()
+    return Restored(len(saved.intent["requests"]), len(saved.intent["returns"]), told, kept)
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """The databases of a dump, without what must not come back."""
+
+    intent: Tables
+    memory: Tables | None
+    status: Tables | None
+    levers: Tables | None
+
+    @classmethod
+    def of(cls, dump: Dump) -> _Saved:
+        intent, memory, status, levers = map(dump.tables, DATABASES)
+        if intent is None:
+            raise StateUnreadable(f"{dump.source}: holds no intent.json. Nothing was changed.")
+        for name in ("requests", "returns"):  # what was leaving the files stays away: what was told of it may be gone
+            known = (memory or {}).get(name, {})
+            intent[name] = {id_: one for id_, one in intent[name].items() if not known.get(id_, {}).get("trimmed")}
+        if status is not None:
+            # Of a request that went on HF may have had more: without an answer it counts as told of all that runs.
+            answers = {id_: answer for id_, answer in status["answers"].items() if answer.get("ended")}
+            status = {**status, "answers": answers, "lost": {}, "available": {}}
+        return cls(intent, memory, status, levers)
+
+
+def _present(state: StateDir) -> Iterator[str]:
+    for name in (*(f"{kind}.json" for kind in DATABASES), ANNOUNCED_FILE):
+        if os.path.lexists(os.path.join(state.path, name)):
+            yield name
+
+
+def _set_aside(state: StateDir, *, replaces: bool) -> str:
+    """Give the files that will be replaced a second name; the directory in which it is."""
+    present = list(_present(state))
+    if not replaces and (present or state.told.ids() or state.intent.existed()):
+        what = ", ".join(present) or "what HF was told, or locks of files that are lost"
+        raise StateExists(
+            f"{state.path}: is not empty ({what}); nothing was changed. With --yes the files are moved aside, and what "
+            "HF was told stays."
+        )
+    if not present:
+        return ""
+    kept = os.path.join(state.path, time.strftime("before-restore-%Y%m%dT%H%M%SZ", time.gmtime()))
+    try:
+        make_shared_directory(kept)
+        for name in present:
+            with suppress(FileExistsError):  # a restore of this second was interrupted
+                os.link(os.path.join(state.path, name), os.path.join(kept, name))
+    except OSError as error:
+        raise unwritable(kept, error) from error
+    return kept
+
+
+def _outdate(state: StateDir, memory: Tables | None) -> None:
+    """The memory of the dump is there, and known to be an old copy; an earlier loop must not go on."""
+    file = state.memory
+    with DataLock(file.lock_path) as lock:
+        written = [generation_of(tables) for tables in (memory, _readable(file)) if tables is not None]
+        lock.generation = max([lock.generation, *written]) + 1
+        lock.note()
+        if memory is not None:
+            replace(file.path, encoded(memory))
+        elif file.exists():
+            file.set_aside()
+    epoch = int(memory["memory"]["memory"].get("epoch", 0)) if memory else 0
+    state.loop_lock.raise_epoch(epoch + 1)
+    state.loop_lock.sign_off()
+
+
+def _readable(file: StateFile) -> Tables | None:
+    """What stands in a file, if it can be read. Raises StateTooNew."""
+    try:
+        return file.load()
+    except (StateMissing, StateUnreadable):
+        return None
+
+
+def _told_anew(state: StateDir, name: str, content: bytes) -> bool:
+    """Put an entry back; False where it is there, or another in its place: HF was told that one later."""
+    try:
+        make_shared_directory(state.told.path)
+    except OSError as error:
+        raise unwritable(state.told.path, error) from error
+    return create_whole(os.path.join(state.told.path, name.removeprefix(TOLD)), content)
+
+
+def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:
+    """What HF was shown, what people hold, what was published, and the journal; of the first two the present counts."""
+    if saved.status is not None:
+        replace(state.status.path, encoded(saved.status))
+    if ANNOUNCED_FILE in dump.files:
+        numbers = json.loads(dump.files[ANNOUNCED_FILE].content)
+        with suppress(StateUnreadable):
+            present = state.announced.read()
+            numbers |= {name: higher(most, numbers.get(name, most)) for name, most in present.items()}
+        state.announced.write(numbers)
+    with DataLock(state.levers.lock_path) as lock:
+        if saved.levers is not None and _readable(state.levers) is None:
+            state.levers.put_back(saved.levers, lock)
+    if not state.journal.files():
+        for name, one in dump.files.items():
+            if name.startswith("journal"):
+                replace(os.path.join(state.path, name), one.content)
+
+
+def _restore_intent(state: StateDir, saved: _Saved, lock: DataLock, modified: int) -> None:
+    """Newer than all that writers know of, and as old as it is: by that requests are known whose time is over."""
+    path = state.intent.path
+    state.intent.put_back(saved.intent, lock)
+    try:
+        os.utime(path, ns=(modified, modified))
+    except OSError as error:
+        raise unwritable(path, error) from error

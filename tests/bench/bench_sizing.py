@@ -1,0 +1,127 @@
+"""What a loop needs for so many machines: processor, memory, disk and calls, when nothing changes and when all does.
+
+    python tests/bench/bench_sizing.py [--machines 100 1000 10000 50000]
+
+In virtual time, a process a run. *Steady*: all run and are kept; HostFactory lists them each half minute. *Churn*: all
+are wanted for half an hour, given back, and wanted again: each hour makes and deletes every machine. The processor
+seconds hold HostFactory's and the places' models too, and neither network nor disk; the bytes are those of real files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from provisioner.model import Memory
+from provisioner.state.directory import StateDir
+from provisioner.virtual.run import play
+from provisioner.virtual.scenario import Demand, Scenario, Template, VirtualPool
+from tests.bench.bench_store import MACHINES, answer, record
+
+USUAL = (100, 1_000)
+"""Some seconds each; 10,000 take minutes, and 50,000 many."""
+
+BEGUN, ENDED = 1.0, 3.0
+"""Hours of two runs of the same: what the second needs beyond the first is no start any more."""
+
+
+class Need(NamedTuple):
+    """What one run needed."""
+
+    cpu: float
+    megabytes: float
+    calls: float
+    broken: tuple[str, ...]
+
+
+def scenario(machines: int, hours: float, *, churn: bool) -> Scenario:
+    """One pool of pods, each made and deleted by a call of its own, and one template."""
+    demand = Demand(machines=machines, for_minutes=30, every_minutes=60) if churn else Demand(machines=machines)
+    pool = VirtualPool(name="a", max_pending=5000, boot_seconds=120.0)
+    return Scenario(
+        name="churn" if churn else "steady",
+        about="For the sizing table.",
+        hours=hours,
+        pools={"a": pool},
+        templates={"T": Template(pools=("a",))},
+        demand=(demand,),
+        settings={"loop": {"floor_seconds": 5.0, "interval_seconds": 5.0}},
+    )
+
+
+def run(machines: int, hours: float, churn: bool) -> Need:
+    """In a process of its own, whose memory is that of the run."""
+    began = time.process_time()
+    result = play(scenario(machines, hours, churn=churn), seed=1)
+    per_machine, made = result.measures["calls_per_machine"] or 0.0, result.measures["created"] or 0.0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return Need(time.process_time() - began, peak, per_machine * made, result.broken)
+
+
+def an_hour(machines: int, *, churn: bool) -> Need:
+    """What an hour needs once the loop has begun; memory is the most of the longer run."""
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        short, long = pool.starmap(run, [(machines, hours, churn) for hours in (BEGUN, ENDED)], chunksize=1)
+    hours = ENDED - BEGUN
+    broken = short.broken + long.broken
+    return Need((long.cpu - short.cpu) / hours, long.megabytes, (long.calls - short.calls) / hours, broken)
+
+
+def stored(machines: int) -> tuple[int, float]:
+    """Bytes of a state directory whose machines all run, and seconds in which it is written once."""
+    with tempfile.TemporaryDirectory() as directory:
+        state = StateDir(directory)
+        ids = [f"r{number:09d}" for number in range(-(-machines // MACHINES))]
+        records, answers = {id_: record(id_) for id_ in ids}, {id_: answer(id_) for id_ in ids}
+        with state.intent.additions(create_for="demo") as intent:
+            intent.tables["requests"] |= {
+                id_: {"template": "T1", "count": MACHINES, "created_wall": 1.0} for id_ in ids
+            }
+        for id_ in ids:
+            state.told.tell(id_, answers[id_].text)
+        began = time.perf_counter()
+        state.memory.write(Memory("demo", requests=records))
+        state.status.write(answers, {})
+        seconds = time.perf_counter() - began
+        return sum(path.stat().st_size for path in Path(directory).rglob("*") if path.is_file()), seconds
+
+
+def main() -> int:
+    """Print the table; 1 when a run broke a law."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--machines", type=int, nargs="+", default=USUAL)
+    table = Table(
+        "machines", "CPU s/h\nsteady", "CPU s/h\nchurn", "MB\nsteady", "MB\nchurn", "calls/h\nchurn", "state MB",
+        "written\nin s", title="what a loop needs",
+    )  # fmt: skip
+    broken: list[str] = []
+    for machines in parser.parse_args().machines:
+        steady, churn = an_hour(machines, churn=False), an_hour(machines, churn=True)
+        size, seconds = stored(machines)
+        broken += steady.broken + churn.broken
+        cells = (steady.cpu, churn.cpu, steady.megabytes, churn.megabytes, churn.calls)
+        table.add_row(
+            f"{machines:,}",
+            *(f"{cell:,.1f}" if cell < 10 else f"{cell:,.0f}" for cell in cells),
+            f"{size / 1e6:.1f}",
+            f"{seconds:.2f}",
+        )
+    Console().print(table)
+    for line in broken:
+        print(line)
+    return int(bool(broken))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

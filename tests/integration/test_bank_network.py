@@ -1,0 +1,341 @@
+"""Where a proxy is the only way out and an authority of the bank's own signs what it opens: every client goes through,
+trusts it by one setting, and says what is wrong with either; the metadata server is never asked through the proxy.
+
+The names lead nowhere but through the proxy, so whatever is reached has passed it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import grpc
+import pytest
+from google.iam.v1 import iam_policy_pb2
+from google.pubsub_v1.types import Subscription
+
+from provisioner.simulator.compute.settings import MigSpec
+from provisioner.simulator.server import Simulator
+from tests.support.hostfactory.sites import template
+from tests.support.network.authority import Authority
+from tests.support.network.proxy import Proxy
+
+KUBE, COMPUTE, STS, PUBSUB = "kube.bank.test", "compute.bank.test", "sts.bank.test", "pubsub.googleapis.com"
+BOUNDARIES = "iamcredentials.googleapis.com"
+"""Asked by Google's library where an account may be used from; that it is not reached holds nothing up."""
+LOGIN = "grid:hunter-2-hunter"
+CLEAN = ("proxy", "ca_bundle", "ssl_", "google", "gce_", "kube", "grpc", "pubsub", "cloudsdk")
+"""What in this test's own environment would lead elsewhere, by the beginning or end of its name."""
+
+
+class Served(BaseHTTPRequestHandler):
+    """Answers with JSON what a function makes of path and form; everything that comes is kept."""
+
+    answer: Callable[[str, dict[str, list[str]]], dict[str, Any]]
+    taken: list[tuple[str, dict[str, list[str]]]]
+
+    def do_POST(self) -> None:
+        form = parse_qs(self.rfile.read(int(self.headers.get("Content-Length", 0))).decode())
+        self.taken.append((self.path, form))
+        body = json.dumps(type(self).answer(self.path, form)).encode()
+        self.send_response(200)
+        for name, value in (("Content-Type", "application/json"), ("Metadata-Flavor", "Google")):
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def served(answer: Callable[[str, dict[str, list[str]]], dict[str, Any]]) -> Iterator[ThreadingHTTPServer]:
+    """A plain HTTP server."""
+    handler = type("Handler", (Served,), {"answer": staticmethod(answer), "taken": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+
+
+def token(_path: str, form: dict[str, list[str]]) -> dict[str, Any]:
+    """What Google's STS answers to a token of the bank's own issuer."""
+    assert form["subject_token"] == ["of-the-bank"], form
+    kind = "urn:ietf:params:oauth:token-type:access_token"
+    return {"access_token": "federated", "issued_token_type": kind, "token_type": "Bearer", "expires_in": 3600}
+
+
+@contextmanager
+def pubsub(authority: Authority) -> Iterator[tuple[str, int]]:
+    """Pub/Sub's gRPC API, as far as ``check --live`` asks it."""
+
+    def handlers(call: Any) -> grpc.RpcMethodHandler | None:
+        sent = dict(call.invocation_metadata)
+        if sent.get("authorization") != "Bearer federated":
+            return None
+        if call.method.endswith("/GetSubscription"):
+            name = "projects/p/subscriptions/events"
+            reply = Subscription.serialize(Subscription(name=name, topic="projects/p/topics/t"))
+        elif call.method.endswith("/TestIamPermissions"):
+            reply = iam_policy_pb2.TestIamPermissionsResponse(
+                permissions=["pubsub.subscriptions.consume"]
+            ).SerializeToString()
+        else:
+            return None
+        return grpc.unary_unary_rpc_method_handler(lambda _request, _context: reply)
+
+    class Handlers(grpc.GenericRpcHandler):
+        def service(self, call: Any) -> grpc.RpcMethodHandler | None:
+            return handlers(call)
+
+    server = grpc.server(ThreadPoolExecutor(4), handlers=(Handlers(),))
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([authority.signed(PUBSUB)]))
+    server.start()
+    try:
+        yield "127.0.0.1", port
+    finally:
+        server.stop(None).wait()
+
+
+@dataclass
+class Bank:
+    """A provider instance whose only way out is the proxy."""
+
+    directory: Path
+    proxy: Proxy
+    authority: Authority
+    settings: dict[str, Any]
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """A command of the provisioner in this network."""
+        self.proxy.asked.clear()
+        (self.directory / "conf" / "provisioner.yaml").write_text(json.dumps(self.settings))
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if not any(word in name.lower() for word in CLEAN) and not name.startswith("HF_")
+        }
+        return subprocess.run(
+            [sys.executable, "-m", "provisioner", *arguments],
+            env={**clean, **self.environment, **environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def findings(self, **environment: str) -> list[str]:
+        """What ``check --live`` finds wrong."""
+        done = self.run("check", "--live", "-o", "json", **environment)
+        assert done.stdout, done.stderr
+        return [f"{one['pool']}: {one['text']}" for one in json.loads(done.stdout)["findings"]]
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Authority]]:
+    directory = tmp_path_factory.mktemp("network")
+    authority = Authority(directory)
+    with ExitStack() as stack:
+        spec = MigSpec(project="p", zone="us-central1-a", name="hf-a")
+        cloud = stack.enter_context(Simulator(namespaces=["grid"], migs=[spec]))
+        sts = stack.enter_context(served(token))
+        addresses = {
+            KUBE: urlsplit(cloud.kubernetes),
+            COMPUTE: urlsplit(cloud.compute),
+        }
+        targets: dict[str, Any] = {
+            host: ((str(url.hostname), int(url.port or 0)), authority.context(host)) for host, url in addresses.items()
+        }
+        targets[STS] = (("127.0.0.1", sts.server_address[1]), authority.context(STS))
+        targets[PUBSUB] = (stack.enter_context(pubsub(authority)), None)
+        yield stack.enter_context(Proxy(targets, LOGIN)), authority
+
+
+@pytest.fixture
+def bank(network: tuple[Proxy, Authority], tmp_path: Path) -> Bank:
+    proxy, authority = network
+    proxy.login = LOGIN
+    conf = tmp_path / "conf"
+    for name in ("conf", "work", "log"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "subject").write_text("of-the-bank")
+    federation = {
+        "type": "external_account",
+        "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/bank/providers/adfs",
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        "token_url": f"https://{STS}/v1/token",
+        "credential_source": {"file": str(tmp_path / "subject")},
+    }
+    (conf / "federation.json").write_text(json.dumps(federation))
+    (conf / "spec.yaml").write_text("containers: [{name: main, image: registry.bank.test/worker}]\n")
+    pools = {
+        "pods": {"kind": "gke", "endpoint": f"https://{KUBE}", "namespace": "grid", "pod_spec": f"{conf}/spec.yaml"},
+        "vms": {
+            "kind": "mig",
+            "endpoint": f"https://{COMPUTE}",
+            "project": "p",
+            "zone": "us-central1-a",
+            "group": "hf-a",
+            "credentials": f"{conf}/federation.json",
+        },
+    }
+    pools["pods"]["credentials"] = f"{conf}/federation.json"
+    settings = {
+        "id": "demo",
+        "pools": pools,
+        "ca_bundle": str(authority.file),
+        "events": {"project": "p", "subscription": "events"},
+    }
+    templates = {"templates": [template("Pods", pools=["pods"]), template("Vms", pools=["vms"])]}
+    (conf / "tprov_templates.json").write_text(json.dumps(templates))
+    (conf / "tprov_config.json").write_text("{}")
+    environment = {
+        "HF_PROVIDER_NAME": "t",
+        "HF_PROVIDER_CONFDIR": str(conf),
+        "HF_PROVIDER_WORKDIR": str(tmp_path / "work"),
+        "HF_PROVIDER_LOGDIR": str(tmp_path / "log"),
+        "HTTPS_PROXY": proxy.url,
+        "GOOGLE_CLOUD_PROJECT": "p",
+        "GOOGLE_APPLICATION_CREDENTIALS": str(conf / "federation.json"),
+    }
+    return Bank(tmp_path, proxy, authority, settings, environment)
+
+
+def wrong(bank: Bank, **environment: str) -> list[str]:
+    """What is found beside the advice on the group's template."""
+    return [text for text in bank.findings(**environment) if "no labels" not in text]
+
+
+@pytest.mark.slow
+def test_every_client_goes_through_the_proxy_trusts_the_bank_and_is_who_the_federation_says(bank: Bank) -> None:
+    assert wrong(bank) == []
+    assert bank.proxy.hosts - {BOUNDARIES} == {KUBE, COMPUTE, STS, PUBSUB}
+    assert all(line.startswith("CONNECT ") for line in bank.proxy.asked)
+
+
+@pytest.mark.slow
+def test_the_authorities_may_be_named_by_the_environment_instead(bank: Bank) -> None:
+    bundle = bank.settings.pop("ca_bundle")
+    assert wrong(bank, REQUESTS_CA_BUNDLE=bundle) == []
+
+
+@pytest.mark.slow
+def test_without_the_authority_no_server_is_trusted(bank: Bank) -> None:
+    del bank.settings["ca_bundle"]
+    for text in (said := wrong(bank)):
+        assert "certificate" in text.lower() or "ssl" in text.lower(), text
+    assert {text.split(":")[0] for text in said} == {"pods", "vms", "events"}
+
+
+@pytest.mark.slow
+def test_a_clusters_own_authority_counts_instead(bank: Bank) -> None:
+    bank.settings["pools"]["pods"]["ca_file"] = str(Authority(bank.directory, "Another").file)
+    assert any(text.startswith("pods: ") and "certificate" in text.lower() for text in wrong(bank))
+
+
+@pytest.mark.slow
+def test_no_password_of_a_proxy_is_printed_or_packed(bank: Bank) -> None:
+    bank.proxy.login = "somebody:else"
+    assert {text.split(":")[0] for text in wrong(bank)} == {"pods", "vms", "events"}
+    bundle = bank.directory / "bundle.tar.gz"
+    answers = [  # the instance goes on with the login that it was given
+        bank.run("check", "--live"),
+        bank.run("--log-level", "DEBUG", "run", "--once", "--listen", "127.0.0.1:0"),
+        bank.run("status"),
+        bank.run("doctor", "--bundle", str(bundle)),
+    ]
+    for done in answers:
+        assert done.returncode == 1, done
+        assert LOGIN.partition(":")[2] not in done.stdout + done.stderr
+    assert bank.proxy.asked
+    with tarfile.open(bundle) as tar:
+        for member in tar.getmembers():
+            file = tar.extractfile(member)
+            assert file is not None
+            assert LOGIN.partition(":")[2].encode() not in file.read(), member.name
+
+
+ENDED = "has ended"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("bundle", "words"),
+    [
+        pytest.param("none.pem", "No such file or directory", id="missing"),
+        pytest.param("conf", "Is a directory", id="a directory"),
+        pytest.param("subject", "it holds no certificate", id="no certificate in it"),
+        pytest.param(ENDED, "all its authorities have ended", id="expired"),
+    ],
+)
+def test_check_names_a_bundle_that_cannot_be_used(bank: Bank, bundle: str, words: str) -> None:
+    ended = Authority(bank.directory, "Old Root", days=-1).file
+    path = ended if bundle == ENDED else bank.directory / bundle
+    bank.settings["ca_bundle"] = str(path)
+    for command in (("check",), ("check", "--live"), ("run", "--once")):
+        done = bank.run(*command)
+        assert done.returncode == 2, done
+        assert f"ca_bundle {path} cannot be used: {words}" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_check_tells_of_an_authority_that_ends_soon(bank: Bank) -> None:
+    ending = Authority(bank.directory, "Ending Root", days=20).file
+    both = bank.directory / "both.pem"
+    both.write_bytes(ending.read_bytes() + bank.authority.file.read_bytes())
+    bank.settings["ca_bundle"] = str(both)
+    done = bank.run("check")
+    assert done.returncode == 0
+    assert "the authority Ending Root ends on" in done.stdout
+    assert "Bank Root" not in done.stdout
+
+
+ASK_METADATA = """
+import google.auth, google.auth.transport.requests
+from provisioner.backends.network import prepare
+prepare(None)
+credentials, project = google.auth.default(scopes=["s"])
+credentials.refresh(google.auth.transport.requests.Request())
+print(credentials.token)
+"""
+
+
+def test_the_metadata_server_is_never_asked_through_the_proxy(bank: Bank) -> None:
+    """On a VM in Google's cloud it says who we are; any proxy would be asked in our place."""
+
+    def metadata(path: str, _form: dict[str, list[str]]) -> dict[str, Any]:
+        return {"access_token": "of-the-vm", "expires_in": 3600, "token_type": "Bearer", "email": "vm@p", "scopes": []}
+
+    with served(metadata) as server:
+        host = f"127.0.0.1:{server.server_address[1]}"
+        environment = {"HTTP_PROXY": bank.proxy.url, "GCE_METADATA_HOST": host, "GCE_METADATA_IP": host}
+        bank.proxy.asked.clear()
+        done = subprocess.run(
+            [sys.executable, "-c", ASK_METADATA],
+            env={"PATH": os.environ["PATH"], "HOME": str(bank.directory), **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.stdout.strip() == "of-the-vm", done.stderr
+    assert not [line for line in bank.proxy.asked if host in line]

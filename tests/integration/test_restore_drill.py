@@ -1,0 +1,127 @@
+"""A restore drill with processes: a dump beside loop and scripts, a lost directory, and what HF has after it."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from provisioner.state.archive import unpack
+from provisioner.state.directory import StateDir
+from provisioner.tools.playground import Playground
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.slow
+
+
+def start(grid: Playground, *arguments: str) -> subprocess.Popen[str]:
+    """A command of this provider instance."""
+    endpoints = {"KUBECONFIG": grid.addresses["kubeconfig"], "PROVISIONER_COMPUTE_ENDPOINT": grid.addresses["compute"]}
+    return subprocess.Popen(
+        [sys.executable, "-m", "provisioner", *arguments],
+        env={**os.environ, **grid.environment, **endpoints},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def command(grid: Playground, *arguments: str) -> str:
+    """What a command that ends well prints."""
+    process = start(grid, *arguments)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    return said
+
+
+def complete(grid: Playground, id_: str) -> list[str]:
+    """The machines of a request, once HF was told that it has them."""
+    entry = until(
+        lambda: (told := grid.hf.status(id_))["status"] != "running" and told, 60, every=0.2, what=f"{id_} ends"
+    )
+    assert entry["status"] == "complete"
+    return [machine["name"] for machine in entry["machines"]]
+
+
+def running(grid: Playground) -> set[str]:
+    return {machine["name"] for machine in grid.cloud() if machine["phase"] == "running"}
+
+
+def end_loop(grid: Playground) -> None:
+    loop = grid._processes[-1]
+    loop.send_signal(signal.SIGTERM)
+    assert loop.wait(timeout=60) == 0
+
+
+def test_a_lost_directory_costs_hf_no_machine_and_changes_no_answer(tmp_path: Path) -> None:
+    dump = tmp_path / "state.tar.gz"
+    with Playground() as grid:
+        first = grid.hf.request("GkePod", 4)
+        kept, given, *others = complete(grid, first)
+        told = grid.hf.status(first)
+        command(grid, "dump", str(dump))  # beside the running loop
+
+        back = grid.hf.give_back([given])
+        until(lambda: grid.hf.status(back)["status"] == "complete", 60, every=0.2, what="one is returned")
+        later = complete(grid, grid.hf.request("GkePod", 2))
+        hosts = {kept, *others, *later}
+        end_loop(grid)
+        shutil.rmtree(grid.state)
+        grid.state.mkdir()
+        said = command(grid, "restore", str(dump))
+        assert "provisioner recover --release-brake" in said
+
+        grid.start_loop()
+        state = StateDir(grid.state)
+        until(lambda: made_again(state), 60, what="memory is made again")
+        until(lambda: set(state.memory.read().orphans) == set(later), 60, what="what nobody knows is an orphan")
+        assert grid.hf.status(first) == told
+        assert set(grid.hf.reclaimed(sorted(hosts))) == set(), "HF is asked for nothing, and lists what it has"
+        until(lambda: not state.memory.read().orphans, 60, what="what HF lists is no orphan")
+        assert running(grid) == hosts
+
+        process = start(grid, "recover")
+        shown, _ = process.communicate(timeout=60)
+        assert (process.returncode, "BRAKE memory_older" in shown) == (1, True), shown
+        command(grid, "recover", "--release-brake")
+        until(lambda: state.memory.read().brake is None, 60, what="the brake is released")
+        again = grid.hf.request("GkePod", 1)
+        hosts |= set(complete(grid, again))
+        assert running(grid) == hosts
+
+        back = grid.hf.give_back(sorted(hosts))
+        until(lambda: grid.hf.status(back)["status"] == "complete", 60, every=0.2, what="all are returned")
+        assert running(grid) == set()
+
+
+def made_again(state: StateDir) -> bool:
+    """The memory is the loop's own, and no longer the dump's."""
+    return state.memory.exists() and not state.memory.is_older() and state.memory.read().brake is not None
+
+
+def test_a_dump_that_is_killed_leaves_the_one_before_and_holds_up_nobody(tmp_path: Path) -> None:
+    """Killed at moments drawn at random, while scripts and loop write."""
+    dump = tmp_path / "state.tar.gz"
+    draw = random.Random(4)
+    with Playground() as grid:
+        grid.hf.request("GkePod", 2)
+        command(grid, "dump", str(dump))
+        before = dump.read_bytes()
+        for _ in range(8):
+            process = start(grid, "dump", str(dump))
+            try:
+                process.wait(draw.uniform(0.05, 0.6))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            grid.hf.request("GkePod", 1)  # nobody waits for a lock of the dead
+            packed = dump.read_bytes()
+            facts = unpack("dump", packed).facts
+            assert packed == before or facts.instance == grid.environment["HF_PROVIDER_NAME"]
+            before = packed

@@ -1,0 +1,198 @@
+"""Upgrade and rollback: this version works on the state of the release before, which then could go on with it; and what
+a newer version wrote is refused, by scripts, loop and commands, with one sentence, and left as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.commands.cli import run
+from provisioner.model import BrakeReason, Lever, LeverKind, Verdict
+from provisioner.simulator.cloud import Conditions
+from provisioner.simulator.server import Simulator
+from provisioner.state.database import SCHEMA
+from provisioner.state.levers import pulled
+from tests.conformance.stage import TIMINGS, Instance, template
+from tests.support.hostfactory.in_process import asking
+from tests.support.hostfactory.provider import GOLDEN, Called
+from tests.support.release import readable
+from tests.support.waiting import until
+
+RELEASE = json.loads((GOLDEN / "release.json").read_text())
+"""What the last release can read: see tests/support/release.py."""
+
+SUCCEEDED, UNHEARD, BACK = "gacmtgfnyp", "ihsc3p23q5", "ret-dsjn6l56km"
+NEWER = f"has schema version {SCHEMA + 1}, this provisioner knows up to {SCHEMA}"
+
+
+# --- upgrade and rollback ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def upgraded(tmp_path: Path) -> Iterator[Instance]:
+    """The state directory of the release before, with this version's scripts; its loop can be started."""
+    pool = {"kind": "gke", "pod_spec": "pod.yaml", "observe_seconds": 0.05, "mass_loss_seconds": 0}
+    settings = {
+        "id": "demo",
+        "loop": {"interval_seconds": 0.1, "floor_seconds": 0.02, "intent_poll_seconds": 0.02},
+        "pools": {"pool": pool | {"namespace": "grid"}, "other": pool | {"namespace": "spare"}},
+    }
+    with Simulator(namespaces=["grid", "spare"], migs=(), conditions=Conditions.of(timings=TIMINGS)) as cloud:
+        instance = Instance(tmp_path, cloud, "grid", instance="demo")
+        shutil.copytree(GOLDEN / "state", instance.work, dirs_exist_ok=True)
+        instance.write_templates(template("T", pools=["pool"]), template("U", pools=["other"]))
+        (instance.conf / "pod.yaml").write_text("containers: [{name: main, image: busybox}]\n")
+        (instance.conf / "provisioner.yaml").write_text(json.dumps(settings))
+        with instance:
+            yield instance
+
+
+def test_the_state_of_the_release_before_is_worked_on_and_it_could_go_on_with_it(upgraded: Instance) -> None:
+    told = {id_: answer.text for id_, answer in upgraded.state.told.answers().items()}
+    assert told.keys() == {SUCCEEDED, UNHEARD, BACK}
+    upgraded.start_loop()
+    machines = upgraded.complete(2, "U")
+    upgraded.state.levers.change(lambda levers: pulled(levers, Lever(LeverKind.PAUSE, "pool", "ann", 1.0, "upgrade")))
+    back = upgraded.give_back(machines[0])
+    assert upgraded.ended(back)["status"] == "complete"
+    upgraded.cycles()
+    upgraded.stop_loop()
+
+    memory = upgraded.state.memory.read()
+    assert memory.brake is not None
+    assert memory.brake.reason is BrakeReason.TOO_MANY_ORPHANS, "it holds across an upgrade"
+    assert memory.epoch == 4, "the epochs go on"
+    (opened,) = (record for record in memory.requests.values() if record.count == 2 and record.id not in told)
+    assert sorted(slot.verdict for slot in opened.slots.values()) == [Verdict.RETURNED, Verdict.SUCCEEDED]
+    assert {id_: upgraded.state.told.settled(id_).text for id_ in told} == told, "no told answer changed"
+    assert [json.dumps(entry) for entry in upgraded.status(*sorted(told))] == [
+        json.dumps(json.loads(told[id_])) for id_ in sorted(told)
+    ]
+    for kind in ("intent", "memory", "status", "levers"):
+        assert problems(json.loads((upgraded.work / f"{kind}.json").read_text())) == []
+
+
+def problems(tables: dict[str, Any]) -> list[str]:
+    """Why the release could neither read a file nor refuse it as a newer one's."""
+    if tables["meta"]["state"]["schema"] > RELEASE["schema"]:
+        return []
+    known = RELEASE["fields"]
+    shapes = {
+        "memory": {"requests": "RequestRecord", "returns": "ReturnRecord", "pressures": "Window"},
+        "levers": {"held": "Lever", "released": "Lever"},
+    }.get(tables["meta"]["state"]["kind"], {})
+    written = [
+        (kind, name)
+        for table, kind in shapes.items()
+        for document in tables.get(table, {}).values()
+        for name in document
+    ]
+    head = tables.get("memory", {})
+    written += [("Memory", name) for name in head.get("memory", {})]
+    written += [(kind, name) for kind, names in head.get("columns", {}).items() for name in names]
+    return [f"{kind}.{name}" for kind, name in written if name not in known[kind]]
+
+
+def test_what_is_stored_can_be_read_by_the_last_release_or_has_a_higher_version() -> None:
+    now = readable()
+    new = {
+        f"{kind}.{name}"
+        for kind, names in now["fields"].items()
+        for name in names
+        if name not in RELEASE["fields"][kind]
+    }
+    assert not new or now["schema"] > RELEASE["schema"], (
+        f"{sorted(new)}: the last release would take such a file for a damaged one: raise SCHEMA in state/database.py, "
+        "so that it refuses with a sentence"
+    )
+
+
+def test_a_field_that_the_release_does_not_know_is_found() -> None:
+    """The rule can fail: with a column more, or a field more in a table."""
+    memory = json.loads((GOLDEN / "state" / "memory.json").read_text())
+    memory["memory"]["columns"]["Slot"].append("mood")
+    next(iter(memory["requests"].values()))["mood"] = 1
+    assert problems(memory) == ["RequestRecord.mood", "Slot.mood"]
+    memory["meta"]["state"]["schema"] = SCHEMA + 1
+    assert problems(memory) == []
+
+
+# --- downgrade --------------------------------------------------------------------------------------------------------
+
+
+def newer(work: Path, kind: str) -> bytes:
+    """The file as a newer version has written it."""
+    path = work / f"{kind}.json"
+    tables = json.loads(path.read_text())
+    tables["meta"]["state"]["schema"] = SCHEMA + 1
+    tables["colours"] = {}
+    path.write_text(json.dumps(tables))
+    return path.read_bytes()
+
+
+COMMANDS = (
+    ["run", "--once", "--listen", "127.0.0.1:0"],
+    ["run", "--once", "--dry-run"],
+    ["status"],
+    ["plan"],
+    ["recover"],
+    ["recover", "--apply"],
+    ["trim"],
+    ["explain", SUCCEEDED],
+    ["usage"],
+    ["diff"],
+    ["dump", "state.tar.gz"],
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command))
+def test_commands_and_loop_refuse_what_a_newer_version_wrote(
+    upgraded: Instance,
+    command: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in (upgraded.environment | {"KUBECONFIG": str(upgraded.simulator.kubeconfig)}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(upgraded.conf)
+    written = newer(upgraded.work, "memory")
+    code = run(command)
+    told = capfd.readouterr()
+    assert NEWER in told.out + told.err, told
+    assert "Traceback" not in told.out + told.err
+    assert code == 1
+    assert (upgraded.work / "memory.json").read_bytes() == written
+
+
+@pytest.mark.parametrize(
+    ("script", "document", "kind"),
+    [
+        ("requestMachines", {"template": {"templateId": "T", "machineCount": 1}}, "intent"),
+        ("requestReturnMachines", {"machines": [{"name": "hf-a", "machineId": "hf-a"}]}, "intent"),
+        ("getRequestStatus", asking("kfvz380nto"), "status"),
+        ("getReturnRequests", {"machines": [{"name": "hf-a", "machineId": "hf-a"}]}, "status"),
+    ],
+    ids=["requestMachines", "requestReturnMachines", "getRequestStatus", "getReturnRequests"],
+)
+def test_scripts_refuse_what_a_newer_version_wrote(
+    upgraded: Instance, script: str, document: object, kind: str
+) -> None:
+    written = newer(upgraded.work, kind)
+    called: Called = upgraded.run(upgraded.command(script, document))
+    assert NEWER in called.refusal
+    assert (upgraded.work / f"{kind}.json").read_bytes() == written
+
+
+def test_a_loop_that_runs_holds_still_when_another_upgrades(upgraded: Instance) -> None:
+    upgraded.start_loop()
+    upgraded.cycles()
+    written = newer(upgraded.work, "intent")
+    until(lambda: upgraded._service is not None and NEWER in upgraded._service.problem(), 30, what="the loop says so")
+    upgraded.stop_loop()
+    assert (upgraded.work / "intent.json").read_bytes() == written

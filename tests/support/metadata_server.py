@@ -1,0 +1,69 @@
+"""A stand-in for Compute Engine's metadata server, with ``wait_for_change`` as it has it."""
+
+from __future__ import annotations
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Self
+from urllib.parse import parse_qs, urlsplit
+
+
+class MetadataServer(ThreadingHTTPServer):
+    """``values`` by path below ``/computeMetadata/v1/``; whoever waits for a change hears of ``change``."""
+
+    daemon_threads = True
+
+    def __init__(self, values: dict[str, str]) -> None:
+        super().__init__(("127.0.0.1", 0), _Answer)
+        self.values = values
+        self.waiting = threading.Event()
+        """Somebody waits for a change."""
+        self.changed = threading.Condition()
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.server_address[1]}"
+
+    def change(self, path: str, value: str) -> None:
+        """Another value, told to whoever waits."""
+        with self.changed:
+            self.values[path] = value
+            self.changed.notify_all()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class _Answer(BaseHTTPRequestHandler):
+    server: MetadataServer
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        path, asked = url.path.removeprefix("/computeMetadata/v1/"), parse_qs(url.query)
+        if self.headers.get("Metadata-Flavor") != "Google":
+            self.send_error(403)
+            return
+        if path not in self.server.values:
+            self.send_error(404)
+            return
+        if "wait_for_change" in asked:
+            before = self.server.values[path]
+            self.server.waiting.set()
+            with self.server.changed:
+                self.server.changed.wait_for(lambda: self.server.values[path] != before, float(asked["timeout_sec"][0]))
+        body = self.server.values[path].encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""

@@ -1,0 +1,88 @@
+"""A proxy that takes CONNECT alone, and leads to servers that have their names nowhere else."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import ssl
+import threading
+from base64 import b64encode
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+Address = tuple[str, int]
+Target = tuple[Address, ssl.SSLContext | None]
+"""Where a name leads, and the context of a server that speaks no TLS itself."""
+
+
+class Proxy(socketserver.ThreadingTCPServer):
+    """``with Proxy({"kube.bank.test": (address, context)})``: everything that passes is in ``asked``."""
+
+    allow_reuse_address = daemon_threads = True
+
+    def __init__(self, targets: dict[str, Target], login: str = "") -> None:
+        super().__init__(("127.0.0.1", 0), _Connection)
+        self.targets, self.login = targets, login
+        self.asked: list[str] = []
+        """The first line of each request."""
+
+    @property
+    def url(self) -> str:
+        login = f"{self.login}@" if self.login else ""
+        return f"http://{login}127.0.0.1:{self.server_address[1]}"
+
+    @property
+    def hosts(self) -> set[str]:
+        """The names that were asked for."""
+        return {line.split()[1].rpartition(":")[0] for line in self.asked}
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class _Connection(socketserver.StreamRequestHandler):
+    server: Proxy
+
+    def handle(self) -> None:
+        line, headers = self.rfile.readline().decode(), b""
+        while (header := self.rfile.readline()).strip():
+            headers += header
+        self.server.asked.append(line.strip())
+        method, target, _ = line.split()
+        known = f"basic {b64encode(self.server.login.encode()).decode()}".lower()
+        if self.server.login and known not in headers.decode().lower():
+            self.wfile.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+        elif method != "CONNECT" or target.rpartition(":")[0] not in self.server.targets:
+            self.wfile.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+        else:
+            self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            address, context = self.server.targets[target.rpartition(":")[0]]
+            with suppress(OSError):
+                ours = context.wrap_socket(self.connection, server_side=True) if context else self.connection
+                with socket.create_connection(address) as server:
+                    _join(ours, server)
+
+
+def _join(one: socket.socket, other: socket.socket) -> None:
+    """Hand on what either sends, until one of them ends."""
+
+    def hand_on(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while block := source.recv(65_536):
+                sink.sendall(block)
+        for end in (source, sink):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    back = threading.Thread(target=hand_on, args=(other, one), daemon=True)
+    back.start()
+    hand_on(one, other)
+    back.join()

@@ -1,0 +1,43 @@
+"""What the last release can read of a state directory: its schema version, and the fields of all that it stores.
+
+``python -m tests.support.release > tests/golden/release.json`` when a release is made, and only then: from then on
+whatever is written has to be readable by it, or has to have a higher schema version, by which it refuses.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from provisioner import model
+from provisioner.state.database import SCHEMA
+
+STORED = (
+    model.Memory,
+    model.RequestRecord,
+    model.ReturnRecord,
+    model.Window,
+    model.Brake,
+    model.Lever,
+    model.Slot,
+    model.Fingerprint,
+    model.Failure,
+    model.Notice,
+    model.Request,
+    model.ReturnRequest,
+)
+
+
+def names(kind: Any) -> list[str]:
+    """The fields of a record."""
+    return [field.name for field in fields(kind)] if is_dataclass(kind) else list(kind._fields)
+
+
+def readable() -> dict[str, Any]:
+    """What this version can read."""
+    return {"schema": SCHEMA, "fields": {kind.__name__: sorted(names(kind)) for kind in STORED}}
+
+
+if __name__ == "__main__":
+    print(json.dumps(readable(), indent=1))
