@@ -9,7 +9,9 @@ source=$(cd -- "$(dirname -- "$0")/../.." && pwd)
 locks=$source/deploy/requirements
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cd "$work" # not in a clone, whose own metadata Python would find
+# Neither in a clone nor beside one: Python would find that one's metadata, and pip nothing to install.
+cd "$work"
+unset PYTHONPATH PYTHONHOME
 
 "${PYTHON:-python3}" -m venv build
 build/bin/python -m pip install --quiet --require-hashes --requirement "$locks/build.lock"

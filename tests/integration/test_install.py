@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -283,47 +284,52 @@ def test_another_build_of_the_same_version_gets_a_place_of_its_own(bundles: Bund
 # --- killed -----------------------------------------------------------------------------------------------------------
 
 
-def killed(directory: Path, root: Path, lines: int) -> bool:
-    """Kills install.sh with all its children after so many lines of its trace; False when it ended before."""
+CHANGES = re.compile(r"\+ (env|ln|mv|rm|cp|sed|sync|\S+ -m) (?!.*/etc/)")
+"""A line of the trace before a command that changes something below PREFIX."""
+
+
+def killed(directory: Path, root: Path, change: int) -> bool:
+    """Kills install.sh with all its children at the n-th change; False when there are fewer."""
     words = as_nobody("sh", "-x", directory / "install.sh", "--scripts-only", "--root", root, "--python", PYTHON)
     process = subprocess.Popen(
         words, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     assert process.stderr is not None
+    seen = 0
     with process.stderr as trace:
-        for number, line in enumerate(trace, 1):
-            assert "install.sh: " not in line, line
-            if number == lines:
+        for line in trace:
+            assert not line.startswith("install.sh: "), line
+            seen += bool(CHANGES.match(line))
+            if seen == change:
                 os.killpg(process.pid, signal.SIGKILL)
                 break
     return process.wait(60) != 0
 
 
+def scripts_version(root: Path) -> str:
+    """The version of the scripts that run now; all that they import has to be there."""
+    program = "import hf_scripts.commands, provisioner; print(provisioner.__version__)"
+    command = as_nobody(root / PREFIX / "current" / "bin" / "python", "-I", "-c", program)
+    ended = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.strip()
+
+
 @pytest.mark.slow
-def test_killed_at_any_line_the_old_version_or_the_new_one_runs_and_a_rerun_goes_on(
+def test_killed_at_any_change_the_old_version_or_the_new_one_runs_and_a_rerun_goes_on(
     bundles: Bundles, root: Path
 ) -> None:
     done(bundles.old, "--scripts-only", root=root)
     old = (bundles.old / "VERSION").read_text().strip()
     prefix, kept = root / PREFIX, root.parent / "kept"
     subprocess.run(["cp", "-a", prefix, kept], check=True)
-    asked = "import hf_scripts.commands, provisioner; print(provisioner.__version__)"
     seen: list[str] = []
-    lines = 30
-    while killed(bundles.new, root, lines):
-        lines += 15
-        ended = subprocess.run(
-            as_nobody(prefix / "current" / "bin" / "python", "-I", "-c", asked),
-            cwd="/",
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        assert ended.returncode == 0, ended.stderr
-        seen.append(ended.stdout.strip())
+    change = 1
+    while killed(bundles.new, root, change):
+        change += 1
+        seen.append(scripts_version(root))
         done(bundles.new, "--scripts-only", root=root)
-        assert versions(root) == [old, "9.9.9"]
+        assert (scripts_version(root), versions(root)) == ("9.9.9", [old, "9.9.9"])
         left = {path.name for path in prefix.iterdir()}
         assert left == {".lock", "bin", "current", "hf_scripts", "previous", "share", "versions"}
         shutil.rmtree(prefix)

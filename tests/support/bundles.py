@@ -24,11 +24,11 @@ PARTS = (
 )
 
 
-def bundle(out: Path, source: Path = ROOT, seconds: str = SECONDS) -> Path:
+def bundle(out: Path, source: Path = ROOT) -> Path:
     """The archive, with wheels for the system's Python alone."""
     done = subprocess.run(
         [tools(), source / "deploy" / "bundle" / "bundle.py", "--out", out, "--python", python_version()],
-        env=os.environ | {"SOURCE_DATE_EPOCH": seconds},
+        env=os.environ | {"SOURCE_DATE_EPOCH": SECONDS},
         capture_output=True,
         text=True,
         check=False,
