@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: demo run test test-slow test-crowd test-chaos chaos test-flips test-pubsub test-kube test-nfs checkov lint dashboards pictures house simulate bench bench-kube bench-gce setup setup-test clean
+.PHONY: demo run test test-slow test-crowd test-chaos chaos test-flips test-pubsub test-kube test-nfs checkov lint dashboards pictures house simulate bench bench-kube bench-gce setup setup-test lock dist image image-base sbom clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -24,6 +24,10 @@ help:
 	@echo 'make lint   ruff, mypy, and the direction of imports'
 	@echo 'make dashboards  write the Grafana dashboards from their code'
 	@echo 'make pictures    draw them for docs/images, from a demonstration that a real Prometheus scrapes (two minutes)'
+	@echo 'make dist   one bundle with all that a host without a package index needs, into build/dist (docs/deploy-host.md)'
+	@echo 'make image  the container image, by buildah, podman or docker; make image-base renews the digest of its base'
+	@echo 'make sbom   what an installation consists of, as CycloneDX, into build/sbom.cdx.json'
+	@echo 'make lock   fit the locks to setup.cfg (LOCK_ARGS=--upgrade: the newest versions)'
 	@echo 'make house  rooms, floors, and what in them is bigger than it should be, as a table'
 	@echo 'make simulate    the loop in virtual time under every fault, judged and compared, into build/simulation (SEEDS=5; hours for many)'
 	@echo 'make bench  speed and memory, as tables'
@@ -111,6 +115,35 @@ bench-kube: setup-test
 
 bench-gce: setup-test
 	@$(BIN)/python -m tests.bench.bench_gce
+
+# What builds has an environment of its own, from its lock.
+TOOLS := build/tools
+
+$(TOOLS)/installed: deploy/requirements/build.lock
+	@test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
+	@$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	@touch $@
+
+dist: $(TOOLS)/installed
+	@$(TOOLS)/bin/python deploy/bundle/bundle.py $(DIST_ARGS)
+
+lock: $(TOOLS)/installed
+	@$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@deploy/requirements/lock.sh $(TOOLS)/bin/uv $(LOCK_ARGS)
+
+image:
+	@deploy/docker/image.sh $(IMAGE)
+
+# The digest that the registry has now for the tag in the Dockerfile; needs docker's buildx, and a network.
+image-base:
+	@tag=$$(sed -n 's/^ARG BASE=\(.*\)@.*/\1/p' deploy/docker/Dockerfile); \
+	    digest=$$(docker buildx imagetools inspect --format '{{.Manifest.Digest}}' "docker.io/library/$$tag") || exit 1; \
+	    sed -i "s|^ARG BASE=.*|ARG BASE=$$tag@$$digest|" deploy/docker/Dockerfile; grep '^ARG BASE=' deploy/docker/Dockerfile
+
+sbom:
+	@rm -rf build/sbom && mkdir -p build/sbom
+	@PYTHON=$(PYTHON) deploy/docker/environment.sh build/sbom/provisioner build/sbom.cdx.json
+	@echo build/sbom.cdx.json
 
 setup: $(VENV)/installed
 setup-test: $(VENV)/installed-test

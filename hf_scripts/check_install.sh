@@ -17,7 +17,8 @@ case $#:${1:-} in
     ;;
 esac
 script=$(readlink -f -- "$0")
-found=$("${script%/*}/python" check_install "$@")
+# By sh, so that `sh check_install.sh` tells even where no file may be executed.
+found=$(sh "${script%/*}/python" check_install "$@")
 code=$?
 case $found in "fine: "* | "fix: "*) ;; *) found="fix: ${found:-Python did not start}" ;; esac
 printf '%s\n' "$found"

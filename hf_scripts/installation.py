@@ -11,9 +11,9 @@ import os
 import pwd
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
-from hf_scripts import log
+from hf_scripts import host, log
+from hf_scripts.check_results import CheckResult, fine, fix
 from provisioner.files.owners import group_name, user_name
 from provisioner.files.regular import IRREGULAR, LINK
 from provisioner.hostfactory import templates
@@ -42,26 +42,6 @@ SCRIPT_CALLS: Mapping[str, tuple[object, int]] = {
 """Each script's document, which records nothing, and the exit code it has to end with."""
 
 
-class CheckResult(NamedTuple):
-    """One thing that was looked at."""
-
-    fine: bool
-    text: str
-
-    def __str__(self) -> str:
-        return f"{'fine' if self.fine else 'fix'}: {self.text}"
-
-
-def fine(text: str) -> CheckResult:
-    """The result for what is as it should be."""
-    return CheckResult(True, text)
-
-
-def fix(text: str) -> CheckResult:
-    """The result for what has to be mended; the text says how."""
-    return CheckResult(False, text)
-
-
 def main(arguments: list[str], environment: Mapping[str, str]) -> int:
     """Prints a line for each result; 1 when there is something to fix. ``arguments``: none, or --loop-user USER."""
     loop_user = arguments[1] if arguments else ""
@@ -81,6 +61,12 @@ def look(directories: Directories, loop_user: str) -> Iterator[CheckResult]:
     except DirectoryError as error:
         yield fix(f"{error}; HostFactory sets it from hostProviders.json, LSF from its own")
         return
+    barred = [result for path in (conf, state, log_path) if path for result in host.way_to(path)]
+    yield from barred
+    if barred:
+        return
+    yield host.scripts_run(HERE, host.mounts())
+    yield from host.labels({HERE: "bin_t", conf: "etc_t", state: "var_lib_t"})
     yield from _configuration(conf, directories.environment)
     yield _log(log_path)
     usable = list(_state_directory(state))
@@ -125,7 +111,7 @@ def _state_directory(directory: str) -> Iterator[CheckResult]:
             f"{directory}: no such directory: create it, with a group that holds the scripts' and the loop's user"
         )
     elif not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
-        owner = _owner(os.stat(directory))
+        owner = host.owner(os.stat(directory))
         yield fix(f"{directory}: {user_name(os.geteuid())} may not write here ({owner}): change owner, group or mode")
     else:
         yield fine(f"{directory}: the state directory can be read and written")
@@ -142,7 +128,7 @@ def _both_users(directory: str, loop_user: str) -> Iterator[CheckResult]:
         elif uid == os.geteuid():
             yield fine(f"scripts and loop run as the same user, {name}")
         elif not shared:
-            yield fix(f"{directory}: {_owner(facts)}, but the loop runs as {name}: {advice}")
+            yield fix(f"{directory}: {host.owner(facts)}, but the loop runs as {name}: {advice}")
         elif facts.st_gid not in _groups_of(uid) or facts.st_gid not in _groups():
             yield fix(
                 f"group {group_name(facts.st_gid)} of {directory} lacks the user of the scripts or {name}: {advice}"
@@ -197,7 +183,7 @@ def _closed(path: str, state: StateDir) -> CheckResult:
     user, group = user_name(os.geteuid()), group_name(directory.st_gid if directory.st_mode & 0o2000 else os.getegid())
     chown, mode = ("chown -R", DIRECTORY_MODE) if os.path.isdir(path) else ("chown", FILE_MODE)
     return fix(
-        f"{path}: {user} may not read and write it ({_owner(os.stat(path))}): "
+        f"{path}: {user} may not read and write it ({host.owner(os.stat(path))}): "
         f"{chown} {user}:{group} {path}; chmod {mode:o} {path}"
     )
 
@@ -225,15 +211,11 @@ def _groups_of(uid: int) -> set[int]:
     return set(os.getgrouplist(user.pw_name, user.pw_gid))
 
 
-def _owner(facts: os.stat_result) -> str:
-    return f"owner {user_name(facts.st_uid)}, group {group_name(facts.st_gid)}, mode {facts.st_mode & 0o7777:o}"
-
-
 # --- the file system of the state directory ---------------------------------------------------------------------------
 
 
 def _filesystem(directory: str) -> Iterator[CheckResult]:
-    yield _mount(directory, _mounts())
+    yield _mount(directory, host.mounts())
     probe = os.path.join(directory, f".check-install.{os.getpid()}")
     attempts: tuple[tuple[str, Callable[[str], bool], str], ...] = (
         ("locks of one process are seen by another", _locks, "mount it without nolock, or use a local disk"),
@@ -285,22 +267,9 @@ def _creates(probe: str) -> bool:
     return create_whole(probe, b"first") and not create_whole(probe, b"second")
 
 
-def _mounts() -> list[str]:
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-        return file.read().splitlines()
-
-
 def _mount(directory: str, mounts: list[str]) -> CheckResult:
-    """What the directory lies on, by the lines of /proc/self/mountinfo (proc(5): the type follows a lone ``-``)."""
-    real = os.path.realpath(directory)
-    best, kind, options = "", "", ""
-    for line in mounts:
-        fields = line.split()
-        place = fields[4].replace("\\040", " ")
-        if (real == place or real.startswith(place.rstrip("/") + "/")) and len(place) >= len(best):
-            rest = fields[fields.index("-") + 1 :]
-            best, kind, options = place, rest[0], f"{fields[5]},{rest[2]}"
-    given = set(options.split(","))
+    """Whether the state directory may lie on what it lies on."""
+    best, kind, given = host.mount_of(directory, mounts)
     where = f"{directory}: on {kind} mounted at {best}"
     if "ro" in given:
         return fix(f"{where}, read-only: mount it for writing")
@@ -313,7 +282,7 @@ def _mount(directory: str, mounts: list[str]) -> CheckResult:
     return fine(where)
 
 
-def _uncached(options: set[str]) -> bool:
+def _uncached(options: frozenset[str]) -> bool:
     """``actimeo=0`` is shown as its four parts."""
     return "noac" in options or {"acregmin=0", "acregmax=0", "acdirmin=0", "acdirmax=0"} <= options
 

@@ -1,0 +1,290 @@
+#!/bin/sh
+# Installs the bundle that it lies in, without any network. Versions lie side by side in PREFIX/versions; the link
+# PREFIX/current is switched in one step, so whoever kills this leaves the old version or the new one, and a rerun goes on.
+set -eu
+umask 022
+
+usage='usage: install.sh [install | upgrade | rollback | uninstall | status] [OPTIONS]
+  install     make this bundle'"'"'s version the one that runs; the one before it is kept (default)
+  upgrade     the same where a version is installed already
+  rollback    go back to the version before; once more: forward again
+  uninstall   remove all versions; state, logs, configuration and users stay
+  status      what is installed
+  --prefix DIR      where (/opt/provisioner)
+  --root DIR        put everything below DIR, as for a package: nothing of this host is touched
+  --hf-user USER    whom HostFactory runs scripts as (egoadmin); becomes a member of group hostfactory
+  --python PYTHON   which Python runs it, 3.11 or newer (the newest of the PATH that the bundle has wheels for)
+  --scripts-only    what the scripts need, and no loop: no service either
+  --dry-run         say what would be done
+Exit codes: 0 done, 1 not done (the last line says why), 2 wrong usage.'
+
+say() { printf '%s\n' "$*"; }
+tell() { [ -n "$dry" ] || say "$@"; } # what was done
+fail() {
+  printf 'install.sh: %s\n' "$*" >&2
+  exit 1
+}
+wrong() {
+  printf 'install.sh: %s\n%s\n' "$*" "$usage" >&2
+  exit 2
+}
+
+command=install prefix=/opt/provisioner root='' hf_user=egoadmin python='' locks=loop dry=''
+case ${1:-} in install | upgrade | rollback | uninstall | status) command=$1 && shift ;; esac
+while [ $# -gt 0 ]; do
+  case $1 in
+    --prefix | --root | --hf-user | --python)
+      [ -n "${2:-}" ] || wrong "$1: expects a value"
+      case $1 in
+        --prefix) prefix=${2%/} ;;
+        --root) root=${2%/} ;;
+        --hf-user) hf_user=$2 ;;
+        --python) python=$2 ;;
+      esac
+      shift
+      ;;
+    --scripts-only) locks=scripts ;;
+    --dry-run) dry=yes ;;
+    -h | --help) say "$usage" && exit ;;
+    *) wrong "$1: unknown argument" ;;
+  esac
+  shift
+done
+case $prefix in
+  *[!-A-Za-z0-9_./+]*) wrong "--prefix: expected letters, digits and any of -_./+, got '$prefix'" ;;
+  /?*) ;;
+  *) wrong "--prefix: expected an absolute path other than /, got '$prefix'" ;;
+esac
+case $root in '' | /*) ;; *) wrong "--root: expected an absolute path, got '$root'" ;; esac
+case $hf_user in *[!-A-Za-z0-9_.]*) wrong "--hf-user: expected a user's name, got '$hf_user'" ;; esac
+
+bundle=$(cd -- "$(dirname -- "$0")" && pwd)
+base=$root$prefix
+versions=$base/versions
+
+# --- what is there ----------------------------------------------------------------------------------------------------
+
+target() { # of a link to versions/NAME: NAME, if that version is whole
+  name=$(readlink -- "$base/$1" 2>/dev/null) && name=${name##*/} && [ -f "$versions/$name/installed" ] && echo "$name"
+}
+
+others() { # whole versions other than the one that runs
+  for each in "$versions"/*/installed; do
+    each=${each%/installed}
+    [ ! -f "$each/installed" ] || [ "${each##*/}" = "$current" ] || echo "${each##*/}"
+  done
+}
+
+before() { # the version to go back to: the linked one, or the only other one where a kill came between two links
+  name=$(target previous) && [ "$name" != "$current" ] && echo "$name" && return
+  [ "$(others | wc -l)" != 1 ] || others
+}
+
+fact() { sed -n "s/^$2: //p" "$versions/$1/installed"; } # VERSION NAME
+
+status() {
+  [ -n "$current" ] || { say "$base: nothing is installed" && return; }
+  say "$base: version $current runs ($(fact "$current" for), Python $(fact "$current" python))"
+  say "$base: rollback goes to ${previous:-nothing: no other version is installed}"
+}
+
+# --- changing it ------------------------------------------------------------------------------------------------------
+
+run() { if [ -n "$dry" ]; then say "would run: $*"; else "$@"; fi; }
+
+switch() { # LINK TARGET, in one step
+  [ -z "$dry" ] || { say "would link: $base/$1 to $2" && return; }
+  ln -sfn -- "$2" "$base/$1.new"
+  mv -fT -- "$base/$1.new" "$base/$1"
+}
+
+remove() { # a version; the mark goes first: what is half removed is not whole
+  run rm -f -- "$1/installed"
+  run rm -rf -- "$1"
+}
+
+lock() {
+  [ -n "$dry" ] || mkdir -p -- "$versions" 2>/dev/null || fail "$versions: cannot be made: run as root, or name a place of yours with --prefix"
+  [ -z "$dry" ] || return 0
+  [ -w "$base" ] || fail "$base: may not be written by $(id -un): run as root, or name a place of yours with --prefix"
+  exec 9>"$base/.lock"
+  flock -n 9 || fail "$base: another install.sh is at work: wait for it"
+  rm -rf -- "$versions"/.new-* "$base"/*.new "$base"/bin/*.new # of one that was killed
+  for each in "$versions"/*/; do [ -e "${each}installed" ] || rm -rf -- "$each"; done
+}
+
+find_python() {
+  needed=$(cat "$bundle/PYTHONS")
+  advice="Python 3.11 or newer is needed (RHEL 8 and 9: dnf install python3.11); name it with --python"
+  if [ -z "$python" ]; then
+    for each in $needed; do # newest last
+      ! command -v "python$each" >/dev/null || python=$(command -v "python$each")
+    done
+    [ -n "$python" ] || python=$(command -v python3) || fail "no Python was found: $advice"
+  fi
+  command -v "$python" >/dev/null || fail "$python: no such program: $advice"
+  python=$(command -v "$python")
+  found=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2], sys.version_info >= (3, 11))') ||
+    fail "$python: does not start: $advice"
+  [ "${found#* }" = True ] || fail "$python: is Python ${found% *}: $advice"
+  found=${found% *}
+  [ $locks = scripts ] || case " $needed " in
+    *" $found "*) ;;
+    *) fail "$python: is Python $found, and the bundle has wheels for $needed: name one of these with --python" ;;
+  esac
+  [ $locks = scripts ] || [ "$(uname -m)" = "$(cat "$bundle/MACHINE")" ] ||
+    fail "the bundle is for $(cat "$bundle/MACHINE"), this is $(uname -m): make one there with make dist"
+}
+
+pip() { # run from its wheel: the environment has none, and this host need not have one
+  env -u PYTHONPATH -u PYTHONHOME HOME="$new" PIP_CONFIG_FILE=/dev/null "$new/bin/python" "$pip_wheel/pip" --isolated install \
+    --quiet --disable-pip-version-check --no-cache-dir --no-compile --no-warn-script-location \
+    --root-user-action ignore --no-index --find-links "$bundle/wheelhouse" "$@"
+}
+
+build() { # NAME: versions/NAME, whole or not at all
+  new=$versions/.new-$1
+  say "Installing version $1 in $prefix for Python $found ..."
+  [ -z "$dry" ] || { say "would build: $versions/$1" && return; }
+  for pip_wheel in "$bundle"/wheelhouse/pip-*.whl; do :; done
+  "$python" -m venv --without-pip "$new" || fail "$python: makes no virtual environment: its module venv is missing"
+  pip --require-hashes --requirement "$bundle/requirements/$locks.lock"
+  pip --no-deps "hostfactory-provisioner==$version"
+  # It can be moved: nothing in it names the place where it was made. What else pip put into bin would.
+  find "$new/bin" ! -type d ! -name 'python*' -exec rm -f -- {} +
+  sed -i '/^command = /d' "$new/pyvenv.cfg"
+  cp -- "$bundle/provisioner" "$new/bin/provisioner"
+  library=$(cd -- "$new" && echo lib/python*/site-packages)
+  ln -s -- "$library/hf_scripts" "$new/hf_scripts"
+  cp -R -- "$bundle/share" "$new/share"
+  "$new/bin/python" -m compileall -q -f -j 0 -s "$new" -p "$prefix/versions/$1" "$new/lib"
+  printf 'for: %s\npython: %s\nbundle: %s\n' "$locks" "$python" "$digest" >"$new/installed"
+  sync -f "$new" 2>/dev/null || sync
+  mv -T -- "$new" "$versions/$1"
+}
+
+choose() { # the name of this version's directory: one that holds the same already, else a free one
+  name=$version number=1
+  while [ -e "$versions/$name" ]; do
+    [ "$(fact "$name" for) $(fact "$name" python) $(fact "$name" bundle)" != "$locks $python $digest" ] || break
+    number=$((number + 1)) && name=$version-$number
+  done
+}
+
+put() { # FILE PLACE: ours, adapted to prefix and user
+  say "  $root$2"
+  [ -z "$dry" ] || return 0
+  mkdir -p -- "$(dirname -- "$root$2")"
+  sed "s|/opt/provisioner|$prefix|g; s|egoadmin|$hf_user|g" "$bundle/vm/$1" >"$root$2.new"
+  mv -f -- "$root$2.new" "$root$2"
+}
+
+put_once() { # FILE PLACE: yours from then on
+  if [ -e "$root$2" ]; then
+    cmp -s "$1" "$root$2" || say "  $root$2: left as it is, yours"
+  elif [ -n "$dry" ]; then
+    say "  $root$2"
+  else
+    say "  $root$2"
+    mkdir -p -- "$(dirname -- "$root$2")"
+    cp -- "$1" "$root$2.new" && mv -f -- "$root$2.new" "$root$2"
+  fi
+}
+
+unit=/usr/lib/systemd/system/provisioner.service
+tmpfiles=/usr/lib/tmpfiles.d/provisioner.conf
+sysusers=/usr/lib/sysusers.d/provisioner.conf
+logrotate=/etc/logrotate.d/provisioner
+
+host() { # whether this host itself may be changed: by root, and not below another root
+  [ -z "$root" ] && [ "$(id -u)" = 0 ]
+}
+
+system_files() {
+  if [ -z "$root" ] && ! host; then
+    say "Not root: no service, users and directories were made ($bundle/vm has their files)"
+    return
+  fi
+  say 'Files of the system:'
+  if [ $locks = loop ]; then
+    put sysusers.conf "$sysusers"
+    put tmpfiles.conf "$tmpfiles"
+    put provisioner.service "$unit"
+  fi
+  put_once "$bundle/vm/logrotate.conf" "$logrotate"
+  (cd -- "$bundle/share/config" && find . -type f) | sort | while read -r file; do
+    put_once "$bundle/share/config/$file" "/etc/hostfactory/examples/${file#./}"
+  done
+  host || return 0
+  id "$hf_user" >/dev/null 2>&1 || fail "there is no user $hf_user here: name HostFactory's with --hf-user"
+  if [ $locks = loop ]; then
+    run systemd-sysusers "$sysusers"
+    run systemd-tmpfiles --create "$tmpfiles"
+    [ ! -d /run/systemd/system ] || run systemctl daemon-reload
+  fi
+  [ -n "$dry" ] || runuser -u "$hf_user" -- "$prefix/current/bin/python" -I -c 'import hf_scripts.commands' 2>/dev/null ||
+    fail "$hf_user cannot run $prefix/current/bin/python: let that user read $prefix and $python, and pass all above them"
+}
+
+install() {
+  (cd -- "$bundle" && sha256sum --check --quiet --strict SHA256SUMS >&2) ||
+    fail "$bundle: is not what was packed (see above): unpack the bundle again"
+  version=$(cat "$bundle/VERSION")
+  digest=$(sha256sum <"$bundle/SHA256SUMS" | cut -c1-64)
+  find_python
+  lock
+  choose
+  if [ -e "$versions/$name" ]; then say "Version $name is built already"; else build "$name"; fi
+  if [ "$name" != "$current" ]; then
+    [ -z "$current" ] || switch previous "versions/$current"
+    switch current "versions/$name"
+  fi
+  [ -n "$dry" ] || mkdir -p -- "$base/bin"
+  switch bin/provisioner ../current/bin/provisioner
+  switch hf_scripts current/hf_scripts
+  switch share current/share
+  kept=$previous
+  [ "$name" = "$current" ] || kept=$current
+  for old in $(current=$name others); do
+    [ "$old" = "$kept" ] || remove "$versions/$old"
+  done
+  system_files
+  tell "Version $name runs from now on: scriptPath of HostFactory's plug-in is $prefix/hf_scripts/"
+  [ $locks = scripts ] || tell "Restart the loop: systemctl restart provisioner (the first time: systemctl enable --now provisioner)"
+}
+
+rollback() {
+  [ -n "$current" ] || fail "$base: nothing is installed"
+  [ -n "$previous" ] || fail "$base: there is no version before $current"
+  lock
+  switch current "versions/$previous"
+  switch previous "versions/$current"
+  tell "Version $previous runs from now on, $current is kept. Restart the loop: systemctl restart provisioner"
+}
+
+uninstall() {
+  [ -e "$base" ] || { say "$base: nothing is installed" && return; }
+  lock
+  if host && [ -z "$dry" ] && [ -d /run/systemd/system ] && [ -e "$unit" ]; then
+    systemctl disable --now provisioner || fail "the service does not stop: stop it, then run this again"
+  fi
+  # Links first: whoever calls finds all or nothing.
+  run rm -rf -- "$base/hf_scripts" "$base/bin" "$base/share" "$base/current" "$base/previous" "$versions"
+  if [ -n "$root" ] || host; then
+    run rm -f -- "$root$unit" "$root$tmpfiles" "$root$sysusers"
+    ! cmp -s "$bundle/vm/logrotate.conf" "$root$logrotate" || run rm -f -- "$root$logrotate"
+  fi
+  run rm -f -- "$base/.lock"
+  [ -n "$dry" ] || rmdir -- "$base" 2>/dev/null || say "$base: kept, as other files are in it"
+  tell "Uninstalled. State, logs, configuration and users are as they were: /var/lib/hostfactory, /var/log/hostfactory, /etc/hostfactory"
+}
+
+current=$(target current) || current=''
+previous=$(before) || previous=''
+case $command in
+  upgrade)
+    [ -n "$current" ] || fail "$base: nothing is installed to upgrade: run install.sh without a command"
+    install
+    ;;
+  *) "$command" ;;
+esac

@@ -1,0 +1,102 @@
+"""What the host itself can have against the scripts: directories nobody may pass, mounts, SELinux's labels."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from hf_scripts.check_results import CheckResult, fine, fix
+from provisioner.files.owners import group_name, user_name
+
+HELD_BACK = ("user_home_t", "admin_home_t", "user_tmp_t", "tmp_t", "default_t", "unlabeled_t")
+"""Types of homes, of temporary files, and of what no policy knows: services are denied them, as a rule."""
+
+SECONDS = 10
+"""For getenforce and ls, which answer at once."""
+
+
+class Mount(NamedTuple):
+    """Where a file system is mounted, and how."""
+
+    place: str
+    kind: str
+    options: frozenset[str]
+
+
+def owner(facts: os.stat_result) -> str:
+    """Owner, group and mode, for people."""
+    return f"owner {user_name(facts.st_uid)}, group {group_name(facts.st_gid)}, mode {facts.st_mode & 0o7777:o}"
+
+
+def mounts() -> list[str]:
+    """The lines of /proc/self/mountinfo."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+        return file.read().splitlines()
+
+
+def mount_of(path: str, lines: list[str]) -> Mount:
+    """What the path lies on, by the lines of /proc/self/mountinfo (proc(5): the type follows a lone ``-``)."""
+    real = os.path.realpath(path)
+    best = Mount("", "", frozenset())
+    for line in lines:
+        fields = line.split()
+        place = fields[4].replace("\\040", " ")
+        if (real == place or real.startswith(place.rstrip("/") + "/")) and len(place) >= len(best.place):
+            rest = fields[fields.index("-") + 1 :]
+            best = Mount(place, rest[0], frozenset(f"{fields[5]},{rest[2]}".split(",")))
+    return best
+
+
+def way_to(path: str) -> Iterator[CheckResult]:
+    """The first directory above the path that this user may not pass: below it, everything seems not to exist."""
+    above = os.path.dirname(os.path.abspath(path))
+    parents = ["/"] + [above[:end] for end, letter in enumerate(above + "/") if letter == "/" and end]
+    for parent in parents:
+        if os.path.isdir(parent) and not os.access(parent, os.X_OK):
+            user = user_name(os.geteuid())
+            yield fix(
+                f"{parent}: {user} may not pass it ({owner(os.stat(parent))}), so {path} cannot be opened: "
+                f"chmod o+x {parent}, or setfacl -m u:{user}:x {parent}"
+            )
+            return
+
+
+def scripts_run(directory: str, lines: list[str]) -> CheckResult:
+    """Whether what lies there can be executed."""
+    mount = mount_of(directory, lines)
+    if "noexec" in mount.options:
+        return fix(
+            f"{directory}: on {mount.kind} mounted at {mount.place} with noexec, so HostFactory can run no script: "
+            "mount it without noexec, or install elsewhere (install.sh --prefix)"
+        )
+    return fine(f"{directory}: scripts can be run from here")
+
+
+def labels(paths: Mapping[str, str]) -> Iterator[CheckResult]:
+    """SELinux's label of each path, where it enforces. ``paths``: the type that a path should have, by path."""
+    if _printed("getenforce") != "Enforcing":
+        return
+    for path, wanted in paths.items():
+        label = _printed("ls", "-Zd", path).split(" ")[0]
+        given = label.split(":")[2] if label.count(":") >= 2 else "unknown"
+        if given in HELD_BACK:
+            yield fix(
+                f"{path}: SELinux enforces, and its type is {given}, which services are denied: "
+                f"semanage fcontext -a -t {wanted} '{path}(/.*)?'; restorecon -R {path}"
+            )
+        else:
+            yield fine(f"{path}: SELinux enforces; its type is {given}")
+
+
+def _printed(*command: str) -> str:
+    """What a program prints; nothing where it is missing or fails. The system's places are searched, too."""
+    program = shutil.which(command[0], path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+    if program is None:
+        return ""
+    done = subprocess.run(
+        [program, *command[1:]], capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False
+    )
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,157 @@
+"""check_install.sh on hosts that are in the scripts' way: mounts, directories nobody may pass, SELinux."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hf_scripts import host
+from provisioner.files.owners import user_name
+from tests.support.hostfactory.provider import ROOT, SCRIPTS, HostFactory
+from tests.support.hosts import NOBODY
+
+
+def checked(hf: HostFactory, *command: str | Path, **environment: str) -> tuple[int, list[str]]:
+    """Exit code and lines of check_install.sh, or of a command that runs it."""
+    done = subprocess.run(
+        [*(command or [SCRIPTS / "check_install.sh"])],
+        env=hf.environment | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode, done.stdout.splitlines()
+
+
+# --- mounts -----------------------------------------------------------------------------------------------------------
+
+
+def test_scripts_on_a_mount_without_execution_are_named_by_sh(tmp_path: Path) -> None:
+    """A real mount, in a namespace of its own."""
+    hf = HostFactory(tmp_path)
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    script = (
+        f"mount -t tmpfs -o noexec tmpfs {mounted} && cp -R {ROOT / 'hf_scripts'} {ROOT / 'provisioner'} {mounted}"
+        f" && {mounted}/hf_scripts/check_install.sh; echo $?; exec sh {mounted}/hf_scripts/check_install.sh"
+    )
+    code, (direct, *lines) = checked(
+        hf, "unshare", "--map-root-user", "--mount", "sh", "-c", script, HF_PYTHON=sys.executable
+    )
+
+    assert direct == "126"
+    assert code == 1
+    assert any(
+        line.startswith(f"fix: {mounted}/hf_scripts: on tmpfs mounted at {mounted} with noexec, so HostFactory can run")
+        for line in lines
+    ), lines
+
+
+ROOT_MOUNT = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw"
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict"),
+    [
+        pytest.param([ROOT_MOUNT], True, id="one mount"),
+        pytest.param([ROOT_MOUNT, "40 22 8:2 / /opt rw,noexec - xfs /dev/b rw"], False, id="noexec on a mount above"),
+        pytest.param(
+            [ROOT_MOUNT, "40 22 8:2 / /opt rw,noexec - xfs /dev/b rw", "41 40 8:3 / /opt/p rw - xfs /dev/c rw"],
+            True,
+            id="a mount between",
+        ),
+        pytest.param([ROOT_MOUNT, "40 22 8:2 / /opt/px rw,noexec - xfs /dev/b rw"], True, id="a mount beside"),
+    ],
+)
+def test_the_nearest_mount_decides(lines: list[str], verdict: bool) -> None:
+    assert host.scripts_run("/opt/p/hf_scripts", lines).fine is verdict
+
+
+# --- directories ------------------------------------------------------------------------------------------------------
+
+
+def told_of_the_way(path: Path) -> list[str]:
+    """What a user without rights is told."""
+    program = f"from hf_scripts import host; print(*host.way_to({str(path)!r}), sep='\\n')"
+    if os.geteuid() != 0:
+        done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()
+    reader, writer = os.pipe()
+    child = os.fork()  # with all modules: that user may not be able to read this Python's
+    if child == 0:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        os.write(writer, "\n".join(map(str, host.way_to(str(path)))).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        lines = told.read().splitlines()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return lines
+
+
+def test_a_directory_that_the_user_may_not_pass_is_named_and_not_what_is_below_it() -> None:
+    user = NOBODY if os.geteuid() == 0 else os.geteuid()
+    top = Path("/tmp", f"way-{os.getpid()}")
+    state = top / "home" / "work" / "state"
+    state.mkdir(parents=True)
+    try:
+        for each in (top, top / "home", top / "home" / "work"):
+            each.chmod(0o755)
+        assert told_of_the_way(state) == []
+        (top / "home").chmod(0o600)
+        (line,) = told_of_the_way(state)
+        assert line.startswith(f"fix: {top}/home: {user_name(user)} may not pass it (owner {user_name(os.geteuid())}, ")
+        assert line.endswith(
+            f"so {state} cannot be opened: chmod o+x {top}/home, or setfacl -m u:{user_name(user)}:x {top}/home"
+        )
+    finally:
+        (top / "home").chmod(0o700)
+        shutil.rmtree(top)
+
+
+# --- SELinux ----------------------------------------------------------------------------------------------------------
+
+
+def selinux(directory: Path, mode: str, types: dict[str, str]) -> str:
+    """A PATH with a getenforce and an ls of a host that has SELinux in this mode."""
+    directory.mkdir()
+    cases = "".join(f"  *{path}) type={type_} ;;\n" for path, type_ in types.items())
+    for name, text in {
+        "getenforce": f"echo {mode}\n",
+        "ls": f'[ "$1" = -Zd ] || exit 9\ntype=usr_t\ncase $2 in\n{cases}esac\necho "system_u:object_r:$type:s0 $2"\n',
+    }.items():
+        (directory / name).write_text(f"#!/bin/sh\n{text}")
+        (directory / name).chmod(0o755)
+    return f"{directory}:{os.environ['PATH']}"
+
+
+def test_where_selinux_enforces_labels_of_homes_are_to_be_changed(tmp_path: Path) -> None:
+    hf = HostFactory(tmp_path)
+    hf.state.heartbeat.touch()
+    path = selinux(tmp_path / "bin", "Enforcing", {str(hf.work): "user_home_t"})
+    code, lines = checked(hf, PATH=path)
+
+    assert code == 1
+    assert [line for line in lines if line.startswith("fix: ")] == [
+        f"fix: {hf.work}: SELinux enforces, and its type is user_home_t, which services are denied: "
+        f"semanage fcontext -a -t var_lib_t '{hf.work}(/.*)?'; restorecon -R {hf.work}"
+    ]
+    assert f"fine: {SCRIPTS}: SELinux enforces; its type is usr_t" in lines
+
+
+@pytest.mark.parametrize("mode", ["Permissive", "Disabled"])
+def test_where_selinux_does_not_enforce_labels_are_not_looked_at(mode: str, tmp_path: Path) -> None:
+    hf = HostFactory(tmp_path)
+    hf.state.heartbeat.touch()
+    code, lines = checked(hf, PATH=selinux(tmp_path / "bin", mode, {str(hf.work): "user_home_t"}))
+
+    assert code == 0
+    assert not any("SELinux" in line for line in lines)

@@ -1,0 +1,195 @@
+"""What the loop needs as a service of HostFactory's host: each file is read by the tool that will read it there."""
+
+from __future__ import annotations
+
+import configparser
+import grp
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+import yaml
+
+from provisioner.loop.loop import Pace
+from provisioner.loop.observers import LOOK_ENDS
+
+ROOT = Path(__file__).parents[2]
+VM = ROOT / "deploy" / "vm"
+UNIT = VM / "provisioner.service"
+EGO_SERVICE = ROOT / "deploy" / "symphony" / "hostfactory-provisioner.xml"
+
+
+def needs(tool: str, package: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(shutil.which(tool) is None, reason=f"needs {tool} (Debian package {package})")
+
+
+SYSTEMD = needs("systemd-analyze", "systemd")
+
+
+def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+# --- the service ------------------------------------------------------------------------------------------------------
+
+
+def verified(tree: Path, unit: str) -> str:
+    """What systemd says about a unit, in a tree where the program that it starts exists."""
+    program = tree / "opt" / "provisioner" / "bin" / "provisioner"
+    for file in (program, tree / "bin" / "kill"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy("/bin/true", file)
+    shutil.copytree("/usr/lib/systemd/system", tree / "usr" / "lib" / "systemd" / "system", symlinks=True)
+    units = tree / "etc" / "systemd" / "system"
+    units.mkdir(parents=True)
+    (units / "provisioner.service").write_text(unit)
+    return run("systemd-analyze", "verify", f"--root={tree}", "provisioner.service").stderr
+
+
+@SYSTEMD
+def test_systemd_finds_no_fault_with_the_unit(tmp_path: Path) -> None:
+    unit = UNIT.read_text()
+    misspelt = unit.replace("ReadWritePaths", "ReadWritePath")
+
+    assert verified(tmp_path / "good", unit) == ""
+    assert "Unknown key 'ReadWritePath'" in verified(tmp_path / "bad", misspelt)
+
+
+@SYSTEMD
+def test_the_service_is_hardly_exposed() -> None:
+    done = run("systemd-analyze", "security", "--offline=true", UNIT)
+    exposure = re.search(r"Overall exposure level for provisioner.service: ([\d.]+)", done.stdout)
+
+    assert exposure is not None, done.stdout
+    assert float(exposure[1]) <= 2.5
+
+
+def service() -> dict[str, str]:
+    unit = configparser.RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(UNIT)
+    return dict(unit["Service"])
+
+
+def test_the_service_runs_as_its_own_user_and_writes_its_state_alone() -> None:
+    text = UNIT.read_text()
+
+    assert service()["User"] not in ("", "root", "nobody")
+    assert service()["ProtectSystem"] == "strict"
+    assert re.findall(r"(?m)^ReadWritePaths=(.*)$", text) == re.findall(r"HF_PROVIDER_WORKDIR=(.*)", text)
+
+
+def test_there_is_one_place() -> None:
+    """install.sh puts everything where README, unit and EGO's service name it."""
+    texts = [ROOT / "README.md", ROOT / "docs" / "deploy-host.md"]
+    texts += [path for name in ("deploy", "config") for path in (ROOT / name).rglob("*") if path.is_file()]
+    named = {
+        place for path in texts for place in re.findall(r"(/opt/[^/\s]+)/(?:bin|lib|hf_scripts)\b", path.read_text())
+    }
+    installer = (ROOT / "deploy" / "bundle" / "install.sh").read_text()
+    (prefix,) = re.findall(r"(?m)^command=install prefix=(\S+) ", installer)
+
+    assert named - {"/opt/symphony"} == {prefix}  # the other is the machines' own
+    assert service()["ExecStart"] == f"{prefix}/bin/provisioner run"
+
+
+def test_calls_in_hand_end_before_the_process_is_killed() -> None:
+    deployment = yaml.safe_load((ROOT / "deploy" / "kustomize" / "base" / "deployment.yaml").read_text())
+    needed = Pace().longest_cycle + LOOK_ENDS
+
+    assert needed < deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert needed < float(service()["TimeoutStopSec"])
+
+
+# --- users, directories, log ------------------------------------------------------------------------------------------
+
+
+@needs("systemd-sysusers", "systemd")
+@needs("systemd-tmpfiles", "systemd")
+def test_the_user_and_its_directories_are_made_as_the_service_and_the_scripts_need_them(tmp_path: Path) -> None:
+    """Below a root of their own; HF's user is there already, in a group of its own."""
+    etc = tmp_path / "etc"
+    etc.mkdir()
+    (etc / "passwd").write_text("root:x:0:0::/:/bin/sh\negoadmin:x:777:777::/:/bin/sh\n")
+    (etc / "group").write_text("root:x:0:\negoadmin:x:777:\n")
+    made = run("systemd-sysusers", f"--root={tmp_path}", VM / "sysusers.conf")
+    groups = {line.split(":")[0]: line.split(":") for line in (etc / "group").read_text().splitlines()}
+    users = {line.split(":")[0]: line.split(":") for line in (etc / "passwd").read_text().splitlines()}
+
+    assert made.returncode == 0, made.stderr
+    assert groups[service()["Group"]][3] == "egoadmin"
+    assert users[service()["User"]][6].endswith("nologin")
+    if os.geteuid() == 0:  # only root can give directories away
+        done = run("systemd-tmpfiles", f"--root={tmp_path}", "--create", VM / "tmpfiles.conf")
+        assert (done.returncode, done.stderr) == (0, "")
+        facts = (tmp_path / service_directory()).stat()
+        assert facts.st_mode & 0o7777 == 0o2770
+        assert (facts.st_uid, facts.st_gid) == (int(users[service()["User"]][2]), int(groups[service()["Group"]][2]))
+
+
+def service_directory() -> str:
+    return re.findall(r"HF_PROVIDER_WORKDIR=/(.*)", UNIT.read_text())[0]
+
+
+@needs("logrotate", "logrotate")
+def test_logrotate_takes_its_file_and_rotates_the_scripts_log(tmp_path: Path) -> None:
+    user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(os.getegid()).gr_name
+    log = tmp_path / "gcpinst-provider.master1.log"
+    log.write_text("{}\n")
+    config = tmp_path / "provisioner"
+    text = (VM / "logrotate.conf").read_text().replace("/var/log/hostfactory", str(tmp_path))
+    config.write_text(text.replace("su hostfactory hostfactory", f"su {user} {group}"))
+    config.chmod(0o644)
+    dry = run("/usr/sbin/logrotate", "--debug", "--state", tmp_path / "dry", config)
+    done = run("/usr/sbin/logrotate", "--force", "--state", tmp_path / "status", config)
+
+    assert "error" not in dry.stderr
+    assert f"considering log {log}" in dry.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not log.exists()
+    assert [path.suffix for path in tmp_path.glob(f"{log.name}-*")] == [".gz"]
+
+
+# --- EGO's service ----------------------------------------------------------------------------------------------------
+
+EGO = {
+    "sc": "http://www.platform.com/ego/2005/05/schema/sc",
+    "ego": "http://www.platform.com/ego/2005/05/schema",
+}
+
+
+def ego(path: str) -> str:
+    """The text of one element of the EGO service's definition."""
+    (element,) = ElementTree.parse(EGO_SERVICE).getroot().iterfind(path, EGO)
+    return element.text or ""
+
+
+def test_ego_keeps_one_loop_on_a_management_host() -> None:
+    root = ElementTree.parse(EGO_SERVICE).getroot()
+
+    assert root.tag == f"{{{EGO['sc']}}}ServiceDefinition"
+    assert (ego("sc:MinInstances"), ego("sc:MaxInstances")) == ("1", "1")
+    assert ego("sc:ControlPolicy/sc:StartType") == "AUTOMATIC"
+    assert re.fullmatch(r"PT(\d+H)?(\d+M)?(\d+S)?", ego("sc:ControlPolicy/sc:HostFailoverInterval"))
+    assert ego(".//ego:ResourceGroupName") == "ManagementHosts"
+
+
+def test_ego_starts_the_same_program_with_the_same_variables_as_systemd() -> None:
+    variables = {
+        element.get("name"): element.text or ""
+        for element in ElementTree.parse(EGO_SERVICE).getroot().iterfind(".//ego:EnvironmentVariable", EGO)
+    }
+    given = dict(re.findall(r"(?m)^Environment=(\w+)=(.*)$", UNIT.read_text()))
+
+    assert ego(".//ego:Command") == service()["ExecStart"]
+    assert ego(".//ego:Umask") == service()["UMask"]
+    assert variables.keys() == given.keys()
+    assert variables["HF_PROVIDER_NAME"] == given["HF_PROVIDER_NAME"]
+    for name in ("HF_PROVIDER_CONFDIR", "HF_PROVIDER_WORKDIR"):  # where all management hosts find them
+        assert variables[name].startswith("${EGO_TOP}/hostfactory/")
+        assert variables[name].endswith(f"/providers/{given['HF_PROVIDER_NAME']}")

@@ -1,0 +1,38 @@
+"""A host for tests that install: a Python that anybody may run, a user without rights, and the build's own tools."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PYTHON = "/usr/bin/python3"
+"""The system's: nobody else may run one below a home directory."""
+
+NOBODY = 54321
+"""A user id that has no entry in /etc/passwd."""
+
+
+def tools() -> Path:
+    """The Python of the environment that builds, made by ``make`` where it is not there yet."""
+    (ROOT / "build").mkdir(exist_ok=True)
+    with (ROOT / "build" / "tools.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(["make", "--silent", "build/tools/installed"], cwd=ROOT, check=True, timeout=280)
+    return ROOT / "build" / "tools" / "bin" / "python"
+
+
+def python_version() -> str:
+    """Of the system's Python: ``3.11``."""
+    program = "import sys; print('%d.%d' % sys.version_info[:2])"
+    return subprocess.run([PYTHON, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def as_nobody(*command: str | Path) -> list[str]:
+    """The command, for a user without rights."""
+    if os.geteuid() != 0:
+        return [str(part) for part in command]
+    change = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
+    return [*change, *map(str, command)]
