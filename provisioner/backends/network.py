@@ -63,15 +63,19 @@ def proxy_login(proxy: str | None) -> dict[str, str]:
 
 
 def ending_authorities(ca_bundle: Path | None, wall: float) -> list[str]:
-    """What to say of authorities of the bundle that have ended, or soon will. Raises BackendError, as ``prepare``."""
-    given = str(ca_bundle or os.environ.get(BUNDLE, ""))
+    """What to say of authorities of the bundle that have ended, or soon will. Raises BackendError, as ``prepare``.
+
+    Only of a bundle that the configuration names: one of the system always holds some that have ended.
+    """
     said = []
-    for authority in _authorities(given, "ca_bundle" if ca_bundle else BUNDLE) if given else ():
+    for authority in _authorities(str(ca_bundle), "ca_bundle") if ca_bundle else ():
         ends = ssl.cert_time_to_seconds(str(authority["notAfter"]))
         if ends < wall + SOON:
             word = "ended" if ends < wall else "ends"
             day = time.strftime("%Y-%m-%d", time.gmtime(ends))
-            said.append(f"ca_bundle {given}: the authority {_name(authority)} {word} on {day}; put its successor in")
+            said.append(
+                f"ca_bundle {ca_bundle}: the authority {_name(authority)} {word} on {day}; put its successor in"
+            )
     return said
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from provisioner.model import Verdict
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
 from provisioner.telemetry.metrics import EventMetrics, Metrics
+from provisioner.tools.playground import HostFactory
 from tests.conformance.stage import (
     MIG_CASES,
     PROJECT,
@@ -394,6 +396,21 @@ def test_a_list_that_lacks_every_machine_counts_as_none_until_another_says_the_s
 
 
 # --- what asks for a person -------------------------------------------------------------------------------------------
+
+
+@shows("config_differs")
+def test_a_file_that_another_host_reads_otherwise(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
+    with grid(tmp_path, cloud, 31) as hf:
+        seen = scrape(hf)
+        copy = shutil.copytree(hf.conf, tmp_path / "of-the-host")
+        host = HostFactory({**hf.environment, "HF_PROVIDER_CONFDIR": str(copy)}, tmp_path)
+        hf.cycles()
+        templates = copy / hf.templates_file.name
+        document = json.loads(templates.read_text())
+        document["templates"][0]["maxNumber"] = 77
+        templates.write_text(json.dumps(document))
+        host.templates()
+        seen.becomes(1, "config_differs", file="templates")
 
 
 @shows("brake_engaged", "deletes", "config_ok", "cycles", "last_success_timestamp_seconds", "lever")
