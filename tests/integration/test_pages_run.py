@@ -33,11 +33,14 @@ NOT_RUN = {
     "provisioner simulate": "the whole catalogue: minutes; tests/simulation plays it",
     "provisioner simulate step few --seeds 100": "minutes; tests/simulation plays both",
     "provisioner simulate --show stockout-first > own.yaml": "own_files() writes a shorter one",
+    "provisioner dump /backup/demoinst.tar.gz": "a directory of the site's; test_restore_drill.py dumps and restores",
+    "provisioner restore /backup/demoinst.tar.gz": "the same",
     "provisioner run": "test_what_runs_until_it_is_ended, with a port of its own",
 }
 """Why a command is not run here."""
 
 EXITS = {
+    "provisioner configmap": 2,  # the example's pod specs lie in a directory; tests/integration/test_configmap.py has others
     "provisioner events --seconds 60": 2,  # the example has no subscription; tests/integration/test_pubsub.py has
 }
 """Exit codes other than 0 that are right here, beside those of EITHER."""
@@ -139,6 +142,8 @@ def is_runnable(command: Command) -> bool:
 
 
 NEEDS_MORE = {
+    "dump",
+    "restore",
     "explain",
     "render-hf",
     "replay",
