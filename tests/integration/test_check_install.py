@@ -222,7 +222,7 @@ def test_what_root_has_made_in_the_user_s_directory_is_to_be_given_to_him(users_
     hf, work = users_hf, users_hf.work
     (work / "provisioner.yaml").touch(0o600)  # not of the state, though it lies there
     request = hf.request()
-    for path in work.glob("intent.json*"):
+    for path in (*work.glob("intent.json*"), work / "config", *(work / "config").iterdir()):
         os.chown(path, USER, USER)
     said = found_by_user(hf)
     assert f"fine: {work}: the files in it can be read and written" in said

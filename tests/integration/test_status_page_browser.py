@@ -14,6 +14,7 @@ from selenium.webdriver.common.by import By
 
 from tests.support.browser import DESK, MISSING, PHONE, chromium, colours, resize
 from tests.support.status_page import HOSTILE, TIDY, grid, page, served
+from tests.support.waiting import until
 from tests.unit.core import REQUEST, name
 
 pytestmark = [pytest.mark.skipif(bool(MISSING), reason=MISSING), pytest.mark.slow]
@@ -111,7 +112,7 @@ def test_a_person_follows_links_from_pool_to_machine_and_filters(browser: Chrome
     browser.find_element(By.LINK_TEXT, REQUEST).click()
     assert browser.title == f"Request {REQUEST}"
     browser.find_element(By.NAME, "find").send_keys("000002\n")
-    assert browser.current_url.endswith("?find=000002")
+    until(lambda: browser.current_url.endswith("?find=000002"), 10, what="the filter's page is there")
     browser.find_element(By.LINK_TEXT, name(2)).click()
     assert browser.title == f"Machine {name(2)}"
     browser.find_element(By.LINK_TEXT, "All pools").click()
