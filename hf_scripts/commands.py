@@ -1,8 +1,6 @@
-"""HostFactory's five commands: one JSON document in, the state files, one JSON document out.
-
-No cloud is asked and nothing waits for the loop: an answer takes milliseconds whatever the clouds do
-(law: scripts answer from files).
-A call either succeeds (JSON on stdout, exit 0) or is refused (one line of text on stdout, exit 1, nothing recorded).
+"""HostFactory's five commands: one JSON document in, the state files, one JSON document out, in milliseconds (law:
+scripts answer from files). A script call succeeds (JSON on stdout, exit 0) or is refused (one line on stdout, exit 1,
+nothing recorded).
 """
 
 from __future__ import annotations
@@ -35,9 +33,8 @@ MAX_NAMED = 20
 """Lost hosts that a message names with their causes; all are in the list."""
 
 OUR_ID = rf"({RETURN_ID_PREFIX})?[a-z0-9]{{{REQUEST_ID_LENGTH}}}"
-"""The shape of the ids we print. Any other is unknown without a look, and never becomes a file's name.
-
-Not compiled here: that costs a call as much as reading its input, and not every call has ids.
+"""The shape of the ids that we print: any other id is unknown, and never becomes part of a file's name. It is compiled
+on first use, as not every script call has ids.
 """
 
 LOWERED = "maxNumber is lower than HostFactory was shown: stop it, remove the remembered file, start it"
@@ -46,7 +43,7 @@ UNKNOWN = "The provisioner has no request with this id."
 
 
 class ScriptCall(NamedTuple):
-    """One call of HF, and what its log line will say beside the command and the exit code."""
+    """One script call, and the facts of its log line beside command and exit code."""
 
     document: Document
     directories: Directories
@@ -75,7 +72,7 @@ def get_available_templates(call: ScriptCall) -> str:
     for mistake in provider.mistakes:
         log.append(call.directories, "WARNING", "Left out a setting", {"problem": str(mistake)})
     without_use = [*provider.config.unused, *provider.config.unknown]
-    if without_use:  # HF calls this when it starts and hardly ever again: a good place to say it once
+    if without_use:  # HF calls this when it starts and hardly ever again, so the log tells it here
         log.append(call.directories, "INFO", "Settings without use here", {"keys": without_use})
     asked = _asked_for(call, provider.templates)
     numbers, available = _max_numbers(call, provider.templates), _available(call)
@@ -273,7 +270,8 @@ COMMANDS: Mapping[str, Callable[[ScriptCall], str]] = {
 }
 
 TAKES_HOSTS = frozenset({"requestReturnMachines", "getReturnRequests"})
-"""What HF may hand a whole grid to: such a document is not parsed before its hosts are asked for, piece by piece."""
+"""The commands whose lists may name a whole grid: their documents are parsed piece by piece, when their hosts are read.
+"""
 
 
 def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> int:
@@ -285,7 +283,7 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
     document, trace = None, ""
     try:
         arguments, trace = documents.recording(command, arguments)
-        whole = command not in TAKES_HOSTS or trace != ""  # a trace holds documents, and nothing that is none
+        whole = command not in TAKES_HOSTS or trace != ""  # a trace holds documents, and no text that is none
         document = documents.read(command, arguments, may_be_empty=command == "getAvailableTemplates", whole=whole)
         text = COMMANDS[command](ScriptCall(document, directories, facts))
     except Refused as error:
@@ -310,7 +308,7 @@ def _printed(text: str) -> bool:
         while rest:
             try:
                 rest = rest[os.write(1, rest) :]
-            except BlockingIOError:  # a pipe that its maker told not to wait, and that is full: he reads on
+            except BlockingIOError:  # a full pipe that does not block: wait until its reader has read some
                 os.set_blocking(1, True)
     except OSError:
         return False
@@ -320,8 +318,12 @@ def _printed(text: str) -> bool:
 def main() -> None:
     """``python -c '…' NAME ARGUMENT…``: the entry of the shell scripts."""
     if sys.argv[1] == "check_install":
-        from hf_scripts import installation  # only here: what it imports would cost every call some milliseconds
+        from hf_scripts import (
+            installation,
+        )  # imported here alone: what it imports would cost every call some milliseconds
 
         sys.exit(installation.main(sys.argv[2:], os.environ))
     gc.disable()  # a call lives for milliseconds; looking for cycles among ten thousand hosts would cost some
-    os._exit(run(sys.argv[1], sys.argv[2:], os.environ))  # all is written: taking Python apart would cost as much again
+    os._exit(
+        run(sys.argv[1], sys.argv[2:], os.environ)
+    )  # all is written: ending Python in order would cost as much again

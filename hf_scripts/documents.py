@@ -1,6 +1,5 @@
-"""What HostFactory hands to a script: read from the command line or a file, checked, and turned into plain values.
-
-Liberal: object and list forms, a byte order mark, any line ends, unknown keys. Only reads; no logger.
+"""Reads HostFactory's input from the command line or a file, checks it, and gives plain values. Object and list forms,
+a byte order mark, any line ends and unknown keys are accepted.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ MAX_COUNT = 100_000
 """Machines in one request at most, ten times the largest maxNumber: more is a slip, and would fill the state files."""
 
 UID_PARTS = [8, 4, 4, 4, 12]
-"""Characters between the hyphens of a pod's uid: what other connectors give HF as machineId, and no pool finds. No name
-of ours has this shape."""
+"""Length of a pod's uid without hyphens. Other connectors give HF uids as machineId; no name of ours has this shape."""
 
 UID_LENGTH = sum(UID_PARTS) + len(UID_PARTS) - 1
 
@@ -79,8 +77,9 @@ class Requested(NamedTuple):
 
 
 class Hosts(NamedTuple):
-    """Machines in the order in which HF names them: two lists, as an object for each of fifty thousand would cost more
-    than the rest of the call."""
+    """Machines in the order in which HF names them. They are two lists: an object for each of fifty thousand would cost
+    more than the rest of the script call.
+    """
 
     names: list[str]
     """The host names as HF sent them; empty where it sent only an id."""
@@ -99,9 +98,8 @@ def recording(command: str, arguments: list[str]) -> tuple[list[str], str]:
 
 
 def read(command: str, arguments: list[str], *, may_be_empty: bool = False, whole: bool = True) -> Document:
-    """The input of a call from its arguments: ``-f FILE`` or the JSON itself, which wins. Raises Refused.
-
-    Without ``whole`` it is parsed when it is asked for: by ``hosts`` and ``listed`` a piece at a time.
+    """The input of a script call from its arguments: ``-f FILE`` or the JSON itself, which wins; raises Refused.
+    Without ``whole`` it is parsed when ``hosts`` or ``listed`` reads it, a piece at a time.
     """
     file, text = _source(command, arguments)
     if text is not None:
@@ -221,7 +219,7 @@ def hosts(document: Document) -> Hosts:
 def listed(document: Document) -> Hosts | None:
     """The machines of getReturnRequests; None when HF sent no list, which is not an empty one."""
     if len(document.content) > PIECE:
-        # Wrong, or not written as HF writes: read as a whole it is understood, or refused by its exact place.
+        # Malformed, or not written as HF writes: parsed whole it is accepted, or refused by its exact place.
         with suppress(ValueError, RecursionError, Refused):
             return _hosts(document, chain.from_iterable(_in_pieces(document.content, "machines")))
     return None if document.root.get("machines") is None else _hosts(document, _entries(document, "machines"))
@@ -239,11 +237,9 @@ def _hosts(document: Document, entries: Iterable[dict[str, object]]) -> Hosts:
 
 
 def _in_pieces(content: bytes, key: str) -> Iterator[list[dict[str, object]]]:
-    """The objects of the list ``key`` of a long document, a piece of it at a time.
-
-    The list is cut out between the first and the last bracket, and cut in pieces where ``},`` stands. JSON itself tells
-    whether those were the right places: after a cut anywhere else, in a text or within an object, what is left of the
-    document, or one of the pieces, does not parse. Raises ValueError then, and RecursionError.
+    """The objects of the list ``key`` of a long document, cut between the first and the last bracket and then wherever
+    ``},`` stands. A cut in a wrong place leaves text that does not parse as JSON: then ValueError or RecursionError is
+    raised.
     """
     start, end = content.index(b"[") + 1, content.rindex(b"]")
     around = json.loads(content[:start] + content[max(start, end) :])
@@ -266,7 +262,7 @@ def _objects(content: bytes) -> list[dict[str, object]]:
 
 def _telling(name: str, machine: str) -> str:
     """The name or the machine id, whichever a machine is found by."""
-    if len(machine) == UID_LENGTH:  # of fifty thousand ids hardly any has this length, so it is tested first
+    if len(machine) == UID_LENGTH:  # the length is tested first: hardly any of fifty thousand ids has it
         return name if name and _is_uid(machine) else machine
     return machine or name
 

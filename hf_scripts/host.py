@@ -15,7 +15,7 @@ HELD_BACK = ("user_home_t", "admin_home_t", "user_tmp_t", "tmp_t", "default_t", 
 """Types of homes, of temporary files, and of what no policy knows: services are denied them, as a rule."""
 
 SECONDS = 10
-"""For getenforce and ls, which answer at once."""
+"""Seconds for getenforce and ls, which answer at once."""
 
 
 class Mount(NamedTuple):

@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import pwd
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 
@@ -20,7 +21,7 @@ from provisioner.hostfactory import templates
 from provisioner.hostfactory.environment import Directories, DirectoryError
 from provisioner.state.atomic import FILE_MODE, create_whole, discard, open_shared, replace
 from provisioner.state.directory import STATE_FILES, StateDir
-from provisioner.state.errors import MOVE_AWAY, StateError
+from provisioner.state.errors import MOVE_AWAY, StateError, is_denied, what_to_do
 from provisioner.state.loop_signals import SILENT_SECONDS
 from provisioner.state.marks import DIRECTORY_MODE
 
@@ -28,6 +29,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 CALL_SECONDS = 60
 NFS_OPTIONS = "lookupcache=none,actimeo=0"
 """Without these a client may be shown an old directory entry or an old file."""
+
+DIRECTORY_VARIABLE = r"HF_TOP|HF_(PROVIDER_)?(CONF|WORK|LOG)DIR|PRO_(CONF_|DATA_|LSF_LOG)DIR"
+"""The environment's variables that name a directory."""
 
 NOBODY = "check_install"
 """Neither a template, nor a request, nor a host."""
@@ -46,14 +50,22 @@ def main(arguments: list[str], environment: Mapping[str, str]) -> int:
     """Prints a line for each result; 1 when there is something to fix. ``arguments``: none, or --loop-user USER."""
     loop_user = arguments[1] if arguments else ""
     code = 0
-    for result in look(Directories(environment), loop_user):
-        print(result, flush=True)  # at once: it has been told whatever becomes of the next
+    for result in look(Directories(_from_here(environment)), loop_user):
+        print(result, flush=True)  # flushed at once, so that each result is seen whatever becomes of the next check
         code |= not result.fine
     return code
 
 
+def _from_here(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment with whole paths: the scripts are called from another directory."""
+    return {
+        name: os.path.abspath(value) if value and re.fullmatch(DIRECTORY_VARIABLE, name) else value
+        for name, value in environment.items()
+    }
+
+
 def look(directories: Directories, loop_user: str) -> Iterator[CheckResult]:
-    """Checks everything, each thing after those that it needs."""
+    """Makes every check after those that it depends on."""
     groups = ", ".join(map(group_name, sorted(_groups())))
     yield fine(f"the scripts run as user {user_name(os.geteuid())}, in groups {groups}")
     try:
@@ -110,6 +122,8 @@ def _state_directory(directory: str) -> Iterator[CheckResult]:
         yield fix(
             f"{directory}: no such directory: create it, with a group that holds the scripts' and the loop's user"
         )
+    elif (refusal := StateDir(directory).refusal()) and not is_denied(refusal):
+        yield fix(f"{directory}: cannot be written: {refusal.strerror}. {what_to_do(refusal)}")
     elif not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
         owner = host.owner(os.stat(directory))
         yield fix(f"{directory}: {user_name(os.geteuid())} may not write here ({owner}): change owner, group or mode")
@@ -153,7 +167,7 @@ def _loop_users(directory: str, loop_user: str) -> Iterator[tuple[str, int | Non
 
 def _state_files(state: StateDir, name: str) -> Iterator[CheckResult]:
     """What another user has made there, say root by a call of his own, may be closed to the scripts."""
-    seen = state.seen.path  # a directory may be linked
+    seen = state.seen.path  # a link to a directory counts as one
     closed = [_closed(path, state) for path in _kept(state) if os.path.exists(path) and not _usable(path)]
     linked = [fix(f"{path}: {LINK}{MOVE_AWAY}") for path in _kept(state) if os.path.islink(path) and path != seen]
     yield from [*linked, *closed] or [fine(f"{state.path}: the files in it can be read and written")]
@@ -277,13 +291,15 @@ def _mount(directory: str, mounts: list[str]) -> CheckResult:
         return fix(f"{where}: it is gone after a restart: use a disk")
     if kind.startswith("nfs") and not (_uncached(given) and "lookupcache=none" in given):
         return fix(f"{where} with caches: mount it with {NFS_OPTIONS}")
+    if kind.startswith("nfs") and "soft" in given:
+        return fix(f"{where}, soft: mount it with hard, or half a write may be taken for a whole one")
     if kind.startswith("nfs") and given & {"nolock", "local_lock=all", "local_lock=flock"}:
         return fix(f"{where} with local locks: mount it without nolock and local_lock")
     return fine(where)
 
 
 def _uncached(options: frozenset[str]) -> bool:
-    """``actimeo=0`` is shown as its four parts."""
+    """``actimeo=0`` appears as its four parts."""
     return "noac" in options or {"acregmin=0", "acregmax=0", "acdirmin=0", "acdirmax=0"} <= options
 
 

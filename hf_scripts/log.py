@@ -1,7 +1,5 @@
-"""The scripts' log: one JSON line per call, in HF's log directory, with the level and rotation of the provider config.
-
-Never on stdout or stderr: HostFactory reads the first, and some wrappers mix in the second.
-A log that cannot be written stops no call.
+"""The scripts' log: one JSON line for each script call in HF's log directory, by the provider config's level and
+rotation. It writes nothing to stdout or stderr, and its failures stop no call.
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ def record(path: str, command: str, document: Mapping[str, object], output: str)
 
 
 def _config(directories: Directories) -> ProviderConfig:
-    """The provider config; the defaults when it cannot be read: what depends on it says so, the log need not."""
+    """The provider config, or the defaults when it cannot be read: the commands that depend on it report that."""
     try:
         return load_config(os.path.join(directories.conf, f"{directories.name}prov_config.json"))[0]
     except (DirectoryError, TemplatesError):
@@ -84,7 +82,7 @@ def _path(directories: Directories, config: ProviderConfig) -> str:
 
 
 def _write(path: str, line: bytes, config: ProviderConfig) -> None:
-    """One write in append mode: lines of calls at the same time do not mix."""
+    """One write in append mode, so that lines of parallel calls do not mix."""
     file = open_own(path, APPEND)
     try:
         os.write(file, line)
@@ -95,16 +93,15 @@ def _write(path: str, line: bytes, config: ProviderConfig) -> None:
 
 
 def rotate(path: str, file: int, keep: int) -> None:
-    """Renames the log to ``.1``, ``.1`` to ``.2`` and so on, once, whoever else notices its size at the same time.
-
-    ``file`` is the opened log. Raises OSError when another call is rotating.
+    """Renames the log ``file`` to ``.1``, ``.1`` to ``.2`` and so on, once for all calls that notice its size. Raises
+    OSError when another call is rotating.
     """
-    import fcntl  # only here: a call in many thousands rotates
+    import fcntl  # imported here alone: one call in many thousands rotates
 
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     if not os.path.samestat(os.fstat(file), os.lstat(path)):
         return
-    # Up to the first free name, not from the last one down: a site may keep a million.
+    # The first free name is the end, so that a site may keep a million.
     free = next((number for number in range(1, keep) if not os.path.exists(f"{path}.{number}")), keep)
     for number in range(free, 1, -1):
         os.replace(f"{path}.{number - 1}", f"{path}.{number}")

@@ -107,6 +107,16 @@ class Sized(Protocol):
 
 
 @runtime_checkable
+class Timed(Protocol):
+    """A backend whose place says what time it is, in each response."""
+
+    pool: str
+
+    def ahead(self) -> float | None:
+        """Seconds by which the place's clock was ahead of this host's at the last response; None where it is silent."""
+
+
+@runtime_checkable
 class Watching(Protocol):
     """A backend whose looks rest on an older list and on what was heard since."""
 

@@ -41,6 +41,9 @@ FIRST_PAUSE = 1.0
 LAST_PAUSE = 300.0
 """Seconds before a broken stream is opened again; doubles with each break."""
 
+CLOSE_SECONDS = 5.0
+"""How long the end of the stream is waited for: where nothing answers, the library takes minutes to give up."""
+
 STEADY_SECONDS = 60.0
 """A stream that held so long was healthy: the next break begins with the first pause again."""
 
@@ -222,7 +225,7 @@ class EventStream:
         if self._future:
             self._future.cancel()
         if self._thread.ident:
-            self._thread.join()
+            self._thread.join(CLOSE_SECONDS)
 
     def _receive(self, message: Any) -> None:
         """Called by the library. An unacknowledged message would come again and again: it says nothing new then."""

@@ -125,9 +125,9 @@ class FakePlace:
         self.refusal: Failure | None = None
         """Why every create is refused."""
         self.silence: Failure | None = None
-        """What every call meets instead of an answer; it has no effect."""
+        """What every call meets instead of a response; it has no effect."""
         self.loss: Failure | None = None
-        """What every change meets instead of an answer; it has its effect."""
+        """What every change meets instead of a response; it has its effect."""
 
     def entries(self) -> dict[str, Entry]:
         """All that exists, by name."""
@@ -199,7 +199,7 @@ class FakePlace:
             wake()
 
     def _meet(self, failure: Failure | None) -> None:
-        """Raise what a call meets instead of its answer, if anything."""
+        """Raise what a call meets instead of its response, if anything."""
         if failure is not None:
             raise BackendError(failure.error, failure.text)
 

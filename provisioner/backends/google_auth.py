@@ -64,6 +64,45 @@ def _reason(error: Exception) -> str:
     return " ".join(str(said).split()).rstrip(".")
 
 
+class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[misc]
+    """Google credentials, read anew for another token: whoever exchanges a key withdraws the one before.
+
+    Application-default ones are read anew only once they get no token: to read them may ask the network.
+    """
+
+    def __init__(self, key_file: Path | None) -> None:
+        """BackendError when there are none."""
+        super().__init__()
+        self._key_file = key_file
+        self.source = google_credentials(key_file)
+        """Those that were read last."""
+
+    @property
+    def universe_domain(self) -> str:
+        """The cloud that they are for."""
+        return str(self.source.universe_domain)
+
+    def before_request(self, request: object, method: str, url: str, headers: object) -> None:
+        """Add the token to the headers of a request, a new one where it has ended."""
+        if not self.source.valid:
+            self.refresh(request)
+        self.source.before_request(request, method, url, headers)
+
+    def refresh(self, request: object) -> None:
+        """Get another token. Raises GoogleAuthError, and BackendError where the file holds no credentials any more."""
+        if self._key_file is not None:
+            self.source = google_credentials(self._key_file)
+            self.source.refresh(request)
+            return
+        try:
+            self.source.refresh(request)
+        except TransportError:
+            raise
+        except GoogleAuthError:
+            self.source = google_credentials(None)
+            self.source.refresh(request)
+
+
 class NoCredentials(google.auth.credentials.AnonymousCredentials):  # type: ignore[misc]
     """For plain HTTP, over which nobody's secrets are sent. A server that wants some is named, with what to set."""
 
@@ -87,20 +126,20 @@ class GoogleToken:
     def __init__(self, key_file: Path | None) -> None:
         """Reads nothing yet: missing credentials make looks fail, not the loop."""
         self._key_file = key_file
-        self._credentials: google.auth.credentials.Credentials | None = None
+        self._credentials: FollowedCredentials | None = None
 
     def header(self) -> str:
         """The value of the Authorization header; BackendError when there is no token to be had."""
         if self._credentials is None:
-            self._credentials = google_credentials(self._key_file)
+            self._credentials = FollowedCredentials(self._key_file)
         try:
-            if not self._credentials.valid:
+            if not self._credentials.source.valid:
                 self._credentials.refresh(partial(Request(), timeout=TOKEN_SECONDS))
         except TransportError as error:
             raise BackendError(ErrorClass.UNAVAILABLE, f"no Google token: {error}") from error
         except GoogleAuthError as error:
             raise BackendError(ErrorClass.DENIED, f"no Google token: {error}") from error
-        return f"Bearer {self._credentials.token}"
+        return f"Bearer {self._credentials.source.token}"
 
     def renew(self) -> None:
         """The token is worth nothing: read the credentials anew next time, and get another one."""

@@ -96,12 +96,12 @@ def _authorities(file: str, setting: str) -> list[dict[str, Any]]:
         # OpenSSL's own words for a file without certificates help nobody.
         reason = "it holds no certificate (PEM)" if isinstance(error, ssl.SSLError) else error.strerror
         raise _unusable(file, setting, reason) from error
-    found = context.get_ca_certs()
-    if not found:
+    authorities = context.get_ca_certs()
+    if not authorities:
         raise _unusable(file, setting, "it holds no certificate authority (PEM)")
-    if all(ssl.cert_time_to_seconds(str(one["notAfter"])) < time.time() for one in found):
+    if all(ssl.cert_time_to_seconds(str(one["notAfter"])) < time.time() for one in authorities):
         raise _unusable(file, setting, "all its authorities have ended")
-    return found
+    return authorities
 
 
 def _unusable(file: str, setting: str, reason: str | None) -> BackendError:

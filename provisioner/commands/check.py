@@ -11,8 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from provisioner.backends import Backend, BackendError, Checkable, Finding, MachineSize, Rehearsing, Severity, Sized
+from provisioner.backends import (
+    Backend,
+    BackendError,
+    Checkable,
+    Finding,
+    MachineSize,
+    Rehearsing,
+    Severity,
+    Sized,
+    Timed,
+)
 from provisioner.backends.network import ending_authorities
+from provisioner.backends.place_clock import clock_findings
 from provisioner.backends.registry import kind
 from provisioner.commands.options import Document, UsageError, add_shared, config_file, settings, show
 from provisioner.extras import extra, needing
@@ -88,6 +99,12 @@ def check_live(settings: Settings, templates: Sequence[Template]) -> list[Findin
     try:
         findings += live_findings(backends, CHECK_SECONDS)
         findings += rehearsal_findings(_right(backends, findings), settings)
+        findings += [
+            finding
+            for name, backend in _right(backends, findings).items()
+            if isinstance(backend, Timed)
+            for finding in clock_findings(name, backend.ahead())
+        ]
         findings += size_findings(_right(backends, findings), settings, templates, CHECK_SECONDS)
         right = _right(backends, findings)
         looks = look({name: one for name, one in right.items() if not isinstance(one, Checkable)}, 0.0, seconds=0.0)
@@ -99,13 +116,13 @@ def check_live(settings: Settings, templates: Sequence[Template]) -> list[Findin
 
 
 def _right(backends: Mapping[str, Backend], findings: Sequence[Finding]) -> dict[str, Backend]:
-    """Those of which nothing worse was found than what a warning says."""
+    """The pools of which nothing worse than a warning was found."""
     wrong = {finding.pool for finding in findings if finding.severity is not Severity.WARNING}
     return {name: backend for name, backend in backends.items() if name not in wrong}
 
 
 def rehearsal_findings(backends: Mapping[str, Backend], settings: Settings) -> list[Finding]:
-    """What these places would refuse of a machine of the first template that names the pool."""
+    """The findings of a rehearsal of one create, with the first template that names each pool."""
     from provisioner.commands.service import ask_all
 
     first: dict[str, str] = {}
@@ -122,7 +139,7 @@ def rehearsal_findings(backends: Mapping[str, Backend], settings: Settings) -> l
 
 
 def event_findings(settings: Settings) -> list[Finding]:
-    """What of the Pub/Sub subscription will go wrong, if one is configured. Raises MissingExtra."""
+    """Findings on the Pub/Sub subscription, if one is configured. Raises MissingExtra."""
     from provisioner.commands.service import CHECK_SECONDS
 
     if settings.events is None:

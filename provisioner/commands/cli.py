@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = run(sys.argv[1:] if arguments is None else arguments)
     except OSError as error:
         code = _refused(error)
-    except Exception as error:  # the edge: a person at a terminal is told what to do, not what Python did
+    except Exception as error:  # no traceback reaches a person: the sentence tells what to do
         log.debug("Internal error", exc_info=True)
         code = _broken(error)
     sys.exit(code)
@@ -152,13 +152,13 @@ def run(arguments: Sequence[str]) -> int:
             logs.configure(options.log_level)
             code: int = options.command(options)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of our output has closed it
         _discard_output()
         return FINE
     except (ConfigError, UsageError, DirectoryError, TemplatesError, MissingExtra) as error:
         print(error, file=sys.stderr)
         return WRONG
-    except BackendError as error:  # pools whose configuration leads nowhere
+    except BackendError as error:  # a pool whose configuration names no cluster or group
         print(error.failure.text, file=sys.stderr)
         return WRONG
     except StateError as error:
@@ -168,7 +168,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _open_what_is_closed() -> None:
-    """Let a closed stdin, stdout or stderr lead to nothing: a file that is opened later must not take its number."""
+    """Open the null device for a closed stdin, stdout or stderr, so that no other file gets its number."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -177,19 +177,19 @@ def _open_what_is_closed() -> None:
 
 
 def _escape_what_cannot_be_printed() -> None:
-    """Escape what the terminal's alphabet lacks, as an arrow or half a character in the name of a file."""
+    """Escape characters that the terminal's encoding lacks, such as an arrow in a file's name."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _discard_output() -> None:
-    """Let what is still to be printed lead to nothing, at the end of Python, too."""
+    """Print the rest to the null device, also what Python prints at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refused(error: OSError) -> int:
-    """Say what the operating system refused; where no file is named it is what we print, to a disk that is full."""
+    """Print what the operating system refused. Where no file is named, it is our output, to a disk that is full."""
     _discard_output()
     what = error.filename or "a write to our output"
     print(
@@ -201,7 +201,7 @@ def _refused(error: OSError) -> int:
 
 
 def _broken(error: Exception) -> int:
-    """Say where this program is wrong; the whole story is logged at DEBUG."""
+    """Print where this program has a mistake; the traceback is logged at DEBUG."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     words = " ".join(str(error).split())
     print(

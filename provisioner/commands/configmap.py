@@ -1,15 +1,17 @@
 """``provisioner configmap``: the ConfigMap of the loop's pod, from the directory that HostFactory's scripts read.
 
-So both sides have one source: what is written here is what is mounted there.
+So both sides have one source: what is written here is what is mounted there, in one directory without others.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from provisioner.commands.options import FINE, UsageError, add_shared, config_file, settings
 from provisioner.files.regular import read_regular
@@ -17,6 +19,9 @@ from provisioner.hostfactory import templates
 
 LARGEST = 1_048_576
 """Bytes of all that a ConfigMap holds."""
+
+Place = tuple[str, str]
+"""A pool, and one of its settings."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -32,7 +37,15 @@ def run(options: argparse.Namespace) -> int:
 
     file = config_file(options.config)
     provider = templates.load(file.parent, os.environ)
-    data = {path.name: _text(path) for path in sorted(_sources(options.config, provider))}
+    specs = _specs(options.config)
+    data: dict[str, str] = {}
+    for path in sorted({*_sources(file, provider), *specs.values()}, key=lambda path: path.name):
+        if path.name in data:
+            raise UsageError(f"{path}: another file has this name, and a ConfigMap no directories: rename one of them")
+        data[path.name] = _text(path)
+    moved = {place: path.name for place, path in specs.items() if path.parent != file.parent.resolve()}
+    if moved:
+        data[file.name] = _renamed(file, data.get(file.name, ""), moved)
     size = sum(len(name) + len(text.encode()) for name, text in data.items())
     if size > LARGEST:
         raise UsageError(
@@ -46,23 +59,44 @@ def run(options: argparse.Namespace) -> int:
     return FINE
 
 
-def _sources(given: Path | None, provider: templates.Provider) -> Iterator[Path]:
-    """The files of HF's instance, provisioner.yaml, and what pools are made from; no login and no key."""
-    file = config_file(given)
+def _sources(file: Path, provider: templates.Provider) -> Iterator[Path]:
+    """The files of HF's instance and provisioner.yaml; no login and no key."""
     yield from (path for path in (file, Path(provider.config_path)) if path.exists())
     yield Path(provider.templates_path)
-    found = {}
-    for name, pool in settings(given).pools.items():
-        for setting, field in type(pool).model_fields.items():
-            value = getattr(pool, setting)
-            if field.is_required() and isinstance(value, Path):  # what may be left out says how to log in
-                found[value.resolve()] = f"pools.{name}.{setting}"
-    for path, where in found.items():
-        if path.parent != file.parent.resolve():
+
+
+def _specs(given: Path | None) -> dict[Place, Path]:
+    """What pools are made from, by the setting that names it; what may be left out are credentials."""
+    return {
+        (name, setting): value.resolve()
+        for name, pool in settings(given).pools.items()
+        for setting, field in type(pool).model_fields.items()
+        if field.is_required() and isinstance(value := getattr(pool, setting), Path)
+    }
+
+
+def _renamed(file: Path, text: str, names: Mapping[Place, str]) -> str:
+    """The text of provisioner.yaml with other values of these settings, and all else as it is. Raises UsageError."""
+    import yaml
+
+    pools = _entries(_entries(yaml.compose(text, Loader=yaml.SafeLoader)).get("pools"))
+    spans = {}
+    for (pool, setting), name in names.items():
+        node = _entries(pools.get(pool)).get(setting)
+        if node is None or text[node.start_mark.index] in "&!":
             raise UsageError(
-                f"{file}: {where}: '{path}' is not beside {file.name}; a ConfigMap has no directories: move it there"
+                f"{file}: pools.{pool}.{setting}: a ConfigMap has no directories, and this value stands elsewhere: "
+                f"move its file beside {file.name}, or write the value in the pool itself"
             )
-        yield path
+        spans[node.start_mark.index, node.end_mark.index] = name
+    for (start, end), name in sorted(spans.items(), reverse=True):
+        text = f"{text[:start]}{json.dumps(name)}{text[end:]}"
+    return text
+
+
+def _entries(node: Any) -> dict[str, Any]:
+    """The values of a mapping in a YAML text, with where they stand; none where there is no mapping."""
+    return {key.value: value for key, value in node.value} if getattr(node, "id", "") == "mapping" else {}
 
 
 def _text(path: Path) -> str:
@@ -72,7 +106,7 @@ def _text(path: Path) -> str:
 
 
 def _dumper() -> type:
-    """Prints texts of several lines as people read them."""
+    """Prints texts of several lines as blocks."""
     import yaml
 
     class Dumper(yaml.SafeDumper):

@@ -32,7 +32,7 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a view says, and whether it should be otherwise."""
+    """A combination of what HostFactory, memory and cloud say, and whether it is wrong."""
 
     text: str
     differs: bool = True
@@ -114,7 +114,7 @@ def _phases(looks: Mapping[str, Look]) -> Mapping[str, str]:
 
 
 def meaning(view: View, slot: Slot | None, *, ours: bool) -> Meaning:
-    """What it means that the three say this of one machine; ``ours``: its name has our shape."""
+    """The meaning of a view; ``ours``: the machine's name has our shape."""
     if view.cloud == UNSEEN and (slot is None or not slot.gone):
         return UNKNOWN if slot or ours else FOREIGN
     there = view.cloud not in (ABSENT, UNSEEN)

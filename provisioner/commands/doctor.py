@@ -1,4 +1,4 @@
-"""``provisioner doctor``: asks all that can be asked at once, each answer with what to do; and packs it for support."""
+"""``provisioner doctor``: runs every check at once, shows each result with what to do, and packs them for support."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from provisioner import __version__
+from provisioner.backends.place_clock import MOST_SECONDS
 from provisioner.commands.options import Document, UsageError, add_shared, show
 from provisioner.files.regular import read_regular
 from provisioner.hostfactory.environment import SCRIPTS, Directories, DirectoryError
+from provisioner.state.directory import StateDir
+from provisioner.state.errors import is_denied, what_to_do
 
 SECONDS = 300.0
 """How long one part may take: a live check waits for the slowest cloud."""
@@ -52,7 +55,7 @@ SECRETS = (
         rf'\1"{MASK}"',
     ),
 )
-"""What is masked in the bundle, and what stands there: keys, an address's login, tokens, settings that are named so."""
+"""Patterns of secrets and their masks: keys, an address's login, tokens, and settings with such names."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Result:
-    """What a part came to."""
+    """The result of a part."""
 
     part: Part
     fine: bool
@@ -94,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
     environment = surroundings(options)
     asked = parts()
     with ThreadPoolExecutor(len(asked)) as workers:
-        results = [*workers.map(partial(ask, environment=environment), asked), disk(environment)]
+        results = [*workers.map(partial(ask, environment=environment), asked), disk(environment), clock(environment)]
     document: dict[str, Any] = {
         "parts": [
             {"part": one.part.name, "command": one.part.seen_as, "fine": one.fine, "text": one.text} for one in results
@@ -132,7 +135,7 @@ def parts() -> list[Part]:
 
 
 def ask(part: Part, environment: Mapping[str, str]) -> Result:
-    """The part's answer; one that does not come is a finding, too."""
+    """The result of a part; one that does not end in time has a problem, too."""
     try:
         done = subprocess.run(
             part.command,
@@ -156,15 +159,34 @@ def disk(environment: Mapping[str, str]) -> Result:
     try:
         path = Directories(environment).state
         free = shutil.disk_usage(path).free
-    except (DirectoryError, OSError) as error:
+    except DirectoryError as error:
         return Result(part, False, str(error))
+    except OSError as error:
+        return Result(part, False, f"{path}: {error.strerror}")
+    if (refusal := StateDir(path).refusal()) and not is_denied(refusal):
+        return Result(part, False, f"{path}: cannot be written: {refusal.strerror}. {what_to_do(refusal)}")
     enough = free >= LEAST_FREE
     advice = "" if enough else f"; make room: below {LEAST_FREE / 1e6:.0f} MB requests may be refused soon"
     return Result(part, enough, f"{path}: {free / 1e6:.0f} MB free{advice}")
 
 
+def clock(environment: Mapping[str, str]) -> Result:
+    """Whether this host and the state directory's file system agree on the time; ``check --live`` asks the clouds."""
+    part = Part("clock", (), "date")
+    try:
+        path = Directories(environment).state
+        ahead = StateDir(path).now() - time.time()
+    except DirectoryError as error:
+        return Result(part, False, str(error))
+    except OSError as error:
+        return Result(part, is_denied(error), f"{path}: what time it is there cannot be found: {error.strerror}")
+    text = f"{path}: its file system's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this host's"
+    agrees = abs(ahead) <= MOST_SECONDS
+    return Result(part, agrees, text if agrees else f"{text}; synchronize both (chronyc tracking)")
+
+
 def doctor_text(document: Document) -> str:
-    """The document as text for a terminal: what is fine in a line each, the rest with its words."""
+    """The document as text for a terminal: a line for each part that is fine, all words of any other."""
     return "\n".join(_lines(document))
 
 
@@ -204,7 +226,7 @@ def _add(bundle: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def files(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Files that tell what happened, and their newest content; one that cannot be read says why."""
+    """The files that tell what happened, each with its newest content, or with the reason why it cannot be read."""
     directories = Directories(environment)
     for path in _paths(directories):
         try:
@@ -238,7 +260,7 @@ def versions() -> str:
 
 
 def masked(text: str) -> str:
-    """The text without what looks like a secret."""
+    """The text with its secrets masked."""
     for secret, mask in SECRETS:
         text = secret.sub(mask, text)
     return text

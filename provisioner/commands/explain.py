@@ -139,7 +139,7 @@ def _in_files(files: _Files, id_: str) -> Subject | None:
 
 
 def _in_lines(found: Found, id_: str) -> Subject | None:
-    """Of what has left the state files."""
+    """The subject that only the journal still knows."""
     for line in found.lines:
         if line.get("request") == id_:
             return Subject(Kind.REQUEST, id_)
@@ -165,14 +165,14 @@ def _slot(memory: Memory, name: str) -> Slot | None:
 
 
 def _near(files: _Files, id_: str) -> list[str]:
-    """Known ids that are spelled alike; of a machine whose request is known, the first of that."""
+    """Known ids that are spelled alike; for a machine of a known request, the first machine of that."""
     memory = files.memory
-    known = [*(memory.requests if memory else ()), *(memory.returns if memory else ()), *sorted(_pool_names(files))]
+    ids = [*(memory.requests if memory else ()), *(memory.returns if memory else ()), *sorted(_pool_names(files))]
     name = short_name(id_)
     record = memory.requests.get(request_of(name)) if memory else None
     siblings = [slot.name for slot in record.slots.values()][:NEAR] if record else []
-    alike = difflib.get_close_matches(id_, known, NEAR, 0.6)
-    part = difflib.get_close_matches(request_of(name), known, NEAR, 0.6) if request_of(name) else []
+    alike = difflib.get_close_matches(id_, ids, NEAR, 0.6)
+    part = difflib.get_close_matches(request_of(name), ids, NEAR, 0.6) if request_of(name) else []
     return list(dict.fromkeys([*siblings, *alike, *part]))[:NEAR]
 
 

@@ -119,7 +119,7 @@ class _Here:
         return self._no_pool(target) if verb.target else ""
 
     def forgets(self, lever: Lever) -> bool:
-        """A cancel that is done, of what is in no file any more or has ended."""
+        """A cancel has nothing left to do when its request has ended or is in no file any more."""
         return self.memory is not None and lever.target not in self.intent and is_done(lever, self.memory)
 
     def _no_pool(self, name: str) -> str:
@@ -130,9 +130,16 @@ class _Here:
             return ""
         with suppress(StateError):
             pools |= {lever.target for lever in self._state.levers.read().held if lever.kind is not LeverKind.CANCEL}
-        with suppress(ConfigError, DirectoryError):
+        unread = ""
+        try:
             pools |= settings(self._options.config).pools.keys()
+        except (ConfigError, DirectoryError) as error:
+            unread = str(error).partition("\n")[0]
         pools.discard("")
+        if not pools and unread:
+            why = f"no loop has told its pools yet, and the configuration cannot be read ({unread})"
+            words = f"Whether there is a pool {name!r} is not known: {why}"
+            return f"{words}. See `provisioner check`. Nothing was recorded."
         return "" if name in pools else f"No pool is named {name!r}{_there_are(name, pools)}. Nothing was recorded."
 
     def _cannot_cancel(self, name: str) -> str:
@@ -162,14 +169,14 @@ class _Here:
         return ""
 
     def loop_runs(self) -> bool:
-        """As far as the file system's clock tells."""
+        """Whether a loop runs, by the file system's clock alone."""
         silent = self._state.heartbeat.silent_now()
         alive = self._state.heartbeat.last() is not None and not self._state.loop_lock.holder().get("ended")
         return alive and silent is not None and silent <= self.notes.silence
 
 
 def _there_are(name: str, names: set[str]) -> str:
-    """What a wrong name may have meant, or which there are."""
+    """The names that are spelled like a wrong one, or all names."""
     if not names:
         return "; there is none"
     said = suggestion(name, sorted(names))

@@ -16,13 +16,13 @@ LOOK_SECONDS = 30.0
 
 
 def look(backends: Mapping[str, Backend], now: float, seconds: float = LOOK_SECONDS) -> dict[str, Look]:
-    """A complete look at each pool, or why there is none."""
+    """A complete look at each pool, or the failure of the look."""
     deadline = time.monotonic() + seconds
     return {name: _look(backend, now, deadline) for name, backend in backends.items()}
 
 
 def _look(backend: Backend, now: float, deadline: float) -> Look:
-    """Tried again, but only once where a person has to mend it: credentials may have ended just now."""
+    """Look again until the deadline, but only once more after a failure that a person has to mend."""
     refused = 0
     while True:
         try:

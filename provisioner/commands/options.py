@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provisioner.hostfactory.environment import Directories
+from provisioner.hostfactory.environment import Directories, DirectoryError
 
 if TYPE_CHECKING:
     from provisioner.settings.tree import Settings
@@ -41,9 +41,17 @@ def add_shared(command: argparse.ArgumentParser, *names: str) -> None:
             command.add_argument(f"--{name}", type=Path, metavar=metavar, help=f"default {default}")
 
 
+def _named(directory: Callable[[], str], option: str) -> str:
+    """What the environment says. Raises DirectoryError, which names the option that may be given instead."""
+    try:
+        return directory()
+    except DirectoryError as error:
+        raise DirectoryError(f"{error}; give {option}, or set it as HostFactory does for its scripts") from error
+
+
 def config_file(given: Path | None) -> Path:
     """The file that ``--config`` or HostFactory's environment names, or by its directory. Raises DirectoryError."""
-    path = given or Path(Directories(os.environ).conf)
+    path = given or Path(_named(lambda: Directories(os.environ).conf, "--config FILE"))
     return path / "provisioner.yaml" if path.is_dir() else path
 
 
@@ -58,7 +66,9 @@ def state_directory(given: Path | None) -> StateDir:
     """What ``--state-dir`` or HostFactory's environment names; it has to exist. Raises UsageError, DirectoryError."""
     from provisioner.state.directory import StateDir
 
-    path = given or Path(Directories(os.environ).state)
+    path = given or Path(_named(lambda: Directories(os.environ).state, "--state-dir DIR"))
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path}: is no directory; name one, with --state-dir or HF_PROVIDER_WORKDIR")
     if not path.is_dir():
         raise UsageError(
             f"{path}: no such directory; create it, owned by the user HostFactory runs as, or see --state-dir"

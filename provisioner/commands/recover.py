@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     document |= {"applied": options.apply, "released": releases}
     document["outcome"] = recovery.summary(plan, applied=options.apply, release=options.release_brake)
     show(options, document, recovery_text)
-    sys.stdout.flush()  # who releases the brake has been told what that sets going
+    sys.stdout.flush()  # read before the release takes effect: it tells what that sets going
     if releases:
         state.ask_recovery()
     if options.output == "text":
@@ -94,7 +94,7 @@ def recovery_document(plan: Recovery, looks: Mapping[str, Look], waits: Document
     ``files``: fine, new, missing, unreadable or older, by kind. ``requests`` and ``returns``: written back; of a
     ``kept`` one only the machines are left. ``writes``: kinds of files written or moved aside. ``unknown``: machines
     without a request. ``unseen``: pools. ``brake``, ``release_asked``, ``waiting`` and ``forgotten``: as of
-    an ``Overview``. ``applied``, ``released``, ``moved`` (files) and ``outcome`` (a sentence): what this call did.
+    an ``Overview``. ``applied``, ``released``, ``moved`` (files) and ``outcome`` (a sentence): what this command did.
     """
     intent = plan.intent
     return {

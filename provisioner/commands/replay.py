@@ -26,12 +26,12 @@ def run(options: argparse.Namespace) -> int:
     from provisioner.state.directory import StateDir
     from provisioner.tools.replay import Replay, loop_lives, run_script
 
-    if not (options.speed > 0 and options.longest_gap >= 0):  # nan is neither
+    if not (options.speed > 0 and options.longest_gap >= 0):  # no comparison is true of nan
         raise UsageError("--speed has to be above 0, --longest-gap at least 0")
     try:
         events = read_trace(options.trace)
     except TraceError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(f"{error}; name a trace that --record wrote, or Morgan Stanley's") from error
     state = StateDir(Directories(os.environ).state)
     if not options.yes and loop_lives(state):
         raise UsageError(

@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def dry_run(settings: Settings, state: StateDir, *, once: bool) -> None:
-    """Print each cycle's plan beside a running system until interrupted. Raises StateError, BackendError."""
+    """Print the plan of each cycle until interrupted, and carry nothing out. Raises StateError, BackendError."""
     from provisioner.commands.plan import plan_document, preview
 
     ending = threading.Event()

@@ -43,7 +43,7 @@ def live_findings(backends: Mapping[str, Backend], seconds: float) -> list[Findi
 
 
 def ask_all(questions: Mapping[str, Callable[[], list[Finding]]]) -> list[Finding]:
-    """What is found of the pools, all asked at once, by name. One that does not answer is a finding, too."""
+    """Findings on all pools by name, asked at the same time. A pool that does not answer in time has a finding, too."""
 
     def of(name: str) -> list[Finding]:
         try:
@@ -155,7 +155,7 @@ class Service:
         log.info("Provisioner ended", extra={"id": self._settings.id})
 
     def _check_places(self) -> None:
-        """Say what will go wrong; refuse to begin where the loop could touch what is not its own."""
+        """Log what is going to go wrong. Raises BackendError where the loop could touch what is not its own."""
         findings = live_findings(self._backends, CHECK_SECONDS)
         for finding in findings:
             severe = finding.severity is not Severity.WARNING

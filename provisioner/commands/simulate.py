@@ -82,7 +82,7 @@ def _show(name: str) -> int:
 
 
 def _simulate(options: argparse.Namespace) -> int:
-    """Play, then tell; after Ctrl-C, what was finished."""
+    """Play all runs and print the report; after Ctrl-C the report of those that have ended."""
     from provisioner.virtual.chosen import choose, pairs
     from provisioner.virtual.report import Report, document
 
@@ -93,19 +93,19 @@ def _simulate(options: argparse.Namespace) -> int:
     report = Report({name: one.scenario for name, one in chosen.items()})
     runs = _runs(options, chosen)
     interrupted = not _play(report, runs, options.jobs or os.cpu_count() or 1, draw)
-    found = document(report, interrupted=interrupted)
+    results = document(report, interrupted=interrupted)
     if sides:
-        found["compare"] = [[one.scenario.name, other.scenario.name] for one, other in sides]
+        results["compare"] = [[one.scenario.name, other.scenario.name] for one, other in sides]
     if options.out:
-        (options.out / "results.json").write_text(json.dumps(found, indent=2) + "\n")
+        (options.out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     if options.output == "json":
-        print(json.dumps(found, indent=2))
+        print(json.dumps(results, indent=2))
     else:
-        _print(report, chosen, found.get("compare"))
+        _print(report, chosen, results.get("compare"))
     if interrupted:
         print(f"Ended by Ctrl-C after {report.ended()} of {len(runs)} runs.", file=sys.stderr)
         return INTERRUPTED
-    return FINE if found["fine"] else PROBLEM
+    return FINE if results["fine"] else PROBLEM
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -116,7 +116,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _runs(options: argparse.Namespace, chosen: Mapping[str, Chosen]) -> list[Run]:
-    """Scenario by scenario, so that each is told and drawn as soon as it is finished."""
+    """The runs, scenario by scenario, so that each scenario is reported and drawn as soon as its last run has ended."""
     from provisioner.virtual.trial import CONTROLLERS, Run
 
     controllers = list(CONTROLLERS) if options.baselines and not options.compare else list(CONTROLLERS)[:1]
@@ -131,7 +131,7 @@ def _runs(options: argparse.Namespace, chosen: Mapping[str, Chosen]) -> list[Run
 
 
 def _drawing(directory: Path | None) -> Callable[[Report, str], None]:
-    """What draws a scenario's picture; nothing without a directory, which is made and can be written to."""
+    """What draws a scenario's picture; without a directory nothing. A directory is made, and tried, now."""
     if directory is None:
         return lambda report, scenario: None
     with needing(extra("simulate")):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import date, timedelta
 from typing import Any
 
-from provisioner.commands.options import FINE, Document, add_shared, state_directory
+from provisioner.commands.options import FINE, Document, UsageError, add_shared, state_directory
 from provisioner.loop.clock import LoopClock, utc
 from provisioner.model import Limits, Memory
 from provisioner.planning.budget import HOUR, cost, hourly, month_cost, priced
@@ -36,18 +36,18 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("-o", "--output", choices=FORMATS, default="text", help="default text")
 
 
-def day(text: str) -> str:
+def day(text: str, expected: str = "a date such as 2026-11-01") -> str:
     """A date. Raises ArgumentTypeError."""
     try:
         return date.fromisoformat(text).isoformat()
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"expected a date such as 2026-11-01, got {text!r}") from error
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}") from error
 
 
 def first_day(text: str) -> str:
     """The first of so many days up to today, or a date. Raises ArgumentTypeError."""
     if not re.fullmatch(r"[1-9][0-9]{0,4}d", text):
-        return day(text)
+        return day(text, "a date such as 2026-11-01, or so many days such as 7d")
     return (date.fromisoformat(wall_day(time.time())) - timedelta(days=int(text[:-1]) - 1)).isoformat()
 
 
@@ -60,7 +60,9 @@ def parts(text: str) -> tuple[str, ...]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints what was used. Raises StateError."""
+    """Prints what was used. Raises StateError, UsageError."""
+    if options.until and options.until < options.since:
+        raise UsageError(f"--since {options.since}: is after {options.until}, the last day")
     document = usage(state_directory(options.state_dir), options.since, options.until, options.by)
     print(FORMATS[options.output](document))
     return FINE
@@ -95,7 +97,7 @@ def usage(state: StateDir, since: str, until: str | None, by: tuple[str, ...]) -
 
 
 def grouped(days: Usage, by: tuple[str, ...]) -> Mapping[Group, Counter[Cell]]:
-    """The milliseconds of each group, by cell: of what costs differently the hours are not yet one sum."""
+    """Milliseconds of each group by cell, not yet summed, as cells have different prices."""
     groups = defaultdict[Group, Counter[Cell]](Counter)
     for each, cells in days.items():
         for cell, milliseconds in cells.items():
@@ -105,8 +107,8 @@ def grouped(days: Usage, by: tuple[str, ...]) -> Mapping[Group, Counter[Cell]]:
 
 
 def _sums(limits: Limits, cells: Mapping[Cell, int]) -> dict[str, float | None]:
-    known = any(limits.price(template, pool) is not None for template, pool, _ in cells)
-    return {"hours": _hours(cells), "cost": round(cost(limits, cells), 4) if known else None}
+    priced = any(limits.price(template, pool) is not None for template, pool, _ in cells)
+    return {"hours": _hours(cells), "cost": round(cost(limits, cells), 4) if priced else None}
 
 
 def _hours(cells: Mapping[Cell, int]) -> float:

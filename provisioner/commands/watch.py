@@ -40,7 +40,7 @@ def watch(look: Look, options: argparse.Namespace) -> int:
 
 
 def _looks(first: Overview, look: Look, seconds: float) -> Iterator[Overview | str]:
-    """The first look, then others for ever; of one that failed its sentence, as the next may be better."""
+    """The first look, then others for ever. A later look that fails gives its sentence, and the next may succeed."""
     yield first
     while True:
         time.sleep(seconds)

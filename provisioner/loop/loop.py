@@ -113,8 +113,7 @@ class Loop:
         self._report = report
         self._refresh = refresh
         """Asked before each cycle for the limits in force; given those of the cycle before."""
-        self.wakeups = Wakeups(count_wake)
-        self._stop = threading.Event()
+        self.wakeups, self._stop = Wakeups(count_wake), threading.Event()
         self._epoch = 0
         self._hints = hints
         self._notices = Notices()
@@ -122,6 +121,7 @@ class Loop:
         self._observers: Mapping[str, Observer] = {}
         self._last_looks: Mapping[str, Look] = {}
         self._last: CycleReport | None = None
+        self._mute = ""  # why the heartbeat could not be written, as it was logged last
 
     def stop(self) -> None:
         """End after the action in hand; safe in a signal handler and from any thread."""
@@ -255,14 +255,21 @@ class Loop:
             report = reconciler.cycle(self._last_looks)
         for pool, doubt in report.doubts.items():
             self._observers[pool].list_after(doubt.settled_by)
-        try:
-            self._state.heartbeat.touch()
-        except StateError as error:
-            log.error("Heartbeat could not be written", extra={"error": str(error)})
+        self._beat()
         self._report(report)
         record_ends(report, reconciler.limits.prefix, self._backends)
         self._last = report
         return report
+
+    def _beat(self) -> None:
+        """Show that the loop lives; why it cannot is said once."""
+        try:
+            self._state.heartbeat.touch()
+            self._mute = ""
+        except StateError as error:
+            former, self._mute = self._mute, str(error)
+            if former != self._mute:
+                log.error("Heartbeat could not be written", extra={"error": self._mute})
 
     def _finish(self, reconciler: Reconciler) -> None:
         """Record and report what the last calls came to, so that a successor need not ask again, nor wait."""

@@ -14,6 +14,7 @@ from provisioner.model import LONG_AGO, Brake, BrakeReason, Doubt, Intent, Limit
 from provisioner.names import request_of
 from provisioner.planning.rebuild import Evidence, doubts, fresh, rebuild
 from provisioner.planning.settlements import keep_claims
+from provisioner.planning.usage import with_usage_of
 from provisioner.state.condition import Condition
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
 from provisioner.state.interfaces import LoopState
@@ -154,7 +155,7 @@ class Startup:
         if held is None:
             return self._loaded(begun)
         if self._is_contradicted(held, begun.intent):
-            return self._rebuilt(begun, BrakeReason.MEMORY_OLDER)
+            return self._made_again(replace(held, time=begun.now, time_wall=self._clock.wall()), begun)
         return held
 
     def without_intent(self, limits: Limits, now: float) -> Memory | None:
@@ -172,8 +173,7 @@ class Startup:
                 return fresh(intent, begun.limits, now, self._clock.wall())
             return self._rebuilt(begun, BrakeReason.MEMORY_LOST)
         if self._state.memory.is_older() or self._is_contradicted(memory, intent):
-            # HF may have been told of what it does not know: what HF was told binds, so it counts as lost.
-            return self._rebuilt(begun, BrakeReason.MEMORY_OLDER)
+            return self._made_again(memory, begun)
         memory = self._taken_up(memory, begun.limits, now)
         current = intent.generation >= memory.generation  # otherwise the plan finds intent to be the old one
         if current and memory.brake is None and self._state.memory.stands_alone():
@@ -211,6 +211,10 @@ class Startup:
         recorded = [request.created_wall for request in intent.requests.values()]
         recorded += [back.created_wall for back in intent.returns.values()]
         return max(recorded, default=0.0) + self._state.since_intent()
+
+    def _made_again(self, old: Memory, begun: Beginning) -> Memory:
+        """HF may have been told of what an old memory lacks: all but the usage that it counted is made again."""
+        return with_usage_of(old, self._rebuilt(begun, BrakeReason.MEMORY_OLDER))
 
     def _rebuilt(self, begun: Beginning, reason: BrakeReason) -> Memory:
         """A memory made again. Raises StateError until looks at all pools show what was there when it was missed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import NamedTuple
@@ -146,6 +147,13 @@ def used(memory: Memory, now: float, ahead: float) -> Usage:
         for day, milliseconds in by_day(one, ahead):
             until_now[day][cell] += milliseconds
     return _sum(memory.usage, until_now)
+
+
+def with_usage_of(old: Memory, remembered: Memory) -> Memory:
+    """A memory made again, with what an old copy has counted until it was written; its machines count from now on."""
+    usage = used(old, old.time, old.time_wall - old.time)
+    since = remembered.usage_since_wall if old.usage_since_wall is None else old.usage_since_wall
+    return replace(remembered, usage=usage, usage_since_wall=since)
 
 
 def by_pool(usage: Usage) -> Mapping[str, int]:

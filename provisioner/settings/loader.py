@@ -40,6 +40,10 @@ NO_FILE = (
     "or HF_PROVIDER_CONFDIR where it is"
 )
 
+NO_TEMPLATES = (
+    "; HostFactory's scripts read it, too: `provisioner render-hf` writes it, config/demoinst of the repository has one"
+)
+
 
 def load(path: Path, environment: Mapping[str, str]) -> Settings:
     """The configuration in ``path`` and in HF's two files beside it; raises ConfigError with every mistake.
@@ -49,15 +53,18 @@ def load(path: Path, environment: Mapping[str, str]) -> Settings:
     KUBECONFIG and PROVISIONER_COMPUTE_ENDPOINT for the pools that name none.
     """
     document, problems = read_mapping(path)
+    if problems and not path.exists():
+        problems = [Problem(str(path), "", NO_FILE)]
     try:
         provider = templates.load(path.parent, environment)
     except templates.TemplatesError as error:
-        raise ConfigError([*problems, Problem(error.path, "", error.reason)]) from error
+        if not path.parent.is_dir():
+            raise ConfigError(problems) from error
+        advice = "" if Path(error.path).exists() else NO_TEMPLATES
+        raise ConfigError([*problems, Problem(error.path, "", error.reason + advice)]) from error
     mistakes = [Problem(mistake.file, mistake.where, mistake.text) for mistake in provider.mistakes]
     if not path.exists() and not any(template.pools for template in provider.templates):
         problems = []  # Google's connector has no such file: its templates say where machines are made
-    if problems and not path.exists():
-        problems = [Problem(str(path), "", NO_FILE)]
     if problems:
         raise ConfigError([*problems, *mistakes])
     reader = _Reader(path, environment, provider, document, mistakes)
@@ -132,8 +139,8 @@ class _Reader:
         if not isinstance(bodies, dict):
             self.complain("templates", expected("a mapping of templates", bodies))
             return {}
-        found = {name: self.written_template(name, body) for name, body in bodies.items()}
-        return {name: settings for name, settings in found.items() if settings is not None}
+        written = {name: self.written_template(name, body) for name, body in bodies.items()}
+        return {name: settings for name, settings in written.items() if settings is not None}
 
     def written_template(self, name: object, body: object) -> TemplateSettings | None:
         """What the file says of one template; None when it is wrong, or HF's file has no such template."""

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from provisioner.settings.tree import Settings
 
 MODES = frozenset(
-    # of pods, and on the way to the Kubernetes API
+    # faults of pods, and of calls to the Kubernetes API
     {"bad_config", "crash", "image_pull", "invalid", "never_ready", "quota", "slow_start", "spot_node", "stockout"}
     | {"denied", "hang", "list_error", "lost_response", "no_watchlist", "stuck", "throttled", "unavailable"}
     | {"watch_cut", "watch_gone"}
-    # of instances and their groups, of operations, and on the way to the Compute API
+    # faults of instances, groups and operations, and of calls to the Compute API
     | {
         "attempt_error",
         "false_start",
@@ -41,7 +41,7 @@ MODES = frozenset(
     | {"op_error", "op_gone", "op_stuck", "precondition"}
     | {"empty_page", "http_error", "list_lag", "moved_page", "partial_list", "reset", "token_expired", "unknown_words"}
     | {"clock_skew"}
-    # on the way from the audit log to Pub/Sub
+    # faults of entries between the audit log and Pub/Sub
     | {"event_late", "event_lost", "event_malformed", "event_number", "event_twice", "event_unfinished"}
 )
 """Every mode of a fault that some part of the cloud knows; each part's documentation says what it does there."""
@@ -51,7 +51,7 @@ _NUMBERS = {"rate", "after", "limit", "start", "end"}
 
 @dataclass(frozen=True)
 class Conditions:
-    """A cloud's faults, its timings and its switches. A part that is None stays as it was."""
+    """A cloud's faults, timings and switches. A part that is None stays as it is."""
 
     faults: Sequence[Fault] = ()
     gke: PodTimings | None = None
@@ -127,7 +127,7 @@ class Cloud:
         self.groups = Groups(world, migs)
 
     def impose(self, conditions: Conditions) -> None:
-        """From now on these faults, these switches, and these timings for steps begun later."""
+        """Replace faults and switches now, and timings for the steps that begin later."""
         self.world.set_faults(conditions.faults)
         if conditions.gke is not None:
             self.cluster.timings = conditions.gke
@@ -147,7 +147,7 @@ class Cloud:
         return preempted, [name for name in names if name not in preempted]
 
     def reset(self) -> None:
-        """No machines, no faults, no calls counted. Timings stay."""
+        """Remove all machines, faults and counts of calls. Timings stay."""
         self.world.set_faults(())
         self.cluster.reset()
         self.groups.reset()

@@ -1,4 +1,4 @@
-"""Callers that hang up before they have a response, or before their call is whole: none of the simulator's faults."""
+"""Lets callers hang up before their response, or in the middle of their call, without an error of the simulator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def hung_up(request: web.Request, error: Exception) -> bool:
-    """``error`` says no more than that the caller has gone. A connection that stands, and still fails, is a fault."""
+    """Errors that mean no more than a caller who has gone. An error on a standing connection is a fault."""
     gone = request.transport is None or request.transport.is_closing()
     return gone and isinstance(error, ConnectionError)
 

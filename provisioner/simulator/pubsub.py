@@ -1,7 +1,5 @@
-"""The simulator's log sink: what the audit log says goes to a topic of a Pub/Sub emulator, and so to a subscription.
-
-Speaks the emulator's JSON API, so that the simulator needs no client library. In a thread of its own: an emulator that
-is slow or gone holds nothing up, and what it does not take is lost, as with a real sink.
+"""The simulator's log sink: publishes audit log entries to a topic of a Pub/Sub emulator by its JSON API. It has a
+thread of its own; entries that the emulator does not take in time are lost, as with a real sink.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import requests
 log = logging.getLogger(__name__)
 
 TIMEOUT = 10.0
-"""Seconds for a response of the emulator, which is near."""
+"""Seconds that the emulator has for a response."""
 
 BATCH = 100
 """Messages in one request, at most."""
@@ -40,11 +38,11 @@ class Sink:
         self._thread.start()
 
     def take(self, data: bytes, _published: float) -> None:
-        """One message."""
+        """Put a message into the queue."""
         self._queue.put(data)
 
     def close(self) -> None:
-        """Publish what is waiting, and end."""
+        """Publish the messages that wait, then end."""
         if self._thread.ident:
             self._queue.put(None)
             self._thread.join()

@@ -44,7 +44,7 @@ TICK = 0.05
 
 SHORTEST_TICK = 0.001
 PATIENCE = 0.02
-"""Real seconds that a call waits for a busy world: when thousands of machines start at once, responses still come."""
+"""Real seconds that a call waits for a world with much to do, so that thousands of starts delay no response."""
 
 SHUTDOWN = 0.2
 """Seconds that responses under way get when the server ends; watches are cut."""
@@ -63,9 +63,8 @@ class Clockwork:
         self._began = time.monotonic()
 
     def advance(self, patience: float = math.inf) -> None:
-        """Let happen what is due by now; after ``patience`` real seconds the rest waits, and the world lags behind.
-
-        An event that fails is logged; the world goes on.
+        """Run the events that are due. After ``patience`` real seconds the rest waits and the world lags; an event that
+        fails is logged.
         """
         now = time.monotonic()
         to = (now - self._began) * self._speed
@@ -216,7 +215,7 @@ class Simulator:
                 ready.set_exception(error)
 
     def call(self, act: Callable[[Cloud], T]) -> T:
-        """What ``act`` returns, run in the simulator's thread between two requests, the world being up to date."""
+        """The result of ``act``, run in the simulator's thread between two requests, with the world up to date."""
         if self._loop is None:
             raise RuntimeError("the simulator does not run")
 
@@ -329,9 +328,9 @@ def run_until_signal(simulator: Simulator) -> int:
 
     with orderly(simulator.close):
         with asyncio.Runner() as runner:
-            # Before the loop runs: a KeyboardInterrupt inside it may cost a callback, and whoever waits for that hangs.
+            # Before the loop runs: a KeyboardInterrupt inside it may drop a callback that a caller waits for.
             for number in (signal.SIGTERM, signal.SIGINT):
                 runner.get_loop().add_signal_handler(number, simulator.end_by, number)
             runner.run(simulator.serve(ready))
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends already
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is ending already
     return INTERRUPTED if simulator.ended_by is signal.SIGINT else 0

@@ -27,7 +27,7 @@ class Fault:
     """One thing that goes wrong, for the targets whose name matches."""
 
     mode: str
-    """What goes wrong; each face documents the modes it knows."""
+    """The mode of the fault; each face documents the modes that it has."""
     target: str = ".*"
     """Regular expression, matched in full against a namespace, a MIG or a machine name."""
     rate: float = 1.0
@@ -83,7 +83,7 @@ class World:
         return self.start_wall + self.now + skew
 
     def after(self, delay: float, event: Callable[[], None]) -> None:
-        """Let ``event`` happen ``delay`` seconds from now. It must itself check that it still makes sense."""
+        """Run ``event`` in ``delay`` seconds. The event itself checks whether it still makes sense."""
         heapq.heappush(self._events, (self.now + delay, next(self._order), event))
 
     def next_event(self) -> float | None:
@@ -91,7 +91,7 @@ class World:
         return self._events[0][0] if self._events else None
 
     def advance(self, to: float) -> None:
-        """Let everything happen that is due up to ``to``."""
+        """Run every event that is due up to ``to``."""
         while self._events and self._events[0][0] <= to:
             at, _, event = heapq.heappop(self._events)
             self.now = max(self.now, at)
@@ -112,9 +112,8 @@ class World:
         self._strikes.clear()
 
     def strikes(self, mode: str, *targets: str, chance: random.Random | None = None) -> Fault | None:
-        """The fault of this mode that strikes now at one of ``targets``, if one does. Each call is one chance.
-
-        Faults with a rate go by the world's own chance, unless another one is given.
+        """The fault of this mode that strikes one of ``targets`` now; None when none does. Each call is one chance, by
+        the world's own generator unless another is given.
         """
         for number, fault in enumerate(self._faults):
             if fault.mode != mode or not fault.start <= self.now < fault.end:

@@ -41,6 +41,9 @@ LEFTOVER_AGE = 600.0
 
 ASIDE_SUFFIX = ".new"
 
+BLOCK = 4096
+"""Bytes that need room on every file system: fewer may find some in the file's own entry."""
+
 
 def pauses() -> list[float]:
     """Seconds to wait before each further look at a file that may be served from a cache."""
@@ -202,6 +205,23 @@ def open_shared(path: str, flags: int) -> int:
     if facts.st_mode & 0o777 != FILE_MODE and facts.st_uid == os.geteuid():
         os.fchmod(descriptor, FILE_MODE)
     return descriptor
+
+
+def try_block(path: str) -> float:
+    """Write a block to a file that is there meanwhile; when, in epoch seconds by the file system's clock.
+
+    Raises OSError; a server may refuse it at the close only.
+    """
+    try:
+        descriptor = open_shared(path, os.O_WRONLY)
+        try:
+            write_all(descriptor, bytes(BLOCK))
+            return os.fstat(descriptor).st_mtime
+        finally:
+            os.close(descriptor)
+    finally:
+        with suppress(OSError):
+            discard(path)
 
 
 def write_all(descriptor: int, content: bytes) -> None:

@@ -58,14 +58,14 @@ class ConfigMarks:
 
     def read(self) -> Mapping[Side, Sequence[ReadContent]]:
         """What each side has read, the newest first. Raises StateError."""
-        found: dict[Side, list[ReadContent]] = {side: [] for side in SIDES}
+        contents_of: dict[Side, list[ReadContent]] = {side: [] for side in SIDES}
         for name in names_in(self.path):
             facts = facts_of(os.path.join(self.path, name))
             if facts is not None and (parts := re.fullmatch(MARK, name)):
-                found["loop" if parts[1] == "loop" else "scripts"].append(
+                contents_of["loop" if parts[1] == "loop" else "scripts"].append(
                     ReadContent(facts.st_mtime_ns, Digests(parts[2], parts[3]))
                 )
-        return {side: sorted(contents, reverse=True) for side, contents in found.items()}
+        return {side: sorted(contents, reverse=True) for side, contents in contents_of.items()}
 
     def forget_old(self) -> None:
         """Remove the marks of contents that were replaced long ago. Raises StateError."""
@@ -87,7 +87,7 @@ def differences(read: Mapping[Side, Sequence[ReadContent]]) -> list[Difference]:
     scripts, loop = read["scripts"], read["loop"]
     if not scripts or not loop or scripts[0].at <= loop[0].at:
         return []
-    found = []
+    differences = []
     for index, file in enumerate(Digests._fields):
         theirs, ours = scripts[0].digests[index], loop[0].digests[index]
         if theirs == ours:
@@ -95,5 +95,5 @@ def differences(read: Mapping[Side, Sequence[ReadContent]]) -> list[Difference]:
         scripts_knew = any(content.digests[index] == ours for content in scripts)
         loop_knew = any(content.digests[index] == theirs for content in loop)
         newer: Side | None = None if scripts_knew == loop_knew else "scripts" if scripts_knew else "loop"
-        found.append(Difference(file, newer))
-    return found
+        differences.append(Difference(file, newer))
+    return differences

@@ -91,6 +91,18 @@ class StateDir:
 
         return Journal(os.path.join(self.path, "journal.jsonl"))
 
+    def refusal(self) -> OSError | None:
+        """Why nothing can be written here now; None where a block can. What it wrote is removed again."""
+        try:
+            self.now()
+        except OSError as error:
+            return error
+        return None
+
+    def now(self) -> float:
+        """The time by the file system's clock, in epoch seconds. What it writes is removed again. Raises OSError."""
+        return atomic.try_block(f"{self.path}/.probe.{os.getpid()}")
+
     def since_intent(self) -> float:
         """Seconds from the last write of intent.json to the loop's last sign of life, both by the file system's clock
         (law: time is an argument); 0 when intent is newer, or when there is nothing to tell by.

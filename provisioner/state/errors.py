@@ -89,6 +89,14 @@ def unwritable(path: str, error: OSError) -> StateUnwritable:
     if error.errno == errno.EACCES:
         return StateUnwritable(f"{path}: cannot be written: {error.strerror}. {why_denied(path)}")
     return StateUnwritable(
-        f"{path}: cannot be written: {error.strerror or error}. "
-        "Check free space, quota, owner, group and mode of the state directory, then try again."
+        f"{path}: cannot be written: {error.strerror or error}. {what_to_do(error)}, then try again."
     )
+
+
+def what_to_do(error: OSError) -> str:
+    """How a write comes to succeed that the operating system refused."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "Make room on the disk of the state directory, or raise the quota"
+    if error.errno == errno.EROFS:
+        return "Mount it for writing"
+    return "Check owner, group and mode of the state directory"

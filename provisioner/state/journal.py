@@ -13,12 +13,15 @@ from itertools import pairwise
 from typing import Any
 
 from provisioner.files.regular import open_own, read_descriptor
-from provisioner.state.atomic import open_shared, write_all
+from provisioner.state.atomic import open_shared
 from provisioner.state.errors import unwritable
 
 JOURNAL_BYTES = 10_000_000
 JOURNAL_KEPT = 5
 """Predecessors that are kept: 60 MB in all, a busy week, as the loop counts what repeats itself."""
+
+UNWRITTEN_BYTES = 1_000_000
+"""The newest lines that are kept for when the disk takes them again: some hours of a grid that cannot change."""
 
 Line = Mapping[str, Any]
 
@@ -63,27 +66,37 @@ class Journal:
         self.path = path
         self._max_bytes = max_bytes
         self._keep = keep
+        self._unwritten = b""
+        """Whole lines that the disk has refused."""
 
     def append(self, entries: Iterable[Line]) -> None:
-        """Add one line per entry, in one write; not fsynced. Raises StateUnwritable."""
+        """Add one line per entry, in one write; not fsynced. Raises StateUnwritable: the next one writes them, too."""
         text = "".join([_encode(entry) + "\n" for entry in entries])
         if not text:
             return
+        self._unwritten += text.encode()
         try:
-            if self._append(text.encode()) >= self._max_bytes:
+            if self._append() >= self._max_bytes:
                 self._rotate()
         except OSError as error:
+            if len(self._unwritten) > UNWRITTEN_BYTES:
+                self._unwritten = self._unwritten[-UNWRITTEN_BYTES:].partition(b"\n")[2]
             raise unwritable(self.path, error) from error
 
-    def _append(self, lines: bytes) -> int:
-        """Write at the end; returns the size then. Half a line that a crash left is closed first."""
+    def _append(self) -> int:
+        """Write at the end; returns the size then. Half a line that a crash or a full disk left is closed first."""
         descriptor = open_shared(self.path, os.O_RDWR | os.O_APPEND)
         try:
             size = os.fstat(descriptor).st_size
-            if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                lines = b"\n" + lines
-            write_all(descriptor, lines)
-            return size + len(lines)
+            closing = b"\n" if size and os.pread(descriptor, 1, size - 1) != b"\n" else b""
+            content, done = closing + self._unwritten, 0
+            try:
+                while done < len(content):
+                    done += os.write(descriptor, content[done:])
+            finally:
+                whole = content.rfind(b"\n", 0, done) + 1
+                self._unwritten = content[max(whole, len(closing)) :]
+            return size + done
         finally:
             os.close(descriptor)
 

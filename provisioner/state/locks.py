@@ -17,7 +17,15 @@ from typing import Any
 
 from provisioner.files.regular import NoFileError, open_own
 from provisioner.state.atomic import open_shared, read_whole
-from provisioner.state.errors import LockTimeout, StateError, StateMissing, StateUnreadable, StateUnwritable, unwritable
+from provisioner.state.errors import (
+    LockTimeout,
+    StateError,
+    StateMissing,
+    StateUnreadable,
+    StateUnwritable,
+    unwritable,
+    what_to_do,
+)
 
 LOCK_WAIT = 20.0
 """Seconds a script waits for a lock: far below HF's 300 s for a whole call."""
@@ -65,9 +73,9 @@ class LockFile:
             self.release()
             if error.errno == errno.EACCES:
                 raise unwritable(self.path, error) from error
+            locks = " and that its mount supports locks" if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP) else ""
             raise StateUnwritable(
-                f"{self.path}: cannot be locked: {error.strerror}. Check owner, group and mode of the state directory"
-                + (" and that its mount supports locks." if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP) else ".")
+                f"{self.path}: cannot be locked: {error.strerror}. {what_to_do(error)}{locks}."
             ) from error
         self.release()
         return False

@@ -93,8 +93,8 @@ class _Saved:
         if intent is None:
             raise StateUnreadable(f"{dump.source}: holds no intent.json. Nothing was changed.")
         for name in ("requests", "returns"):  # what was leaving the files stays away: what was told of it may be gone
-            known = (memory or {}).get(name, {})
-            intent[name] = {id_: one for id_, one in intent[name].items() if not known.get(id_, {}).get("trimmed")}
+            records = (memory or {}).get(name, {})
+            intent[name] = {id_: one for id_, one in intent[name].items() if not records.get(id_, {}).get("trimmed")}
         if status is not None:
             # Of a request that went on HF may have had more: without an answer it counts as told of all that runs.
             answers = {id_: answer for id_, answer in status["answers"].items() if answer.get("ended")}

@@ -41,14 +41,14 @@ class Access:
     """Judges each connection and question. Any thread."""
 
     def __init__(self, files: Files = NOBODY_ASKED) -> None:
-        """Raises AccessError when a file cannot be used now; later such a one is said in the log."""
+        """Raises AccessError when a file cannot be used now. A file that cannot be used later is logged."""
         self._files = files
         self._read: Signature | None = None
-        """Of the token file as it was read last."""
+        """The signature of the token file when it was last read."""
         self._token: bytes | None = None
-        """A digest of the token; None: nobody is let in."""
+        """A digest of the token; None refuses everybody."""
         self._loaded: Signature | None = None
-        """Of certificate and key as they were loaded last."""
+        """The signatures of certificate and key when they were last loaded."""
         self._context: ssl.SSLContext | None = None
         if files.token is not None:
             self._token, self._read = _digest(_token(files.token)), _signature(files.token)
@@ -58,7 +58,7 @@ class Access:
 
     @property
     def encrypted(self) -> bool:
-        """Clients speak TLS."""
+        """True when clients have to use TLS."""
         return self._context is not None
 
     def allows(self, authorization: str) -> bool:
@@ -70,14 +70,14 @@ class Access:
         return self._token is not None and hmac.compare_digest(given, self._token)
 
     def secured(self, connection: socket.socket) -> socket.socket:
-        """The connection with TLS, if it is wanted; the handshake happens in the thread that reads first."""
+        """The connection, with TLS where it is configured. The thread that reads first does the handshake."""
         if self._context is None or self._files.cert is None or self._files.key is None:
             return connection
         self._refresh_context(self._files.cert, self._files.key)
         return self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
 
     def _refresh_token(self, path: Path) -> None:
-        """Read the token anew when its file changed; while it cannot be read nobody is let in."""
+        """Read the token again when its file has changed. While the file cannot be read, everybody is refused."""
         try:
             signature = _signature(path)
             if signature == self._read:
@@ -89,7 +89,7 @@ class Access:
             self._token = self._read = None
 
     def _refresh_context(self, cert: Path, key: Path) -> None:
-        """Load a renewed certificate; one that cannot be used leaves the one before in force."""
+        """Load a renewed certificate. One that cannot be used leaves the earlier one in force."""
         try:
             signature = _signature(cert, key)
             if signature != self._loaded:
@@ -99,10 +99,8 @@ class Access:
 
 
 def is_meant(host: str, listen: str) -> bool:
-    """Whether a question with this Host header is meant for us, who listen on a loopback address.
-
-    A page of somebody else's may make its own name resolve to the loopback, and would then read what we answer as its
-    own; the header still has that name. No browser leaves it out.
+    """True when a request's Host header names this server, which listens on a loopback address. A foreign page whose
+    name resolves to the loopback is refused by it: the header still has that page's name, and every browser sends it.
     """
     name, ours = (_without_port(text).casefold() for text in (host, listen))
     return name in ("", ours) or is_loopback(f"{name}:0")
@@ -139,7 +137,7 @@ def _token(path: Path) -> bytes:
 
 
 def _digest(token: bytes) -> bytes:
-    """Of one length for every token, so that comparing takes one time."""
+    """A digest of the token, of one length, so that each comparison takes the same time."""
     return hashlib.sha256(token).digest()
 
 

@@ -1,4 +1,4 @@
-"""Whether HostFactory's scripts and the loop have read the same two files: noted, compared, told to Prometheus."""
+"""Notes which of HF's two files the loop has in force, compares them with those of the scripts, and sets the metric."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ConfigWatch:
     """Takes in each cycle, in the loop's thread."""
 
     def __init__(self, metrics: LoopMetrics, state: StateDir, digests: Callable[[], Digests]) -> None:
-        """``digests``: of what the loop has in force."""
+        """``digests``: those of HF's files that the loop has in force."""
         self._metrics, self._marks, self._digests = metrics, state.config, digests
         self._told: list[Difference] = []
 

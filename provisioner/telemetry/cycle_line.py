@@ -10,12 +10,12 @@ from provisioner.model import Close, Create, DeferReason, Delete, Outcome, Unobs
 
 
 def is_quiet(report: CycleReport) -> bool:
-    """No call of this cycle or the one before has ended, and no slot."""
+    """True when no call and no slot has ended in this cycle or the one before."""
     return not (report.closes or any(done.outcomes for done in report.results))
 
 
 def standing(report: CycleReport) -> object:
-    """What may go on for many cycles and is news only when it changes: what is deferred, which pools are unseen."""
+    """The deferrals and unseen pools, which may stay for many cycles and are news only when they change."""
     return dict(report.deferred), {look.pool: look.failure.error for look in _unseen(report)}
 
 
@@ -36,7 +36,7 @@ def facts(report: CycleReport) -> Mapping[str, object]:
 
 
 def _causes(report: CycleReport) -> Iterator[str]:
-    """Each cause once, with how often it was one."""
+    """Each cause once, with its count."""
     counts = Counter[str]()
     counts.update(cause for outcome in _outcomes(report) if (cause := _cause_of_outcome(outcome)))
     counts.update(map(_cause_of_close, report.closes))
@@ -55,7 +55,7 @@ def _unseen(report: CycleReport) -> list[Unobserved]:
 
 
 def _cause_of_outcome(outcome: Outcome) -> str:
-    """Empty for a machine that was created: why it was is HF's request."""
+    """The cause of a delete or of a refused create; empty for a create that was accepted."""
     action = outcome.action
     if outcome.failure is not None:
         return f"not {'deleted' if isinstance(action, Delete) else 'created'} in {action.pool}: {outcome.failure.error}"
@@ -68,7 +68,7 @@ def _cause_of_close(close: Close) -> str:
 
 
 def _deferral(report: CycleReport, pool: str, template: str, reason: DeferReason) -> str:
-    """The reason, and what a pool backs off from."""
+    """The reason of a deferral, and the failure from which its pool backs off."""
     window = report.memory.pressures.get((pool, template)) if report.memory else None
     if reason is DeferReason.BACKOFF and window is not None and window.failure is not None:
         return f"{reason} after {window.failure.error}"

@@ -18,11 +18,11 @@ class CycleLog:
 
     def __init__(self) -> None:
         self._standing: object = ({}, {})
-        """What was deferred and unseen in the cycle before."""
+        """The deferrals and unseen pools that the last line told."""
         self._problem = ""
-        """As it was logged last."""
+        """The problem that was logged last."""
         self._brake: Brake | None = None
-        """As it was logged last."""
+        """The brake that was logged last."""
 
     def take(self, report: CycleReport) -> None:
         """Take in one cycle."""
@@ -48,7 +48,7 @@ class CycleLog:
             log.log(level, "Cycle", extra=cycle_line.facts(report))
 
     def _log_brake(self, report: CycleReport) -> None:
-        """Once when it latches, or holds at the start, and once when it is released."""
+        """Log the brake once when it latches, or holds at the start, and once when it is released."""
         if report.memory is None or report.memory.brake == self._brake:
             return
         before, brake = self._brake, report.memory.brake

@@ -34,7 +34,7 @@ from provisioner.telemetry.metrics import Metrics
 log = logging.getLogger(__name__)
 
 UNTRIED: Mapping[tuple[str, str], Window] = {}
-"""What is known of pools that were asked for nothing yet."""
+"""What a pool's window is before its first create."""
 
 
 class CycleMeter:
@@ -44,11 +44,11 @@ class CycleMeter:
         self._metrics = metrics
         self._state = state
         self._seen: dict[str, Snapshot] = {}
-        """The last complete snapshot of each pool: a pool that cannot be seen is not an empty one."""
+        """The last complete snapshot of each pool, kept while the pool cannot be seen."""
         self._memory: Memory | None = None
-        """Memory as it was measured last."""
+        """The memory that was measured last."""
         self._allowed: tuple[object, object] = (None, None)
-        """The windows and the limits that the pressure allowed was counted from."""
+        """The windows and limits from which the allowed pressure was counted last."""
 
     def take(self, report: CycleReport, limits: Limits) -> None:
         """Take in one cycle."""
@@ -72,7 +72,9 @@ class CycleMeter:
             self._count_memory(report, report.memory, limits, wall)
 
     def _count_windows(self, memory: Memory | None, limits: Limits) -> None:
-        """Windows change with what was learned and with the configuration; before HF's first request nothing was."""
+        """Count the allowed pressure again when windows or limits have changed. Before HF's first request there is no
+        memory.
+        """
         pressures = memory.pressures if memory is not None else UNTRIED
         if self._allowed[0] is not pressures or self._allowed[1] is not limits:
             self._metrics.machines.window.replace(_windows(pressures, limits))
@@ -80,14 +82,14 @@ class CycleMeter:
 
     def _count_close(self, close: Close) -> None:
         slots = self._metrics.slots
-        # One that HF gave back in time, as its end was announced, was taken from it all the same.
+        # A machine that HF gave back in time, after its end was announced, was lost all the same.
         if close.verdict is Verdict.LOST or (close.verdict is Verdict.RETURNED and close.cause is not None):
             slots.lost(close.pool, close.template, close.cause or LossCause.UNKNOWN)
         elif close.verdict is Verdict.FAILED and close.failure is not None:
             slots.failed(close.pool, close.template, close.failure.error)
 
     def _count_memory(self, report: CycleReport, memory: Memory, limits: Limits, wall: float) -> None:
-        """Count what memory and snapshots hold; what is as it was measured last is not counted again."""
+        """Count memory and snapshots. What has not changed since it was counted last is not counted again."""
         news = list(self._unmeasured(report))
         if memory is self._memory and not news:
             return
@@ -121,7 +123,7 @@ class CycleMeter:
         machines.stuck.replace(Counter(slot.pool for _, slot in slots if slot.stuck and not slot.gone))
 
     def _count_changes(self, report: CycleReport, former: Memory, memory: Memory) -> None:
-        """Machines that began to run, returned ones that went, and ones that do not go, since the cycle before."""
+        """Count machines that began to run, returned ones that went, and stuck ones, since the cycle before."""
         for record, slot_before, slot in changed(former, memory):
             self._count_change(report, record, slot_before, slot)
 
@@ -136,7 +138,7 @@ class CycleMeter:
 
     def _sizes(self) -> Mapping[str, int]:
         sizes = {}
-        with suppress(OSError):  # nothing happened yet, or it was just rotated
+        with suppress(OSError):  # the file is absent: nothing happened yet, or it was just rotated
             sizes[os.path.basename(self._state.journal.path)] = os.path.getsize(self._state.journal.path)
         for store in (self._state.intent, self._state.memory, self._state.status):
             if (signature := store.signature()) is not None:
@@ -145,7 +147,7 @@ class CycleMeter:
 
 
 def _windows(pressures: Mapping[tuple[str, str], Window], limits: Limits) -> Mapping[str, int]:
-    """Pressure allowed, by pool, over its templates; where nothing was tried yet, what a first try is allowed."""
+    """Pressure allowed by pool, summed over templates. An untried template counts with the first window."""
     windows: Counter[str] = Counter()
     for template in limits.templates.values():
         for name in template.pools:
@@ -158,7 +160,7 @@ def _windows(pressures: Mapping[tuple[str, str], Window], limits: Limits) -> Map
 
 
 def _machines(seen: Mapping[str, Snapshot], memory: Memory, prefix: str) -> Mapping[tuple[str, str, Phase], int]:
-    """Observed machines by pool, template and phase; asked for and not yet seen ones as ``submitted``."""
+    """Machines by pool, template and phase; a machine that was asked for and not yet seen counts as ``submitted``."""
     counts: Counter[tuple[str, str, Phase]] = Counter()
     for snapshot in seen.values():
         for machine in snapshot.machines.values():

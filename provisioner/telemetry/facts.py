@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +14,7 @@ from provisioner.planning.release import ScriptCalls
 from provisioner.state.condition import Condition
 from provisioner.state.config_marks import Difference
 from provisioner.state.directory import StateDir
-from provisioner.state.errors import StateMissing, StateUnreadable
+from provisioner.state.errors import StateMissing, StateUnreadable, is_denied, what_to_do
 from provisioner.telemetry.held_levers import held_levers
 from provisioner.telemetry.notes import Notes, read_notes
 
@@ -30,10 +32,10 @@ class Signs:
     """The signs of life of the loop, by the file system's clock alone (law: time is an argument)."""
 
     holder: Mapping[str, Any] = field(default_factory=dict)
-    """Who signed last: ``epoch``, ``host``, ``pid``, and whether it has ``ended``."""
+    """The ``epoch``, ``host`` and ``pid`` of the last heartbeat, and whether its loop has ``ended``."""
     last_beat: float | None = None
     silent: float | None = None
-    """Seconds since; None: no heartbeat ever, or nobody can say."""
+    """Seconds since the last heartbeat. None: there was none, or its age cannot be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +52,11 @@ class Facts:
     calls: ScriptCalls
     """HF's calls, by the marks of its scripts."""
     release_asked: bool
-    """The loop is to release the brake."""
+    """True when a person has asked the loop to release the brake."""
     levers: Mapping[str, Any]
     """What people hold, as of ``held_levers``."""
+    refusal: str
+    """Why the state directory cannot be written; empty where it can, or where that is this host's or user's own."""
     differing: Sequence[Difference]
     """HF's files of which scripts and loop have read different contents."""
     wall: float
@@ -60,13 +64,13 @@ class Facts:
 
 
 def read_facts(state: StateDir, memory: Memory | None = None) -> Facts:
-    """What the files hold now. Raises StateError, also where nothing was ever written.
-
-    ``memory``: as the loop of this process holds it; then memory.json is not read.
+    """What the files hold now; with ``memory``, as the loop of this process holds it, memory.json is not read. Raises
+    StateError, also where nothing was ever written.
     """
     # Memory before intent: what it has read must not be what scripts wrote in between.
     held, memory_file = (memory, File()) if memory else _memory(state)
     intent, intent_file = _intent(state, held)
+    holder = state.loop_lock.holder()
     return Facts(
         directory=state.path,
         memory=held,
@@ -74,13 +78,24 @@ def read_facts(state: StateDir, memory: Memory | None = None) -> Facts:
         intent=intent,
         intent_file=intent_file,
         notes=read_notes(state),
-        signs=Signs(state.loop_lock.holder(), state.heartbeat.last(), state.heartbeat.silent_now()),
+        signs=Signs(holder, state.heartbeat.last(), state.heartbeat.silent_now()),
         calls=script_calls(state),
         release_asked=state.recovery_asked(),
         levers=held_levers(state, held),
+        refusal=_refusal(state, holder),
         differing=state.config.differences(),
         wall=time.time(),
     )
+
+
+def _refusal(state: StateDir, holder: Mapping[str, Any]) -> str:
+    """What would hinder the loop as well: others may look from a host that mounts the directory read-only."""
+    error = state.refusal()
+    if error is None or is_denied(error):
+        return ""
+    if error.errno == errno.EROFS and holder.get("host", socket.gethostname()) != socket.gethostname():
+        return ""
+    return f"{error.strerror}. {what_to_do(error)}"
 
 
 def _memory(state: StateDir) -> tuple[Memory | None, File]:

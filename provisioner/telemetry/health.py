@@ -34,10 +34,8 @@ class LoopHealth:
         self._report = report
 
     def health(self) -> Health:
-        """Alive while cycles end; ready once one was complete, and while the last one could do its work.
-
-        Who waits (for a pool that must be seen before memory.json can be made again, for a person who puts
-        intent.json back) is alive all the same: another start would see no more, and would begin to wait anew.
+        """Alive while cycles end; ready once one was complete and while the last one could do its work. A loop that
+        waits, for a pool or for a person, stays alive: a restart would only wait anew.
         """
         report = self._report
         if report is None:

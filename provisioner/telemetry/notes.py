@@ -1,6 +1,5 @@
-"""What people should know of the loop and its pools: the loop leaves it in ``pools.json``, commands read it there.
-
-Nothing is ever decided by it. What the other files tell as well is not repeated: those tell it while no loop runs, too.
+"""What people should know of the loop and its pools: the loop writes ``pools.json``, commands read it, and nothing is
+decided by it. What the other files hold is not repeated, as it can be told without a loop.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEAST_SILENCE = 60.0
-"""Seconds without the end of a cycle after which a loop counts as dead, as for the scripts; more for a slow one."""
+"""Seconds without the end of a cycle after which a loop counts as dead; a slow loop has more."""
 
 TERMS = ("orphan_grace", "orphan_cap_per_hour", "cancel_after", "delete_unlisted_after")
-"""The limits by which it is told what a release of the brake sets going."""
+"""The limits that ``status`` needs to tell what a release of the brake deletes and cancels."""
 
 
 def longest_silence(interval: float) -> float:
@@ -50,7 +49,7 @@ def longest_silence(interval: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Something that goes wrong, and since when: epoch seconds of the loop's host."""
+    """A failure that lasts, and since when, in epoch seconds of the loop's host."""
 
     since: float
     text: str
@@ -64,9 +63,9 @@ class Refusal:
     operation: str
     """``create`` or ``delete``."""
     template: str
-    """Whose machines; empty for deletes."""
+    """The template of the refused creates; empty for deletes."""
     since: float
-    """Since when, as of a ``Trouble``."""
+    """Since when, as in ``Trouble``."""
     text: str
     """The reason in the words of the place."""
 
@@ -98,7 +97,7 @@ class Notes:
     silence: float = LEAST_SILENCE
     """Seconds without the end of a cycle after which this loop counts as dead."""
     levers: Levers = NO_LEVERS
-    """Those that are held. Of a file of their own, and not written here."""
+    """The levers that are held. They come from a file of their own and are not written with the notes."""
 
     @property
     def limits(self) -> Limits | None:
@@ -133,7 +132,7 @@ def read_notes(state: StateDir) -> Notes:
         raise StateUnreadable(
             f"{state.notes.path}: holds what no loop of ours writes: {error}. The loop writes it again when it starts."
         ) from error
-    with suppress(StateError):  # which levers are held nobody knows then; ``status`` says so
+    with suppress(StateError):  # nobody knows then which levers are held, which ``status`` says
         return replace(notes, levers=state.levers.read())
     return notes
 
@@ -190,6 +189,8 @@ class Notebook:
         self._places: dict[str, str] = {}
         """In which pool each orphan was seen last."""
         self._written: Notes | None = None
+        self._refused_write = ""
+        """Why they were not, as it was logged last."""
 
     def take(self, report: CycleReport, limits: Limits, wall: float) -> None:
         """Take in one cycle, which ended at ``wall`` (epoch seconds)."""
@@ -220,12 +221,14 @@ class Notebook:
             return
         try:
             self._state.notes.write({name: value for name, value in asdict(notes).items() if name in READERS})
-            self._written = notes
+            self._written, self._refused_write = notes, ""
         except StateError as error:
-            log.warning("Notes for people were not written", extra={"error": str(error)})
+            if str(error) != self._refused_write:
+                log.warning("Notes for people were not written", extra={"error": str(error)})
+            self._refused_write = str(error)
 
     def _judge_deletes(self, done: Results, wall: float) -> None:
-        """A pool that takes one delete takes deletes."""
+        """A delete that a pool takes ends the refusal of its deletes."""
         deletes = [outcome for outcome in done.outcomes if isinstance(outcome.action, Delete)]
         if any(outcome.failure is None for outcome in deletes):
             self._deletes.pop(done.pool, None)
@@ -236,7 +239,7 @@ class Notebook:
                 held.setdefault(outcome.action.name, Trouble(wall, outcome.failure.text))
 
     def _forget_deletes(self, looks: Mapping[str, Look]) -> None:
-        """No delete is refused any more of a machine that is gone."""
+        """The refusals without those of deletes of machines that are gone."""
         for pool, held in self._deletes.items():
             look = looks.get(pool)
             if isinstance(look, Snapshot):
@@ -255,7 +258,7 @@ class Notebook:
         return refusals
 
     def _orphans(self, memory: Memory | None, looks: Mapping[str, Look]) -> Mapping[str, Sequence[str]]:
-        """Orphans by pool; a pool that cannot be seen now keeps those that were seen there."""
+        """Orphans by pool. The orphans of a pool that cannot be seen are kept where they were seen last."""
         names = memory.orphans if memory else {}
         self._places = {name: _place(name, looks) or self._places.get(name, "") for name in names}
         return {
@@ -265,7 +268,7 @@ class Notebook:
 
 
 def refused_creates(memory: Memory, limits: Limits) -> Mapping[tuple[str, str], str]:
-    """Pools that refuse a template's machines, and why, by what the last create came to. Pure."""
+    """The pools that refuse creates of a template, and why, by the outcome of the last create. Pure."""
     named = {(pool, template.id) for template in limits.templates.values() for pool in template.pools}
     return {
         pair: pressure.failure.text
@@ -283,7 +286,7 @@ def _place(name: str, looks: Mapping[str, Look]) -> str:
 
 
 def _lasting(before: Trouble | None, text: str, wall: float) -> Trouble | None:
-    """The trouble since it began, in its newest words; None when it is over."""
+    """The trouble with its first time and its newest words; None when it has ended."""
     return Trouble(before.since if before else wall, text) if text else None
 
 

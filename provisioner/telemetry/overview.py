@@ -48,11 +48,11 @@ class Row:
     cap: int | None
     """Most machines: of a template in all, of a pool for each template; None: no cap."""
     last_error: Document | None
-    """``error`` (class), ``text`` and time ``at`` with ``at_seconds``: for how long that has passed."""
+    """The last error's ``error`` (class) and ``text``, its time ``at``, and its age ``at_seconds``."""
 
     @property
     def name(self) -> str:
-        """Of the pool or template that it sums up."""
+        """The rows of the pool or template that this row sums up."""
         return self.pool or self.template
 
 
@@ -70,6 +70,8 @@ class Overview:
     """Who signed last, ``last_beat``, ``silent_seconds`` and ``running`` (of both, None: nobody can say)."""
     files: Document
     """Of intent and memory the ``condition`` and, unless it is fine, a ``text``."""
+    unwritable: str
+    """Why the state directory cannot be written, and what to do; empty where it can."""
     memory_lost: bool
     nothing_planned: Document | None
     """``since`` and ``text``."""
@@ -131,19 +133,19 @@ class Overview:
 
     @property
     def short(self) -> int:
-        """Machines that open requests want, and that something stands in the way of."""
+        """The machines that open requests miss for a reason."""
         return sum(one["machines"] for request in self.requests for one in request["missing"] if not one["quiet"])
 
     @property
     def total(self) -> Row:
-        """All machines, of which no window and no cap can be told."""
+        """The sum of all machines, which has no window and no cap."""
         wanted, *counts = (sum(getattr(row, name) for row in self.templates) for name in ("wanted", *Counts._fields))
         return Row("", "", wanted, *Counts(*counts), None, None, None)
 
     @property
     def loop_acts(self) -> bool:
-        """A loop runs, as far as anybody can say, and plans."""
-        return self.loop["running"] is not False and not self.nothing_planned
+        """True when a loop runs, as far as anybody can say, and plans."""
+        return self.loop["running"] is not False and not self.nothing_planned and not self.unwritable
 
 
 # --- how it is made ---------------------------------------------------------------------------------------------------
@@ -155,10 +157,10 @@ def time_at(memory: Memory, wall: float) -> float:
 
 
 def overview(facts: Facts) -> Overview:
-    """What these facts come to."""
+    """The overview that follows from these facts."""
     memory, intent, notes = facts.memory, facts.intent, facts.notes
     owner = intent or memory
-    known = set(memory.requests) | set(memory.returns) if memory else set()
+    remembered = set(memory.requests) | set(memory.returns) if memory else set()
     read = set(intent.requests) | set(intent.returns) if intent else set()
     return Overview(
         time=utc(facts.wall),
@@ -167,6 +169,7 @@ def overview(facts: Facts) -> Overview:
         generation=owner.generation if owner else 0,
         loop=_loop(facts),
         files={"intent": _file(facts.intent_file), "memory": _file(facts.memory_file)},
+        unwritable=facts.refusal,
         memory_lost=facts.memory_file.condition is Condition.MISSING,
         nothing_planned=_trouble(notes.problem),
         configuration_refused=_trouble(notes.configuration),
@@ -176,7 +179,7 @@ def overview(facts: Facts) -> Overview:
         refused=[{**asdict(one), "since": utc(one.since)} for one in notes.refused],
         release_asked=facts.release_asked,
         problems={pool: list(sentences) for pool, sentences in notes.pools.items()},
-        unread=sorted(read - known),
+        unread=sorted(read - remembered),
         **released(memory, notes, facts.calls, facts.wall),
         **_held(memory or Memory(""), notes, facts.wall),
     )
@@ -216,7 +219,7 @@ def released(
 
 
 def _pools_of(names: Collection[str], memory: Memory, notes: Notes, news: Mapping[str, str]) -> Mapping[str, str]:
-    """Where these machines are, as far as anybody has said."""
+    """The pool in which each of these machines was seen last."""
     if not names:
         return {}
     pools = {name: pool for pool, held in notes.orphans.items() for name in held} | dict(news)
@@ -424,21 +427,21 @@ def _of_these(entries: Sequence[Document], requests: Sequence[Document]) -> Sequ
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What an overview is narrowed to."""
+    """The pool, template or request to which an overview is narrowed."""
 
     pools: Set[str]
     templates: Set[str]
     request: str
-    """Empty: all."""
+    """Empty: all requests."""
 
     def holds(self, one: Document) -> bool:
-        """Whether an entry belongs here; one that names no pool, no template or no request may."""
+        """True when an entry belongs here; an entry that names no pool, template or request always does."""
         in_pool = not one.get("pool") or one["pool"] in self.pools
         of_template = not one.get("template") or one["template"] in self.templates
         return in_pool and of_template and self.request in ("", one.get("id", self.request))
 
     def entries(self, whole: Overview) -> dict[str, Any]:
-        """What names a pool, a template or a request."""
+        """The lists of an overview, each without the entries that belong elsewhere."""
         names = ("requests", "returns", "refused", "waiting", "stuck", "pressure")
         return {name: [*filter(self.holds, getattr(whole, name))] for name in names}
 
@@ -463,6 +466,9 @@ def pools_of(request: Document) -> set[str]:
 
 def _alarms(seen: Overview) -> Iterator[str]:
     """What a person has to mend, the worst first."""
+    if seen.unwritable:
+        words = "nothing is planned, and HostFactory's requests are refused, until it can"
+        yield f"STATE DIRECTORY CANNOT BE WRITTEN: {seen.unwritable}; {words}"
     if seen.loop["running"] is False:
         since = seen.loop["last_beat"]
         words = f"since {since}" if since else "and has never run on this directory"

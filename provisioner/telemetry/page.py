@@ -54,7 +54,7 @@ FRESH = 1.0
 """Seconds for which what was read is shown again: many open pages cost no more than a few."""
 
 Told = tuple[str, str]
-"""A time in words, and what happened then."""
+"""The time of an event in words, and the event."""
 
 KINDS = {"pool": Kind.POOL, "request": Kind.REQUEST, "machine": Kind.MACHINE}
 
@@ -71,7 +71,7 @@ class StatusPage:
         self._state, self._memory, self._samples = state, memory, samples
         self._lock = threading.Lock()
         self._seen: tuple[float, Facts, Overview] | None = None
-        """What was read last, and when by the monotonic clock."""
+        """The newest reading, and when it was read by the monotonic clock."""
 
     def respond(self, path: str, query: str) -> Response | None:
         """The page of a path; None where there is none."""
@@ -97,7 +97,7 @@ class StatusPage:
         return pages[kind](facts, seen, unquote(name), query)
 
     def _look(self) -> tuple[Facts, Overview]:
-        """What the loop holds and the files tell, at most ``FRESH`` seconds old. Raises StateError."""
+        """The loop's memory and the files, at most ``FRESH`` seconds old. Raises StateError."""
         with self._lock:
             now = time.monotonic()
             if self._seen is None or now - self._seen[0] >= FRESH:
@@ -109,9 +109,9 @@ class StatusPage:
 
     def _index(self, seen: Overview, query: str) -> Response:
         find = _find(query)
-        found = [one for one in seen.requests if find in one["id"] or find in one["template"]]
-        found.sort(key=lambda one: (one["status"] != "running", one["id"]))
-        return self._show("index.html", seen, query, ("", ""), requests=found, root="")
+        matching = [one for one in seen.requests if find in one["id"] or find in one["template"]]
+        matching.sort(key=lambda one: (one["status"] != "running", one["id"]))
+        return self._show("index.html", seen, query, ("", ""), requests=matching, root="")
 
     def _pool(self, facts: Facts, seen: Overview, name: str, query: str) -> Response:
         row = next((row for row in seen.pools if row.pool == name), None)
@@ -137,8 +137,8 @@ class StatusPage:
             return self._unknown("template", id_, [row.template for row in seen.templates])
         find = _find(query)
         part = narrowed(seen, template=id_)
-        found = [one for one in part.requests if find in one["id"]]
-        return self._show("template.html", part, query, ("template", id_), row=row, requests=found)
+        matching = [one for one in part.requests if find in one["id"]]
+        return self._show("template.html", part, query, ("template", id_), row=row, requests=matching)
 
     def _request(self, facts: Facts, seen: Overview, id_: str, query: str) -> Response:
         if id_ in {one["id"] for one in seen.returns}:
@@ -173,7 +173,7 @@ class StatusPage:
     # --- how they are made --------------------------------------------------------------------------------------------
 
     def _unknown(self, kind: str, name: str, names: Sequence[str]) -> Response:
-        """In words: which there are, or where to look."""
+        """The names of all pools or templates in words, or the page that lists them."""
         there = f" There are: {', '.join(names[:SHOWN])}." if names else ""
         text = f"The loop knows no {kind} {clip(name)!r}; one that ended a day ago has left its memory.{there}"
         return self._render("sentence.html", HTTPStatus.NOT_FOUND, title=f"No such {kind}", text=text, root="../")
@@ -195,18 +195,18 @@ class StatusPage:
         return self._render(template, HTTPStatus.OK, **(shown | facts))
 
     def _story(self, kind: str, name: str, memory: Memory | None) -> Sequence[Told]:
-        """What happened, in order, as far as the journal's newest file knows: ``explain`` reads them all."""
+        """The events of a subject in order, from the journal's newest file alone. ``explain`` reads all files."""
         if kind not in KINDS:
             return ()
         given_back = kind == "request" and name.startswith(RETURN_ID_PREFIX)
         whose = Whose(Kind.RETURN if given_back else KINDS[kind], name)
-        most = MOST_LINES if whose.kind is Kind.POOL else None  # of a request, each line counts
+        most = MOST_LINES if whose.kind is Kind.POOL else None  # a request's story counts every line
         lines = self._state.journal.find(*needles(whose, memory), newest=True, most=most).lines
         told = story(whose, lines, memory)[-MOST_TOLD:]
         return [(local(utc(one.at)), one.text) for one in told]
 
     def _plot(self, subject: Subject, seen: Overview) -> Plot | None:
-        """The samples of a pool, a template or all, and what holds now."""
+        """The samples of a pool, a template or all, followed by the numbers of now."""
         kind, name = subject
         rows = {"pool": seen.pools, "template": seen.templates}.get(kind, [seen.total])
         row = next((row for row in rows if row.name == name), None)
@@ -225,7 +225,7 @@ class StatusPage:
 @cache
 def templates() -> Environment:
     """The pages' templates, each compiled once; every value is escaped, and a name that is missing is an error."""
-    found = Environment(
+    environment = Environment(
         loader=PackageLoader("provisioner.telemetry"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -233,7 +233,7 @@ def templates() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    found.filters |= {
+    environment.filters |= {
         "clip": clip,
         "lasting": lasting,
         "local": local,
@@ -241,8 +241,8 @@ def templates() -> Environment:
     }
     style = resources.files(__package__).joinpath("templates", "style.css").read_text("utf-8")
     lines = {"missing_lines": missing_lines, "pool_line": pool_line, "spending_lines": spending_lines}
-    found.globals |= {**lines, "style": style}
-    return found
+    environment.globals |= {**lines, "style": style}
+    return environment
 
 
 def clip(text: object, longest: int = LONGEST) -> str:
@@ -259,7 +259,7 @@ def _policy(style: str) -> str:
 
 
 def _find(query: str) -> str:
-    """What a person filters for."""
+    """The filter that a person has entered."""
     return parse_qs(query).get("find", [""])[0].strip()
 
 
@@ -269,7 +269,7 @@ def _slots(memory: Memory | None) -> Iterator[Slot]:
 
 
 def _machines(slots: Iterator[Slot]) -> dict[str, Any]:
-    """As many machines as are shown, those first that do not run, and how many there are."""
+    """The first machines of a list, those that do not run before others, and how many the list holds."""
     waiting: list[Slot] = []
     others: list[Slot] = []
     for slot in slots:
@@ -279,7 +279,7 @@ def _machines(slots: Iterator[Slot]) -> dict[str, Any]:
 
 
 def _state(slot: Slot) -> str:
-    """What becomes of a slot's machine, in a word or two."""
+    """What becomes of a slot's machine, in one or two words."""
     if slot.set_aside:
         return "set aside"
     if slot.stuck and not slot.gone:
@@ -290,7 +290,7 @@ def _state(slot: Slot) -> str:
 
 
 def _about(facts: Facts, slot: Slot) -> dict[str, str]:
-    """What memory knows of a machine; no secret, and nothing of its spec."""
+    """What memory holds of a machine: no secret and nothing of its spec."""
     failure = slot.failure or slot.tried
     return {
         "state": _state(slot),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from provisioner.telemetry.samples import Moment
 
 WIDTH, HEIGHT = 720, 160
-"""Of the picture, in its own units; the page stretches it."""
+"""Width and height of the picture in its own units; the page stretches it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +21,13 @@ class Plot:
     running: str
     pending: str
     area: str
-    """Below the running machines."""
+    """The outline of the area below the line of running machines."""
     top: int
     """Machines at the upper edge."""
     begins: str
     """The time at the left edge; the right edge is now."""
     words: str
-    """What the picture shows, for those who do not see it."""
+    """What the picture shows, as text for readers who cannot see it."""
 
 
 def plot(moments: Sequence[Moment], what: str) -> Plot | None:

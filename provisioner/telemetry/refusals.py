@@ -13,7 +13,7 @@ from provisioner.telemetry.metrics import Metrics
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 600.0
-"""What goes on being refused is logged at most this often, by pool, template and class."""
+"""Seconds between two lines of the same pool, template and class while its refusals last."""
 
 Key = tuple[str, str, ErrorClass]
 """Pool, template and class."""
@@ -39,20 +39,20 @@ class Refusals:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._memory: Memory | None = None
-        """As it was taken in last."""
+        """The memory of the cycle before."""
         self._known: Mapping[str, Refusal] = {}
-        """The machines that were waiting then although they had been refused, by name."""
+        """The refused machines that were waiting in the cycle before, by name."""
         self._snapshots: dict[str, Snapshot] = {}
-        """The last complete snapshot of each pool: one that cannot be seen has not found room."""
+        """The last complete snapshot of each pool; a pool that cannot be seen keeps its own."""
         self._waiting = Sums()
-        """What waits because it, or another machine before it, was refused."""
+        """Machines that wait because their place refused them, or another machine before them."""
         self._unsaid = Sums()
-        """What was refused since a line last said so."""
+        """Refusals since the last line that told of them."""
         self._said: dict[Key, float] = {}
-        """When a line was last written, in loop time."""
+        """Loop time of the last line, by pool, template and class."""
 
     def take(self, report: CycleReport) -> None:
-        """Take in one cycle. At the first one, what waits is known, and what was refused before is not."""
+        """Take in one cycle. The first cycle counts the machines that wait, and no earlier refusal."""
         if report.memory is None:
             return
         self._snapshots |= {name: look for name, look in report.looks.items() if isinstance(look, Snapshot)}

@@ -49,7 +49,7 @@ class Samples:
     def __init__(self) -> None:
         self._ring: deque[_Sample] = deque(maxlen=HELD)
         self._memory: Memory | None = None
-        """What was counted last."""
+        """The number of machines that was counted last."""
 
     def take(self, memory: Memory | None, deferred: Mapping[tuple[str, str, DeferReason], int], wall: float) -> None:
         """Take a sample, where the last one is ``EVERY`` seconds old or the clock was set back."""
@@ -61,17 +61,17 @@ class Samples:
         self._memory = memory
 
     def of(self, subject: Subject) -> Sequence[Moment]:
-        """What is held of a pool, a template or all machines, the oldest first."""
+        """The samples of a pool, a template or all machines, the oldest first."""
         return [Moment(sample.wall, sample.points.get(subject, Point())) for sample in tuple(self._ring)]
 
 
 def points(memory: Memory, deferred: Mapping[tuple[str, str, DeferReason], int]) -> Mapping[Subject, Point]:
     """The machines of all pools and templates; wanted is what runs, is pending or is deferred. Pure."""
-    found = defaultdict[Subject, Point](Point, {ALL: Point()})
+    points = defaultdict[Subject, Point](Point, {ALL: Point()})
 
     def add(pool: str, template: str, more: Point) -> None:
         for subject in (ALL, ("pool", pool), ("template", template)):
-            found[subject] = Point(*map(sum, zip(found[subject], more, strict=True)))
+            points[subject] = Point(*map(sum, zip(points[subject], more, strict=True)))
 
     for id_, by_pool in machine_counts(memory).items():
         for pool, some in by_pool.items():
@@ -79,4 +79,4 @@ def points(memory: Memory, deferred: Mapping[tuple[str, str, DeferReason], int])
             add(pool, memory.requests[id_].template, more)
     for (pool, template, _), machines in deferred.items():
         add(pool, template, Point(wanted=machines))
-    return dict(found)
+    return dict(points)

@@ -28,10 +28,10 @@ TEXT = "text/plain; charset=utf-8"
 JSON = "application/json; charset=utf-8"
 
 PROBES = ("/healthz", "/readyz")
-"""What a platform asks without a token: then the status code tells, and no words of a cloud."""
+"""Paths that a platform asks without a token. The response is then the status code alone, without a cloud's words."""
 
 SCRAPED = ("/metrics", *PROBES)
-"""What programs ask for by whatever name or address they know us: numbers, and no machine, address or request."""
+"""Paths that programs may ask under any host name: their responses name no machine, address or request."""
 
 SECURITY = {
     "Cache-Control": "no-store",
@@ -44,7 +44,7 @@ SECURITY = {
 PATHS = "/ /status.json /metrics /healthz /readyz /status"
 
 REFUSED_HEADERS = {"WWW-Authenticate": 'Bearer realm="provisioner", Basic realm="provisioner", charset="UTF-8"'}
-"""By Basic a browser asks a person: any user, and the token as password."""
+"""By Basic a browser asks its user for a name, which is ignored, and a password, which is the token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ class Health:
     alive: bool
     """The loop has begun a cycle lately; False asks the platform to start it again."""
     ready: bool
-    """A first complete cycle is done."""
+    """True once a first complete cycle has ended."""
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a client asks, and the headers that matter."""
+    """A client's question: its path, query, and the headers that matter."""
 
     path: str
     query: str = ""
@@ -71,7 +71,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a path answers."""
+    """The response of a path."""
 
     status: HTTPStatus
     type: str
@@ -80,7 +80,7 @@ class Response:
 
 
 Page = Callable[[str, str], Response | None]
-"""What a path and a query answer; None: there is no such page."""
+"""The response to a path and a query; None: there is no such page."""
 
 
 class ListenError(Exception):
@@ -107,7 +107,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it answers, with the port it got; only after ``start``."""
+        """The URL of the server with the port that it got; only after ``start``."""
         if self._server is None:
             raise RuntimeError("the server has not been started")
         host, port = self._server.server_address[:2]
@@ -138,7 +138,7 @@ class Server:
         self._server = self._thread = None
 
     def respond(self, question: Question) -> Response:
-        """What is answered."""
+        """The response to a question."""
         if question.path not in SCRAPED and is_loopback(self._listen) and not is_meant(question.host, self._listen):
             meant = f"This answers on {self._listen}, and not as another host: open {self.url}/ instead.\n"
             return Response(HTTPStatus.MISDIRECTED_REQUEST, TEXT, meant.encode())
@@ -198,7 +198,7 @@ class _Http(ThreadingHTTPServer):
         return self._access.secured(connection), address
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that went away in the middle of a response is no event."""
+        """A client that goes away in the middle of a response is not logged."""
         log.debug("Connection ended early", extra={"client": str(client_address), "socket": repr(request)})
 
 
@@ -216,8 +216,8 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def do_POST(self) -> None:
-        """Nothing here can be changed."""
-        self.close_connection = True  # the body of the question is not read
+        """Refuse every method that would change something."""
+        self.close_connection = True  # the body is not read, so the connection cannot be used again
         self._send(Response(HTTPStatus.METHOD_NOT_ALLOWED, TEXT, b"only GET and HEAD\n", {"Allow": "GET, HEAD"}))
 
     do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_POST
@@ -242,5 +242,5 @@ class _Handler(BaseHTTPRequestHandler):
             return Response(HTTPStatus.INTERNAL_SERVER_ERROR, TEXT, f"{type(error).__name__}: {error}\n".encode())
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Questions are no events: probes ask every few seconds."""
+        """Questions are not logged: probes ask every few seconds."""
         log.debug("Answered", extra={"client": self.address_string(), "answer": format % args})

@@ -13,16 +13,16 @@ from provisioner.planning.shortage import Known, Lack, Shortage, Trouble, shorta
 from provisioner.telemetry.notes import Notes
 
 Document = Mapping[str, Any]
-"""What was found, as ``-o json`` prints it."""
+"""An object as ``-o json`` prints it."""
 
 Key = tuple[str, str]
 """Pool and template."""
 
 HOLDERS = 3
-"""Requests that use up a cap, as many as a terminal is shown; ``-o json`` names all."""
+"""The most requests named as users of a cap on a terminal; ``-o json`` names all."""
 
 DAY = 86_400.0
-"""Seconds for which a time is told without its date."""
+"""Seconds for which a time is shown without its date."""
 
 
 def wall_of(memory: Memory, at: float) -> float:

@@ -21,11 +21,11 @@ APART = 600.0
 """Equal events less than so many seconds apart are one sentence."""
 
 OK = "ok"
-"""The ``result`` of a call that was taken."""
+"""The ``result`` of a create or delete that the cloud accepted."""
 
 
 class Kind(StrEnum):
-    """What a story can be of."""
+    """The kinds of subjects that a story can have."""
 
     REQUEST = "request"
     RETURN = "return request"
@@ -65,12 +65,12 @@ class _Fact(NamedTuple):
     event: str
     pool: str = ""
     about: str = ""
-    """With event and pool: what makes facts equal."""
+    """The fields that, with event and pool, make facts equal."""
     machines: tuple[str, ...] = ()
     number: int = 1
-    """Of machines, slots or calls."""
+    """The number of machines, slots or calls."""
     words: str = ""
-    """In the cloud's words."""
+    """The failure in the cloud's words."""
     until: float = 0.0
 
 
@@ -123,7 +123,7 @@ def _folded(lines: Iterable[Line]) -> list[Line]:
         key = line["at"], get("event"), get("pool"), get("result"), get("reason"), get("verdict"), get("cause")
         try:
             names = named.get((*key, get("text")))
-        except TypeError:  # a list where a word should be: no line of ours
+        except TypeError:  # a list stands where a text has to be, so the line is not ours
             continue
         if names is None:
             names = named[*key, get("text")] = []
@@ -160,7 +160,7 @@ def named_in(line: Line) -> list[str]:
 
 
 def _of_pool(line: Line) -> Iterator[_Fact]:
-    """What went wrong in a pool, what it learned, and what people did to it; not what went as it should."""
+    """The events of a pool: its troubles, its windows and the levers on it, not its successes."""
     quiet = line["event"] in ("create", "delete", "close", "deferred", "opened", "running", "gone")
     if not quiet or ("text" in line and line["event"] != "deferred"):
         yield from _facts(line, lambda _: True)
@@ -177,7 +177,7 @@ def _of_return(subject: Subject, lines: Sequence[Line], memory: Memory | None) -
 
 
 def _of_request(subject: Subject, lines: Sequence[Line], memory: Memory | None) -> list[_Fact]:
-    """Of a request, or of one of its machines."""
+    """The events of a request, or of one of its machines."""
     machine, part = subject.id if subject.kind is Kind.MACHINE else None, f"-{subject.request}-"
 
     def ours(name: str) -> bool:
@@ -194,13 +194,13 @@ def _of_request(subject: Subject, lines: Sequence[Line], memory: Memory | None) 
 
 
 def _since_asked(facts: Sequence[_Fact]) -> list[_Fact]:
-    """A line has the time of its cycle's end, and a slot that of its begin: none is before it was asked for."""
+    """The facts in the order of events. A line has the time of its cycle's end, so none may be before the request."""
     begin = min((fact.at for fact in facts if fact.event == "asked"), default=-math.inf)
     return [fact if fact.at >= begin else fact._replace(at=begin) for fact in facts]
 
 
 def _of_all(facts: list[_Fact], record: RequestRecord | None) -> list[_Fact]:
-    """Of a whole request: that its machines run is told by milestones."""
+    """The events of a whole request, in which milestones tell that its machines run."""
     asked = [fact.number for fact in facts if fact.event == "asked"]
     running = [fact for fact in facts if fact.event == "running"]
     wanted = record.count if record else max(asked, default=0)
@@ -208,7 +208,9 @@ def _of_all(facts: list[_Fact], record: RequestRecord | None) -> list[_Fact]:
 
 
 def _of_machine(facts: list[_Fact]) -> list[_Fact]:
-    """Of what is told of its request: how long it waited, and when HF heard that the machine runs, and of the end."""
+    """The events of a request that a machine's story needs: how long it waited, when HF heard that it runs, and the
+    end.
+    """
     own = [fact for fact in facts if fact.machines]
     begin = min((fact.at for fact in own), default=math.inf)
     before = [fact for fact in facts if fact.event == "asked" or (fact.event == "deferred" and fact.at <= begin)]
@@ -216,7 +218,7 @@ def _of_machine(facts: list[_Fact]) -> list[_Fact]:
 
 
 def _first_told(facts: Sequence[_Fact], own: Sequence[_Fact]) -> list[_Fact]:
-    """The first answer that says that the machine runs, and the first that is an end."""
+    """The first answer that tells the machine as running, and the first that is terminal."""
     ran = min((fact.at for fact in own if fact.event == "running"), default=math.inf)
     told = [fact for fact in facts if fact.event == "told" and not fact.machines]
     runs = [fact for fact in told if fact.number and fact.at >= ran][:1]
@@ -225,7 +227,7 @@ def _first_told(facts: Sequence[_Fact], own: Sequence[_Fact]) -> list[_Fact]:
 
 
 def _facts(line: Line, ours: Callable[[str], bool]) -> Iterator[_Fact]:
-    """What a line tells of those machines; one that names none tells of all."""
+    """The facts in a line about the machines that are ``ours``; a line that names no machine tells of all."""
     named = line.get("machines", ())
     machines = tuple([name for name in named if ours(name)])
     if named and not machines:
@@ -238,7 +240,7 @@ def _facts(line: Line, ours: Callable[[str], bool]) -> Iterator[_Fact]:
 
 
 def _number(line: Line, machines: tuple[str, ...], *, whole: bool) -> int:
-    """How many events a line counts; of one that names other machines as well, as many as it names of these."""
+    """How many events a line counts. A line that names other machines, too, counts only those of ours."""
     if whole and "times" in line:
         return line["times"]  # type: ignore[no-any-return]  # _is_readable has seen to it
     return line.get("count", len(machines) or 1)  # type: ignore[no-any-return]

@@ -21,7 +21,7 @@ class UsageMeter:
     def __init__(self, metrics: UsageMetrics) -> None:
         self._metrics = metrics
         self._looked: dict[str, float] = {}
-        """When the last complete look at each pool began, in this process."""
+        """The begin of the last complete look at each pool in this process."""
         self._summed = LONG_AGO
 
     def take(self, report: CycleReport, limits: Limits, wall: float) -> None:
@@ -50,10 +50,8 @@ class UsageMeter:
 
 
 def seconds(memory: Memory, looked: Mapping[str, float]) -> Mapping[str, float]:
-    """Machine-seconds of each pool that was looked at, none of which a later sum or another process takes back.
-
-    A machine that has run counts until the last look that showed it: the look that lacks it began later. Of others it
-    is not known yet from when on they count.
+    """Machine-seconds of each pool that was looked at; the sums never fall, also across processes. A machine that has
+    run counts until the last look that showed it; any other does not count yet, as its begin is not known.
     """
     sums = Counter(by_pool(memory.usage))
     for record in memory.requests.values():

@@ -1,7 +1,5 @@
-"""The main job, played and judged: machines requested, running, lost and returned, on the embedded cloud.
-
-HostFactory is played through the shell scripts; each step is judged by what the cloud itself says, never by our own
-status.
+"""Plays the main job on the embedded cloud and judges it: machines are requested, run, are lost and returned. The shell
+scripts play HostFactory, and each step is judged by the cloud's own state, never by our status.
 """
 
 from __future__ import annotations
@@ -24,21 +22,21 @@ from provisioner.tools.playground import Playground, PlaygroundError
 
 STEP_SECONDS = 60.0
 POLL_SECONDS = 0.5
-"""HF polls every 30 s; a demonstration has no time for that."""
+"""Seconds between two polls: HF's 30 would be too long for a demonstration."""
 
 TERMINATED = 143
-"""Exit code: what shells say of a program that SIGTERM ended."""
+"""The exit code that shells give a program that SIGTERM ended."""
 
 PODS, INSTANCES, SPILLED, PREEMPTED = 30, 20, 6, 3
 
 
 class NotHeldError(Exception):
-    """A step of the demo did not show what it promises; the text says what it showed."""
+    """A step of the demo did not show what it promises; the text says what was seen instead."""
 
 
 @dataclass
 class Step:
-    """One line of the table."""
+    """A step in the table: its text, and how it ended."""
 
     title: str
     state: str = "…"
@@ -49,7 +47,7 @@ class Step:
 
 @dataclass
 class Show:
-    """What is on the screen."""
+    """The state of the screen."""
 
     playground: Playground
     steps: list[Step] = field(default_factory=list)
@@ -180,7 +178,7 @@ class Demo:
             self.machines += [machine["name"] for machine in entry["machines"]]
 
     def _of(self, *ids: str) -> list[dict[str, Any]]:
-        """The cloud's machines of these requests."""
+        """The machines of these requests in the cloud."""
         return [machine for machine in self.cloud.cloud() if any(f"-{id_}-" in machine["name"] for id_ in ids)]
 
     def _alive(self) -> set[str]:
@@ -242,7 +240,7 @@ back=$(echo "$answer" | grep -o '"name": *"[^"]*"' | sed 's/.*/{&}/' | paste -sd
 hf_scripts/requestReturnMachines.sh '{"machines":['"$back"']}'
 sleep 5; .venv/bin/provisioner status
 """
-"""Shell lines that play HostFactory's part, and the cloud's, in the terminal that has the exports."""
+"""Shell lines for a terminal with the exports, which play HostFactory's part and the cloud's."""
 
 
 def _keep(playground: Playground, console: Console) -> int:

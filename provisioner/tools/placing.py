@@ -17,11 +17,11 @@ from provisioner.files.owners import group_name, user_name
 from provisioner.state import atomic
 
 NEW_MODE = 0o644
-"""HostFactory, its scripts and the loop read these files, perhaps as other users; copies keep the mode they have."""
+"""Mode of new files, which HostFactory, its scripts and the loop may read as different users. A copy keeps its mode."""
 KEPT = Path("conf", "before-render-hf")
 """Where the files that were replaced are kept, each time in a directory of its own."""
 PRIVATE = stat.S_IRWXG | stat.S_IRWXO
-"""What a file that nobody but its owner may read has none of."""
+"""The bits of a mode that a file has which others may read."""
 
 
 class Rendered(NamedTuple):
@@ -32,7 +32,7 @@ class Rendered(NamedTuple):
 
 
 def changed(files: Mapping[Path, Rendered]) -> dict[Path, Rendered]:
-    """Those that are not there yet, or differ in content or mode. Raises OSError."""
+    """The files that are not there yet, or differ in content or mode. Raises OSError."""
     return {
         path: rendered
         for path, rendered in files.items()
@@ -41,7 +41,7 @@ def changed(files: Mapping[Path, Rendered]) -> dict[Path, Rendered]:
 
 
 def difference(files: Mapping[Path, Rendered]) -> Iterator[str]:
-    """What would change, as lines of a unified diff; a private file is named and not shown. Raises OSError."""
+    """The changes as lines of a unified diff; a private file is named without its content. Raises OSError."""
     for path, rendered in changed(files).items():
         before, mode = _present(path) or (b"", None)
         after = _mode(rendered, path)
@@ -52,10 +52,10 @@ def difference(files: Mapping[Path, Rendered]) -> Iterator[str]:
 
 
 def put(files: Mapping[Path, Rendered], out: Path, moment: str) -> Path | None:
-    """Put the files that differ in place, each at once; where those are that were replaced, None when there were none.
+    """Put the files that differ in place, each in one step; returns where replaced files are kept, None when there were
+    none. A file keeps its owner and group, a new one gets those of its directory.
 
-    Owner and group of a file stay; a new one gets those of its directory. Raises OSError before anything is replaced,
-    and StateUnwritable.
+    Raises OSError before anything is replaced, and StateUnwritable.
     """
     due = changed(files)
     for directory in dict.fromkeys(path.parent for path in due):

@@ -26,7 +26,7 @@ CLONE = Path(__file__).parents[2]
 CONFIG = CLONE / "config" / "demoinst"
 INSTANCE = "demoinst"
 START_SECONDS = 90.0
-"""A start takes about three seconds; on a machine that does much else at once, a minute."""
+"""Seconds for a start, which takes about three: a machine that does much else at once takes a minute."""
 
 CALL_SECONDS = 30.0
 STARTED = '"Provisioner started"'
@@ -99,15 +99,15 @@ class Playground:
         if not CONFIG.is_dir():
             raise PlaygroundError(f"{CONFIG} is missing: the demonstration runs from a clone of the repository.")
         self.directory = Path(tempfile.gettempdir()) / f"hostfactory-demo-{os.urandom(6).hex()}"
-        """Removed with the playground, unless ``kept``."""
+        """Directory of the playground, removed with it unless ``kept``."""
         self.kept = False
-        """Somebody will want to look into logs and state."""
+        """Keep the directory, as its logs and state may be of use."""
         self.config = self.directory / "conf"
         self.state = self.directory / "work"
         self.logs = self.directory / "log"
         self.addresses: dict[str, str] = {}
         self.url = ""
-        """Where the loop that was started last answers."""
+        """The address of the loop that was started last."""
         self._processes: list[subprocess.Popen[str]] = []
         self.environment = {
             "HF_PROVIDER_NAME": INSTANCE,
@@ -160,7 +160,7 @@ class Playground:
         self._processes.clear()
 
     def cloud(self) -> list[dict[str, Any]]:
-        """Every machine the cloud holds, as the cloud itself says."""
+        """Every machine that the cloud holds, by the cloud's own account."""
         return list(self.cloud_state()["machines"])
 
     def cloud_state(self) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class Playground:
         return state
 
     def faults(self, *faults: Mapping[str, Any]) -> None:
-        """What goes wrong in the cloud from now on."""
+        """Replace the cloud's faults."""
         body = {"faults": list(faults)}
         requests.put(self.addresses["control"] + "faults", json=body, timeout=CALL_SECONDS).raise_for_status()
 
@@ -208,7 +208,7 @@ class Playground:
         self.addresses = json.loads(line)
 
     def start_loop(self) -> subprocess.Popen[str]:
-        """A loop process; returns once its health page answers."""
+        """Start a loop; returns once its health page says that all is well."""
         log = self.logs / "run.log"
         log.touch()
         before = log.stat().st_size
@@ -221,26 +221,26 @@ class Playground:
             time.sleep(0.1)
         code = process.poll()
         if code is None:
-            process.send_signal(signal.SIGABRT)  # Python's fault handler logs where each thread stands
+            process.send_signal(signal.SIGABRT)  # Python's fault handler logs the stack of each thread
             process.wait()
         why = f"did not answer within {START_SECONDS:.0f} s" if code is None else f"ended with {code}"
         words = log.read_bytes()[before:].decode()
         raise PlaygroundError(f"The loop {why}; {log} says:\n{words}")
 
     def begin_loop(self) -> subprocess.Popen[str]:
-        """A loop process, not waited for: it may have to stand by."""
+        """Start a loop without waiting for it: it may have to stand by."""
         # A port chosen here could be another program's by the time the loop listens.
         return self._start("run", "--listen", "127.0.0.1:0")
 
     def loop_answers(self, page: str = "healthz") -> bool:
-        """A page of the loop answers that all is well."""
+        """True when this page of the loop answers with 200."""
         try:
             return requests.get(f"{self.url}/{page}", timeout=CALL_SECONDS).ok
         except requests.ConnectionError:
             return False
 
     def _url_of(self, process: subprocess.Popen[str]) -> str:
-        """Where this loop says that it answers; empty until it does."""
+        """The address that this loop has logged; empty until then."""
         for line in (self.logs / "run.log").read_text().splitlines():
             if STARTED in line and (said := json.loads(line)).get("pid") == process.pid:
                 return str(said["metrics"]).removesuffix("/metrics")

@@ -127,7 +127,7 @@ class Rendering:
         return files
 
     def _has_own_settings(self) -> bool:
-        """A provisioner.yaml is made."""
+        """True when a provisioner.yaml is made."""
         return bool(self._pools or self._sections)
 
     def _registrations(self, conf: Path) -> dict[Path, Rendered]:
@@ -311,7 +311,7 @@ def _settings(file: Path) -> HostFactorySettings:
 
 
 def _mistakes(settings: HostFactorySettings, file: str) -> Iterator[Problem]:
-    """What is wrong with the settings by themselves."""
+    """The mistakes that the settings file has by itself."""
     if "pools" in settings.provisioner:
         yield Problem(file, "provisioner.pools", "pools stand beside provisioner in this file, not in it; move them")
     first: dict[object, int] = {}

@@ -22,7 +22,7 @@ from provisioner.state.directory import StateDir
 from provisioner.state.loop_signals import SILENT_SECONDS
 
 LONGEST_WAIT = 1e9
-"""Seconds between two calls at most, thirty years: a process cannot wait for all that a trace may say."""
+"""The longest pause between two calls, thirty years: no process can wait for all that a trace may say."""
 
 
 class ScriptResult(NamedTuple):
@@ -30,7 +30,7 @@ class ScriptResult(NamedTuple):
 
     code: int
     answer: Document
-    """Empty when it refused."""
+    """The script's document; empty when it refused."""
 
 
 CallScript = Callable[[str, Document], ScriptResult]
@@ -40,7 +40,7 @@ CallScript = Callable[[str, Document], ScriptResult]
 
 
 def loop_lives(state: StateDir) -> bool:
-    """A loop works on that directory: it holds its lock, or has a fresh heartbeat where locks do not reach from."""
+    """True when a loop works on that directory: it holds the lock, or has a fresh heartbeat from another host."""
     if state.loop_lock.is_held():
         return True
     silent = state.heartbeat.silent_now()
@@ -63,16 +63,16 @@ class Replay:
     calls: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     strangers: set[str] = field(default_factory=set)
-    """Recorded names of machines for which the replay has none; they are sent as they are."""
+    """Recorded names of machines without a counterpart in the replay; they are sent as they are."""
     _ids: dict[str, str] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
     _made: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Machines of each request of the replay, as they were last listed."""
     _recorded: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Machines of each request of the recording, likewise."""
+    """Machines of each request of the recording, as they were last listed."""
 
     def play(self, events: Iterable[Event]) -> None:
-        """Every call, with the gaps between them."""
+        """Play every call, with the gaps between them."""
         before: float | None = None
         for event in events:
             if before is not None:
@@ -81,7 +81,7 @@ class Replay:
             self._play(event)
 
     def report(self) -> Document:
-        """What was called, what was refused, what had no counterpart."""
+        """The numbers of calls, of refusals and of names without a counterpart."""
         return {
             "calls": dict(sorted(self.calls.items())),
             "refused": dict(sorted(self.refused.items())),
@@ -158,7 +158,7 @@ def _replace(document: Document, key: str, own: Callable[[Document], Document]) 
 
 
 def _names(entry: Document) -> dict[str, str]:
-    """What names a machine, by key. A script refuses what is neither a text nor empty."""
+    """The key and name of a machine. A name that is neither a text nor empty is left out, as scripts refuse it."""
     return {key: entry[key] for key in ("machineId", "name") if isinstance(entry.get(key), str) and entry[key]}
 
 

@@ -38,19 +38,19 @@ class VirtualBackend:
         self._listed: dict[str, Machine] = {}
         """What the place would show now."""
         self._news: dict[str, Member] = {member.name: member for member in place.members.values()}
-        """Machines of which it would show something else."""
+        """The machines that have changed since the last look."""
         self._frozen: Mapping[str, Machine] | None = None
         self._wake: Callable[[], None] = lambda: None
         self.looks = 0
 
     def start(self, wake: Callable[[], None]) -> None:
-        """``wake`` is called when a look would show something else."""
+        """The place calls ``wake`` when a look would show something else."""
         self._wake = wake
         self._place.watchers.append(self._hear)
         self._place.behaves.append(wake)
 
     def close(self) -> None:
-        """Nobody is woken any more."""
+        """From now on a change of the place wakes nobody."""
         self._place.watchers.remove(self._hear)
         self._place.behaves.remove(self._wake)
 
@@ -103,11 +103,11 @@ class VirtualBackend:
         return self._listed
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """All in one call."""
+        """Create all machines in one call."""
         return self._call(creates, lambda create: self._place.create(create.name, create.template))
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """All in one call."""
+        """Delete all machines in one call."""
         return self._call(deletes, self._delete)
 
     def _delete(self, delete: Delete) -> None:
@@ -129,15 +129,15 @@ class Running:
 
     batch: Batch
     until: float
-    """No call begins after it."""
+    """The time after which no call of the batch begins."""
     calls: list[tuple[Action, ...]]
     outcomes: list[Outcome] = field(default_factory=list)
     stopped: set[str] = field(default_factory=set)
-    """Templates of which no more is created in this batch."""
+    """The templates whose creates this batch has stopped."""
 
 
 class VirtualActors:
-    """Carries batches out in virtual time, some calls at once; each takes the pool's ``call_seconds``."""
+    """Carries out batches in virtual time, some calls at once; each call takes the pool's ``call_seconds``."""
 
     def __init__(self, backends: Mapping[str, VirtualBackend], places: Mapping[str, Place], world: World) -> None:
         self._backends, self._places, self._world = backends, places, world
@@ -147,14 +147,14 @@ class VirtualActors:
         self.wake: Callable[[], None] = lambda: None
         self.act_seconds = 2.0
         self.alive = True
-        """False: the process has ended; no further call begins."""
+        """False once the process has ended: then no further call begins."""
 
     def busy(self) -> Set[str]:
         """Pools with a batch under way or not yet collected."""
         return frozenset(self._running) | {results.pool for results in self._ended}
 
     def submit(self, batch: Batch, may_start: Callable[[], bool]) -> None:
-        """Begin a batch; by real time, which ``may_start`` asks, none of its calls would be late."""
+        """Begin a batch. ``may_start`` is ignored: it asks the real clock, by which no call is late."""
         size = self._places[batch.pool].pool.machines_per_call
         running = Running(batch, self._world.now + self.act_seconds, [*_parts(batch.deletes, size)])
         running.calls += _parts(batch.creates, size)
@@ -167,7 +167,7 @@ class VirtualActors:
         return ended
 
     def _next(self, running: Running) -> None:
-        """The calls that begin now have their effect when they end."""
+        """Begin the next calls of the batch; they take effect when they end."""
         if not self.alive:
             return
         name, now = running.batch.pool, self._world.now
@@ -198,7 +198,7 @@ class VirtualActors:
         self._next(running)
 
     def _learn(self, pool: str, outcomes: Sequence[Outcome], began: float) -> None:
-        """What a call's answer says of how many there may be at once."""
+        """Tell the flow of a call's end, which moves the number of calls that may be under way."""
         errors = {outcome.failure.error for outcome in outcomes if outcome.failure}
         flow, now = self._flows[pool], self._world.now
         if ErrorClass.THROTTLED in errors:

@@ -1,4 +1,4 @@
-"""Which scenarios a call names: of the catalogue by name, of a file all or one of them."""
+"""Chooses scenarios for a command: from the catalogue by name, or from a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENDINGS = (".yaml", ".yml")
 
 
 class UnknownScenario(Exception):
-    """Nothing is called so; the text says what there is."""
+    """No scenario has the name; the text lists those that exist."""
 
 
 @dataclass(frozen=True)

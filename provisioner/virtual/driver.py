@@ -52,7 +52,7 @@ class VirtualLoop:
         heard: Callable[[CycleReport], None],
         moved: float,
     ) -> None:
-        """``moved``: seconds by which the host's wall clock was set forward; ``heard`` gets each cycle's report."""
+        """``moved``: seconds by which the host's wall clock was set forward. ``heard`` gets each cycle's report."""
         self._world, self._state, self._places = world, state, places
         self._pace = settings.loop
         self._heard = heard
@@ -72,11 +72,11 @@ class VirtualLoop:
         )
         self._looks: dict[str, Look] = {}
         self._next = NEVER
-        """When the next cycle is."""
+        """The time of the next cycle."""
         self._earliest = world.now
-        """Before it no cycle begins: changes gather."""
+        """The next cycle begins no sooner, so that changes gather."""
         self._due = NEVER
-        """When the last plan has to be made anew though nothing changed."""
+        """The time at which a plan has to be made even if nothing has changed."""
         self.alive = True
         self.paused_until = 0.0
         for backend in self.backends.values():
@@ -85,7 +85,7 @@ class VirtualLoop:
         self.wake()
 
     def end(self) -> None:
-        """The process is killed: calls under way have their effect, and nobody hears of it."""
+        """The process is killed. Calls under way take effect, and the loop learns no outcome."""
         if self.alive:
             self.alive = self.actors.alive = False
             self._state.watchers.remove(self.wake)
@@ -93,16 +93,16 @@ class VirtualLoop:
                 backend.close()
 
     def pause(self, seconds: float) -> None:
-        """The process stands still; calls under way have their effect."""
+        """The process stands still, and calls under way take effect."""
         self.paused_until = self._world.now + seconds
         self.wake()
 
     def wake(self) -> None:
-        """Something is new."""
+        """Something has changed: a cycle begins once changes have gathered."""
         self._cycle_at(max(self._world.now + GATHER, self._earliest))
 
     def _changed(self, backend: VirtualBackend) -> None:
-        """A place shows something else: heard of at once where it is watched, else with the next look."""
+        """A place shows something else. A watched place tells at once, any other with its next look."""
         if self._places[backend.pool].pool.watched:
             self.wake()
         else:

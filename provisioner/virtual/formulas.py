@@ -1,7 +1,5 @@
-"""Other ways to decide how many machines there are: formulas that others use, on the same places and demand.
-
-None of them knows requests or names of machines: each looks at how many are wanted, waiting and running, and adds.
-What runs serves who wants it at once. Constants and order are those of the programs they are taken from.
+"""Formulas by which other programs decide how many machines to add, on the same places and demand. No formula knows
+requests or names; constants and order are those of the programs.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ IDLE_SECONDS = 1200.0
 
 
 class Formula(ABC):
-    """Holds machines by a formula; subclasses say how often, and how many more."""
+    """Holds machines by a formula. Subclasses give the interval of rounds and the number to add."""
 
     name = ""
     period = 60.0
@@ -64,11 +62,13 @@ class Formula(ABC):
         """How many more machines are asked for; ``idle``: what is wanted and not running."""
 
     def spread(self, machines: int) -> Mapping[str, int]:
-        """Where: in the first pool."""
+        """How many machines each pool gets: the first pool all, unless a subclass chooses otherwise."""
         return {next(iter(self._stage.places)): machines}
 
     def _create(self, pool: str, machines: int) -> None:
-        """One call for each machine, as often as the place lets it; what is refused is tried in the next round."""
+        """Create machines by one call each, as often as the place takes them. The next round tries again what was
+        refused.
+        """
         for _ in range(machines):
             self._numbers += 1
             create = Create(f"hf-formula{self._numbers:06d}", pool, "T", "")
@@ -87,13 +87,13 @@ class Formula(ABC):
             self._backends[pool].delete([Delete(member.name, pool, DeleteReason.RETURNED, member.uid)], _always)
 
     def happens(self, event: Event) -> None:  # noqa: B027 - nothing to do is meant
-        """It keeps nothing, and has no HostFactory."""
+        """A formula records nothing and has no HostFactory."""
 
     def window(self) -> int:
         return 0
 
     def check(self) -> None:  # noqa: B027 - nothing to do is meant
-        """Its names and states promise nothing."""
+        """A formula promises nothing of names and states."""
 
     def end(self) -> Mapping[str, float | None]:
         return {}
@@ -151,7 +151,7 @@ class GlideinWms(Formula):
 
 
 class Exact(Formula):
-    """Asks at once for exactly what is missing, and learns nothing from what fails."""
+    """Asks at once for exactly the missing machines, and ignores failures."""
 
     name = "exact"
     period = 5.0

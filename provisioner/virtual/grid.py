@@ -27,7 +27,7 @@ class Levels:
         self._walks = {number: 0 for number, one in enumerate(demand) if one.walk}
 
     def step(self, now: float) -> Counter[str]:
-        """By template; each call is one step of what changes by chance."""
+        """How many machines are wanted now, by template. Each call is one step of a demand that varies by chance."""
         wanted: Counter[str] = Counter()
         for number, one in enumerate(self._demand):
             level = one.level(now)
@@ -44,7 +44,7 @@ class Grid:
     def __init__(self, scenario: Scenario, state: ScriptState, world: World) -> None:
         self.wanted: Counter[str] = Counter()
         self.hosts: Mapping[str, str] = {}
-        """The machines that it has, and their templates; another object when it has others."""
+        """The template of each machine that HostFactory has; it is replaced, never changed."""
         self.failures: Counter[str] = Counter()
         """Messages of failed machines and requests."""
         self.broken: list[str] = []
@@ -57,27 +57,27 @@ class Grid:
         self._scenario, self._habits = scenario, scenario.hostfactory
         self._state, self._world = state, world
         self._numbers: Counter[str] = Counter()
-        """Of hosts, by template."""
+        """How many hosts there are of each template."""
         self._chance = random.Random(f"{world.seed} grid")
         self._levels = Levels(scenario.demand, self._chance)
         self._open: dict[str, tuple[str, int, float]] = {}
-        """Requests whose end it has not heard: template, count, since when."""
+        """Template, count and begin of each request whose end HostFactory has not heard."""
         self._returns: dict[str, float] = {}
-        """Returns whose end it has not heard, and since when."""
+        """The begin of each return whose end HostFactory has not heard."""
         self._late: set[str] = set()
         self._patience = scenario.ends_within()
         self._told: dict[str, str] = {}
         self._given: set[str] = set()
         """Machines that it has given back."""
         self._never_made: list[str] = []
-        """Machines that it is to give back although they were never made."""
+        """Names to give back that no machine ever had."""
         self._since: dict[str, float] = {}
-        """When it got each machine."""
+        """When HostFactory got each machine."""
         self._idle: dict[str, float] = {}
-        """Machines that are wanted no more, and since when."""
+        """Since when each machine has been wanted no more."""
 
     def forget(self) -> None:
-        """It is started anew with an empty database."""
+        """HostFactory starts anew with an empty database."""
         self._have({})
         self._open, self._idle = {}, {}
         self._returns, self._told = {}, {}
@@ -86,14 +86,14 @@ class Grid:
         self.hosts, self._numbers = hosts, Counter(hosts.values())
 
     def give_back_strangers(self, machines: int) -> None:
-        """In its next round it returns machines that were never made."""
+        """HostFactory gives back that many machines that were never made, in its next round."""
         names = [
             f"{self._scenario.provisioner().name_prefix}-stranger{number:02d}-000000" for number in range(machines)
         ]
         self._never_made += names
 
     def round(self) -> None:
-        """Every command once, as HostFactory does it: what has ended, what is lost, what is missing or too much."""
+        """Call every command once, as HostFactory does: ask what has ended and what is lost, then request or return."""
         now = self._world.now
         self.wanted = self._levels.step(now)
         if now < self.silent_until:
@@ -122,7 +122,7 @@ class Grid:
                 self._returns.pop(id_, None)
 
     def _some_told(self) -> list[str]:
-        """It asks again for what has ended, now and then."""
+        """Now and then HostFactory asks again for requests that have ended."""
         return [self._chance.choice(list(self._told))] if self._told and self._chance.random() < 0.1 else []
 
     def _check_deadline(self, id_: str) -> None:
@@ -159,7 +159,7 @@ class Grid:
         self._give_back(list(lost))
 
     def _balance(self, template: str) -> None:
-        """Ask for what is missing, give back what is too much."""
+        """Request the machines that are missing, or return those that are too many."""
         have, wanted = self._numbers[template], self.wanted[template]
         coming = sum(count for of, count, _ in self._open.values() if of == template)
         missing = wanted - have - coming
@@ -174,7 +174,7 @@ class Grid:
             self._settle_idle(template, max(0, have - wanted))
 
     def _settle_idle(self, template: str, surplus: int) -> None:
-        """The oldest machines stand idle, and go when they have done so for long enough."""
+        """The oldest machines beyond the demand stand idle, and are returned after ``idle_minutes``."""
         now = self._world.now
         have = [name for name, of in self.hosts.items() if of == template]
         idle = {name: self._idle.get(name, now) for name in have[:surplus]}
@@ -187,7 +187,7 @@ class Grid:
         return not self._habits.hourly_billing or 50 <= minute < 57
 
     def _in_calls(self, all_: Sequence[Any]) -> list[Sequence[Any]]:
-        """As many as one call of HF names."""
+        """The machines in pieces that HF names in one call."""
         size = self._habits.batch or max(1, len(all_))
         return [all_[start : start + size] for start in range(0, len(all_), size)]
 
@@ -206,9 +206,9 @@ class Grid:
                 self._since.pop(name, None)
 
     def open_requests(self) -> list[str]:
-        """Those whose end it has not heard."""
+        """The ids of requests whose end HostFactory has not heard."""
         return list(self._open)
 
     def facts(self) -> Mapping[str, int]:
-        """What it has heard, in numbers."""
+        """What HostFactory asked for and heard, as numbers of the run."""
         return {"requests": self.ended + len(self._open), "ended": self.ended, "open": len(self._open)}

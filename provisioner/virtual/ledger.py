@@ -45,39 +45,39 @@ class Tally:
 
 @dataclass
 class Ledger:
-    """Hears of all that happens in the places (``Witness``)."""
+    """Counts all that truly happens in the places; a ``Witness``."""
 
     world: World
     limits: dict[str, PoolLimits]
     prices: dict[str, float]
-    """Of a machine for an hour, by pool."""
+    """Price of a machine for an hour, by pool."""
     orphan_grace: float
     """Seconds for which a machine of ours that nobody asked for stays."""
     judge_from: float = 0.0
-    """From when it matters how long it takes until most run."""
+    """The time from which ``most_ran_at`` counts."""
     most_ran_at: float | None = None
-    """When 90 % of what was wanted first ran after that, to the second."""
+    """The first time after ``judge_from``, to the second, at which 90 % of the wanted machines ran."""
     tally: Tally = field(default_factory=Tally)
     samples: list[Sample] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
-    """Laws that were broken, with time and place; the first hundred."""
+    """The first hundred breaches of laws, with time and place."""
     counts: Counter[str] = field(default_factory=Counter)
-    """How often each was."""
+    """How often each law was broken."""
     wanted: int = 0
     peak: int = 0
-    """Most machines that were there beyond what was wanted when another was made."""
+    """The most machines beyond the wanted number at the moment of a create."""
     made: Counter[str] = field(default_factory=Counter)
-    """By pool."""
+    """How many machines were made in each pool."""
     hosts: Collection[str] = ()
     """Machines that somebody uses, by name: none of them may be deleted while it runs. See ``use``."""
     running: set[str] = field(default_factory=set)
-    """By name."""
+    """The names of the machines that run."""
     pending: int = 0
     _alive: Counter[tuple[str, str]] = field(default_factory=Counter)
     _starting: Counter[tuple[str, str]] = field(default_factory=Counter)
     _names: set[str] = field(default_factory=set)
     _usable: int | None = None
-    """None: to be counted anew."""
+    """How many machines run and are used; None when it has to be counted again."""
     _since: float = 0.0
 
     def breach(self, law: str, text: str) -> None:
@@ -159,7 +159,7 @@ class Ledger:
         self.wanted = machines
 
     def use(self, hosts: Collection[str]) -> None:
-        """Somebody uses these machines, and no others, from now on; other machines are another collection."""
+        """From now on exactly these machines are used. A change of hosts comes as another collection."""
         if hosts is not self.hosts:
             self.hosts, self._usable = hosts, None
 
@@ -185,6 +185,6 @@ class Ledger:
         self.audit(sum(map(len, alive.values())))
 
     def audit(self, there: int) -> None:
-        """What was made and is not gone is there: so many machines of ours are."""
+        """Count a broken law unless ``there`` machines of ours are there: all that were made and are not gone."""
         if self.tally.created - self.tally.gone != there and not self.counts["books"]:
             self.breach("books", f"{self.tally.created} made, {self.tally.gone} gone, {there} there")

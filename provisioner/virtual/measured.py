@@ -12,7 +12,7 @@ class Measure(NamedTuple):
     heading: str
     meaning: str
     digits: int = 0
-    """Behind the point, in the table."""
+    """Digits behind the decimal point in the table."""
 
 
 TIMES = {

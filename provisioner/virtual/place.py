@@ -1,6 +1,5 @@
-"""A pool's place in virtual time: machines that boot, run, fail and go as the scenario and chance have it.
-
-It knows what is true; ``backend`` shows it to the loop as well as the scenario lets it.
+"""The machines of a pool in virtual time: they boot, run, fail and end as scenario and chance say. The place knows what
+is true; ``backend`` shows it to the loop as the scenario distorts it.
 """
 
 from __future__ import annotations
@@ -38,22 +37,22 @@ class Member:
     """When its create took effect."""
     phase: Phase = Phase.PENDING
     waits: bool = False
-    """It has found no room yet."""
+    """True while it waits for room in the place."""
     ran: float | None = None
     stopping: bool = False
     failure: Failure | None = None
     cause: LossCause | None = None
     ours: bool = True
-    """It has our identity."""
+    """True when it has our identity."""
     launched: int = 0
 
     @property
     def runs(self) -> bool:
-        """It runs, and nobody has asked it to end."""
+        """True while it runs and nobody has asked it to end."""
         return self.phase is Phase.RUNNING and not self.stopping
 
     def shown(self) -> Machine:
-        """As a look shows it."""
+        """The machine as a look shows it."""
         phase = Phase.STOPPING if self.stopping and self.phase is not Phase.GONE else self.phase
         ip = "" if self.ran is None else f"10.{self.uid}"
         fingerprint = Fingerprint(uid=self.uid, ip=ip)
@@ -82,7 +81,7 @@ class Witness(Protocol):
         """The provisioner's delete took effect."""
 
     def ended(self, pool: str, member: Member) -> None:
-        """It stopped to be pending or running, for whatever reason."""
+        """It is no longer pending or running, for whatever reason."""
 
     def gone(self, pool: str, member: Member) -> None:
         """Nothing is left of it."""
@@ -94,14 +93,14 @@ class Place:
     def __init__(self, pool: VirtualPool, world: World, witness: Witness) -> None:
         self.name = pool.name
         self.pool = pool
-        """How it behaves now."""
+        """The settings of its behaviour now."""
         self.members: dict[str, Member] = {}
         self.watchers: list[Callable[[Member], None]] = []
-        """Told of each machine of which a look would show something else."""
+        """Called with each machine that a look would show otherwise."""
         self.behaves: list[Callable[[], None]] = []
-        """Told when the place behaves differently from now on."""
+        """Called when the place begins to behave otherwise."""
         self.causes: dict[str, LossCause] = {}
-        """Of machines that are gone, why, where the place says so."""
+        """The cause of end of each machine that is gone, where the place tells causes."""
         self.calls = self.throttled = 0
         self._plain = pool
         self._world = world
@@ -117,7 +116,7 @@ class Place:
     # --- how it behaves -----------------------------------------------------------------------------------------------
 
     def change(self, change: Mapping[str, Any], seconds: float | None) -> None:
-        """Behave differently from now on, or for so long."""
+        """Change the place's settings, for good or for some seconds."""
         self._changes.append(change)
         self._behave()
         if seconds is not None:
@@ -141,7 +140,7 @@ class Place:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def take_call(self) -> Failure | None:
-        """Why a call ends without any effect; None when it has its effect."""
+        """The failure of a call without effect; None for a call that takes effect."""
         self.calls += 1
         if not self._may_call():
             self.throttled += 1
@@ -149,7 +148,7 @@ class Place:
         return {Calls.ANSWERED: None, Calls.UNANSWERED: UNANSWERED, Calls.DENIED: DENIED}[self.pool.calls]
 
     def answers(self) -> bool:
-        """The answer to this call arrives."""
+        """The response to this call arrives."""
         return self._chance.random() >= self.pool.lost_answers
 
     def _may_call(self) -> bool:
@@ -165,7 +164,7 @@ class Place:
         return True
 
     def create(self, name: str, template: str) -> Failure | None:
-        """Make a machine, or find it; why it was refused."""
+        """Make a machine, or find the one that exists; returns the failure where the place refuses it."""
         there = self.members.get(name)
         if there is not None:
             return None if there.ours and not there.stopping and there.phase is not Phase.GONE else TAKEN
@@ -176,7 +175,7 @@ class Place:
         return None
 
     def delete(self, name: str, uid: str) -> None:
-        """The provisioner deletes a machine: this one, not a namesake."""
+        """Delete the machine with this name and uid; another machine of the same name stays."""
         member = self.members.get(name)
         if member is None or (uid and member.uid != uid) or self.pool.ignores_deletes:
             return
@@ -200,7 +199,7 @@ class Place:
             self._world.after(self.pool.appears_seconds, partial(self._changed, member))
 
     def take_away(self, share: float, cause: LossCause) -> None:
-        """A share of the running machines end, or with cause ``deleted`` of all."""
+        """End a share of the running machines; with cause ``deleted`` a share of all."""
         everyone = cause is LossCause.DELETED
         there = [member for member in self.ours() if everyone or member.runs]
         for member in self._chance.sample(there, round(share * len(there))):
@@ -210,7 +209,7 @@ class Place:
                 self._end(member, DIED if cause is LossCause.EXITED else None, cause)
 
     def ours(self) -> list[Member]:
-        """Its machines with our identity."""
+        """The machines that have our identity."""
         return [member for member in self.members.values() if member.ours]
 
     def _find_room(self, member: Member) -> None:
@@ -222,7 +221,7 @@ class Place:
             self._boot(member)
 
     def _admit(self) -> None:
-        """Machines that wait find the room that there is now, the first first."""
+        """Give the room that there is now to waiting machines, in the order in which they came."""
         waiting = [member for member in self.members.values() if member.waits and not member.stopping]
         for member in waiting:
             if self.pool.capacity is not None and self._roomy >= self.pool.capacity:
@@ -257,7 +256,7 @@ class Place:
                 self._end(member, None, LossCause.PREEMPTED)
 
     def _end(self, member: Member, failure: Failure | None, cause: LossCause) -> None:
-        """It ends by itself, or because the place takes it away."""
+        """End a machine that failed by itself or that the place takes away."""
         if member.phase is Phase.GONE or member.stopping:
             return
         self._witness.ended(self.name, member)

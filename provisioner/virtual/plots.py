@@ -1,4 +1,6 @@
-"""One picture a scenario: what was wanted, there, coming and allowed. The same results give the same bytes."""
+"""One picture for each scenario: machines wanted, running and pending, and the pressure allowed. The same results give
+the same bytes.
+"""
 
 from __future__ import annotations
 

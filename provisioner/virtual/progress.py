@@ -12,12 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from provisioner.virtual.run import Result
 
 LINE_SECONDS = 15.0
-"""Between two lines: a log of a night's runs stays short, and nobody wonders whether anything happens."""
+"""Seconds between two lines, so that the log of a night's runs stays short."""
 
 
 @contextmanager
 def progress(runs: int, console: Console) -> Iterator[Callable[[Result], None]]:
-    """Inside, call what it gives with each result."""
+    """A context that gives a function; call it with each result."""
     if console.is_terminal:
         with _bar(runs, console) as show:
             yield show

@@ -18,30 +18,30 @@ OURS = Provisioner.name
 
 
 class Goal(NamedTuple):
-    """What a scenario asks of the provisioner, and what it got."""
+    """The limit that a scenario sets for a measure, and the worst value of all seeds."""
 
     name: str
     most: float
     worst: float | None
-    """Of all seeds; None: one never got there."""
+    """The worst value of all seeds; None when a seed never came to one."""
 
     @property
     def met(self) -> bool:
-        """By every seed."""
+        """True when every seed kept the limit."""
         return self.worst is not None and self.worst <= self.most
 
 
 class Told(NamedTuple):
-    """Whether people were told the reason that a scenario asks for."""
+    """The reason that a scenario wants people to be told, and in how many seeds they were."""
 
     reason: str
     seeds: int
-    """In how many they were."""
+    """In how many seeds people were told the reason."""
     of: int
 
     @property
     def met(self) -> bool:
-        """By every seed."""
+        """True when people were told in every seed."""
         return self.seeds == self.of
 
 
@@ -51,7 +51,7 @@ class Report:
 
     scenarios: Mapping[str, Scenario]
     _results: dict[str, dict[str, list[Result]]] = field(default_factory=dict)
-    """By scenario and controller."""
+    """The results by scenario and controller, in the order in which runs ended."""
 
     def add(self, result: Result) -> None:
         """A run has ended."""
@@ -66,20 +66,20 @@ class Report:
         return sum(len(results) for controllers in self._results.values() for results in controllers.values())
 
     def controllers(self, scenario: str) -> list[str]:
-        """Those that played it, the provisioner first."""
+        """The controllers that played the scenario, the provisioner first."""
         return sorted(self._results[scenario], key=lambda name: (name != OURS, name.lower()))
 
     def of(self, scenario: str, controller: str = OURS) -> list[Result]:
-        """By seed."""
+        """The results of a scenario with one controller, in the order of seeds."""
         return sorted(self._results[scenario].get(controller, ()), key=lambda result: result.seed)
 
     def forget_samples(self, scenario: str) -> None:
-        """Its picture is drawn; thousands of runs would fill the memory."""
+        """Forget the samples of a scenario whose picture is drawn: those of thousands of runs would fill the memory."""
         for results in self._results[scenario].values():
             results[:] = [replace(result, samples=()) for result in results]
 
     def goals(self, scenario: str) -> list[Goal]:
-        """Those of the scenario; none where the provisioner has not played it."""
+        """The goals of a scenario; none where the provisioner has not played it."""
         results = self.of(scenario)
         goals = self.scenarios[scenario].goals.items() if results else ()
         return [Goal(name, most, worst(values(results, name))) for name, most in goals]
@@ -101,7 +101,7 @@ class Report:
 
 
 def values(results: Iterable[Result], measure: str) -> list[float | None]:
-    """One of each result; None where it never came to it."""
+    """The value of a measure in each result; None where the run never came to one."""
     return [result.measures.get(measure) for result in results]
 
 
@@ -111,7 +111,7 @@ def worst(numbers: Sequence[float | None]) -> float | None:
 
 
 def percentile(numbers: Sequence[float | None], share: float) -> float | None:
-    """The least number that so many are at or below; None stands for one that was never reached."""
+    """The least number that a ``share`` of the numbers does not exceed. None counts as larger than any number."""
     if not numbers:
         return None
     ranked = sorted(math.inf if number is None else number for number in numbers)

@@ -31,7 +31,7 @@ ORPHAN_SLACK = 900.0
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one run. Times in seconds from ``judge_from_minutes``; None: not within the run."""
+    """The numbers of one run. Times are seconds from ``judge_from_minutes``; None: not within the run."""
 
     scenario: str
     seed: int
@@ -54,23 +54,23 @@ class Controller(Protocol):
         """The run begins."""
 
     def happens(self, event: Event) -> None:
-        """An act on the controller or HostFactory."""
+        """Carry out an event on the controller or HostFactory."""
 
     def window(self) -> int:
-        """Machines that may be pending now; 0 where there is no such limit."""
+        """How many machines may be pending now; 0 where the controller has no such limit."""
 
     def check(self) -> None:
-        """Look at what has to hold at every moment."""
+        """Check the laws that hold at every moment."""
 
     def end(self) -> Mapping[str, float | None]:
-        """What it measured itself."""
+        """The numbers that only this controller has."""
 
     def reasons(self) -> tuple[str, ...]:
-        """What people were told of why machines are missing."""
+        """The classes of failures that people were told as reasons for missing machines."""
 
 
 class Stage:
-    """World, places and ledger of one run, before anybody decides anything."""
+    """World, places and ledger of one run, without a controller."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario = scenario
@@ -88,7 +88,7 @@ class Stage:
         self._numbers = 0
 
     def act(self, event: Event) -> None:
-        """What an event does to the places."""
+        """Carry out an event on the places."""
         for name in event.pools or self.places:
             place = self.places[name]
             if event.change:
@@ -121,7 +121,7 @@ class Provisioner:
         self._told: Counter[str] = Counter()
         self._cycles = self._plans = 0
         self._orphans: dict[str, float] = {}
-        """Machines of ours without a slot, and since when."""
+        """Since when each machine of ours has been without a slot."""
         self._check_at = 0.0
         self._moved = 0.0
         """Seconds by which the wall clock of the loop's host was set forward."""
@@ -150,7 +150,7 @@ class Provisioner:
                 self._told["cap"] += 1
 
     def _check_levers(self, plan: Plan) -> None:
-        """Nothing is made or deleted that a person holds back."""
+        """A plan makes or deletes no machine that a lever holds back."""
         held = self.state.levers.held
         if held.stop and (plan.creates or plan.deletes):
             self._ledger.breach("lever", f"{len(plan.creates)} creates and {len(plan.deletes)} deletes while stopped")
@@ -170,7 +170,7 @@ class Provisioner:
         self._ledger.use(self.grid.hosts)
 
     def _check_losses(self) -> None:
-        """HostFactory gives up what it is told is gone: no machine that runs is, where looks are true."""
+        """Where looks are true, HostFactory gives up no machine that still runs."""
         if self._shows_truly:
             for name in self._ledger.running.intersection(self.grid.lost):
                 self._ledger.breach("killed", f"{name} runs, and HostFactory was told that it is gone")
@@ -251,7 +251,7 @@ class Provisioner:
             self._check_machines()
 
     def _check_machines(self) -> None:
-        """The books are right, and no machine of ours is there without a slot for longer than an orphan may be."""
+        """The ledger adds up, and no machine of ours stays without a slot for longer than an orphan may."""
         there = {member.name for place in self._stage.places.values() for member in place.ours()}
         self._ledger.audit(len(there))
         memory = self.loop.reconciler.memory
@@ -323,7 +323,7 @@ def play(scenario: Scenario, seed: int, decide: Callable[[Stage], Controller] = 
 
 
 def measures(stage: Stage) -> dict[str, float | None]:
-    """What a run came to."""
+    """The result of a run."""
     ledger, scenario = stage.ledger, stage.scenario
     tally, most = ledger.tally, max((sample.wanted for sample in ledger.samples), default=0)
     start = 60 * scenario.judge_from_minutes
@@ -343,7 +343,7 @@ def measures(stage: Stage) -> dict[str, float | None]:
 
 
 def seconds_until(samples: list[Sample], share: float, start: float) -> float | None:
-    """Seconds from ``start`` until so much of what is wanted is usable; None: never, or nothing is wanted."""
+    """Seconds from ``start`` until that ``share`` of the wanted machines is usable. None: never, or none is wanted."""
     for sample in samples:
         if sample.at >= start and sample.wanted and sample.usable >= share * sample.wanted:
             return sample.at - start

@@ -47,7 +47,7 @@ class Calls(StrEnum):
 
     ANSWERED = "answered"
     UNANSWERED = "unanswered"
-    """No effect, and no answer."""
+    """No effect, and no response."""
     DENIED = "denied"
     """No effect; 403."""
 
@@ -95,7 +95,7 @@ class VirtualPool(Pool):
     calls: CallsField = Calls.ANSWERED
     """What becomes of calls; default answered."""
     lost_answers: Share = 0.0
-    """Part of the calls that have their effect and no answer; default 0."""
+    """Part of the calls that have their effect and no response; default 0."""
     ignored_creates: Share = 0.0
     """Part of the creates that are answered with success, and make no machine; default 0."""
     ignores_deletes: Switch = False

@@ -73,7 +73,7 @@ def scenarios(document: Mapping[str, Any], file: str) -> dict[str, Scenario]:
 
 
 class _Reader:
-    """One reading of a scenario: goes on after each mistake, and gathers them."""
+    """One reading of a scenario, which gathers every mistake."""
 
     def __init__(self, file: str, name: str) -> None:
         self.problems: list[Problem] = []
@@ -184,7 +184,7 @@ class _Reader:
                 self._complain(join(self._name, where), f"unknown {word} {name!r}" + suggestion(name, list(there)))
 
     def _check_settings(self, scenario: Scenario) -> None:
-        """As provisioner.yaml is checked, but for what a scenario says elsewhere."""
+        """Check these settings as those of provisioner.yaml, without the parts that a scenario gives elsewhere."""
         for name in scenario.settings.keys() & GIVEN:
             self._complain(join(self._name, "settings", name), "a scenario has its own; leave it out")
         settings = {name: value for name, value in scenario.settings.items() if name not in GIVEN}
@@ -195,7 +195,7 @@ class _Reader:
         self.problems += validate(Settings, settings, self._file, join(self._name, "settings"), **given)[1]
 
     def _check_expected(self, scenario: Scenario) -> None:
-        """Goals and reason are names of things that a run tells."""
+        """Check that goals name measures, and that the reason is a class of failures."""
         for name in scenario.goals:
             if name not in MEASURES:
                 self._complain(join(self._name, "goals", name), "unknown measure" + suggestion(name, list(MEASURES)))

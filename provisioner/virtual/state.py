@@ -88,15 +88,15 @@ class VirtualIntent:
 
 
 class VirtualMemory:
-    """What the loop must not forget."""
+    """The loop's memory, held as a value. Scenarios delete it, or put an old one back."""
 
     def __init__(self) -> None:
         self.copies: list[Memory] = []
-        """All that was written, and is worth putting back, the newest last."""
+        """The memories of this run that scenarios may put back, the newest last."""
         self.held: Memory | None = None
         self._written = 0
         self._generation = 0
-        """Of what is held: how many writes came before it."""
+        """How many writes came before the memory that is held."""
         self._lives = 0
 
     def exists(self) -> bool:
@@ -246,7 +246,7 @@ class VirtualHosts:
 
 
 class VirtualTurn:
-    """One loop at a time, by epoch alone: two that run at once are what some scenarios are about."""
+    """Grants the loop by epoch alone, so that a scenario can let two loops run at once."""
 
     def __init__(self) -> None:
         self._epoch = 0
@@ -296,7 +296,7 @@ class VirtualLevers:
 
 
 class Unheard:
-    """Heartbeat, journal and notes: nobody reads them here."""
+    """Heartbeat, journal and notes, which nobody reads in virtual time."""
 
     def touch(self) -> None: ...
 
@@ -306,7 +306,7 @@ class Unheard:
 
 
 class VirtualState:
-    """All of it."""
+    """A whole state directory in memory."""
 
     path = "virtual"
 
@@ -321,7 +321,7 @@ class VirtualState:
         self.levers = VirtualLevers()
         self.heartbeat = self.journal = self.notes = Unheard()
         self.watchers: list[Callable[[], None]] = []
-        """Told when HF has recorded something, or left a mark, and when a lever was moved."""
+        """Called when HF has recorded something or left a mark, and when a lever was moved."""
         self._shown: Mapping[str, int] = {}
         self._chance = random.Random(seed)
 
@@ -395,7 +395,7 @@ class VirtualState:
         return self._shown, self.path
 
     def note_read(self, digests: Digests) -> None:
-        """Here scripts and loop have one configuration."""
+        """Nothing to note: scripts and loop have one configuration in virtual time."""
 
     def _changed(self) -> None:
         for watcher in self.watchers:

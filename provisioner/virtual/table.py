@@ -21,7 +21,7 @@ MOST_BROKEN = 5
 """Runs with broken laws that are shown; JSON has them all."""
 
 BROKEN_LINES = 3
-"""Of each of them."""
+"""The breaches of laws that are shown of one run."""
 
 WIDEST = 1000
 """Columns of a console: tables take what they need, and nothing is cut off where the output is a file."""
@@ -33,7 +33,7 @@ def wide(console: Console) -> Console:
 
 
 def report_text(report: Report, repeat: Callable[[str], str]) -> Group:
-    """All blocks, and what was broken; ``repeat`` gives the argument by which a scenario is called again."""
+    """The blocks of all scenarios, then the broken laws. ``repeat`` gives the argument that plays a scenario again."""
     blocks = [_block(report, name) for name in report.played()]
     return Group(*blocks, *_broken_lines(report.broken(), repeat), _verdict(report))
 
@@ -79,7 +79,7 @@ def _spread(results: Sequence[Result], measure: str) -> str:
 
 
 def number_text(measure: str, number: float | None) -> str:
-    """As the table has it; None: it never came to that."""
+    """A number as the table shows it; a measure that a run never came to has none."""
     return "never" if number is None else f"{number:,.{MEASURES[measure].digits}f}"
 
 
@@ -150,7 +150,7 @@ def _comparison(report: Report, one: str, other: str) -> RenderableType:
 
 
 def _difference(first: Sequence[Result], second: Sequence[Result], measure: str) -> str:
-    """How much more it is with the same seed; the seeds in which one of the two never came to it say nothing."""
+    """The median difference of two runs with the same seed. Seeds in which a run never came to a value are left out."""
     before = {result.seed: result.measures.get(measure) for result in first}
     pairs = [(before.get(result.seed), result.measures.get(measure)) for result in second]
     both = [(one, other) for one, other in pairs if one is not None and other is not None]

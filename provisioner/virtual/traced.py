@@ -11,9 +11,8 @@ Levels = tuple[tuple[float, int], ...]
 
 
 def levels_of(events: Sequence[Event], template: str | None) -> Levels:
-    """Requests add machines, returns take them away; None: of any template. What was refused counts nothing.
-
-    A machine that failed, and that was asked for again, counts twice: a trace does not say what became of it.
+    """How many machines the calls want over time: requests add, returns subtract; None: of any template. A refused call
+    counts nothing, and a machine that failed and was asked for again counts twice, as a trace does not tell.
     """
     recording = _Recording()
     levels: dict[float, int] = {}
@@ -27,16 +26,16 @@ def levels_of(events: Sequence[Event], template: str | None) -> Levels:
 
 
 class _Recording:
-    """What the calls until now tell: which template a request and a machine are of."""
+    """The templates of the requests and machines that the calls so far have named."""
 
     def __init__(self) -> None:
         self._templates: dict[str, str] = {}
         self._requests: dict[str, str] = {}
-        """By machine."""
+        """The template of each machine."""
         self._returned: set[str] = set()
 
     def changes(self, event: Event) -> list[tuple[str, int]]:
-        """Templates, and how many more or fewer machines of each are wanted."""
+        """How many more or fewer machines of each template a call wants."""
         for request, names in event.machines.items():
             self._requests |= dict.fromkeys(names, request)
         if event.request and event.command == "requestMachines":

@@ -21,10 +21,10 @@ from provisioner.virtual.run import Controller, Provisioner, Result, Stage, play
 from provisioner.virtual.scenario import Scenario
 
 CONTROLLERS: Mapping[str, Callable[[Stage], Controller]] = {Provisioner.name: Provisioner, **FORMULAS}
-"""By name, the provisioner first."""
+"""The controllers by name, the provisioner first."""
 
 MOST_SAMPLES = 480
-"""Of a run that is to be drawn: a picture shows no more, and those of thousands of runs have to be kept."""
+"""The most samples that are kept of a run for its picture, which shows no more."""
 
 
 class Run(NamedTuple):
@@ -34,7 +34,7 @@ class Run(NamedTuple):
     seed: int
     controller: str
     drawn: bool = False
-    """Its samples are wanted."""
+    """True when the run's samples are kept for a picture."""
 
 
 def play_all(runs: Sequence[Run], jobs: int) -> Generator[Result, None, None]:
@@ -45,7 +45,7 @@ def play_all(runs: Sequence[Run], jobs: int) -> Generator[Result, None, None]:
 
 
 def played(run: Run) -> Result:
-    """What became of it. A mistake of this program's is a broken law: one run in thousands ends no other."""
+    """The result of a run. An exception counts as a broken law, so that the other runs go on."""
     try:
         result = play(run.scenario, run.seed, CONTROLLERS[run.controller])
     except Exception:  # noqa: BLE001 - whatever it is, it is told with the run that shows it
@@ -72,7 +72,7 @@ def _beside_each_other(runs: Iterable[Run], jobs: int) -> Generator[Result, None
 
 
 class _Workers:
-    """The processes. Each plays what it is sent, and ends when nobody is there to send more."""
+    """Processes that play runs. Each ends when its connection to this process is closed."""
 
     def __init__(self) -> None:
         self._processes: dict[Connection, BaseProcess] = {}
@@ -80,14 +80,14 @@ class _Workers:
         self._context = multiprocessing.get_context("spawn")
 
     def send(self, run: Run) -> Connection:
-        """Give a run to one that has nothing to do, a new one if there is none."""
+        """Give a run to an idle process, or to a new one when none is idle."""
         worker = self._idle.pop() if self._idle else self._begin()
-        with suppress(BrokenPipeError):  # it has died: ``result`` says so
+        with suppress(BrokenPipeError):  # the process has died, which ``result`` finds
             worker.send(run)
         return worker
 
     def _begin(self) -> Connection:
-        """Ctrl-C reaches the terminal's whole group: only this process heeds it, and ends the others."""
+        """Ctrl-C reaches every process of the terminal: this process handles it, and ends the others."""
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs,), daemon=True)
         with held():
@@ -101,7 +101,7 @@ class _Workers:
         return ours
 
     def result(self, worker: Connection, run: Run) -> Result:
-        """What it says of the run; one that died played its last."""
+        """The result that a process sent; a broken law when the process died."""
         try:
             result: Result = worker.recv()
         except (EOFError, OSError):
@@ -112,7 +112,7 @@ class _Workers:
         return result
 
     def kill(self) -> None:
-        """End them all, whatever they do."""
+        """End all processes at once."""
         for process in self._processes.values():
             process.kill()
         for process in self._processes.values():
@@ -120,7 +120,7 @@ class _Workers:
 
 
 def _work(caller: Connection) -> None:
-    """What such a process does."""
+    """Play each run that the connection brings, in a process of its own."""
     threading.Thread(target=_end_with_caller, daemon=True).start()
     try:
         while True:
@@ -130,7 +130,7 @@ def _work(caller: Connection) -> None:
 
 
 def _end_with_caller() -> None:
-    """A run takes minutes: one whose caller was killed is not played to its end."""
+    """End this process when its parent was killed: a run would go on for minutes."""
     caller = multiprocessing.parent_process()
     if caller is not None:
         caller.join()

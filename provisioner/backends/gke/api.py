@@ -17,6 +17,7 @@ import urllib3
 
 from provisioner.backends import BackendError
 from provisioner.backends.concurrency import SharedFlow
+from provisioner.backends.place_clock import PlaceClock
 from provisioner.model import ErrorClass, Failure
 
 CONNECT_SECONDS = 5.0
@@ -105,6 +106,7 @@ class KubeApi:
     """Is told the headers that the server did not accept; BackendError where the server's own words would not help."""
     streams_lists: bool = True
     """False once the server refused to stream a list."""
+    clock: PlaceClock = field(default_factory=PlaceClock)
     _pool: urllib3.HTTPConnectionPool | None = field(init=False)
     """The connections to ``host``: to look them up would cost a quarter of a call. None behind a proxy, which wants
     whole addresses."""
@@ -181,6 +183,7 @@ class KubeApi:
             )
         except urllib3.exceptions.HTTPError as error:
             raise BackendError(*unanswered(error)) from error
+        self.clock.hear(reply.headers.get("Date"))
         if reply.status == UNKNOWN_USER:
             self.rejected(authorization)
         return reply

@@ -138,6 +138,10 @@ class GkeBackend:
         spec = self._spec.current()
         return rehearse(self._settings, self._api, lambda: self._send(spec, create, TRIED))
 
+    def ahead(self) -> float | None:
+        """By the clock of the API server."""
+        return self._api.clock.ahead()
+
     def _send(self, spec: PodSpec, create: Create, query: Mapping[str, str | int] | None = None) -> Document:
         """Ask the server for the pod of one slot; what it makes of it."""
         return self._api.send("POST", self._path, query=query, body=spec.body(create, self._identity.labels(create)))

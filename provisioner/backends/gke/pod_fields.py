@@ -27,6 +27,9 @@ class UnknownField:
     """As an API server writes it: ``spec.containers[0].imag``."""
     hint: str
     """What it may have been meant to be, as the end of a sentence; may be empty."""
+    key: str
+    holder: dict[str, Any]
+    """What has the field."""
 
 
 def unknown_fields(pod: object) -> Iterator[UnknownField]:
@@ -55,4 +58,4 @@ def _of_model(value: dict[str, Any], model: Any, path: str) -> Iterator[UnknownF
             yield from _of_type(item, kinds[key], where)
         else:
             hint = suggestion(str(key), kinds)
-            yield UnknownField(where, hint if "did you mean" in hint else "")
+            yield UnknownField(where, hint if "did you mean" in hint else "", key, value)

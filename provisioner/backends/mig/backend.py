@@ -127,6 +127,10 @@ class MigBackend:
         """Ask for the rights that the loop needs: of a create Compute makes no trial."""
         return self._inspection.rights(self._project.times.call)
 
+    def ahead(self) -> float | None:
+        """By Compute Engine's clock."""
+        return self._project.reads.clock.ahead()
+
     def size(self, seconds: float) -> MachineSize | None:
         """What the machine type in the group's instance template has."""
         return self._inspection.size(seconds)

@@ -19,10 +19,11 @@ from google.auth.transport.requests import AuthorizedSession
 from requests.adapters import HTTPAdapter
 
 from provisioner.backends import BackendError
-from provisioner.backends.google_auth import NoCredentials, google_credentials
+from provisioner.backends.google_auth import FollowedCredentials, NoCredentials
 from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.errors import CALL_ERRORS, TooManyCalls, http_error, of_exception, raised
 from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.place_clock import PlaceClock
 from provisioner.model import ErrorClass
 
 Json = dict[str, Any]
@@ -123,7 +124,7 @@ def credentials_for(pool: MigPool) -> google.auth.credentials.Credentials:
     """None for plain HTTP (a simulator), the pool's service account key, else what the surroundings offer."""
     if pool.endpoint and pool.endpoint.startswith("http://"):
         return NoCredentials(pool.endpoint)
-    return google_credentials(pool.credentials)
+    return FollowedCredentials(pool.credentials)
 
 
 class ComputeReads:
@@ -146,6 +147,7 @@ class ComputeReads:
         self._budget = budget
         self._session = AuthorizedSession(credentials)
         end_in_time(self._session)
+        self.clock = PlaceClock()
 
     def groups(self, location: str, deadline: float) -> Mapping[str, Json]:
         """Every group of a zone or region (``zones/…``) by name. ``deadline`` is monotonic time, here and below."""
@@ -247,6 +249,7 @@ class ComputeReads:
             response = self._session.request(method, url, timeout=timeout, **options)
         except CALL_ERRORS as error:
             raise of_exception(error) from error
+        self.clock.hear(response.headers.get("Date"))
         content = response.content
         try:
             body = json.loads(content)

@@ -66,7 +66,7 @@ def routes(groups: Groups, world: World) -> Sequence[web.RouteDef]:
 
 
 class Dropped(Exception):
-    """The connection ends without a response."""
+    """Breaks the connection off without a response."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Face:
         return handle
 
     async def permissions(self, request: web.Request) -> web.StreamResponse:
-        """testIamPermissions: all that are asked for, but those that the fault ``denied`` strikes by their names."""
+        """testIamPermissions: all permissions that are asked for, but those that the fault ``denied`` names."""
         parts = request.match_info
         scope = next(f"{place}s/{parts[place]}" for place in ("zone", "region") if place in parts)
         self.world.calls["instanceGroupManagers.testIamPermissions"] += 1
@@ -192,7 +192,7 @@ class Face:
         return self.world.strikes(mode, call.named, call.method.name, f"{call.named}/{call.method.name}")
 
     def _refuse(self, call: Call) -> None:
-        """Raise what a fault puts in place of the call."""
+        """Raise the error or hold the call, as a fault of the call wants."""
         if fault := self._strikes("throttled", call):
             self._throttle(call, fault)
         if self._strikes("unavailable", call):
@@ -215,7 +215,7 @@ class Face:
             raise ApiError(403, "rateLimitExceeded", message)
 
     async def _wait(self, call: Call) -> None:
-        """Wait until the operation is done, or as long as Google does."""
+        """Wait until the operation is done, or until Google's own limit for a wait."""
         operation, end = call.operation(), self.world.now + WAIT_LIMIT
         while not operation.done and self.world.now < end:
             await asyncio.sleep(_TICK)

@@ -21,7 +21,7 @@ def failed(name: str, code: str, message: str) -> Document:
 
 
 def insert_error(error: Document) -> OperationError:
-    """The error as the end of the insert, for the audit log."""
+    """The error of an attempt as the error of the insert, which the audit log shows."""
     return OperationError(str(error["code"]), str(error["message"]), 503)
 
 
@@ -35,7 +35,7 @@ def stockout(spec: MigSpec, zone: str, code: str = STOCKOUT) -> Document:
 
 
 def _stockout_details(spec: MigSpec, zone: str) -> list[Document]:
-    """Three entries of one field each, as reported; Google names no other zone here."""
+    """The three entries of ``errorDetails``, each with one field, as public reports show them."""
     words = (
         f"A {spec.machine_type} VM instance is currently unavailable in the {zone} zone. Alternatively, you can try"
         " your request again with a different VM hardware configuration or at a later time. For more information, see"
@@ -50,7 +50,7 @@ def _stockout_details(spec: MigSpec, zone: str) -> list[Document]:
 
 
 def quota(spec: MigSpec, zone: str, name: str, fault: Fault) -> Document:
-    """A quota of the region is used up."""
+    """The error where a quota of the region is used up."""
     family = spec.machine_type.partition("-")[0].upper()
     metric = str(fault.params.get("metric", f"{family}_CPUS"))
     limit = float(fault.params.get("limit", 500.0))

@@ -69,7 +69,7 @@ class Attempts:
             group.world.after(float(fault.params.get("seconds", 5.0)), partial(self._give_up, member, vm))
 
     def _give_up(self, member: Member, vm: Vm) -> None:
-        """There is no room for a VM that has been begun."""
+        """Take back a VM that has been begun, as there is no room for it."""
         if member.vm is not vm or vm.status not in STARTING:
             return
         error = stockout(self._group.spec, member.zone)
@@ -89,7 +89,7 @@ class Attempts:
         self.schedule(member, min(timings.retry_first * 2.0 ** (member.failures - 1), timings.retry_last))
 
     def _log_insert(self, member: Member, error: Document) -> None:
-        """An insert that came to nothing is two entries of the audit log all the same."""
+        """Log a failed insert, which has two entries of the audit log like any other."""
         path, audit = self._group.path(member), self._group.vms.audit
         audit.end("instances.insert", path, audit.begin("instances.insert", path), insert_error(error))
 
@@ -123,6 +123,6 @@ class Attempts:
         return member.name in vms.zone(spec.project, member.zone)
 
     def _full(self) -> bool:
-        """The MIG has as many VMs as there is room for."""
+        """True when the MIG has as many VMs as there is room for."""
         capacity = self._group.spec.capacity
         return capacity is not None and sum(1 for member in self._group.members.values() if member.vm) >= capacity

@@ -43,7 +43,7 @@ Listener = Callable[[bytes, float], None]
 
 @dataclass
 class Audit:
-    """Tells whoever listens what happens to instances and groups."""
+    """Sends entries of what happens to instances and groups to all listeners."""
 
     world: World
     timings: Timings
@@ -66,7 +66,7 @@ class Audit:
     def end(
         self, method: str, path: str, operation: str, error: OperationError | None = None, instance: int = 0
     ) -> None:
-        """What was accepted has come about, or to nothing."""
+        """Log the end of an accepted call, with or without an error."""
         if not self.listeners or self._strikes("event_unfinished", _targets(method, path)):
             return
         entry = _activity(method, path, instance) | {"operation": _part(operation, "last")}
@@ -78,7 +78,7 @@ class Audit:
         self._log(method, path, entry)
 
     def refused(self, method: str, path: str, error: ApiError) -> None:
-        """A call was refused at once."""
+        """Log a call that was refused at once."""
         if not self.listeners:
             return
         entry = _activity(method, path) | {"severity": "ERROR"}
@@ -91,7 +91,7 @@ class Audit:
         self._log(method, path, entry)
 
     def system(self, method: str, path: str, message: str, instance: int = 0) -> None:
-        """Google itself did something."""
+        """Log an act of Google itself."""
         if not self.listeners:
             return
         operation = f"systemevent-{int(self.world.wall() * 1000)}-{self._next():012x}"
@@ -138,7 +138,7 @@ class Audit:
 
 
 def _activity(method: str, path: str, instance: int = 0) -> Document:
-    """What both entries of a call have."""
+    """The parts that both entries of a call share."""
     name, project = f"v1.compute.{method}", _project(path)
     user = f"{project_number(project)}@cloudservices.gserviceaccount.com"
     entry = _entry(name, path, instance) | {
@@ -160,7 +160,7 @@ def _activity(method: str, path: str, instance: int = 0) -> Document:
 
 
 def _entry(name: str, path: str, instance: int = 0) -> Document:
-    """What every entry has."""
+    """The parts that every entry has."""
     scope, place = path.split("/")[2:4]
     group = "instanceGroupManagers" in path
     identity = {"instance_id": str(instance)} if instance else {}
@@ -180,7 +180,7 @@ def _entry(name: str, path: str, instance: int = 0) -> Document:
 
 
 def _utc(wall: float) -> str:
-    """RFC 3339 as logs have it."""
+    """A time in RFC 3339, as logs have it."""
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

@@ -38,7 +38,7 @@ class Method:
     respond: Callable[[Call], Document]
     mutates: bool = False
     waits: bool = False
-    """Answers when the operation is done."""
+    """True for a method whose response waits until the operation is done."""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -101,14 +101,14 @@ class Call:
 
 
 def unknown_project(said: UnknownProject, project: str, method: str) -> ApiError:
-    """What a call is answered whose project does not exist."""
+    """The error of a call whose project does not exist."""
     if said is UnknownProject.FORBIDDEN:
         return ApiError(403, "forbidden", f"Required 'compute.{method}' permission for 'projects/{project}'")
     return ApiError(404, "notFound", f"The resource 'projects/{project}' was not found")
 
 
 def unknown_place(said: UnknownPlace, project: str, scope: str) -> ApiError:
-    """What a call is answered whose zone or region (``zones/…``) does not exist."""
+    """The error of a call whose zone or region (``zones/…``) does not exist."""
     if said is UnknownPlace.INVALID:
         kind, _, place = scope.partition("/")
         field = kind.removesuffix("s")
@@ -165,14 +165,14 @@ def _resize(call: Call) -> Document:
 
 
 def accepted(call: Call, begin: Callable[[Mig, str], Operation]) -> Document:
-    """Begin a mutation, or answer with the operation that the same requestId began."""
+    """Begin a mutation, or return the operation that the same requestId began."""
     mig, request_id = call.mig(), call.query.get("requestId", "")
     operation = call.groups.operations.repeated(mig.spec.path, request_id)
     return (operation or begin(mig, request_id)).document()
 
 
 def _list_managed(call: Call) -> Document:
-    """PAGELESS: the whole group, whatever page is asked for."""
+    """PAGELESS: the response holds the whole group, whichever page is asked for."""
     mig = call.mig()
     list_call = call.list_call(mig.spec.name)
     if not mig.paginated:

@@ -212,7 +212,7 @@ def error_document(error: ApiError) -> Document:
 
 
 def warning(code: str, message: str, data: Mapping[str, str]) -> Document:
-    """What stands beside a response that is not all there is."""
+    """The warning beside a list that is not complete."""
     return {"code": code, "message": message, "data": [{"key": key, "value": value} for key, value in data.items()]}
 
 

@@ -1,7 +1,7 @@
-"""The ``filter`` of Compute Engine's lists: AIP-160, or ``FIELD eq REGEX`` (``compute_regex_filter.py``).
+"""The ``filter`` of Compute Engine's lists: AIP-160, or ``FIELD eq REGEX`` (``regex_filter.py``).
 
-What cannot be understood is a ValueError that says where, as Google answers 400; so is a field that the listed resource
-does not have. Nothing is let through or held back in silence.
+A filter that cannot be understood, or names a field that the resource does not have, is a ValueError that says where,
+as Google answers 400.
 """
 
 from __future__ import annotations

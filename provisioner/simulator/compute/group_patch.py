@@ -28,7 +28,7 @@ _DECIDES: Mapping[tuple[str, ...], tuple[str, str]] = {
     ("listManagedInstancesResults",): ("list_results", "PAGELESS"),
     ("baseInstanceName",): ("base_instance_name", ""),
 }
-"""Where a patch says what a field of the spec says, and Google's default of it."""
+"""The field of the spec for each path of a patch, and Google's default of it."""
 
 _SHOWN = (
     "allInstancesConfig",
@@ -43,7 +43,7 @@ _SHOWN = (
     "targetPools",
     "updatePolicy",
 )
-"""What is kept as a patch gives it. Of the other fields some are handled one by one; the rest is for output only."""
+"""Fields that are kept as a patch gives them. Some others are handled one by one, the rest is for output only."""
 
 _ACTIONS = ("NONE", "REFRESH", "RESTART", "REPLACE")
 _WORDS: Mapping[str, Sequence[str]] = {
@@ -90,7 +90,7 @@ def with_settings(document: Document, mig: Mig) -> Document:
 
 
 def mig_fingerprint(mig: Mig) -> str:
-    """Changes with each patch that changes something."""
+    """The fingerprint of a MIG, which changes with each patch that changes something."""
     decided = {name: getattr(mig.spec, name) for name, _ in (*_DECIDES.values(), ("template", ""))}
     return fingerprint_of([mig.settings, decided])
 
@@ -126,7 +126,7 @@ def _made_from(spec: MigSpec, template: MigSpec | None) -> MigSpec:
 
 
 def _at(body: Mapping[str, Any], path: Sequence[str]) -> tuple[bool, Any]:
-    """Whether a patch gives a value at a path, and which. An object that is null gives null for each of its parts."""
+    """Whether a patch gives a value at a path, and the value. A null object gives null for each of its parts."""
     value: Any = body
     for name in path:
         if value is None or name not in value:
@@ -169,7 +169,7 @@ def _calculated(said: Mapping[str, Any], size: int) -> Document:
 
 
 def _check(value: Mapping[str, Any], message: str, path: str) -> None:
-    """400 for the first field that is none, or whose value cannot be."""
+    """400 for the first unknown field, or the first value that a field cannot have."""
     for name, inner in value.items():
         field = messages()[message].fields.get(name)
         where = f"{path}.{name}" if path else name
@@ -181,7 +181,7 @@ def _check(value: Mapping[str, Any], message: str, path: str) -> None:
 
 
 def _entries(field: Field, value: Any, where: str) -> Iterator[Any]:
-    """The values of a field that is not null: of a list or map each."""
+    """The values of a field that is not null: the entries of a list or map, else the value itself."""
     if value is None:
         return
     if field.repeated and isinstance(value, list):
@@ -208,7 +208,7 @@ def _check_value(value: Any, field: Field, where: str) -> None:
 
 
 def _check_what_is_lacking(mig: Mig, body: Mapping[str, Any]) -> None:
-    """400 for what Google refuses and for what the simulator lacks; the message tells one from the other."""
+    """400 for a value that Google refuses or that the simulator does not have; the message says which of both."""
     if len(body.get("autoHealingPolicies") or ()) > 1:
         raise _invalid("Invalid value for field 'resource.autoHealingPolicies': at most one policy can be given.")
     for name in ("targetStoppedSize", "targetSuspendedSize"):
@@ -221,7 +221,7 @@ def _check_what_is_lacking(mig: Mig, body: Mapping[str, Any]) -> None:
 
 
 def _check_policy(mig: Mig, policy: Mapping[str, Any]) -> None:
-    """400 where an update's limits and method, and those that the MIG keeps, do not go together."""
+    """400 where the limits and the method of the update, with those that the MIG keeps, contradict each other."""
     surge, unavailable = (_calculated(policy.get(name) or _surge(mig, name), 100)["calculated"] for name in _SURGES)
     if not surge and not unavailable:
         raise _invalid("Invalid value for field 'resource.updatePolicy': maxSurge and maxUnavailable cannot both be 0.")

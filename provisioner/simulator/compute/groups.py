@@ -66,7 +66,7 @@ class Groups:
         self.operations.reset()
         self.vms.reset()
         for mig in self.migs.values():
-            mig.members.clear()  # what is still to come in the old world finds nobody
+            mig.members.clear()  # events of the old world that are still scheduled find no group
         self.migs = {
             (spec.project, spec.scope, spec.name): Mig(
                 spec, self.world, self.vms, self.timings, self.switches, self.operations
@@ -125,15 +125,15 @@ class Groups:
         return vm
 
     def delete_vm(self, vm: Vm, request_id: str = "") -> Operation:
-        """instances.delete: behind the back of the MIG it is in."""
+        """instances.delete, without the group that the instance is in."""
         return self._on_vm(vm, "delete", request_id)
 
     def stop_vm(self, vm: Vm, request_id: str = "") -> Operation:
-        """instances.stop: behind the back of the MIG it is in."""
+        """instances.stop, without the group that the instance is in."""
         return self._on_vm(vm, "stop", request_id)
 
     def set_labels(self, vm: Vm, labels: Mapping[str, str], request_id: str = "") -> Operation:
-        """instances.setLabels: in place of those that it has."""
+        """instances.setLabels: the labels replace those of the instance."""
         return self._begin_on(vm, "setLabels", request_id, lambda: self.vms.set_labels(vm, labels))
 
     def delete_autoscaler(self, mig: Mig, request_id: str = "") -> Operation:
@@ -155,7 +155,7 @@ class Groups:
         return [name for name in names if [vm for vm in self.vms.named(name) if self.vms.preempt(vm)]]
 
     def state(self) -> list[dict[str, Any]]:
-        """Every machine: members, with or without VM, and VMs that are no members (their pool is empty)."""
+        """Every machine: members with or without VM, then VMs that are no members (their pool is empty)."""
         members = [_member_state(mig, member) for mig in self.migs.values() for member in mig.members.values()]
         owned = {id(member.vm) for mig in self.migs.values() for member in mig.members.values() if member.vm}
         return members + [_vm_state(vm, "") for vm in self.vms if id(vm) not in owned]

@@ -1,8 +1,8 @@
 """Per-instance configurations: what createInstances says of each name, kept until the instance has left its group.
+Preserved metadata is set on the instance; preserved disks and addresses are kept and shown alone.
 
-Preserved metadata is set on the instance; preserved disks and addresses are kept and shown, and change nothing. No
-public text says what a configuration looks like while its instance leaves; Terraform's provider expects ``DELETING`` of
-one that goes.
+No public text says what a configuration looks like while its instance leaves: ``DELETING`` is what Terraform's provider
+expects.
 """
 
 from __future__ import annotations

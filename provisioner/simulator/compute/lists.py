@@ -33,7 +33,7 @@ MAX_PAGE = 500
 """Most items of a page, and the default."""
 
 _END = 10**14
-"""A moment in milliseconds that nothing here is made after."""
+"""A moment in milliseconds, later than anything here is made."""
 
 _MEMBERS = {
     "listManagedInstances": "ManagedInstance",
@@ -41,10 +41,10 @@ _MEMBERS = {
     "listErrors": "InstanceManagedByIgmError",
     "listInstances": "InstanceWithNamedPorts",
 }
-"""What lists about a group hold, by method; other lists hold what their collection is named after."""
+"""The name of the items in lists about a group, by method. Other lists name them after their collection."""
 
 Source = Callable[[str, float], Iterable[tuple[str, Document]]]
-"""From behind a name on, as it was so many seconds ago: names and documents, in order of names."""
+"""Gives names and documents in order of names, from behind a name on, as they were so many seconds ago."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class ListCall:
 
     @property
     def targets(self) -> tuple[str, str, str]:
-        """What faults may aim at."""
+        """The targets that a fault of the call may name."""
         return self.place, self.method, f"{self.place}/{self.method}"
 
     @property
@@ -115,7 +115,7 @@ class ListCall:
 
     @property
     def moved(self) -> int:
-        """Entries that came off this page since the one before was read."""
+        """How many entries have left this page since the page before was read."""
         fault = self.world.strikes("moved_page", *self.targets) if self.query.get("pageToken") else None
         return int(fault.params.get("items", 1)) if fault else 0
 
@@ -123,7 +123,7 @@ class ListCall:
         return ApiError(400, "invalid", f"Invalid value for field 'pageToken': '{token}'. The token is not valid.")
 
     def frame(self, kind: str) -> Document:
-        """What every list begins with."""
+        """The fields that begin every list."""
         return {"kind": f"compute#{kind}", "id": self.path, "selfLink": BASE + self.path}
 
 
@@ -197,7 +197,7 @@ def in_order(call: ListCall, source: Source) -> Source:
 
 
 def _newest_first(source: Source) -> Source:
-    """The items of ``source`` under other names, by which the newest comes first."""
+    """The items of ``source`` under other names, which put the newest first."""
 
     def ordered(begin: str, lag: float) -> Iterable[tuple[str, Document]]:
         ages = sorted(((_age(document) + name, document) for name, document in source("", lag)), key=itemgetter(0))
@@ -222,7 +222,7 @@ def _filtered(source: Iterable[tuple[str, Document]], predicate: Predicate | Non
 
 
 def fixed(documents: Mapping[str, Document]) -> Source:
-    """A source of what does not lag."""
+    """A source whose documents have no history: it never lags."""
 
     def source(begin: str, _lag: float) -> Iterable[tuple[str, Document]]:
         return [(name, documents[name]) for name in sorted(documents) if name > begin]

@@ -47,7 +47,7 @@ class MemberLife:
             self.delete(member)
 
     def each(self, names: Sequence[str], effect: Callable[[Member], None]) -> None:
-        """Do this to those members that are still there and do not leave."""
+        """Apply an effect to the members that are still there and not leaving."""
         for name in names:
             member = self._group.members.get(name)
             if member and member.action not in LEAVING:
@@ -106,7 +106,7 @@ class MemberLife:
             self._disturb(member)
 
     def _disturb(self, member: Member) -> None:
-        """What others will do to a member that has just begun to run."""
+        """Schedule what a fault does to a member that has just begun to run."""
         world = self._group.world
         for mode, act in (("abandoned", self.abandon), ("recreated", self.recreate)):
             if fault := world.strikes(mode, member.name, self._group.spec.name, member.zone):

@@ -32,7 +32,7 @@ class Member:
     previous: Vm | None = None
     """The VM before a recreation."""
     leaving: bool = False
-    """True once nothing is done for it any more; it is only still shown."""
+    """True once the member has left: it is only shown for a while."""
     configured: bool = True
     """True for a member with a per-instance config: createInstances named it."""
     preserved: Document = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Member:
 
     @property
     def config(self) -> str:
-        """Status of its per-instance config; empty where it has none."""
+        """Status of its per-instance config; empty for a member without one."""
         if not self.configured:
             return ""
         if self.action in LEAVING:

@@ -111,7 +111,7 @@ class Operation:
 
     @property
     def on_group(self) -> bool:
-        """True for a call on a MIG."""
+        """True for the operation of a call on a MIG."""
         return self.kind.startswith("compute.")
 
     @property
@@ -121,7 +121,7 @@ class Operation:
 
     @property
     def done(self) -> bool:
-        """True once no more is to come."""
+        """True for an operation that is done."""
         return self.ended is not None
 
     def document(self) -> Document:
@@ -202,7 +202,7 @@ class Operations:
         return operation
 
     def happened(self, kind: str, target: Target, said: str) -> None:
-        """Google itself did something to an instance: it is an operation that is over. Chance has no part in it."""
+        """Record an act of Google on an instance as an operation that is done; chance has no part in it."""
         now = self.world.wall()
         name = f"systemevent-{int(now * 1000)}-{next(self._events):012x}"
         self._operations[target.project, target.scope, name] = Operation(
@@ -238,7 +238,7 @@ class Operations:
         return self._pending[target] > 0
 
     def reset(self) -> None:
-        """Forget everything; effects that still come belong to the world before."""
+        """Forget all operations. Effects that are still scheduled belong to the earlier world."""
         self._operations.clear()
         self._requests.clear()
         self._pending.clear()
@@ -251,7 +251,7 @@ class Operations:
         return operation.ended is not None and self.world.wall() - operation.ended > self.timings.operation_retention
 
     def _forget(self) -> None:
-        """Drop what nobody can ask for any more, oldest first."""
+        """Drop the oldest operations that can no longer be asked for."""
         for key in list(itertools.islice(self._operations, 2)):
             if self._expired(self._operations[key]):
                 del self._operations[key]

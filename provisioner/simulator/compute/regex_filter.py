@@ -51,7 +51,7 @@ class _Reader:
         self._at = 0
 
     def rest(self) -> str:
-        """What is still to be read."""
+        """The part of the text that is still to be read."""
         return self._text[self._at :].strip()
 
     def conditions(self, depth: int) -> Iterator[Condition]:
@@ -69,7 +69,7 @@ class _Reader:
                 return
 
     def _takes(self, character: str) -> bool:
-        """Go past this character, if it is what comes next."""
+        """Skip this character if it comes next."""
         match = re.compile(r"\s*").match(self._text, self._at)
         begin = match.end() if match else self._at
         if not self._text.startswith(character, begin):
@@ -151,7 +151,7 @@ def _translated(match: re.Match[str]) -> str:
 
 
 def _escape(match: re.Match[str]) -> str:
-    """``\\z`` is Python's ``\\Z``; a back reference, and what only Python knows, is none of RE2's."""
+    r"""``\z`` as Python's ``\Z``. Back references, and escapes that Python alone has, are refused."""
     letter = match[0][1]
     if letter == "z":
         return r"\Z"

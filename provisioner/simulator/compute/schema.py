@@ -1,6 +1,5 @@
-"""The fields of what Compute Engine lists and patches: a name that is not among them is a mistake, never a mismatch.
-
-From Google's discovery document. Of objects that no document here holds only the name is known. No I/O, no clock.
+"""The fields of what Compute Engine lists and patches, from Google's discovery document; a name that is not among them
+is a mistake. Of objects that no document here holds only the name is known.
 """
 
 from __future__ import annotations

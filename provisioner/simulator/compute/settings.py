@@ -39,7 +39,7 @@ class MigSpec:
     default_action_on_failure: str = "DO_NOTHING"
     """REPAIR makes a dead VM again under the same name."""
     autoscaler_mode: str = ""
-    """Of the autoscaler that is attached: ON, OFF or ONLY_SCALE_OUT. It never acts. Empty: there is none."""
+    """Mode of the attached autoscaler, which never acts: ON, OFF or ONLY_SCALE_OUT; empty: there is none."""
     list_results: str = "PAGELESS"
     """PAGELESS ignores maxResults and pageToken of listManagedInstances, as Google does by default."""
     provisioning_model: str = "STANDARD"

@@ -112,11 +112,11 @@ class Vm:
     """What its group preserves for it, beside what every member has."""
     shows_ip: bool = False
     doomed: bool = False
-    """Somebody asked for its deletion: it does not stay as TERMINATED."""
+    """True when its deletion was asked for: then it does not stay as TERMINATED."""
     logged: dict[str, str] = field(default_factory=dict)
     """Operations under way, by method, with their names in the audit log."""
     watcher: Callable[[Vm], None] | None = None
-    """Told after each change of status; the MIG of a member."""
+    """Called after each change of status, for the MIG that the VM is a member of."""
 
     @property
     def path(self) -> str:
@@ -125,7 +125,7 @@ class Vm:
 
     @property
     def exists(self) -> bool:
-        """False once it is gone."""
+        """False once the VM is gone."""
         return self.status != "GONE"
 
     @property
@@ -214,7 +214,7 @@ class Vms:
         self.world.after(min(delay, self.timings.delete_cap), lambda: self._remove(vm))
 
     def withdraw(self, vm: Vm, error: OperationError) -> None:
-        """Take away a VM that cannot be made after all."""
+        """Remove a VM that cannot be made after all."""
         self._ended(vm, "insert", error)
         self._remove(vm)
 
@@ -313,7 +313,7 @@ class Vms:
         vm.logged[method] = self.audit.begin(f"instances.{method}", vm.path, vm.id)
 
     def _ended(self, vm: Vm, method: str, error: OperationError | None = None) -> None:
-        """Log the end of what was begun, if it was."""
+        """Log the end of an operation, if it was begun."""
         operation = vm.logged.pop(method, "")
         if operation:
             self.audit.end(f"instances.{method}", vm.path, operation, error, instance=vm.id)

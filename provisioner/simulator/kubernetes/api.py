@@ -61,7 +61,7 @@ from provisioner.simulator.kubernetes.request import (
     verb_of,
 )
 from provisioner.simulator.kubernetes.store import Stored
-from provisioner.simulator.kubernetes.validation import check_fields, check_path, check_shape, grace_period
+from provisioner.simulator.kubernetes.validation import check_path, check_shape, grace_period, known_fields
 from provisioner.simulator.kubernetes.watch import Watch, error_line
 from provisioner.simulator.world import World
 
@@ -128,12 +128,12 @@ class Face:
         if verb != "create" or name:
             return call
         check_shape(store.kind.kind, call.body)
-        if store is self._cluster.pods and request.query.get("fieldValidation") == "Strict":
-            check_fields(call.body)
+        if store is self._cluster.pods:
+            known_fields(call.body, strict=call.strict)
         return replace(call, name=(call.body.get("metadata") or {}).get("name") or "")
 
     async def review(self, request: web.Request) -> web.Response:
-        """A SelfSubjectAccessReview: all is allowed but what the fault ``denied`` strikes."""
+        """A SelfSubjectAccessReview: everything is allowed but what the fault ``denied`` names."""
         self._world.calls["selfsubjectaccessreviews.create"] += 1
         try:
             document = await read_body(request, "create")
@@ -231,7 +231,7 @@ class Face:
         if call.verb == "patch":
             whole = {"kind": "Pod", "apiVersion": "v1", **pod.document}
             document = apply_patch(whole, call.body, call.request.content_type)
-        check_shape("Pod", document)
+        known_fields(check_shape("Pod", document), strict=call.strict and call.verb == "update")
         metadata = document.setdefault("metadata", {})
         check_path(metadata, call.namespace, call.name)
         if metadata.get("uid", pod.uid) != pod.uid:

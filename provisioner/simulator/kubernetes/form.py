@@ -13,7 +13,7 @@ from provisioner.simulator.kubernetes.table import partial, table
 
 
 class Shape(StrEnum):
-    """What of an object is written."""
+    """The parts of an object that are written."""
 
     FULL = "full"
     PARTIAL = "partial"

@@ -26,7 +26,7 @@ class Nodes:
         self._pods: dict[str, int] = {}
         """How many pods each node runs."""
         self._spot: set[str] = set()
-        """Those of them that are on Spot."""
+        """The nodes that are on Spot."""
         for _ in range(FIRST_NODES):
             self._add()
 
@@ -42,16 +42,16 @@ class Nodes:
         return name, node.document["status"]["addresses"][0]["address"]
 
     def unbind(self, name: str) -> None:
-        """A pod has left its node."""
+        """Free a pod's place on its node."""
         if self._pods.get(name):
             self._pods[name] -= 1
 
     def count(self) -> int:
-        """How many there are."""
+        """How many nodes there are."""
         return self._store.count("")
 
     def remove(self, node: Stored) -> Stored:
-        """The node is gone; its pods follow later."""
+        """Remove a node; its pods follow later."""
         self._pods.pop(node.name)
         self._spot.discard(node.name)
         return self._store.remove(node)

@@ -1,4 +1,4 @@
-"""How pods end: by being told to, by the loss of their node, or by themselves; and when the object goes."""
+"""How pods end: on a request, by the loss of their node, or by themselves; and when their objects go."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STUCK_LOOK = 5.0
 
 
 class PodEnd:
-    """The steps of a pod from the word to end until it is gone."""
+    """The steps of a pod from the request to end until its object is gone."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -39,7 +39,7 @@ class PodEnd:
             self._steps.recorder.say(pod, KUBELET, "Killing", f"Stopping container {container['name']}")
 
     def confirm(self, pod: Stored) -> None:
-        """The kubelet has seen the pod end: the object goes, unless finalizers or the fault ``stuck`` hold it."""
+        """The kubelet confirms the end: the object goes, unless finalizers or the fault ``stuck`` hold it."""
         self._steps.later(self._steps.delay(self._steps.timings.confirm), pod, self._confirmed, always=True)
 
     def _confirmed(self, pod: Stored) -> None:
@@ -51,13 +51,13 @@ class PodEnd:
             self.remove(pod)
 
     def remove(self, pod: Stored) -> Stored:
-        """The object goes now."""
+        """Remove the object now."""
         if not pod_status.is_ended(pod.document):
             self._leave_node(pod.document)
         return self._steps.pods.remove(pod)
 
     def lose_node(self, pod: Stored) -> None:
-        """Its node is gone: after a while the pod is failed and collected, without anybody's delete."""
+        """The pod's node is gone: after a while the pod fails and is collected, although nobody deleted it."""
 
         def collect(pod: Stored) -> None:
             if pod_status.is_ended(pod.document):

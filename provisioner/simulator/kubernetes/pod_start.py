@@ -34,7 +34,7 @@ class PodStart:
         self._steps = steps
         self._ending = ending
         self._addresses = 0
-        """IPs that were given."""
+        """The number of IPs that were given."""
 
     def begin(self, pod: Stored) -> None:
         """A pod was created: it will be scheduled, unless gates hold it back, or its scheduler is not here."""

@@ -12,17 +12,10 @@ from typing import Any
 from provisioner.simulator.kubernetes.errors import Json
 from provisioner.simulator.kubernetes.gates import gates
 
-CONDITIONS = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
-
 
 def timestamp(wall: float) -> str:
     """Epoch seconds in the API's form, whole seconds."""
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def micro_timestamp(wall: float) -> str:
-    """Epoch seconds in the API's form with microseconds."""
-    return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def epoch(text: str) -> float:

@@ -1,6 +1,5 @@
-"""Steps of pods' lives: what a step works on, when it is taken, and what chance has to say.
-
-Each step is an event in the world and looks the pod up again: what was deleted or made anew meanwhile is left alone.
+"""The steps of pods' lives: their pod, their time, and chance. Each step is an event in the world and looks its pod up
+again, so that a pod that was deleted or made anew is left alone.
 """
 
 from __future__ import annotations
@@ -31,7 +30,9 @@ class Steps:
         self._world = world
 
     def later(self, delay: float, pod: Stored, step: Step, *, always: bool = False) -> None:
-        """Take the step then, if the same pod is still there and (unless ``always``) neither it nor its node ends."""
+        """Take the step at its time, if the same pod is still there. Unless ``always``, neither pod nor node may be
+        ending.
+        """
         namespace, name, uid = pod.namespace, pod.name, pod.uid
 
         def event() -> None:
@@ -45,7 +46,7 @@ class Steps:
         self._world.after(delay, event)
 
     def strikes(self, mode: str, pod: Stored) -> Fault | None:
-        """The fault of this mode that strikes the pod, if one does."""
+        """The fault of this mode that strikes the pod; None when none does."""
         return self._world.strikes(mode, pod.namespace, pod.name)
 
     def delay(self, delay: Delay) -> float:

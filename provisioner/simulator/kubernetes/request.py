@@ -59,6 +59,11 @@ class Call:
         return f"{self.resource}.{'watchlist' if streamed else self.verb}"
 
     @property
+    def strict(self) -> bool:
+        """True when a field that nobody knows is to be refused, and not dropped."""
+        return self.request.query.get("fieldValidation") == "Strict"
+
+    @property
     def dry_run(self) -> bool:
         """True when the call is only to be checked, and nothing stored."""
         return "dryRun" in self.request.query or bool(isinstance(self.body, dict) and self.body.get("dryRun"))

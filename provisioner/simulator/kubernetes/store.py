@@ -47,7 +47,7 @@ class Stored:
         self.kind = kind
         stored = {"resourceVersion": str(version)} if version else {}
         self.document: Json = {**document, "metadata": {**metadata, **stored}}
-        """The object without kind and apiVersion, as items of a list are; version 0: it was only tried."""
+        """The object without kind and apiVersion, as lists hold items. Version 0: a dry run."""
         self.version = version
         self.namespace: str = metadata.get("namespace", "")
         self.name: str = metadata["name"]
@@ -102,13 +102,13 @@ class Store:
     def __init__(self, versions: Versions, kind: Kind, history: int) -> None:
         self.kind = kind
         self.listeners: set[Callable[[], None]] = set()
-        """Functions that are called after each change."""
+        """Functions to call after each change."""
         self._versions = versions
         self._objects: dict[str, dict[str, Stored]] = {}
         self._changes: list[Change] = []
         self._history = history
         self._forgotten = FIRST_VERSION
-        """Version of the last change that is no longer remembered."""
+        """The version of the last change that is forgotten."""
         self._snapshots: OrderedDict[int, tuple[int, list[Stored]]] = OrderedDict()
         self._numbers = itertools.count(1)
 

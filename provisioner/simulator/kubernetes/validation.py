@@ -125,13 +125,17 @@ def check_shape(kind: str, document: object) -> Json:
     return document
 
 
-def check_fields(pod: Json) -> None:
-    """400 for fields that no pod has, as where the caller wants the server to be strict."""
+def known_fields(pod: Json, *, strict: bool) -> Json:
+    """The pod without fields that no pod has; 400 for one that has some, where the caller wants the server strict."""
     from provisioner.backends.gke.pod_fields import unknown_fields  # the client's models take a second to import
 
-    if unknown := [f'unknown field "{field.path}"' for field in unknown_fields(pod)]:
-        words = f"strict decoding error: {', '.join(unknown)}"
-        raise bad_request(f'Pod in version "v1" cannot be handled as a Pod: {words}')
+    unknown = list(unknown_fields(pod))
+    if unknown and strict:
+        words = ", ".join(f'unknown field "{field.path}"' for field in unknown)
+        raise bad_request(f'Pod in version "v1" cannot be handled as a Pod: strict decoding error: {words}')
+    for field in unknown:
+        del field.holder[field.key]
+    return pod
 
 
 def _at(document: Json, path: str) -> Any:
@@ -157,13 +161,6 @@ def validate_pod(pod: Json) -> None:
     causes = [*_metadata_causes(pod["metadata"]), *_spec_causes(pod.get("spec") or {})]
     if causes:
         raise invalid("Pod", pod["metadata"].get("name", ""), causes)
-
-
-def validate_metadata(kind: str, metadata: Json) -> None:
-    """422 for a wrong name, label or annotation."""
-    causes = list(_metadata_causes(metadata))
-    if causes:
-        raise invalid(kind, metadata.get("name", ""), causes)
 
 
 def _metadata_causes(metadata: Json) -> Iterator[Cause]:

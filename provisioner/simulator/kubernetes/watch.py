@@ -25,7 +25,7 @@ LAST_BOOKMARK = 2.0
 """Seconds before its end that a watch gets a bookmark in any case."""
 
 AFTER = 0.001
-"""Seconds an alarm rings late, so that what is due is due when it rings."""
+"""Seconds by which an alarm is late, so that everything that is due has become due."""
 
 SHORTEST_INTERVAL = 0.05
 """Seconds between bookmarks, at least."""
@@ -95,7 +95,7 @@ class Watch:
         return self._form.bookmark(self._store.kind, self._position, initial_end=False) if self._bookmarks else b""
 
     def next_bookmark(self, interval: float) -> float:
-        """World time of the next bookmark."""
+        """The world time of the next bookmark."""
         usual = self._world.now + max(interval, SHORTEST_INTERVAL)
         if self._world.now < self._last_bookmark_due:
             usual = min(usual, self._last_bookmark_due)

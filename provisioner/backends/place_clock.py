@@ -1,0 +1,44 @@
+"""What time a place says it is: its clock and ours have to agree, or logins and certificates are refused."""
+
+from __future__ import annotations
+
+import time
+from email.utils import parsedate_to_datetime
+
+from provisioner.backends import Finding, Severity
+
+MOST_SECONDS = 60.0
+"""By how much the clocks may differ. A host that is synchronized is off by less than one; tokens bear five minutes."""
+
+
+class PlaceClock:
+    """Hears the ``Date`` of each response (RFC 9110, 6.6.1), and reads the last one when somebody asks."""
+
+    def __init__(self) -> None:
+        self._last: tuple[str, float] | None = None
+
+    def hear(self, date: str | None) -> None:
+        """A response came just now, with this header."""
+        if date:
+            self._last = (date, time.time())
+
+    def ahead(self) -> float | None:
+        """Seconds by which the place's clock is ahead of this host's; None where it has not said the time."""
+        if self._last is None:
+            return None
+        date, heard = self._last
+        try:
+            return parsedate_to_datetime(date).timestamp() - heard
+        except ValueError:
+            return None
+
+
+def clock_findings(pool: str, ahead: float | None) -> list[Finding]:
+    """What is wrong with this host's clock, by that of a pool's place."""
+    if ahead is None or abs(ahead) <= MOST_SECONDS:
+        return []
+    text = (
+        f"this host's clock is {abs(ahead):.0f} s {'behind' if ahead > 0 else 'ahead of'} the place's: logins will be "
+        "refused, and times that people are shown are wrong; correct it, and keep it synchronized (chronyc tracking)"
+    )
+    return [Finding(pool, Severity.ERROR, text)]

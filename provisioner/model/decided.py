@@ -1,0 +1,101 @@
+"""What the plan decides: creates, deletes, what is closed, and how calls ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from provisioner.model.remembered import Memory
+from provisioner.model.words import NEVER, DeferReason, DeleteReason, Failure, LossCause, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make the machine of an open slot."""
+
+    name: str
+    pool: str
+    template: str
+    request: str
+    again: bool = False
+    """An earlier create of it may have been applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove a machine, and only the one that was seen (``uid``, empty when it was never seen)."""
+
+    name: str
+    pool: str
+    reason: DeleteReason
+    uid: str = ""
+    force: bool = False
+    """Without the grace period that it had, and has overstayed."""
+    adopted: bool = False
+    """Another provider's machine, which HF gave back and whose name the configuration adopts: not ours by identity."""
+
+
+Action = Create | Delete
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An action that was tried, and its error if it had one."""
+
+    action: Action
+    failure: Failure | None = None
+    seconds: float = 0.0
+    retry_after: float | None = None
+    """Seconds for which a throttling cloud asked not to be called; None when it did not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """A slot that ended in this plan: for the journal, the log and the metrics."""
+
+    name: str
+    pool: str
+    template: str
+    verdict: Verdict
+    failure: Failure | None = None
+    cause: LossCause | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """The newest look at a pool lacks too many machines at once to be believed before a second one says the same."""
+
+    machines: int
+    """How many are missing and nobody knows why."""
+    known: int
+    """How many HF has or was told of there."""
+    since: float
+    """When the look began that was the first to lack one of them."""
+    settled_by: float
+    """A look whose list begins no sooner than this is believed, whatever it shows; ``NEVER``: a person has to say."""
+    astray: str = ""
+    """What shows that another place answers for this one, in words for people; empty where nothing does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one cycle does, and the memory that has to be durable before it does anything."""
+
+    memory: Memory
+    """The same object as before when there is nothing to record."""
+    creates: tuple[Create, ...] = ()
+    deletes: tuple[Delete, ...] = ()
+    closes: tuple[Close, ...] = ()
+    deferred: Mapping[tuple[str, str, DeferReason], int] = field(default_factory=dict)
+    """Machines wanted, missing and held back, by pool, template and reason."""
+    forget: tuple[str, ...] = ()
+    """Ids that leave intent.json now."""
+    doubts: Mapping[str, Doubt] = field(default_factory=dict)
+    """Pools whose newest look is not believed yet."""
+    due: float = NEVER
+    """Loop time before which another plan, of the same inputs, would say the same."""
+
+    @property
+    def settled(self) -> bool:
+        """Nothing to do and nothing held back."""
+        return not (self.creates or self.deletes or self.deferred)

@@ -1,0 +1,134 @@
+"""What observers see of the clouds, and what the loop hears of HostFactory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from provisioner.model.words import Failure, LossCause, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What tells a machine from another of the same name. An empty field is unknown."""
+
+    uid: str = ""
+    created: str = ""
+    started: str = ""
+    ip: str = ""
+
+    def differs(self, other: Fingerprint) -> bool:
+        """True when a known value changed; a value that appears is no change."""
+        return (
+            bool(self.uid and other.uid and self.uid != other.uid)
+            or bool(self.created and other.created and self.created != other.created)
+            or bool(self.started and other.started and self.started != other.started)
+            or bool(self.ip and other.ip and self.ip != other.ip)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """The place has said that a running machine will end."""
+
+    cause: LossCause
+    ends: float
+    """Loop time when it will be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One machine of ours as its pool shows it."""
+
+    name: str
+    phase: Phase
+    fingerprint: Fingerprint = Fingerprint()
+    ip: str = ""
+    public_ip: str = ""
+    launched: int = 0
+    """Epoch seconds by the cloud's clock; HF wants it constant. 0 = unknown."""
+    failure: Failure | None = None
+    """Why it does not run (yet), in the place's words."""
+    cause: LossCause | None = None
+    """Why it is GONE or STOPPING, when that is known."""
+    notice: Notice | None = None
+    gated: bool = False
+    """Somebody, such as a queue, holds it back on purpose: nobody looks for a node for it yet."""
+    no_room: bool = False
+    """Its place has said that it has no room for it: it waits until something else goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one pool holds, seen completely. A failed look raises instead (law: a failed look is not an empty look)."""
+
+    pool: str
+    began: float
+    """When the look began; everything true before then is in it, within the backend's lag."""
+    machines: Mapping[str, Machine]
+    """Ours, by name. The same object as in the snapshot before when nothing changed."""
+    foreign: frozenset[str] = frozenset()
+    """Of the names asked about, those that exist here and are not ours."""
+    spec: str = ""
+    """Fingerprint of the pod spec or instance template; a new one resets what was learned about the pool."""
+    asked: frozenset[str] = frozenset()
+    """The names that this look asked about. Of any other name it says only whether a machine of ours has it."""
+    causes: Mapping[str, LossCause] = field(default_factory=dict)
+    """Machines that have gone, perhaps between two looks, and why."""
+    problems: tuple[str, ...] = ()
+    """What people should know of the pool's place: what others did to it, which of its settings will go wrong."""
+    namesakes: frozenset[str] = frozenset()
+    """Of the names asked about, those that stand in the pool's place without being its machines. They may be ours, so
+    none of them is gone."""
+    place: str = ""
+    """What tells the pool's place from any other of the same name, as the uid of a namespace; empty: nobody says."""
+    listed: float | None = None
+    """When the list began that it rests on, where what was heard since then was added to one; None: with the look."""
+
+    @property
+    def proves(self) -> float:
+        """Since when the place itself, and nothing that was heard of it before, shows this."""
+        return self.began if self.listed is None else self.listed
+
+
+@dataclass(frozen=True, slots=True)
+class Unobserved:
+    """A pool that could not be seen completely. It gets no actions (law: a failed look is not an empty look)."""
+
+    pool: str
+    began: float
+    failure: Failure
+
+
+Look = Snapshot | Unobserved
+
+
+NEWS_SECONDS = 300.0
+"""That HF goes on to list the same hosts is news so often: which of them no list names is a matter of an hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """What was noticed of HF's calls. Kept in memory only: after a restart everything counts as just polled."""
+
+    polled: Mapping[str, float] = field(default_factory=dict)
+    """When a poll of an id was last noticed."""
+    since: float = 0.0
+    """Since when HF's calls have been noticed: silence before it proves nothing."""
+    active: float = 0.0
+    """When any call of HF was last noticed."""
+    told: frozenset[str] = frozenset()
+    """Ids whose terminal answer a script has read."""
+    inventory: frozenset[str] = frozenset()
+    """The hosts that HF's latest lists name, by short name: one list may be a part of the whole."""
+    listed: Mapping[str, float] = field(default_factory=dict)
+    """When a list was last noticed to name a host; for a day."""
+    lists: float = 0.0
+    """When any list was last noticed."""
+    started: float = 0.0
+    """When this process began to notice; before ``since`` when HF was away in the meantime."""
+
+    @property
+    def news(self) -> tuple[object, ...]:
+        """The same for two contacts between which HF has only gone on to list the same hosts, for ``NEWS_SECONDS``."""
+        return self.told, self.inventory, self.since, self.started, len(self.polled), self.active // NEWS_SECONDS

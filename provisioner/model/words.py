@@ -1,0 +1,122 @@
+"""The words that every part shares: phases, verdicts, reasons, classes of errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    """What a machine is seen doing. Observed, never enforced."""
+
+    SUBMITTED = "submitted"
+    PENDING = "pending"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    GONE = "gone"
+    """Dead. In a snapshot its remains are still there and have to be deleted."""
+
+
+class Verdict(StrEnum):
+    """What became of a slot."""
+
+    OPEN = "open"
+    SUCCEEDED = "succeeded"
+    RETURNED = "returned"
+    LOST = "lost"
+    FAILED = "failed"
+    WITHDRAWN = "withdrawn"
+    CANCELLED = "cancelled"
+
+
+DESIRED = frozenset({Verdict.OPEN, Verdict.SUCCEEDED})
+"""Verdicts of slots that should have a machine."""
+
+NEVER = float("inf")
+"""Loop time of what will not happen."""
+
+LONG_AGO = float("-inf")
+"""Loop time of what has not happened, where what matters is how long ago it did."""
+
+
+class DeleteReason(StrEnum):
+    """Why a machine is deleted. There is no other reason (law: nothing is deleted by count)."""
+
+    RETURNED = "returned"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    WITHDRAWN = "withdrawn"
+    LOST = "lost"
+    CANCELLED = "cancelled"
+    ORPHANED = "orphaned"
+
+
+class DeferReason(StrEnum):
+    """Why a wanted machine is not created now."""
+
+    WINDOW = "window"
+    CAP = "cap"
+    BACKOFF = "backoff"
+    PAUSED = "paused"
+    BUDGET = "budget"
+
+
+class ErrorClass(StrEnum):
+    """Classes of failures; the class picks the back-off, the metric label, the log word and HF's message."""
+
+    THROTTLED = "throttled"
+    STOCKOUT = "stockout"
+    QUOTA = "quota"
+    DENIED = "denied"
+    INVALID = "invalid"
+    TIMEOUT = "timeout"
+    UNAVAILABLE = "unavailable"
+    NOT_FOUND = "not_found"
+    OTHER = "other"
+
+
+STOPPING_ERRORS = frozenset({ErrorClass.QUOTA, ErrorClass.DENIED, ErrorClass.STOCKOUT, ErrorClass.INVALID})
+"""The first of these stops further creates of that pool and template in the cycle: the next call would get the same."""
+
+AMBIGUOUS_ERRORS = frozenset({ErrorClass.TIMEOUT, ErrorClass.UNAVAILABLE})
+"""The call may have been applied although no response came: the create is repeated under the same name."""
+
+
+class LossCause(StrEnum):
+    """Why a succeeded machine is lost."""
+
+    PREEMPTED = "preempted"
+    EVICTED = "evicted"
+    DELETED = "deleted"
+    NODE = "node"
+    EXITED = "exited"
+    UNKNOWN = "unknown"
+
+
+class RequestStatus(StrEnum):
+    """HF's three words for a request. The last two are terminal and never revert (law: a terminal answer stays)."""
+
+    RUNNING = "running"
+    COMPLETE = "complete"
+    COMPLETE_WITH_ERROR = "complete_with_error"
+
+
+class BrakeReason(StrEnum):
+    """Why nothing is deleted as an orphan until ``provisioner recover --release-brake`` is run (law: the brake)."""
+
+    INTENT_OLDER = "intent_older"
+    INTENT_LOST = "intent_lost"
+    MEMORY_OLDER = "memory_older"
+    MEMORY_LOST = "memory_lost"
+    REQUEST_LOST = "request_lost"
+    TOO_MANY_ORPHANS = "too_many_orphans"
+    IDENTITY_CLASH = "identity_clash"
+    POOL_ASTRAY = "pool_astray"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong: the class for us, the text in the cloud's own words for people."""
+
+    error: ErrorClass
+    text: str
