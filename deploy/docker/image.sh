@@ -27,8 +27,9 @@ case ${builder##*/} in
   docker) set -- buildx build "$@" --output "type=docker,name=$name,rewrite-timestamp=true" ${BUILD_OPTIONS:-} ;;
   *)
     # Podman and buildah look for an ignore file by this name as docker does; the format is the one with a health check.
+    # One layer for all: podman would make one of each instruction, and so another image than buildah.
     set -- build "$@" --ignorefile deploy/docker/Dockerfile.dockerignore --format docker --timestamp "$epoch" \
-      --tag "$name" ${BUILD_OPTIONS:-}
+      --layers=false --tag "$name" ${BUILD_OPTIONS:-}
     ;;
 esac
 "$builder" "$@" .

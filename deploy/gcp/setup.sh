@@ -24,6 +24,8 @@ Usage: setup.sh --project ID --region REGION [options]
   --image-project ID       project of their image (the project itself)
   --image-family NAME      family of their image (symphony-compute)
   --startup-script FILE    what makes an instance join Symphony
+  --metadata KEY=VALUE     an attribute of the groups' instances, for that script; may be repeated
+  --metadata-from-file KEY=FILE  one whose value is in a file; may be repeated
 
   --no-events              no sink, topic and subscription
   --share ZONE             a Filestore share for the state directory, in this zone
@@ -41,7 +43,7 @@ filter_file=$roles/../sink-filter.txt
 project='' region='' prefix=hf account=hostfactory-provisioner kubernetes_account=hostfactory/provisioner
 cluster=standard node_machine=n2-standard-8 max_nodes=50 machine=n2-standard-8
 image_project='' image_family=symphony-compute startup_script='' events=1 share='' apply='' destroy=''
-groups=() ranges=()
+groups=() ranges=() metadata=(block-project-ssh-keys=true enable-oslogin=TRUE) metadata_files=()
 
 while [ $# -gt 0 ]; do
     case $1 in
@@ -51,11 +53,14 @@ while [ $# -gt 0 ]; do
         --no-events) events='' ;;
         -h | --help) usage; exit 0 ;;
         --project | --region | --prefix | --account | --kubernetes-account | --cluster | --node-machine | --max-nodes | \
-            --share | --machine | --image-project | --image-family | --startup-script | --group | --symphony-range)
+            --share | --machine | --image-project | --image-family | --startup-script | --group | --symphony-range | \
+            --metadata | --metadata-from-file)
             [[ $# -ge 2 && $2 != --* ]] || fail "$1 needs a value"
             case $1 in
                 --group) groups+=("$2") ;;
                 --symphony-range) ranges+=("$2") ;;
+                --metadata) metadata+=("$2") ;;
+                --metadata-from-file) metadata_files+=("$2") ;;
                 *) name=${1#--} && printf -v "${name//-/_}" %s "$2" ;;
             esac
             shift ;;
@@ -73,7 +78,16 @@ for group in ${groups[@]+"${groups[@]}"}; do
         fail "--group '$group' is not NAME:PLACE or NAME:PLACE:spot, such as a:us-central1-a or any:us-central1:spot"
 done
 [ -z "$share" ] || [[ $share =~ ^$region-[a-z]$ ]] || fail "--share '$share' is no zone of $region, such as $region-a"
-[ -z "$startup_script" ] || [ -r "$startup_script" ] || fail "--startup-script: '$startup_script' cannot be read"
+[ -z "$startup_script" ] || metadata_files=("startup-script=$startup_script" ${metadata_files[@]+"${metadata_files[@]}"})
+for pair in "${metadata[@]}"; do
+    [[ $pair =~ ^[A-Za-z0-9_-]+=[^,]*$ ]] ||
+        fail "--metadata '$pair' is not KEY=VALUE, such as hf-ego-master=master1; a value with commas goes into a file"
+done
+for pair in ${metadata_files[@]+"${metadata_files[@]}"}; do
+    [[ $pair =~ ^[A-Za-z0-9_-]+=[^,]+$ ]] ||
+        fail "--metadata-from-file '$pair' is not KEY=FILE without commas, such as hf-machine-lib=lib.sh"
+    [ -r "${pair#*=}" ] || fail "${pair%%=*}: '${pair#*=}' cannot be read"
+done
 [ ${#groups[@]} -gt 0 ] || events=''
 
 loop=$account@$project.iam.gserviceaccount.com
@@ -85,6 +99,8 @@ labels=app=hostfactory
 in_project=(--project="$project")
 nodes_range=10.60.0.0/20 pods_range=10.64.0.0/14 services_range=10.61.0.0/20
 joined_ranges=$(IFS=, && echo "${ranges[*]-}")
+joined_metadata=$(IFS=, && echo "${metadata[*]}")
+joined_files=$(IFS=, && echo "${metadata_files[*]-}")
 
 # --- how a thing is made and taken away -------------------------------------------------------------------------------
 
@@ -268,17 +284,15 @@ each_group() {
 }
 
 make_template() { # name place spot
-    local kind=(--provisioning-model=STANDARD --maintenance-policy=MIGRATE) metadata=()
+    local kind=(--provisioning-model=STANDARD --maintenance-policy=MIGRATE)
     # A preempted instance stays to be seen, and is deleted by the loop.
     [ -z "$3" ] || kind=(--provisioning-model=SPOT --instance-termination-action=STOP --maintenance-policy=TERMINATE)
-    [ -z "$share" ] || [[ $share =~ ^$region-[a-z]$ ]] || fail "--share '$share' is no zone of $region, such as $region-a"
-[ -z "$startup_script" ] || metadata=(--metadata-from-file="startup-script=$startup_script")
     thing 'compute instance-templates' "$prefix-$1" -- --machine-type="$machine" \
         --image-project="${image_project:-$project}" --image-family="$image_family" \
         --boot-disk-size=50GB --boot-disk-type=pd-balanced --no-address --subnet="$prefix" --region="$region" \
         "${kind[@]}" --no-restart-on-failure --service-account="$machines" --scopes=cloud-platform \
         --shielded-secure-boot --shielded-vtpm --shielded-integrity-monitoring --labels="$labels,hostfactory-pool=$1" \
-        --metadata=block-project-ssh-keys=true,enable-oslogin=TRUE ${metadata[@]+"${metadata[@]}"}
+        --metadata="$joined_metadata" ${joined_files:+--metadata-from-file="$joined_files"}
 }
 
 make_group() { # name place spot

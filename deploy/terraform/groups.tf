@@ -49,6 +49,7 @@ resource "google_compute_instance_template" "this" {
   metadata = merge(
     { block-project-ssh-keys = "true", enable-oslogin = "TRUE" },
     each.value.startup_script == "" ? {} : { startup-script = each.value.startup_script },
+    each.value.metadata,
   )
 
   lifecycle {

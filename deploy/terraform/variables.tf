@@ -120,7 +120,7 @@ variable "pods" {
 }
 
 variable "groups" {
-  description = "Managed instance groups, by name: zonal (zone) or regional (region, and perhaps its zones). image is the machine's boot image, startup_script what makes it join Symphony."
+  description = "Managed instance groups, by name: zonal (zone) or regional (region, and perhaps its zones). image is the machine's boot image, startup_script what makes it join Symphony, metadata what that and the shutdown script read besides."
   type = map(object({
     zone           = optional(string)
     region         = optional(string)
@@ -131,6 +131,7 @@ variable "groups" {
     disk_gb        = optional(number, 50)
     disk_type      = optional(string, "pd-balanced")
     startup_script = optional(string, "")
+    metadata       = optional(map(string), {})
     max_machines   = number
   }))
   default = {}

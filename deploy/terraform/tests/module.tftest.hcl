@@ -123,6 +123,20 @@ run "pods_alone_need_no_group" {
   }
 }
 
+run "a_group_s_metadata_reaches_its_instances" {
+  command = apply
+
+  variables {
+    groups    = { zonal = { zone = "us-central1-a", machine_type = "n2-standard-8", image = "i", max_machines = 10, metadata = { hf-ego-master = "master1" } } }
+    templates = { Small = { pools = ["zonal"], ncpus = 4, nram = 8192, max_number = 10 } }
+  }
+
+  assert {
+    condition     = google_compute_instance_template.this["zonal"].metadata["hf-ego-master"] == "master1" && google_compute_instance_template.this["zonal"].metadata["enable-oslogin"] == "TRUE"
+    error_message = "What startup.sh and shutdown.sh read is there, beside what every instance has."
+  }
+}
+
 run "an_existing_network_is_used" {
   command = apply
 
