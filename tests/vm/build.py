@@ -1,0 +1,155 @@
+"""Builds the disk of a real Debian 12 for tests, once per machine: ``python -m tests.vm.build`` prints where it is.
+
+By debootstrap, which needs root: systemd, the kernel's NFS server, Debian's cloud kernel; and a Python environment for
+tests. Two to four minutes, 1 GB; kept in a cache directory keyed by all that it is made of. Nothing in it is of this
+project: that comes on a drive of its own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+RELEASE = "bookworm"
+PYTHON = "3.11"
+"""That release's."""
+
+PACKAGES = (
+    *("systemd-sysv", "dbus", "udev", "kmod", "procps", "linux-image-cloud-amd64", "qemu-guest-agent"),
+    *("nfs-kernel-server", "python3", "python3-venv", "logrotate"),
+)
+TESTS = "/usr/local/tests"
+"""The environment for tests, in the guest."""
+
+REQUIREMENTS = (
+    *("pytest", "pytest-timeout", "aiohttp", "requests", "urllib3", "kubernetes", "google-auth"),
+    *("tinydb", "pyyaml", "pydantic", "jinja2", "prometheus-client", "rich", "shtab"),
+)
+FILES = {
+    "etc/hostname": "guest\n",
+    "etc/hosts": "127.0.0.1 localhost guest\n",
+    "etc/exports": "/srv/export 127.0.0.1(rw,sync,no_subtree_check,root_squash)\n",
+    # After a restart the server waits this long for locks that clients held before; 90 s by default.
+    "etc/nfs.conf.d/tests.conf": "[nfsd]\ngrace-time=10\nlease-time=10\n",
+}
+IDLE = ("cron", "e2scrub_reap", "systemd-timesyncd", "getty@tty1")
+"""Services that only cost time."""
+
+TOOLS = ("qemu-system-x86_64", "debootstrap", "mke2fs")
+
+
+class BuildError(Exception):
+    """Why there is no guest; one line for people."""
+
+
+def lacking() -> str:
+    """What this machine lacks for a guest; empty when nothing."""
+    tools = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if os.geteuid() != 0:
+        tools.insert(0, "root")
+    return ", ".join(tools)
+
+
+def disk(environment: Mapping[str, str]) -> Path:
+    """The directory with ``root.ext4`` and ``vmlinuz``, built now if need be. Raises BuildError."""
+    directory = cache_directory(environment)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with directory.with_name(f"{directory.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one build at a time; the others wait for it
+        if not directory.is_dir():
+            _build(directory)
+    return directory
+
+
+def cache_directory(environment: Mapping[str, str]) -> Path:
+    """Where what is made of this file and these versions is kept."""
+    cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    parts = "\n".join([Path(__file__).read_text(), *constraints()])
+    return cache / "hostfactory-provisioner" / f"vm-{RELEASE}-{hashlib.sha256(parts.encode()).hexdigest()[:12]}"
+
+
+def constraints() -> list[str]:
+    """The versions that the tests have here."""
+    found = {part.name.lower(): part.version for part in importlib.metadata.distributions()}
+    return [f"{name}=={version}" for name, version in sorted(found.items()) if name != "hostfactory-provisioner"]
+
+
+def _build(directory: Path) -> None:
+    """Make the disk; the directory appears only once it is complete."""
+    if without := lacking():
+        raise BuildError(f"building a guest needs {without}")
+    aside = Path(tempfile.mkdtemp(prefix=".building-", dir=directory.parent))
+    root = aside / "root"
+    try:
+        _say(f"building Debian {RELEASE} into {directory}: once per machine, two to four minutes")
+        _run("debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", RELEASE, root, INITRD="No")
+        _say("its Python environment")
+        _python(root, aside)
+        _settle(root)
+        _say("its disk")
+        (kernel,) = (root / "boot").glob("vmlinuz-*")
+        shutil.copy(kernel, aside / "vmlinuz")
+        _run("mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-d", root, aside / "root.ext4", "3G")
+        shutil.rmtree(root)
+        aside.chmod(0o755)
+        aside.rename(directory)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _python(root: Path, aside: Path) -> None:
+    """Wheels are taken by this machine's pip, bytecode is made by the guest's own Python."""
+    _run("chroot", root, "python3", "-m", "venv", "--without-pip", TESTS)
+    (aside / "constraints").write_text("\n".join(constraints()))
+    _run(
+        *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"),
+        *("--root-user-action", "ignore", "--constraint", aside / "constraints", "--only-binary", ":all:"),
+        *("--implementation", "cp", "--python-version", PYTHON, "--platform", "manylinux_2_28_x86_64"),
+        *("--platform", "manylinux2014_x86_64"),
+        *("--target", root / TESTS[1:] / "lib" / f"python{PYTHON}" / "site-packages", *REQUIREMENTS),
+    )
+    _run("chroot", root, "python3", "-m", "compileall", "-q", TESTS)
+
+
+def _settle(root: Path) -> None:
+    """What the guest is from its first start on."""
+    for name, text in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    _run("chroot", root, "systemctl", "--quiet", "mask", *(f"{name}.service" for name in IDLE))
+    shutil.rmtree(root / "var" / "cache" / "apt")
+    shutil.rmtree(root / "var" / "lib" / "apt" / "lists")
+
+
+def _run(*command: str | Path, **variables: str) -> None:
+    done = subprocess.run(
+        command, env=os.environ | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if done.returncode:
+        raise BuildError(f"{command[0]} ended with {done.returncode}:\n{done.stdout[-2000:]}")
+
+
+def _say(text: str) -> None:
+    print(f"guest: {text}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Print the directory."""
+    try:
+        print(disk(os.environ))
+    except BuildError as error:
+        _say(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""A guest: a real Debian with a kernel and a systemd of its own, emulated, driven through QEMU's guest agent."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from tests.support.waiting import until
+
+START_SECONDS = 240
+"""A start takes half a minute; on a machine that does much else at once, two."""
+
+SECONDS = 120
+"""Deadline of a command that names none."""
+
+CHANNEL = "org.qemu.guest_agent.0"
+
+
+class GuestError(AssertionError):
+    """The guest, or a command in it, did not do what it had to; the text holds what it said."""
+
+
+class Ended(NamedTuple):
+    """How a command in the guest ended."""
+
+    code: int
+    text: str
+    """What it wrote, to both outputs."""
+
+
+class Guest:
+    """One guest, which forgets all it wrote when it ends. A context manager.
+
+    ``disk``: of tests.vm.build. ``drive``: an ext4 image, which the guest has at /opt.
+    """
+
+    def __init__(self, disk: Path, drive: Path, directory: Path) -> None:
+        self._console = directory / "console.log"
+        self._socket = directory / "agent"
+        self._command = [
+            *("qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "2048"),
+            *("-nodefaults", "-display", "none", "-no-reboot", "-serial", f"file:{self._console}"),
+            *("-kernel", str(disk / "vmlinuz")),
+            *("-append", "root=/dev/nvme0n1 rw console=ttyS0 quiet mitigations=off audit=0"),
+            *("-drive", f"if=none,id=root,file={disk / 'root.ext4'},format=raw,snapshot=on,cache=unsafe"),
+            *("-device", "nvme,drive=root,serial=root"),
+            *("-drive", f"if=none,id=opt,file={drive},format=raw,snapshot=on,cache=unsafe"),
+            *("-device", "virtio-blk-pci,drive=opt", "-device", "virtio-rng-pci", "-device", "virtio-serial-pci"),
+            *("-chardev", f"socket,id=agent,path={self._socket},server=on,wait=off"),
+            *("-device", f"virtserialport,chardev=agent,name={CHANNEL}"),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._agent = socket.socket(socket.AF_UNIX)
+        self._unread = b""
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
+        try:
+            until(self._socket.exists, START_SECONDS, what="QEMU started")
+            self._agent.connect(str(self._socket))
+            self._ask("guest-ping", START_SECONDS)
+            self.run("mount /dev/vda /opt")
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._agent.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def call(self, script: str, *, user: str = "root", seconds: float = SECONDS) -> Ended:
+        """Runs a line of shell. Raises GuestError when it has not ended in time."""
+        line = f"exec 2>&1; {script}"
+        command = ["/bin/sh", "-c", line] if user == "root" else ["/sbin/runuser", "-u", user, "--", "sh", "-c", line]
+        asked = {"path": command[0], "arg": command[1:], "capture-output": True}
+        pid = self._ask("guest-exec", SECONDS, asked)["pid"]
+        deadline, pause = time.monotonic() + seconds, 0.05
+        while not (ended := self._ask("guest-exec-status", SECONDS, {"pid": pid}))["exited"]:
+            if time.monotonic() > deadline:
+                raise GuestError(f"{script}\nhas not ended within {seconds} s; {self.console()}")
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.5)
+        text = base64.b64decode(ended.get("out-data", "")).decode(errors="replace")
+        return Ended(ended.get("exitcode", -ended.get("signal", 0)), text)
+
+    def run(self, script: str, *, user: str = "root", seconds: float = SECONDS) -> str:
+        """What a line of shell wrote. Raises GuestError unless it ended with 0, in time."""
+        ended = self.call(script, user=user, seconds=seconds)
+        if ended.code:
+            raise GuestError(f"{script}\nended with {ended.code}:\n{ended.text}\n{self.console()}")
+        return ended.text.strip()
+
+    def write(self, path: str, text: str) -> None:
+        """Puts a file there, readable for all."""
+        self.run(f"printf %s {shlex.quote(text)} > {path} && chmod 644 {path}")
+
+    def until(self, condition: Callable[[], object], seconds: float = SECONDS, *, what: str) -> None:
+        """Waits for a condition, at a pace that leaves the guest time for its own work."""
+        until(condition, seconds, every=1, what=what)
+
+    def console(self) -> str:
+        """The end of what the guest said on its console."""
+        said = self._console.read_text(errors="replace") if self._console.exists() else ""
+        return "the guest's console:\n" + "\n".join(said.splitlines()[-40:])
+
+    def _ask(self, command: str, seconds: float, arguments: dict[str, Any] | None = None) -> Any:
+        """What the agent returns. Raises GuestError when it does not answer in time, or refuses."""
+        request = {"execute": command, **({"arguments": arguments} if arguments else {})}
+        self._agent.settimeout(seconds)
+        try:
+            self._agent.sendall(json.dumps(request).encode() + b"\n")
+            while b"\n" not in self._unread:
+                if not (read := self._agent.recv(1 << 16)):
+                    raise GuestError(f"QEMU ended; {self.console()}")
+                self._unread += read
+        except TimeoutError as error:
+            raise GuestError(f"no answer to {command} within {seconds} s; {self.console()}") from error
+        line, _, self._unread = self._unread.partition(b"\n")
+        response = json.loads(line)
+        if "return" not in response:
+            raise GuestError(f"{command}: {response}")
+        return response["return"]

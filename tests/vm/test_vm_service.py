@@ -1,0 +1,222 @@
+"""install.sh as root, and what it installs as a service under a real systemd: in order, each test goes on from the one
+before."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from tests.vm.build import TESTS
+from tests.vm.conftest import NEWER
+from tests.vm.guest import Guest
+
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(1200)]
+
+PREFIX = "/opt/provisioner"
+STATE, CONF, LOG = "/var/lib/hostfactory", "/etc/hostfactory", "/var/log/hostfactory"
+SPACE = "symphony"
+CLOUD = "http://127.0.0.1:8001/control/state"
+SETTINGS = f"""\
+id: demo
+loop: {{interval_seconds: 2, floor_seconds: 0.5}}
+pools:
+  gke-main: {{kind: gke, namespace: {SPACE}, pod_spec: pod.yaml, kubeconfig: {CONF}/kubeconfig}}
+"""
+ATTRIBUTES = {
+    "type": ["String", "X86_64"],
+    "ncpus": ["Numeric", "1"],
+    "ncores": ["Numeric", "1"],
+    "nram": ["Numeric", "1024"],
+}
+TEMPLATE = {"templateId": "T", "maxNumber": 50, "pools": ["gke-main"], "attributes": ATTRIBUTES}
+STATE_OF_UNIT = ("ActiveState", "SubState", "User", "MainPID", "NRestarts", "NeedDaemonReload")
+
+
+class Host:
+    """HostFactory's host: what HF's user calls, and what root sees."""
+
+    def __init__(self, guest: Guest) -> None:
+        self.guest = guest
+        self.version = guest.run("cat /opt/old/VERSION")
+
+    def install(self, bundle: str, command: str = "install") -> str:
+        """Runs install.sh as root; the version's directory is as it built it outside."""
+        version = self.guest.run(f"cat /opt/{bundle}/VERSION")
+        self.guest.run(
+            f"mkdir -p {PREFIX}/versions; [ ! -e /opt/built/{version} ] || mv /opt/built/{version} {PREFIX}/versions"
+        )
+        return self.guest.run(f"/opt/{bundle}/install.sh {command} --python /usr/bin/python3")
+
+    def script(self, name: str, document: Mapping[str, Any] | None = None) -> str:
+        """What a script prints, called as HostFactory calls it."""
+        variables = f"HF_PROVIDER_NAME=gcpinst HF_PROVIDER_CONFDIR={CONF} HF_PROVIDER_WORKDIR={STATE}"
+        given = "" if document is None else shlex.quote(json.dumps(document))
+        return self.guest.run(
+            f"{variables} HF_PROVIDER_LOGDIR={LOG} {PREFIX}/hf_scripts/{name}.sh {given}", user="egoadmin"
+        )
+
+    def request(self, count: int) -> str:
+        template = {"templateId": "T", "machineCount": count}
+        return str(json.loads(self.script("requestMachines", {"template": template}))["requestId"])
+
+    def answer(self, id_: str) -> str:
+        """What getRequestStatus prints."""
+        return self.script("getRequestStatus", {"requests": [{"requestId": id_}]})
+
+    def complete(self, id_: str) -> list[str]:
+        """The machines of a request once it is complete."""
+
+        def entry() -> Any:
+            return json.loads(self.answer(id_))["requests"][0]
+
+        self.guest.until(lambda: entry()["status"] == "complete", 240, what=f"{id_} is complete")
+        return [machine["name"] for machine in entry()["machines"]]
+
+    def cloud(self) -> set[str]:
+        """The names of the machines that the cloud holds."""
+        program = f"import urllib.request as u; print(u.urlopen('{CLOUD}').read().decode())"
+        said = json.loads(self.guest.run(f'{TESTS}/bin/python -c "{program}"'))
+        return {machine["name"] for machine in said["machines"]}
+
+    def unit(self) -> dict[str, str]:
+        """The service, as systemd has it."""
+        shown = self.guest.run(f"systemctl show provisioner --property {','.join(STATE_OF_UNIT)}")
+        return dict(line.split("=", 1) for line in shown.splitlines())
+
+    def journal(self) -> str:
+        return self.guest.run("journalctl --unit provisioner --output cat --no-pager")
+
+    def told(self, words: str, times: int = 1) -> None:
+        """Waits until the service's journal has said it so often."""
+        self.guest.until(lambda: self.journal().count(words) >= times, what=f"the journal says {words!r} {times} times")
+
+
+@pytest.fixture(scope="module")
+def host(guest: Guest) -> Iterator[Host]:
+    """An instance's files, and a cloud."""
+    guest.run(f"mkdir -p {CONF}")
+    guest.write(f"{CONF}/provisioner.yaml", SETTINGS)
+    guest.write(f"{CONF}/pod.yaml", "containers: [{name: main, image: busybox}]\n")
+    guest.write(f"{CONF}/gcpinstprov_templates.json", json.dumps([TEMPLATE]))
+    guest.run(
+        "systemd-run --quiet --unit cloud --working-directory /opt/repo --setenv PYTHONDONTWRITEBYTECODE=1 "
+        f"{TESTS}/bin/python -m provisioner simulator --config {CONF}/provisioner.yaml --port 8001 "
+        f"--kubeconfig {CONF}/kubeconfig"
+    )
+    guest.until(lambda: guest.call(f"test -s {CONF}/kubeconfig").code == 0, what="the cloud runs")
+    guest.run(f"chmod 644 {CONF}/kubeconfig")
+    yield Host(guest)
+    guest.run("systemctl stop cloud")
+
+
+def test_root_installs_users_directories_and_the_service(host: Host) -> None:
+    printed = host.install("old")
+
+    assert f"Version {host.version} is built already" in printed
+    assert "systemctl enable --now provisioner" in printed
+    assert (
+        host.guest.run(f"stat --format '%U:%G %a' {STATE} {LOG}").splitlines() == ["hostfactory:hostfactory 2770"] * 2
+    )
+    assert "hostfactory" in host.guest.run("id --groups --name egoadmin").split()
+    assert host.guest.call("systemctl is-enabled provisioner").text.strip() == "disabled"
+    assert host.guest.run(f"{PREFIX}/bin/provisioner --version") == f"provisioner {host.version}"
+
+
+def test_the_service_rents_machines_for_the_user_of_hostfactory(host: Host) -> None:
+    host.guest.run("systemctl enable --now provisioner")
+    names = host.complete(host.request(2))
+
+    assert host.cloud() == set(names)
+    shown = host.unit()
+    assert (shown["ActiveState"], shown["SubState"], shown["User"]) == ("active", "running", "hostfactory")
+    assert (shown["NRestarts"], shown["NeedDaemonReload"]) == ("0", "no")
+    assert host.guest.run(f"ps -o user= -p {shown['MainPID']}").strip().startswith("hostfac")
+    assert '"Provisioner started"' in host.journal()
+
+
+def test_the_check_of_the_installation_finds_nothing_to_fix(host: Host) -> None:
+    found = host.script("check_install")
+
+    assert "fix: " not in found
+    assert "fine: scripts and loop (hostfactory) share group hostfactory" in found
+    assert f"fine: {STATE}: the loop runs" in found
+
+
+def test_the_running_service_is_confined(host: Host) -> None:
+    process = host.unit()["MainPID"]
+    inside = f"nsenter --target {process} --mount --"
+    facts = dict(re.findall(r"(?m)^(\w+):\t(.*)$", host.guest.run(f"cat /proc/{process}/status")))
+    exposure = host.guest.run("systemd-analyze security --no-pager provisioner.service | tail -1")
+
+    for place in ("/etc/hostfactory", "/opt/provisioner", "/usr", "/var/log/hostfactory", "/srv"):
+        assert "Read-only file system" in host.guest.call(f"{inside} touch {place}/mine").text, place
+    host.guest.run(f"{inside} sh -c 'touch {STATE}/mine && rm {STATE}/mine'")
+    assert "egoadmin" not in host.guest.call(f"{inside} ls -A /home").text
+    assert (facts["CapEff"], facts["CapBnd"], facts["NoNewPrivs"], facts["Seccomp"]) == ("0" * 16, "0" * 16, "1", "2")
+    assert float(exposure.split("provisioner.service: ")[1].split()[0]) <= 2.5
+
+
+def test_a_killed_loop_is_started_again_and_goes_on(host: Host) -> None:
+    before, had = host.unit(), host.cloud()
+    host.guest.run("systemctl kill --signal KILL --kill-who main provisioner")
+    names = host.complete(host.request(1))
+
+    after = host.unit()
+    assert (after["ActiveState"], after["NRestarts"]) == ("active", "1")
+    assert after["MainPID"] != before["MainPID"]
+    assert host.cloud() == had | set(names)
+
+
+def test_a_reload_takes_the_new_configuration_without_another_start(host: Host) -> None:
+    before = host.unit()
+    host.guest.write(f"{CONF}/gcpinstprov_templates.json", json.dumps([TEMPLATE | {"maxNumber": 60}]))
+    host.guest.run("systemctl reload provisioner")
+    host.told("New configuration applied")
+
+    assert host.unit() == before
+
+
+def test_logrotate_takes_the_scripts_log_and_they_begin_another(host: Host) -> None:
+    host.guest.run("logrotate --force /etc/logrotate.d/provisioner")
+    (rotated,) = host.guest.run(f"ls {LOG}").split()
+    host.script("getAvailableTemplates", {})
+
+    assert re.fullmatch(r"gcpinst-provider\.\w+\.log-\d+\.gz", rotated)
+    assert "requestMachines" in host.guest.run(f"zcat {LOG}/{rotated}")
+    (begun,) = set(host.guest.run(f"ls {LOG}").split()) - {rotated}
+    assert "getAvailableTemplates" in host.guest.run(f"cat {LOG}/{begun}")
+
+
+def test_upgrade_and_rollback_leave_state_and_machines_alone(host: Host) -> None:
+    id_ = host.request(1)
+    host.complete(id_)
+    told, had = host.answer(id_), host.cloud()
+    for bundle, command, version in (("new", "upgrade", NEWER), ("new", "rollback", host.version)):
+        assert f"Version {version} runs from now on" in host.install(bundle, command)
+        assert host.unit()["NeedDaemonReload"] == "no"
+        started = host.journal().count('"Provisioner started"')
+        host.guest.run("systemctl restart provisioner")
+        host.told('"Provisioner started"', started + 1)
+        process = host.unit()["MainPID"]
+        assert f"/versions/{version}/" in host.guest.run(f"grep -m 1 {PREFIX} /proc/{process}/maps")
+        assert host.answer(id_) == told
+    more = host.complete(host.request(1))
+
+    assert host.cloud() == had | set(more)
+
+
+def test_uninstalled_it_leaves_state_logs_and_configuration(host: Host) -> None:
+    host.install("new", "uninstall")
+
+    assert host.guest.run("systemctl show provisioner --property LoadState --property ActiveState").split() == [
+        *("LoadState=not-found", "ActiveState=inactive")
+    ]
+    ours = "/usr/lib/*/provisioner* /usr/lib/systemd/system/provisioner* /etc/systemd/system/*/provisioner.service"
+    assert host.guest.call(f"ls -d {PREFIX} {ours} /etc/logrotate.d/provisioner 2>/dev/null").text == ""
+    host.guest.run(f"ls {STATE}/intent.json {STATE}/memory.json {CONF}/provisioner.yaml {LOG}/*.gz")
+    assert host.guest.run(f"stat --format %U:%G {STATE}") == "hostfactory:hostfactory"
