@@ -23,6 +23,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from provisioner.hostfactory import MAX_NUMBER
 from provisioner.model import Memory
 from provisioner.state.directory import StateDir
 from provisioner.virtual.run import play
@@ -46,16 +47,22 @@ class Need(NamedTuple):
 
 
 def scenario(machines: int, hours: float, *, churn: bool) -> Scenario:
-    """One pool of pods, each made and deleted by a call of its own, and one template."""
-    demand = Demand(machines=machines, for_minutes=30, every_minutes=60) if churn else Demand(machines=machines)
-    pool = VirtualPool(name="a", max_pending=5000, boot_seconds=120.0)
+    """Pods, each made and deleted by a call of its own; HF asks for at most 10,000 of one template, hence the parts."""
+    parts = {f"part-{number}": MAX_NUMBER for number in range(machines // MAX_NUMBER)}
+    if rest := machines % MAX_NUMBER:
+        parts["rest"] = rest
     return Scenario(
         name="churn" if churn else "steady",
         about="For the sizing table.",
         hours=hours,
-        pools={"a": pool},
-        templates={"T": Template(pools=("a",))},
-        demand=(demand,),
+        pools={part: VirtualPool(name=part, max_pending=5000, boot_seconds=120.0) for part in parts},
+        templates={part: Template(pools=(part,)) for part in parts},
+        demand=tuple(
+            Demand(template=part, machines=most, for_minutes=30, every_minutes=60)
+            if churn
+            else Demand(template=part, machines=most)
+            for part, most in parts.items()
+        ),
         settings={"loop": {"floor_seconds": 5.0, "interval_seconds": 5.0}},
     )
 

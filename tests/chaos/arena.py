@@ -142,7 +142,7 @@ class Arena(Playground):
     # --- loops --------------------------------------------------------------------------------------------------------
 
     def begin_loop(self) -> subprocess.Popen[str]:
-        """A loop process, not waited for."""
+        """Start a loop without waiting for it."""
         with (self.logs / "run.log").open("a") as log, self._changing:
             process = subprocess.Popen(
                 self.command("run", "--listen", "127.0.0.1:0"),
@@ -169,12 +169,12 @@ class Arena(Playground):
             loop.send_signal(number)
 
     def wake(self) -> None:
-        """No loop stays stopped."""
+        """Let every stopped loop go on."""
         for loop in self.living():
             self.signal_loop(loop, signal.SIGCONT)
 
     def close(self) -> None:
-        """As of a playground; a process that is stopped heeds no SIGTERM."""
+        """End the loops as a playground does; a stopped process goes on first, as it heeds no SIGTERM."""
         self.wake()
         super().close()
 
@@ -193,14 +193,14 @@ class Arena(Playground):
             self.recover("--release-brake")
 
     def needs_a_person(self) -> bool:
-        """The brake holds, or memory is lost and cannot be read."""
+        """True while the brake holds, or while memory is lost or cannot be read."""
         try:
             return StateDir(self.state).memory.read().brake is not None
         except StateError:
             return True
 
     def brake(self) -> str:
-        """Why the brake is latched; empty where it is not, or nobody can tell."""
+        """The reason of the brake; empty where it is released, or where the command cannot tell."""
         with suppress(StateError):
             brake = StateDir(self.state).memory.read().brake
             return f"{brake.reason} {brake.detail}" if brake else ""
@@ -235,7 +235,7 @@ class Arena(Playground):
         self._call(method, f"compute/v1/projects/{PROJECT}/zones/{ZONE}/{path}", document)
 
     def _call(self, method: str, path: str, document: object) -> None:
-        """Faults strike it as they strike others: then it had no effect, or nobody knows."""
+        """A fault may strike this call: then it had no effect, or its effect is unknown."""
         base = self.addresses["control"].removesuffix("control/")
         with suppress(requests.RequestException):
             requests.request(method, base + path, json=document, timeout=CALL_SECONDS)

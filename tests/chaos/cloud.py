@@ -1,7 +1,5 @@
-"""``python -m tests.chaos.cloud FILE simulator …``: the embedded cloud as `provisioner` runs it, and its chronicle.
-
-The chronicle is what no list shows afterwards: each machine that was ever made, each that somebody asked the API to
-delete, and what each fault struck. One JSON object a line.
+"""``python -m tests.chaos.cloud FILE simulator …``: the embedded cloud as `provisioner` runs it, and its chronicle. The
+chronicle holds, one JSON object a line, each machine that was made, each delete, and each strike of a fault.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ class Chronicle:
         self._struck: set[tuple[str, tuple[str, ...]]] = set()
 
     def keep(self) -> None:
-        """From now on."""
+        """Write down everything from now on."""
         self._keep_pods()
         self._keep_members()
         self._keep_strikes()

@@ -37,7 +37,7 @@ class Accident:
         self.script, self.number, self.after, self.later = script, number, after, later
 
     def befalls(self, group: int) -> None:
-        """In the place of whoever waits for the process group."""
+        """Send the signals to the process group; the caller waits meanwhile."""
         time.sleep(self.after)
         with suppress(ProcessLookupError):
             os.killpg(group, self.number)
@@ -57,7 +57,7 @@ class HostFactory:
         self._accidents: list[Accident] = []
         self._ended = threading.Event()
         self.wants = True
-        """False: HF asks for no more machines and gives none back by itself."""
+        """False when HF asks for no machine and gives none back by itself."""
         self._threads = [threading.Thread(target=self._go_on, args=turn) for turn in self._turns()]
         self.errors: list[BaseException] = []
 
@@ -75,7 +75,7 @@ class HostFactory:
             thread.join()
 
     def meets(self, accident: Accident) -> None:
-        """The next call of its script meets this."""
+        """The next call of this script gets the interruption."""
         self._accidents.append(accident)
 
     def _accident_of(self, script: str) -> Accident | None:
@@ -107,7 +107,7 @@ class HostFactory:
             self.call("getRequestStatus", {"requests": [{"requestId": id_} for id_ in dict.fromkeys(asked)]})
         call = self.call("getReturnRequests", machines(hosts))
         if call.called is not None and call.called.code == 0 and (lost := call.called.document["requests"]):
-            # What ran before the call may be gone rightly; what runs after it was never gone.
+            # A machine that ran before the call may rightly be gone; one that runs after it was never gone.
             self._ledger.reclaims([entry["machine"] for entry in lost], self._arena.phases())
         if self._repeats.random() < 0.1:
             self.call("getAvailableTemplates", {})
@@ -131,7 +131,7 @@ class HostFactory:
             self.call("requestMachines", {"template": template})
 
     def call(self, script: str, document: Mapping[str, Any]) -> Call:
-        """Run a script to its end, whatever befalls it."""
+        """Run a script to its end, with the interruption that awaits it."""
         call = self._ledger.begins(script, document)
         file = self._arena.directory / f"hf_in_{call.number}"
         file.write_text(json.dumps(document))

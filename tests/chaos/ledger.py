@@ -1,7 +1,6 @@
-"""What each script call printed, what HostFactory has by that, and what the cloud's chronicle says: judged as it comes.
-
-The ledger is kept outside of the system under test, and believes nothing that the loop says of itself. A broken law is
-one line of ``broken``, with the law's name. Threads write into it: each method holds the lock.
+"""Judges what each script call printed against what HostFactory was told and what the cloud's chronicle says; it
+believes nothing that the loop says of itself. Each method holds the lock, and ``broken`` has a line for each broken
+law, with its name.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ STILL_WELL = frozenset(
     | {"attempt_error", "clock_skew", "false_start", "ip_exhausted", "no_ip", "quota", "size_limit", "slow_start"}
     | {"stockout", "unknown_words"}
 )
-"""Faults after which a machine that runs is as well as it looks: none of them excuses that it is taken from HF."""
+"""Faults after which a running machine is whole: none of them excuses its loss to HF."""
 
 
 @dataclass(eq=False)
@@ -44,7 +43,7 @@ class Call:
     document: Mapping[str, Any]
     began: float
     life: int
-    """Which of HF's lives made it: what a call prints for an HF that has gone, nobody heard."""
+    """The life of HF that made the call: what is printed for an HF that has gone was never heard."""
     called: Called | None = None
     killed: bool = False
 
@@ -65,9 +64,9 @@ class Held:
 
     hosts: set[str] = field(default_factory=set)
     requests: set[str] = field(default_factory=set)
-    """Those that have not ended, as far as it was told."""
+    """The requests that have not ended, as far as HF was told."""
     returns: dict[str, list[str]] = field(default_factory=dict)
-    """Of returns that have not ended: the machines."""
+    """The machines of each return that has not ended."""
     to_return: set[str] = field(default_factory=set)
     """Hosts that the provider takes back, and those whose return failed."""
 
@@ -111,7 +110,7 @@ class Ledger:
         self.foreign: set[str] = set()
 
     def breaks(self, law: Law, words: str) -> None:
-        """A law is broken."""
+        """Note a broken law."""
         with self.lock:
             line = f"{law}: {words}"
             if line not in self.broken:
@@ -120,7 +119,7 @@ class Ledger:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def begins(self, script: str, document: Mapping[str, Any]) -> Call:
-        """A script is about to be run."""
+        """Note that a script is about to run."""
         with self.lock:
             call = Call(len(self.calls), script, document, time.time(), self.life)
             self.calls.append(call)
@@ -130,7 +129,7 @@ class Ledger:
             return call
 
     def ends(self, call: Call, called: Called, *, killed: bool = False) -> None:
-        """A script ended: by itself, or because the harness killed it."""
+        """Note that a script ended, by itself or because the harness killed it."""
         with self.lock:
             call.called, call.killed = called, killed and called.code < 0
             if call.killed or call.life != self.life:
@@ -202,7 +201,7 @@ class Ledger:
             self.heard.setdefault(name, time.time())
 
     def _take(self, id_: str, entry: Mapping[str, Any]) -> None:
-        """HF goes by a terminal answer, the first time that it hears it."""
+        """HF acts on a terminal answer when it hears it for the first time."""
         held = self.hf
         if id_ in held.requests:
             held.requests.discard(id_)
@@ -221,7 +220,7 @@ class Ledger:
             self.hf = Held()
 
     def records(self, requests: Mapping[str, tuple[str, int]], returns: Collection[str]) -> None:
-        """Intent as somebody just read it."""
+        """Note the requests of intent as it was just read."""
         with self.lock:
             self.recorded |= requests.keys() | set(returns)
             for id_, wanted in requests.items():
@@ -230,7 +229,7 @@ class Ledger:
     # --- the cloud ----------------------------------------------------------------------------------------------------
 
     def disturbed(self, name: str) -> bool:
-        """Something took this machine away, or made it ill, that was not the provisioner."""
+        """True when something other than the provisioner took this machine away or made it fail."""
         return name in self.taken or bool(self.struck.get(name, set()) - STILL_WELL)
 
     def happens(self, event: Mapping[str, Any]) -> None:
@@ -249,7 +248,7 @@ class Ledger:
         if not is_ours(name, event["labels"]):
             return
         self.made[name] += 1
-        # A call that hung goes on long after another made its machine, and that went; a group's call names none.
+        # A call that hung may take effect after another call's machine has gone; a group's call has no names.
         late = "hang" in self.struck.get(name if event["labels"] else "instanceGroupManagers.createInstances", set())
         excused = late or (self.disturbed(name) and name not in self.heard)
         if self.made[name] > 1 and not excused:
@@ -270,11 +269,11 @@ class Ledger:
             self.breaks(Law.PROVEN, f"{name} in {pool} runs, HF has it, and it is deleted")
 
     def _is_hosts(self, name: str, at: float) -> bool:
-        """HF had the machine then, or had it before it forgot everything, and had not begun to return it."""
+        """True when HF has had the machine and had not begun to return it, also before it forgot everything."""
         return self.heard.get(name, at) < at and self.returned.get(name, at) >= at
 
     def reclaims(self, names: Collection[str], machines: Mapping[str, str]) -> None:
-        """HF is told that these are gone; ``machines``: the phase of each, as the cloud says after that."""
+        """Check machines that HF is told are gone against ``machines``: the phase of each in the cloud after that."""
         with self.lock:
             for name in names:
                 if machines.get(name) == "running" and not self.disturbed(name) and name not in self.returned:
@@ -283,7 +282,7 @@ class Ledger:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def unsettled(self, machines: Sequence[Mapping[str, Any]]) -> list[str]:
-        """What is not yet as it should be, nothing going wrong any more; ``machines``: the cloud's own account."""
+        """What is not yet at rest although no fault strikes any more; ``machines``: the cloud's own account."""
         with self.lock:
             held = self.hf
             returns = {id_ for id_, names in held.returns.items() if not any(map(self._cannot_go, names))}
@@ -304,17 +303,19 @@ class Ledger:
             return problems
 
     def _may_stay(self, name: str) -> bool:
-        """It cannot go, or HF was (perhaps) told of it and has forgotten it: only a person may delete it then."""
+        """True for a machine that only a person may delete: it is stuck, or HF was perhaps told of it and has forgotten
+        it.
+        """
         id_ = request_of(PREFIX, name)
         perhaps = self.perhaps_told | self.unheard if self.memory_made_again else self.perhaps_told
         return self._cannot_go(name) or name in self.heard or (id_ in perhaps and self.life > 0)
 
     def _cannot_go(self, name: str) -> bool:
-        """The cloud never ends it."""
+        """True when a fault keeps the cloud from ending the machine."""
         return "stuck_stopping" in self.struck.get(name, set())
 
     def wound_up(self) -> None:
-        """The books are closed: what can only be said of the whole."""
+        """Check what can be said only of the whole run."""
         with self.lock:
             if lost := self.printed - self.recorded:
                 self.breaks(Law.INTENT, f"printed and never recorded: {sorted(lost)}")
@@ -331,7 +332,7 @@ def is_ours(name: str, labels: Mapping[str, str]) -> bool:
 
 
 def of_ours(machines: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those of the cloud's machines that carry our identity and are in a pool."""
+    """The cloud's machines that carry our identity and are in a pool."""
     return [one for one in machines if one["pool"] and is_ours(one["name"], one["labels"])]
 
 

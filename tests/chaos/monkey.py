@@ -21,16 +21,16 @@ from tests.chaos.ledger import STILL_WELL, Ledger, of_ours
 from tests.support.hostfactory.provider import COMMANDS
 
 EVERY = 1.2
-"""Seconds between two acts."""
+"""Seconds between two disturbances."""
 WEATHER_EVERY = 3.0
 """Seconds that some faults of the cloud last, before others take their place."""
 AT_ONCE = 3
-"""Faults at once."""
+"""How many faults stand at the same time."""
 CALM = 4.0
-"""Seconds at the beginning in which nothing is disturbed: HF gets its first machines."""
+"""Seconds without disturbances at the beginning, in which HF gets its first machines."""
 
 PODS_ALONE = rf"pods\..*|{NAMESPACE}(/.*)?"
-"""Target of faults that are to strike at no group."""
+"""A target that matches no group."""
 
 SECONDS: dict[str, float] = {
     "abandoned": 1.0,
@@ -51,7 +51,7 @@ SECONDS: dict[str, float] = {
 
 @dataclass
 class Stage:
-    """What the monkey can reach."""
+    """The parts of the world that the monkey disturbs."""
 
     arena: Arena
     hf: HostFactory
@@ -61,11 +61,11 @@ class Stage:
     foreigners: dict[str, str]
     """Machines of others beside ours: their names, and where."""
     faults: list[dict[str, Any]]
-    """In force now."""
+    """The faults that stand now."""
 
 
 Act = Callable[[Stage, random.Random], str]
-"""Does it, and says what it did."""
+"""Carries the disturbance out and returns a line that describes it."""
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def machines_are_deleted_behind_our_back(stage: Stage, chance: random.Random) ->
 
 
 def some_of_ours(stage: Stage, chance: random.Random) -> list[str]:
-    """Some machines that run; the ledger knows before they go."""
+    """Preempt some running machines; the ledger is told before."""
     ours = [one["name"] for one in of_ours(stage.arena.cloud())]
     names = chance.sample(sorted(ours), min(len(ours), chance.randint(1, 3)))
     stage.ledger.taken.update(names)
@@ -223,8 +223,9 @@ SELDOM: tuple[Act, ...] = (
     file_is_cut,
     old_file_is_put_back,
 )
-"""Little else happens until these are mended: a loop starts in seconds, and a memory is made again once all pools
-are seen."""
+"""Little else happens until these files are mended: a loop starts in seconds, and makes a memory again once all pools
+are seen.
+"""
 
 ACTS = (*OFTEN, *OFTEN, *OFTEN, *SELDOM)
 
@@ -242,7 +243,7 @@ class Due:
 
 
 def faults(modes: list[str], chance: random.Random) -> Act:
-    """These faults take the place of those before."""
+    """Replace the faults with these."""
     drawn = [
         {"mode": mode, "rate": rate_of(mode, chance), "target": target_of(mode, chance), "params": params_of(mode)}
         for mode in modes
@@ -257,12 +258,12 @@ def faults(modes: list[str], chance: random.Random) -> Act:
 
 
 def rate_of(mode: str, chance: random.Random) -> float:
-    """Calls are many, machines few: what befalls machines has to be likelier."""
+    """How likely a fault strikes: more so where it strikes machines, of which there are fewer than calls."""
     return round(chance.uniform(0.1, 0.4) if mode in STILL_WELL else chance.uniform(0.4, 0.9), 2)
 
 
 def target_of(mode: str, chance: random.Random) -> str:
-    """Every place; but Compute's own rule stops a group for a minute once it has throttled a call: one time in four."""
+    """Every place; one time in four, as Compute leaves a group alone for a minute after it throttled a call."""
     return PODS_ALONE if mode == "throttled" and chance.random() < 0.75 else ".*"
 
 
@@ -271,7 +272,7 @@ def params_of(mode: str) -> dict[str, Any]:
 
 
 def programme(seed: int, seconds: float) -> list[Due]:
-    """All that happens in a run: every act and every fault in an order of the seed's, again and again."""
+    """All disturbances of a run: every act and every fault in an order that the seed draws, again and again."""
     chance = random.Random(f"{seed} programme")
     acts, modes = in_turns(chance, ACTS), in_turns(chance, tuple(sorted(MODES)))
     due = [
@@ -300,7 +301,7 @@ def times(chance: random.Random, every: float, seconds: float) -> Iterator[float
 
 
 def play(due: list[Due], stage: Stage, seed: int, note: Callable[[str], None], go_on: Callable[[], bool]) -> None:
-    """Do it all, each when its time comes; each act has a chance of its own, so that none depends on another."""
+    """Carry out each disturbance at its time. Each has a generator of its own, so that none depends on another."""
     began = time.monotonic()
     for number, one in enumerate(due):
         while (pause := one.at - (time.monotonic() - began)) > 0:

@@ -1,4 +1,6 @@
-"""One run: a world is made, disturbed for a while, healed, and has to come to rest; then everything is given back."""
+"""One run: a world is made, disturbed for a while and healed; it has to come to rest, and then everything is given
+back.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ from tests.chaos.monkey import Stage, play, programme
 from tests.simulation.laws import Law
 
 REST_SECONDS = 130.0
-"""Until the world has to be at rest, once nothing goes wrong, and then to be empty. A group that was throttled is left
-alone for a minute; then come every deadline and grace, and a start of the loop. Mostly half a minute is enough."""
+"""Seconds after the last fault until the world has to be at rest, and then until it has to be empty. They cover a
+throttled group's minute, every deadline and grace, and a start of the loop.
+"""
 OPERATOR_SECONDS = 2.0
 """Seconds after which a person looks again."""
 
@@ -68,11 +71,11 @@ class Run:
     # --- the run ------------------------------------------------------------------------------------------------------
 
     def disturb(self, seconds: float) -> None:
-        """All that the seed brings in so many seconds, or until a law is broken."""
+        """Carry out the disturbances of the seed for so many seconds, or until a law is broken."""
         play(programme(self.seed, seconds), self.stage, self.seed, self.note, lambda: not self.broken())
 
     def heal(self) -> None:
-        """Nothing goes wrong any more, and HF wants no more than it has asked for."""
+        """End all faults; HF asks for nothing more."""
         self.note("all is healed")
         self.hf.wants = False
         self.arena.faults()
@@ -90,17 +93,17 @@ class Run:
         self._until(lambda: self.ledger.unsettled(self.arena.cloud()), REST_SECONDS, "empty")
 
     def wind_up(self) -> None:
-        """What can be said of the whole."""
+        """Check what can be said only of the whole run."""
         self._look()
         self.ledger.wound_up()
 
     def summary(self) -> str:
-        """What happened, in a line."""
+        """What was done in the run, in a line."""
         calls, ends = len(self.ledger.calls), [line.strip() for line in self.diary[-2:]]
         return f"{len(self.diary)} acts, {calls} calls, {len(self.ledger.made)} machines; {', '.join(ends)}"
 
     def broken(self) -> list[str]:
-        """What was wrong so far."""
+        """The broken laws so far, and the errors of the harness."""
         return [*self.ledger.broken, *map(repr, [*self.errors, *self.hf.errors])]
 
     def _until(self, problems: Callable[[], list[str]], seconds: float, what: str) -> None:

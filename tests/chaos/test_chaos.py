@@ -18,9 +18,9 @@ pytestmark = pytest.mark.chaos
 
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "100"))
 ROUND_SECONDS = 100.0
-"""One world, its rest included: a seed that failed is played again in so long."""
+"""Seconds of one world with its rest; a failed seed is played again within that time."""
 REST_SHARE = 0.4
-"""Part of a round that the rest takes, mostly."""
+"""The share of a round that the rest takes as a rule."""
 
 
 @pytest.mark.timeout(SECONDS + 400)
@@ -36,7 +36,7 @@ def test_the_laws_hold_whatever_happens(capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.timeout(400)
 def test_a_loop_that_breaks_a_law_on_purpose_is_found_out() -> None:
-    """Else a run that finds nothing would prove nothing. A run ends when it finds something; three may find nothing."""
+    """A run that met no fault would prove nothing. A run ends when it finds a breach; three runs may find none."""
     for seed in (5, 6, 7, 8):
         with Run(seed, ("tests.chaos.broken_loop", "slot_numbers_are_used_again")) as run:
             run.disturb(60.0)

@@ -267,6 +267,10 @@ class Ahead:
 
     seconds = 0.0
 
+    def go_on(self, seconds: float = 5.0) -> None:
+        """Let this much pass; called again and again, for what counts from when the loop hears of something."""
+        self.seconds += seconds
+
 
 @contextmanager
 def loop_time() -> Iterator[Ahead]:

@@ -14,11 +14,14 @@ import jsonschema
 import pytest
 import yaml
 
+from tests.support.checks.attributes import attributes_read
 from tests.support.checks.terraform import Module, given_problems
 from tests.support.clients.terraform import copied, terraform
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "blueprint"
 BLUEPRINTS = sorted(FOLDER.glob("*.yaml"))
+STAGED = re.compile(r'ghpc_stage\("([^"]*)"\)')
+"""A file that the toolkit takes along, as seen from the blueprint."""
 NAME = {"type": "string", "pattern": r"^\w(-*\w)*$"}
 
 FORM: dict[str, Any] = {
@@ -85,6 +88,9 @@ def problems(blueprint: dict[str, Any], folder: Path = FOLDER) -> list[str]:
     for used in re.findall(r"\$\(vars\.(\w+)\)", yaml.safe_dump(blueprint)):
         if used not in blueprint["vars"]:
             found.append(f"vars.{used}: not there")
+    for staged in STAGED.findall(yaml.safe_dump(blueprint, width=1000)):
+        if not (folder / staged).is_file():
+            found.append(f"{staged}: no file")
     for module in (module for group in blueprint["deployment_groups"] for module in group["modules"]):
         called = Module(folder / module["source"])
         found += given_problems(module["id"], set(module["settings"]), called)
@@ -112,6 +118,10 @@ def test_a_blueprint_is_one_that_the_module_takes(file: Path) -> None:
         (lambda one: one["vars"].pop("region"), "vars.region: not there"),
         (lambda one: settings(one).pop("templates"), "grid: templates is missing"),
         (lambda one: settings(one).update(symphony_range=[]), "grid: symphony_range: the module has no such variable"),
+        (
+            lambda one: settings(one)["groups"]["a"].update(startup_script='$(file(ghpc_stage("x.sh")))'),
+            "x.sh: no file",
+        ),
         (lambda one: one["deployment_groups"][0]["modules"][0]["outputs"].append("file"), "grid: no output file"),
     ],
 )
@@ -130,3 +140,13 @@ def test_the_pools_and_templates_of_a_blueprint_pass_the_module_s_own_validation
     (tmp_path / "given.tfvars.json").write_text(json.dumps(given))
     done = terraform("plan", "-no-color", f"-var-file={tmp_path / 'given.tfvars.json'}", directory=copied(tmp_path))
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("file", BLUEPRINTS, ids=lambda file: str(file.name))
+def test_each_group_of_a_blueprint_gives_its_instances_the_attributes_that_its_scripts_read(file: Path) -> None:
+    for group in settings(yaml.safe_load(file.read_text()))["groups"].values():
+        given = group["metadata"]
+        scripts = [STAGED.findall(script) for script in (group["startup_script"], given["shutdown-script"])]
+        read = attributes_read(*((FOLDER / path).resolve() for (path,) in scripts))
+        assert read - {"hf-machine-domain"} == {name for name in given if name.startswith("hf-")}
+        assert STAGED.findall(given["hf-machine-lib"]) == ["../machine/lib.sh"]

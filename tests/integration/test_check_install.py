@@ -290,6 +290,7 @@ UNCACHED = "acregmin=0,acregmax=0,acdirmin=0,acdirmax=0,lookupcache=none,hard"
         pytest.param([ROOT], True, "on ext4 mounted at /", id="a local disk"),
         pytest.param([ROOT, NFS + UNCACHED], True, "on nfs4 mounted at /srv/state", id="NFS as it has to be"),
         pytest.param([ROOT, NFS + "hard"], False, "lookupcache=none,actimeo=0", id="NFS with caches"),
+        pytest.param([ROOT, NFS + UNCACHED + ",soft"], False, "soft: mount it with hard", id="NFS that gives up"),
         pytest.param([ROOT, NFS + UNCACHED + ",local_lock=all"], False, "local_lock", id="NFS with local locks"),
         pytest.param([ROOT, NFS.replace(" rw,rel", " ro,rel") + UNCACHED], False, "read-only", id="read-only"),
         pytest.param([ROOT, "41 22 0:51 / /srv rw - tmpfs tmpfs rw"], False, "after a restart", id="memory"),
@@ -300,3 +301,11 @@ def test_what_the_state_directory_lies_on(mounts: list[str], verdict: bool, word
     result = installation._mount("/srv/state/inst", mounts)
     assert result.fine is verdict
     assert words in result.text
+
+
+def test_directories_may_be_given_from_where_one_stands(hf: HostFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    top = hf.work.parent
+    monkeypatch.chdir(top.parent)
+    places = {"CONF": hf.conf, "WORK": hf.work, "LOG": hf.logs}
+    relative = {f"HF_PROVIDER_{name}DIR": f"{top.name}/{place.name}" for name, place in places.items()}
+    assert checked(hf, **relative)[::2] == (0, [])

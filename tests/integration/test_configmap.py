@@ -69,15 +69,41 @@ def test_no_login_and_no_key_is_in_it(conf: Path, capsys: pytest.CaptureFixture[
     assert "a secret" not in json.dumps(printed(capsys))
 
 
-def test_a_file_in_a_directory_is_refused_with_its_setting(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pod_specs_in_directories_come_to_lie_beside_provisioner_yaml(
+    conf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (conf / "pods").mkdir()
+    (conf / "pod-spec.yaml").rename(conf / "pods" / "pod-spec.yaml")
+    file, mounted = conf / "provisioner.yaml", tmp_path / "mounted"
+    written = file.read_text()
+    file.write_text(written.replace("pod-spec.yaml", "'pods/pod-spec.yaml' # of the grid"))
+    mounted.mkdir()
+    for name, text in printed(capsys)["data"].items():
+        (mounted / name).write_text(text)
+
+    assert {path.name for path in mounted.iterdir()} == {path.name for path in CONFIG.iterdir()}
+    assert (mounted / file.name).read_text() == written.replace("pod-spec.yaml", '"pod-spec.yaml" # of the grid')
+    assert cli.run(["check", str(mounted / file.name)]) == 0
+
+
+def test_two_files_of_one_name_are_refused(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (conf / "pods").mkdir()
+    shutil.copy(conf / "pod-spec.yaml", conf / "pods")
+    with (conf / "provisioner.yaml").open("a") as file:
+        file.write("  other: {kind: gke, namespace: other, pod_spec: pods/pod-spec.yaml, max_machines: 1}\n")
+
+    assert "another file has this name" in refused(capsys)
+
+
+def test_a_value_that_stands_elsewhere_is_refused_with_its_setting(
+    conf: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (conf / "pods").mkdir()
     (conf / "pod-spec.yaml").rename(conf / "pods" / "pod-spec.yaml")
     text = (conf / "provisioner.yaml").read_text()
-    (conf / "provisioner.yaml").write_text(text.replace("pod-spec.yaml", "pods/pod-spec.yaml"))
-    told = refused(capsys)
+    (conf / "provisioner.yaml").write_text(text.replace("pod-spec.yaml", "&spec pods/pod-spec.yaml"))
 
-    assert "pools.gke-main.pod_spec" in told
-    assert "a ConfigMap has no directories: move it there" in told
+    assert "pools.gke-main.pod_spec: a ConfigMap has no directories" in refused(capsys)
 
 
 def test_a_name_that_is_none_is_refused(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:

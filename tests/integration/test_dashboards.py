@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import requests
 import yaml
 from prometheus_client import CollectorRegistry
 
+from deploy.grafana.dashboards import texts
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Failure, LeverKind, LossCause, Outcome, Phase
 from provisioner.settings import loader
 from provisioner.telemetry.metrics import Metrics
@@ -24,8 +24,7 @@ from tests.support.clients.prometheus import PROMETHEUS, now, prometheus
 from tests.support.waiting import until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-CODE = DEPLOY / "grafana" / "dashboards.py"
-BOARDS = sorted(CODE.parent.glob("*.json"))
+BOARDS = sorted((DEPLOY / "grafana").glob("*.json"))
 CONFIG = DEPLOY / "kustomize" / "base" / "config"
 RULES = DEPLOY / "prometheus" / "rules.yml"
 Panel = dict[str, Any]
@@ -78,8 +77,7 @@ def metrics() -> Metrics:
 
 
 def test_the_files_are_those_that_make_dashboards_writes() -> None:
-    made = runpy.run_path(str(CODE))["texts"]()
-    assert {file: file.read_text() for file in BOARDS} == made
+    assert {file: file.read_text() for file in BOARDS} == texts()
 
 
 def test_panels_and_alerts_use_metrics_that_exist(metrics: Metrics) -> None:

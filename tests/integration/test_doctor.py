@@ -8,12 +8,13 @@ import stat
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from provisioner.commands.doctor import masked
+from provisioner.commands.doctor import clock, masked
 from tests.conformance.stage import Case, Grid, stage
 
 SECRET = "hunter2"
@@ -41,7 +42,7 @@ def test_all_is_asked_at_once_and_what_is_wrong_says_what_to_do(hf: Grid, tmp_pa
     machines = hf.complete(2)
     assert hf.reclaimed(*machines) == {}
     parts = {one["part"]: one for one in json.loads(doctor(hf, "-o", "json").stdout)["parts"]}
-    told = ("state files", "loop, requests and pools", "HostFactory, memory and clouds", "next cycle", "disk")
+    told = ("state files", "loop, requests and pools", "HostFactory, memory and clouds", "next cycle", "disk", "clock")
     assert {name: parts[name]["fine"] for name in told} == dict.fromkeys(told, True), parts
 
     hf.stop_loop()
@@ -68,6 +69,19 @@ def test_all_is_asked_at_once_and_what_is_wrong_says_what_to_do(hf: Grid, tmp_pa
 
     again = doctor(hf, "--bundle", str(bundle))
     assert (again.returncode, "it exists" in again.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(-900.0, "900 s ahead of this host's; synchronize"), (900.0, "900 s behind this host's; ")]
+)
+def test_a_state_directory_with_another_time_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, words: str
+) -> None:
+    monkeypatch.setattr(time, "time", lambda now=time.time: round(now() + seconds))
+    told = clock({"HF_PROVIDER_NAME": "demo", "HF_PROVIDER_WORKDIR": str(tmp_path)})
+    assert not told.fine
+    assert words in told.text.replace("899", "900").replace("901", "900")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
+from provisioner.backends import place_clock
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.kind import KIND
 from provisioner.backends.gke.rehearsal import RIGHTS, TRIED
@@ -61,6 +64,16 @@ def test_a_pool_in_order_is_fine_and_nothing_was_made(
     assert checked(site, capsys, 0) == []
     assert cloud.state()["machines"] == []
     assert cloud.state()["calls"]["pods.create"] == before + 1
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(-600, "behind the place's"), (600, "ahead of the place's")])
+def test_a_host_with_another_time_is_told(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, seconds: float, words: str
+) -> None:
+    monkeypatch.setattr(place_clock, "time", SimpleNamespace(time=lambda: time.time() + seconds))
+    (finding,) = checked(site, capsys, 1)
+    assert (finding["pool"], finding["severity"]) == ("pods", "error")
+    assert words in finding["text"]
 
 
 REFUSED = [

@@ -28,6 +28,7 @@ from tests.support.hostfactory.sites import template
 
 ROOT = Path(__file__).parents[2]
 SETUP = ROOT / "deploy" / "gcp" / "setup.sh"
+SCRIPTS = ROOT / "deploy" / "machine"
 STUB = ROOT / "tests" / "support" / "clients" / "gcloud_stub.sh"
 GCLOUD = pytest.mark.skipif(shutil.which("gcloud") is None, reason="needs gcloud")
 
@@ -35,6 +36,8 @@ SOME = ["--project=my-grid-project", "--region=us-central1"]
 ALL = [
     *("--project", "my-grid-project", "--region", "us-central1", "--symphony-range", "10.0.0.0/16"),
     *("--group", "a:us-central1-a", "--group", "any:us-central1:spot", "--share", "us-central1-b"),
+    *("--startup-script", str(SCRIPTS / "startup.sh"), "--metadata", "hf-ego-master=master1.bank.example"),
+    *("--metadata-from-file", f"hf-machine-lib={SCRIPTS / 'lib.sh'}"),
 ]
 CHANGING = re.compile(r"(create|create-auto|delete|undelete)$")
 GROUPS = ("compute", "instance-groups", "managed")
@@ -163,7 +166,17 @@ def test_a_role_that_was_deleted_lately_is_brought_back(google: Google) -> None:
         ([*ALL, "--prefix", "Grid_"], "--prefix 'Grid_': at most 20 lower-case letters, digits or '-'"),
         ([*ALL, "--cluster", "gke"], "--cluster 'gke' is none of standard, autopilot, none"),
         ([*ALL, "--share", "us-east1-b"], "--share 'us-east1-b' is no zone of us-central1, such as us-central1-a"),
-        ([*ALL, "--startup-script", "/no/such"], "--startup-script: '/no/such' cannot be read"),
+        ([*ALL, "--startup-script", "/no/such"], "startup-script: '/no/such' cannot be read"),
+        ([*ALL, "--metadata-from-file", "hf-machine-lib=/no/such"], "hf-machine-lib: '/no/such' cannot be read"),
+        (
+            [*ALL, "--metadata", "hf-ego-master=one,two"],
+            "--metadata 'hf-ego-master=one,two' is not KEY=VALUE, such as hf-ego-master=master1; "
+            "a value with commas goes into a file",
+        ),
+        (
+            [*ALL, "--metadata-from-file", "lib.sh"],
+            "--metadata-from-file 'lib.sh' is not KEY=FILE without commas, such as hf-machine-lib=lib.sh",
+        ),
         (
             [*ALL, "--group", "a"],
             "--group 'a' is not NAME:PLACE or NAME:PLACE:spot, such as a:us-central1-a or any:us-central1:spot",
@@ -443,6 +456,20 @@ def test_an_instance_that_is_lost_stays_lost(module: Module, made: list[Argv]) -
     ):
         assert f'"{value(spot, option)}"' in scheduling[argument]
     assert f'"{value(on_demand, "provisioning-model")}"' in scheduling["provisioning_model"]
+
+
+def test_both_give_every_instance_the_same_attributes_and_those_that_are_asked_for(
+    module: Module, made: list[Argv]
+) -> None:
+    written = module.of("google_compute_instance_template")["this"]["metadata"]
+    always = [f"{name}={given}" for name, given in re.findall(r"([\w-]+)\s*=\s*\"(\w+)\"", written)]
+    assert len(always) == 2
+    files = [f"startup-script={SCRIPTS / 'startup.sh'}", f"hf-machine-lib={SCRIPTS / 'lib.sh'}"]
+    templates = [call for call in made if call[:3] == ("compute", "instance-templates", "create")]
+    assert len(templates) == 2
+    for call in templates:
+        assert value(call, "metadata").split(",") == [*always, "hf-ego-master=master1.bank.example"]
+        assert value(call, "metadata-from-file").split(",") == files
 
 
 def test_both_mark_the_nodes_for_machines_alike(module: Module, made: list[Argv]) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,8 +16,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.ego import put_programs
+from tests.support.waiting import until
+
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "deploy" / "docker"
+MACHINE = ROOT / "deploy" / "machine"
 HADOLINT = Path(sys.executable).with_name("hadolint")
 
 
@@ -56,10 +61,11 @@ def setup() -> configparser.ConfigParser:
 # --- the Dockerfile ---------------------------------------------------------------------------------------------------
 
 
-def test_hadolint_finds_no_fault(tmp_path: Path) -> None:
+@pytest.mark.parametrize("directory", [DOCKER, MACHINE], ids=["loop", "machine"])
+def test_hadolint_finds_no_fault(directory: Path, tmp_path: Path) -> None:
     worse = tmp_path / "Dockerfile"
-    worse.write_text((DOCKER / "Dockerfile").read_text() + "RUN cd /tmp && pip install rich\n")
-    good, bad = run(HADOLINT, DOCKER / "Dockerfile"), run(HADOLINT, worse)
+    worse.write_text((directory / "Dockerfile").read_text() + "RUN cd /tmp && pip install rich\n")
+    good, bad = run(HADOLINT, directory / "Dockerfile"), run(HADOLINT, worse)
 
     assert (good.returncode, good.stdout, good.stderr) == (0, "", "")
     assert "DL3013" in bad.stdout
@@ -147,11 +153,11 @@ def test_the_build_s_step_makes_an_environment_that_runs_and_its_sbom(tmp_path: 
 
 # --- the image, built -------------------------------------------------------------------------------------------------
 
-BUILDAH = pytest.mark.skipif(
-    shutil.which("buildah") is None or shutil.which("debootstrap") is None,
-    reason="needs buildah and debootstrap (Debian packages)",
+BUILDERS = pytest.mark.skipif(
+    not all(map(shutil.which, ("buildah", "podman", "debootstrap"))),
+    reason="needs buildah, podman and debootstrap (Debian packages)",
 )
-OPTIONS = "--quiet --no-cache --pull-never --isolation chroot --volume /etc/ssl/certs:/etc/ssl/certs:ro"
+OPTIONS = "--quiet --no-cache --pull=never --isolation chroot --volume /etc/ssl/certs:/etc/ssl/certs:ro"
 PIP = {name: value for name, value in os.environ.items() if name in ("PIP_INDEX_URL", "PIP_TRUSTED_HOST")}
 
 
@@ -168,28 +174,31 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     (base / "usr" / "local" / "bin" / "python").symlink_to("/usr/bin/python3")
     container = run("buildah", "from", "scratch", **environment).stdout.strip()
     assert run("buildah", "copy", "--quiet", container, base, "/", **environment).returncode == 0
-    assert run("buildah", "commit", "--quiet", container, "localhost/python:base", **environment).returncode == 0
+    assert (
+        run("buildah", "commit", "--quiet", "--rm", container, "localhost/python:base", **environment).returncode == 0
+    )
     shutil.rmtree(base)
     yield environment
     run("buildah", "rm", "--all", **environment)
     run("buildah", "rmi", "--all", "--force", **environment)
 
 
-def built(name: str, storage: dict[str, str]) -> str:
-    """Builds the image as ``make image`` does; returns its layers."""
+def built(builder: str, storage: dict[str, str]) -> str:
+    """Builds the image as ``make image`` does, named after its builder; returns its layers."""
+    name = f"localhost/provisioner:{builder}"
     base = {"REGISTRY": "localhost", "BASE": "python:base", "SOURCE_DATE_EPOCH": "1700000000"}
-    done = run(DOCKER / "image.sh", name, BUILDER="buildah", BUILD_OPTIONS=OPTIONS, **base, **PIP, **storage)
+    done = run(DOCKER / "image.sh", name, BUILDER=builder, BUILD_OPTIONS=OPTIONS, **base, **PIP, **storage)
     assert done.returncode == 0, done.stderr
     layers = run("buildah", "inspect", "--type", "image", "--format", "{{.Docker.RootFS.DiffIDs}}", name, **storage)
     return layers.stdout
 
 
-@BUILDAH
+@BUILDERS
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_image_is_the_same_each_time_and_runs_as_its_user_without_writing(storage: dict[str, str]) -> None:
-    assert built("localhost/provisioner:a", storage) == built("localhost/provisioner:b", storage)
-    container = run("buildah", "from", "--pull-never", "localhost/provisioner:a", **storage).stdout.strip()
+def test_the_image_is_the_same_by_each_builder_and_runs_as_its_user_without_writing(storage: dict[str, str]) -> None:
+    assert built("buildah", storage) == built("podman", storage)
+    container = run("buildah", "from", "--pull-never", "localhost/provisioner:podman", **storage).stdout.strip()
     inside = ["buildah", "run", "--isolation", "chroot", container, "--"]
     probe = (
         "id -u; id -g; find / -xdev -writable -not -type l -not -path '/proc/*' -not -path '/sys/*' -not -path '/dev/*'"
@@ -207,3 +216,54 @@ def test_the_image_is_the_same_each_time_and_runs_as_its_user_without_writing(st
     assert "hostfactory-provisioner" in {part["name"] for part in json.loads(sbom)["components"]}
     assert "org.opencontainers.image.version:" in labels
     assert "org.opencontainers.image.revision:" in labels
+
+
+@BUILDERS
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_worker_s_image_joins_ego_as_its_user_and_leaves_at_sigterm(storage: dict[str, str], tmp_path: Path) -> None:
+    put_programs(tmp_path / "bin")
+    ego = tmp_path / "ego"
+    ego.mkdir()
+    ego.chmod(0o777)
+    options = ("--build-arg", "BASE=localhost/python:base", "--build-arg", "EGO_UID=4711")
+    done = run("buildah", "build", *OPTIONS.split(), *options, "--tag", "localhost/worker", MACHINE, **storage)
+    assert done.returncode == 0, done.stderr
+    container = run("buildah", "from", "--pull-never", "localhost/worker", **storage).stdout.strip()
+    told = {
+        "HF_EGO_MASTER": "master1",
+        "HF_MACHINE_NAME": "hf-a-000001",
+        "HF_MACHINE_ADDRESS": "10.1.2.3",
+        "EGO": "/ego",
+    }
+    inside = [
+        *(
+            "buildah",
+            "run",
+            "--isolation",
+            "chroot",
+            "--volume",
+            f"{ego}:/ego",
+            "--volume",
+            f"{tmp_path}/bin:/usr/local/sbin",
+        ),
+        *(word for name, value in told.items() for word in ("--env", f"{name}={value}")),
+        *(container, "--"),
+    ]
+    entry = json.loads(run("buildah", "inspect", container, **storage).stdout)["Docker"]["config"]["Entrypoint"]
+    noted = [*inside, "sh", "-c", 'echo $$ >/ego/pid; exec "$@"', "sh", *entry]
+    with subprocess.Popen(noted, env=os.environ | storage, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            ready = [*inside, "test", "-e", "/run/hf/ready"]
+            until(lambda: run(*ready, **storage).returncode == 0, 60, every=0.5, what="the ready file is there")
+            worker = int((ego / "pid").read_text())
+            assert Path(f"/proc/{worker}").stat().st_uid == 4711
+            os.kill(worker, signal.SIGTERM)
+            assert running.wait(60) == 0
+        finally:
+            running.kill()
+            said = running.stderr.read() if running.stderr else ""
+    calls = (ego / "calls").read_text().splitlines()
+    assert calls[:2] == ["egoconfig join master1 -f", "egosh ego start"], said
+    assert calls[-2:] == ["egosh resource close hf-a-000001", "egosh ego shutdown -f"], said
+    assert run(*ready, **storage).returncode == 1

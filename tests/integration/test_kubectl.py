@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -39,12 +38,6 @@ spec:
       image: image:1
       resources: {requests: {cpu: 500m}}
 """
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Simulator]:
-    with Simulator(namespaces=[SPACE, "other"]) as running:
-        yield running
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.exec_plugin import ExecPlugin
 from provisioner.backends.gke.login import RENEW_SECONDS, Kubeconfig, Login, connect
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.google_auth import GoogleToken
 from provisioner.model import Create, ErrorClass
 from tests.support.waiting import until
 
@@ -225,7 +226,8 @@ def test_a_plugin_that_hangs_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
     script = 'sleep 30 & echo $! > "$RUNS"; wait'
     refused(ExecPlugin(user_of(plugin(tmp_path, script), tmp_path / "runs")["exec"], tmp_path, {}).header)
     status = Path("/proc") / (tmp_path / "runs").read_text().strip() / "stat"
-    until(lambda: not status.exists() or ") Z " in status.read_text(), 30, what="the plugin's own process ends")
+    ended = until(lambda: not status.exists() or ") Z " in status.read_text(), 30, what="the plugin's own process ends")
+    assert ended
 
 
 @pytest.mark.parametrize(
@@ -388,6 +390,19 @@ def test_a_google_token_is_renewed_before_it_ends(guard: Guard, tmp_path: Path, 
     guard.granted = lambda number: (200, {"access_token": f"brief-{number}", "expires_in": 60})
     api = at_endpoint(tmp_path, credentials=key_file)
     assert [token_of(api), token_of(api)] == ["Bearer brief-1", "Bearer brief-2"]
+
+
+def test_a_key_that_was_exchanged_counts_once_the_token_of_the_one_before_has_ended(
+    guard: Guard, tmp_path: Path, key_file: Path
+) -> None:
+    guard.granted = lambda number: (200, {"access_token": f"brief-{number}", "expires_in": 60})
+    token = GoogleToken(key_file)
+    assert token.header() == "Bearer brief-1"
+    taken, account = key_file.read_text(), json.loads(key_file.read_text())
+    key_file.write_text(json.dumps({**account, "token_uri": "http://127.0.0.1:1/withdrawn"}))
+    assert refused(token.header).failure.error is ErrorClass.UNAVAILABLE
+    key_file.write_text(taken)
+    assert token.header() == "Bearer brief-2"
 
 
 def test_without_a_key_file_the_application_default_credentials_are_used(

@@ -7,6 +7,8 @@ a container and as a start-up script.
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,27 +18,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ego import put_programs
 from tests.support.metadata_server import MetadataServer
 from tests.support.waiting import until
 
-MACHINE = Path(__file__).parents[2] / "deploy" / "machine"
+ROOT = Path(__file__).parents[2]
+MACHINE = ROOT / "deploy" / "machine"
 NAME = "hf-k3v9x2m7qa-000004"
-
-EGO = """#!/bin/sh
-echo "$(basename "$0") $*" >>"$EGO/calls"
-case "$(basename "$0") $*" in
-"egoconfig join"*)
-    [ ! -e "$EGO/refuses-join" ] || { rm "$EGO/refuses-join"; exit 1; }
-    [ ! -e "$EGO/never-joins" ] || exit 1
-    [ ! -e "$EGO/hangs" ] || exec sleep 1000 ;;
-"egosh ego start"*) [ -e "$EGO/slow" ] || touch "$EGO/up" ;;
-"egosh resource list"*) [ ! -e "$EGO/up" ] || echo "$4 ok" ;;
-"egosh resource close"*) [ ! -e "$EGO/refuses-leave" ] || exit 1 ;;
-"egosh ego shutdown"*)
-    [ ! -e "$EGO/refuses-leave" ] || { trap '' TERM; while :; do sleep 1; done; }
-    rm -f "$EGO/up" ;;
-esac
-"""
 
 
 class Machine:
@@ -47,11 +35,8 @@ class Machine:
         self.library = directory / "run" / "lib.sh"
         self.log = directory / "log"
         programs = directory / "bin"
-        for place in (self.ego, programs):
-            place.mkdir()
-        for program in ("egosh", "egoconfig"):
-            (programs / program).write_text(EGO)
-            (programs / program).chmod(0o755)
+        self.ego.mkdir()
+        put_programs(programs)
         self.hosts.write_text("127.0.0.1 localhost\n")
         (self.ego / "calls").touch()
         self.environment = {
@@ -230,6 +215,28 @@ def test_an_instance_joins_under_its_name_and_leaves_when_it_is_preempted(
     asked = len(machine.calls)
     assert machine.start("shutdown.sh", GCE_METADATA_HOST=metadata.host).wait(timeout=30) == 0
     assert len(machine.calls) == asked, "it has left already"
+
+
+def test_with_the_line_of_its_page_setup_makes_templates_whose_instances_join(
+    machine: Machine, metadata: MetadataServer
+) -> None:
+    page = (ROOT / "docs" / "deploy-machine.md").read_text()
+    (options,) = re.findall(r"\n( +--startup-script (?:.*\\\n)*.*)\n", page)
+    setup = f"deploy/gcp/setup.sh --project=p --region=us-central1 --group=a:us-central1-a {options}"
+    printed = subprocess.run(["bash", "-euc", setup], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    (line,) = [line for line in printed.splitlines() if "instance-templates create" in line]
+    given = {name: pairs.split(",") for name, _, pairs in (word.partition("=") for word in shlex.split(line))}
+    attributes = dict(pair.split("=") for pair in given["--metadata"])
+    files = dict(pair.split("=") for pair in given["--metadata-from-file"])
+    assert files["startup-script"] == "deploy/machine/startup.sh"
+    assert files["shutdown-script"] == "deploy/machine/shutdown.sh"
+    attributes |= {name: (ROOT / path).read_text() for name, path in files.items()}
+    for name in ("hf-machine-lib", "hf-ego-master"):
+        del metadata.values[f"instance/attributes/{name}"]
+    metadata.values |= {f"instance/attributes/{name}": value for name, value in attributes.items()}
+    machine.start("startup.sh", GCE_METADATA_HOST=metadata.host)
+    ready(machine)
+    assert machine.calls[0] == "egoconfig join master1.bank.example -f"
 
 
 def test_a_preemption_that_was_announced_before_anybody_listened_is_heard(

@@ -7,6 +7,7 @@ import re
 import subprocess
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -21,15 +22,20 @@ from tests.support.manifests import (
     BUILDS,
     COMPONENTS,
     GKE,
+    INCLUDED,
     KUSTOMIZE,
     MONITORS,
+    OPTIONAL,
     OVERLAYS,
     Manifest,
+    as_its_comments_offer,
     built,
     container,
+    entry_point,
     mistakes,
     name_of,
     only,
+    pods,
     schemas,
     write_configuration,
 )
@@ -82,7 +88,7 @@ def test_every_overlay_and_component_is_built_somewhere() -> None:
     assert {overlay for overlay, _ in BUILDS} == {*OVERLAYS}
     tried = {component for _, components in BUILDS for component in components}
     within = {line for line in (KUSTOMIZE / GKE / "kustomization.yaml").read_text().split() if "components/" in line}
-    assert tried | {"network-policy"} == {*COMPONENTS} == {Path(line).name for line in within} | {MONITORS[1]}
+    assert tried | {*INCLUDED} == {*COMPONENTS} == {Path(line).name for line in within} | {MONITORS[1]}
 
 
 BAD = {
@@ -101,7 +107,7 @@ BAD = {
 
 @pytest.mark.parametrize("kind", sorted(kind for _, kind in schemas()))
 def test_our_schemas_find_what_is_misspelt(kind: str) -> None:
-    everything = built(GKE, *[name for name in COMPONENTS if name != "network-policy"])
+    everything = built(GKE, *OPTIONAL)
     good = next(manifest for manifest in everything if manifest["kind"] == kind)
     field, value = BAD[kind]
     bad = {**good, "spec": {**good.get("spec", {}), field: value}}
@@ -155,9 +161,8 @@ def test_the_base_is_all_that_is_needed_and_nothing_more() -> None:
 
 
 def test_what_a_site_sets_reaches_its_places_and_no_cluster(tmp_path: Path) -> None:
-    given = yaml.safe_load((KUSTOMIZE / GKE / "values.yaml").read_text())["data"]
     manifests = built(GKE, "shared-state", "secret-csi")
-    egress = only(manifests, "NetworkPolicy")["spec"]["egress"]
+    egress = policies(manifests)["provisioner"]["egress"]
     pod = only(manifests, "Deployment")["spec"]["template"]["spec"]
     account = only(manifests, "ServiceAccount")["metadata"]["annotations"]
 
@@ -174,11 +179,17 @@ def test_what_a_site_sets_reaches_its_places_and_no_cluster(tmp_path: Path) -> N
         "nfsPath": only(manifests, "PersistentVolume")["spec"]["nfs"]["path"],
         "hostfactoryGroup": str(pod["securityContext"]["supplementalGroups"][0]),
         "secrets": only(manifests, "SecretProviderClass")["spec"]["parameters"]["secrets"],
-    } == given
+    } == values()
     assert "from-values" not in json.dumps(manifests)
 
 
-# --- the loop's pod ---------------------------------------------------------------------------------------------------
+def values() -> dict[str, str]:
+    """What a site sets, as the overlay has it."""
+    given: dict[str, str] = yaml.safe_load((KUSTOMIZE / GKE / "values.yaml").read_text())["data"]
+    return given
+
+
+# --- our pods ---------------------------------------------------------------------------------------------------
 
 
 def test_there_is_one_loop_at_a_time(manifests: list[Manifest]) -> None:
@@ -188,11 +199,8 @@ def test_there_is_one_loop_at_a_time(manifests: list[Manifest]) -> None:
 
 
 def test_every_pod_fulfils_the_restricted_standard_on_a_read_only_root(manifests: list[Manifest]) -> None:
-    pods = {"Deployment": only(manifests, "Deployment")["spec"]["template"]["spec"]}
     writable = {"Deployment": {"state", "tmp"}, "CronJob": {"state", "backup", "tmp"}}
-    if any(manifest["kind"] == "CronJob" for manifest in manifests):
-        pods["CronJob"] = only(manifests, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
-    for kind, pod in pods.items():
+    for kind, pod in pods(manifests).items():
         (one,) = pod["containers"]
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] > 0
@@ -240,15 +248,13 @@ def test_every_reference_leads_somewhere(manifests: list[Manifest]) -> None:
     names = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests}
     deployment = only(manifests, "Deployment")
     pod = deployment["spec"]["template"]["spec"]
-    pods = [pod] + [
-        one["spec"]["jobTemplate"]["spec"]["template"]["spec"] for one in manifests if one["kind"] == "CronJob"
-    ]
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     ports = {port["name"]: port["containerPort"] for port in pod["containers"][0]["ports"]}
     service = only(manifests, "Service")["spec"]
     account = {"kind": "ServiceAccount", "name": pod["serviceAccountName"]}
 
-    for one in pods:
+    assert {one["serviceAccountName"] for one in pods(manifests).values()} == {account["name"]}
+    for one in pods(manifests).values():
         volumes = {volume["name"]: volume for volume in one["volumes"]}
         assert {mount["name"] for mount in one["containers"][0]["volumeMounts"]} == set(volumes)
         assert {reference for volume in volumes.values() for reference in _references(volume)} <= names
@@ -256,10 +262,47 @@ def test_every_reference_leads_somewhere(manifests: list[Manifest]) -> None:
     assert only(manifests, "RoleBinding")["subjects"] == [{**account, "namespace": deployment["metadata"]["namespace"]}]
     assert service["selector"].items() <= labels.items()
     assert service["ports"][0]["targetPort"] in ports
-    for kind in ("NetworkPolicy", "PodDisruptionBudget"):
-        for one in (one for one in manifests if one["kind"] == kind):
-            chosen = one["spec"].get("podSelector") or one["spec"]["selector"]
-            assert chosen["matchLabels"].items() <= labels.items()
+    assert only(manifests, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def policies(manifests: list[Manifest]) -> dict[str, Manifest]:
+    """The network policies, by name."""
+    return {one["metadata"]["name"]: one["spec"] for one in manifests if one["kind"] == "NetworkPolicy"}
+
+
+def test_with_network_policies_the_loop_s_pod_reaches_what_it_needs_and_a_backup_nothing() -> None:
+    manifests = built(GKE, "backup")
+    cron = only(manifests, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]
+    loop = only(manifests, "Deployment")["spec"]["template"]
+    found = policies(manifests)
+
+    assert found.keys() == {"provisioner", "provisioner-backup"}
+    for name, pod in (("provisioner", loop), ("provisioner-backup", cron)):
+        assert found[name]["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        assert sorted(found[name]["policyTypes"]) == ["Egress", "Ingress"]
+    assert not found["provisioner-backup"].keys() & {"ingress", "egress"}
+    assert pods(manifests)["CronJob"]["automountServiceAccountToken"] is False
+
+
+def alike(document: Any) -> Any:
+    """Lists without their order."""
+    if isinstance(document, dict):
+        return {key: alike(value) for key, value in document.items()}
+    return sorted(map(alike, document), key=json.dumps) if isinstance(document, list) else document
+
+
+@pytest.mark.parametrize("way", ["uncommented", "backwards"])
+def test_in_whatever_way_components_are_named_the_same_is_built(way: str) -> None:
+    """But for the configuration: of two samples the last one stays, and a site brings its own."""
+    within = [name for name in OPTIONAL if name != "service-monitor"]
+    named = as_its_comments_offer() if way == "uncommented" else built(GKE, *reversed(within))
+    once = built(GKE, *within)
+    same = [[alike(one) for one in built_ if one["kind"] != "ConfigMap"] for built_ in (named, once)]
+
+    assert alike(same[0]) == alike(same[1])
+    assert {container(once, kind)["image"] for kind in pods(once)} == {values()["image"]}
+    for pod in pods(once).values():
+        assert pod["securityContext"]["supplementalGroups"] == [int(values()["hostfactoryGroup"])]
 
 
 def _references(volume: Manifest) -> list[tuple[str, str]]:
@@ -270,6 +313,34 @@ def _references(volume: Manifest) -> list[tuple[str, str]]:
         ("SecretProviderClass", volume.get("csi", {}).get("volumeAttributes", {}).get("secretProviderClass")),
     ]
     return [(kind, name) for kind, name in named if name]
+
+
+def test_every_command_of_a_pod_is_one_that_the_program_takes(manifests: list[Manifest], tmp_path: Path) -> None:
+    for kind in pods(manifests):
+        calls = calls_of(container(manifests, kind), tmp_path / kind)
+        assert calls, f"the {kind} never calls the program"
+        for called in calls:
+            assert callable(cli.parser().parse_args(called).command)
+
+
+def calls_of(one: Manifest, directory: Path) -> list[list[str]]:
+    """The arguments of each call of our program by a container, whose shell is run; mounts are empty directories."""
+    directory.mkdir()
+    places = {mount["mountPath"]: directory / mount["name"] for mount in one["volumeMounts"]}
+    for place in places.values():
+        place.mkdir()
+        (place / "proxy").touch()  # where it is the one with secrets
+    words = [
+        re.sub("|".join(places), lambda found: str(places[found[0]]), word)
+        for word in [*one.get("command", entry_point()), *one["args"]]
+    ]
+    (directory / "provisioner").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" "" >>{directory}/calls\n')
+    (directory / "provisioner").chmod(0o755)
+    surroundings = {"PATH": f"{directory}:/usr/bin:/bin", "KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+    subprocess.run(words, env=surroundings, check=True, timeout=30)
+    calls = [call.split("\n") for call in (directory / "calls").read_text().removesuffix("\n\n").split("\n\n")]
+    assert all(calls)
+    return calls
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import googleapiclient
 import pytest
 import requests
 
-from provisioner.backends import BackendError
+from provisioner.backends import BackendError, place_clock
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.reads import ComputeReads
 from provisioner.backends.mig.settings import MigPool
@@ -81,6 +83,15 @@ def test_groups_as_they_should_be_are_fine(
     assert findings(made.path, capsys, 0) == []
     assert run(["check", "--live", str(made.path)]) == 0
     assert "every pool's place is as it should be" in capsys.readouterr().out
+
+
+def test_a_host_with_another_time_is_told(
+    tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place_clock, "time", SimpleNamespace(time=lambda: time.time() - 600))
+    (finding,) = findings(site(tmp_path, cloud.url, a=ZONAL).path, capsys, 1)
+    assert "this host's clock is " in finding["text"]
+    assert "behind the place's" in finding["text"]
 
 
 def test_everything_wrong_with_a_group_is_said_at_once(

@@ -132,6 +132,65 @@ def test_a_settings_file_that_cannot_be_read_is_not_said_to_lack_its_keys(
     assert words in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["usage", "--since", "2026-11-30", "--until", "2026-11-01"], "--since 2026-11-30: is after 2026-11-01"),
+        (["usage", "--since", "soon"], "expected a date such as 2026-11-01, or so many days such as 7d, got 'soon'"),
+        (["status", "--state-dir", __file__], "is no directory; name one"),
+        (["replay", "/nowhere/trace"], "/nowhere/trace: No such file or directory; name a trace that --record wrote"),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_a_wrong_argument_is_said_with_what_would_be_right(site: Path, command: list[str], words: str) -> None:
+    done = call(*command)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("status", "--state-dir DIR"), ("pause gke-main", "--state-dir DIR"), ("check", "--config FILE")],
+)
+def test_without_hostfactory_s_environment_the_option_is_named_that_stands_in_for_it(
+    site: Path, monkeypatch: pytest.MonkeyPatch, command: str, option: str
+) -> None:
+    for name in ("HF_PROVIDER_CONFDIR", "HF_PROVIDER_WORKDIR"):
+        monkeypatch.delenv(name)
+    done = call(*command.split())
+    assert done.returncode == 2
+    assert sentence(done).endswith(f"; give {option}, or set it as HostFactory does for its scripts")
+
+
+def test_a_configuration_that_is_not_there_is_one_complaint(site: Path) -> None:
+    done = call("check", "/nowhere/provisioner.yaml")
+    assert (done.returncode, "prov_templates.json" in done.stderr) == (2, False)
+    assert "no such file; make it" in done.stderr
+
+
+def test_a_templates_file_that_is_not_there_is_said_with_what_to_do(site: Path) -> None:
+    for file in (site / "conf").glob("*prov_templates.json"):
+        file.unlink()
+    done = call("check")
+    assert done.returncode == 2
+    assert "demoinstprov_templates.json: 1 problem\n  No such file or directory; " in done.stderr
+    assert "`provisioner render-hf` writes it" in done.stderr
+
+
+@pytest.mark.parametrize("content", [b"pools: [", b"\xff\xfe\x00"], ids=["no YAML", "no text"])
+def test_a_pool_is_not_said_to_be_none_where_the_configuration_cannot_be_read(site: Path, content: bytes) -> None:
+    assert call("init").returncode == 0
+    (site / "conf" / "provisioner.yaml").write_bytes(content)
+    done = call("pause", "gke-main")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert sentence(done).startswith(
+        "Whether there is a pool 'gke-main' is not known: no loop has told its pools yet, and"
+    )
+    assert "provisioner.yaml" in done.stderr
+    assert "`provisioner check`" in done.stderr
+    assert not (site / "work" / "levers.json").exists()
+
+
 # --- a new state directory --------------------------------------------------------------------------------------------
 
 

@@ -40,7 +40,6 @@ NOT_RUN = {
 """Why a command is not run here."""
 
 EXITS = {
-    "provisioner configmap": 2,  # pod specs in a directory; tests/integration/test_configmap.py has others
     "provisioner events --seconds 60": 2,  # the example has no subscription; tests/integration/test_pubsub.py has
 }
 """Exit codes other than 0 that are right here, beside those of EITHER."""

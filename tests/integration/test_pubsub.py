@@ -15,14 +15,17 @@ from pathlib import Path
 
 import pytest
 import requests
+import yaml
 from google.cloud import pubsub_v1
 
 from provisioner.backends import events
 from provisioner.backends.events import EventStream, InstanceEvent, Judged, Worth
+from provisioner.backends.subscription import subscription_findings
 from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Serving, Simulator
 from provisioner.state.directory import StateDir
+from tests.support.checks import callers, rights
 from tests.support.hostfactory.sites import small_site, template
 from tests.support.ports import free_ports
 from tests.support.waiting import until
@@ -114,6 +117,21 @@ def test_each_message_is_taken_and_judged(place: Place) -> None:
     assert (hint.instance, hint.event) == (NAME, InstanceEvent.PREEMPTED)
     assert hint.grace == pytest.approx(30.0, abs=10.0), "published seconds after it happened"
     assert listener.breaks == []
+
+
+def test_the_role_of_a_subscription_is_what_google_s_client_calls(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: set[str] = set()
+    monkeypatch.setattr(callers, "CALLS", made)
+    place.subscribe()
+    assert subscription_findings(PROJECT, place.name, 20) == []
+    with Listener(place) as listener:
+        place.publish(entry(1))
+        until(lambda: listener.taken, 20, what="a message")
+        until(lambda: "/google.pubsub.v1.Subscriber/Acknowledge" in made, 20, what="it is acknowledged")
+    role = yaml.safe_load((rights.ROLES / "events.yaml").read_text())["includedPermissions"]
+    assert {rights.needed(call) for call in made} - {""} == {*role}
 
 
 def test_every_message_is_acknowledged_whatever_it_holds(place: Place) -> None:

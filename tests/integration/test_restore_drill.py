@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from provisioner.loop.clock import utc
 from provisioner.state.archive import unpack
 from provisioner.state.directory import StateDir
 from provisioner.tools.playground import Playground
@@ -71,6 +73,8 @@ def test_a_lost_directory_costs_hf_no_machine_and_changes_no_answer(tmp_path: Pa
         until(lambda: grid.hf.status(back)["status"] == "complete", 60, every=0.2, what="one is returned")
         later = complete(grid, grid.hf.request("GkePod", 2))
         hosts = {kept, *others, *later}
+        saved = unpack(str(dump), dump.read_bytes()).tables("memory")
+        assert saved is not None
         end_loop(grid)
         shutil.rmtree(grid.state)
         grid.state.mkdir()
@@ -81,6 +85,9 @@ def test_a_lost_directory_costs_hf_no_machine_and_changes_no_answer(tmp_path: Pa
         state = StateDir(grid.state)
         until(lambda: made_again(state), 60, what="memory is made again")
         until(lambda: set(state.memory.read().orphans) == set(later), 60, what="what nobody knows is an orphan")
+        told_usage = json.loads(command(grid, "usage", "-o", "json"))
+        assert told_usage["counted_since"] == utc(saved["memory"]["memory"]["usage_since_wall"])
+        assert told_usage["total"]["hours"] > 0
         assert grid.hf.status(first) == told
         assert set(grid.hf.reclaimed(sorted(hosts))) == set(), "HF is asked for nothing, and lists what it has"
         until(lambda: not state.memory.read().orphans, 60, what="what HF lists is no orphan")

@@ -22,7 +22,7 @@ from google.cloud import pubsub_v1
 from google.iam.v1 import iam_policy_pb2
 from google.protobuf.empty_pb2 import Empty
 
-from provisioner.backends import Ended
+from provisioner.backends import Ended, events
 from provisioner.backends.events import EventStream, Judged, Worth
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.settings import GkePool
@@ -69,7 +69,7 @@ def test_nothing_is_granted_that_is_never_called(
         for spec in (ZONAL, REGIONAL):
             life_in_a_group(cloud, spec)
         life_in_a_namespace(cloud, tmp_path)
-    calls |= life_of_a_subscription(monkeypatch)
+    life_of_a_subscription(monkeypatch)
     used = {rights.needed(call) for call in calls} - {""}
     assert used == rights.granted()
 
@@ -126,7 +126,7 @@ def life_in_a_namespace(cloud: Simulator, directory: Path) -> None:
         backend.close()
 
 
-def life_of_a_subscription(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+def life_of_a_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
     """A subscription is checked, and a message taken of it and acknowledged, all by Google's own client."""
     taken: list[Judged] = []
     with subscription_server() as server:
@@ -137,7 +137,7 @@ def life_of_a_subscription(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         until(lambda: "/google.pubsub.v1.Subscriber/Acknowledge" in server.calls, 30, what="the message is taken")
         stream.close()
     assert [judged.worth for judged in taken][:1] == [Worth.MALFORMED]
-    return set(server.calls)
+    assert server.calls == {call for call in callers.CALLS if call.startswith("/google.")}, "none is made unseen"
 
 
 @contextmanager
@@ -257,3 +257,18 @@ def test_a_call_that_nobody_granted_fails_whatever_test_makes_it(notes: Notes, c
         backend.close()
     (said,) = notes.take()
     assert said.startswith("pods deletecollection needs pods deletecollection, which no role of deploy/ gives")
+
+
+def test_a_call_of_our_pubsub_client_that_nobody_granted_fails_and_another_s_is_not_seen(
+    notes: Notes, calls: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subscription_server() as server:
+        monkeypatch.setenv("PUBSUB_EMULATOR_HOST", server.address)
+        for made in (pubsub_v1.SubscriberClient, events.pubsub_v1.SubscriberClient):
+            with made() as client:
+                client.delete_subscription(subscription="projects/p/subscriptions/s")
+            if made is pubsub_v1.SubscriberClient:
+                assert notes.take() == []
+    (said,) = notes.take()
+    method = "/google.pubsub.v1.Subscriber/DeleteSubscription"
+    assert said.startswith(f"{method} needs {method}, which no role of deploy/ gives")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,34 +18,12 @@ from tests.support.clouds.kube_cloud import (
     TABLE,
     impose,
     manifest,
-    official_client,
     phases,
     refusal,
     run_pods,
     url,
 )
 from tests.support.waiting import until
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Simulator]:
-    with Simulator(namespaces=[SPACE, "other"]) as running:
-        yield running
-
-
-@pytest.fixture
-def simulator(shared: Simulator) -> Simulator:
-    """The simulator, empty, quick and without faults."""
-    shared.reset()
-    impose(shared)
-    return shared
-
-
-@pytest.fixture
-def api(simulator: Simulator) -> Iterator[Any]:
-    with official_client(simulator) as official:
-        yield official
-
 
 # --- the life of a pod, through the official client -------------------------------------------------------------------
 
@@ -114,6 +91,24 @@ def test_a_patch_that_changes_nothing_makes_no_new_version(simulator: Simulator,
     assert again.metadata.resource_version == made.metadata.resource_version
 
 
+def test_fields_that_no_pod_has_are_dropped_unless_the_caller_is_strict(simulator: Simulator) -> None:
+    pods = f"{simulator.kubernetes}/api/v1/namespaces/{SPACE}/pods"
+    wrong = manifest("a")
+    image = wrong["spec"]["containers"][0]["image"]
+    wrong["spec"] |= {"nodeSelektor": {"a": "b"}}
+    wrong["spec"]["containers"][0] |= {"imag": "x"}
+
+    refused = requests.post(pods, params={"fieldValidation": "Strict"}, json=wrong, timeout=10)
+    assert refused.status_code == 400
+    assert 'unknown field "spec.nodeSelektor"' in refused.json()["message"]
+
+    assert requests.post(pods, json=wrong, timeout=10).status_code == 201
+    stored = requests.get(f"{pods}/a", timeout=10).json()["spec"]
+    assert "nodeSelektor" not in stored
+    assert "imag" not in stored["containers"][0]
+    assert stored["containers"][0]["image"] == image
+
+
 def test_events_tell_a_pods_story_by_field_selector(simulator: Simulator, api: Any) -> None:
     run_pods(simulator, api, "a", "b")
     uid = api.read_namespaced_pod("a", SPACE).metadata.uid
@@ -133,7 +128,8 @@ def test_a_deleted_node_takes_its_pods_along(simulator: Simulator, api: Any) -> 
     impose(simulator, node_gone=0.2)
     run_pods(simulator, api, "a")
     api.delete_node(api.read_namespaced_pod("a", SPACE).spec.node_name)
-    until(lambda: phases(simulator) == {}, 30)
+    until(lambda: not phases(simulator), 30)
+    assert api.list_namespaced_pod(SPACE).items == []
 
 
 # --- lists ------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,6 @@ from tests.support.clouds.kube_cloud import (
     SPACE,
     impose,
     manifest,
-    official_client,
     phases,
     refusal,
     run_pods,
@@ -38,20 +37,6 @@ def shared() -> Iterator[Simulator]:
     mig = MigSpec(project="p", name="group", zone="us-central1-a")
     with Simulator(namespaces=[SPACE, "other"], migs=[mig]) as running:
         yield running
-
-
-@pytest.fixture
-def simulator(shared: Simulator) -> Simulator:
-    """The simulator, empty, quick and without faults."""
-    shared.reset()
-    impose(shared)
-    return shared
-
-
-@pytest.fixture
-def api(simulator: Simulator) -> Iterator[Any]:
-    with official_client(simulator) as official:
-        yield official
 
 
 def test_the_official_client_finds_versions_and_resources(simulator: Simulator, api: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,30 +19,9 @@ from tests.support.clouds.kube_cloud import (
     TABLE,
     impose,
     manifest,
-    official_client,
     run_pods,
     url,
 )
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Simulator]:
-    with Simulator(namespaces=[SPACE, "other"]) as running:
-        yield running
-
-
-@pytest.fixture
-def simulator(shared: Simulator) -> Simulator:
-    """The simulator, empty, quick and without faults."""
-    shared.reset()
-    impose(shared)
-    return shared
-
-
-@pytest.fixture
-def api(simulator: Simulator) -> Iterator[Any]:
-    with official_client(simulator) as official:
-        yield official
 
 
 def lines(simulator: Simulator, query: str, **headers: str) -> Generator[dict[str, Any], None, None]:

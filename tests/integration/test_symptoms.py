@@ -45,18 +45,16 @@ def ask(hf: Grid, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     return called
 
 
-def said(ask: Ask, section: str, *words: str, code: int = 1, command: str = "provisioner status") -> None:
-    """Sooner or later the section's command says the words that the section shows, and ends with the code."""
-    assert f"$ {command}" in SECTIONS[section]
-    for word in words:
-        assert word in SECTIONS[section], "the page shows it"
-    arguments = re.findall(r"\"[^\"]*\"|\S+", command)[1:]
-    until(
-        lambda: (seen := ask(*(one.strip('"') for one in arguments)))[0] == code and all(w in seen[1] for w in words),
-        30,
-        every=0.1,
-        what=f"{command} says {words} with {code}",
-    )
+def shows(ask: Ask, section: str, *words: str, code: int = 1, command: str = "provisioner status") -> bool:
+    """Whether the command soon says the words and ends with the code, as the section shows; else AssertionError."""
+    assert [text for text in (f"$ {command}", *words) if text not in SECTIONS[section]] == [], section
+    arguments = [one.strip('"') for one in re.findall(r"\"[^\"]*\"|\S+", command)[1:]]
+
+    def says() -> bool:
+        ended, text = ask(*arguments)
+        return ended == code and all(word in text for word in words)
+
+    return until(says, 30, every=0.1, what=f"{command} says {words} with {code}")
 
 
 def test_every_alarm_and_every_reason_of_the_brake_is_on_the_page() -> None:
@@ -97,27 +95,27 @@ def test_no_templates(hf: Grid) -> None:
 def test_levers(hf: Grid, ask: Ask) -> None:
     line = 'provisioner stop-all --reason "machines are made in a loop, INC-4711"'
     words = "No machine is made or deleted until `provisioner start-all`; the scripts answer on."
-    said(ask, "Stop all now", words, code=0, command=line)
+    assert shows(ask, "Stop all now", words, code=0, command=line)
     assert "STOPPED" in ask("status")[1]
     assert ask("start-all")[0] == 0
 
 
 def test_nothing_is_created(hf: Grid, ask: Ask) -> None:
     words = ("The next cycle has nothing to do.", "pool gke-main: ")
-    said(ask, "Nothing is created", *words, code=0, command="provisioner plan")
+    assert shows(ask, "Nothing is created", *words, code=0, command="provisioner plan")
 
 
 def test_a_refused_configuration(hf: Grid, ask: Ask) -> None:
     hf.configure(lop={"interval_seconds": 1})
     words = ("1 problem lop: unknown setting; did you mean 'loop'?",)
-    said(ask, "CONFIGURATION REFUSED", *words, code=2, command="provisioner check")
+    assert shows(ask, "CONFIGURATION REFUSED", *words, code=2, command="provisioner check")
     hf.configure()
 
 
 def test_a_place_that_denies(hf: Grid, ask: Ask) -> None:
     hf.fault("denied")
     hf.request("T1", 1)
-    said(ask, "403", "REFUSED by pool gke-main: creates of ", 'cannot create resource "pods"')
+    assert shows(ask, "403", "REFUSED by pool gke-main: creates of ", 'cannot create resource "pods"')
     hf.faults()
 
 
@@ -125,7 +123,7 @@ def test_machines_that_hostfactory_does_not_list_and_one_that_somebody_deletes(h
     hf.call("getReturnRequests", {"machines": []})
     machines = hf.complete(2)
     words = ("not listed, memory succeeded, cloud running: HostFactory does not list it",)
-    said(ask, "Machines run but HostFactory does not see them", *words, command="provisioner diff")
+    assert shows(ask, "Machines run but HostFactory does not see them", *words, command="provisioner diff")
     hf.simulator.preempt(machines[0])
     hf.reclaims(machines[0], among=machines)
     words = ("HostFactory is told that ", " was lost in pool gke-main: ")
@@ -133,7 +131,7 @@ def test_machines_that_hostfactory_does_not_list_and_one_that_somebody_deletes(h
     assert all(word in section for word in words)
     story = until(lambda: words[1] in (text := ask("explain", machines[0])[1]) and text, 30, what="the loss is told")
     assert all(word in story for word in words)
-    said(
+    assert shows(
         ask,
         "The bill is too high",
         "Machine-hours from ",
@@ -146,8 +144,8 @@ def test_machines_that_hostfactory_does_not_list_and_one_that_somebody_deletes(h
 def test_requests_hang_for_a_stock_out(hf: Grid, ask: Ask) -> None:
     hf.fault("stockout")
     hf.request("T2", 1)
-    said(ask, "Requests hang", "missing until", "asked for and not running, stockout since", code=0)
-    said(
+    assert shows(ask, "Requests hang", "missing until", "asked for and not running, stockout since", code=0)
+    assert shows(
         ask,
         "Stock-out",
         "FailedScaleUp: ",
@@ -162,16 +160,16 @@ def test_a_loop_that_has_ended_and_files_that_are_lost(hf: Grid, ask: Ask) -> No
     machines = hf.complete(2, "T1")
     hf.stop_loop()
     until(lambda: "LOOP NOT RUNNING since" in ask("status")[1], 30, what="the dead loop is told")
-    said(ask, "LOOP NOT RUNNING", "LOOP NOT RUNNING since", "no machine is made or deleted until then")
+    assert shows(ask, "LOOP NOT RUNNING", "LOOP NOT RUNNING since", "no machine is made or deleted until then")
     for path in hf.work.glob("memory.json*"):
         if path.name == "memory.json":
             path.unlink()
     hf.fault("unavailable")
     hf.start_loop()
-    said(ask, "NOTHING IS PLANNED", "NOTHING IS PLANNED since", "Not seen yet: gke-main.")
+    assert shows(ask, "NOTHING IS PLANNED", "NOTHING IS PLANNED since", "Not seen yet: gke-main.")
     hf.faults()
     until(lambda: "BRAKE memory_lost since" in ask("status")[1], 30, every=0.1, what="the brake latches")
-    said(
+    assert shows(
         ask,
         "Brake latched",
         "intent.json: fine",
@@ -183,5 +181,5 @@ def test_a_loop_that_has_ended_and_files_that_are_lost(hf: Grid, ask: Ask) -> No
     for name in ("intent.json", "memory.json"):
         (hf.work / name).unlink()
     words = ("writes back request ", "Nothing was written. To write it: provisioner recover --apply")
-    said(ask, "After a restore", "intent.json: missing", *words, command="provisioner recover")
+    assert shows(ask, "After a restore", "intent.json: missing", *words, command="provisioner recover")
     assert hf.cloud("running") == sorted(set(hf.cloud("running")) | set(machines)), "none was deleted for it"

@@ -13,6 +13,7 @@ import yaml
 
 from provisioner.backends.events import METHODS
 from provisioner.commands.cli import run
+from tests.support.checks.attributes import attributes_read
 from tests.support.checks.rights import ROLES
 from tests.support.checks.terraform import Block, Module, plain
 from tests.support.clients.terraform import EXAMPLE, RENDERED, SETTINGS, TERRAFORM, copied, rendered, terraform, whole
@@ -105,6 +106,13 @@ def test_every_instance_has_labels_and_no_address_of_the_internet(module: Module
     template = module.of("google_compute_instance_template")["this"]
     assert "var.labels" in template["labels"]
     assert set(inner(template, "network_interface")) - {"__is_block__"} == {"subnetwork"}
+
+
+def test_an_instance_gets_what_its_scripts_read_and_the_page_says_so(module: Module) -> None:
+    read = attributes_read(*(ROOT / "deploy" / "machine" / name for name in ("startup.sh", "shutdown.sh")))
+    page = (ROOT / "docs" / "deploy-machine.md").read_text()
+    assert {"hf-ego-master", "hf-machine-lib", "hf-machine-domain"} == read == {name for name in read if name in page}
+    assert "each.value.metadata" in module.of("google_compute_instance_template")["this"]["metadata"]
 
 
 def test_the_roles_are_those_that_are_compared_with_the_calls(module: Module) -> None:
@@ -220,7 +228,7 @@ def test_terraform_accepts_the_whole_module_and_its_own_tests_pass(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     done = terraform("test", "-no-color", directory=copy, settings=settings)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "9 passed, 0 failed" in done.stdout
+    assert "10 passed, 0 failed" in done.stdout
 
 
 @REAL

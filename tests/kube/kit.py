@@ -5,14 +5,14 @@ kwok plays the pod that the server knows; what that pod would do, the process do
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import sysconfig
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,12 +23,20 @@ import pytest
 
 from provisioner.tools.playground import HostFactory
 from tests.kube.client import Client
-from tests.support.manifests import ROOT, Manifest, container, only, schemas, write_configuration
+from tests.support.manifests import ROOT, Manifest, container, entry_point, only, pods, schemas, write_configuration
 from tests.support.ports import free_ports
 from tests.support.waiting import until
 
 ACCOUNT_FILES = "/var/run/secrets/kubernetes.io/serviceaccount"
 START_SECONDS = 90.0
+PROGRAM = f"""mkdir /mnt/bin /mnt/python
+mount --bind {sys.base_prefix} /mnt/python
+cat >/mnt/bin/provisioner <<'END'
+#!/bin/sh
+LD_LIBRARY_PATH=/mnt/python/lib exec /mnt/python/bin/{Path(sys.executable).resolve().name} -m provisioner "$@"
+END
+chmod 755 /mnt/bin/provisioner"""
+"""Lines of a shell: our Python, which may stand where a pod's user cannot go, and the program that it runs."""
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
@@ -111,9 +119,8 @@ class LoopPod:
     """
 
     def __init__(self, kit: Kit, manifests: Sequence[Manifest], directory: Path, ca: Path) -> None:
-        self._one, deployment = container(manifests), only(manifests, "Deployment")
-        self._pod = deployment["spec"]["template"]["spec"]
-        self.account = deployment["metadata"]["namespace"], self._pod["serviceAccountName"]
+        self._one, pod = container(manifests), pods(manifests)["Deployment"]
+        self.account = only(manifests, "Deployment")["metadata"]["namespace"], pod["serviceAccountName"]
         self._process: subprocess.Popen[bytes] | None = None
         self.conf, self.state, self._mine = (directory / name for name in ("conf", "state", "account"))
         self.log = directory / "loop.log"
@@ -129,9 +136,9 @@ class LoopPod:
         self.state.mkdir()
         os.chmod(self.state, 0o2770)
         server, (self.port,) = urlsplit(kit.admin.server), free_ports(1)
-        self._environment = {entry["name"]: entry["value"] for entry in self._one["env"]} | {
-            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-            "PYTHONDONTWRITEBYTECODE": "1",
+        volumes = {"config": self.conf, "state": self.state}
+        self._inside = Inside(pod, volumes, {ACCOUNT_FILES: self._mine})
+        self._environment = self._inside.environment() | {
             "KUBERNETES_SERVICE_HOST": str(server.hostname),
             "KUBERNETES_SERVICE_PORT": str(server.port),
         }
@@ -149,13 +156,10 @@ class LoopPod:
     def __enter__(self) -> Self:
         (port,) = self._one["ports"]
         arguments = [argument.replace(f":{port['containerPort']}", f":{self.port}") for argument in self._one["args"]]
-        command = [*self._one.get("command", entry_point()), *arguments]
-        space = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
-        if subprocess.run([*space, "true"], capture_output=True, check=False).returncode:
-            pytest.skip("needs mount namespaces (unshare -rm)")
+        command = self._inside.command(*self._one.get("command", entry_point()), *arguments)
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*space, "sh", "-ec", self._mounts() + 'exec "$@"', "pod", *self._as_user(), *command],
+                command,
                 cwd="/",
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
@@ -201,27 +205,60 @@ class LoopPod:
         except OSError:
             return False
 
+
+@dataclass(frozen=True)
+class Inside:
+    """What a container of a pod is surrounded by: its mounts, environment, user and file system."""
+
+    pod: Manifest
+    volumes: Mapping[str, Path]
+    """Directories of ours in the place of volumes, by name."""
+    files: Mapping[str, Path] = field(default_factory=dict)
+    """What is mounted besides, by its path in the container."""
+    network: bool = True
+
+    @property
+    def container(self) -> Manifest:
+        """The pod's one container."""
+        (one,) = self.pod["containers"]
+        return dict(one)
+
+    def environment(self) -> dict[str, str]:
+        """The container's environment, on a path that leads to this program, for whichever user."""
+        own = {entry["name"]: entry["value"] for entry in self.container["env"]}
+        program = {"PYTHONPATH": f"{ROOT}:{sysconfig.get_path('purelib')}", "PYTHONDONTWRITEBYTECODE": "1"}
+        return own | program | {"PATH": "/mnt/bin:/usr/bin:/bin"}
+
+    def command(self, *words: str) -> list[str]:
+        """The words as the pod's user runs them, in a mount namespace of their own; skips where there is none."""
+        space = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
+        if subprocess.run([*space, "true"], capture_output=True, check=False).returncode:
+            pytest.skip("needs mount namespaces (unshare -rm)")
+        alone = [] if self.network else ["-n"]
+        return [*space, *alone, "sh", "-ec", self._mounts() + 'exec "$@"', "pod", *self._as_user(), *words]
+
     def _mounts(self) -> str:
         """What the kubelet mounts, as lines of a shell; everything else can be read only."""
-        sources = {"config": self.conf, "state": self.state}
-        mounts = {one["mountPath"]: sources[one["name"]] for one in self._one["volumeMounts"] if one["name"] in sources}
-        lines = ["mount --make-rprivate /", "mount -t tmpfs kit /mnt"]
-        for number, (path, source) in enumerate({**mounts, ACCOUNT_FILES: self._mine}.items()):
-            place = Path(os.path.realpath(path))
-            above = next(parent for parent in place.parents if parent.is_dir())
+        chosen = [one for one in self.container["volumeMounts"] if one["name"] in self.volumes]
+        mounts = {one["mountPath"]: self.volumes[one["name"]] for one in chosen}
+        lines = ["mount --make-rprivate /", "mount -t tmpfs -o mode=755 kit /mnt", PROGRAM]
+        places = {Path(os.path.realpath(path)): source for path, source in {**mounts, **self.files}.items()}
+        above = {place: next(parent for parent in place.parents if parent.is_dir()) for place in places}
+        for number, place in enumerate(sorted(places, key=lambda one: len(above[one].parts))):  # none hides another
             upper, work = f"/mnt/{number}/upper", f"/mnt/{number}/work"
-            lines += [f"mkdir -p {upper} {work}"]
-            lines += [f"mount -t overlay -o lowerdir={above},upperdir={upper},workdir={work} kit {above}"]
-            lines += [f"mkdir -p {place}", f"mount --bind {source} {place}"]
-        read_only = self._one["securityContext"]["readOnlyRootFilesystem"]
+            options = f"lowerdir={above[place]},upperdir={upper},workdir={work}"
+            lines += [f"mkdir -p {upper} {work}", f"mount -t overlay -o {options} kit {above[place]}"]
+            lines += [f"mkdir -p {place}", f"mount --bind {places[place]} {place}"]
+        read_only = self.container["securityContext"]["readOnlyRootFilesystem"]
         return "\n".join([*lines, "mount -o remount,ro,bind /" if read_only else "", ""])
 
     def _as_user(self) -> list[str]:
         """The pod's user and group, where we may become them."""
-        security = self._pod["securityContext"]
+        security = self.pod["securityContext"]
         if os.geteuid():
             return []
-        os.chown(self.state, -1, security["fsGroup"])
+        for directory in self.volumes.values():
+            os.chown(directory, -1, security["fsGroup"])
         who = [f"--reuid={security['runAsUser']}", f"--regid={security['runAsGroup']}", "--clear-groups"]
         return ["setpriv", *who, "--no-new-privs", "--inh-caps=-all"]
 
@@ -230,9 +267,3 @@ def _token(kit: Kit, space: str, account: str) -> str:
     path = f"/api/v1/namespaces/{space}/serviceaccounts/{account}/token"
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
     return str(kit.admin.create(path, asked)["status"]["token"])
-
-
-def entry_point() -> list[str]:
-    """What the image begins with."""
-    text = (ROOT / "deploy" / "docker" / "Dockerfile").read_text()
-    return list(json.loads(re.findall(r"(?m)^ENTRYPOINT (.*)$", text)[-1]))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,19 @@ from provisioner.commands import cli
 from provisioner.state.directory import StateDir
 from tests.kube.client import Client, Refused
 from tests.kube.cluster import Cluster, GivenCluster, kubeconfig
-from tests.kube.kit import Kit, LoopPod
-from tests.support.manifests import BUILDS, GKE, Build, Manifest, built, container, name_of, only, write_configuration
+from tests.kube.kit import Inside, Kit, LoopPod
+from tests.support.manifests import (
+    BUILDS,
+    GKE,
+    Build,
+    Manifest,
+    built,
+    container,
+    name_of,
+    only,
+    pods,
+    write_configuration,
+)
 from tests.support.passing import made_by, missing_from, pools_of
 from tests.support.waiting import until
 
@@ -67,21 +80,19 @@ def only_one(manifests: list[Manifest], kind: str) -> Manifest:
 
 @pytest.fixture(scope="module")
 def manifests(kit: Kit) -> list[Manifest]:
-    """The overlay for a laptop, applied: it asks for nothing that only Google has."""
-    made = built("overlays/kind")
+    """The overlay for a laptop, with backups and a login, applied: it asks for nothing that only Google has."""
+    made = built("overlays/kind", "backup", "pull-secret")
     for manifest in made:
         kit.apply(manifest)
-    volume = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": "of-a-laptop"},
-        "spec": {
-            "capacity": {"storage": "1Gi"},
-            "accessModes": ["ReadWriteOnce"],
-            "hostPath": {"path": "/nowhere"},
-        },
-    }
-    kit.apply(volume)
+        if manifest["kind"] == "PersistentVolumeClaim":
+            spec = {
+                "capacity": manifest["spec"]["resources"]["requests"],
+                "accessModes": ["ReadWriteOnce"],
+                "hostPath": {"path": "/nowhere"},
+                "claimRef": {key: manifest["metadata"][key] for key in ("namespace", "name")},
+            }
+            name = {"name": manifest["metadata"]["name"]}
+            kit.apply({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": name, "spec": spec})
     return made
 
 
@@ -98,6 +109,12 @@ def machines(kit: Kit) -> set[str]:
     return {one["metadata"]["name"] for one in kit.admin.get(PODS)["items"]}
 
 
+def pods_named(kit: Kit, name: str) -> list[Manifest]:
+    """Pods of the loop's namespace by their label, as the server has them."""
+    place = f"/api/v1/namespaces/{SYSTEM}/pods"
+    return list(kit.admin.get(place, labelSelector=f"app.kubernetes.io/name={name}")["items"])
+
+
 def test_the_deployment_s_pod_is_admitted_scheduled_and_its_claim_bound(kit: Kit, manifests: list[Manifest]) -> None:
     place = f"/api/v1/namespaces/{SYSTEM}"
     until(
@@ -107,7 +124,7 @@ def test_the_deployment_s_pod_is_admitted_scheduled_and_its_claim_bound(kit: Kit
         90,
         what="the loop's pod is ready",
     )
-    (one,) = kit.admin.get(f"{place}/pods")["items"]
+    (one,) = pods_named(kit, "provisioner")
 
     assert one["status"]["phase"] == "Running"
     assert one["spec"]["containers"][0]["image"] == container(manifests)["image"]
@@ -223,6 +240,68 @@ def test_a_template_that_hostfactory_got_reaches_the_pod_by_one_command(
     back = pod.hf.give_back([machine["name"] for machine in pod.hf.status(id_)["machines"]])
     until(lambda: pod.hf.status(back)["status"] == "complete", 90, every=0.3, what="it is returned")
     assert machines(kit) == set()
+
+
+# --- the backup -------------------------------------------------------------------------------------------------------
+
+
+def test_the_job_of_a_backup_is_admitted_and_gets_its_volumes(kit: Kit, manifests: list[Manifest]) -> None:
+    cron = only(manifests, "CronJob")
+    job = {"apiVersion": "batch/v1", "kind": "Job", **cron["spec"]["jobTemplate"]}
+    job["metadata"] = {"name": "backup-now", "namespace": SYSTEM}
+    kit.apply(job)
+
+    def runs() -> bool:
+        return [one["status"]["phase"] for one in pods_named(kit, "provisioner-backup")] in (["Running"], ["Succeeded"])
+
+    until(runs, 90, what="the job's pod is scheduled, its claims bound")
+
+
+def test_whoever_pulls_our_image_shows_the_registry_the_login(kit: Kit, manifests: list[Manifest]) -> None:
+    ours = [*pods_named(kit, "provisioner"), *pods_named(kit, "provisioner-backup")]
+
+    assert len(ours) == 2
+    assert all(one["spec"]["imagePullSecrets"] == [{"name": "registry-login"}] for one in ours)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """The volume of backups, with some from before."""
+    directory = tmp_path / "kept"
+    directory.mkdir()
+    os.chmod(directory, 0o770)
+    for days in (1, 13, 14):
+        (directory / f"state-{days}.tar.gz").write_text("an earlier one")
+        os.utime(directory / f"state-{days}.tar.gz", (time.time() - days * 86400.0,) * 2)
+    return directory
+
+
+def run_job(manifests: list[Manifest], volumes: Mapping[str, Path], *words: str) -> str:
+    """What a backup's container prints, without a network, when it ends well."""
+    inside = Inside(pods(manifests)["CronJob"], volumes, network=False)
+    command = inside.command(*container(manifests, "CronJob")["command"], *words)
+    done = subprocess.run(command, env=inside.environment(), capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_backup_of_what_runs_needs_no_network_is_restored_by_its_job_and_old_ones_go(
+    manifests: list[Manifest], pod: LoopPod, kept: Path, tmp_path: Path
+) -> None:
+    before = set(kept.iterdir())
+    volumes = {"state": pod.state, "backup": kept, "config": pod.conf}
+    assert "Saved the state of provider instance gkeinst" in run_job(
+        manifests, volumes, *container(manifests, "CronJob")["args"]
+    )
+    assert {file.name for file in before - set(kept.iterdir())} == {"state-14.tar.gz"}, "two weeks are kept"
+    (new,) = set(kept.iterdir()) - before
+
+    lost = tmp_path / "lost"
+    lost.mkdir()
+    lost.chmod(0o2770)
+    restore = f"provisioner restore --yes /var/backups/hostfactory/{new.name}"
+    assert "Restored the state" in run_job(manifests, {**volumes, "state": lost}, restore)
+    assert StateDir(lost).intent.read().requests == StateDir(pod.state).intent.read().requests != {}
 
 
 # --- compute classes --------------------------------------------------------------------------------------------------

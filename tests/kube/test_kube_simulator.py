@@ -160,6 +160,14 @@ REQUESTS: Mapping[str, list[Request]] = {
         ("POST", TRIED, pod(metadata={"label": {"a": "b"}})),
         ("POST", TRIED, pod(containers=container(env=[{"name": "A", "values": "b"}]), volumes=[{"nam": "v"}])),
     ],
+    "fields that no pod has, dropped where nobody is strict": [
+        ("POST", "", pod(metadata={"label": {"a": "b"}, "labels": {"a": "b"}}, nodeSelektor={"a": "b"}, zzz=1)),
+        ("GET", "/a", None),
+        ("PATCH", "/a", {"metadata": {"label": {}}, "spec": {"tolerations": [{"key": "x", "efect": "y"}]}}),
+        ("GET", "/a", None),
+        ("POST", "?fieldValidation=Ignore", pod("b", containers=container(imag="x", env=[{"name": "A", "valu": "1"}]))),
+        ("GET", "/b", None),
+    ],
     "more than its limit": [("POST", "", resources(requests={"cpu": "2"}, limits={"cpu": "1"}))],
     "a volume that is not there": [
         ("POST", "", pod(containers=container(volumeMounts=[{"name": "v", "mountPath": "/v"}])))

@@ -1,7 +1,8 @@
-"""What is true in a story, and whether the loop kept the laws: it believes the model of the cloud and HF's own acts.
+"""Checks in every story that the loop kept the laws; it believes the model of the cloud and HF's own acts alone. Each
+check is an assertion that names its law.
 
-Every check is an assertion whose message names the law. Times are world time, so that a wrong clock of the loop is
-seen; ``gained`` is what a restart may have added to loop time.
+Times are world time, so that a wrong clock of the loop is seen; ``gained`` is what a restart may have added to loop
+time.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Judge:
 
     def __init__(self, story: Story) -> None:
         self.levers = NO_LEVERS
-        """Those that the last cycle obeyed."""
+        """The limits that the last cycle obeyed."""
         self._story = story
         self.gained = 0.0
         self.superseded = False
@@ -104,19 +105,19 @@ class Judge:
         self._first_run: dict[str, str] = {}
         """The uid of each machine that ever ran."""
         self._in_sight: set[str] = set()
-        """Pools that the cycle in hand sees well enough to act."""
+        """Pools that this cycle sees well enough to act in."""
         self._shown: set[str] = set()
         self._no_room: set[str] = set()
         """Machines of which a look has shown that there is no room for them."""
         """Names, of slots not yet closed, that the cycle in hand is shown as running."""
         self._seen_running: set[str] = set()
-        """The same, of all whole cycles."""
+        """The same machines over all whole cycles."""
         self._slots: dict[str, tuple[Verdict, str]] = {}
         self._next: dict[str, int] = {}
         self._answers: dict[str, Answer] = {}
         self._ended_at: dict[str, float] = {}
         self._returned_before: set[str] = set()
-        """Given back before the cycle in hand."""
+        """Machines that HF gave back before this cycle."""
         self._unheard_before: set[str] = set()
         """Requests whose terminal answer HF had not read before the cycle in hand."""
         self._polled_before: dict[str, float] = {}
@@ -131,17 +132,17 @@ class Judge:
         """Names that HF ever gave back."""
         self._orphan_deletes: list[float] = []
         self.too_many = False
-        """Orphans were seen in such numbers that the brake must hold."""
+        """True once so many orphans were seen that the brake must hold."""
         self._lost: set[str] = set()
         """Kinds of state files that were ever lost or went back in time."""
         self.wiped = False
-        """The state directory was empty once, with machines there."""
+        """True once the state directory was empty although there were machines."""
         self._marks: tuple[object, object] = (None, None)
 
     # --- what the loop does -------------------------------------------------------------------------------------------
 
     def asked(self, creates: Sequence[Create]) -> None:
-        """Creates are about to be sent."""
+        """Check creates that are about to be sent."""
         assert not (creates and self.superseded), f"{Law.ONE_LOOP}: a superseded loop creates"
         memory = self._story.memory() if creates else None
         for create in creates:
@@ -169,23 +170,23 @@ class Judge:
             assert create.name not in self._seen_running, f"{Law.PROVEN}: {create.name} was seen running and is created"
 
     def refused(self, create: Create) -> None:
-        """A create was answered with an error."""
+        """Note a create that was answered with an error."""
         self._refused.add(create.name)
 
     def applied(self) -> None:
-        """The place has done a create. The loop guards itself against errors here: they are raised by ``speak``."""
+        """Check a create that took effect. The loop catches errors here, so ``speak`` raises them."""
         try:
             self.watch()
         except AssertionError as error:
             self._unspoken = self._unspoken or error
 
     def speak(self) -> None:
-        """Raise what was found inside a batch."""
+        """Raise the errors that were found inside a batch."""
         if self._unspoken is not None:
             raise self._unspoken
 
     def deleting(self, delete: Delete) -> None:
-        """A delete is about to be sent."""
+        """Check a delete that is about to be sent."""
         assert not self.superseded, f"{Law.ONE_LOOP}: a superseded loop deletes"
         assert self.levers.stop is None, f"all is stopped, and {delete.name} is deleted"
         name, reason = delete.name, delete.reason
@@ -219,7 +220,7 @@ class Judge:
                 patience = limits.spill_after if reason is DeleteReason.WITHDRAWN else limits.boot_deadline
                 late = wanted is not None and now - wanted.asked >= story.limits.request_deadline
                 late = late or (reason is DeleteReason.WITHDRAWN and name in self._no_room)
-                late = late or self._memory_was_lost  # nobody may know any more when it was asked for
+                late = late or self._memory_was_lost  # the time of its request may be lost with the files
                 late = late or (reason is DeleteReason.TIMED_OUT and wanted is not None and self._many_run(wanted, now))
                 assert now - asked >= patience or late, f"{why} after only {now - asked:.0f} s"
             case DeleteReason.FAILED | DeleteReason.LOST:
@@ -302,7 +303,7 @@ class Judge:
             assert self._story.cluster.pods.get("ns-alpha", name), f"{Law.REASONED}: {name} was not ours and is gone"
 
     def begins(self, looks: Mapping[str, Look], now: float) -> None:
-        """A cycle begins and is shown this."""
+        """Note the looks with which a cycle begins."""
         self.levers = self._story.hf.levers.read()
         self._returned_before = set(self._story.returned)
         self._unheard_before = {id_ for id_, wanted in self._story.requests.items() if wanted.told is None}
@@ -538,7 +539,7 @@ class Judge:
     # --- the end --------------------------------------------------------------------------------------------------
 
     def unsettled(self) -> list[str]:
-        """What is not as it should be once nothing goes wrong any more."""
+        """What is not as it should be after the last fault."""
         story, problems = self._story, []
         problems += [
             f"{Law.ENDS}: {id_} has not ended" for id_, wanted in story.requests.items() if wanted.told is None
@@ -572,7 +573,7 @@ class Judge:
             )
 
     def at_the_end(self) -> None:
-        """The story is over."""
+        """Check a story at its end."""
         problems = self.unsettled()
         assert not problems, "; ".join(problems)
 

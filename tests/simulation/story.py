@@ -100,7 +100,7 @@ BLIND = Failure(ErrorClass.UNAVAILABLE, "not all pages came")
 
 
 class Crash(BaseException):
-    """The process ends here: nothing catches it but the driver."""
+    """Ends the process of the loop; only the driver catches it."""
 
 
 def crash(where: str) -> None:
@@ -118,7 +118,7 @@ WRITES = ("memory.write", "status.write", "intent.remove", "seen.forget", "told.
 
 
 def disk_is_full(where: str) -> None:
-    """If it is a write that comes next, it fails."""
+    """An ``end`` by which the next write fails, and no other step."""
     if where.startswith("before ") and where.endswith(WRITES):
         raise StateUnwritable(f"no space left for {where}")
 
@@ -131,15 +131,15 @@ class Fuse:
     end: Callable[[str], None] | None = None
 
     def light(self, steps: int, end: Callable[[str], None]) -> None:
-        """After so many steps, let ``end`` happen."""
+        """Let ``end`` happen after so many steps."""
         self.left, self.end = steps, end
 
     def put_out(self) -> None:
-        """Nothing happens any more."""
+        """Let nothing happen any more."""
         self.left = self.end = None
 
     def burn(self, where: str) -> None:
-        """One more step."""
+        """Count a step, and let the end happen when it is due."""
         if self.left is None or self.end is None:
             return
         self.left -= 1
@@ -208,7 +208,7 @@ class StoryActors:
         return ended
 
     def release(self) -> None:
-        """What was held is done now."""
+        """Carry out the batch that was held."""
         for pool in list(self._held):
             self._carry_out(self._held.pop(pool))
 
@@ -247,7 +247,7 @@ class WatchedMig(Watched, DirectMig):
 
 @dataclass
 class Life:
-    """One process of the loop."""
+    """One process of the loop: its parts and its epoch."""
 
     reconciler: Reconciler
     actors: StoryActors
@@ -363,7 +363,7 @@ class Story:
             return None
 
     def restart(self) -> None:
-        """The process is gone; a new one begins."""
+        """End the process and begin another."""
         self.fuse.put_out()
         before = self.life.clock.now()
         self.life = self._live()
@@ -427,12 +427,12 @@ class Story:
     # --- time and trouble -----------------------------------------------------------------------------------------
 
     def advance(self, seconds: float) -> None:
-        """Time passes and nobody looks."""
+        """Let time pass without a look."""
         self.world.advance(self.world.now + seconds)
         self.judge.watch()
 
     def run(self, seconds: float, cycles: int) -> None:
-        """Time passes with so many cycles."""
+        """Let time pass with so many cycles."""
         for _ in range(cycles):
             self.advance(seconds / cycles)
             self.cycle()
@@ -461,7 +461,7 @@ class Story:
         self.judge.watch()
 
     def recreate(self, name: str) -> None:
-        """The group, or somebody, makes another machine under the name of one."""
+        """Another machine appears under the name of one that is there."""
         self.judge.disturbed.add(name)
         member = self.mig.members.get(name)
         if member is not None and member.action == "NONE":
@@ -663,14 +663,14 @@ class Story:
             yield intent
 
     def _stamp(self, path: str) -> None:
-        """Files are touched at other moments than before, however fast the story is told."""
+        """Set a file's time, so that each write has another one however fast the story runs."""
         moment = next(self._numbers) * 1_000_000
         os.utime(path, ns=(moment, moment))
 
     # --- the end --------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Nothing goes wrong any more: everything must come to its end."""
+        """End all faults, and check that everything comes to its end."""
         self.slow.clear()
         self.life.actors.release()
         self.world.set_faults([])
@@ -696,7 +696,7 @@ class Story:
         self.judge.at_the_end()
 
     def _call_now_and_then(self) -> None:
-        """HF calls as seldom as it may: what has to happen by itself does not wait for it."""
+        """HF makes as few calls as it may: nothing that happens by itself may depend on them."""
         told = {id_: wanted.told for id_, wanted in self.requests.items()} | self.returns
         for id_, answer in self.hf.status.read_all().items() if self.hf.status.exists() else ():
             if answer.ended and told.get(id_, "") is None:

@@ -10,50 +10,23 @@ from dataclasses import dataclass
 import pytest
 
 from provisioner.model import BrakeReason
-from tests.simulation.story import LIMITS, Story
+from tests.simulation.site import Site, three_requests
+from tests.simulation.story import LIMITS
 
 LOST, OLDER, INTENT = BrakeReason.MEMORY_LOST, BrakeReason.MEMORY_OLDER, BrakeReason.INTENT_OLDER
 
 
 @dataclass
-class Site:
-    """A story told so far that much of it is in no copy any more."""
+class Copied(Site):
+    """The copy is of intent.json."""
 
-    story: Story
-    done: str
-    """A request of the copy; HF has long given its machines back, and it has left the files."""
     hosts: set[str]
     """What HF has: of two requests that the copy knows, and of one that it does not."""
 
-    def goes_on(self, hours: int, *, lists: bool) -> None:
-        """HF asks for more and polls what it waits for. It need not call getReturnRequests."""
-        for turn in range(hours * 60):
-            self.story.advance(60.0)
-            if turn % 20 == 0:
-                self.story.request("pods", 1)
-            for id_, wanted in self.story.requests.items():
-                if wanted.told is None:
-                    self.story.poll(id_)
-            if lists:
-                self.story.list_hosts()
-            self.story.cycle()
-
-    def brake(self) -> BrakeReason | None:
-        """Why it is latched."""
-        memory = self.story.memory()
-        assert memory is not None
-        return memory.brake.reason if memory.brake else None
-
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    story = Story()
-    story.request("wide", 2)
-    story.request("vms", 1)
-    story.run(300.0, 15)
-    story.poll_all()
-    story.request("pods", 1)  # in the copy it is still open
-    story.cycle()
+def site() -> Iterator[Copied]:
+    story = three_requests()
     story.keep_copies()
     done, *_ = story.requests
     story.give_back(name for name in story.judge.hosts() if done in name)
@@ -69,7 +42,7 @@ def site() -> Iterator[Site]:
     story.cycle()
     hosts = story.judge.hosts()
     assert {name.split("-")[1] for name in hosts} == story.requests.keys() - {done}
-    yield Site(story, done, hosts)
+    yield Copied(story, done, hosts)
     story.close()
 
 
@@ -103,7 +76,7 @@ def site() -> Iterator[Site]:
     ],
 )
 def test_an_old_intent_is_recognised_and_costs_hf_no_machine(
-    site: Site, survivors: Collection[str], put_back: Collection[str], reason: BrakeReason, lists: bool
+    site: Copied, survivors: Collection[str], put_back: Collection[str], reason: BrakeReason, lists: bool
 ) -> None:
     site.story.wipe(survivors=survivors, put_back=put_back)
     site.goes_on(4, lists=lists)
@@ -112,7 +85,7 @@ def test_an_old_intent_is_recognised_and_costs_hf_no_machine(
     assert not any(site.done in name for name in site.story.machines()), "what is long done is not done again"
 
 
-def test_where_memory_is_left_scripts_refuse_the_old_intent_until_a_person_recovers_it(site: Site) -> None:
+def test_where_memory_is_left_scripts_refuse_the_old_intent_until_a_person_recovers_it(site: Copied) -> None:
     site.story.wipe(survivors=["memory.json"], put_back=["intent"])
     site.goes_on(1, lists=False)
     before = set(site.story.requests)

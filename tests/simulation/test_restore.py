@@ -5,26 +5,27 @@ No machine of HF's is deleted, no told answer changes, and what nobody knows is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import pytest
 
-from provisioner.model import BrakeReason
-from provisioner.state.archive import Dump, unpack
+from provisioner.model import BrakeReason, Memory
+from provisioner.planning.usage import by_pool, used
+from provisioner.state.archive import Dump, Saved, unpack
+from provisioner.state.codec import USAGE, MemoryCodec
+from provisioner.state.database import encoded
 from provisioner.state.dump import take
 from provisioner.state.restore import restore
-from tests.simulation.story import LIMITS, PROVISIONER, Story
+from tests.simulation.site import Site, three_requests
+from tests.simulation.story import LIMITS, PROVISIONER
 
 
 @dataclass
-class Site:
-    """A story told so far that much of it is not in the dump."""
+class Dumped(Site):
+    """The copy is a dump."""
 
-    story: Story
     dump: Dump
-    done: str
-    """A request whose machines HF gives back after the dump, and that leaves the files."""
     open: str
     """A request that is open in the dump, and of which HF was told after it."""
 
@@ -47,34 +48,28 @@ class Site:
         restore(self.story.hf, self.dump, PROVISIONER, replaces=True)
         self.story.restart()
 
-    def goes_on(self, hours: int, *, lists: bool) -> None:
-        """HF asks for more and polls what it waits for. It need not call getReturnRequests."""
-        for turn in range(hours * 60):
-            self.story.advance(60.0)
-            if turn % 20 == 0:
-                self.story.request("pods", 1)
-            for id_, wanted in self.story.requests.items():
-                if wanted.told is None:
-                    self.story.poll(id_)
-            if lists:
-                self.story.list_hosts()
+    def made_again(self) -> Memory:
+        """The memory, once all pools were seen and it is made again."""
+        while self.brake() is None:
+            self.story.advance(10.0)
             self.story.cycle()
+        return self.memory()
 
-    def brake(self) -> BrakeReason | None:
-        memory = self.story.memory()
-        assert memory is not None
-        return memory.brake.reason if memory.brake else None
+    def saved(self) -> Memory:
+        """The memory of the dump."""
+        tables = self.dump.tables("memory")
+        assert tables is not None
+        return MemoryCodec().decode(tables)
+
+
+def hours(memory: Memory) -> Mapping[str, int]:
+    """What the machines of each pool had used when a memory was written, in milliseconds."""
+    return by_pool(used(memory, memory.time, memory.time_wall - memory.time))
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    story = Story()
-    story.request("wide", 2)
-    story.request("vms", 1)
-    story.run(300.0, 15)
-    story.poll_all()
-    story.request("pods", 1)
-    story.cycle()
+def site() -> Iterator[Dumped]:
+    story = three_requests()
     done, _, opened = story.requests
     dump = unpack("dump", take(story.hf)[1])
     story.run(300.0, 15)
@@ -87,7 +82,7 @@ def site() -> Iterator[Site]:
     story.poll_all()
     story.cycle()
     assert all(wanted.told for wanted in story.requests.values())
-    yield Site(story, dump, done, opened)
+    yield Dumped(story, done, dump, opened)
     story.close()
 
 
@@ -98,7 +93,7 @@ LISTS = pytest.mark.parametrize(
 
 
 @LISTS
-def test_a_restore_costs_hf_no_machine_and_the_brake_waits_for_a_person(site: Site, lists: bool) -> None:
+def test_a_restore_costs_hf_no_machine_and_the_brake_waits_for_a_person(site: Dumped, lists: bool) -> None:
     hosts = set(site.story.judge.hosts())
     assert site.open in {name.split("-")[1] for name in hosts}
     site.loses_all()
@@ -108,18 +103,17 @@ def test_a_restore_costs_hf_no_machine_and_the_brake_waits_for_a_person(site: Si
     assert not any(site.done in name for name in site.story.machines()), "what is long done is not done again"
 
 
-def test_what_nobody_knows_is_an_orphan_that_the_brake_holds_until_a_person_has_looked(site: Site) -> None:
+def test_what_nobody_knows_is_an_orphan_that_the_brake_holds_until_a_person_has_looked(site: Dumped) -> None:
     unknown = {name for name in site.story.judge.hosts() if name.split("-")[1] not in site.known}
     assert unknown
     site.loses_all()
     site.goes_on(1, lists=False)
-    memory = site.story.memory()
-    assert memory is not None
+    memory = site.memory()
     assert unknown <= memory.orphans.keys()
     assert unknown <= site.story.machines().keys()
 
 
-def test_once_a_person_has_looked_all_goes_on_and_machines_that_hf_lists_stay(site: Site) -> None:
+def test_once_a_person_has_looked_all_goes_on_and_machines_that_hf_lists_stay(site: Dumped) -> None:
     hosts = set(site.story.judge.hosts())
     site.loses_all()
     site.goes_on(1, lists=True)
@@ -129,7 +123,7 @@ def test_once_a_person_has_looked_all_goes_on_and_machines_that_hf_lists_stay(si
     assert hosts <= site.story.machines().keys()
 
 
-def test_what_hf_was_told_since_the_dump_stays_where_the_directory_is_still_there(site: Site) -> None:
+def test_what_hf_was_told_since_the_dump_stays_where_the_directory_is_still_there(site: Dumped) -> None:
     answers = {id_: wanted.told for id_, wanted in site.story.requests.items()}
     settled = {id_: site.story.hf.told.settled(id_) for id_ in answers}
     assert settled[site.open] is not None
@@ -138,3 +132,32 @@ def test_what_hf_was_told_since_the_dump_stays_where_the_directory_is_still_ther
     assert site.brake() is BrakeReason.MEMORY_OLDER
     assert {id_: site.story.hf.told.settled(id_) for id_ in answers} == settled
     site.story.poll(site.open)  # the judge compares with what HF was told before
+
+
+def test_what_machines_had_used_until_the_dump_comes_back_and_no_hour_is_counted_twice(site: Site) -> None:
+    site.dump = unpack("dump", take(site.story.hf)[1])
+    assert site.saved().usage, "one has gone"
+    site.story.run(600.0, 10)
+    site.loses_all()
+    begun = site.made_again()
+    assert (by_pool(begun.usage), begun.usage_since_wall) == (hours(site.saved()), site.saved().usage_since_wall)
+
+    kept = [slot for record in begun.requests.values() for slot in record.slots.values() if not slot.gone]
+    site.story.run(3600.0, 60)
+    grown = sum(hours(site.memory()).values()) - sum(hours(begun).values())
+    assert grown == pytest.approx(len(kept) * 3600_000, rel=0.05)
+
+
+def test_a_dump_of_a_version_that_counted_nothing_is_put_back_all_the_same(site: Site) -> None:
+    tables = site.dump.tables("memory")
+    assert tables is not None
+    old = {name: table for name, table in tables.items() if name != USAGE}
+    del old["memory"]["memory"]["usage_since_wall"]
+    files = {**site.dump.files, "memory.json": Saved(encoded(old), 0)}
+    site.dump = replace(site.dump, files=files)
+    assert site.saved().usage == {}
+
+    site.loses_all()
+    begun = site.made_again()
+    assert by_pool(begun.usage) == hours(site.saved())
+    assert begun.usage_since_wall == pytest.approx(begun.time_wall, abs=60.0)

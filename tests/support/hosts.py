@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PYTHON = "/usr/bin/python3"
-"""The system's: nobody else may run one below a home directory."""
+"""The system's Python: other users may not run one below a home directory."""
 
 NOBODY = 54321
 """A user id that has no entry in /etc/passwd."""
@@ -25,7 +25,7 @@ def tools() -> Path:
 
 
 def python_version() -> str:
-    """Of the system's Python: ``3.11``."""
+    """The version of the system's Python, such as ``3.11``."""
     program = "import sys; print('%d.%d' % sys.version_info[:2])"
     return subprocess.run([PYTHON, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ KUSTOMIZE = ROOT / "deploy" / "kustomize"
 SCHEMAS = ROOT / "deploy" / "schemas"
 GKE = "overlays/gke-workload-identity"
 COMPONENTS = tuple(sorted(place.name for place in (KUSTOMIZE / "components").iterdir()))
-OPTIONAL = tuple(name for name in COMPONENTS if name != "network-policy")
-"""Those that a site adds; the GKE overlays have the network policy already."""
+INCLUDED = ("filestore", "network-policy")
+"""Components that the GKE overlays have already."""
+OPTIONAL = tuple(name for name in COMPONENTS if name not in INCLUDED)
+"""Those that a site adds."""
 MONITORS = ("pod-monitoring", "service-monitor")
 OVERLAYS = ("base", *sorted(f"overlays/{place.name}" for place in (KUSTOMIZE / "overlays").iterdir()))
 
@@ -36,6 +39,7 @@ BUILDS: Sequence[Build] = (
     *((overlay, ()) for overlay in OVERLAYS),
     *((GKE, (component,)) for component in OPTIONAL),
     *((overlay, (monitor,)) for overlay in ("base", "overlays/kind") for monitor in MONITORS),
+    ("overlays/kind", ("backup",)),
     (GKE, OPTIONAL),
     ("overlays/mixed", tuple(name for name in OPTIONAL if name not in ("compute-classes", "kueue"))),
 )
@@ -71,6 +75,17 @@ def built_text(overlay: str, *components: str) -> str:
         return _built(program, Path(own))
 
 
+def as_its_comments_offer() -> list[Manifest]:
+    """The GKE overlay of a site that copies it and uncomments every component in it."""
+    if shutil.which("go") is None:
+        pytest.skip("needs Go, to build kustomize")
+    with tempfile.TemporaryDirectory() as own:
+        copy = shutil.copytree(KUSTOMIZE, Path(own) / "kustomize")
+        file = copy / GKE / "kustomization.yaml"
+        file.write_text(re.sub(r"(?m)^  # (- \.\./\.\./components/)", r"  \1", file.read_text()))
+        return list(yaml.load_all(_built(kustomize(os.environ), copy / GKE), yaml.CSafeLoader))
+
+
 def _built(program: Path, directory: Path) -> str:
     done = subprocess.run([program, "build", directory], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
@@ -83,10 +98,26 @@ def only(manifests: Sequence[Manifest], kind: str) -> Manifest:
     return chosen
 
 
-def container(manifests: Sequence[Manifest]) -> Manifest:
-    """The loop's container."""
-    (one,) = only(manifests, "Deployment")["spec"]["template"]["spec"]["containers"]
+def pods(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
+    """The specs of our pods, by the kind that makes them; no others make any."""
+    places = {"Deployment": "template", "CronJob": "jobTemplate/spec/template"}
+    found = {one["kind"]: one["spec"] for one in manifests if one["kind"] in places}
+    return {
+        kind: reduce(lambda part, key: part[key], [*places[kind].split("/"), "spec"], spec)
+        for kind, spec in found.items()
+    }
+
+
+def container(manifests: Sequence[Manifest], kind: str = "Deployment") -> Manifest:
+    """The one container of the loop's pod, or of another kind's."""
+    (one,) = pods(manifests)[kind]["containers"]
     return dict(one)
+
+
+def entry_point() -> list[str]:
+    """What the image begins with."""
+    text = (ROOT / "deploy" / "docker" / "Dockerfile").read_text()
+    return list(json.loads(re.findall(r"(?m)^ENTRYPOINT (.*)$", text)[-1]))
 
 
 def write_configuration(manifests: Sequence[Manifest], directory: Path) -> Path:

@@ -35,7 +35,7 @@ def made_by(pool: GkePool, kubeconfig: Path, read: Callable[[str], dict[str, Any
 
 
 def missing_from(there: Any, wanted: Any, where: str = "spec") -> list[str]:
-    """What is wanted and not there as it was written; what a server adds is nobody's business."""
+    """The parts of ``wanted`` that are missing or different; what a server adds is ignored."""
     if isinstance(wanted, dict):
         if not isinstance(there, dict):
             return [where]

@@ -1,4 +1,4 @@
-"""Pictures of the dashboards for docs/images: ``make pictures`` (two minutes; needs prometheus).
+"""Pictures of the dashboards for docs/images: ``make pictures`` (four minutes; needs prometheus).
 
 The demonstration runs, a real Prometheus scrapes it, and each panel's own queries are drawn where the board has it.
 """
@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import yaml
 
 mpl.use("Agg")
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import MultipleLocator
 from PIL import Image
 
 from provisioner.tools.demo import Demo
@@ -30,12 +32,24 @@ from tests.support.clients.prometheus import over, prometheus
 ROOT = Path(__file__).parents[2]
 BOARDS = ROOT / "deploy" / "grafana"
 IMAGES = ROOT / "docs" / "images"
-PICTURED = ("fleet", "provisioner", "pool", "edge")
-"""The boards of which two minutes show something."""
+PICTURED = ("fleet", "provisioner", "pool", "edge", "cost")
+SECONDS = 190.0
+"""How long the demonstration is played, again and again: costs are summed once a minute."""
 
-ROUNDS = 2
-LONGEST = 36
+LONGEST = 30
 """Letters of a line's name that are shown."""
+
+NAMED = 9
+"""Lines whose names are shown, those that rise highest."""
+
+WIDTH, ROW, TITLE = 14.0, 0.36, 0.42
+"""Inches: of a picture, of a row of a board's grid, of a panel's title."""
+
+LEGEND = 0.34
+"""Of a panel's height: its lines are named below it, where they cover nothing."""
+
+UNITS = {"s": " s", "percentunit": "", "currencyUSD": " USD"}
+"""What stands after a value of a panel's unit."""
 
 COLORS = 64
 """Enough for lines; a picture takes a third of the bytes."""
@@ -52,24 +66,36 @@ def main() -> None:
         prometheus(Path(directory), [playground.url.removeprefix("http://")]) as address,
     ):
         begin = time.time()
-        for _ in range(ROUNDS):
+        set_prices(playground.config / "provisioner.yaml")
+        while time.time() < begin + SECONDS:
             Demo(playground).play()
         for name in PICTURED:
             print(draw(json.loads((BOARDS / f"{name}.json").read_text()), address, begin, time.time()))
 
 
+def set_prices(file: Path) -> None:
+    """Prices and a budget, which the loop reads again as soon as the file has them."""
+    settings = yaml.safe_load(file.read_text())
+    for pool, price in zip(settings["pools"].values(), (0.12, 0.04, 0.24, 0.24), strict=True):
+        pool["price_per_hour"] = price
+    settings["budget"] = {"per_hour": 12, "per_month": 2, "currency": "USD"}
+    file.write_text(yaml.safe_dump(settings))
+
+
 def draw(board: Mapping[str, Any], address: str, begin: float, end: float) -> Path:
     """One board as a PNG; the file."""
     lowest = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in board["panels"])
-    figure = plt.figure(figsize=(14, lowest * 0.3 + 1), facecolor=BACKGROUND)
+    figure = plt.figure(figsize=(WIDTH, lowest * ROW + 0.9), facecolor=BACKGROUND)
     figure.text(0.01, 1 - 0.3 / figure.get_figheight(), board["title"], size=15, weight="bold", color=TEXT, va="center")
-    grid = figure.add_gridspec(
-        lowest, 24, left=0.035, right=0.99, top=1 - 0.9 / figure.get_figheight(), bottom=0.02, wspace=2.2, hspace=0.25
-    )
+    row, top = 1 / figure.get_figheight() * ROW, 1 - 0.7 / figure.get_figheight()
     for panel in board["panels"]:
         place = panel["gridPos"]
-        top, bottom = place["y"], place["y"] + max(1, place["h"] - 2)  # the next panel's title takes the rest
-        area = figure.add_subplot(grid[top:bottom, place["x"] : place["x"] + place["w"]])
+        plain = panel["type"] in ("row", "stat")
+        height = place["h"] * row - (0 if panel["type"] == "row" else TITLE / figure.get_figheight())
+        under = 0 if plain else LEGEND * height
+        left, width = 0.045 + place["x"] / 24 * 0.945, place["w"] / 24 * 0.945 - 0.045
+        bottom = top - (place["y"] + place["h"]) * row + under + 0.05 / figure.get_figheight()
+        area = figure.add_axes((left, bottom, width, height - under))
         shown = {"row": heading, "stat": number}.get(panel["type"])
         if shown:
             shown(area, panel, address)
@@ -96,7 +122,7 @@ def called(target: Mapping[str, Any], series: Mapping[str, Any]) -> str:
 def heading(area: Axes, panel: Mapping[str, Any], _: str) -> None:
     """A row's title."""
     area.axis("off")
-    area.text(0, 1.4, panel["title"], size=11, weight="bold", color=TEXT)
+    area.text(-0.01, 0.1, panel["title"], size=13, weight="bold", color=TEXT)
 
 
 def number(area: Axes, panel: Mapping[str, Any], address: str) -> None:
@@ -114,29 +140,55 @@ def number(area: Axes, panel: Mapping[str, Any], address: str) -> None:
 
 
 def lines(area: Axes, panel: Mapping[str, Any], address: str, begin: float, end: float) -> None:
-    """The queries over time, each line by the name that its legend gives it."""
+    """The queries over time, each line by the name that its legend gives it; those that are 0 throughout as one."""
     bare(area, panel)
-    for target in panel["targets"]:
-        for series in over(address, chosen(target["expr"]), begin, end):
-            name = called(target, series)
-            known = {round(moment - begin): float(value) for moment, value in series["values"]}
-            values = [known.get(second, math.nan) for second in range(round(end - begin))]  # no line over a gap
-            if not all(math.isnan(value) for value in values):
-                area.plot(values, linewidth=1.3, label=name[:LONGEST] or "value")
+    drawn = [
+        (called(target, series)[:LONGEST] or "value", by_second(series, begin, end))
+        for target in panel["targets"]
+        for series in over(address, chosen(target["expr"]), begin, end)
+    ]
+    risen = [(name, values) for name, values in drawn if any(value > 0 for value in values)]
+    for name, values in sorted(risen, key=lambda one: -max(value for value in one[1] if not math.isnan(value))):
+        area.plot(values, linewidth=1.6, label=name)
+    if not risen:
+        area.text(0.5, 0.5, "0 all the time" if drawn else "none", transform=area.transAxes, ha="center", color=MUTED)
+        area.set_yticks([])
     area.set_xlim(0, end - begin)
     area.set_ylim(bottom=0)
-    if panel["fieldConfig"]["defaults"]["unit"] == "bytes":
-        area.yaxis.set_major_formatter(lambda value, _: f"{value / 1e6:g} MB")
-    area.tick_params(labelsize=7, colors=MUTED, length=0)
-    area.grid(axis="y", linewidth=0.4, color="#e5e7eb")
-    if area.get_legend_handles_labels()[0]:
-        area.legend(fontsize=6, ncols=2, loc="upper right", framealpha=0.6, borderpad=0.2, handlelength=1)
+    unit = panel["fieldConfig"]["defaults"].get("unit", "")
+    million = 1e6 if unit == "bytes" else 1.0
+    shown = " MB" if unit == "bytes" else UNITS.get(unit, "")
+    area.yaxis.set_major_formatter(lambda value, _: f"{value / million:.4g}{shown}")
+    area.xaxis.set_major_locator(MultipleLocator(60))
+    area.xaxis.set_major_formatter(lambda value, _: f"{value / 60:.0f} min")
+    area.tick_params(labelsize=8, colors=MUTED, length=0)
+    area.grid(axis="y", linewidth=0.5, color="#e5e7eb")
+    handles, names = area.get_legend_handles_labels()
+    if handles:
+        area.legend(
+            handles[:NAMED],
+            names[:NAMED],
+            fontsize=8,
+            ncols=3,
+            loc="upper left",
+            bbox_to_anchor=(-0.01, -0.13),
+            frameon=False,
+            handlelength=1,
+            columnspacing=1.2,
+            labelspacing=0.3,
+        )
+
+
+def by_second(series: Mapping[str, Any], begin: float, end: float) -> list[float]:
+    """A value for each second; none over a gap."""
+    known = {round(moment - begin): float(value) for moment, value in series["values"]}
+    return [known.get(second, math.nan) for second in range(round(end - begin))]
 
 
 def bare(area: Axes, panel: Mapping[str, Any]) -> None:
     """A card with its title."""
     area.set_facecolor(CARD)
-    area.set_title(panel["title"], size=9, loc="left", color=TEXT, pad=4)
+    area.set_title(panel["title"], size=10, loc="left", color=TEXT, pad=5)
     for spine in area.spines.values():
         spine.set_color("#e5e7eb")
 

@@ -20,6 +20,7 @@ from selenium.webdriver import Chrome
 
 from provisioner.tools.playground import Playground
 from tests.support.browser import DESK, PHONE, chromium, colours, picture, resize
+from tests.support.pictures import set_prices
 
 
 def main() -> int:
@@ -30,6 +31,7 @@ def main() -> int:
     chosen = options.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as profile, Playground() as playground, chromium(Path(profile)) as driver:
+        set_prices(playground.config / "provisioner.yaml")
         pods, mixed = play(playground, 60 * chosen.minutes)
         for name, path, size, scheme in (
             ("status", "/", DESK, "light"),

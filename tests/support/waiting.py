@@ -1,4 +1,4 @@
-"""Waiting for a condition, with a deadline: no test sleeps and hopes."""
+"""Waits for a condition with a deadline, so that no test sleeps."""
 
 from __future__ import annotations
 

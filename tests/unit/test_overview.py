@@ -46,6 +46,7 @@ def facts(held: Memory, allowed: Limits = TWO_POOLS, **changes: Any) -> Facts:
         intent_file=File(),
         notes=replace(notes, **changes),
         signs=Signs({"epoch": 1}, NOW - 1, 1.0),
+        refusal="",
         calls=ScriptCalls({}, frozenset(), 0.0),
         release_asked=False,
         levers={"held": [], "problem": ""},

@@ -16,6 +16,7 @@ from provisioner.simulator.world import Fault, World
 QUICK = PodTimings.parse({"schedule": 1, "start": 2, "ready": 3, "stop": 4, "confirm": 1, "reschedule": 10})
 RUNNING_AFTER = 6.0
 SPACE = "symphony"
+CONDITIONS = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_a_pod_is_bound_runs_with_an_address_and_becomes_ready_each_at_its_time(
     assert phases(cluster) == {"a": "pending"}, "a pod that is not Ready is no running machine"
     world.advance(RUNNING_AFTER)
     assert phases(cluster) == {"a": "running"}
-    assert all(condition(cluster, kind)["status"] == "True" for kind in pod_status.CONDITIONS)
+    assert all(condition(cluster, kind)["status"] == "True" for kind in CONDITIONS)
     assert {"Scheduled", "Pulling", "Pulled", "Created", "Started"} <= reasons(cluster)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 FACE = "provisioner.simulator.compute.api"
 COMPUTE = "provisioner.backends.mig.reads"
 KUBERNETES = "provisioner.backends.gke.api"
+PUBSUB = ("provisioner.backends.events", "provisioner.backends.subscription")
 
 
 def _watch_responses(_: Any) -> None:
@@ -36,22 +37,29 @@ def _see_kubernetes(module: Any) -> None:
     watch_kubernetes(module)
 
 
+def _see_pubsub(module: Any) -> None:
+    from tests.support.checks.pubsub_callers import watch_pubsub
+
+    watch_pubsub(module)
+
+
 ADDED: dict[str, Callable[[Any], None]] = {
     FACE: _watch_responses,
     COMPUTE: _see_compute,
     KUBERNETES: _see_kubernetes,
+    **dict.fromkeys(PUBSUB, _see_pubsub),
 }
-"""What follows the import of each module."""
+"""What to do after the import of each module."""
 
 
 class Arrival:
-    """An importer that leaves everything to the others, and adds to these modules when they are imported."""
+    """An importer that leaves modules to the others, and patches those that are awaited after their import."""
 
     def __init__(self) -> None:
         self._awaited = dict(ADDED)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
-        """What the others find; of an awaited module, with something that follows it."""
+        """The spec that the others find; for an awaited module one that patches it after its import."""
         add = self._awaited.pop(name, None)
         if add is None:
             return None

@@ -1,5 +1,5 @@
 """Sees every call that our own clients make to Compute and Kubernetes in this process, and notes those that the roles
-in ``deploy/`` do not allow: whatever test makes one fails.
+in ``deploy/`` do not allow: whatever test makes one fails. Of Pub/Sub: ``pubsub_callers.py``.
 
 It sits where the calls leave us, and so tells ours from those of a test, or of another client, at the same server.
 """
@@ -19,7 +19,7 @@ CALLS: set[str] = set()
 
 
 def see(call: str) -> None:
-    """One call was made; the first of its kind is judged."""
+    """Judge a call when it is the first of its kind."""
     if call in CALLS:
         return
     CALLS.add(call)
@@ -30,7 +30,7 @@ def see(call: str) -> None:
 
 
 def watch_compute(module: Any) -> None:
-    """From now on every request is seen that leaves by the connections of ``backends/mig/reads.py``."""
+    """Record every request of ``backends/mig/reads.py`` from now on."""
     adapter = module._WholeResponses
     send = adapter.send
 
@@ -42,7 +42,7 @@ def watch_compute(module: Any) -> None:
 
 
 def watch_kubernetes(module: Any) -> None:
-    """From now on every request is seen that leaves by ``backends/gke/api.py``."""
+    """Record every request of ``backends/gke/api.py`` from now on."""
     ask = module.KubeApi._request
 
     def seen(self: Any, method: str, target: str, *arguments: Any, **options: Any) -> Any:

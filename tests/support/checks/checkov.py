@@ -19,7 +19,7 @@ REASONED = ROOT / "deploy" / "checkov.yaml"
 
 
 def failures(program: str, manifests: Sequence[Manifest]) -> set[tuple[str, str]]:
-    """The checks that fail, each with the resource. Nothing that was checked is a failure of the tool."""
+    """The checks that fail, each with its resource. A run that checked nothing is a failure of the tool."""
     with tempfile.TemporaryDirectory() as directory:
         (Path(directory) / "manifests.yaml").write_text(yaml.safe_dump_all(manifests))
         command = [program, "--directory", directory, "--framework", "kubernetes", "--skip-download", "-o", "json"]

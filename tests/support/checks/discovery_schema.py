@@ -29,7 +29,7 @@ def discovery(version: str = "v1") -> dict[str, Any]:
 
 @cache
 def _methods() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
-    """Every method, and what its paths look like."""
+    """Every method with the pattern of its paths."""
     return [
         (method, re.compile(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(method["path"]))))
         for resource in discovery()["resources"].values()
@@ -38,9 +38,8 @@ def _methods() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
 
 
 def problems_of_call(verb: str, path: str, names: Iterable[str], status: int, document: Any) -> list[str]:
-    """What a call has that the official schema does not allow: its method, its query's names, its response.
-
-    ``path`` starts at ``projects/``. An error may answer a method that does not exist.
+    """Why the official schema does not allow a call, by its method, its query's names and its response; empty where it
+    does. ``path`` starts at ``projects/``; an error may answer a method that does not exist.
     """
     method = _method_of(verb, path)
     if status >= 400:

@@ -91,7 +91,7 @@ class Description:
         return argument
 
     def _said(self, type_: str) -> dict[str, Any]:
-        """What nobody gives, as Google says it: of a resource, or of a block."""
+        """The attributes that nobody gives and Google sets, of a resource or a block."""
         properties = {one["name"]: one for one in self._types.get(type_, {}).get("properties", ())}
         return {
             snake(name): {"required": False, "computed": True, "type": terraform_type(one["type"])}

@@ -59,7 +59,7 @@ EVERYBODYS = frozenset({"authorization.k8s.io/selfsubjectaccessreviews create an
 """What Kubernetes lets every account do (ClusterRole system:basic-user)."""
 
 ANYWHERE = "anywhere"
-"""Of a right that reaches beyond one namespace."""
+"""The verbs of a right that reaches beyond one namespace."""
 
 _COMPUTE_PATH = re.compile(
     r".*?projects/[^/]+/(zones|regions|global)(?:/[^/]+)?/"
@@ -68,7 +68,7 @@ _COMPUTE_PATH = re.compile(
 _KUBE_PATH = re.compile(r"/(?:api|apis/([^/]+))/\w+(/namespaces/[^/]+)?/(\w+)(?:/([^/]+)(?:/(\w+))?)?")
 _NAMESPACE = re.compile(r"/api/v1/(namespaces)(?:/([^/]+))?")
 _VERBS = {"GET": ("list", "get"), "POST": ("create", "create"), "DELETE": ("deletecollection", "delete")}
-"""Kubernetes' verb of a request without and with a name."""
+"""Kubernetes' verb of a request, first without a name, then with one."""
 
 
 @cache
@@ -121,7 +121,7 @@ def kube_call(verb: str, path: str, query: Mapping[str, str | int] | None) -> st
 
 
 def needed(call: str) -> str:
-    """The right that a call needs; empty: none. What no table knows needs itself, so that nobody has it."""
+    """The right that a call needs; empty: none. A call that no table has needs itself, so that no role grants it."""
     if call in EVERYBODYS:
         return ""
     return COMPUTE.get(call, PUBSUB.get(call, call))

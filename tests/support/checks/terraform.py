@@ -47,7 +47,7 @@ class Module:
 
     @cached_property
     def variables(self) -> dict[str, Variable]:
-        """By name."""
+        """The variables by name."""
         return {
             name: Variable(name, "default" not in body, bool(plain(body.get("description", ""))))
             for name, body in self._blocks("variable")
@@ -55,7 +55,7 @@ class Module:
 
     @cached_property
     def outputs(self) -> dict[str, Block]:
-        """By name."""
+        """The outputs by name."""
         return dict(self._blocks("output"))
 
     @cached_property
@@ -75,7 +75,7 @@ class Module:
 
     @cached_property
     def resources(self) -> dict[tuple[str, str], Block]:
-        """By type (``data.…`` of a data source) and name."""
+        """The resources by type (``data.…`` for a data source) and name."""
         return {
             (prefix + plain(type_), plain(name)): body
             for document in self._parsed
@@ -92,7 +92,7 @@ class Module:
         return "\n".join(_COMMENT.sub("", file.read_text()) for file in self.files)
 
     def problems(self) -> list[str]:
-        """Everything that is wrong."""
+        """Every mistake in the module."""
         return [*self._arguments(), *self._references(), *self._names(), *self._called()]
 
     def default(self, name: str) -> str:

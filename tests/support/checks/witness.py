@@ -37,7 +37,7 @@ def lacks(self: Face, verb: str, path: str) -> tuple[int, str]:
 
 
 def note(verb: str, path: str, query: Iterable[str], status: int, text: str) -> None:
-    """One line more in this process's file."""
+    """Write a line into this process's file."""
     names = [name for name in query if name not in GOOGLES_OWN]
     problems = problems_of_call(verb, path, names, status, json.loads(text))
     line = f"{verb} {path} is answered {status}: {'; '.join(problems)}" if problems else ""
@@ -46,5 +46,5 @@ def note(verb: str, path: str, query: Iterable[str], status: int, text: str) -> 
 
 
 def watch() -> None:
-    """From now on every face of this process is seen."""
+    """Check every response of this process's simulators from now on."""
     Face.reply, Face._lacks = reply, lacks  # type: ignore[method-assign]

@@ -93,7 +93,7 @@ def schemas() -> bytes:
 
 
 class Methods(grpc.GenericRpcHandler):
-    """The methods that are asked for; an empty response finds nothing wrong."""
+    """The methods that Terraform asks for; an empty response reports no mistake."""
 
     def __init__(self, ended: threading.Event) -> None:
         self._responses = {"GetSchema": schemas(), "Check": field(1, 1)}
@@ -102,7 +102,7 @@ class Methods(grpc.GenericRpcHandler):
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         name = details.method.rpartition("/")[2]
         if name in ("StartStream", "StreamStdio"):
-            return None  # what a plug-in may do without
+            return None  # methods that a plug-in may lack
         if name == "Shutdown":
             self._ended.set()
         response = self._responses.get(name, b"")

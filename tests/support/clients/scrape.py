@@ -44,11 +44,19 @@ class Scrape:
         values = self.series(name, **labels)
         return math.fsum(values) if values else math.nan
 
-    def becomes(self, expected: float | Callable[[float], bool], name: str, **labels: str) -> float:
-        """The value once it is ``expected``, or once that is true of it."""
+    def becomes(
+        self,
+        expected: float | Callable[[float], bool],
+        name: str,
+        *,
+        meanwhile: Callable[[], object] = lambda: None,
+        **labels: str,
+    ) -> float:
+        """The value once it is ``expected``, or once that is true of it; ``meanwhile`` is called before each look."""
         seen = [math.nan]
 
         def fits() -> bool:
+            meanwhile()
             seen[0] = self.value(name, **labels)
             return expected(seen[0]) if callable(expected) else seen[0] == expected
 

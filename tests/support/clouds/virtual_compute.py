@@ -1,7 +1,6 @@
-"""The simulated Compute API in virtual time: what Google's clients and our own reads send reaches it without a network.
-
-The very code of the HTTP face answers, with all its faults; a call that has to wait lets the world's clock run instead
-of ours. So an hour of trouble is told in moments, and the same each time.
+"""The simulated Compute API in virtual time: Google's clients and our own reads reach the code of the HTTP face without
+a network. A call that has to wait lets the world's clock run, so that an hour of trouble takes moments and is the same
+each time.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class VirtualWire:
         self._loop.close()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; calls that their callers have given up go on."""
+        """Let time pass; calls whose callers have gone are still carried out."""
         with self._lock:
             end = self._world.now + seconds
             while self._world.now < end:
@@ -106,7 +105,7 @@ class VirtualWire:
 
 
 async def _turns() -> None:
-    """Let every call that can go on do so."""
+    """Run every call that need not wait any longer."""
     for _ in range(3):
         await asyncio.sleep(0)
 

@@ -84,7 +84,7 @@ def limits_of(pools: Sequence[str]) -> Limits:
 
 
 class Crash(BaseException):
-    """Stands for the end of the process."""
+    """The end of the process, as an exception."""
 
 
 class VirtualSite:
@@ -133,14 +133,14 @@ class VirtualSite:
         return self.world.now
 
     def wall(self) -> float:
-        """The loop's host has a clock of its own, which no fault of the cloud sets wrong."""
+        """The clock of the loop's host, which no fault of the cloud changes."""
         return self.world.start_wall + self.world.now
 
     def uptime(self) -> None:
         """Nobody knows it: across a restart the wall clock counts."""
 
     def restart(self) -> None:
-        """A process that knows nothing but the files."""
+        """Start a process that knows nothing but the files."""
         self._close()
         projects = Projects(prefix=PREFIX, settings=Compute(calls_per_minute=1_000_000), times=PATIENCE)
         pools = {spec.name: _pool(spec, self.groups[spec.name]) for spec in self.specs}

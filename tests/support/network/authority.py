@@ -50,7 +50,7 @@ class Authority:
         return key.private_bytes(serialization.Encoding.PEM, kind, serialization.NoEncryption()), certificate
 
     def context(self, host: str) -> ssl.SSLContext:
-        """For a server of that name."""
+        """The context of a server of that name."""
         key, certificate = self.signed(host)
         file = self._directory / f"{host}.pem"
         file.write_bytes(key + certificate)

@@ -1,0 +1,103 @@
+"""What a scrape costs: CPU of the server's thread and series, of a loop with ten templates and four pools.
+
+    python tests/bench/bench_scrape.py
+
+Each template names one pool, or all four; half of the machines run, half wait. Goals, at ten thousand machines: fifty
+milliseconds, and five hundred series where a template names one pool. Exits 1 when one is missed.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from rich.console import Console
+from rich.table import Table
+
+from provisioner.hostfactory.digest import Digests
+from provisioner.loop.cycle import CycleReport
+from provisioner.model import Limits, Machine, Memory, Phase, PoolLimits, Snapshot, TemplateLimits, evolve
+from provisioner.state.directory import StateDir
+from provisioner.telemetry.metrics import OPERATIONS, Metrics
+from provisioner.telemetry.reporter import Reporter
+from tests.bench.bench_status import grid
+
+SIZES = (0, 1_000, 10_000)
+GOAL, SERIES = 0.05, 500
+REPEATS = 20
+POOLS = ("a", "b", "c", "d")
+TEMPLATES = 10
+
+
+def limits(each: int) -> Limits:
+    """Ten templates, each of which names so many of the four pools."""
+    templates = [TemplateLimits(f"T{n}", tuple(POOLS[(n + m) % 4] for m in range(each))) for n in range(TEMPLATES)]
+    return Limits("hf", {name: PoolLimits(name) for name in POOLS}, {one.id: one for one in templates})
+
+
+def spread(held: Memory) -> Memory:
+    """The machines of the grid, over all templates and pools."""
+    requests = {}
+    for number, (id_, record) in enumerate(held.requests.items()):
+        pool = POOLS[number % TEMPLATES % 4]
+        slots = {key: evolve(slot, pool=pool) for key, slot in record.slots.items()}
+        requests[id_] = replace(record, template=f"T{number % TEMPLATES}", slots=slots)
+    return replace(held, requests=requests)
+
+
+def scraped(directory: Path, machines: int, each: int) -> tuple[float, int]:
+    """Seconds of CPU at best, and how many series."""
+    held, metrics, bounds = spread(grid(machines)), Metrics(CollectorRegistry()), limits(each)
+    metrics.configure(bounds)
+    report = Reporter(
+        metrics, StateDir(directory), limits=bounds, interval=5, digests=lambda: Digests("0" * 8, "1" * 8)
+    )
+    looks = {pool: Snapshot(pool, held.time, _machines(held, pool)) for pool in POOLS}
+    for number in (1, 2):
+        report(CycleReport(number, held.time, 0.1, looks, replace(held), None, {}))
+    for pool in POOLS:
+        metrics.slots.stopped(pool, 1)
+        for operation in OPERATIONS:
+            metrics.backends.call(pool, operation, 1)
+    for template in bounds.templates.values():
+        metrics.slots.started(template.pools[0], template.id, 1)
+    text = generate_latest(metrics.registry).decode()
+    return _least(metrics), sum(not line.startswith("#") for line in text.splitlines())
+
+
+def _machines(held: Memory, pool: str) -> dict[str, Machine]:
+    slots = [slot for record in held.requests.values() for slot in record.slots.values() if slot.pool == pool]
+    return {slot.name: Machine(slot.name, Phase.RUNNING if slot.ran is not None else Phase.PENDING) for slot in slots}
+
+
+def _least(metrics: Metrics) -> float:
+    taken = []
+    for _ in range(REPEATS):
+        began = time.process_time()
+        generate_latest(metrics.registry)
+        taken.append(time.process_time() - began)
+    return min(taken)
+
+
+def main() -> int:
+    """Print the table; 1 when a goal is missed."""
+    heads = ("machines", "pools each", f"CPU s (goal {GOAL})", f"series (goal {SERIES})")
+    table = Table(*heads, title="A scrape with ten templates and four pools, at best")
+    missed = False
+    for machines in SIZES:
+        for each in (1, len(POOLS)):
+            with tempfile.TemporaryDirectory() as directory:
+                seconds, series = scraped(Path(directory), machines, each)
+            table.add_row(f"{machines:,}", str(each), f"{seconds:.4f}", str(series))
+            missed |= seconds > GOAL or (each == 1 and series > SERIES)
+    Console().print(table)
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""An embedded Kubernetes cluster that the tests of a module share; a module may have another ``shared``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from provisioner.simulator.server import Simulator
+from tests.support.clouds.kube_cloud import SPACE, impose, official_client
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Simulator]:
+    with Simulator(namespaces=[SPACE, "other"]) as running:
+        yield running
+
+
+@pytest.fixture
+def simulator(shared: Simulator) -> Simulator:
+    """The simulator, empty, quick and without faults."""
+    shared.reset()
+    impose(shared)
+    return shared
+
+
+@pytest.fixture
+def api(simulator: Simulator) -> Iterator[Any]:
+    with official_client(simulator) as official:
+        yield official

@@ -1,0 +1,12 @@
+"""Which attributes of an instance a machine's scripts read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+
+def attributes_read(*scripts: Path) -> set[str]:
+    """The names that scripts ask the metadata server for."""
+    text = "".join(script.read_text() for script in scripts)
+    return {*re.findall(r"attribute (hf-[-\w]+)", text), *re.findall(r"attributes/(hf-[-\w]+)", text)}

@@ -1,0 +1,75 @@
+"""A small disk of its own for a directory: it can be filled, and mounted read-only, as real ones are."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+import pytest
+
+
+class Disk:
+    """What is mounted at ``directory``."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._filler = directory / "filler"
+        self._covered = False
+
+    def fill(self) -> None:
+        """Leave no block free."""
+        with self._filler.open("ab", buffering=0) as file, pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            _write_for_ever(file)
+
+    def free(self) -> None:
+        """Give back what was filled."""
+        self._filler.unlink()
+
+    def forbid(self) -> None:
+        """Mount it read-only, whoever has files of it open."""
+        mount("--bind", str(self.directory), str(self.directory))
+        self._covered = True
+        mount("-o", "remount,bind,ro", str(self.directory))
+
+    def allow(self) -> None:
+        """Take the read-only mount away again."""
+        if self._covered:
+            subprocess.run(["umount", "--lazy", str(self.directory)], check=True, timeout=60)
+        self._covered = False
+
+
+def _write_for_ever(file: BinaryIO) -> NoReturn:
+    while True:
+        file.write(bytes(4096))
+
+
+@contextmanager
+def disk(directory: Path, size: str = "1m") -> Iterator[Disk]:
+    """A disk of so many bytes at ``directory``, which is made. Skips where this user may mount nothing."""
+    directory.mkdir(parents=True, exist_ok=True)
+    refusal = mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(directory), check=False)
+    if refusal:
+        pytest.skip(f"needs the right to mount a file system (root has it): {refusal}")
+    mounted = Disk(directory)
+    try:
+        yield mounted
+    finally:
+        mounted.allow()
+        subprocess.run(["umount", "--lazy", str(directory)], check=True, timeout=60)
+
+
+def mount(*arguments: str, check: bool = True) -> str:
+    """What mount says of a refusal, empty when it did it. Raises AssertionError for a refusal that is to be checked."""
+    program = shutil.which("mount", path="/usr/bin:/bin:/usr/sbin:/sbin")
+    if program is None:
+        return "no program mount"
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    refusal = (done.stderr.strip() or f"mount ended with {done.returncode}") if done.returncode else ""
+    assert not (check and refusal), refusal
+    return refusal
