@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: demo run test test-slow test-crowd test-chaos chaos test-flips test-pubsub test-kube test-nfs checkov lint dashboards pictures house simulate bench bench-kube bench-gce setup setup-test lock dist image image-base sbom clean
+.PHONY: demo run test test-slow test-crowd test-chaos chaos test-flips test-pubsub test-kube test-nfs test-vm checkov lint dashboards pictures house simulate bench bench-kube bench-gce setup setup-test lock dist image image-base sbom clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -20,10 +20,11 @@ help:
 	@echo "make test-pubsub the tests on Google's Pub/Sub emulator (half a minute; needs a Cloud SDK that has it, and Java)"
 	@echo 'make test-kube   the tests on a real Kubernetes API server: builds it first, once per machine (ten minutes; needs Go and openssl)'
 	@echo 'make test-nfs    the state directory on NFS, through two mounts of one export (TEST_NFS_MOUNTS=ONE:TWO)'
+	@echo 'make test-vm     NFS and systemd for real, in an emulated machine (a quarter of an hour, and once four minutes for its disk; needs root, QEMU, debootstrap)'
 	@echo 'make checkov     what checkov says of the manifests, but for what deploy/checkov.yaml gives a reason for (a minute)'
-	@echo 'make lint   ruff, mypy, and the direction of imports'
+	@echo 'make lint   ruff, mypy, the direction of imports, and the house'
 	@echo 'make dashboards  write the Grafana dashboards from their code'
-	@echo 'make pictures    draw them for docs/images, from a demonstration that a real Prometheus scrapes (two minutes)'
+	@echo 'make pictures    draw them for docs/images, from a demonstration that a real Prometheus scrapes (four minutes)'
 	@echo 'make dist   one bundle with all that a host without a package index needs, into build/dist (docs/deploy-host.md)'
 	@echo 'make image  the container image, by buildah, podman or docker; make image-base renews the digest of its base'
 	@echo 'make sbom   what an installation consists of, as CycloneDX, into build/sbom.cdx.json'
@@ -41,7 +42,7 @@ run: setup
 	@$(BIN)/provisioner demo --keep
 
 test: setup-test
-	env -u KUBEBUILDER_ASSETS -u TEST_KUBECONFIG $(BIN)/pytest -n auto --dist worksteal -m 'not pubsub and not slow and not crowd and not chaos' $(PYTEST_ARGS) $(TESTS)
+	env -u KUBEBUILDER_ASSETS -u TEST_KUBECONFIG $(BIN)/pytest -n auto --dist worksteal -m 'not pubsub and not slow and not crowd and not chaos and not vm' $(PYTEST_ARGS) $(TESTS)
 
 test-slow: setup-test
 	env -u KUBEBUILDER_ASSETS -u TEST_KUBECONFIG $(BIN)/pytest -n auto --dist worksteal -m slow $(PYTEST_ARGS) $(TESTS)
@@ -75,6 +76,11 @@ test-nfs: setup-test
 	@[ -n "$$TEST_NFS_MOUNTS" ] || { echo 'TEST_NFS_MOUNTS=ONE:TWO has to name two mounts of one NFS export' >&2; exit 2; }
 	$(BIN)/pytest -m nfs $(PYTEST_ARGS) $(TESTS)
 
+# In a guest whose disk is made first, once per machine.
+test-vm: setup-test
+	@[ "$$(id -u)" != 0 ] || $(BIN)/python -m tests.vm.build >/dev/null
+	$(BIN)/pytest -m vm $(PYTEST_ARGS) $(TESTS)/vm
+
 # In an environment of its own, as it brings two hundred megabytes.
 checkov: setup-test $(VENV)/checkov/bin/checkov
 	$(BIN)/python -m tests.support.checks.checkov $(VENV)/checkov/bin/checkov
@@ -88,9 +94,10 @@ lint: setup-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tests/house.py
 
 dashboards: setup-test
-	@$(BIN)/python deploy/grafana/dashboards.py
+	@$(BIN)/python -m deploy.grafana.dashboards
 
 pictures: setup-test
 	@$(BIN)/python -m tests.support.pictures
