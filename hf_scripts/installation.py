@@ -260,9 +260,9 @@ def _locks(probe: str) -> bool:
 
 
 def _takes(probe: str) -> int:
-    """1 when this process gets the lock too."""
+    """1 when this process gets the lock too. Makes no file: Ctrl-C may have ended who would remove it."""
     try:
-        fcntl.flock(open_shared(probe, os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(os.open(probe, os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return 0
     except OSError:
