@@ -118,6 +118,7 @@ class CycleMeter:
         machines = self._metrics.machines
         slots = [(record, slot) for record in memory.requests.values() for slot in record.slots.values()]
         desired = Counter((slot.pool, record.template) for record, slot in slots if slot.verdict in DESIRED)
+        self._metrics.use(desired.keys())
         machines.desired.replace(desired)
         self._metrics.slots.set_aside(sum(slot.set_aside for _, slot in slots))
         machines.stuck.replace(Counter(slot.pool for _, slot in slots if slot.stuck and not slot.gone))

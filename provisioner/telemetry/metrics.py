@@ -6,7 +6,7 @@ Takes plain facts; decides nothing. Timestamps are epoch seconds, durations seco
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Generic, Literal, TypeVar
 
@@ -53,6 +53,8 @@ LOCK_BUCKETS = (0.001, 0.01, 0.1, 1, 10)
 """Upper bounds in seconds. Few, as each costs one series per label set."""
 
 PAIR = ("pool", "template")
+Pair = tuple[str, str]
+"""A pool and a template whose machines it makes."""
 
 SELDOM = frozenset({DeferReason.BUDGET})
 """Why machines are held back where that is configured: told only while some are, as most never need the series."""
@@ -214,9 +216,8 @@ class MachineMetrics:
             ["pool"],
         )
 
-    def expect(self, limits: Limits) -> None:
-        """Export the series of these pools and templates as zero."""
-        pairs = _pairs(limits)
+    def expect(self, limits: Limits, pairs: Collection[Pair]) -> None:
+        """Export the series of these pools, templates and pairs as zero."""
         self.desired.expect(pairs)
         self.observed.expect((*pair, phase) for pair in pairs for phase in (Phase.PENDING, Phase.RUNNING))
         self.deferred.expect((*pair, reason) for pair in pairs for reason in DeferReason if reason not in SELDOM)
@@ -252,9 +253,9 @@ class SlotMetrics:
             ["pool", "error"],
         )
 
-    def expect(self, limits: Limits) -> None:
-        """Export the series of these pools and templates as zero."""
-        for pair in _pairs(limits):
+    def expect(self, limits: Limits, pairs: Collection[Pair]) -> None:
+        """Export the series of these pools, templates and pairs as zero."""
+        for pair in pairs:
             for cause in LossCause:
                 self._lost.labels(*pair, cause)
         for pool in limits.pools:
@@ -421,14 +422,29 @@ class Metrics:
         self.backends = BackendMetrics(registry)
         self.store = StoreMetrics(registry)
         self.usage = UsageMetrics(registry)
+        self._limits = Limits("", {}, {})
+        self._used: frozenset[Pair] = frozenset()
 
     def configure(self, limits: Limits) -> None:
         """Export the series of these pools and templates as zero until something happens to them."""
-        self.machines.expect(limits)
-        self.slots.expect(limits)
+        self._limits = limits
+        self._expect()
         self.backends.expect(limits)
 
+    def use(self, pairs: Set[Pair]) -> None:
+        """These pairs have or had machines: from now on their series begin as zero, too."""
+        if not pairs <= self._used:
+            self._used |= pairs
+            self._expect()
 
-def _pairs(limits: Limits) -> list[tuple[str, str]]:
-    """Pool and template, of each pool that can make machines of the template."""
-    return [(pool, template.id) for template in limits.templates.values() for pool in template.pools]
+    def _expect(self) -> None:
+        """A template that names many pools fills the first before the others, most of which are never needed."""
+        templates = self._limits.templates.values()
+        pairs = [
+            (pool, template.id)
+            for template in templates
+            for pool in template.pools
+            if pool == template.pools[0] or (pool, template.id) in self._used
+        ]
+        self.machines.expect(self._limits, pairs)
+        self.slots.expect(self._limits, pairs)

@@ -160,7 +160,7 @@ def test_two_instances_do_not_share_series(metrics: Metrics) -> None:
 
 def test_no_series_beyond_500_with_ten_templates_and_four_pools(metrics: Metrics) -> None:
     pools = [f"pool-{number}" for number in range(4)]
-    templates = {f"T{number}": TemplateLimits(f"T{number}", (pools[number % 4],)) for number in range(10)}
+    templates = {f"T{n}": TemplateLimits(f"T{n}", tuple(pools[n % 4 :] + pools[: n % 4])) for n in range(10)}
     metrics.configure(Limits(prefix="hf", pools={pool: PoolLimits(pool) for pool in pools}, templates=templates))
     for template in templates.values():
         metrics.slots.started(template.pools[0], template.id, 1)
@@ -199,8 +199,34 @@ ZERO = [
 @pytest.mark.parametrize(("name", "labels"), ZERO, ids=[name for name, _ in ZERO])
 def test_known_series_are_there_as_zero(metrics: Metrics, name: str, labels: dict[str, str]) -> None:
     metrics.configure(LIMITS)
+    metrics.use({("spare", "T")})
 
     assert value(metrics, name, **labels) == 0
+
+
+PAIRED = (
+    ("hf_provisioner_machines_desired", {}),
+    ("hf_provisioner_machines", {"phase": "running"}),
+    ("hf_provisioner_machines_deferred", {"reason": "window"}),
+    ("hf_provisioner_machines_lost_total", {"cause": "node"}),
+)
+
+
+@pytest.mark.parametrize(("name", "labels"), PAIRED, ids=[name for name, _ in PAIRED])
+def test_a_pool_that_a_template_names_second_has_its_series_once_it_is_used(
+    metrics: Metrics, name: str, labels: dict[str, str]
+) -> None:
+    def second() -> float | None:
+        return value(metrics, name, pool="spare", template="T", **labels)
+
+    metrics.configure(LIMITS)
+    named = second()
+    metrics.use({("spare", "T"), ("left", "T")})
+    used = second()
+    metrics.configure(LIMITS)
+
+    assert (named, used, second()) == (None, 0, 0)
+    assert value(metrics, name, pool="left", template="T", **labels) is None, "not in the configuration"
 
 
 def test_messages_are_counted_by_worth_from_zero_on_where_there_is_a_subscription(metrics: Metrics) -> None:

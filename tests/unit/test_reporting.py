@@ -116,6 +116,19 @@ def test_desired_are_the_slots_that_are_open_or_succeeded(metrics: Metrics, repo
     assert value(metrics, "hf_provisioner_machines_desired", pool="spare", template="T") == 1
 
 
+def test_a_pool_counts_a_templates_losses_from_zero_once_it_has_machines_of_it(
+    metrics: Metrics, reporter: Reporter
+) -> None:
+    def lost() -> float | None:
+        return value(metrics, "hf_provisioner_machines_lost_total", pool="spare", template="T", cause="node")
+
+    reporter(report(memory(record(slot(1)))))
+    before = lost()
+    reporter(report(memory(record(slot(1), slot(2, pool="spare")))))
+
+    assert (before, lost()) == (None, 0)
+
+
 def test_machines_are_counted_by_the_template_of_their_request(metrics: Metrics, reporter: Reporter) -> None:
     names = [machine_name("hf", REQUEST, number) for number in range(3)]
     look = snapshot("pool", {names[0]: Phase.RUNNING, names[1]: Phase.RUNNING, names[2]: Phase.PENDING})
