@@ -91,6 +91,11 @@ class StateDir:
 
         return Journal(os.path.join(self.path, "journal.jsonl"))
 
+    def sizes(self) -> Mapping[str, int]:
+        """Bytes of each file that grows with what happens, by its name; without those that are not there."""
+        paths = (self.journal.path, self.intent.path, self.memory.path, self.status.path)
+        return {os.path.basename(path): facts.st_size for path in paths if (facts := atomic.facts_of(path)) is not None}
+
     def refusal(self) -> OSError | None:
         """Why nothing can be written here now; None where a block can. What it wrote is removed again."""
         try:

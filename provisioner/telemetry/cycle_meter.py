@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
@@ -102,7 +100,7 @@ class CycleMeter:
         machines.oldest_unmet.replace(_oldest(memory, wall - report.now))
         machines.brake.replace({(memory.brake.pool, memory.brake.reason): 1.0} if memory.brake else {})
         store.requests.replace(_requests(memory))
-        store.bytes.replace(self._sizes())
+        store.bytes.replace(self._state.sizes())
         if self._memory is not None:
             self._count_changes(report, self._memory, memory)
         self._memory = memory
@@ -136,15 +134,6 @@ class CycleMeter:
             self._metrics.slots.stopped(slot.pool, report.now - slot.closed)
         if slot.stuck and not (former is not None and former.stuck):
             log.warning("Machine is stuck terminating", extra={"machine": slot.name, "pool": slot.pool})
-
-    def _sizes(self) -> Mapping[str, int]:
-        sizes = {}
-        with suppress(OSError):  # the file is absent: nothing happened yet, or it was just rotated
-            sizes[os.path.basename(self._state.journal.path)] = os.path.getsize(self._state.journal.path)
-        for store in (self._state.intent, self._state.memory, self._state.status):
-            if (signature := store.signature()) is not None:
-                sizes[os.path.basename(store.path)] = signature[2]
-        return sizes
 
 
 def _windows(pressures: Mapping[tuple[str, str], Window], limits: Limits) -> Mapping[str, int]:
