@@ -118,9 +118,8 @@ def status_text(seen: Overview, *, wide: bool = False) -> str:
 def _head(seen: Overview, document: Document) -> Iterator[str]:
     """Whose files these are, whether the loop runs, and what asks for a person."""
     loop, silent = seen.loop, seen.loop["silent_seconds"]
-    ran = (
-        "has never run" if loop["last_beat"] is None else f"last ran at {loop['last_beat']} on {loop.get('host', '?')}"
-    )
+    last, host = loop["last_beat"], loop.get("host", "?")
+    ran = "has never run" if last is None else f"last ran at {local(last)} on {host}"
     ago = "" if silent is None else f", {silent:.0f} s ago"
     yield f"Provisioner {seen.provisioner} in {seen.state_directory}"
     yield f"  loop {ran}{ago}, epoch {loop.get('epoch', 0)}; intent generation {seen.generation}"

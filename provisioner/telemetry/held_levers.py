@@ -10,7 +10,7 @@ from provisioner.model import DESIRED, LeverKind, Memory
 from provisioner.planning.levers import is_done
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
-from provisioner.telemetry.shortages import Document
+from provisioner.telemetry.shortages import Document, local
 
 
 def held_levers(state: StateDir, memory: Memory | None) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _what(one: Document) -> str:
 
 
 def _who(one: Document) -> str:
-    return f"by {one['who']} since {one['since']}" + (f": {one['reason']}" if one["reason"] else "")
+    return f"by {one['who']} since {local(one['since'])}" + (f": {one['reason']}" if one["reason"] else "")
 
 
 def cancel_lines(document: Document) -> list[str]:

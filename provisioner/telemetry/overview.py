@@ -22,7 +22,7 @@ from provisioner.telemetry.config_watch import sentence
 from provisioner.telemetry.facts import Facts, File
 from provisioner.telemetry.held_levers import lever_alarms
 from provisioner.telemetry.notes import Notes
-from provisioner.telemetry.shortages import Document, Key, last_error, learned, missing, wall_of
+from provisioner.telemetry.shortages import Document, Key, last_error, learned, local, missing, wall_of
 from provisioner.telemetry.spending import spending
 
 
@@ -471,16 +471,16 @@ def _alarms(seen: Overview) -> Iterator[str]:
         yield f"STATE DIRECTORY CANNOT BE WRITTEN: {seen.unwritable}; {words}"
     if seen.loop["running"] is False:
         since = seen.loop["last_beat"]
-        words = f"since {since}" if since else "and has never run on this directory"
+        words = f"since {local(since)}" if since else "and has never run on this directory"
         yield f"LOOP NOT RUNNING {words}: start `provisioner run`; no machine is made or deleted until then"
     for file in seen.files.values():
         if file["condition"] not in (Condition.FINE, Condition.NEW):
             yield f"{file['text']}; what can be done: provisioner recover"
     if trouble := seen.nothing_planned:
-        yield f"NOTHING IS PLANNED since {trouble['since']}: {trouble['text']}"
+        yield f"NOTHING IS PLANNED since {local(trouble['since'])}: {trouble['text']}"
     if trouble := seen.configuration_refused:
         words = "CONFIGURATION REFUSED, the one before stays in force"
-        yield f"{words}, since {trouble['since']}: {trouble['text']}"
+        yield f"{words}, since {local(trouble['since'])}: {trouble['text']}"
     for one in seen.configuration_differs:
         yield f"CONFIGURATION DIFFERS: {one['text']}"
     yield from lever_alarms(seen.levers)
@@ -488,7 +488,7 @@ def _alarms(seen: Overview) -> Iterator[str]:
         yield f"PAUSED pool {pool}: it gets no new machines until `paused` is taken out of provisioner.yaml"
     for one in seen.refused:
         which = f"creates of {one['template']}" if one["operation"] == "create" else "deletes"
-        yield f"REFUSED by pool {one['pool']}: {which} since {one['since']}: {one['text']}"
+        yield f"REFUSED by pool {one['pool']}: {which} since {local(one['since'])}: {one['text']}"
     for one in seen.stuck:
         words = "still terminating long after its grace period; see its node and its finalizers"
         yield f"STUCK {one['machine']} in pool {one['pool']}: {words}"

@@ -2,8 +2,8 @@
 
     python tests/bench/bench_scrape.py
 
-Each template names one pool or all four, and its machines are in the first or in all; half of them run, half wait. Goals:
-fifty milliseconds, and five hundred series while each template uses one pool. Exits 1 when one is missed.
+Each template names one pool or all four, and its machines are in the first or in all; half of them run, half wait.
+Goals: fifty milliseconds, and five hundred series while each template uses one pool. Exits 1 when one is missed.
 """
 
 from __future__ import annotations

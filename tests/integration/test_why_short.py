@@ -145,5 +145,5 @@ def test_a_dead_loop_is_told_and_what_it_left_waiting(hf: Grid) -> None:
     request = hf.request("T2", 2)
     until(lambda: request in hf.state.memory.read().requests, 30, what="the loop knows of it")
     hf.stop_loop()
-    text = until_said(hf, r"LOOP NOT RUNNING since 2\d{3}-.*: start `provisioner run`")
+    text = until_said(hf, r"LOOP NOT RUNNING since \d\d:\d\d:\d\d: start `provisioner run`")
     assert f"request {request} (T2): running, 0 of 2 running, 2 missing" in text

@@ -23,6 +23,7 @@ from provisioner.telemetry.cycle_meter import CycleMeter
 from provisioner.telemetry.held_levers import held_levers
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.notes import Notes, read_notes
+from tests.support.clock_times import clock_time
 from tests.support.hostfactory.sites import example_site
 from tests.unit.core import BEFORE, NOW, OTHER, REQUEST, limits, memory, name, pool, record, running, slot
 
@@ -245,9 +246,7 @@ def test_status_says_who_holds_what_since_when_and_why(state: StateDir, capsys: 
 
 
 def by(lever: Lever) -> str:
-    from provisioner.loop.clock import utc
-
-    return f"by {ME} since {utc(lever.since)}" + (f": {lever.reason}" if lever.reason else "")
+    return f"by {ME} since {clock_time(lever.since)}" + (f": {lever.reason}" if lever.reason else "")
 
 
 def test_status_counts_what_a_drained_pool_still_has(state: StateDir) -> None:

@@ -26,6 +26,7 @@ from provisioner.model import (
 )
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.notes import Notes, terms_of
+from tests.support.clock_times import clock_time
 from tests.support.hostfactory.sites import example_site
 from tests.unit.core import running
 
@@ -115,7 +116,7 @@ def test_it_shows_since_when_and_why_the_brake_holds(state: StateDir, capsys: py
     assert (brake["reason"], brake["detail"], brake["pool"]) == ("memory_lost", BRAKE.detail, "")
     assert -1005 < seconds_from_now(brake["since"]) < -995
     run(["recover"])
-    assert f"BRAKE memory_lost since {brake['since']}: {BRAKE.detail}" in capsys.readouterr().out
+    assert f"BRAKE memory_lost since {clock_time(brake['since'])}: {BRAKE.detail}" in capsys.readouterr().out
 
 
 def test_it_lists_the_machines_that_a_release_would_delete_and_when(
@@ -130,7 +131,7 @@ def test_it_lists_the_machines_that_a_release_would_delete_and_when(
     run(["recover"])
     shown = capsys.readouterr().out
     assert all(f"machine {name}" in shown for name in ORPHANS)
-    assert waiting[1]["deleted_at"] in shown
+    assert f"deleted as an orphan at {clock_time(waiting[1]['deleted_at'])}" in shown
 
 
 def test_when_they_go_is_bounded_by_the_cap_per_hour(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:

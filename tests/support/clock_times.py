@@ -1,0 +1,14 @@
+"""Times as people are shown them."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+CLOCK = "%H:%M:%S"
+
+
+def clock_time(at: float | str) -> str:
+    """Epoch seconds or UTC of today, as the clock of this terminal shows it."""
+    wall = datetime.fromisoformat(at).timestamp() if isinstance(at, str) else at
+    return time.strftime(CLOCK, time.localtime(wall))
