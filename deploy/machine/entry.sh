@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Entry point of a worker's container: joins EGO, is ready while it is in it, leaves at SIGTERM.
 set -u
+# A pod's host name is its own; its metadata server may tell that of the node.
+: "${HF_MACHINE_NAME:=${HOSTNAME%%.*}}"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=deploy/machine/lib.sh
 . "$here/lib.sh"
@@ -17,13 +19,13 @@ on_term() {
 }
 trap on_term TERM INT
 
-know_own_name "$name" "${HF_MACHINE_ADDRESS:-$(hostname -i | cut -d' ' -f1)}"
+know_own_name "$name" "${HF_MACHINE_ADDRESS:-$(hostname -I 2>/dev/null | cut -d' ' -f1)}"
 join "$name" || exit 1
 
 # Three looks in a row: the daemons may start again between two.
 missed=0
 while [ "$missed" -lt 3 ]; do
-    pause "${HF_WATCH_SECONDS:-10}"
+    pause "$HF_WATCH_SECONDS"
     if joined "$name"; then missed=0; else missed=$((missed + 1)); fi
 done
 say "EGO no longer has $name"

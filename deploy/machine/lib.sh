@@ -3,13 +3,15 @@
 # HostFactory knows the machine by the name of its pod or instance; EGO must know it by the same.
 
 : "${HF_EGO_MASTER:=}"              # host that the machine joins; no default
-: "${HF_MACHINE_NAME:=}"            # the name that HostFactory was told; default: the instance's, else the host's
+: "${HF_MACHINE_NAME:=}"            # the name that HostFactory was told; default: a pod's host name, an instance's name
 : "${HF_MACHINE_DOMAIN:=}"          # appended where HostFactory's host names have a domain
+: "${HF_MACHINE_ADDRESS:=}"         # of a name that nobody knows; default: the host's first
 : "${HF_READY_FILE:=/run/hf/ready}" # is there while the machine is in EGO
 : "${HF_HOSTS_FILE:=/etc/hosts}"
 : "${HF_JOIN_SECONDS:=240}"         # below the pool's boot_deadline_seconds: what never joins is replaced then
-: "${HF_LEAVE_SECONDS:=20}"         # of the 25 s of a Spot pod, or the 30 s of a Spot VM
+: "${HF_LEAVE_SECONDS:=12}"         # and two more: of the 15 s that a Spot node leaves its pods, or the 30 s of a Spot VM
 : "${HF_POLL_SECONDS:=2}"
+: "${HF_WATCH_SECONDS:=10}"         # between two looks whether EGO still has a pod
 : "${GCE_METADATA_HOST:=metadata.google.internal}"
 
 say() {
@@ -29,16 +31,9 @@ machine_name() {
     printf '%s%s\n' "$name" "${HF_MACHINE_DOMAIN:+.$HF_MACHINE_DOMAIN}"
 }
 
-# know_own_name NAME ADDRESS: EGO looks its own host up; where DNS does not know it, the hosts file does.
-know_own_name() {
-    local short=${1%%.*}
-    [ "$short" != "$1" ] || short=
-    grep -qsw -- "$1" "$HF_HOSTS_FILE" || printf '%s %s %s\n' "$2" "$1" "$short" >>"$HF_HOSTS_FILE"
-}
-
-# in_time SECONDS COMMAND...: no daemon holds us up for longer.
+# in_time SECONDS COMMAND...: no daemon holds us up for longer; a second is the least.
 in_time() {
-    local seconds=$1
+    local seconds=$(($1 > 1 ? $1 : 1))
     shift
     timeout --kill-after=1 "$seconds" "$@"
 }
@@ -47,6 +42,20 @@ in_time() {
 heedful() {
     "$@" &
     wait $!
+}
+
+resolves() {
+    in_time 10 getent hosts "$1" >/dev/null
+}
+
+# know_own_name NAME ADDRESS: EGO looks its own host up; what neither hosts file nor DNS knows goes into the hosts file.
+know_own_name() {
+    local short=${1%%.*}
+    [ "$short" != "$1" ] || short=
+    heedful resolves "$1" && return
+    [ -n "$2" ] || { say "EGO will not find $1: it does not resolve, and this host has no address to write down"; return; }
+    { printf '%s %s %s\n' "$2" "$1" "$short" >>"$HF_HOSTS_FILE"; } 2>/dev/null ||
+        say "EGO will not find $1: it does not resolve, and $HF_HOSTS_FILE cannot be written: let DNS know it, or run as root"
 }
 
 listed() {
@@ -78,18 +87,20 @@ join() {
     return 1
 }
 
-# leave NAME: no new work, then the daemons end; within HF_LEAVE_SECONDS, whatever EGO says.
+# leave NAME: no new work, then the daemons end; within HF_LEAVE_SECONDS and two, whatever EGO says.
 leave() {
-    local ends=$((SECONDS + HF_LEAVE_SECONDS)) left
-    rm -f "$HF_READY_FILE"
-    in_time 5 egosh resource close "$1" || say "EGO does not close $1"
-    left=$((ends - SECONDS))
-    if in_time "$((left > 1 ? left : 1))" egosh ego shutdown -f; then
-        say "left EGO"
-    else
-        say "EGO did not let $1 go within $HF_LEAVE_SECONDS s; it will miss it"
-        return 1
-    fi
+    local ends=$((SECONDS + HF_LEAVE_SECONDS)) code=0
+    mv -f "$HF_READY_FILE" "$HF_READY_FILE.leaving" 2>/dev/null
+    in_time $((HF_LEAVE_SECONDS / 2)) egosh resource close "$1" || say "EGO does not close $1"
+    in_time $((ends - SECONDS)) egosh ego shutdown -f || code=1
+    if [ "$code" = 0 ]; then say "left EGO"; else say "EGO did not let $1 go within $HF_LEAVE_SECONDS s; it will miss it"; fi
+    rm -f "$HF_READY_FILE.leaving"
+    return "$code"
+}
+
+# leaving: another script of this machine is leaving.
+leaving() {
+    [ -e "$HF_READY_FILE.leaving" ]
 }
 
 # pause SECONDS: a sleep that a signal ends.

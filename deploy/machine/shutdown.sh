@@ -8,5 +8,8 @@ HF_MACHINE_DOMAIN=$(curl --silent --fail --noproxy '*' --max-time 5 --header 'Me
     HF_MACHINE_DOMAIN=
 # shellcheck source=deploy/machine/lib.sh
 . "$library"
-[ -e "$HF_READY_FILE" ] || exit 0
-leave "$(machine_name)"
+if [ -e "$HF_READY_FILE" ]; then leave "$(machine_name)"; fi
+# Where the start-up script has heard first: the instance ends with this script.
+ends=$((SECONDS + HF_LEAVE_SECONDS + 2))
+while leaving && [ "$SECONDS" -lt "$ends" ]; do pause "$HF_POLL_SECONDS"; done
+exit 0

@@ -50,6 +50,7 @@ resource "google_compute_instance_template" "this" {
     { block-project-ssh-keys = "true", enable-oslogin = "TRUE" },
     each.value.startup_script == "" ? {} : { startup-script = each.value.startup_script },
     each.value.metadata,
+    { for name, path in each.value.metadata_from_file : name => file(path) },
   )
 
   lifecycle {

@@ -102,10 +102,11 @@ variable "cluster" {
 }
 
 variable "pods" {
-  description = "Pools of pods, by name: what each pod is, and how many there may be. They need a cluster."
+  description = "Pools of pods, by name: what each pod is, and how many there may be. They need a cluster. env names HF_EGO_MASTER, EGO's management host, and what else docs/deploy-machine.md has."
   type = map(object({
     namespace    = optional(string) # symphony
     image        = string
+    env          = map(string)
     cpus         = number
     memory_mb    = number
     spot         = optional(bool) # false
@@ -120,21 +121,27 @@ variable "pods" {
 }
 
 variable "groups" {
-  description = "Managed instance groups, by name: zonal (zone) or regional (region, and perhaps its zones). image is the machine's boot image, startup_script what makes it join Symphony, metadata what that and the shutdown script read besides."
+  description = "Managed instance groups, by name: zonal (zone) or regional (region, and perhaps its zones). image is the machine's boot image, startup_script what makes it join Symphony, metadata what that and the shutdown script read besides; metadata_from_file the same as files."
   type = map(object({
-    zone           = optional(string)
-    region         = optional(string)
-    zones          = optional(list(string), [])
-    machine_type   = string
-    image          = string
-    spot           = optional(bool, false)
-    disk_gb        = optional(number, 50)
-    disk_type      = optional(string, "pd-balanced")
-    startup_script = optional(string, "")
-    metadata       = optional(map(string), {})
-    max_machines   = number
+    zone               = optional(string)
+    region             = optional(string)
+    zones              = optional(list(string), [])
+    machine_type       = string
+    image              = string
+    spot               = optional(bool, false)
+    disk_gb            = optional(number, 50)
+    disk_type          = optional(string, "pd-balanced")
+    startup_script     = optional(string, "")
+    metadata           = optional(map(string), {})
+    metadata_from_file = optional(map(string), {})
+    max_machines       = number
   }))
   default = {}
+
+  validation {
+    condition     = alltrue([for path in flatten([for group in values(var.groups) : values(group.metadata_from_file)]) : fileexists(path)])
+    error_message = "metadata_from_file of groups names files, as seen from where Terraform runs."
+  }
 }
 
 variable "templates" {

@@ -1,14 +1,16 @@
-"""An embedded Kubernetes cluster that the tests of a module share; a module may have another ``shared``."""
+"""An embedded Kubernetes cluster that the tests of a module share (a module may have another ``shared``); a machine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from provisioner.simulator.server import Simulator
 from tests.support.clouds.kube_cloud import SPACE, impose, official_client
+from tests.support.machine import Machine
 
 
 @pytest.fixture(scope="module")
@@ -29,3 +31,11 @@ def simulator(shared: Simulator) -> Simulator:
 def api(simulator: Simulator) -> Iterator[Any]:
     with official_client(simulator) as official:
         yield official
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    """A host for the scripts of ``deploy/machine``."""
+    made = Machine(tmp_path)
+    yield made
+    made.end()

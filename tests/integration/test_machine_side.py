@@ -18,76 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ego import put_programs
+from tests.support.machine import MACHINE, NAME, Machine, container
 from tests.support.metadata_server import MetadataServer
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
-MACHINE = ROOT / "deploy" / "machine"
-NAME = "hf-k3v9x2m7qa-000004"
-
-
-class Machine:
-    """A host with EGO's programs, and what they were asked."""
-
-    def __init__(self, directory: Path) -> None:
-        self.ego, self.ready, self.hosts = directory / "ego", directory / "run" / "ready", directory / "hosts"
-        self.library = directory / "run" / "lib.sh"
-        self.log = directory / "log"
-        programs = directory / "bin"
-        self.ego.mkdir()
-        put_programs(programs)
-        self.hosts.write_text("127.0.0.1 localhost\n")
-        (self.ego / "calls").touch()
-        self.environment = {
-            "PATH": f"{programs}:{os.environ['PATH']}",
-            "EGO": str(self.ego),
-            "HF_EGO_MASTER": "master1",
-            "HF_READY_FILE": str(self.ready),
-            "HF_HOSTS_FILE": str(self.hosts),
-            "HF_LIBRARY": str(self.library),
-            "HF_MACHINE_ADDRESS": "10.1.2.3",
-            "HF_JOIN_SECONDS": "20",
-            "HF_LEAVE_SECONDS": "3",
-            "HF_POLL_SECONDS": "0.05",
-            "HF_WATCH_SECONDS": "0.05",
-            "GCE_METADATA_HOST": "127.0.0.1:1",
-            "HTTP_PROXY": "http://127.0.0.1:2",
-            "http_proxy": "http://127.0.0.1:2",
-        }
-        self._started: list[subprocess.Popen[bytes]] = []
-
-    def behave(self, *ways: str) -> None:
-        """EGO's programs do so from now on."""
-        for way in ways:
-            (self.ego / way).touch()
-
-    @property
-    def calls(self) -> list[str]:
-        return (self.ego / "calls").read_text().splitlines()
-
-    def start(self, script: str, **environment: str) -> subprocess.Popen[bytes]:
-        """Run a script in a session of its own, as a container or a service does."""
-        command = [str(MACHINE / script)] if script == "entry.sh" else ["bash", str(MACHINE / script)]
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                command, env={**self.environment, **environment}, stderr=log, start_new_session=True
-            )
-        self._started.append(process)
-        return process
-
-    def end(self) -> None:
-        for process in self._started:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    made = Machine(tmp_path)
-    yield made
-    made.end()
 
 
 def ready(machine: Machine) -> None:
@@ -168,21 +103,134 @@ def test_a_join_that_hangs_keeps_nobody_from_leaving(machine: Machine) -> None:
     assert pod.wait(timeout=20) == 0
 
 
-def test_where_ego_does_not_let_go_it_ends_all_the_same(machine: Machine) -> None:
-    pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
-    ready(machine)
-    machine.behave("refuses-leave")
-    pod.send_signal(signal.SIGTERM)
-    assert pod.wait(timeout=30) == 0
-    assert f"EGO did not let {NAME} go within 3 s" in machine.log.read_text()
-
-
 def test_a_pod_that_ego_no_longer_has_fails(machine: Machine) -> None:
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
     ready(machine)
     (machine.ego / "up").unlink()
     assert pod.wait(timeout=30) == 1
     assert not machine.ready.exists()
+
+
+def test_a_pod_s_name_is_its_host_s_and_not_what_its_node_s_metadata_says(machine: Machine) -> None:
+    with MetadataServer({"instance/name": "gke-node-1"}) as server:
+        machine.start("entry.sh", HOSTNAME=f"{NAME}.grid.svc", GCE_METADATA_HOST=server.host)
+        ready(machine)
+    assert f"egosh resource list -o {NAME}" in machine.calls
+
+
+@pytest.mark.parametrize(("script", "code"), [("entry.sh", 0), ("startup.sh", 1)])
+def test_where_ego_s_programs_hang_and_heed_no_signal_a_script_ends_by_itself(
+    machine: Machine, metadata: MetadataServer, script: str, code: int
+) -> None:
+    machine.behave("never-leaves")
+    process = machine.start(script, HF_MACHINE_NAME=NAME, GCE_METADATA_HOST=metadata.host, HF_LEAVE_SECONDS="1")
+    ready(machine)
+    if script == "startup.sh":
+        assert metadata.waiting.wait(30)
+        metadata.change("instance/preempted", "TRUE")
+    else:
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == code
+    assert machine.calls[-2:] == [f"egosh resource close {NAME}", "egosh ego shutdown -f"]
+    assert f"EGO did not let {NAME} go within 1 s" in machine.log.read_text()
+
+
+# --- its own name -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hosts", "names", "writable", "written", "said"),
+    [
+        (f"10.1.2.3 {NAME}", {}, False, False, False),
+        ("", {NAME: "10.1.2.3"}, False, False, False),
+        (f"10.1.2.3 {NAME}.grid {NAME}0", {}, True, True, False),
+        ("", {}, False, False, True),
+    ],
+    ids=[
+        "the hosts file knows it",
+        "DNS knows it",
+        "nobody knows it, so it is written down",
+        "nobody knows it and it cannot be written down, so that is said",
+    ],
+)
+def test_a_machine_s_own_name_resolves(
+    machine: Machine, hosts: str, names: dict[str, str], writable: bool, written: bool, said: bool
+) -> None:
+    machine.getent.unlink()
+    machine.hosts.write_text(f"127.0.0.1 localhost\n{hosts}\n")
+    within = container(names=names, hosts=machine.hosts, writable=writable)
+    machine.start("entry.sh", *within, HF_MACHINE_NAME=NAME, HF_HOSTS_FILE="")
+    ready(machine)
+    assert machine.hosts.read_text().split("\n")[2:] == ([f"10.1.2.3 {NAME} ", ""] if written else [""])
+    warning = f"EGO will not find {NAME}: it does not resolve, and /etc/hosts cannot be written"
+    assert (warning in machine.log.read_text()) is said
+
+
+def test_a_name_without_an_address_is_not_written_down(machine: Machine) -> None:
+    (machine.getent.parent / "hostname").symlink_to("/bin/false")
+    machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_MACHINE_ADDRESS="")
+    ready(machine)
+    assert f"EGO will not find {NAME}: it does not resolve, and this host has no address" in machine.log.read_text()
+    assert NAME not in machine.hosts.read_text()
+
+
+def test_told_to_end_while_dns_does_not_answer_it_leaves(machine: Machine) -> None:
+    machine.behave("dns-hangs")
+    pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
+    asking = machine.ego / "asks"
+    until(lambda: asking.exists() and asking.read_text(), 30, what="it asks for its name")
+    pod.send_signal(signal.SIGTERM)
+    assert pod.wait(timeout=30) == 0
+    assert Path("/proc", asking.read_text().strip()).exists(), "it did not wait until there was no answer"
+
+
+# --- as PID 1 ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def first(machine: Machine) -> tuple[subprocess.Popen[bytes], int]:
+    """A container whose entry point is ready, and its PID 1; EGO's start has left a daemon behind, which ended."""
+    machine.behave("leaves-daemon")
+    within = container(names={NAME: "10.1.2.3"}, hosts=machine.hosts, writable=False)
+    pod = machine.start("entry.sh", *within, HF_MACHINE_NAME=NAME)
+    ready(machine)
+    until((machine.ego / "daemon-ended").exists, 30, what="the daemon has lost its parent and ended")
+    return pod, machine.inside(pod)
+
+
+def test_as_pid_1_it_heeds_sigterm(machine: Machine, first: tuple[subprocess.Popen[bytes], int]) -> None:
+    pod, process = first
+    assert re.search(r"(?m)^NSpid:\t\d+\t1$", Path(f"/proc/{process}/status").read_text())
+    os.kill(process, signal.SIGTERM)
+    assert pod.wait(timeout=30) == 0
+    assert machine.calls[-1] == "egosh ego shutdown -f"
+
+
+def test_as_pid_1_it_buries_what_ego_leaves_behind(first: tuple[subprocess.Popen[bytes], int]) -> None:
+    _, process = first
+    until(lambda: children_of(process, "sh") == [], 30, every=0.3, what="nothing of the daemon is left")
+
+
+def test_as_pid_1_it_ends_with_1_when_ego_no_longer_has_it(
+    machine: Machine, first: tuple[subprocess.Popen[bytes], int]
+) -> None:
+    pod, _ = first
+    (machine.ego / "up").unlink()
+    assert pod.wait(timeout=30) == 1
+
+
+def children_of(parent: int, name: str) -> list[str]:
+    """Processes of a name that a process has not waited for, whether they have ended or not."""
+    texts = (text_of(path) for path in Path("/proc").glob("[0-9]*/stat"))
+    return [text for text in texts if f"({name})" in text and text.rpartition(")")[2].split()[1] == str(parent)]
+
+
+def text_of(path: Path) -> str:
+    """What a process's file says, if the process is still there."""
+    try:
+        return path.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 # --- an instance of a group -------------------------------------------------------------------------------------------
@@ -254,6 +302,20 @@ def test_the_shutdown_script_leaves(machine: Machine, metadata: MetadataServer) 
     ready(machine)
     assert machine.start("shutdown.sh", GCE_METADATA_HOST=metadata.host).wait(timeout=30) == 0
     assert machine.calls[-2:] == [f"egosh resource close {NAME}", "egosh ego shutdown -f"]
+
+
+def test_the_shutdown_script_waits_while_the_start_up_script_leaves(machine: Machine, metadata: MetadataServer) -> None:
+    """What is left of the instance ends with the shutdown script."""
+    machine.behave("never-leaves")
+    machine.start("startup.sh", GCE_METADATA_HOST=metadata.host, HF_LEAVE_SECONDS="1")
+    ready(machine)
+    assert metadata.waiting.wait(30)
+    metadata.change("instance/preempted", "TRUE")
+    until(lambda: f"egosh resource close {NAME}" in machine.calls, 30, what="it leaves")
+    waits = {"GCE_METADATA_HOST": metadata.host, "HF_LEAVE_SECONDS": "20"}
+    assert machine.start("shutdown.sh", **waits).wait(timeout=30) == 0
+    assert f"EGO did not let {NAME} go" in machine.log.read_text()
+    assert machine.calls.count(f"egosh resource close {NAME}") == 1
 
 
 def test_an_instance_whose_template_lacks_its_settings_says_which(machine: Machine, metadata: MetadataServer) -> None:

@@ -21,6 +21,7 @@ from provisioner.telemetry.server import Health, Question, Server
 from tests.support.manifests import (
     BUILDS,
     COMPONENTS,
+    CONFIGURED,
     GKE,
     INCLUDED,
     KUSTOMIZE,
@@ -42,8 +43,6 @@ from tests.support.manifests import (
 
 VERSIONS = ("1.27", kubernetes_validate.latest_version())
 """The oldest Kubernetes that GKE still runs, and the newest that the tool knows."""
-CONFIGURED = [(overlay, ()) for overlay in OVERLAYS] + [(GKE, ("compute-classes",)), (GKE, ("kueue",))]
-"""Builds that differ in their configuration."""
 
 
 @pytest.fixture(params=BUILDS, ids=name_of)

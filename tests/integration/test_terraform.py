@@ -216,7 +216,7 @@ def test_terraform_accepts_the_settings_module_and_its_own_tests_pass(tmp_path: 
     assert terraform("validate", "-no-color", directory=copy).returncode == 0
     done = terraform("test", "-no-color", directory=copy)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "7 passed, 0 failed" in done.stdout
+    assert "9 passed, 0 failed" in done.stdout
 
 
 @REAL
@@ -228,7 +228,7 @@ def test_terraform_accepts_the_whole_module_and_its_own_tests_pass(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     done = terraform("test", "-no-color", directory=copy, settings=settings)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "10 passed, 0 failed" in done.stdout
+    assert "12 passed, 0 failed" in done.stdout
 
 
 @REAL

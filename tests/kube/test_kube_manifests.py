@@ -307,14 +307,21 @@ def test_a_backup_of_what_runs_needs_no_network_is_restored_by_its_job_and_old_o
 # --- compute classes --------------------------------------------------------------------------------------------------
 
 
-def test_a_pod_of_a_compute_class_keeps_what_its_file_says_on_a_real_server(
+def test_the_pods_of_all_compute_classes_keep_what_their_files_say_on_a_real_server(
     kit: Kit, pod: LoopPod, any_cluster: Cluster, tmp_path: Path
 ) -> None:
+    """Class and tolerations arrive as they are, and the server adds no class of its own."""
     write_configuration(built(GKE, "compute-classes"), tmp_path)
     login = kubeconfig(kit.admin.server, pod.token, ca=any_cluster.ca)
     (tmp_path / "kubeconfig").write_text(json.dumps(login))
-    (pool,) = [one for one in pools_of(tmp_path) if one.name == "performance-gpu"]
-    made = made_by(pool, tmp_path / "kubeconfig", lambda name: kit.admin.get(f"{PODS}/{name}"))
+    pools = {pool.name: pool for pool in pools_of(tmp_path)}
+    assert sorted(pools) == sorted(
+        f"{aim}-{what}" for aim in ("performance", "cost", "spot") for what in ("cpu", "gpu")
+    )
+    for name, pool in pools.items():
+        made = made_by(pool, tmp_path / "kubeconfig", lambda machine: kit.admin.get(f"{PODS}/{machine}"))["spec"]
+        until(lambda: machines(kit) == set(), 90, what="it has gone: the next one has the same name")
 
-    assert missing_from(made["spec"], yaml.safe_load(pool.pod_spec.read_text())) == []
-    assert made["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+        assert missing_from(made, yaml.safe_load(pool.pod_spec.read_text())) == []
+        assert made["nodeSelector"] == {"cloud.google.com/compute-class": name}
+        assert made["containers"][0]["resources"]["limits"].get("nvidia.com/gpu") == ("1" if "gpu" in name else None)

@@ -5,18 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 EGO = """#!/bin/sh
+hang() {
+    trap '' TERM
+    while :; do sleep 1; done
+}
 echo "$(basename "$0") $*" >>"$EGO/calls"
 case "$(basename "$0") $*" in
 "egoconfig join"*)
     [ ! -e "$EGO/refuses-join" ] || { rm "$EGO/refuses-join"; exit 1; }
     [ ! -e "$EGO/never-joins" ] || exit 1
     [ ! -e "$EGO/hangs" ] || exec sleep 1000 ;;
-"egosh ego start"*) [ -e "$EGO/slow" ] || touch "$EGO/up" ;;
+"egosh ego start"*)
+    [ ! -e "$EGO/leaves-daemon" ] ||
+        sh -c 'while [ -d "/proc/$1" ]; do sleep 0.05; done; touch "$EGO/daemon-ended"' daemon $$ &
+    [ -e "$EGO/slow" ] || touch "$EGO/up" ;;
 "egosh resource list"*) [ ! -e "$EGO/up" ] || echo "$4 ok" ;;
-"egosh resource close"*) [ ! -e "$EGO/refuses-leave" ] || exit 1 ;;
-"egosh ego shutdown"*)
-    [ ! -e "$EGO/refuses-leave" ] || { trap '' TERM; while :; do sleep 1; done; }
-    rm -f "$EGO/up" ;;
+"egosh resource close"*) [ ! -e "$EGO/never-leaves" ] || hang ;;
+"egosh ego shutdown"*) [ ! -e "$EGO/never-leaves" ] || hang; rm -f "$EGO/up" ;;
 esac
 """
 

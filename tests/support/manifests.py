@@ -46,6 +46,13 @@ BUILDS: Sequence[Build] = (
 """Every overlay, every component, and all that go together: what is not here nobody has tried."""
 
 
+CONFIGURED: Sequence[Build] = (
+    *((overlay, ()) for overlay in OVERLAYS),
+    *((GKE, (component,)) for component in ("compute-classes", "kueue")),
+)
+"""Builds that differ in their configuration."""
+
+
 def name_of(build: Build) -> str:
     """A build as a test's id."""
     overlay, components = build

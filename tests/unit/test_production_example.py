@@ -70,7 +70,7 @@ def test_a_spot_pod_asks_for_spot_and_ends_within_its_notice() -> None:
     spot, ondemand = specs["spot"]["spec"], specs["ondemand"]
     assert spot["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
     assert spot["tolerations"][0]["key"] == "cloud.google.com/gke-spot"
-    assert spot["terminationGracePeriodSeconds"] <= 25 < ondemand["terminationGracePeriodSeconds"]
+    assert spot["terminationGracePeriodSeconds"] <= 15 < ondemand["terminationGracePeriodSeconds"]
     assert "cloud.google.com/gke-spot" not in ondemand["nodeSelector"]
 
 

@@ -1,5 +1,6 @@
 # A grid of everything: Spot pods first, then a zonal group, then a regional one of Spot instances. Copy it, and change
-# project, region, images and sizes. What it makes of HostFactory's files is in the folder grid beside it.
+# project, region, images, sizes and master1.bank.example, which is EGO's management host. Paths are as seen from where
+# Terraform runs, the folder above. What it makes of HostFactory's files is in the folder grid beside it.
 project_id      = "my-grid-project"
 region          = "us-central1"
 zones           = ["us-central1-a", "us-central1-b"]
@@ -13,8 +14,21 @@ cluster = {
 }
 
 pods = {
-  pods      = { image = "us-central1-docker.pkg.dev/my-grid-project/symphony/compute:7.3.2", cpus = 3.5, memory_mb = 12288, max_machines = 100 }
-  pods-spot = { image = "us-central1-docker.pkg.dev/my-grid-project/symphony/compute:7.3.2", cpus = 3.5, memory_mb = 12288, max_machines = 500, spot = true }
+  pods = {
+    image        = "us-central1-docker.pkg.dev/my-grid-project/symphony/compute:7.3.2"
+    env          = { HF_EGO_MASTER = "master1.bank.example" }
+    cpus         = 3.5
+    memory_mb    = 12288
+    max_machines = 100
+  }
+  pods-spot = {
+    image        = "us-central1-docker.pkg.dev/my-grid-project/symphony/compute:7.3.2"
+    env          = { HF_EGO_MASTER = "master1.bank.example" }
+    cpus         = 3.5
+    memory_mb    = 12288
+    max_machines = 500
+    spot         = true
+  }
 }
 
 groups = {
@@ -22,12 +36,24 @@ groups = {
     zone         = "us-central1-a"
     machine_type = "n2-standard-8"
     image        = "projects/my-grid-project/global/images/family/symphony-compute"
+    metadata     = { hf-ego-master = "master1.bank.example" }
+    metadata_from_file = {
+      startup-script  = "../machine/startup.sh"
+      shutdown-script = "../machine/shutdown.sh"
+      hf-machine-lib  = "../machine/lib.sh"
+    }
     max_machines = 500
   }
   any = {
     region       = "us-central1"
     machine_type = "n2-standard-8"
     image        = "projects/my-grid-project/global/images/family/symphony-compute"
+    metadata     = { hf-ego-master = "master1.bank.example" }
+    metadata_from_file = {
+      startup-script  = "../machine/startup.sh"
+      shutdown-script = "../machine/shutdown.sh"
+      hf-machine-lib  = "../machine/lib.sh"
+    }
     max_machines = 2000
     spot         = true
   }

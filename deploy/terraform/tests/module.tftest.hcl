@@ -6,7 +6,7 @@ variables {
   project_id = "grid-project"
   region     = "us-central1"
   pods = {
-    pods = { image = "registry.example.com/compute:1", cpus = 4, memory_mb = 8192, max_machines = 100 }
+    pods = { image = "registry.example.com/compute:1", env = { HF_EGO_MASTER = "master1" }, cpus = 4, memory_mb = 8192, max_machines = 100 }
   }
   groups = {
     zonal    = { zone = "us-central1-a", machine_type = "n2-standard-8", image = "projects/p/global/images/i", max_machines = 500 }
@@ -135,6 +135,31 @@ run "a_group_s_metadata_reaches_its_instances" {
     condition     = google_compute_instance_template.this["zonal"].metadata["hf-ego-master"] == "master1" && google_compute_instance_template.this["zonal"].metadata["enable-oslogin"] == "TRUE"
     error_message = "What startup.sh and shutdown.sh read is there, beside what every instance has."
   }
+}
+
+run "a_group_s_files_reach_its_instances" {
+  command = apply
+
+  variables {
+    groups    = { zonal = { zone = "us-central1-a", machine_type = "n2-standard-8", image = "i", max_machines = 10, metadata_from_file = { startup-script = "sink-filter.txt" } } }
+    templates = { Small = { pools = ["zonal"], ncpus = 4, nram = 8192, max_number = 10 } }
+  }
+
+  assert {
+    condition     = google_compute_instance_template.this["zonal"].metadata["startup-script"] == file("sink-filter.txt")
+    error_message = "metadata_from_file gives what the files say."
+  }
+}
+
+run "a_file_that_is_not_there_is_refused" {
+  command = plan
+
+  variables {
+    groups    = { zonal = { zone = "us-central1-a", machine_type = "n2-standard-8", image = "i", max_machines = 10, metadata_from_file = { startup-script = "no-such.sh" } } }
+    templates = { Small = { pools = ["zonal"], ncpus = 4, nram = 8192, max_number = 10 } }
+  }
+
+  expect_failures = [var.groups]
 }
 
 run "an_existing_network_is_used" {

@@ -58,7 +58,7 @@ locals {
       metadata   = { annotations = { "cluster-autoscaler.kubernetes.io/safe-to-evict" = "false" } }
       spec = {
         restartPolicy                 = "Never"
-        terminationGracePeriodSeconds = 25 # Spot nodes leave 25 seconds
+        terminationGracePeriodSeconds = pool.spot ? 15 : 30 # a Spot node leaves pods 15 seconds
         automountServiceAccountToken  = false
         nodeSelector = merge(
           var.autopilot ? {} : { (local.machines_key) = "true" },
@@ -71,12 +71,13 @@ locals {
         containers = [{
           name  = "symphony-compute"
           image = pool.image
+          env   = [for key, value in pool.env : { name = key, value = value }]
           resources = {
             requests = { cpu = tostring(pool.cpus), memory = "${pool.memory_mb}Mi" }
             limits   = { memory = "${pool.memory_mb}Mi" }
           }
           # Ready, and so reported to HostFactory, once the host has joined its cluster.
-          readinessProbe  = { exec = { command = ["/opt/symphony/bin/joined"] }, periodSeconds = 5 }
+          readinessProbe  = { exec = { command = ["test", "-e", "/run/hf/ready"] }, periodSeconds = 5 }
           securityContext = { allowPrivilegeEscalation = false, capabilities = { drop = ["ALL"] } }
         }]
       }

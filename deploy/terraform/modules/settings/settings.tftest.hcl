@@ -5,7 +5,7 @@ variables {
   provider_name = "gcpinst"
   name_prefix   = "hf"
   pods = {
-    pods = { namespace = "symphony", image = "registry.example.com/compute:1", cpus = 4, memory_mb = 8192, spot = true, max_machines = 100 }
+    pods = { namespace = "symphony", image = "registry.example.com/compute:1", env = { HF_EGO_MASTER = "master1" }, cpus = 4, memory_mb = 8192, spot = true, max_machines = 100 }
   }
   groups = {
     zonal    = { zone = "us-central1-a", max_machines = 500 }
@@ -43,6 +43,11 @@ run "renders_what_was_given" {
   assert {
     condition     = yamldecode(output.files["pod-specs/pods.yaml"]).spec.nodeSelector == { "hostfactory/machines" = "true", "cloud.google.com/gke-spot" = "true" }
     error_message = "A Spot pod of a standard cluster chooses the Spot nodes for machines."
+  }
+
+  assert {
+    condition     = yamldecode(output.files["pod-specs/pods.yaml"]).spec.containers[0].env == [{ name = "HF_EGO_MASTER", value = "master1" }]
+    error_message = "A pod has the environment that its pool names."
   }
 }
 
@@ -93,6 +98,26 @@ run "a_pool_that_is_nowhere_is_refused" {
   }
 
   expect_failures = [var.templates]
+}
+
+run "a_pod_that_would_join_nothing_is_refused" {
+  command = plan
+
+  variables {
+    pods = { pods = { image = "i", env = { HF_EGO_MASTER = " " }, cpus = 4, memory_mb = 8192, max_machines = 1 } }
+  }
+
+  expect_failures = [var.pods]
+}
+
+run "a_variable_that_kubernetes_would_refuse_is_refused" {
+  command = plan
+
+  variables {
+    pods = { pods = { image = "i", env = { HF_EGO_MASTER = "master1", "1st" = "a" }, cpus = 4, memory_mb = 8192, max_machines = 1 } }
+  }
+
+  expect_failures = [var.pods]
 }
 
 run "a_name_that_compute_would_refuse_is_refused" {

@@ -45,6 +45,7 @@ variable "pods" {
   type = map(object({
     namespace    = optional(string, "symphony")
     image        = string
+    env          = map(string)
     cpus         = number
     memory_mb    = number
     spot         = optional(bool, false)
@@ -54,6 +55,16 @@ variable "pods" {
   validation {
     condition     = alltrue([for pool in values(var.pods) : pool.cpus > 0 && pool.memory_mb > 0 && pool.max_machines > 0])
     error_message = "cpus, memory_mb and max_machines of pods are greater than 0."
+  }
+
+  validation {
+    condition     = alltrue([for pool in values(var.pods) : try(trimspace(pool.env["HF_EGO_MASTER"]), "") != ""])
+    error_message = "env of pods names HF_EGO_MASTER, EGO's management host: without it a pod joins nothing and is never ready."
+  }
+
+  validation {
+    condition     = alltrue([for name in flatten([for pool in values(var.pods) : keys(pool.env)]) : can(regex("^[A-Za-z_][A-Za-z0-9_]*$", name))])
+    error_message = "Names in env of pods have letters, digits or '_', and begin with no digit."
   }
 
   validation {

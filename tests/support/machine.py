@@ -1,0 +1,104 @@
+"""A host on which the scripts of ``deploy/machine`` run, with stand-ins for EGO's programs and for who knows names."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.ego import put_programs
+from tests.support.waiting import until
+
+MACHINE = Path(__file__).parents[2] / "deploy" / "machine"
+NAME = "hf-k3v9x2m7qa-000004"
+
+GETENT = """#!/bin/sh
+[ ! -e "$EGO/dns-hangs" ] || { echo $$ >"$EGO/asks"; exec sleep 1000; }
+grep -qsw -- "$2" "$HF_HOSTS_FILE" || exit 2
+"""
+"""Knows the hosts file of the test, and no DNS."""
+
+CONTAINER = ("unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+def container(*, names: dict[str, str], hosts: Path, writable: bool) -> list[str]:
+    """Words that make a command PID 1 of a container with these names in DNS and this hosts file; or it skips."""
+    if subprocess.run([*CONTAINER, "true"], capture_output=True, check=False).returncode:
+        pytest.skip(f"needs namespaces for users who are not root ({shlex.join(CONTAINER)})")
+    resolver = hosts.with_name("resolv.conf")
+    resolver.write_text("nameserver 127.0.0.1\n")
+    lines = [f"mount --bind {hosts} /etc/hosts", f"mount --bind {resolver} /etc/resolv.conf"]
+    lines += [] if writable else ["mount -o remount,bind,ro /etc/hosts"]
+    known = ",".join(f"{name}={address}" for name, address in names.items())
+    server = [sys.executable, "-I", str(Path(__file__).with_name("name_server.py")), known]
+    return [*CONTAINER, "sh", "-ec", "\n".join([*lines, 'exec "$@"']), "container", *server]
+
+
+class Machine:
+    """A host with EGO's programs, and what they were asked."""
+
+    def __init__(self, directory: Path) -> None:
+        self.ego, self.ready, self.hosts = directory / "ego", directory / "run" / "ready", directory / "hosts"
+        self.library = directory / "run" / "lib.sh"
+        self.log = directory / "log"
+        programs = directory / "bin"
+        self.ego.mkdir()
+        put_programs(programs)
+        self.getent = programs / "getent"
+        self.getent.write_text(GETENT)
+        self.getent.chmod(0o755)
+        self.hosts.write_text("127.0.0.1 localhost\n")
+        (self.ego / "calls").touch()
+        self.environment = {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "EGO": str(self.ego),
+            "HF_EGO_MASTER": "master1",
+            "HF_READY_FILE": str(self.ready),
+            "HF_HOSTS_FILE": str(self.hosts),
+            "HF_LIBRARY": str(self.library),
+            "HF_MACHINE_ADDRESS": "10.1.2.3",
+            "HF_JOIN_SECONDS": "20",
+            "HF_LEAVE_SECONDS": "3",
+            "HF_POLL_SECONDS": "0.05",
+            "HF_WATCH_SECONDS": "0.05",
+            "GCE_METADATA_HOST": "127.0.0.1:1",
+            "HTTP_PROXY": "http://127.0.0.1:2",
+            "http_proxy": "http://127.0.0.1:2",
+        }
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def behave(self, *ways: str) -> None:
+        """EGO's programs do so from now on."""
+        for way in ways:
+            (self.ego / way).touch()
+
+    @property
+    def calls(self) -> list[str]:
+        return (self.ego / "calls").read_text().splitlines()
+
+    def start(self, script: str, *within: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Run a script in a session of its own, as a container or a service does."""
+        command = [*within, *([] if script == "entry.sh" else ["bash"]), str(MACHINE / script)]
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                command, env={**self.environment, **environment}, stderr=log, start_new_session=True
+            )
+        self._started.append(process)
+        return process
+
+    def inside(self, container: subprocess.Popen[bytes]) -> int:
+        """The process that is PID 1 of a container, as it is numbered here."""
+        children = Path(f"/proc/{container.pid}/task/{container.pid}/children")
+        (first,) = until(lambda: children.read_text().split(), 30, what="the container has begun")
+        return int(first)
+
+    def end(self) -> None:
+        for process in self._started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
