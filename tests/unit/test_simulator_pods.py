@@ -190,9 +190,9 @@ def test_a_preempted_pod_is_told_so_and_has_gone_after_all_of_its_grace(world: W
     assert cluster.preempt(["a", "unknown"]) == ["a"]
     told = condition(cluster, "DisruptionTarget")
     assert (told["status"], told["reason"]) == ("True", "TerminationByKubelet")
-    assert pod(cluster)["metadata"]["deletionGracePeriodSeconds"] == 25
+    assert pod(cluster)["metadata"]["deletionGracePeriodSeconds"] == 15
     assert cluster.preempt(["a"]) == [], "it is ending already"
-    world.advance(RUNNING_AFTER + 25.0)
+    world.advance(RUNNING_AFTER + 15.0)
     assert pod(cluster)["status"]["phase"] == "Failed"
     assert pod(cluster)["status"]["reason"] == "Terminated"
     world.advance(RUNNING_AFTER + 26.0)

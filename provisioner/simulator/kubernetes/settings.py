@@ -28,8 +28,8 @@ class PodTimings:
     backoff_first: float = 10.0
     """First gap after a failed pull or a crash; doubles."""
     backoff_last: float = 300.0
-    preempt_grace: float = 25.0
-    """What GKE leaves a pod on a Spot node that is taken away; all of it is used."""
+    preempt_grace: float = 15.0
+    """What GKE leaves by default to a pod on a Spot node that is taken away; all of it is used."""
     node_gone: float = 50.0
     """Time from a node's removal to the end of its pods."""
     bookmark: float = 60.0
