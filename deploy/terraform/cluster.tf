@@ -13,6 +13,7 @@ resource "google_container_cluster" "this" {
   network             = local.network
   subnetwork          = local.subnetwork
   networking_mode     = "VPC_NATIVE"
+  datapath_provider   = local.autopilot ? null : "ADVANCED_DATAPATH" # else nothing enforces network policies; Autopilot has it
   resource_labels     = var.labels
   deletion_protection = var.deletion_protection
 
@@ -54,13 +55,12 @@ resource "google_container_cluster" "this" {
     }
   }
 
-  dynamic "addons_config" {
-    for_each = local.autopilot ? [] : [1]
+  # The driver that mounts secrets, for the component secret-csi.
+  dynamic "secret_manager_config" {
+    for_each = local.has_secrets ? [1] : []
 
     content {
-      gcp_filestore_csi_driver_config {
-        enabled = var.share != null
-      }
+      enabled = true
     }
   }
 

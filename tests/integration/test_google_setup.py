@@ -36,6 +36,7 @@ SOME = ["--project=my-grid-project", "--region=us-central1"]
 ALL = [
     *("--project", "my-grid-project", "--region", "us-central1", "--symphony-range", "10.0.0.0/16"),
     *("--group", "a:us-central1-a", "--group", "any:us-central1:spot", "--share", "us-central1-b"),
+    *("--secret", "hostfactory-metrics-token", "--secret", "hostfactory-proxy"),
     *("--startup-script", str(SCRIPTS / "startup.sh"), "--metadata", "hf-ego-master=master1.bank.example"),
     *("--metadata-from-file", f"hf-machine-lib={SCRIPTS / 'lib.sh'}"),
 ]
@@ -165,6 +166,10 @@ def test_a_role_that_was_deleted_lately_is_brought_back(google: Google) -> None:
         (["--aply"], "unknown option --aply"),
         ([*ALL, "--prefix", "Grid_"], "--prefix 'Grid_': at most 20 lower-case letters, digits or '-'"),
         ([*ALL, "--cluster", "gke"], "--cluster 'gke' is none of standard, autopilot, none"),
+        (
+            [*SOME, "--cluster", "none", "--secret", "s"],
+            "--secret 's' is mounted by a cluster, and --cluster is none",
+        ),
         ([*ALL, "--share", "us-east1-b"], "--share 'us-east1-b' is no zone of us-central1, such as us-central1-a"),
         ([*ALL, "--startup-script", "/no/such"], "startup-script: '/no/such' cannot be read"),
         ([*ALL, "--metadata-from-file", "hf-machine-lib=/no/such"], "hf-machine-lib: '/no/such' cannot be read"),
@@ -210,6 +215,32 @@ def test_the_settings_that_it_prints_are_settings(google: Google, tmp_path: Path
     (tmp_path / "gcpinstprov_templates.json").write_text(json.dumps({"templates": [template("T", pools=pools)]}))
     (tmp_path / "gcpinstprov_config.json").write_text("{}")
     assert provisioner(["check", str(tmp_path / "provisioner.yaml")]) == 0
+
+
+def test_the_values_that_it_prints_are_values_of_the_overlay(google: Google) -> None:
+    google.setup(*ALL, "--apply")
+    lines = google.done.stdout.partition("values.yaml:\n")[2].partition("# Of provisioner.yaml")[0].splitlines()
+    printed = yaml.safe_load("\n".join(line.removeprefix("# ") for line in lines))
+    values = yaml.safe_load((ROOT / "deploy/kustomize/overlays/gke-workload-identity/values.yaml").read_text())["data"]
+    assert printed == {
+        "googleServiceAccount": "hostfactory-provisioner@my-grid-project.iam.gserviceaccount.com",
+        "nfsServer": "10.9.8.2",
+        "nfsPath": "/state",
+    }
+    assert printed.keys() <= values.keys()
+
+
+def test_a_cluster_enforces_network_policies_and_mounts_secrets_where_one_is_named(google: Google) -> None:
+    def cluster(*options: str) -> Argv:
+        (call,) = [one for one in google.setup(*options, "--apply") if "clusters" in one and "describe" not in one]
+        return call
+
+    assert "--enable-dataplane-v2" in cluster(*SOME)
+    assert "--enable-secret-manager" not in cluster(*SOME, "--prefix", "b")
+    assert "--enable-secret-manager" in cluster(*SOME, "--prefix", "c", "--secret", "s")
+    autopilot = cluster(*SOME, "--prefix", "d", "--cluster", "autopilot", "--secret", "t")
+    assert "--enable-secret-manager" in autopilot
+    assert "--enable-dataplane-v2" not in autopilot  # which gcloud refuses there, as it is always on
 
 
 def test_shellcheck_finds_nothing() -> None:
@@ -331,6 +362,7 @@ SAME = {
     "google_logging_project_sink": "logging sinks",
     "google_pubsub_subscription": "pubsub subscriptions",
     "google_filestore_instance": "filestore instances",
+    "google_secret_manager_secret": "secrets",
 }
 """What Terraform calls a resource, and gcloud."""
 
@@ -339,6 +371,7 @@ BOUND = {
     "google_project_iam_member": "projects",
     "google_service_account_iam_member": "iam service-accounts",
     "google_pubsub_topic_iam_member": "pubsub topics",
+    "google_secret_manager_secret_iam_member": "secrets",
     "google_pubsub_subscription_iam_member": "pubsub subscriptions",
 }
 
