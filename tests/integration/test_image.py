@@ -71,12 +71,6 @@ def test_hadolint_finds_no_fault(directory: Path, tmp_path: Path) -> None:
     assert "DL3013" in bad.stdout
 
 
-def test_shellcheck_finds_no_fault_with_what_builds() -> None:
-    done = run(Path(sys.executable).with_name("shellcheck"), *DOCKER.glob("*.sh"), ROOT / "deploy/requirements/lock.sh")
-
-    assert (done.returncode, done.stdout) == (0, "")
-
-
 def test_the_image_is_built_in_two_stages_and_runs_without_rights() -> None:
     last = last_stage()
 

@@ -19,6 +19,7 @@ from provisioner.backends.gke.settings import GkePool
 from provisioner.commands import cli
 from provisioner.settings import loader
 from provisioner.telemetry.server import Health, Question, Server
+from tests.support.checks.shell import faults_of
 from tests.support.manifests import (
     BUILDS,
     COMPONENTS,
@@ -328,6 +329,16 @@ def test_every_command_of_a_pod_is_one_that_the_program_takes(manifests: list[Ma
         assert calls, f"the {kind} never calls the program"
         for called in calls:
             assert callable(cli.parser().parse_args(called).command)
+
+
+def test_the_shell_of_every_pod_is_clean(manifests: list[Manifest]) -> None:
+    for kind in pods(manifests):
+        one = container(manifests, kind)
+        words = [*one.get("command", ()), *one["args"]]
+        if words[:2] == ["sh", "-ec"]:
+            assert faults_of(words[2]) == ""
+        else:
+            assert "sh" not in words
 
 
 def calls_of(one: Manifest, directory: Path) -> list[list[str]]:
