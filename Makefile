@@ -21,7 +21,7 @@ help:
 	@echo 'make test-kube   the tests on a real Kubernetes API server: builds it first, once per machine (ten minutes; needs Go and openssl)'
 	@echo 'make test-nfs    the state directory on NFS, through two mounts of one export (TEST_NFS_MOUNTS=ONE:TWO)'
 	@echo 'make test-vm     NFS and systemd for real, in an emulated machine (a quarter of an hour, and once four minutes for its disk; needs root, QEMU, debootstrap)'
-	@echo 'make checkov     what checkov says of the manifests, but for what deploy/checkov.yaml gives a reason for (a minute)'
+	@echo 'make checkov     what checkov says of manifests, Dockerfiles and Terraform, but for what deploy/checkov.yaml gives a reason for (a minute)'
 	@echo 'make lint   ruff, mypy, the direction of imports, and the house'
 	@echo 'make dashboards  write the Grafana dashboards from their code'
 	@echo 'make pictures    draw them for docs/images, from a demonstration that a real Prometheus scrapes (four minutes)'

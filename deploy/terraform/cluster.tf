@@ -43,6 +43,12 @@ resource "google_container_cluster" "this" {
     }
   }
 
+  master_auth {
+    client_certificate_config {
+      issue_client_certificate = false
+    }
+  }
+
   release_channel {
     channel = var.cluster.release_channel
   }
@@ -70,6 +76,15 @@ resource "google_container_cluster" "this" {
 
     content {
       service_account = google_service_account.nodes[0].email
+
+      workload_metadata_config {
+        mode = "GKE_METADATA"
+      }
+
+      shielded_instance_config {
+        enable_secure_boot          = true
+        enable_integrity_monitoring = true
+      }
     }
   }
 
@@ -115,8 +130,14 @@ resource "google_container_node_pool" "system" {
     }
 
     shielded_instance_config {
-      enable_secure_boot = true
+      enable_secure_boot          = true
+      enable_integrity_monitoring = true
     }
+  }
+
+  management {
+    auto_repair  = true
+    auto_upgrade = true
   }
 
   lifecycle {
@@ -174,8 +195,14 @@ resource "google_container_node_pool" "workers" {
     }
 
     shielded_instance_config {
-      enable_secure_boot = true
+      enable_secure_boot          = true
+      enable_integrity_monitoring = true
     }
+  }
+
+  management {
+    auto_repair  = true
+    auto_upgrade = true
   }
 
   lifecycle {
