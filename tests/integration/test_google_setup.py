@@ -39,8 +39,9 @@ ALL = [
     *("--startup-script", str(SCRIPTS / "startup.sh"), "--metadata", "hf-ego-master=master1.bank.example"),
     *("--metadata-from-file", f"hf-machine-lib={SCRIPTS / 'lib.sh'}"),
 ]
+ON_SIMULATOR = {"compute instance-groups managed describe", "compute instance-templates describe"}
+"""The commands of the script that gcloud carries out on the simulator; of others only the words are held to gcloud."""
 CHANGING = re.compile(r"(create|create-auto|delete|undelete)$")
-GROUPS = ("compute", "instance-groups", "managed")
 Argv = tuple[str, ...]
 
 
@@ -98,6 +99,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> list[Argv]:
     calls = google.setup(*ALL, "--apply")
     assert google.done.returncode == 0, google.done.stderr
     return [call for call in calls if "describe" not in call]
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> list[Argv]:
+    """The calls of every way to run it: those that only look, and those that bring a role back, too."""
+    google = Google(tmp_path_factory.mktemp("every") / "google")
+    autopilot = Google(tmp_path_factory.mktemp("autopilot") / "google")
+    return [
+        *google.setup(*ALL, "--apply"),
+        *google.setup(*ALL, "--apply", deleted="True"),
+        *google.setup(*ALL, "--destroy", "--apply"),
+        *autopilot.setup(*ALL, "--cluster", "autopilot", "--apply"),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -246,24 +260,17 @@ def test_a_cluster_enforces_network_policies_and_mounts_secrets_where_one_is_nam
 
 
 @GCLOUD
-def test_gcloud_has_every_option(google: Google, made: list[Argv]) -> None:
+def test_gcloud_has_every_option(every: list[Argv]) -> None:
     """By gcloud's own table of what it takes."""
     tree = gcloud_table()
-    for cluster in ("standard", "autopilot"):
-        for call in google.setup(*ALL, f"--cluster={cluster}".split("=")[0], cluster, "--apply"):
-            assert list(unknown(call, tree)) == []
+    assert [problem for call in every for problem in unknown(call, tree)] == []
 
 
 @GCLOUD
 @pytest.mark.slow
-def test_gcloud_understands_every_line(google: Google, made: list[Argv], tmp_path: Path) -> None:
+def test_gcloud_understands_every_line(every: list[Argv], tmp_path: Path) -> None:
     """One line of each form gets a flag that no command has: it is the only thing that gcloud complains about."""
-    calls = [
-        *made,
-        *google.setup(*ALL, "--cluster", "autopilot", "--apply"),
-        *google.setup(*ALL, "--destroy", "--apply"),
-    ]
-    lines = {form(call): call for call in calls}
+    lines = {form(call): call for call in every}
     assert len(lines) > 40
     environment = os.environ | {"CLOUDSDK_CONFIG": str(tmp_path), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
 
@@ -288,23 +295,38 @@ def test_gcloud_understands_every_line(google: Google, made: list[Argv], tmp_pat
 
 @GCLOUD
 @pytest.mark.slow
-def test_gcloud_tells_a_group_that_is_there_from_one_that_is_not(google: Google, tmp_path: Path) -> None:
-    """By the very lines that the script asks before it makes anything, on the simulator."""
-    asked = {call[-3]: call for call in google.setup(*ALL, "--apply") if call[:4] == (*GROUPS, "describe")}
+def test_gcloud_carries_out_on_the_simulator_what_the_page_says(every: list[Argv], tmp_path: Path) -> None:
+    """By the very lines of the script: a group that is there, and what is not."""
+    lines = {(command(call), "hf-any" in call): call for call in every if command(call) in ON_SIMULATOR}
     spec = MigSpec(project="my-grid-project", zone="us-central1-a", name="hf-a")
     elsewhere = MigSpec(project="my-grid-project", region="us-central1", name="other")
     with Simulator(migs=[spec, elsewhere]) as simulator:
         gcloud = Gcloud(simulator, spec, tmp_path / "config")
-        assert gcloud.run(" ".join(asked["hf-a"][1:])).returncode == 0
-        absent = gcloud.run(" ".join(asked["hf-any"][1:]))
-    assert absent.returncode == 1
-    assert "was not found" in absent.stderr
+        done = {which: gcloud.run(shlex.join(call[1:])) for which, call in lines.items()}
+
+    assert {one for one, _ in done} == ON_SIMULATOR
+    there = done.pop(("compute instance-groups managed describe", False))
+    assert (there.returncode, there.stderr) == (0, "")
+    assert [(one.returncode, "was not found" in one.stderr) for one in done.values()] == [(1, True)] * 3
+
+
+def test_the_page_names_every_command_and_how_far_it_was_tried(every: list[Argv]) -> None:
+    section = (ROOT / "docs" / "deploy-google.md").read_text().partition("\n## What has tried setup.sh\n")[2]
+    rows = re.findall(r"(?m)^\| `(.+)` \| (.*?) ?\| (.*?) ?\|$", section.partition("\n## ")[0])
+    tried = [{f"{row[0]} {verb}" for row in rows for verb in row[column].split(", ") if verb} for column in (1, 2)]
+
+    assert tried == [ON_SIMULATOR, {command(call) for call in every} - ON_SIMULATOR]
+
+
+def command(call: Argv) -> str:
+    """The group of commands and the verb of a line."""
+    return " ".join((*named(call)[:-1], call[len(named(call)) - 1]))
 
 
 def form(call: Argv) -> str:
     """The command of a line, and the names of its options."""
     options = sorted(word.partition("=")[0] for word in call if word.startswith("--"))
-    return " ".join((*named(call)[:-1], call[len(named(call)) - 1], *options))
+    return " ".join((command(call), *options))
 
 
 def gcloud_table() -> Mapping[str, Any]:
