@@ -9,7 +9,7 @@ usage() {
 Usage: setup.sh --project ID --region REGION [options]
 
   --apply                  run the commands; without it they are only printed
-  --destroy                take away what was made, in the reverse order (with --apply; APIs stay on)
+  --destroy                take away what was made, in the reverse order (with --apply; what stays: docs/deploy-google.md)
   --prefix NAME            first part of the names of machines and of all that is made (hf)
   --symphony-range CIDR    addresses of Symphony's management hosts; may be repeated
   --account NAME           the loop's Google service account (hostfactory-provisioner)

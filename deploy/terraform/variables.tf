@@ -43,7 +43,7 @@ variable "labels" {
 }
 
 variable "deletion_protection" {
-  description = "Whether cluster, secrets and share refuse to be destroyed. Default false, so that terraform destroy leaves nothing: machines are rented, and the loop makes its memory again from what runs. Set true once the share holds a state that you want to keep."
+  description = "Whether cluster, secrets and share refuse to be destroyed. Default false, so that terraform destroy asks nothing: machines are rented, and the loop makes its memory again from what runs. Set true once the share holds a state that you want to keep."
   type        = bool
   default     = false
 }

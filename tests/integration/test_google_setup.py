@@ -156,6 +156,25 @@ def test_destroy_takes_all_away_in_the_reverse_order(google: Google, made: list[
     assert not any("services" in call for call in google.setup(*ALL, "--destroy", "--apply")), "APIs stay on"
 
 
+def test_what_destroy_leaves_is_what_the_page_says(google: Google, module: Module) -> None:
+    """Roles in the project are granted by the line, and revoked by it, but for that of Google's agent."""
+    section = (ROOT / "docs" / "deploy-google.md").read_text().partition("\n## To remove it\n")[2]
+    left = dict(re.findall(r"(?m)^\| (.+?) \| (.+?) \| .+ \|$", section))
+
+    def of(verb: str, calls: list[Argv]) -> set[tuple[str, str]]:
+        return {(value(call, "member"), value(call, "role")) for call in calls if call[:2] == ("projects", verb)}
+
+    granted = of("add-iam-policy-binding", google.setup(*ALL, "--apply"))
+    revoked = of("remove-iam-policy-binding", google.setup(*ALL, "--destroy", "--apply"))
+    agent = ("serviceAccount:123456@cloudservices.gserviceaccount.com", "roles/compute.instanceAdmin.v1")
+    assert granted - revoked == {agent}
+    assert left[f"`{agent[1]}` of Google's agent"] == "`setup.sh`"
+    assert agent[1] in str(module.of("google_project_iam_member")["groups"]), "Terraform takes it away"
+    assert module.of("google_project_service")["this"]["disable_on_destroy"] is False
+    assert left["the APIs, switched on"] == left["custom roles, deleted"] == left["service accounts, deleted"] == "both"
+    assert not [type_ for type_, _ in module.resources if "bucket" in type_ or "identity_pool" in type_]
+
+
 def test_destroy_takes_away_what_is_left_and_may_be_repeated(google: Google) -> None:
     google.setup(*ALL, "--apply")
     for _ in range(2):

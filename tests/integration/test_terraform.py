@@ -182,6 +182,8 @@ def test_destroy_leaves_nothing_unless_somebody_said_so(module: Module) -> None:
         if argument.startswith("deletion_protection")
     }
     assert {type_ for type_, _ in refusing} == REFUSING
+    page = " ".join((ROOT / "docs" / "deploy-google.md").read_text().split())
+    assert "With `deletion_protection = true` cluster, secrets and share" in page
     assert all("var.deletion_protection" in value for value in refusing.values())
     assert module.default("deletion_protection") == "False"
     assert module.of("google_project_service")["this"]["disable_on_destroy"] is False
