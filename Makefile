@@ -141,10 +141,11 @@ lock: $(TOOLS)/installed
 image:
 	@deploy/docker/image.sh $(IMAGE)
 
-# The digest that the registry has now for the tag in the Dockerfile; needs docker's buildx, and a network.
+# The digest that the registry (REGISTRY, or Docker's) has now for the tag in the Dockerfile; needs docker's buildx.
 image-base:
-	@tag=$$(sed -n 's/^ARG BASE=\(.*\)@.*/\1/p' deploy/docker/Dockerfile); \
-	    digest=$$(docker buildx imagetools inspect --format '{{.Manifest.Digest}}' "docker.io/library/$$tag") || exit 1; \
+	@tag=$$(sed -n 's/^ARG BASE=\(.*\)@.*/\1/p' deploy/docker/Dockerfile); image=$${REGISTRY:-docker.io/library}/$$tag; \
+	    digest=$$(docker buildx imagetools inspect --format '{{.Manifest.Digest}}' "$$image") || exit 1; \
+	    echo "$$digest" | grep -qxE 'sha256:[0-9a-f]{64}' || { echo "$$image: '$$digest' is no digest" >&2; exit 1; }; \
 	    sed -i "s|^ARG BASE=.*|ARG BASE=$$tag@$$digest|" deploy/docker/Dockerfile; grep '^ARG BASE=' deploy/docker/Dockerfile
 
 sbom:
