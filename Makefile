@@ -21,7 +21,7 @@ help:
 	@echo 'make test-kube   the tests on a real Kubernetes API server: builds it first, once per machine (ten minutes; needs Go and openssl)'
 	@echo 'make test-nfs    the state directory on NFS, through two mounts of one export (TEST_NFS_MOUNTS=ONE:TWO)'
 	@echo 'make test-vm     NFS and systemd for real, in an emulated machine (a quarter of an hour, and once four minutes for its disk; needs root, QEMU, debootstrap)'
-	@echo 'make checkov     what checkov says of the manifests, but for what deploy/checkov.yaml gives a reason for (a minute)'
+	@echo 'make checkov     what checkov says of manifests, Dockerfiles and Terraform, but for what deploy/checkov.yaml gives a reason for (a minute)'
 	@echo 'make lint   ruff, mypy, the direction of imports, and the house'
 	@echo 'make dashboards  write the Grafana dashboards from their code'
 	@echo 'make pictures    draw them for docs/images, from a demonstration that a real Prometheus scrapes (four minutes)'
@@ -141,10 +141,11 @@ lock: $(TOOLS)/installed
 image:
 	@deploy/docker/image.sh $(IMAGE)
 
-# The digest that the registry has now for the tag in the Dockerfile; needs docker's buildx, and a network.
+# The digest that the registry (REGISTRY, or Docker's) has now for the tag in the Dockerfile; needs docker's buildx.
 image-base:
-	@tag=$$(sed -n 's/^ARG BASE=\(.*\)@.*/\1/p' deploy/docker/Dockerfile); \
-	    digest=$$(docker buildx imagetools inspect --format '{{.Manifest.Digest}}' "docker.io/library/$$tag") || exit 1; \
+	@tag=$$(sed -n 's/^ARG BASE=\(.*\)@.*/\1/p' deploy/docker/Dockerfile); image=$${REGISTRY:-docker.io/library}/$$tag; \
+	    digest=$$(docker buildx imagetools inspect --format '{{.Manifest.Digest}}' "$$image") || exit 1; \
+	    echo "$$digest" | grep -qxE 'sha256:[0-9a-f]{64}' || { echo "$$image: '$$digest' is no digest" >&2; exit 1; }; \
 	    sed -i "s|^ARG BASE=.*|ARG BASE=$$tag@$$digest|" deploy/docker/Dockerfile; grep '^ARG BASE=' deploy/docker/Dockerfile
 
 sbom:

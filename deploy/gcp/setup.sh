@@ -9,7 +9,7 @@ usage() {
 Usage: setup.sh --project ID --region REGION [options]
 
   --apply                  run the commands; without it they are only printed
-  --destroy                take away what was made, in the reverse order (with --apply; APIs stay on)
+  --destroy                take away what was made, in the reverse order (with --apply; what stays: docs/deploy-google.md)
   --prefix NAME            first part of the names of machines and of all that is made (hf)
   --symphony-range CIDR    addresses of Symphony's management hosts; may be repeated
   --account NAME           the loop's Google service account (hostfactory-provisioner)
@@ -29,6 +29,7 @@ Usage: setup.sh --project ID --region REGION [options]
 
   --no-events              no sink, topic and subscription
   --share ZONE             a Filestore share for the state directory, in this zone
+  --secret NAME            an empty secret that the loop's pod may mount (component secret-csi); may be repeated
 TEXT
 }
 
@@ -43,7 +44,7 @@ filter_file=$roles/../sink-filter.txt
 project='' region='' prefix=hf account=hostfactory-provisioner kubernetes_account=hostfactory/provisioner
 cluster=standard node_machine=n2-standard-8 max_nodes=50 machine=n2-standard-8
 image_project='' image_family=symphony-compute startup_script='' events=1 share='' apply='' destroy=''
-groups=() ranges=() metadata=(block-project-ssh-keys=true enable-oslogin=TRUE) metadata_files=()
+groups=() ranges=() secrets=() metadata=(block-project-ssh-keys=true enable-oslogin=TRUE) metadata_files=()
 
 while [ $# -gt 0 ]; do
     case $1 in
@@ -54,11 +55,12 @@ while [ $# -gt 0 ]; do
         -h | --help) usage; exit 0 ;;
         --project | --region | --prefix | --account | --kubernetes-account | --cluster | --node-machine | --max-nodes | \
             --share | --machine | --image-project | --image-family | --startup-script | --group | --symphony-range | \
-            --metadata | --metadata-from-file)
+            --metadata | --metadata-from-file | --secret)
             [[ $# -ge 2 && $2 != --* ]] || fail "$1 needs a value"
             case $1 in
                 --group) groups+=("$2") ;;
                 --symphony-range) ranges+=("$2") ;;
+                --secret) secrets+=("$2") ;;
                 --metadata) metadata+=("$2") ;;
                 --metadata-from-file) metadata_files+=("$2") ;;
                 *) name=${1#--} && printf -v "${name//-/_}" %s "$2" ;;
@@ -88,6 +90,7 @@ for pair in ${metadata_files[@]+"${metadata_files[@]}"}; do
         fail "--metadata-from-file '$pair' is not KEY=FILE without commas, such as hf-machine-lib=lib.sh"
     [ -r "${pair#*=}" ] || fail "${pair%%=*}: '${pair#*=}' cannot be read"
 done
+[ ${#secrets[@]} = 0 ] || [ "$cluster" != none ] || fail "--secret '${secrets[0]}' is mounted by a cluster, and --cluster is none"
 [ ${#groups[@]} -gt 0 ] || events=''
 
 loop=$account@$project.iam.gserviceaccount.com
@@ -199,9 +202,10 @@ take_role() {
 
 make_apis() {
     local apis=(cloudresourcemanager compute iam logging monitoring)
-    [ "$cluster" = none ] || apis+=(container iamcredentials)
+    [ "$cluster" = none ] || apis+=(artifactregistry container iamcredentials)
     [ -z "$events" ] || apis+=(pubsub)
     [ -z "$share" ] || apis+=(file)
+    [ ${#secrets[@]} = 0 ] || apis+=(secretmanager)
     [ -n "$destroy" ] || run gcloud services enable "${apis[@]/%/.googleapis.com}" "${in_project[@]}"
 }
 
@@ -242,8 +246,7 @@ make_cluster() {
         --services-secondary-range-name=services --enable-private-nodes --enable-master-authorized-networks
         --release-channel=regular --service-account="$nodes" --labels="$labels")
     [ -z "$joined_ranges" ] || common+=(--master-authorized-networks="$joined_ranges")
-    local addons=()
-    [ -z "$share" ] || addons=(--addons=GcpFilestoreCsiDriver)
+    [ ${#secrets[@]} = 0 ] || common+=(--enable-secret-manager)
     case $cluster in
         autopilot) made_by=create-auto thing 'container clusters' "$prefix" --region="$region" -- "${common[@]}" ;;
         standard)
@@ -251,8 +254,7 @@ make_cluster() {
             thing 'container clusters' "$prefix" --region="$region" -- "${common[@]}" --enable-ip-alias \
                 --workload-pool="$project.svc.id.goog" --default-max-pods-per-node=32 --num-nodes=1 \
                 --machine-type=e2-standard-4 --enable-autoscaling --total-min-nodes=1 --total-max-nodes=3 \
-                --workload-metadata=GKE_METADATA --enable-shielded-nodes --shielded-secure-boot \
-                ${addons[@]+"${addons[@]}"} ;;
+                --workload-metadata=GKE_METADATA --enable-shielded-nodes --shielded-secure-boot --enable-dataplane-v2 ;;
         none) ;;
     esac
 }
@@ -342,7 +344,24 @@ make_share() {
         --file-share=name=state,capacity=1TB --network="name=$prefix" --labels="$labels"
 }
 
+make_secrets() { # their values are given to Google alone
+    local secret
+    for secret in ${secrets[@]+"${secrets[@]}"}; do
+        thing secrets "$secret" -- --replication-policy=automatic --labels="$labels"
+        bind "serviceAccount:$loop" roles/secretmanager.secretAccessor secrets "$secret"
+    done
+}
+
 show_settings() {
+    local address=ADDRESS_OF_THE_SHARE
+    echo "# Of the overlay's values.yaml:"
+    echo "# googleServiceAccount: $loop"
+    if [ -n "$share" ]; then
+        [ -z "$apply" ] || address=$(gcloud filestore instances describe "$prefix-state" --location="$share" \
+            "${in_project[@]}" --format='value(networks[0].ipAddresses[0])')
+        echo "# nfsServer: $address"
+        echo "# nfsPath: /state"
+    fi
     echo "# Of provisioner.yaml:"
     echo "# name_prefix: $prefix"
     [ ${#groups[@]} = 0 ] || echo "# pools:" && each_group show_pool
@@ -367,6 +386,7 @@ make_groups
 make_topic
 make_sink
 make_subscription
+make_secrets
 make_share
 
 if [ -n "$destroy" ]; then

@@ -10,7 +10,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 name=$(machine_name)
 rm -f "$HF_READY_FILE"
 
-# shellcheck disable=SC2317 # it is called by the trap
+# shellcheck disable=SC2317,SC2329 # it is called by the trap
 on_term() {
     trap '' TERM INT
     say "told to end"

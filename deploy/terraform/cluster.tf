@@ -13,6 +13,7 @@ resource "google_container_cluster" "this" {
   network             = local.network
   subnetwork          = local.subnetwork
   networking_mode     = "VPC_NATIVE"
+  datapath_provider   = local.autopilot ? null : "ADVANCED_DATAPATH" # else nothing enforces network policies; Autopilot has it
   resource_labels     = var.labels
   deletion_protection = var.deletion_protection
 
@@ -42,6 +43,12 @@ resource "google_container_cluster" "this" {
     }
   }
 
+  master_auth {
+    client_certificate_config {
+      issue_client_certificate = false
+    }
+  }
+
   release_channel {
     channel = var.cluster.release_channel
   }
@@ -54,13 +61,12 @@ resource "google_container_cluster" "this" {
     }
   }
 
-  dynamic "addons_config" {
-    for_each = local.autopilot ? [] : [1]
+  # The driver that mounts secrets, for the component secret-csi.
+  dynamic "secret_manager_config" {
+    for_each = local.has_secrets ? [1] : []
 
     content {
-      gcp_filestore_csi_driver_config {
-        enabled = var.share != null
-      }
+      enabled = true
     }
   }
 
@@ -70,6 +76,15 @@ resource "google_container_cluster" "this" {
 
     content {
       service_account = google_service_account.nodes[0].email
+
+      workload_metadata_config {
+        mode = "GKE_METADATA"
+      }
+
+      shielded_instance_config {
+        enable_secure_boot          = true
+        enable_integrity_monitoring = true
+      }
     }
   }
 
@@ -115,8 +130,14 @@ resource "google_container_node_pool" "system" {
     }
 
     shielded_instance_config {
-      enable_secure_boot = true
+      enable_secure_boot          = true
+      enable_integrity_monitoring = true
     }
+  }
+
+  management {
+    auto_repair  = true
+    auto_upgrade = true
   }
 
   lifecycle {
@@ -174,8 +195,14 @@ resource "google_container_node_pool" "workers" {
     }
 
     shielded_instance_config {
-      enable_secure_boot = true
+      enable_secure_boot          = true
+      enable_integrity_monitoring = true
     }
+  }
+
+  management {
+    auto_repair  = true
+    auto_upgrade = true
   }
 
   lifecycle {

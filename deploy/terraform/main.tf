@@ -4,6 +4,7 @@ locals {
   has_cluster = var.cluster != null
   has_groups  = length(var.groups) > 0
   has_events  = var.events && local.has_groups
+  has_secrets = length(var.secrets) > 0
 
   machines_role = yamldecode(file("${path.module}/roles/machines.yaml"))
   events_role   = yamldecode(file("${path.module}/roles/events.yaml"))
@@ -16,9 +17,10 @@ locals {
       "logging.googleapis.com",
       "monitoring.googleapis.com",
     ],
-    local.has_cluster ? ["container.googleapis.com", "iamcredentials.googleapis.com"] : [],
+    local.has_cluster ? ["artifactregistry.googleapis.com", "container.googleapis.com", "iamcredentials.googleapis.com"] : [],
     local.has_events ? ["pubsub.googleapis.com"] : [],
     var.share != null ? ["file.googleapis.com"] : [],
+    local.has_secrets ? ["secretmanager.googleapis.com"] : [],
   ))
   kubernetes_member = "serviceAccount:${var.project_id}.svc.id.goog[${var.kubernetes_account}]"
   cloudservices     = "serviceAccount:${data.google_project.this.number}@cloudservices.gserviceaccount.com"

@@ -33,6 +33,17 @@ output "subscription" {
   value       = local.has_events ? google_pubsub_subscription.events[0].id : null
 }
 
+output "overlay_values" {
+  description = "What data of deploy/kustomize/overlays/gke-workload-identity/values.yaml has of what is made here."
+  value = merge(
+    { instance = var.provider_name, googleServiceAccount = google_service_account.loop.email },
+    var.share == null ? {} : {
+      nfsServer = one(google_filestore_instance.state[0].networks[0].ip_addresses)
+      nfsPath   = "/${one(google_filestore_instance.state[0].file_shares).name}"
+    },
+  )
+}
+
 output "share" {
   description = "Address and export of the state directory's share, for NFS mounts; null without one."
   value = var.share == null ? null : {

@@ -43,7 +43,7 @@ variable "labels" {
 }
 
 variable "deletion_protection" {
-  description = "Whether cluster and share refuse to be destroyed. Default false, so that terraform destroy leaves nothing: machines are rented, and the loop makes its memory again from what runs. Set true once the share holds a state that you want to keep."
+  description = "Whether cluster, secrets and share refuse to be destroyed. Default false, so that terraform destroy asks nothing: machines are rented, and the loop makes its memory again from what runs. Set true once the share holds a state that you want to keep."
   type        = bool
   default     = false
 }
@@ -182,6 +182,17 @@ variable "events" {
   description = "Whether a log sink feeds a Pub/Sub subscription, so that the loop hears of preemptions seconds earlier. Without groups nothing comes."
   type        = bool
   default     = true
+}
+
+variable "secrets" {
+  description = "Secrets in Secret Manager that the loop's pod mounts (the component secret-csi), by name, such as hostfactory-metrics-token and hostfactory-proxy; default none. They are made empty: add their first version before the pod starts."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = length(var.secrets) == 0 || var.cluster != null
+    error_message = "secrets are mounted by a cluster: leave out secrets, or give cluster."
+  }
 }
 
 variable "share" {

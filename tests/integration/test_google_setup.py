@@ -9,7 +9,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,11 +35,13 @@ SOME = ["--project=my-grid-project", "--region=us-central1"]
 ALL = [
     *("--project", "my-grid-project", "--region", "us-central1", "--symphony-range", "10.0.0.0/16"),
     *("--group", "a:us-central1-a", "--group", "any:us-central1:spot", "--share", "us-central1-b"),
+    *("--secret", "hostfactory-metrics-token", "--secret", "hostfactory-proxy"),
     *("--startup-script", str(SCRIPTS / "startup.sh"), "--metadata", "hf-ego-master=master1.bank.example"),
     *("--metadata-from-file", f"hf-machine-lib={SCRIPTS / 'lib.sh'}"),
 ]
+ON_SIMULATOR = {"compute instance-groups managed describe", "compute instance-templates describe"}
+"""The commands of the script that gcloud carries out on the simulator; of others only the words are held to gcloud."""
 CHANGING = re.compile(r"(create|create-auto|delete|undelete)$")
-GROUPS = ("compute", "instance-groups", "managed")
 Argv = tuple[str, ...]
 
 
@@ -101,6 +102,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> list[Argv]:
 
 
 @pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> list[Argv]:
+    """The calls of every way to run it: those that only look, and those that bring a role back, too."""
+    google = Google(tmp_path_factory.mktemp("every") / "google")
+    autopilot = Google(tmp_path_factory.mktemp("autopilot") / "google")
+    return [
+        *google.setup(*ALL, "--apply"),
+        *google.setup(*ALL, "--apply", deleted="True"),
+        *google.setup(*ALL, "--destroy", "--apply"),
+        *autopilot.setup(*ALL, "--cluster", "autopilot", "--apply"),
+    ]
+
+
+@pytest.fixture(scope="module")
 def module() -> Module:
     return Module(TERRAFORM)
 
@@ -142,6 +156,25 @@ def test_destroy_takes_all_away_in_the_reverse_order(google: Google, made: list[
     assert not any("services" in call for call in google.setup(*ALL, "--destroy", "--apply")), "APIs stay on"
 
 
+def test_what_destroy_leaves_is_what_the_page_says(google: Google, module: Module) -> None:
+    """Roles in the project are granted by the line, and revoked by it, but for that of Google's agent."""
+    section = (ROOT / "docs" / "deploy-google.md").read_text().partition("\n## To remove it\n")[2]
+    left = dict(re.findall(r"(?m)^\| (.+?) \| (.+?) \| .+ \|$", section))
+
+    def of(verb: str, calls: list[Argv]) -> set[tuple[str, str]]:
+        return {(value(call, "member"), value(call, "role")) for call in calls if call[:2] == ("projects", verb)}
+
+    granted = of("add-iam-policy-binding", google.setup(*ALL, "--apply"))
+    revoked = of("remove-iam-policy-binding", google.setup(*ALL, "--destroy", "--apply"))
+    agent = ("serviceAccount:123456@cloudservices.gserviceaccount.com", "roles/compute.instanceAdmin.v1")
+    assert granted - revoked == {agent}
+    assert left[f"`{agent[1]}` of Google's agent"] == "`setup.sh`"
+    assert agent[1] in str(module.of("google_project_iam_member")["groups"]), "Terraform takes it away"
+    assert module.of("google_project_service")["this"]["disable_on_destroy"] is False
+    assert left["the APIs, switched on"] == left["custom roles, deleted"] == left["service accounts, deleted"] == "both"
+    assert not [type_ for type_, _ in module.resources if "bucket" in type_ or "identity_pool" in type_]
+
+
 def test_destroy_takes_away_what_is_left_and_may_be_repeated(google: Google) -> None:
     google.setup(*ALL, "--apply")
     for _ in range(2):
@@ -165,6 +198,10 @@ def test_a_role_that_was_deleted_lately_is_brought_back(google: Google) -> None:
         (["--aply"], "unknown option --aply"),
         ([*ALL, "--prefix", "Grid_"], "--prefix 'Grid_': at most 20 lower-case letters, digits or '-'"),
         ([*ALL, "--cluster", "gke"], "--cluster 'gke' is none of standard, autopilot, none"),
+        (
+            [*SOME, "--cluster", "none", "--secret", "s"],
+            "--secret 's' is mounted by a cluster, and --cluster is none",
+        ),
         ([*ALL, "--share", "us-east1-b"], "--share 'us-east1-b' is no zone of us-central1, such as us-central1-a"),
         ([*ALL, "--startup-script", "/no/such"], "startup-script: '/no/such' cannot be read"),
         ([*ALL, "--metadata-from-file", "hf-machine-lib=/no/such"], "hf-machine-lib: '/no/such' cannot be read"),
@@ -212,34 +249,47 @@ def test_the_settings_that_it_prints_are_settings(google: Google, tmp_path: Path
     assert provisioner(["check", str(tmp_path / "provisioner.yaml")]) == 0
 
 
-def test_shellcheck_finds_nothing() -> None:
-    checker = Path(sys.executable).parent / "shellcheck"
-    done = subprocess.run([checker, SETUP, STUB], capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stdout) == (0, "")
+def test_the_values_that_it_prints_are_values_of_the_overlay(google: Google) -> None:
+    google.setup(*ALL, "--apply")
+    lines = google.done.stdout.partition("values.yaml:\n")[2].partition("# Of provisioner.yaml")[0].splitlines()
+    printed = yaml.safe_load("\n".join(line.removeprefix("# ") for line in lines))
+    values = yaml.safe_load((ROOT / "deploy/kustomize/overlays/gke-workload-identity/values.yaml").read_text())["data"]
+    assert printed == {
+        "googleServiceAccount": "hostfactory-provisioner@my-grid-project.iam.gserviceaccount.com",
+        "nfsServer": "10.9.8.2",
+        "nfsPath": "/state",
+    }
+    assert printed.keys() <= values.keys()
+
+
+def test_a_cluster_enforces_network_policies_and_mounts_secrets_where_one_is_named(google: Google) -> None:
+    def cluster(*options: str) -> Argv:
+        (call,) = [one for one in google.setup(*options, "--apply") if "clusters" in one and "describe" not in one]
+        return call
+
+    assert "--enable-dataplane-v2" in cluster(*SOME)
+    assert "--enable-secret-manager" not in cluster(*SOME, "--prefix", "b")
+    assert "--enable-secret-manager" in cluster(*SOME, "--prefix", "c", "--secret", "s")
+    autopilot = cluster(*SOME, "--prefix", "d", "--cluster", "autopilot", "--secret", "t")
+    assert "--enable-secret-manager" in autopilot
+    assert "--enable-dataplane-v2" not in autopilot  # which gcloud refuses there, as it is always on
 
 
 # --- gcloud knows its lines -------------------------------------------------------------------------------------------
 
 
 @GCLOUD
-def test_gcloud_has_every_option(google: Google, made: list[Argv]) -> None:
+def test_gcloud_has_every_option(every: list[Argv]) -> None:
     """By gcloud's own table of what it takes."""
     tree = gcloud_table()
-    for cluster in ("standard", "autopilot"):
-        for call in google.setup(*ALL, f"--cluster={cluster}".split("=")[0], cluster, "--apply"):
-            assert list(unknown(call, tree)) == []
+    assert [problem for call in every for problem in unknown(call, tree)] == []
 
 
 @GCLOUD
 @pytest.mark.slow
-def test_gcloud_understands_every_line(google: Google, made: list[Argv], tmp_path: Path) -> None:
+def test_gcloud_understands_every_line(every: list[Argv], tmp_path: Path) -> None:
     """One line of each form gets a flag that no command has: it is the only thing that gcloud complains about."""
-    calls = [
-        *made,
-        *google.setup(*ALL, "--cluster", "autopilot", "--apply"),
-        *google.setup(*ALL, "--destroy", "--apply"),
-    ]
-    lines = {form(call): call for call in calls}
+    lines = {form(call): call for call in every}
     assert len(lines) > 40
     environment = os.environ | {"CLOUDSDK_CONFIG": str(tmp_path), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
 
@@ -264,23 +314,38 @@ def test_gcloud_understands_every_line(google: Google, made: list[Argv], tmp_pat
 
 @GCLOUD
 @pytest.mark.slow
-def test_gcloud_tells_a_group_that_is_there_from_one_that_is_not(google: Google, tmp_path: Path) -> None:
-    """By the very lines that the script asks before it makes anything, on the simulator."""
-    asked = {call[-3]: call for call in google.setup(*ALL, "--apply") if call[:4] == (*GROUPS, "describe")}
+def test_gcloud_carries_out_on_the_simulator_what_the_page_says(every: list[Argv], tmp_path: Path) -> None:
+    """By the very lines of the script: a group that is there, and what is not."""
+    lines = {(command(call), "hf-any" in call): call for call in every if command(call) in ON_SIMULATOR}
     spec = MigSpec(project="my-grid-project", zone="us-central1-a", name="hf-a")
     elsewhere = MigSpec(project="my-grid-project", region="us-central1", name="other")
     with Simulator(migs=[spec, elsewhere]) as simulator:
         gcloud = Gcloud(simulator, spec, tmp_path / "config")
-        assert gcloud.run(" ".join(asked["hf-a"][1:])).returncode == 0
-        absent = gcloud.run(" ".join(asked["hf-any"][1:]))
-    assert absent.returncode == 1
-    assert "was not found" in absent.stderr
+        done = {which: gcloud.run(shlex.join(call[1:])) for which, call in lines.items()}
+
+    assert {one for one, _ in done} == ON_SIMULATOR
+    there = done.pop(("compute instance-groups managed describe", False))
+    assert (there.returncode, there.stderr) == (0, "")
+    assert [(one.returncode, "was not found" in one.stderr) for one in done.values()] == [(1, True)] * 3
+
+
+def test_the_page_names_every_command_and_how_far_it_was_tried(every: list[Argv]) -> None:
+    section = (ROOT / "docs" / "deploy-google.md").read_text().partition("\n## What has tried setup.sh\n")[2]
+    rows = re.findall(r"(?m)^\| `(.+)` \| (.*?) ?\| (.*?) ?\|$", section.partition("\n## ")[0])
+    tried = [{f"{row[0]} {verb}" for row in rows for verb in row[column].split(", ") if verb} for column in (1, 2)]
+
+    assert tried == [ON_SIMULATOR, {command(call) for call in every} - ON_SIMULATOR]
+
+
+def command(call: Argv) -> str:
+    """The group of commands and the verb of a line."""
+    return " ".join((*named(call)[:-1], call[len(named(call)) - 1]))
 
 
 def form(call: Argv) -> str:
     """The command of a line, and the names of its options."""
     options = sorted(word.partition("=")[0] for word in call if word.startswith("--"))
-    return " ".join((*named(call)[:-1], call[len(named(call)) - 1], *options))
+    return " ".join((command(call), *options))
 
 
 def gcloud_table() -> Mapping[str, Any]:
@@ -331,6 +396,7 @@ SAME = {
     "google_logging_project_sink": "logging sinks",
     "google_pubsub_subscription": "pubsub subscriptions",
     "google_filestore_instance": "filestore instances",
+    "google_secret_manager_secret": "secrets",
 }
 """What Terraform calls a resource, and gcloud."""
 
@@ -339,6 +405,7 @@ BOUND = {
     "google_project_iam_member": "projects",
     "google_service_account_iam_member": "iam service-accounts",
     "google_pubsub_topic_iam_member": "pubsub topics",
+    "google_secret_manager_secret_iam_member": "secrets",
     "google_pubsub_subscription_iam_member": "pubsub subscriptions",
 }
 

@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -119,14 +118,6 @@ def versions(root: Path) -> list[str]:
 
 def usage(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([INSTALLER, *arguments], capture_output=True, text=True, check=False, timeout=60)
-
-
-def test_shellcheck_finds_no_fault() -> None:
-    shellcheck = Path(sys.executable).with_name("shellcheck")
-    done = subprocess.run(
-        [shellcheck, INSTALLER, INSTALLER.with_name("provisioner")], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from provisioner.simulator.world import Fault
 from tests.support.waiting import until
 
 KUBECTL = shutil.which("kubectl")
-pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")
+pytestmark = pytest.mark.skipif(KUBECTL is None, reason="needs kubectl")
 
 SPACE = "symphony"
 QUICK = {"schedule": 0.1, "start": 0.1, "ready": 0.1, "stop": 0.3, "confirm": 0.1, "reschedule": 0.2}

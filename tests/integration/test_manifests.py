@@ -14,10 +14,12 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from hf_scripts.installation import NFS_OPTIONS
 from provisioner.backends.gke.settings import GkePool
 from provisioner.commands import cli
 from provisioner.settings import loader
 from provisioner.telemetry.server import Health, Question, Server
+from tests.support.checks.shell import faults_of
 from tests.support.manifests import (
     BUILDS,
     COMPONENTS,
@@ -28,6 +30,7 @@ from tests.support.manifests import (
     MONITORS,
     OPTIONAL,
     OVERLAYS,
+    ROOT,
     Manifest,
     as_its_comments_offer,
     built,
@@ -43,6 +46,11 @@ from tests.support.manifests import (
 
 VERSIONS = ("1.27", kubernetes_validate.latest_version())
 """The oldest Kubernetes that GKE still runs, and the newest that the tool knows."""
+MOUNTED_WITH = {"hard", "nfsvers", *NFS_OPTIONS.split(",")}
+"""Without these two hosts do not see one state directory alike, and half a write may pass for a whole one."""
+MOUNTED_WITHOUT = {"soft", "nolock", "local_lock=all", "local_lock=flock"}
+"""Those that take from locks or writes what scripts and loop rely on."""
+VERSION = re.compile(r"^nfsvers=(3|4\.[12])$")
 
 
 @pytest.fixture(params=BUILDS, ids=name_of)
@@ -160,7 +168,7 @@ def test_the_base_is_all_that_is_needed_and_nothing_more() -> None:
 
 
 def test_what_a_site_sets_reaches_its_places_and_no_cluster(tmp_path: Path) -> None:
-    manifests = built(GKE, "shared-state", "secret-csi")
+    manifests = built(GKE, "secret-csi")
     egress = policies(manifests)["provisioner"]["egress"]
     pod = only(manifests, "Deployment")["spec"]["template"]["spec"]
     account = only(manifests, "ServiceAccount")["metadata"]["annotations"]
@@ -322,6 +330,16 @@ def test_every_command_of_a_pod_is_one_that_the_program_takes(manifests: list[Ma
             assert callable(cli.parser().parse_args(called).command)
 
 
+def test_the_shell_of_every_pod_is_clean(manifests: list[Manifest]) -> None:
+    for kind in pods(manifests):
+        one = container(manifests, kind)
+        words = [*one.get("command", ()), *one["args"]]
+        if words[:2] == ["sh", "-ec"]:
+            assert faults_of(words[2]) == ""
+        else:
+            assert "sh" not in words
+
+
 def calls_of(one: Manifest, directory: Path) -> list[list[str]]:
     """The arguments of each call of our program by a container, whose shell is run; mounts are empty directories."""
     directory.mkdir()
@@ -411,8 +429,50 @@ def test_pods_and_instances_are_in_one_configuration(tmp_path: Path) -> None:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
+def without_options(manifests: list[Manifest]) -> list[str]:
+    """What the volumes of claims that many hosts may mount, or their classes, have too few or too many options for."""
+    volumes = {one["metadata"]["name"]: one["spec"] for one in manifests if one["kind"] == "PersistentVolume"}
+    classes = {one["metadata"]["name"]: one for one in manifests if one["kind"] == "StorageClass"}
+    claims = [one for one in manifests if one["kind"] == "PersistentVolumeClaim"]
+    shared = [one["spec"] for one in claims if "ReadWriteMany" in one["spec"]["accessModes"]]
+    made_of = [volumes.get(one.get("volumeName")) or classes.get(one.get("storageClassName"), {}) for one in shared]
+    given = [{VERSION.sub("nfsvers", option) for option in one.get("mountOptions", ())} for one in made_of]
+    return [word for options in given for word in sorted(MOUNTED_WITH - options | options & MOUNTED_WITHOUT)]
+
+
+def test_every_shared_state_directory_is_mounted_as_two_hosts_need_it(manifests: list[Manifest]) -> None:
+    assert without_options(manifests) == []
+
+
+@pytest.mark.parametrize("overlay", [GKE, "overlays/mixed"])
+def test_the_state_directory_is_shared_where_hostfactory_has_a_host_of_its_own(overlay: str) -> None:
+    claim, volume = only(built(overlay), "PersistentVolumeClaim"), only(built(overlay), "PersistentVolume")
+
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert volume["spec"]["nfs"] == {"server": values()["nfsServer"], "path": values()["nfsPath"]}
+
+
+@pytest.mark.parametrize("spoilt", sorted(MOUNTED_WITH | MOUNTED_WITHOUT))
+def test_a_volume_that_lost_an_option_is_found(spoilt: str) -> None:
+    manifests = built(GKE)
+    volume = only(manifests, "PersistentVolume")["spec"]
+    kept = [option for option in volume["mountOptions"] if not option.startswith(spoilt)]
+    volume["mountOptions"] = kept + [spoilt] * (spoilt in MOUNTED_WITHOUT)
+    by_class = [one for one in built(GKE) if one["kind"] != "PersistentVolume"]
+
+    assert without_options(manifests) == [spoilt]
+    assert without_options(by_class) == sorted(MOUNTED_WITH)
+
+
+def test_the_page_tells_hostfactory_s_host_the_options_of_the_pod_s_volume() -> None:
+    (options,) = re.findall(r"mount -t nfs -o (\S+) ", (ROOT / "docs" / "deploy-gke.md").read_text())
+    ours = only(built(GKE), "PersistentVolume")["spec"]["mountOptions"]
+
+    assert sorted(options.split(",")) == sorted(ours)
+
+
 def test_the_claim_takes_the_volume_that_is_shared() -> None:
-    manifests = built(GKE, "shared-state")
+    manifests = built(GKE)
     volume, claim = only(manifests, "PersistentVolume"), only(manifests, "PersistentVolumeClaim")
 
     assert claim["spec"]["volumeName"] == volume["metadata"]["name"]
@@ -420,7 +480,6 @@ def test_the_claim_takes_the_volume_that_is_shared() -> None:
     assert volume["spec"]["claimRef"] == {key: claim["metadata"][key] for key in ("namespace", "name")}
     assert claim["spec"]["accessModes"] == volume["spec"]["accessModes"] == ["ReadWriteMany"]
     assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
-    assert {"hard", "lookupcache=none", "actimeo=0"} <= {*volume["spec"]["mountOptions"]}
 
 
 def test_a_laptop_needs_neither_google_nor_a_registry_nor_a_shared_volume() -> None:

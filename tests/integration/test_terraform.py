@@ -20,7 +20,16 @@ from tests.support.clients.terraform import EXAMPLE, RENDERED, SETTINGS, TERRAFO
 
 ROOT = Path(__file__).parents[2]
 REAL = pytest.mark.skipif(shutil.which("terraform") is None, reason="needs terraform")
-LABELLED = frozenset({"google_compute_instance_template", "google_pubsub_topic", "google_pubsub_subscription"})
+LABELLED = frozenset(
+    {
+        "google_compute_instance_template",
+        "google_pubsub_topic",
+        "google_pubsub_subscription",
+        "google_secret_manager_secret",
+    }
+)
+REFUSING = {"google_container_cluster", "google_filestore_instance", "google_secret_manager_secret"}
+"""What holds something, and goes only when ``deletion_protection`` is false."""
 
 
 @pytest.fixture(scope="module")
@@ -124,16 +133,17 @@ def test_the_roles_are_those_that_are_compared_with_the_calls(module: Module) ->
 
 
 def test_the_loop_has_no_other_role(module: Module) -> None:
-    """What is bound to the loop's account: our two roles, and that its pod may act as it."""
+    """What is bound to the loop's account: our two roles, each secret that is named, and that its pod may act as it."""
     bound = {
-        name: plain(body["role"])
-        for kind in ("google_project_iam_member", "google_pubsub_subscription_iam_member")
-        for name, body in module.of(kind).items()
+        (type_.removeprefix("google_"), name): plain(body["role"])
+        for (type_, name), body in module.resources.items()
+        if type_.endswith("_iam_member")
         if "google_service_account.loop" in body["member"]
     }
     assert bound == {
-        "machines": "${google_project_iam_custom_role.machines[0].id}",
-        "loop": "${google_project_iam_custom_role.events[0].id}",
+        ("project_iam_member", "machines"): "${google_project_iam_custom_role.machines[0].id}",
+        ("pubsub_subscription_iam_member", "loop"): "${google_project_iam_custom_role.events[0].id}",
+        ("secret_manager_secret_iam_member", "loop"): "roles/secretmanager.secretAccessor",
     }
     identity = module.of("google_service_account_iam_member")["workload_identity"]
     assert plain(identity["role"]) == "roles/iam.workloadIdentityUser"
@@ -171,11 +181,27 @@ def test_destroy_leaves_nothing_unless_somebody_said_so(module: Module) -> None:
         for argument in body
         if argument.startswith("deletion_protection")
     }
-    assert {type_ for type_, _ in refusing} == {"google_container_cluster", "google_filestore_instance"}
+    assert {type_ for type_, _ in refusing} == REFUSING
+    page = " ".join((ROOT / "docs" / "deploy-google.md").read_text().split())
+    assert "With `deletion_protection = true` cluster, secrets and share" in page
     assert all("var.deletion_protection" in value for value in refusing.values())
     assert module.default("deletion_protection") == "False"
     assert module.of("google_project_service")["this"]["disable_on_destroy"] is False
     assert "prevent_destroy" not in module.text
+
+
+def test_a_cluster_enforces_the_policies_of_the_overlay_and_pulls_its_images(module: Module) -> None:
+    cluster = module.of("google_container_cluster")["this"]
+    assert "ADVANCED_DATAPATH" in cluster["datapath_provider"]
+    assert "network-policy" in (ROOT / "deploy/kustomize/overlays/gke-workload-identity/kustomization.yaml").read_text()
+    assert "artifactregistry.googleapis.com" in module.locals["apis"]
+
+
+def test_the_values_that_it_names_are_values_of_the_overlay(module: Module) -> None:
+    values = yaml.safe_load((ROOT / "deploy/kustomize/overlays/gke-workload-identity/values.yaml").read_text())["data"]
+    named = set(re.findall(r"(?m)\b(\w+) += ", (TERRAFORM / "outputs.tf").read_text().partition("overlay_values")[2]))
+    assert {"googleServiceAccount", "nfsServer", "nfsPath"} <= named
+    assert {name for name in named if name.startswith(("nfs", "google"))} <= values.keys()
 
 
 def test_all_that_can_have_labels_has_them(module: Module) -> None:
@@ -228,7 +254,7 @@ def test_terraform_accepts_the_whole_module_and_its_own_tests_pass(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     done = terraform("test", "-no-color", directory=copy, settings=settings)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "12 passed, 0 failed" in done.stdout
+    assert "15 passed, 0 failed" in done.stdout
 
 
 @REAL

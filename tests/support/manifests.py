@@ -24,7 +24,7 @@ KUSTOMIZE = ROOT / "deploy" / "kustomize"
 SCHEMAS = ROOT / "deploy" / "schemas"
 GKE = "overlays/gke-workload-identity"
 COMPONENTS = tuple(sorted(place.name for place in (KUSTOMIZE / "components").iterdir()))
-INCLUDED = ("filestore", "network-policy")
+INCLUDED = ("network-policy", "shared-state")
 """Components that the GKE overlays have already."""
 OPTIONAL = tuple(name for name in COMPONENTS if name not in INCLUDED)
 """Those that a site adds."""

@@ -26,6 +26,26 @@ run "makes_all_of_a_grid" {
   }
 
   assert {
+    condition     = google_container_cluster.this[0].datapath_provider == "ADVANCED_DATAPATH"
+    error_message = "Dataplane V2 enforces the network policies of the manifests."
+  }
+
+  assert {
+    condition     = contains(keys(google_project_service.this), "artifactregistry.googleapis.com")
+    error_message = "Nodes pull their images from Artifact Registry."
+  }
+
+  assert {
+    condition     = output.overlay_values.nfsPath == "/state" && output.overlay_values.nfsServer == output.share.address && output.overlay_values.googleServiceAccount == output.account
+    error_message = "The overlay's values are those of the share and the account that are made."
+  }
+
+  assert {
+    condition     = !google_container_cluster.this[0].deletion_protection && google_filestore_instance.state[0].deletion_protection_enabled != true
+    error_message = "Nothing refuses to be destroyed unless somebody said so."
+  }
+
+  assert {
     condition     = google_compute_instance_group_manager.this["zonal"].name == "hf-zonal" && google_compute_region_instance_group_manager.this["regional"].name == "hf-regional"
     error_message = "Groups have the names that provisioner.yaml gives them."
   }
@@ -76,11 +96,50 @@ run "makes_all_of_a_grid" {
   }
 }
 
+run "no_secret_unless_one_is_named" {
+  command = apply
+
+  assert {
+    condition     = length(google_container_cluster.this[0].secret_manager_config) == 0 && !contains(keys(google_project_service.this), "secretmanager.googleapis.com") && !contains(keys(output.overlay_values), "nfsServer")
+    error_message = "What is not used is not switched on."
+  }
+}
+
+run "secrets_are_mounted_by_the_cluster_and_read_by_the_loop_alone" {
+  command = apply
+
+  variables {
+    secrets             = ["hostfactory-metrics-token", "hostfactory-proxy"]
+    deletion_protection = true
+  }
+
+  assert {
+    condition     = google_container_cluster.this[0].secret_manager_config[0].enabled && contains(keys(google_project_service.this), "secretmanager.googleapis.com")
+    error_message = "The cluster has the add-on that mounts them."
+  }
+
+  assert {
+    condition     = alltrue([for name in var.secrets : google_secret_manager_secret_iam_member.loop[name].role == "roles/secretmanager.secretAccessor" && google_secret_manager_secret_iam_member.loop[name].secret_id == name && google_secret_manager_secret_iam_member.loop[name].member == google_service_account.loop.member])
+    error_message = "The loop's account may read each of them."
+  }
+
+  assert {
+    condition     = google_container_cluster.this[0].deletion_protection && alltrue([for name in var.secrets : google_secret_manager_secret.this[name].deletion_protection])
+    error_message = "What holds something refuses to be destroyed when somebody said so."
+  }
+}
+
 run "autopilot_makes_its_own_nodes" {
   command = apply
 
   variables {
     cluster = { autopilot = true }
+    secrets = ["hostfactory-proxy"]
+  }
+
+  assert {
+    condition     = google_container_cluster.this[0].secret_manager_config[0].enabled
+    error_message = "Autopilot has the add-on where it is asked for, too."
   }
 
   assert {
@@ -183,6 +242,19 @@ run "pods_without_a_cluster_are_refused" {
   }
 
   expect_failures = [var.pods]
+}
+
+run "secrets_without_a_cluster_are_refused" {
+  command = plan
+
+  variables {
+    cluster   = null
+    pods      = {}
+    secrets   = ["hostfactory-proxy"]
+    templates = { Small = { pools = ["zonal"], ncpus = 4, nram = 8192, max_number = 1000 } }
+  }
+
+  expect_failures = [var.secrets]
 }
 
 run "a_share_without_a_zone_is_refused" {

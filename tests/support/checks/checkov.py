@@ -1,54 +1,99 @@
-"""checkov on the built manifests, by ``make checkov``: fails on what has no reason in ``deploy/checkov.yaml``."""
+"""checkov on what we deploy, by ``make checkov``: fails on what has no reason in ``deploy/checkov.yaml``."""
 
 from __future__ import annotations
 
-import copy
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.support.manifests import GKE, OPTIONAL, ROOT, Manifest, built, only
+from tests.support.manifests import GKE, OPTIONAL, OVERLAYS, ROOT, built_text
 
 REASONED = ROOT / "deploy" / "checkov.yaml"
+POLICIES = "overlays/gke-workload-identity", "overlays/mixed"
+"""Overlays that have network policies."""
+SPOILT = {
+    "kubernetes": ("manifests.yaml", "allowPrivilegeEscalation: false", "privileged: true", "CKV_K8S_16"),
+    "dockerfile": ("loop/Dockerfile", "USER 10001:10001", "USER root", "CKV_DOCKER_8"),
+    "terraform": ("cluster.tf", "auto_repair  = true", "auto_repair = false", "CKV_GCP_9"),
+}
+"""Of each kind of file a fault that checkov has to find: the file, what is replaced, by what, and the check."""
+
+Failures = set[tuple[str, str]]
+"""The checks that fail, each with its words and its resource."""
 
 
-def failures(program: str, manifests: Sequence[Manifest]) -> set[tuple[str, str]]:
-    """The checks that fail, each with its resource. A run that checked nothing is a failure of the tool."""
-    with tempfile.TemporaryDirectory() as directory:
-        (Path(directory) / "manifests.yaml").write_text(yaml.safe_dump_all(manifests))
-        command = [program, "--directory", directory, "--framework", "kubernetes", "--skip-download", "-o", "json"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    result: dict[str, Any] = json.loads(done.stdout)["results"]
-    if not result["passed_checks"]:
+def failures(program: str, framework: str, directory: Path) -> Failures:
+    """What fails in a directory. A run that checked nothing is a failure of the tool."""
+    command = [program, "--directory", str(directory), "--framework", framework, "--skip-download", "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    result: dict[str, Any] = json.loads(done.stdout).get("results", {})
+    if not result.get("passed_checks"):
         sys.exit(f"checkov has checked nothing: {done.stdout[-500:]} {done.stderr[-500:]}")
     return {(one["check_id"], f"{one['check_name']}: {one['resource']}") for one in result["failed_checks"]}
 
 
+def read(directory: Path) -> Iterator[tuple[tuple[str, ...], str, Path]]:
+    """What is read: the parts of the reasons that count for it, its kind, and where it was put."""
+    for overlay in OVERLAYS:
+        parts = ("manifests",) if overlay in POLICIES else ("manifests", "manifests without network policy")
+        components = OPTIONAL if overlay == GKE else ()
+        place = directory / overlay
+        place.mkdir(parents=True)
+        (place / "manifests.yaml").write_text(built_text(overlay, *components))
+        yield parts, "kubernetes", place
+    images = directory / "images"
+    for name, source in (("loop", "docker"), ("worker", "machine")):
+        (images / name).mkdir(parents=True)
+        shutil.copy(ROOT / "deploy" / source / "Dockerfile", images / name)
+    yield ("images",), "dockerfile", images
+    module = directory / "terraform"
+    shutil.copytree(ROOT / "deploy" / "terraform", module, ignore=shutil.ignore_patterns(".terraform*"))
+    yield ("terraform",), "terraform", module
+
+
+def finds(program: str, framework: str, directory: Path) -> bool:
+    """True when a fault that is made in the copy is found."""
+    name, right, wrong, check = SPOILT[framework]
+    text = (directory / name).read_text()
+    if right not in text:
+        sys.exit(f"{name}: has no {right!r} to spoil: give SPOILT another fault")
+    (directory / name).write_text(text.replace(right, wrong))
+    return check in {id_ for id_, _ in failures(program, framework, directory)}
+
+
 def main(program: str) -> int:
-    """Print what fails and has no reason, and reasons that nothing needs. A laptop's build has no network policy."""
-    reasoned = set(yaml.safe_load(REASONED.read_text())["skip-check"])
-    needed: set[str] = set()
-    code = 0
-    for check, words in sorted(failures(program, built(GKE, *OPTIONAL))):
-        needed.add(check)
-        if check not in reasoned:
-            print(f"{check}: {words}")
-            code = 1
-    for check in sorted(reasoned - needed):
-        print(f"{REASONED}: {check}: nothing fails it any more: take the line out")
-        code = 1
-    rogue = copy.deepcopy(only(built("base"), "Deployment"))
-    rogue["spec"]["template"]["spec"]["containers"][0]["securityContext"]["privileged"] = True
-    if "CKV_K8S_16" not in {check for check, _ in failures(program, [rogue])}:
-        print("checkov no longer finds a privileged container: its other words are worth nothing")
-        code = 1
-    return code
+    """Print what fails and has no reason, reasons that nothing needs, and kinds of which checkov sees no fault."""
+    reasoned: Mapping[str, Mapping[str, str]] = yaml.safe_load(REASONED.read_text())
+    needed: set[tuple[str, str]] = set()
+    problems: list[str] = []
+    with tempfile.TemporaryDirectory() as own:
+        places: dict[str, Path] = {}
+        for parts, framework, place in read(Path(own)):
+            places[framework] = place
+            for check, words in sorted(failures(program, framework, place)):
+                part = next((part for part in parts if check in reasoned[part]), None)
+                if part is None:
+                    problems.append(f"{place.relative_to(own)}: {check}: {words}")
+                else:
+                    needed.add((part, check))
+        problems += [
+            f"checkov no longer finds {check} in {framework}: its other words are worth nothing"
+            for framework, (*_, check) in SPOILT.items()
+            if not finds(program, framework, places[framework])
+        ]
+    for part, checks in reasoned.items():
+        unneeded = sorted({(part, check) for check in checks} - needed)
+        problems += [f"{REASONED}: {part}: {check}: nothing fails it" for _, check in unneeded]
+    for problem in problems:
+        print(problem)
+    return bool(problems)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,8 @@ USED = (
     "google_pubsub_subscription_iam_member",
     "google_pubsub_topic",
     "google_pubsub_topic_iam_member",
+    "google_secret_manager_secret",
+    "google_secret_manager_secret_iam_member",
     "google_service_account",
     "google_service_account_iam_member",
     "data.google_project",

@@ -14,6 +14,7 @@ case $1 in
     describe)
         case "$*" in
             *projectNumber*) echo 123456 ;;
+            *ipAddresses*) echo 10.9.8.2 ;;
             *writerIdentity*) echo serviceAccount:writer@example.com ;;
             *'value(deleted)'*) echo "$DELETED" ;;
             *) [ -e "$thing" ] ;;

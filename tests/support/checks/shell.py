@@ -1,0 +1,26 @@
+"""What shellcheck says of shell, in files or in texts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+SHELLCHECK = Path(sys.executable).with_name("shellcheck")
+
+
+def faults(*arguments: str | Path) -> str:
+    """Of files, by their paths in the tree."""
+    return _said(*arguments, text=None)
+
+
+def faults_of(text: str) -> str:
+    """Of a text that ``sh`` runs."""
+    return _said("--shell=sh", "-", text=text)
+
+
+def _said(*arguments: str | Path, text: str | None) -> str:
+    command = [SHELLCHECK, "-x", *arguments]
+    done = subprocess.run(command, cwd=ROOT, input=text, capture_output=True, text=True, check=False, timeout=60)
+    return done.stdout + done.stderr

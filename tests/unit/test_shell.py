@@ -1,0 +1,46 @@
+"""Every piece of shell in the tree: shellcheck finds no fault, whatever the file is called and wherever it lies."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.checks.shell import ROOT, faults, faults_of
+
+SHEBANG = re.compile(rb"#!.*\b(?:ba|da)?sh\b")
+NOT_OURS = {".git", ".venv", "build"}
+SPEC = (ROOT / "deploy" / "bundle" / "provisioner.spec").read_text()
+
+
+def shell_files() -> Iterator[Path]:
+    """Files that end in .sh, or that a shell runs."""
+    for directory, folders, files in os.walk(ROOT):
+        folders[:] = [name for name in folders if name not in NOT_OURS and not name.endswith(("cache", "__"))]
+        for path in (Path(directory, name) for name in files):
+            if not path.is_file():
+                continue
+            with path.open("rb") as file:
+                if path.suffix == ".sh" or SHEBANG.match(file.readline(100)):
+                    yield path.relative_to(ROOT)
+
+
+def test_every_shell_file_is_clean() -> None:
+    files = sorted(shell_files())
+
+    assert {".ci/run", "hf_scripts/python", "deploy/bundle/provisioner", "deploy/gcp/setup.sh"} <= {*map(str, files)}
+    assert faults(*files) == ""
+
+
+@pytest.mark.parametrize("scriptlet", ["post", "preun"])
+def test_what_a_package_runs_is_clean(scriptlet: str) -> None:
+    (text,) = re.findall(rf"(?ms)^%{scriptlet}\n(.*?)^(?=%\w|\Z)", SPEC)
+
+    assert faults_of(re.sub(r"%\{\w+\}", "macro", text)) == ""
+
+
+def test_a_fault_is_found() -> None:
+    assert "SC2086" in faults_of('one=$1\nrm -r $one "$2"\n')
