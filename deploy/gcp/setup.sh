@@ -29,6 +29,7 @@ Usage: setup.sh --project ID --region REGION [options]
 
   --no-events              no sink, topic and subscription
   --share ZONE             a Filestore share for the state directory, in this zone
+  --settings FILE          write HostFactory's settings for the groups there, for `provisioner render-hf` (with --apply)
 TEXT
 }
 
@@ -42,7 +43,7 @@ filter_file=$roles/../sink-filter.txt
 
 project='' region='' prefix=hf account=hostfactory-provisioner kubernetes_account=hostfactory/provisioner
 cluster=standard node_machine=n2-standard-8 max_nodes=50 machine=n2-standard-8
-image_project='' image_family=symphony-compute startup_script='' events=1 share='' apply='' destroy=''
+image_project='' image_family=symphony-compute startup_script='' events=1 share='' apply='' destroy='' settings=''
 groups=() ranges=() metadata=(block-project-ssh-keys=true enable-oslogin=TRUE) metadata_files=()
 
 while [ $# -gt 0 ]; do
@@ -54,7 +55,7 @@ while [ $# -gt 0 ]; do
         -h | --help) usage; exit 0 ;;
         --project | --region | --prefix | --account | --kubernetes-account | --cluster | --node-machine | --max-nodes | \
             --share | --machine | --image-project | --image-family | --startup-script | --group | --symphony-range | \
-            --metadata | --metadata-from-file)
+            --metadata | --metadata-from-file | --settings)
             [[ $# -ge 2 && $2 != --* ]] || fail "$1 needs a value"
             case $1 in
                 --group) groups+=("$2") ;;
@@ -88,6 +89,8 @@ for pair in ${metadata_files[@]+"${metadata_files[@]}"}; do
         fail "--metadata-from-file '$pair' is not KEY=FILE without commas, such as hf-machine-lib=lib.sh"
     [ -r "${pair#*=}" ] || fail "${pair%%=*}: '${pair#*=}' cannot be read"
 done
+[ -z "$settings" ] || [ -n "$apply" ] || fail "--settings needs --apply: what a machine has is asked of Google"
+[ -z "$settings" ] || [ ${#groups[@]} -gt 0 ] || fail "--settings needs a --group: pools of pods are yours to write"
 [ ${#groups[@]} -gt 0 ] || events=''
 
 loop=$account@$project.iam.gserviceaccount.com
@@ -343,16 +346,39 @@ make_share() {
 }
 
 show_settings() {
-    echo "# Of provisioner.yaml:"
-    echo "# name_prefix: $prefix"
-    [ ${#groups[@]} = 0 ] || echo "# pools:" && each_group show_pool
-    [ -z "$events" ] || echo "# events: {project: $project, subscription: $prefix-events}"
+    local cpus=NCPUS memory=NRAM
+    if [ -n "$apply" ] && [ ${#groups[@]} -gt 0 ]; then
+        read -r cpus memory < <(gcloud compute machine-types list --filter="name=$machine AND zone~$region-" --limit=1 \
+            --format='value(guestCpus,memoryMb)' "${in_project[@]}") || fail "$region has no machines of type $machine"
+    fi
+    echo "# Settings for provisioner render-hf:"
+    settings_of "$cpus" "$memory" | sed 's/^/# /'
+    [ -z "$settings" ] || settings_of "$cpus" "$memory" >"$settings"
+}
+
+settings_of() { # cpus memory
+    local names
+    echo "instance: gcpinst"
+    echo "scripts: /opt/provisioner/hf_scripts/"
+    echo "provisioner:"
+    echo "  id: gcpinst"
+    echo "  name_prefix: $prefix"
+    [ -z "$events" ] || echo "  events: {project: $project, subscription: $prefix-events}"
+    [ ${#groups[@]} -gt 0 ] || return 0
+    echo "pools:"
+    each_group show_pool
+    names=$(IFS=, && echo "${groups[*]%%:*}")
+    echo "templates:"
+    echo "  - templateId: Large"
+    echo "    maxNumber: $((1000 * ${#groups[@]}))"
+    echo "    pools: [${names//,/, }]"
+    echo "    attributes: {type: [String, X86_64], ncores: [Numeric, \"1\"], ncpus: [Numeric, \"$1\"], nram: [Numeric, \"$2\"]}"
 }
 
 show_pool() { # name place spot
     local location=region
     [[ $2 =~ -[a-z]$ ]] && location=zone
-    echo "#   $1: {kind: mig, project: $project, $location: $2, group: $prefix-$1, max_machines: 1000}"
+    echo "  $1: {kind: mig, project: $project, $location: $2, group: $prefix-$1, max_machines: 1000}"
 }
 
 make_apis
