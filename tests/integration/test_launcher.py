@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -34,6 +36,32 @@ def test_a_python_that_is_too_old_is_named_with_the_one_needed(version: tuple[in
     number = ".".join(map(str, version))
     needed = "3.11 or newer is needed (RHEL 8 and 9: dnf install python3.11)"
     assert refusal == f"{python}: is Python {number}, and {needed}: {ADVICE}"
+
+
+def real(version: str) -> str:
+    """A Python of that version, of the PATH or of pyenv's; skips where there is none."""
+    kept = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"))
+    found = shutil.which(f"python{version}") if not kept else str(kept[-1])
+    if found is None or subprocess.run([found, "--version"], capture_output=True, check=False).returncode:
+        pytest.skip(f"needs an old Python: python{version} in the PATH, or of pyenv")
+    return found
+
+
+@pytest.mark.parametrize("version", ["3.6", "3.9"])
+@pytest.mark.parametrize("script", ["getAvailableTemplates", "requestMachines", "check_install"])
+def test_a_real_old_python_says_so_and_nothing_else(version: str, script: str, tmp_path: Path) -> None:
+    hf, python = HostFactory(tmp_path), real(version)
+    program = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
+    number = subprocess.run([python, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+    words = [SCRIPTS / f"{script}.sh", *([] if script == "check_install" else ["{}"])]
+    done = subprocess.run(
+        words, env=hf.environment | {"HF_PYTHON": python}, capture_output=True, text=True, check=False, timeout=60
+    )
+
+    needed = "3.11 or newer is needed (RHEL 8 and 9: dnf install python3.11)"
+    told = f"{python}: is Python {number}, and {needed}: {ADVICE}"
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout == ("fix: " if script == "check_install" else "") + told + "\n"
 
 
 def test_a_python_that_is_new_enough_answers(tmp_path: Path) -> None:
