@@ -12,7 +12,7 @@ EXPECTED = (
     "needs gcloud",
     "needs the Pub/Sub emulator",
     "needs terraform",
-    "needs an old Python",
+    "needs another Python",
 )
 """Words of the reasons that may stand: what no package registry has."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.hostfactory.provider import SCRIPTS, HostFactory
+from tests.support.hosts import other_python
 
 ADVICE = "set HF_PYTHON to the Python that hostfactory-provisioner is installed for"
 PROGRAM = re.findall(r"exec \"\$python\" -I -c '\n(.*)' \"\$root\"", (SCRIPTS / "python").read_text(), re.DOTALL)[0]
@@ -38,19 +38,10 @@ def test_a_python_that_is_too_old_is_named_with_the_one_needed(version: tuple[in
     assert refusal == f"{python}: is Python {number}, and {needed}: {ADVICE}"
 
 
-def real(version: str) -> str:
-    """A Python of that version, of the PATH or of pyenv's; skips where there is none."""
-    kept = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"))
-    found = shutil.which(f"python{version}") if not kept else str(kept[-1])
-    if found is None or subprocess.run([found, "--version"], capture_output=True, check=False).returncode:
-        pytest.skip(f"needs an old Python: python{version} in the PATH, or of pyenv")
-    return found
-
-
 @pytest.mark.parametrize("version", ["3.6", "3.9"])
 @pytest.mark.parametrize("script", ["getAvailableTemplates", "requestMachines", "check_install"])
 def test_a_real_old_python_says_so_and_nothing_else(version: str, script: str, tmp_path: Path) -> None:
-    hf, python = HostFactory(tmp_path), real(version)
+    hf, python = HostFactory(tmp_path), other_python(version)
     program = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
     number = subprocess.run([python, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
     words = [SCRIPTS / f"{script}.sh", *([] if script == "check_install" else ["{}"])]
