@@ -30,6 +30,7 @@ Usage: setup.sh --project ID --region REGION [options]
   --no-events              no sink, topic and subscription
   --share ZONE             a Filestore share for the state directory, in this zone
   --secret NAME            an empty secret that the loop's pod may mount (component secret-csi); may be repeated
+  --settings FILE          write HostFactory's settings for the groups there, for `provisioner render-hf` (with --apply)
 TEXT
 }
 
@@ -43,7 +44,7 @@ filter_file=$roles/../sink-filter.txt
 
 project='' region='' prefix=hf account=hostfactory-provisioner kubernetes_account=hostfactory/provisioner
 cluster=standard node_machine=n2-standard-8 max_nodes=50 machine=n2-standard-8
-image_project='' image_family=symphony-compute startup_script='' events=1 share='' apply='' destroy=''
+image_project='' image_family=symphony-compute startup_script='' events=1 share='' apply='' destroy='' settings=''
 groups=() ranges=() secrets=() metadata=(block-project-ssh-keys=true enable-oslogin=TRUE) metadata_files=()
 
 while [ $# -gt 0 ]; do
@@ -55,7 +56,7 @@ while [ $# -gt 0 ]; do
         -h | --help) usage; exit 0 ;;
         --project | --region | --prefix | --account | --kubernetes-account | --cluster | --node-machine | --max-nodes | \
             --share | --machine | --image-project | --image-family | --startup-script | --group | --symphony-range | \
-            --metadata | --metadata-from-file | --secret)
+            --metadata | --metadata-from-file | --secret | --settings)
             [[ $# -ge 2 && $2 != --* ]] || fail "$1 needs a value"
             case $1 in
                 --group) groups+=("$2") ;;
@@ -91,6 +92,8 @@ for pair in ${metadata_files[@]+"${metadata_files[@]}"}; do
     [ -r "${pair#*=}" ] || fail "${pair%%=*}: '${pair#*=}' cannot be read"
 done
 [ ${#secrets[@]} = 0 ] || [ "$cluster" != none ] || fail "--secret '${secrets[0]}' is mounted by a cluster, and --cluster is none"
+[ -z "$settings" ] || [ -n "$apply" ] || fail "--settings needs --apply: what a machine has is asked of Google"
+[ -z "$settings" ] || [ ${#groups[@]} -gt 0 ] || fail "--settings needs a --group: pools of pods are yours to write"
 [ ${#groups[@]} -gt 0 ] || events=''
 
 loop=$account@$project.iam.gserviceaccount.com
@@ -353,7 +356,7 @@ make_secrets() { # their values are given to Google alone
 }
 
 show_settings() {
-    local address=ADDRESS_OF_THE_SHARE
+    local address=ADDRESS_OF_THE_SHARE cpus=NCPUS memory=NRAM
     echo "# Of the overlay's values.yaml:"
     echo "# googleServiceAccount: $loop"
     if [ -n "$share" ]; then
@@ -362,16 +365,38 @@ show_settings() {
         echo "# nfsServer: $address"
         echo "# nfsPath: /state"
     fi
-    echo "# Of provisioner.yaml:"
-    echo "# name_prefix: $prefix"
-    [ ${#groups[@]} = 0 ] || echo "# pools:" && each_group show_pool
-    [ -z "$events" ] || echo "# events: {project: $project, subscription: $prefix-events}"
+    if [ -n "$apply" ] && [ ${#groups[@]} -gt 0 ]; then
+        read -r cpus memory < <(gcloud compute machine-types list --filter="name=$machine AND zone~$region-" --limit=1 \
+            --format='value(guestCpus,memoryMb)' "${in_project[@]}") || fail "$region has no machines of type $machine"
+    fi
+    echo "# Settings for provisioner render-hf:"
+    settings_of "$cpus" "$memory" | sed 's/^/# /'
+    [ -z "$settings" ] || settings_of "$cpus" "$memory" >"$settings"
+}
+
+settings_of() { # cpus memory
+    local names
+    echo "instance: gcpinst"
+    echo "scripts: /opt/provisioner/hf_scripts/"
+    echo "provisioner:"
+    echo "  id: gcpinst"
+    echo "  name_prefix: $prefix"
+    [ -z "$events" ] || echo "  events: {project: $project, subscription: $prefix-events}"
+    [ ${#groups[@]} -gt 0 ] || return 0
+    echo "pools:"
+    each_group show_pool
+    names=$(IFS=, && echo "${groups[*]%%:*}")
+    echo "templates:"
+    echo "  - templateId: Large"
+    echo "    maxNumber: $((1000 * ${#groups[@]}))"
+    echo "    pools: [${names//,/, }]"
+    echo "    attributes: {type: [String, X86_64], ncores: [Numeric, \"1\"], ncpus: [Numeric, \"$1\"], nram: [Numeric, \"$2\"]}"
 }
 
 show_pool() { # name place spot
     local location=region
     [[ $2 =~ -[a-z]$ ]] && location=zone
-    echo "#   $1: {kind: mig, project: $project, $location: $2, group: $prefix-$1, max_machines: 1000}"
+    echo "  $1: {kind: mig, project: $project, $location: $2, group: $prefix-$1, max_machines: 1000}"
 }
 
 make_apis

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bundles import bundle, unpacked
-from tests.support.hosts import PYTHON, ROOT, tools
+from tests.support.hosts import PYTHON, ROOT, other_python, python_version, tools
 
 pytestmark = pytest.mark.slow
 
@@ -87,6 +87,39 @@ def test_a_wheel_that_was_changed_is_not_installed(directory: Path, tmp_path: Pa
 
     assert done.returncode == 1
     assert "DO NOT MATCH THE HASHES" in done.stderr
+
+
+@pytest.mark.parametrize("version", ["3.12", "3.13"])
+def test_a_host_that_has_a_newer_python_alone_is_installed_on(version: str, tmp_path: Path) -> None:
+    """RHEL 9.4 and later, and 10, have 3.12."""
+    python = other_python(version)
+    newer = unpacked(bundle(tmp_path / "dist", pythons=[version]), tmp_path)
+    done = run(newer / "install.sh", "--root", tmp_path / "root", "--python", python)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = run(tmp_path / "root" / "opt" / "provisioner" / "bin" / "provisioner", "check", tmp_path)
+
+    assert f"for Python {version} ..." in done.stdout
+    assert (told.returncode, "Traceback" in told.stderr) == (2, False)
+
+
+def test_a_python_that_the_bundle_has_no_wheels_for_is_named_with_those_that_it_has(
+    directory: Path, tmp_path: Path
+) -> None:
+    python = other_python("3.13")
+    done = run(directory / "install.sh", "--root", tmp_path / "root", "--python", python)
+
+    wheels = f"is Python 3.13, and the bundle has wheels for {python_version()}: name one of these with --python"
+    assert (done.returncode, done.stderr) == (1, f"install.sh: {python}: {wheels}\n")
+    assert not (tmp_path / "root").exists()
+
+
+def test_make_dist_has_wheels_for_every_python_that_the_page_names() -> None:
+    page = " ".join((ROOT / "docs" / "deploy-host.md").read_text().split())
+    program = "import bundle; print(*bundle.PYTHONS)"
+    printed = run(tools(), "-c", program, PYTHONPATH=str(ROOT / "deploy" / "bundle")).stdout.split()
+
+    assert len(printed) == 3
+    assert f"Python {', '.join(printed[:-1])} or {printed[-1]}" in page
 
 
 @pytest.mark.skipif(shutil.which("rpmbuild") is None, reason="needs rpmbuild (Debian package rpm)")

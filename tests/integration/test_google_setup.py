@@ -23,7 +23,6 @@ from provisioner.simulator.server import Simulator
 from tests.support.checks.terraform import Block, Module, plain
 from tests.support.clients.compute_clients import Gcloud
 from tests.support.clients.terraform import TERRAFORM
-from tests.support.hostfactory.sites import template
 
 ROOT = Path(__file__).parents[2]
 SETUP = ROOT / "deploy" / "gcp" / "setup.sh"
@@ -98,7 +97,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> list[Argv]:
     google = Google(tmp_path_factory.mktemp("setup") / "google")
     calls = google.setup(*ALL, "--apply")
     assert google.done.returncode == 0, google.done.stderr
-    return [call for call in calls if "describe" not in call]
+    return [call for call in calls if not {"describe", "list"} & {*call}]
 
 
 @pytest.fixture(scope="module")
@@ -238,21 +237,27 @@ def test_every_option_is_told_by_its_help(google: Google) -> None:
     assert {option for option in taken if option not in google.done.stdout} == {"--help"}
 
 
-def test_the_settings_that_it_prints_are_settings(google: Google, tmp_path: Path) -> None:
-    google.setup(*ALL)
-    lines = google.done.stdout.partition("# Of provisioner.yaml:\n")[2].splitlines()
-    settings = "\n".join(["id: gcpinst", *(line.removeprefix("# ") for line in lines)])
-    (tmp_path / "provisioner.yaml").write_text(settings)
-    pools = list(yaml.safe_load(settings)["pools"])
-    (tmp_path / "gcpinstprov_templates.json").write_text(json.dumps({"templates": [template("T", pools=pools)]}))
-    (tmp_path / "gcpinstprov_config.json").write_text("{}")
-    assert provisioner(["check", str(tmp_path / "provisioner.yaml")]) == 0
+def test_what_it_writes_and_prints_is_what_render_hf_takes(
+    google: Google, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the files that are made of it are a configuration, which promises what the machine type has."""
+    file = tmp_path / "settings.yaml"
+    google.setup(*ALL, "--apply", "--settings", str(file))
+    printed = google.done.stdout.partition("# Settings for provisioner render-hf:\n")[2]
+    assert "".join(line.removeprefix("# ") for line in printed.splitlines(keepends=True)) == file.read_text()
+
+    assert provisioner(["render-hf", str(file), "--out", str(tmp_path / "hf")]) == 0
+    made = tmp_path / "hf" / "conf" / "providers" / "gcpinst"
+    assert provisioner(["check", str(made / "provisioner.yaml")]) == 0
+    assert "template Large: a → any, at most 2000" in capsys.readouterr().out
+    (large,) = json.loads((made / "gcpinstprov_templates.json").read_text())["templates"]
+    assert (large["attributes"]["ncpus"], large["attributes"]["nram"]) == (["Numeric", "8"], ["Numeric", "32768"])
 
 
 def test_the_values_that_it_prints_are_values_of_the_overlay(google: Google) -> None:
     google.setup(*ALL, "--apply")
-    lines = google.done.stdout.partition("values.yaml:\n")[2].partition("# Of provisioner.yaml")[0].splitlines()
-    printed = yaml.safe_load("\n".join(line.removeprefix("# ") for line in lines))
+    section = google.done.stdout.partition("values.yaml:\n")[2].partition("# Settings for provisioner render-hf")[0]
+    printed = yaml.safe_load("\n".join(line.removeprefix("# ") for line in section.splitlines()))
     values = yaml.safe_load((ROOT / "deploy/kustomize/overlays/gke-workload-identity/values.yaml").read_text())["data"]
     assert printed == {
         "googleServiceAccount": "hostfactory-provisioner@my-grid-project.iam.gserviceaccount.com",
@@ -561,7 +566,7 @@ def named(call: Argv) -> Argv:
     verb = next(
         number
         for number, word in enumerate(call)
-        if CHANGING.match(word) or word.endswith(("-binding", "enable", "describe", "update"))
+        if CHANGING.match(word) or word.endswith(("-binding", "enable", "describe", "update", "list"))
     )
     return (*call[:verb], call[verb + 1].partition("@")[0])
 

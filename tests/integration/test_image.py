@@ -1,4 +1,4 @@
-"""The container image: the Dockerfile says what it should, and what a rootless builder makes of it works."""
+"""The container image: the Dockerfile says what it should, and what buildah makes of it, once, runs as a pod does."""
 
 from __future__ import annotations
 
@@ -17,18 +17,14 @@ import pytest
 import yaml
 
 from tests.support.ego import put_programs
+from tests.support.hosts import tools
+from tests.support.images import Index, Running, debian, driver_of, forget, run, storage_with
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "deploy" / "docker"
 MACHINE = ROOT / "deploy" / "machine"
 HADOLINT = Path(sys.executable).with_name("hadolint")
-
-
-def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, check=False, cwd=ROOT, timeout=280
-    )
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -168,53 +164,25 @@ def test_the_image_s_user_is_the_pod_s_user() -> None:
     assert last_stage()["USER"] == f"{security['runAsUser']}:{security['runAsGroup']}"
 
 
-# --- the environment that the build makes -----------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_build_s_step_makes_an_environment_that_runs_and_its_sbom(tmp_path: Path) -> None:
-    """The one RUN of the build, outside a container; the environment is moved as COPY --from moves it."""
-    made, sbom = tmp_path / "made", tmp_path / "sbom.cdx.json"
-    done = run(DOCKER / "environment.sh", made, sbom, PYTHON=sys.executable)
-    assert (done.returncode, done.stderr) == (0, "")
-    moved = made.rename(tmp_path / "moved")
-    python = moved / "bin" / "python"
-    listed = {
-        (part["name"].lower().replace("_", "-"), part["version"]) for part in json.loads(sbom.read_text())["components"]
-    }
-    listing = "import importlib.metadata as all; [print(each.name, each.version) for each in all.distributions()]"
-    installed = {
-        (name.lower().replace("_", "-"), version)
-        for name, version in (line.split() for line in run(python, "-I", "-c", listing).stdout.splitlines())
-    }
-
-    assert run(python, "-I", "-m", "provisioner", "--version").stdout.startswith("provisioner ")
-    assert listed == installed
-    assert ("google-cloud-compute", dict(installed)["google-cloud-compute"]) in listed
-    assert "pip" not in dict(installed)
-
-
 # --- the image, built -------------------------------------------------------------------------------------------------
 
 BUILDERS = pytest.mark.skipif(
-    not all(map(shutil.which, ("buildah", "podman", "debootstrap"))),
-    reason="needs buildah, podman and debootstrap (Debian packages)",
+    os.geteuid() != 0 or not all(map(shutil.which, ("buildah", "ip", "apt-cache"))),
+    reason="needs root, and a Debian with the packages buildah, iproute2 and python3-venv",
 )
 OPTIONS = "--quiet --no-cache --pull=never --isolation chroot --volume /etc/ssl/certs:/etc/ssl/certs:ro"
-PIP = {name: value for name, value in os.environ.items() if name in ("PIP_INDEX_URL", "PIP_TRUSTED_HOST")}
 
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Images of our own; in them ``localhost/python:base``, made of Debian packages, as no registry can be asked."""
+    """Images of our own, and ``localhost/python:base`` in them; in layers, where the file system takes such."""
     directory = tmp_path_factory.mktemp("images")
-    (directory / "storage.conf").write_text(
-        f'[storage]\ndriver = "vfs"\ngraphroot = "{directory}/graph"\nrunroot = "{directory}/run"\n'
-    )
-    environment = {"CONTAINERS_STORAGE_CONF": str(directory / "storage.conf")}
+    environment = storage_with("overlay", directory)
+    if run("buildah", "info", **environment).returncode:
+        environment = storage_with("vfs", directory)
     base = directory / "base"
-    assert run("debootstrap", "--variant=minbase", "--include=python3,python3-venv", "bookworm", base).returncode == 0
-    (base / "usr" / "local" / "bin" / "python").symlink_to("/usr/bin/python3")
+    base.mkdir()
+    debian(base)
     container = run("buildah", "from", "scratch", **environment).stdout.strip()
     assert run("buildah", "copy", "--quiet", container, base, "/", **environment).returncode == 0
     assert (
@@ -222,43 +190,148 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     )
     shutil.rmtree(base)
     yield environment
-    run("buildah", "rm", "--all", **environment)
-    run("buildah", "rmi", "--all", "--force", **environment)
+    forget(environment)
 
 
-def built(builder: str, storage: dict[str, str]) -> str:
-    """Builds the image as ``make image`` does, named after its builder; returns its layers."""
-    name = f"localhost/provisioner:{builder}"
-    base = {"REGISTRY": "localhost", "BASE": "python:base", "SOURCE_DATE_EPOCH": "1700000000"}
-    done = run(DOCKER / "image.sh", name, BUILDER=builder, BUILD_OPTIONS=OPTIONS, **base, **PIP, **storage)
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
+    """An index that holds what the locks name, and nothing else, as a site without an outside registry has one."""
+    directory = tmp_path_factory.mktemp("index")
+    for name in ("build", "loop"):
+        options = ("--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--dest", directory)
+        lock = ROOT / "deploy" / "requirements" / f"{name}.lock"
+        done = run(tools(), "-m", "pip", "download", *options, "--requirement", lock)
+        assert done.returncode == 0, done.stderr
+    with Index(directory) as serving:
+        yield serving
+
+
+@pytest.fixture(scope="module")
+def image(storage: dict[str, str], index: Index) -> str:
+    """The image, built as ``make image`` builds it behind mirrors of registry and index: once for all tests."""
+    name = "localhost/provisioner:tested"
+    mirrors = {"REGISTRY": "localhost", "BASE": "python:base", "PIP_INDEX_URL": index.address}
+    done = run(DOCKER / "image.sh", name, BUILDER="buildah", BUILD_OPTIONS=OPTIONS, **mirrors, **storage)
     assert done.returncode == 0, done.stderr
-    layers = run("buildah", "inspect", "--type", "image", "--format", "{{.Docker.RootFS.DiffIDs}}", name, **storage)
-    return layers.stdout
+    return name
+
+
+@pytest.fixture(scope="module")
+def pod(image: str, storage: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """The image's own command, ready, against an embedded cloud in the same pod."""
+    with Running(image, storage, tmp_path_factory.mktemp("pod")) as running:
+        simulator = ("provisioner", "simulator", "--config", "/etc/hostfactory/provisioner.yaml", "--port", "8001")
+        cloud = running.begin(
+            "cloud", *simulator, "--kubeconfig", "/tmp/kubeconfig", "--faults", "/etc/hostfactory/cloud.json"
+        )
+        until(lambda: "kubeconfig" in cloud.read_text(), 60, every=0.2, what="the cloud answers")
+        clouds = {
+            "KUBECONFIG": "/tmp/kubeconfig",
+            "PROVISIONER_COMPUTE_ENDPOINT": "http://127.0.0.1:8001/compute/v1/",
+        }
+        running.begin("loop", *running.config["Entrypoint"], *running.config["Cmd"], **clouds)
+        until(lambda: running.health().returncode == 0, 60, every=0.5, what="the health check is content")
+        yield running
 
 
 @BUILDERS
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_image_is_the_same_by_each_builder_and_runs_as_its_user_without_writing(storage: dict[str, str]) -> None:
-    assert built("buildah", storage) == built("podman", storage)
-    container = run("buildah", "from", "--pull-never", "localhost/provisioner:podman", **storage).stdout.strip()
+def test_the_build_asks_the_index_that_it_is_told_of_and_no_other(image: str, index: Index) -> None:
+    assert {"/simple/google-cloud-compute/", "/simple/cyclonedx-bom/"} <= index.asked
+    assert sum(path.endswith(".whl") for path in index.asked) > 40
+
+
+@BUILDERS
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_image_holds_its_sbom_and_its_labels_and_nothing_that_its_user_may_write(
+    image: str, storage: dict[str, str]
+) -> None:
+    container = run("buildah", "from", "--pull-never", image, **storage).stdout.strip()
     inside = ["buildah", "run", "--isolation", "chroot", container, "--"]
     probe = (
         "id -u; id -g; find / -xdev -writable -not -type l -not -path '/proc/*' -not -path '/sys/*' -not -path '/dev/*'"
     )
     identity, group, *writable = run(*inside, "sh", "-c", f"{probe} 2>/dev/null", **storage).stdout.splitlines()
-    sbom = run(*inside, "cat", "/usr/share/sbom/hostfactory-provisioner.cdx.json", **storage).stdout
+    sbom = json.loads(run(*inside, "cat", "/usr/share/sbom/hostfactory-provisioner.cdx.json", **storage).stdout)
+    listing = "import importlib.metadata as all; [print(each.name, each.version) for each in all.distributions()]"
+    printed = run(*inside, "python", "-I", "-c", listing, **storage).stdout
+    installed = {tuple(line.lower().replace("_", "-").split()) for line in printed.splitlines()}
     labels = run("buildah", "inspect", "--format", "{{.Docker.Config.Labels}}", container, **storage).stdout
 
     assert (identity, group) == ("10001", "10001")
     assert set(writable) <= {"/var/lib/hostfactory", "/tmp", "/var/tmp", "/run/lock"}
-    assert run(*inside, "provisioner", "--version", **storage).stdout.startswith("provisioner ")
-    checked = run(*inside, "provisioner", "check", **storage)
-    assert (checked.returncode, checked.stdout) == (2, "")
-    assert "HF_PROVIDER_NAME" in checked.stderr
-    assert "hostfactory-provisioner" in {part["name"] for part in json.loads(sbom)["components"]}
+    assert {(part["name"].lower().replace("_", "-"), part["version"]) for part in sbom["components"]} == installed
+    assert {"hostfactory-provisioner", "google-cloud-compute"} <= {name for name, _ in installed}
+    assert "pip" not in {name for name, _ in installed}
     assert "org.opencontainers.image.version:" in labels
     assert "org.opencontainers.image.revision:" in labels
+
+
+@BUILDERS
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_its_command_rents_machines_and_its_health_check_tells_whether_it_runs(pod: Running) -> None:
+    """On a root that is read-only, as the image's user: what HostFactory asks by a script of the image is answered."""
+    document = json.dumps({"template": {"templateId": "GkePod", "machineCount": 2}})
+    scripts = {"HF_PROVIDER_LOGDIR": "/tmp"}
+    asked = pod.do("/opt/provisioner/hf_scripts/requestMachines.sh", document, **scripts)
+    assert (asked.returncode, asked.stderr) == (0, "")
+    id_ = json.dumps({"requests": [{"requestId": json.loads(asked.stdout)["requestId"]}]})
+
+    def machines() -> list[str]:
+        done = pod.do("/opt/provisioner/hf_scripts/getRequestStatus.sh", id_, **scripts)
+        (request,) = json.loads(done.stdout)["requests"]
+        return [one["name"] for one in request["machines"]] if request["status"] == "complete" else []
+
+    assert len(until(machines, 90, every=0.5, what="the request is complete")) == 2
+    assert (pod.health().returncode, (pod.state / "memory.json").stat().st_uid) == (0, 10001)
+    assert "Read-only file system" in pod.do("touch", "/opt/provisioner/mine").stderr
+    assert "Permission denied" not in (pod.state.parent / "loop.log").read_text()
+
+
+@BUILDERS
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_in_the_pod_the_page_s_command_finds_nothing_to_fix(pod: Running) -> None:
+    """What check_install.sh proves of a state directory on HostFactory's host, the pod proves of the same one."""
+    page = (ROOT / "docs" / "deploy-gke.md").read_text()
+    (command,) = re.findall(
+        r"kubectl -n hostfactory exec deploy/provisioner -- \\\n\s+(.*check_install.sh)$", page, re.M
+    )
+    done = pod.do(*command.split())
+    said = done.stdout.splitlines()
+
+    assert [line for line in said if not line.startswith("fine: ")] == []
+    assert (done.returncode, done.stderr) == (0, "")
+    place = "fine: /var/lib/hostfactory:"
+    assert {
+        f"{place} locks of one process are seen by another",
+        f"{place} a file is replaced by renaming, durably",
+        f"{place} of two who make a file one is first",
+        f"{place} the loop runs",
+    } <= {*said}
+
+
+@BUILDERS
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_image_goes_into_a_closed_network_as_a_file(image: str, storage: dict[str, str], tmp_path: Path) -> None:
+    """As deploy-banks.md says: written to an archive on one side, loaded on the other, the same image."""
+    archive = f"oci-archive:{tmp_path / 'provisioner.tar'}:provisioner"
+    pushed = run("buildah", "push", "--quiet", "--disable-compression", image, archive, **storage)
+    assert pushed.returncode == 0, pushed.stderr
+    other = storage_with(driver_of(storage), tmp_path)
+    pulled = run("buildah", "pull", "--quiet", archive, **other)
+    assert pulled.returncode == 0, pulled.stderr
+    facts = [
+        run("buildah", "inspect", "--type", "image", "--format", "{{.Docker.RootFS.DiffIDs}}", name, **where).stdout
+        for name, where in ((image, storage), (pulled.stdout.strip(), other))
+    ]
+    forget(other)
+
+    assert facts[0] == facts[1] != ""
 
 
 @BUILDERS

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.hostfactory.provider import SCRIPTS, HostFactory
+from tests.support.hosts import other_python
 
 ADVICE = "set HF_PYTHON to the Python that hostfactory-provisioner is installed for"
 PROGRAM = re.findall(r"exec \"\$python\" -I -c '\n(.*)' \"\$root\"", (SCRIPTS / "python").read_text(), re.DOTALL)[0]
@@ -34,6 +36,23 @@ def test_a_python_that_is_too_old_is_named_with_the_one_needed(version: tuple[in
     number = ".".join(map(str, version))
     needed = "3.11 or newer is needed (RHEL 8 and 9: dnf install python3.11)"
     assert refusal == f"{python}: is Python {number}, and {needed}: {ADVICE}"
+
+
+@pytest.mark.parametrize("version", ["3.6", "3.9"])
+@pytest.mark.parametrize("script", ["getAvailableTemplates", "requestMachines", "check_install"])
+def test_a_real_old_python_says_so_and_nothing_else(version: str, script: str, tmp_path: Path) -> None:
+    hf, python = HostFactory(tmp_path), other_python(version)
+    program = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
+    number = subprocess.run([python, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+    words = [SCRIPTS / f"{script}.sh", *([] if script == "check_install" else ["{}"])]
+    done = subprocess.run(
+        words, env=hf.environment | {"HF_PYTHON": python}, capture_output=True, text=True, check=False, timeout=60
+    )
+
+    needed = "3.11 or newer is needed (RHEL 8 and 9: dnf install python3.11)"
+    told = f"{python}: is Python {number}, and {needed}: {ADVICE}"
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout == ("fix: " if script == "check_install" else "") + told + "\n"
 
 
 def test_a_python_that_is_new_enough_answers(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.hosts import ROOT, python_version, tools
@@ -24,10 +25,17 @@ PARTS = (
 )
 
 
-def bundle(out: Path, source: Path = ROOT) -> Path:
-    """The archive, with wheels for the system's Python alone."""
+def bundle(out: Path, source: Path = ROOT, pythons: Sequence[str] = ()) -> Path:
+    """The archive, with wheels for these Pythons, or for the system's alone."""
     done = subprocess.run(
-        [tools(), source / "deploy" / "bundle" / "bundle.py", "--out", out, "--python", python_version()],
+        [
+            tools(),
+            source / "deploy" / "bundle" / "bundle.py",
+            "--out",
+            out,
+            "--python",
+            *(pythons or [python_version()]),
+        ],
         env=os.environ | {"SOURCE_DATE_EPOCH": SECONDS},
         capture_output=True,
         text=True,

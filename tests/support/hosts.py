@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 PYTHON = "/usr/bin/python3"
@@ -28,6 +31,15 @@ def python_version() -> str:
     """The version of the system's Python, such as ``3.11``."""
     program = "import sys; print('%d.%d' % sys.version_info[:2])"
     return subprocess.run([PYTHON, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def other_python(version: str) -> str:
+    """A Python of that version, pyenv's or of the PATH; skips where there is none."""
+    kept = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"))
+    found = shutil.which(f"python{version}") if not kept else str(kept[-1])
+    if found is None or subprocess.run([found, "--version"], capture_output=True, check=False).returncode:
+        pytest.skip(f"needs another Python: python{version} in the PATH, or of pyenv")
+    return found
 
 
 def as_nobody(*command: str | Path) -> list[str]:

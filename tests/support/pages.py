@@ -97,7 +97,7 @@ def _of_prose(page: str, prose: str) -> Iterator[Command]:
 
 
 def _of_block(page: str, language: str, block: list[tuple[int, str]]) -> Iterator[Command]:
-    """The commands of a fenced block; a line that ends in a backslash goes on in the next."""
+    """The commands of a fenced block; a line that ends in a backslash, or within quotes, goes on in the next."""
     typed = [(number, line[2:]) for number, line in block if line.startswith("$ ")]
     if language in ("sh", "bash", "shell"):
         typed = block
@@ -106,10 +106,14 @@ def _of_block(page: str, language: str, block: list[tuple[int, str]]) -> Iterato
     whole = ""
     for number, line in typed:
         whole += line.removesuffix("\\")
-        if not line.endswith("\\"):
-            if bare := _bare(whole):
-                yield Command(page, number, bare)
-            whole = ""
+        if line.endswith("\\"):
+            continue
+        if _bare(whole).count("'") % 2:
+            whole += "\n"
+            continue
+        if bare := _bare(whole):
+            yield Command(page, number, bare)
+        whole = ""
 
 
 def _bare(line: str) -> str:

@@ -106,7 +106,7 @@ def test_each_target_and_script_that_is_shown_exists() -> None:
 
 
 def test_every_other_program_is_listed_with_the_reason_why_it_is_not_run() -> None:
-    ours = re.compile(r"provisioner|make|(?:hf_scripts|deploy)/\S+\.(?:sh|py)")
+    ours = re.compile(r"provisioner|make|(?:/opt/provisioner/)?(?:hf_scripts|deploy)/\S+\.(?:sh|py)|\S+/install\.sh")
     unknown = [
         command.where
         for command in commands()

@@ -4,9 +4,10 @@ printf '%q ' "$@" >>"$CALLS"
 echo >>"$CALLS"
 
 group=()
-while [[ ! $1 =~ ^(create|create-auto|describe|delete|undelete|update|enable|.*-binding)$ ]]; do group+=("$1") && shift; done
+while [[ ! $1 =~ ^(create|create-auto|describe|list|delete|undelete|update|enable|.*-binding)$ ]]; do group+=("$1") && shift; done
 thing="$THINGS/$(IFS=_ && echo "${group[*]}")_${2%%@*}"
 case $1 in
+    list) printf '8\t32768\n' ;; # machine-types
     create | create-auto)
         [ ! -e "$thing" ] || { echo "already there: $thing" >&2 && exit 1; }
         touch "$thing" ;;

@@ -1,0 +1,183 @@
+"""The container image under test: what it is built on and from, where, and a container of it as a pod's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.hosts import ROOT
+
+PACKAGES = ("python3", "python3-venv", "ca-certificates", "apt")
+"""What the base has beside Debian's essential packages, as the one of a registry has."""
+
+
+def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command, run to its end in the root of the source."""
+    return subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, check=False, cwd=ROOT, timeout=280
+    )
+
+
+def storage_with(driver: str, directory: Path) -> dict[str, str]:
+    """The environment in which builders keep their images in a directory."""
+    file = directory / "storage.conf"
+    file.write_text(f'[storage]\ndriver = "{driver}"\ngraphroot = "{directory}/graph"\nrunroot = "{directory}/run"\n')
+    return {"CONTAINERS_STORAGE_CONF": str(file)}
+
+
+def driver_of(storage: dict[str, str]) -> str:
+    """How images are kept there."""
+    return re.findall(r'driver = "(\w+)"', Path(storage["CONTAINERS_STORAGE_CONF"]).read_text())[0]
+
+
+def forget(storage: dict[str, str]) -> None:
+    """Removes what is kept there, with the mount that the driver leaves."""
+    run("buildah", "umount", "--all", **storage)
+    run("buildah", "rm", "--all", **storage)
+    run("buildah", "rmi", "--all", "--force", **storage)
+    run("umount", Path(storage["CONTAINERS_STORAGE_CONF"]).parent / "graph" / driver_of(storage))
+
+
+def debian(directory: Path) -> None:
+    """The files of this host's packages, as the root of a base: no registry can be asked for one."""
+    lines = run("dpkg-query", "-Wf", "${Package} ${Essential}\\n").stdout.splitlines()
+    chosen = [*PACKAGES, *(line.removesuffix(" yes") for line in lines if line.endswith(" yes"))]
+    without = [f"--no-{kind}" for kind in ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")]
+    needed = run("apt-cache", "depends", "--recurse", "--installed", *without, *chosen).stdout
+    names = set(re.findall(r"(?m)^(\w\S*?)(?::\w+)?$", needed)) & {line.split()[0] for line in lines}
+    listed = set(run("dpkg-query", "-L", *sorted(names)).stdout.splitlines())
+    links = ("bin", "lib", "lib64", "sbin")
+    for name in links:
+        (directory / "usr" / name).mkdir(parents=True)
+        (directory / name).symlink_to(f"usr/{name}")
+    paths = [path.removeprefix("/") for path in sorted(listed) if not path.startswith("/usr/share/doc/")]
+    there = [path for path in paths if os.path.lexists(f"/{path}") and path not in (".", *links)]
+    wanted = directory / "wanted"
+    wanted.write_text("".join(f"{path}\n" for path in there))
+    copy = 'tar -c -C / --no-recursion -T "$1/wanted" | tar -x --keep-directory-symlink -C "$1"'
+    copied = run("sh", "-c", copy, "sh", directory)
+    assert (copied.returncode, copied.stderr) == (0, "")
+    wanted.unlink()
+    for name in ("opt", "root", "usr/local/bin"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+    (directory / "usr" / "local" / "bin" / "python").symlink_to("/usr/bin/python3")
+
+
+class Index:
+    """A package index of this host's, with the wheels of a directory; what it was asked for. A context manager."""
+
+    def __init__(self, wheels: Path) -> None:
+        for wheel in list(wheels.iterdir()):
+            place = wheels / "simple" / re.sub(r"[-_.]+", "-", wheel.name.split("-")[0]).lower()
+            place.mkdir(parents=True, exist_ok=True)
+            wheel.rename(place / wheel.name)
+        self.asked = asked = set[str]()
+
+        class Handler(SimpleHTTPRequestHandler):
+            def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+                asked.add(self.path)
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(wheels)))
+        self.address = f"http://127.0.0.1:{self._server.server_port}/simple"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Running:
+    """A container of an image as a pod has it: its user, a read-only root, three mounts, a network with nobody else.
+
+    A context manager: ends what it began. Two namespaces hold it, as no container can be run where containers are
+    nested; what runs in it, and with which words and variables, is the image's own.
+    """
+
+    def __init__(self, image: str, storage: dict[str, str], directory: Path) -> None:
+        self._storage, self._directory = storage, directory
+        self.config = json.loads(run("buildah", "inspect", "--type", "image", image, **storage).stdout)["Docker"][
+            "config"
+        ]
+        self._name = run("buildah", "from", "--pull-never", image, **storage).stdout.strip()
+        self._root = Path(run("buildah", "mount", self._name, **storage).stdout.strip())
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.state = directory / "state"
+        """The state directory."""
+
+    def __enter__(self) -> Self:
+        conf, root = self._directory / "conf", self._root
+        shutil.copytree(ROOT / "config" / "demoinst", conf)
+        self.state.mkdir()
+        os.chown(self.state, *map(int, self.config["User"].split(":")))
+        self.state.chmod(0o2770)
+        (root / "etc" / "hostfactory").mkdir()
+        program = f"""mount --make-rprivate /
+            ip link set lo up
+            mount --bind {root} {root}
+            mount -t proc proc {root}/proc
+            mount --rbind /dev {root}/dev
+            mount --bind {conf} {root}/etc/hostfactory
+            mount --bind {self.state} {root}/var/lib/hostfactory
+            mount -t tmpfs -o mode=1777 tmp {root}/tmp
+            mount -o remount,ro,bind {root}/etc/hostfactory
+            mount -o remount,ro,bind {root}
+            echo ready
+            exec sleep infinity"""
+        self._space = subprocess.Popen(["unshare", "-m", "-n", "sh", "-ec", program], stdout=subprocess.PIPE, text=True)
+        assert self._space.stdout is not None
+        assert self._space.stdout.readline() == "ready\n"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in reversed(self._processes):
+            process.terminate()
+            process.wait(60)
+        self._space.kill()
+        self._space.wait()
+        assert self._space.stdout is not None
+        self._space.stdout.close()
+        run("buildah", "umount", self._name, **self._storage)
+        if error is not None:
+            print(*(f"{file.name}: {file.read_text()[-4000:]}" for file in self._directory.glob("*.log")), sep="\n")
+
+    def _command(self, words: tuple[str, ...], environment: dict[str, str]) -> list[str]:
+        """The words, as the image's user calls them with the image's variables and those that a pod gives besides."""
+        given = {"HF_PROVIDER_NAME": "demoinst", **environment}
+        variables = [*self.config["Env"], *(f"{name}={value}" for name, value in given.items())]
+        space = ["nsenter", f"--target={self._space.pid}", "--mount", "--net"]
+        user = ["chroot", f"--userspec={self.config['User']}", "--groups=", str(self._root)]
+        return [*space, *user, "/usr/bin/env", "-i", *variables, *words]
+
+    def do(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """What ends by itself, as ``kubectl exec`` does it."""
+        return run(*self._command(words, environment))
+
+    def begin(self, name: str, *words: str, **environment: str) -> Path:
+        """What runs until the end; its log."""
+        log = self._directory / f"{name}.log"
+        with log.open("wb") as out:
+            command = self._command(words, environment)
+            self._processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out))
+        return log
+
+    def health(self) -> subprocess.CompletedProcess[str]:
+        """The image's health check, as a container's runtime calls it."""
+        kind, *words = self.config["Healthcheck"]["Test"]
+        assert kind == "CMD"
+        return self.do(*words)
