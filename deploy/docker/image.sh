@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the image with buildah, podman or docker, whichever is there: image.sh [NAME]
-# Same source, same bytes: every time in it is SOURCE_DATE_EPOCH, by default that of the last commit.
+# Every time in it is SOURCE_DATE_EPOCH, by default that of the last commit.
 # From the environment: BUILDER, REGISTRY, BASE, PIP_INDEX_URL, PIP_TRUSTED_HOST, BUILD_OPTIONS (more options, in words).
 set -eu
 cd -- "$(dirname -- "$0")/../.."
