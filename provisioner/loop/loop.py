@@ -183,6 +183,11 @@ class Loop:
             return None
 
     def _check_epoch(self) -> None:
+        if not self._state.loop_lock.keep():
+            raise SupersededError(
+                f"{self._state.path}: this loop has lost its lock (after an NFS server was away, or this host), and "
+                "another process has it; this one ends. Started again, it stands by."
+            )
         epoch = self._state.loop_lock.epoch()
         if epoch != self._epoch:
             raise SupersededError(f"A newer loop (epoch {epoch}) works on {self._state.path}; this one ends.")

@@ -99,4 +99,8 @@ def what_to_do(error: OSError) -> str:
         return "Make room on the disk of the state directory, or raise the quota"
     if error.errno == errno.EROFS:
         return "Mount it for writing"
+    if error.errno == errno.ESTALE:
+        return "Its NFS server has another file or directory there by now: mount it anew"
+    if error.errno == errno.EIO:
+        return "The disk failed, or NFS lost a lock: the kernel's log (dmesg) says which"
     return "Check owner, group and mode of the state directory"
