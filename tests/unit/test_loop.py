@@ -463,13 +463,16 @@ def test_a_loop_that_finds_a_newer_epoch_ends_without_writing(tmp_path: Path) ->
     assert not running.state.memory.exists()
 
 
-def test_a_loop_at_rest_ends_when_another_process_has_its_lock(tmp_path: Path) -> None:
+def test_a_loop_at_rest_ends_when_another_process_has_its_lock(
+    tmp_path: Path,
+) -> None:
     running = Running(tmp_path, Place())
     until(lambda: running.reports, 30)
     fcntl.flock(running.state.loop_lock._file._descriptor, fcntl.LOCK_UN)  # as a file server forgets it
     other = LoopLock(running.state.loop_lock.path)
     assert other.acquire(30)
     running.thread.join(10)
+    assert isinstance(running.error, SupersededError)
     assert "this loop has lost its lock" in str(running.error)
     other.release()
 
