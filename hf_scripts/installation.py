@@ -5,6 +5,7 @@ Leaves nothing but lines in the log: the scripts are called with documents that 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -21,7 +22,7 @@ from provisioner.hostfactory import templates
 from provisioner.hostfactory.environment import Directories, DirectoryError
 from provisioner.state.atomic import FILE_MODE, create_whole, discard, open_shared, replace
 from provisioner.state.directory import STATE_FILES, StateDir
-from provisioner.state.errors import MOVE_AWAY, StateError, is_denied, what_to_do
+from provisioner.state.errors import MOVE_AWAY, STALE, StateError, is_denied, is_stale, what_to_do
 from provisioner.state.loop_signals import SILENT_SECONDS
 from provisioner.state.marks import DIRECTORY_MODE
 
@@ -118,15 +119,23 @@ def _log(path: str) -> CheckResult:
 
 
 def _state_directory(directory: str) -> Iterator[CheckResult]:
-    if not os.path.isdir(directory):
+    if is_stale(directory):
+        yield fix(f"{directory}: {os.strerror(errno.ESTALE)}. {STALE}")
+    elif not os.path.isdir(directory):
         yield fix(
             f"{directory}: no such directory: create it, with a group that holds the scripts' and the loop's user"
         )
     elif (refusal := StateDir(directory).refusal()) and not is_denied(refusal):
         yield fix(f"{directory}: cannot be written: {refusal.strerror}. {what_to_do(refusal)}")
     elif not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
-        owner = host.owner(os.stat(directory))
-        yield fix(f"{directory}: {user_name(os.geteuid())} may not write here ({owner}): change owner, group or mode")
+        facts = os.stat(directory)
+        what = "change owner, group or mode"
+        if facts.st_mode & 0o070 == 0o070 and facts.st_gid in {os.getegid(), *os.getgroups()}:
+            what = (
+                "the group would allow it, but the file server looks groups up itself (NFS: manage-gids of mountd, in "
+                "/etc/nfs.conf): put the user into the group there, or turn that off"
+            )
+        yield fix(f"{directory}: {user_name(os.geteuid())} may not write here ({host.owner(facts)}): {what}")
     else:
         yield fine(f"{directory}: the state directory can be read and written")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import google.auth
 import google.auth.credentials
-from google.auth import identity_pool
+from google.auth import identity_pool, pluggable
 from google.auth.environment_vars import CREDENTIALS
 from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import Request
@@ -46,7 +46,8 @@ def _in_file(file: Path) -> google.auth.credentials.Credentials:
     """Of a service account's key, or of a workload identity federation's configuration, which holds no secret."""
     described = json.loads(file.read_text(encoding="utf-8"))
     if described["type"] == "external_account":
-        return identity_pool.Credentials.from_info(described, scopes=SCOPES)
+        kind = pluggable if "executable" in described["credential_source"] else identity_pool
+        return kind.Credentials.from_info(described, scopes=SCOPES)
     return service_account.Credentials.from_service_account_info(described, scopes=SCOPES)
 
 

@@ -156,6 +156,7 @@ class Reconciler:
         now, self._limits = self._clock.now(), self._held_levers.on(self.limits)
         closes = self._remember(results, now)
         try:
+            self._mandate.check()
             self._take_in(looks, now)
             if self.memory is not None:
                 self._history.begin(self.memory)

@@ -183,6 +183,12 @@ class Loop:
             return None
 
     def _check_epoch(self) -> None:
+        # First the lock: a client of NFS that gets one forgets what it has cached, so the epoch is the newest.
+        if not self._state.loop_lock.keep():
+            raise SupersededError(
+                f"{self._state.path}: this loop has lost its lock (its NFS server was away, or this host), and another "
+                "process has it; this one ends. Started again, it stands by."
+            )
         epoch = self._state.loop_lock.epoch()
         if epoch != self._epoch:
             raise SupersededError(f"A newer loop (epoch {epoch}) works on {self._state.path}; this one ends.")

@@ -18,6 +18,7 @@ from typing import Any
 from provisioner.files.regular import LINK, NoFileError, open_own, read_own
 from provisioner.state.errors import (
     MOVE_AWAY,
+    STALE,
     Disturbed,
     StateLinked,
     StateUnreadable,
@@ -66,7 +67,8 @@ def read_whole(path: str, advice: str) -> bytes:
             if is_denied(error):
                 raise denied(path) from error
             if error.errno != errno.ESTALE or pause is None:
-                raise StateUnreadable(f"{path}: cannot be read: {error.strerror}. {advice}") from error
+                hint = f"{STALE}." if error.errno == errno.ESTALE else advice
+                raise StateUnreadable(f"{path}: cannot be read: {error.strerror}. {hint}") from error
             time.sleep(pause)
     raise AssertionError("unreachable: the last turn returns or raises")
 

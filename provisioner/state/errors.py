@@ -10,6 +10,9 @@ from provisioner.files.regular import NoFileError
 MOVE_AWAY = ", and a file of ours belongs there; it was left alone. Move it away. (A directory may be linked.)"
 
 
+STALE = "Its NFS server has another file or directory there by now: mount it anew"
+
+
 class StateError(Exception):
     """Something is wrong with the state directory. The message names the file, the problem and the next step."""
 
@@ -74,12 +77,23 @@ def why_denied(path: str) -> str:
 def missing(path: str, advice: str) -> StateMissing:
     """The error for a file that is not there; says so when it is the whole directory."""
     directory = os.path.dirname(path)
+    if is_stale(directory):
+        return StateMissing(f"{directory}: cannot be read: {os.strerror(errno.ESTALE)}. {STALE}; nothing was created.")
     if not os.path.isdir(directory):
         return StateMissing(
             f"{directory}: this state directory does not exist; nothing was created. "
             "Correct HF_PROVIDER_WORKDIR or --state-dir, or create the directory."
         )
     return StateMissing(f"{path}: the file does not exist; nothing was created. {advice}")
+
+
+def is_stale(directory: str) -> bool:
+    """True where an NFS server has no such directory any more, though it may have another of that name."""
+    try:
+        os.stat(directory)
+    except OSError as error:
+        return error.errno == errno.ESTALE
+    return False
 
 
 def unwritable(path: str, error: OSError) -> StateUnwritable:
@@ -99,4 +113,8 @@ def what_to_do(error: OSError) -> str:
         return "Make room on the disk of the state directory, or raise the quota"
     if error.errno == errno.EROFS:
         return "Mount it for writing"
+    if error.errno == errno.ESTALE:
+        return STALE
+    if error.errno == errno.EIO:
+        return "The disk failed, or NFS lost a lock: the kernel's log (dmesg) says which"
     return "Check owner, group and mode of the state directory"

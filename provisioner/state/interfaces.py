@@ -166,6 +166,9 @@ class LoopTurn(Protocol):
     def acquire(self, wait: float | None = None, stop: Callable[[], bool] = ...) -> bool:
         """Become the loop within ``wait`` seconds (None: stand by until ``stop()``); False while another loop is it."""
 
+    def keep(self) -> bool:
+        """Still be the loop; False where another one took its turn. Raises StateError where nobody can say."""
+
     def holder(self) -> Mapping[str, object]:
         """``epoch``, ``host`` and ``pid`` of the loop that signed last, and ``ended``; empty when unknown."""
 

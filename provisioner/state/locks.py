@@ -44,6 +44,10 @@ STANDBY_POLL = 0.5
 """Seconds between a standby loop's tries: a takeover is not urgent, and on NFS each try is a call to the server."""
 
 LOST_FILE = "The lock file was removed while it was held; nothing was written. Never remove lock files. Try again."
+LOST_LOCK = (
+    "This lock was lost while it was held (an NFS server forgets those of a host that it has not heard of for long); "
+    "nothing was written. Try again."
+)
 
 
 class LockFile:
@@ -52,6 +56,7 @@ class LockFile:
     def __init__(self, path: str) -> None:
         self.path = path
         self._descriptor: int | None = None
+        self._signed: dict[str, Any] = {}
 
     def try_acquire(self) -> bool:
         """Take the lock if nobody holds it. Raises StateUnwritable when the file cannot be opened or locked."""
@@ -113,6 +118,24 @@ class LockFile:
         if not self.in_place():
             raise StateUnwritable(f"{self.path}: {LOST_FILE}")
 
+    def is_signed(self) -> bool:
+        """The file still says what we signed. Raises StateUnwritable where it cannot be read: NFS 4 tells a loss so."""
+        return self.record() == self._signed
+
+    def retake(self) -> bool:
+        """Take the held lock again, which a server may have lost; False where another process has it.
+
+        Raises StateUnwritable.
+        """
+        assert self._descriptor is not None
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+        return True
+
     def record(self) -> dict[str, Any]:
         """What the file says now, read through the locked descriptor; empty when that is unknown."""
         if self._descriptor is None:
@@ -133,6 +156,7 @@ class LockFile:
                 os.fsync(self._descriptor)
         except OSError as error:
             raise unwritable(self.path, error) from error
+        self._signed = facts
 
     def release(self) -> None:
         """Let go of the lock. Safe to call twice."""
@@ -238,7 +262,7 @@ class DataLock:
         try:
             # The data is durable already, and a lock file may be behind it: this must not turn success into failure.
             with suppress(StateUnwritable):
-                if self._file.in_place():
+                if self._file.in_place() and self._file.is_signed():
                     self._file.sign({"generation": self.generation})
         finally:
             self._file.release()
@@ -251,6 +275,8 @@ class DataLock:
     def check(self) -> None:
         """Raises StateUnwritable when the lock is no longer ours to rely on."""
         self._file.check_in_place()
+        if not self._file.is_signed():
+            raise StateUnwritable(f"{self._file.path}: {LOST_LOCK}")
 
 
 def identity() -> dict[str, Any]:
@@ -303,6 +329,13 @@ class LoopLock:
     def acquire(self, wait: float | None = None, stop: Callable[[], bool] = lambda: False) -> bool:
         """Become the loop within ``wait`` seconds (None: stand by until ``stop()``). False: another loop runs."""
         return self._file.acquire(wait, stop, STANDBY_POLL)
+
+    def keep(self) -> bool:
+        """Hold on to the lock, also where a server has forgotten it; False where another process has it by now.
+
+        A kernel that has lost a lock on NFS lets its holder believe that he has it: only who asks again knows.
+        """
+        return self._file.retake()
 
     def is_held(self) -> bool:
         """Some process is the loop now, as far as locks reach. Makes no file; false where there is none to look at."""

@@ -145,6 +145,10 @@ class StateFile:
         self, database: Database, lock: DataLock, generation: int, check: Callable[[], None] = lambda: None
     ) -> None:
         """Write the transaction durably, then note its generation in the lock file: never the other way round."""
-        lock.check()
-        database.state.commit(generation, check)
+
+        def still_ours() -> None:
+            lock.check()
+            check()
+
+        database.state.commit(generation, still_ours)
         lock.generation = generation

@@ -254,6 +254,9 @@ class VirtualTurn:
     def acquire(self, wait: float | None = None, stop: Callable[[], bool] = lambda: False) -> bool:
         return True
 
+    def keep(self) -> bool:
+        return True
+
     def holder(self) -> Mapping[str, object]:
         return {"epoch": self._epoch}
 

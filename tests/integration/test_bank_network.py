@@ -31,11 +31,14 @@ from provisioner.simulator.server import Simulator
 from tests.support.hostfactory.sites import template
 from tests.support.network.authority import Authority
 from tests.support.network.proxy import Proxy
+from tests.support.waiting import until
 
 KUBE, COMPUTE, STS, PUBSUB = "kube.bank.test", "compute.bank.test", "sts.bank.test", "pubsub.googleapis.com"
 BOUNDARIES = "iamcredentials.googleapis.com"
 """Asked by Google's library where an account may be used from; that it is not reached holds nothing up."""
 LOGIN = "grid:hunter-2-hunter"
+SUBJECT = "urn:ietf:params:oauth:token-type:jwt"
+EXEC = "client.authentication.k8s.io/v1"
 CLEAN = ("proxy", "ca_bundle", "ssl_", "google", "gce_", "kube", "grpc", "pubsub", "cloudsdk")
 """What in this test's own environment would lead elsewhere, by the beginning or end of its name."""
 
@@ -83,13 +86,22 @@ def token(_path: str, form: dict[str, list[str]]) -> dict[str, Any]:
 
 
 @contextmanager
-def pubsub(authority: Authority) -> Iterator[tuple[str, int]]:
-    """Pub/Sub's gRPC API, as far as ``check --live`` asks it."""
+def pubsub(authority: Authority, streamed: threading.Event) -> Iterator[tuple[str, int]]:
+    """Pub/Sub's gRPC API, as far as ``check --live`` and the loop ask it."""
+
+    def stream(_requests: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
+        streamed.set()
+        ended = threading.Event()
+        context.add_callback(ended.set)
+        ended.wait()
+        yield from ()
 
     def handlers(call: Any) -> grpc.RpcMethodHandler | None:
         sent = dict(call.invocation_metadata)
         if sent.get("authorization") != "Bearer federated":
             return None
+        if call.method.endswith("/StreamingPull"):
+            return grpc.stream_stream_rpc_method_handler(stream)
         if call.method.endswith("/GetSubscription"):
             name = "projects/p/subscriptions/events"
             reply = Subscription.serialize(Subscription(name=name, topic="projects/p/topics/t"))
@@ -122,25 +134,47 @@ class Bank:
     proxy: Proxy
     authority: Authority
     settings: dict[str, Any]
+    streamed: threading.Event
+    """Pub/Sub was asked for a stream of messages."""
     environment: dict[str, str] = field(default_factory=dict)
 
-    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def begun(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """A command of the provisioner in this network."""
         self.proxy.asked.clear()
+        self.streamed.clear()
         (self.directory / "conf" / "provisioner.yaml").write_text(json.dumps(self.settings))
         clean = {
             name: value
             for name, value in os.environ.items()
             if not any(word in name.lower() for word in CLEAN) and not name.startswith("HF_")
         }
-        return subprocess.run(
+        return subprocess.Popen(
             [sys.executable, "-m", "provisioner", *arguments],
             env={**clean, **self.environment, **environment},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=120,
-            check=False,
         )
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """A command of the provisioner in this network, once it has ended."""
+        with self.begun(*arguments, **environment) as process:
+            said = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(arguments, process.returncode, *said)
+
+    def looped(self, over: Callable[[], object], *arguments: str, **environment: str) -> str:
+        """What the loop has said once ``over()``."""
+        with self.begun(*arguments, "run", "--listen", "127.0.0.1:0", **environment) as process:
+            try:
+                until(over, 60, what="what the loop has to do")
+            finally:
+                process.terminate()
+            return "".join(process.communicate(timeout=120))
+
+    def federated(self, source: dict[str, Any]) -> None:
+        """The token of the bank's own issuer comes from there."""
+        file = self.directory / "conf" / "federation.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "credential_source": source}))
 
     def findings(self, **environment: str) -> list[str]:
         """What ``check --live`` finds wrong."""
@@ -150,7 +184,8 @@ class Bank:
 
 
 @pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Authority]]:
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Authority, threading.Event]]:
+    streamed = threading.Event()
     directory = tmp_path_factory.mktemp("network")
     authority = Authority(directory)
     with ExitStack() as stack:
@@ -165,13 +200,13 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, A
             host: ((str(url.hostname), int(url.port or 0)), authority.context(host)) for host, url in addresses.items()
         }
         targets[STS] = (("127.0.0.1", sts.server_address[1]), authority.context(STS))
-        targets[PUBSUB] = (stack.enter_context(pubsub(authority)), None)
-        yield stack.enter_context(Proxy(targets, LOGIN)), authority
+        targets[PUBSUB] = (stack.enter_context(pubsub(authority, streamed)), None)
+        yield stack.enter_context(Proxy(targets, LOGIN)), authority, streamed
 
 
 @pytest.fixture
-def bank(network: tuple[Proxy, Authority], tmp_path: Path) -> Bank:
-    proxy, authority = network
+def bank(network: tuple[Proxy, Authority, threading.Event], tmp_path: Path) -> Bank:
+    proxy, authority, streamed = network
     proxy.login = LOGIN
     conf = tmp_path / "conf"
     for name in ("conf", "work", "log"):
@@ -180,7 +215,7 @@ def bank(network: tuple[Proxy, Authority], tmp_path: Path) -> Bank:
     federation = {
         "type": "external_account",
         "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/bank/providers/adfs",
-        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        "subject_token_type": SUBJECT,
         "token_url": f"https://{STS}/v1/token",
         "credential_source": {"file": str(tmp_path / "subject")},
     }
@@ -216,7 +251,7 @@ def bank(network: tuple[Proxy, Authority], tmp_path: Path) -> Bank:
         "GOOGLE_CLOUD_PROJECT": "p",
         "GOOGLE_APPLICATION_CREDENTIALS": str(conf / "federation.json"),
     }
-    return Bank(tmp_path, proxy, authority, settings, environment)
+    return Bank(tmp_path, proxy, authority, settings, streamed, environment)
 
 
 def wrong(bank: Bank, **environment: str) -> list[str]:
@@ -229,6 +264,64 @@ def test_every_client_goes_through_the_proxy_trusts_the_bank_and_is_who_the_fede
     assert wrong(bank) == []
     assert bank.proxy.hosts - {BOUNDARIES} == {KUBE, COMPUTE, STS, PUBSUB}
     assert all(line.startswith("CONNECT ") for line in bank.proxy.asked)
+
+
+@pytest.mark.slow
+def test_events_are_streamed_through_the_proxy(bank: Bank) -> None:
+    bank.looped(bank.streamed.is_set)
+    assert PUBSUB in bank.proxy.hosts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["a server of the bank's", "a program of the bank's"])
+def test_the_issuers_token_comes_from_where_the_federation_says(bank: Bank, source: str) -> None:
+    """The server is one that NO_PROXY leaves out: the proxy, which takes CONNECT alone, is not asked for it."""
+    del bank.settings["events"], bank.settings["pools"]["vms"]
+    (bank.directory / "conf" / "tprov_templates.json").write_text(json.dumps([template("Pods", pools=["pods"])]))
+    with served(lambda _path, _form: {"token": "of-the-bank"}) as server:
+        form = {"type": "json", "subject_token_field_name": "token"}
+        url = f"http://127.0.0.1:{server.server_address[1]}/token"
+        bank.federated({"url": url, "format": form})
+        if source == "a program of the bank's":
+            told = {"version": 1, "success": True, "token_type": SUBJECT, "id_token": "of-the-bank"}
+            program = bank.directory / "issuer"
+            program.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(told)}\nEND\n")
+            program.chmod(0o755)
+            bank.federated({"executable": {"command": str(program), "timeout_millis": 10000}})
+        allowed = {"GOOGLE_EXTERNAL_ACCOUNT_ALLOW_EXECUTABLES": "1"}
+        assert wrong(bank, HTTP_PROXY=bank.proxy.url, NO_PROXY=".bank.example,127.0.0.1", **allowed) == []
+    assert bank.proxy.hosts - {BOUNDARIES} == {KUBE, STS}
+
+
+@pytest.mark.slow
+def test_a_program_that_is_not_allowed_to_run_is_named_with_what_allows_it(bank: Bank) -> None:
+    bank.federated({"executable": {"command": "/bin/true", "timeout_millis": 5000}})
+    assert any("GOOGLE_EXTERNAL_ACCOUNT_ALLOW_EXECUTABLES" in text for text in wrong(bank) if text.startswith("pods: "))
+
+
+@pytest.mark.slow
+def test_a_plugin_of_a_kubeconfig_gets_the_way_out_that_we_have(bank: Bank) -> None:
+    said, plugin, conf = bank.directory / "said", bank.directory / "plugin", bank.directory / "conf"
+    told = {"kind": "ExecCredential", "apiVersion": EXEC, "status": {"token": "of-the-plugin"}}
+    plugin.write_text(f"#!/bin/sh\nenv > {said}\ncat <<'END'\n{json.dumps(told)}\nEND\n")
+    plugin.chmod(0o755)
+    cluster, user = {"server": f"https://{KUBE}"}, {"exec": {"apiVersion": EXEC, "command": str(plugin)}}
+    kubeconfig = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        "clusters": [{"name": "k", "cluster": cluster}],
+        "users": [{"name": "u", "user": user}],
+    }
+    (conf / "kubeconfig").write_text(json.dumps(kubeconfig))
+    pod_spec = bank.settings["pools"]["pods"]["pod_spec"]
+    pool = {"kind": "gke", "kubeconfig": str(conf / "kubeconfig"), "namespace": "grid", "pod_spec": pod_spec}
+    bank.settings["pools"]["pods"] = pool
+    assert wrong(bank, NO_PROXY=".bank.example") == []
+    seen = dict(line.split("=", 1) for line in said.read_text().splitlines() if "=" in line)
+    assert seen["HTTPS_PROXY"] == seen["https_proxy"] == bank.proxy.url
+    assert seen["NO_PROXY"] == seen["no_proxy"]
+    assert seen["NO_PROXY"].split(",")[:2] == [".bank.example", "metadata.google.internal"]
+    assert seen["SSL_CERT_FILE"] == str(bank.authority.file)
 
 
 @pytest.mark.slow
@@ -258,10 +351,12 @@ def test_no_password_of_a_proxy_is_printed_or_packed(bank: Bank) -> None:
     bundle = bank.directory / "bundle.tar.gz"
     answers = [  # the instance goes on with the login that it was given
         bank.run("check", "--live"),
-        bank.run("--log-level", "DEBUG", "run", "--once", "--listen", "127.0.0.1:0"),
         bank.run("status"),
         bank.run("doctor", "--bundle", str(bundle)),
     ]
+    journal = bank.looped(lambda: len(bank.proxy.asked) >= 6, "--log-level", "DEBUG")
+    assert '"Provisioner started"' in journal
+    assert LOGIN.partition(":")[2] not in journal
     for done in answers:
         assert done.returncode == 1, done
         assert LOGIN.partition(":")[2] not in done.stdout + done.stderr

@@ -492,7 +492,16 @@ def test_a_laptop_needs_neither_google_nor_a_registry_nor_a_shared_volume() -> N
     assert re.findall(r"pkg\.dev|registry\.example|gserviceaccount", text) == []
 
 
-def test_the_proxy_s_password_reaches_the_loop_from_a_file_and_its_arguments_stay(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        pytest.param({}, "", id="none"),
+        pytest.param({"NO_PROXY": ".bank.example"}, ".bank.example,", id="the site's"),
+    ],
+)
+def test_the_proxy_s_password_reaches_the_loop_from_a_file_and_its_arguments_stay(
+    tmp_path: Path, given: dict[str, str], kept: str
+) -> None:
     one = container(built(GKE, "secret-csi"))
     (tmp_path / "proxy").write_text("http://user:p%40ss word@proxy:3128\n")
     (tmp_path / "provisioner").write_text('#!/bin/sh\nprintf "%s|" "$HTTPS_PROXY" "$NO_PROXY" "$@"\n')
@@ -501,14 +510,14 @@ def test_the_proxy_s_password_reaches_the_loop_from_a_file_and_its_arguments_sta
     command = [part.replace(mount, str(tmp_path)) for part in one["command"]]
     done = subprocess.run(
         [*command, *one["args"]],
-        env={"PATH": f"{tmp_path}:/bin:/usr/bin", "KUBERNETES_SERVICE_HOST": "10.96.0.1"},
+        env={"PATH": f"{tmp_path}:/bin:/usr/bin", "KUBERNETES_SERVICE_HOST": "10.96.0.1", **given},
         capture_output=True,
         text=True,
         check=True,
         timeout=30,
     )
 
-    direct = "10.96.0.1,metadata.google.internal,169.254.169.254"
+    direct = f"{kept}10.96.0.1,metadata.google.internal,169.254.169.254"
     assert done.stdout.split("|")[:-1] == ["http://user:p%40ss word@proxy:3128", direct, *one["args"]]
 
 

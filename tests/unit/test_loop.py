@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import os
@@ -46,6 +47,7 @@ from provisioner.model import (
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
 from provisioner.state.levers import let_go, pulled
+from provisioner.state.locks import LoopLock
 from tests.support.waiting import until
 
 LIMITS = Limits("hf", {"pool": PoolLimits("pool")}, {"T": TemplateLimits("T", ("pool",))})
@@ -459,6 +461,20 @@ def test_a_loop_that_finds_a_newer_epoch_ends_without_writing(tmp_path: Path) ->
     assert isinstance(running.error, SupersededError)
     assert place.machines == {}
     assert not running.state.memory.exists()
+
+
+def test_a_loop_at_rest_ends_when_another_process_has_its_lock(
+    tmp_path: Path,
+) -> None:
+    running = Running(tmp_path, Place())
+    until(lambda: running.reports, 30)
+    fcntl.flock(running.state.loop_lock._file._descriptor, fcntl.LOCK_UN)  # as a file server forgets it
+    other = LoopLock(running.state.loop_lock.path)
+    assert other.acquire(30)
+    running.thread.join(10)
+    assert isinstance(running.error, SupersededError)
+    assert "this loop has lost its lock" in str(running.error)
+    other.release()
 
 
 def test_once_is_one_cycle_on_complete_looks_with_its_actions_done(tmp_path: Path) -> None:
