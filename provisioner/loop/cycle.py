@@ -149,8 +149,7 @@ class Reconciler:
         """One pass. Raises SupersededError; whatever else goes wrong is in the report."""
         self._number += 1
         CYCLE.set(self._number)
-        began = time.monotonic()
-        results = self._actors.collect()
+        began, results = time.monotonic(), self._actors.collect()
         plan: Plan | None = None
         problem, lock_wait = "", None
         now, self._limits = self._clock.now(), self._held_levers.on(self.limits)

@@ -94,6 +94,18 @@ class Setup:
     pace: Pace
 
 
+def check_turn(state: LoopState, epoch: int) -> None:
+    """Raises SupersededError where another process is the loop by now, StateError where nobody can say."""
+    # First the lock: a client of NFS that gets one forgets what it has cached, so the epoch is the newest.
+    if not state.loop_lock.keep():
+        raise SupersededError(
+            f"{state.path}: this loop has lost its lock (its NFS server was away, or this host), and another "
+            "process has it; this one ends. Started again, it stands by."
+        )
+    if (newest := state.loop_lock.epoch()) != epoch:
+        raise SupersededError(f"A newer loop (epoch {newest}) works on {state.path}; this one ends.")
+
+
 class Loop:
     """One provisioner on one state directory."""
 
@@ -173,7 +185,7 @@ class Loop:
             log.info("Waiting for the loop before to end", extra={"holder": str(before), "seconds": seconds})
             if self._stop.wait(seconds):
                 return False
-        self._check_epoch()
+        check_turn(self._state, self._epoch)
         return True
 
     def _remembered(self) -> Memory | None:
@@ -182,23 +194,13 @@ class Loop:
         except StateMissing:
             return None
 
-    def _check_epoch(self) -> None:
-        # First the lock: a client of NFS that gets one forgets what it has cached, so the epoch is the newest.
-        if not self._state.loop_lock.keep():
-            raise SupersededError(
-                f"{self._state.path}: this loop has lost its lock (its NFS server was away, or this host), and another "
-                "process has it; this one ends. Started again, it stands by."
-            )
-        epoch = self._state.loop_lock.epoch()
-        if epoch != self._epoch:
-            raise SupersededError(f"A newer loop (epoch {epoch}) works on {self._state.path}; this one ends.")
-
     # --- cycles ---------------------------------------------------------------------------------------------------
 
     def _hold(self, once: bool) -> None:
         remembered = self._remembered()
         clock = LoopClock(remembered)
         self._clock = clock
+        check = partial(check_turn, self._state, self._epoch)
         actors = ThreadedActors(self._backends, lambda: self.wakeups.wake(Wake.WATCH))
         reconciler = Reconciler(
             clock=clock,
@@ -206,7 +208,7 @@ class Loop:
             actors=actors,
             limits=self._setup.limits,
             provisioner=self._setup.provisioner,
-            mandate=Mandate(self._epoch, self._check_epoch, self._stop.is_set, self._pace.act),
+            mandate=Mandate(self._epoch, check, self._stop.is_set, self._pace.act),
         )
         self._observers = {
             name: Observer(backend, clock, lambda: self.wakeups.wake(Wake.WATCH))
@@ -286,7 +288,7 @@ class Loop:
                 last = replace(last, memory=reconciler.memory)
                 self._report(last)
                 record_ends(last, reconciler.limits.prefix, self._backends)
-            self._check_epoch()
+            check_turn(self._state, self._epoch)
             self._state.loop_lock.sign_off()
         except (StateError, SupersededError) as error:
             log.warning("The last outcomes were not recorded", extra={"error": str(error)})

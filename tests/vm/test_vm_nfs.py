@@ -26,12 +26,13 @@ def export(guest: Guest) -> Iterator[None]:
 @pytest.mark.parametrize("versions", VERSIONS.values(), ids=VERSIONS)
 @pytest.mark.usefixtures("export")
 def test_what_holds_on_a_local_directory_holds_on_two_mounts(guest: Guest, versions: tuple[str, str]) -> None:
+    part = "" if versions == VERSIONS["4"] else " -k 'not come_and_go'"  # two users do the same on NFS 3
     for place, version in zip((ONE, TWO), versions, strict=True):
         mount(guest, place, version)
     assert "Permission denied" in guest.call(f"touch {ONE}/of-root").text  # roots are squashed
     printed = guest.run(
         f"cd /opt/repo && {ENVIRONMENT} TEST_NFS_MOUNTS={ONE}:{TWO} {TESTS}/bin/python -m pytest --noconftest "
-        "-p no:cacheprovider -q tests/integration/test_shared_state.py",
+        "-p no:cacheprovider -q tests/integration/test_shared_state.py" + part,
         user=USER,
         seconds=600,
     )
