@@ -50,6 +50,10 @@ class BuildError(Exception):
     """Why there is no guest; one line for people."""
 
 
+class NoMirrorError(BuildError):
+    """debootstrap could not make a Debian of what it found, mostly nothing."""
+
+
 def lacking() -> str:
     """What this machine lacks for a guest; empty when nothing."""
     tools = [tool for tool in TOOLS if shutil.which(tool) is None]
@@ -90,7 +94,10 @@ def _build(directory: Path) -> None:
     root = aside / "root"
     try:
         _say(f"building Debian {RELEASE} into {directory}: once per machine, two to four minutes")
-        _run("debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", RELEASE, root, INITRD="No")
+        try:
+            _run("debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", RELEASE, root, INITRD="No")
+        except BuildError as error:
+            raise NoMirrorError(str(error)) from error
         _say("its Python environment")
         _python(root, aside)
         _settle(root)

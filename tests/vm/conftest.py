@@ -62,6 +62,8 @@ def guest(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         pytest.skip(f"needs {lacking}")
     try:
         disk = build.disk(os.environ)
+    except build.NoMirrorError as error:
+        pytest.skip(f"needs a mirror of Debian's: {error}")
     except build.BuildError as error:
         pytest.fail(str(error))
     drive = request.getfixturevalue("drive")
