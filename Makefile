@@ -78,7 +78,7 @@ test-nfs: setup-test
 
 # In a guest whose disk is made first, once per machine.
 test-vm: setup-test
-	@[ "$$(id -u)" != 0 ] || $(BIN)/python -m tests.vm.build >/dev/null
+	@[ "$$(id -u)" != 0 ] || $(BIN)/python -m tests.vm.build >/dev/null || echo 'The tests say what they need.' >&2
 	$(BIN)/pytest -m vm $(PYTEST_ARGS) $(TESTS)/vm
 
 # In an environment of its own, as it brings two hundred megabytes.

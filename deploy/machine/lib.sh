@@ -8,11 +8,20 @@
 : "${HF_MACHINE_ADDRESS:=}"         # of a name that nobody knows; default: the host's first
 : "${HF_READY_FILE:=/run/hf/ready}" # is there while the machine is in EGO
 : "${HF_HOSTS_FILE:=/etc/hosts}"
+: "${HF_EGO_PROFILE:=/opt/ibm/spectrumcomputing/profile.platform}" # read where it is there: EGO's PATH and environment
+: "${HF_EGO_ADMIN=egoadmin}"        # who joins where this is root, if there is such a user: EGO's administrator
 : "${HF_JOIN_SECONDS:=240}"         # below the pool's boot_deadline_seconds: what never joins is replaced then
 : "${HF_LEAVE_SECONDS:=12}"         # and two more: of the 15 s that a Spot node leaves its pods, or the 30 s of a Spot VM
-: "${HF_POLL_SECONDS:=2}"
-: "${HF_WATCH_SECONDS:=10}"         # between two looks whether EGO still has a pod
+: "${HF_POLL_SECONDS:=5}"
+: "${HF_WATCH_SECONDS:=60}"         # between two looks whether EGO still has a pod; each asks for EGO's whole list
 : "${GCE_METADATA_HOST:=metadata.google.internal}"
+
+if [ -r "$HF_EGO_PROFILE" ]; then
+    set +u
+    # shellcheck source=/dev/null
+    . "$HF_EGO_PROFILE"
+    set -u
+fi
 
 say() {
     printf '%s hf-machine: %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$*" >&2
@@ -58,8 +67,18 @@ know_own_name() {
         say "EGO will not find $1: it does not resolve, and $HF_HOSTS_FILE cannot be written: let DNS know it, or run as root"
 }
 
+# The long list does not cut names; it begins with name and status.
 listed() {
-    in_time 10 egosh resource list -o "$1" 2>/dev/null | grep -qw ok
+    in_time 10 egosh resource list -l 2>/dev/null | grep -qE "^${1//./\\.}[[:space:]]+ok([[:space:]]|\$)"
+}
+
+# EGO wants its administrator for this, and a start-up script is root.
+as_admin() {
+    if [ "$(id -u)" = 0 ] && id -u "$HF_EGO_ADMIN" >/dev/null 2>&1; then
+        runuser -u "$HF_EGO_ADMIN" -- "$@"
+    else
+        "$@"
+    fi
 }
 
 # EGO lists this machine as one that takes work.
@@ -72,7 +91,7 @@ join() {
     local ends=$((SECONDS + HF_JOIN_SECONDS)) configured=
     [ -n "$HF_EGO_MASTER" ] || { say "HF_EGO_MASTER is not set: name EGO's management host"; return 1; }
     while [ "$SECONDS" -lt "$ends" ]; do
-        if [ -z "$configured" ] && heedful in_time 30 egoconfig join "$HF_EGO_MASTER" -f; then
+        if [ -z "$configured" ] && heedful as_admin timeout --kill-after=1 30 egoconfig join "$HF_EGO_MASTER" -f; then
             configured=yes
             heedful in_time 30 egosh ego start || say "egosh ego start failed; EGO is asked whether the machine is there"
         fi

@@ -342,6 +342,7 @@ def test_a_worker_s_image_joins_ego_as_its_user_and_leaves_at_sigterm(storage: d
     ego = tmp_path / "ego"
     ego.mkdir()
     ego.chmod(0o777)
+    (ego / "name").write_text("hf-a-000001")
     options = ("--build-arg", "BASE=localhost/python:base", "--build-arg", "EGO_UID=4711")
     done = run("buildah", "build", *OPTIONS.split(), *options, "--tag", "localhost/worker", MACHINE, **storage)
     assert done.returncode == 0, done.stderr

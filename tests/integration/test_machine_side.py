@@ -32,12 +32,12 @@ def ready(machine: Machine) -> None:
 
 @pytest.mark.parametrize("domain", ["", "grid.bank.example"], ids=["short name", "with domain"])
 def test_a_pod_joins_under_the_name_hf_was_told_and_leaves_at_sigterm(machine: Machine, domain: str) -> None:
+    name = f"{NAME}.{domain}" if domain else NAME
+    (machine.ego / "name").write_text(name)
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_MACHINE_DOMAIN=domain)
     ready(machine)
-    name = f"{NAME}.{domain}" if domain else NAME
     assert machine.hosts.read_text().splitlines()[1].split() == ["10.1.2.3", name, *([NAME] if domain else [])]
     assert machine.calls[:2] == ["egoconfig join master1 -f", "egosh ego start"]
-    assert f"egosh resource list -o {name}" in machine.calls
     pod.send_signal(signal.SIGTERM)
     assert pod.wait(timeout=30) == 0
     assert machine.calls[-2:] == [f"egosh resource close {name}", "egosh ego shutdown -f"]
@@ -51,6 +51,33 @@ def test_it_is_not_ready_before_ego_has_it(machine: Machine) -> None:
     assert not machine.ready.exists()
     machine.behave("up")
     ready(machine)
+
+
+@pytest.mark.parametrize("other", [f"{NAME}0", f"x{NAME}", NAME.replace("-", ".")], ids=["longer", "ends so", "a sign"])
+def test_it_is_not_ready_while_ego_has_another_name_alone(machine: Machine, other: str) -> None:
+    (machine.ego / "name").write_text(other)
+    machine.start("entry.sh", HF_MACHINE_NAME=NAME)
+    until(lambda: sum("resource list" in call for call in machine.calls) > 3, 30, what="EGO is asked again and again")
+    assert not machine.ready.exists()
+
+
+def test_ego_s_profile_says_where_its_programs_are(machine: Machine, tmp_path: Path) -> None:
+    """IBM's uses variables that nobody has set."""
+    programs, _, rest = machine.environment["PATH"].partition(":")
+    profile = tmp_path / "profile.platform"
+    profile.write_text(f'EGO_OLD=$EGO_UNSET\nexport PATH="{programs}:$PATH"\n')
+    machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_EGO_PROFILE=str(profile), PATH=rest)
+    ready(machine)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_root_joins_as_ego_s_administrator(machine: Machine) -> None:
+    for path in (machine.ego, *machine.ego.parents[:3]):
+        path.chmod(0o777)
+    (machine.ego / "calls").chmod(0o666)
+    machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_EGO_ADMIN="nobody")
+    ready(machine)
+    assert (machine.ego / "joined-by").read_text() == "nobody\n"
 
 
 def test_a_refused_join_is_tried_again(machine: Machine) -> None:
@@ -103,7 +130,7 @@ def test_a_pod_s_name_is_its_host_s_and_not_what_its_node_s_metadata_says(machin
     with MetadataServer({"instance/name": "gke-node-1"}) as server:
         machine.start("entry.sh", HOSTNAME=f"{NAME}.grid.svc", GCE_METADATA_HOST=server.host)
         ready(machine)
-    assert f"egosh resource list -o {NAME}" in machine.calls
+    assert f"joined master1 as {NAME}" in machine.log.read_text()
 
 
 @pytest.mark.parametrize(("script", "code"), [("entry.sh", 0), ("startup.sh", 1)])
@@ -237,11 +264,12 @@ def metadata() -> Iterator[MetadataServer]:
 def test_an_instance_joins_under_its_name_and_leaves_when_it_is_preempted(
     machine: Machine, metadata: MetadataServer, domain: str
 ) -> None:
+    name = f"{NAME}.{domain}" if domain else NAME
+    (machine.ego / "name").write_text(name)
     if domain:
         metadata.values["instance/attributes/hf-machine-domain"] = domain
     instance = machine.start("startup.sh", GCE_METADATA_HOST=metadata.host)
     ready(machine)
-    name = f"{NAME}.{domain}" if domain else NAME
     assert machine.calls[0] == "egoconfig join master2 -f"
     assert machine.hosts.read_text().splitlines()[1].split()[:2] == ["10.9.8.7", name]
     assert metadata.waiting.wait(30)

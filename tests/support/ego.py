@@ -12,6 +12,7 @@ hang() {
 echo "$(basename "$0") $*" >>"$EGO/calls"
 case "$(basename "$0") $*" in
 "egoconfig join"*)
+    id -un >"$EGO/joined-by"
     [ ! -e "$EGO/refuses-join" ] || { rm "$EGO/refuses-join"; exit 1; }
     [ ! -e "$EGO/never-joins" ] || exit 1
     [ ! -e "$EGO/hangs" ] || exec sleep 1000 ;;
@@ -19,7 +20,10 @@ case "$(basename "$0") $*" in
     [ ! -e "$EGO/leaves-daemon" ] ||
         sh -c 'while [ -d "/proc/$1" ]; do sleep 0.05; done; touch "$EGO/daemon-ended"' daemon $$ &
     [ -e "$EGO/slow" ] || touch "$EGO/up" ;;
-"egosh resource list"*) [ ! -e "$EGO/up" ] || echo "$4 ok" ;;
+"egosh resource list -l")
+    state=unavail
+    [ ! -e "$EGO/up" ] || state=ok
+    printf '%-24s %-8s mem swp\\n' NAME status master1 ok "$(cat "$EGO/name")" "$state" ;;
 "egosh resource close"*) [ ! -e "$EGO/never-leaves" ] || hang ;;
 "egosh ego shutdown"*) [ ! -e "$EGO/never-leaves" ] || hang; rm -f "$EGO/up" ;;
 esac

@@ -54,10 +54,12 @@ class Machine:
         self.getent.chmod(0o755)
         self.hosts.write_text("127.0.0.1 localhost\n")
         (self.ego / "calls").touch()
+        (self.ego / "name").write_text(NAME)
         self.environment = {
             "PATH": f"{programs}:{os.environ['PATH']}",
             "EGO": str(self.ego),
             "HF_EGO_MASTER": "master1",
+            "HF_EGO_ADMIN": "",
             "HF_READY_FILE": str(self.ready),
             "HF_HOSTS_FILE": str(self.hosts),
             "HF_LIBRARY": str(self.library),
