@@ -49,7 +49,9 @@ FORGET = {
 """How the server forgets the locks of the second mount, as of a host that it has not heard of for long."""
 
 
-LOOKED_UP_ANEW = "systemctl restart nfs-mountd nfs-server && echo $(($(date +%s) + 1)) > /proc/net/rpc/auth.unix.gid/flush"
+LOOKED_UP_ANEW = (
+    "systemctl restart nfs-mountd nfs-server && echo $(($(date +%s) + 1)) > /proc/net/rpc/auth.unix.gid/flush"
+)
 """mountd takes its settings, and forgets what groups it knew users to be in. The server, which systemd starts anew with
 it, is named so that it is waited for: a mount meanwhile hangs."""
 
