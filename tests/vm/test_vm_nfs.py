@@ -26,13 +26,12 @@ def export(guest: Guest) -> Iterator[None]:
 @pytest.mark.parametrize("versions", VERSIONS.values(), ids=VERSIONS)
 @pytest.mark.usefixtures("export")
 def test_what_holds_on_a_local_directory_holds_on_two_mounts(guest: Guest, versions: tuple[str, str]) -> None:
-    part = "" if versions == VERSIONS["4"] else " -k 'not come_and_go'"  # two users do the same on NFS 3
     for place, version in zip((ONE, TWO), versions, strict=True):
         mount(guest, place, version)
     assert "Permission denied" in guest.call(f"touch {ONE}/of-root").text  # roots are squashed
     printed = guest.run(
         f"cd /opt/repo && {ENVIRONMENT} TEST_NFS_MOUNTS={ONE}:{TWO} {TESTS}/bin/python -m pytest --noconftest "
-        "-p no:cacheprovider -q tests/integration/test_shared_state.py" + part,
+        "-p no:cacheprovider -q tests/integration/test_shared_state.py",
         user=USER,
         seconds=600,
     )
@@ -69,6 +68,7 @@ def sides(guest: Guest, export: None) -> Iterator[Sides]:
         guest.run(f"rm /etc/nfs.conf.d/groups.conf && {LOOKED_UP_ANEW}")
 
 
+@pytest.mark.outage
 @pytest.mark.parametrize("kind", VERSIONS)
 def test_two_users_go_on_after_their_server_was_away_forgot_their_locks_or_lost_their_directory(
     sides: Sides, guest: Guest, kind: str
@@ -98,6 +98,7 @@ def test_two_users_go_on_after_their_server_was_away_forgot_their_locks_or_lost_
     sides.told("hosta", "Its NFS server has another file or directory there by now: mount it anew")
 
 
+@pytest.mark.outage
 def test_another_host_takes_over_from_one_that_is_cut_off_which_stands_by_when_it_is_back(
     sides: Sides, guest: Guest
 ) -> None:
@@ -122,6 +123,7 @@ def test_another_host_takes_over_from_one_that_is_cut_off_which_stands_by_when_i
     guest.until(lambda: sides.cloud() == kept, what="exactly these are left")
 
 
+@pytest.mark.outage
 @pytest.mark.usefixtures("export")
 def test_a_server_that_looks_groups_up_itself_is_named(guest: Guest) -> None:
     """As Debian's does unless it is told otherwise: what groups the loop's user has on his host counts for nothing."""
