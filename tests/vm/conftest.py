@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def without() -> str:
 
 
 @pytest.fixture(scope="session")
-def drive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def drive(disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The guest's /opt: this repository, two bundles, and what install.sh builds of them: emulation takes minutes."""
     directory = tmp_path_factory.mktemp("drive")
     content = directory / "opt"
@@ -56,17 +57,35 @@ def _run(*command: str | Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def guest(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    """A guest with HostFactory's user."""
+def disk() -> Path:
+    """The guest's disk and kernel; without them nothing here runs."""
     if lacking := without():
         pytest.skip(f"needs {lacking}")
     try:
-        disk = build.disk(os.environ)
+        return build.disk(os.environ)
     except build.NoMirrorError as error:
         pytest.skip(f"needs a mirror of Debian's: {error}")
     except build.BuildError as error:
         pytest.fail(str(error))
-    drive = request.getfixturevalue("drive")
-    with Guest(disk, drive, tmp_path_factory.mktemp("guest")) as made:
+
+
+@contextmanager
+def guest_of(disk: Path, drive: Path, directory: Path) -> Iterator[Guest]:
+    """A guest with HostFactory's user."""
+    with Guest(disk, drive, directory) as made:
         made.run("useradd --create-home egoadmin")
+        yield made
+
+
+@pytest.fixture(scope="session")
+def guest(disk: Path, drive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
+    """The one that tests share."""
+    with guest_of(disk, drive, tmp_path_factory.mktemp("guest")) as made:
+        yield made
+
+
+@pytest.fixture
+def own_guest(disk: Path, drive: Path, tmp_path: Path) -> Iterator[Guest]:
+    """One for a test that leaves it unfit for others."""
+    with guest_of(disk, drive, tmp_path) as made:
         yield made
