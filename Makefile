@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: demo run test test-slow test-crowd test-chaos chaos test-flips test-pubsub test-kube test-nfs test-vm test-outage checkov lint dashboards pictures house simulate bench bench-kube bench-gce setup setup-test lock dist image image-base sbom clean
+.PHONY: demo run test test-slow test-crowd test-chaos chaos test-flips test-pubsub test-kube test-nfs test-vm checkov lint dashboards pictures house simulate bench bench-kube bench-gce setup setup-test lock dist image image-base sbom clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -21,7 +21,6 @@ help:
 	@echo 'make test-kube   the tests on a real Kubernetes API server: builds it first, once per machine (ten minutes; needs Go and openssl)'
 	@echo 'make test-nfs    the state directory on NFS, through two mounts of one export (TEST_NFS_MOUNTS=ONE:TWO)'
 	@echo 'make test-vm     NFS and systemd for real, in an emulated machine (a quarter of an hour, and once four minutes for its disk; needs root, QEMU, debootstrap)'
-	@echo 'make test-outage in that machine: an NFS server that restarts, forgets locks or has another directory, a host that is cut off (ten minutes)'
 	@echo 'make checkov     what checkov says of manifests, Dockerfiles and Terraform, but for what deploy/checkov.yaml gives a reason for (a minute)'
 	@echo 'make lint   ruff, mypy, the direction of imports, and the house'
 	@echo 'make dashboards  write the Grafana dashboards from their code'
@@ -80,10 +79,7 @@ test-nfs: setup-test
 # In a guest whose disk is made first, once per machine.
 test-vm: setup-test
 	@[ "$$(id -u)" != 0 ] || $(BIN)/python -m tests.vm.build >/dev/null || echo 'The tests say what they need.' >&2
-	$(BIN)/pytest -m 'vm and not outage' $(PYTEST_ARGS) $(TESTS)/vm
-
-test-outage: setup-test
-	$(BIN)/pytest -m outage $(PYTEST_ARGS) $(TESTS)/vm
+	$(BIN)/pytest -m vm $(PYTEST_ARGS) $(TESTS)/vm
 
 # In an environment of its own, as it brings two hundred megabytes.
 checkov: setup-test $(VENV)/checkov/bin/checkov

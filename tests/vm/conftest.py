@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -69,23 +68,9 @@ def disk() -> Path:
         pytest.fail(str(error))
 
 
-@contextmanager
-def guest_of(disk: Path, drive: Path, directory: Path) -> Iterator[Guest]:
-    """A guest with HostFactory's user."""
-    with Guest(disk, drive, directory) as made:
-        made.run("useradd --create-home egoadmin")
-        yield made
-
-
 @pytest.fixture(scope="session")
 def guest(disk: Path, drive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    """The one that tests share."""
-    with guest_of(disk, drive, tmp_path_factory.mktemp("guest")) as made:
-        yield made
-
-
-@pytest.fixture
-def own_guest(disk: Path, drive: Path, tmp_path: Path) -> Iterator[Guest]:
-    """One for a test that leaves it unfit for others."""
-    with guest_of(disk, drive, tmp_path) as made:
+    """A guest with HostFactory's user."""
+    with Guest(disk, drive, tmp_path_factory.mktemp("guest")) as made:
+        made.run("useradd --create-home egoadmin")
         yield made
