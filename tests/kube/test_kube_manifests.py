@@ -109,10 +109,21 @@ def machines(kit: Kit) -> set[str]:
     return {one["metadata"]["name"] for one in kit.admin.get(PODS)["items"]}
 
 
+JOB = "backup-now"
+
+
 def pods_named(kit: Kit, name: str) -> list[Manifest]:
     """Pods of the loop's namespace by their label, as the server has them."""
-    place = f"/api/v1/namespaces/{SYSTEM}/pods"
-    return list(kit.admin.get(place, labelSelector=f"app.kubernetes.io/name={name}")["items"])
+    return pods_with(kit, f"app.kubernetes.io/name={name}")
+
+
+def pods_with(kit: Kit, selector: str) -> list[Manifest]:
+    return list(kit.admin.get(f"/api/v1/namespaces/{SYSTEM}/pods", labelSelector=selector)["items"])
+
+
+def backed_up_by_hand(kit: Kit) -> list[Manifest]:
+    """The pod of the test's own job: at a quarter of an hour the schedule makes others."""
+    return pods_with(kit, f"batch.kubernetes.io/job-name={JOB}")
 
 
 def test_the_deployment_s_pod_is_admitted_scheduled_and_its_claim_bound(kit: Kit, manifests: list[Manifest]) -> None:
@@ -248,17 +259,18 @@ def test_a_template_that_hostfactory_got_reaches_the_pod_by_one_command(
 def test_the_job_of_a_backup_is_admitted_and_gets_its_volumes(kit: Kit, manifests: list[Manifest]) -> None:
     cron = only(manifests, "CronJob")
     job = {"apiVersion": "batch/v1", "kind": "Job", **cron["spec"]["jobTemplate"]}
-    job["metadata"] = {"name": "backup-now", "namespace": SYSTEM}
+    job["metadata"] = {"name": JOB, "namespace": SYSTEM}
     kit.apply(job)
 
     def runs() -> bool:
-        return [one["status"]["phase"] for one in pods_named(kit, "provisioner-backup")] in (["Running"], ["Succeeded"])
+        return [one["status"]["phase"] for one in backed_up_by_hand(kit)] in (["Running"], ["Succeeded"])
 
     until(runs, 90, what="the job's pod is scheduled, its claims bound")
+    assert backed_up_by_hand(kit)[0]["metadata"]["labels"]["app.kubernetes.io/name"] == "provisioner-backup"
 
 
 def test_whoever_pulls_our_image_shows_the_registry_the_login(kit: Kit, manifests: list[Manifest]) -> None:
-    ours = [*pods_named(kit, "provisioner"), *pods_named(kit, "provisioner-backup")]
+    ours = [*pods_named(kit, "provisioner"), *backed_up_by_hand(kit)]
 
     assert len(ours) == 2
     assert all(one["spec"]["imagePullSecrets"] == [{"name": "registry-login"}] for one in ours)
