@@ -13,6 +13,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -71,13 +72,19 @@ def test_ego_s_profile_says_where_its_programs_are(machine: Machine, tmp_path: P
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_root_joins_as_ego_s_administrator(machine: Machine) -> None:
-    for path in (machine.ego, *machine.ego.parents[:3]):
-        path.chmod(0o777)
-    (machine.ego / "calls").chmod(0o666)
-    machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_EGO_ADMIN="nobody")
-    ready(machine)
-    assert (machine.ego / "joined-by").read_text() == "nobody\n"
+def test_root_joins_as_ego_s_administrator() -> None:
+    """In a directory that others get to, which pytest's are not."""
+    with TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        machine = Machine(Path(directory))
+        machine.ego.chmod(0o777)
+        (machine.ego / "calls").chmod(0o666)
+        try:
+            machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_EGO_ADMIN="nobody")
+            ready(machine)
+        finally:
+            machine.end()
+        assert (machine.ego / "joined-by").read_text() == "nobody\n"
 
 
 def test_a_refused_join_is_tried_again(machine: Machine) -> None:

@@ -194,7 +194,7 @@ def test_machines_that_cost(tmp_path: Path, cloud: Simulator, scrape: Scraping) 
         seen.becomes(7, "budget", per="hour")
         seen.becomes(10_000, "budget", per="month")
         seen.becomes(2.0 * running, "cost_per_hour")
-        used = seen.becomes(lambda seconds: seconds >= running * 1800, "machine_seconds_total", pool=POOL)
+        used = seen.becomes(lambda seconds: seconds >= running * 1860, "machine_seconds_total", pool=POOL)
         assert used <= running * (1860 + time.time() - earliest)
         month = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
         least = 2.0 * running * min(1800, latest - month) / 3600
