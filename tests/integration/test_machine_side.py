@@ -69,6 +69,7 @@ def test_ego_s_profile_says_where_its_programs_are(machine: Machine, tmp_path: P
     profile.write_text(f'EGO_OLD=$EGO_UNSET\nexport PATH="{programs}:$PATH"\n')
     machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_EGO_PROFILE=str(profile), PATH=rest)
     ready(machine)
+    assert machine.calls[:2] == ["egoconfig join master1 -f", "egosh ego start"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -228,9 +229,13 @@ def test_as_pid_1_it_heeds_sigterm(machine: Machine, first: tuple[subprocess.Pop
     assert machine.calls[-1] == "egosh ego shutdown -f"
 
 
-def test_as_pid_1_it_buries_what_ego_leaves_behind(first: tuple[subprocess.Popen[bytes], int]) -> None:
-    _, process = first
+def test_as_pid_1_it_buries_what_ego_leaves_behind(
+    machine: Machine, first: tuple[subprocess.Popen[bytes], int]
+) -> None:
+    pod, process = first
+    until((machine.ego / "daemon-ended").exists, 30, what="the daemon has ended")
     until(lambda: children_of(process, "sh") == [], 30, every=0.3, what="nothing of the daemon is left")
+    assert pod.poll() is None, "the entry point goes on"
 
 
 def test_as_pid_1_it_ends_with_1_when_ego_no_longer_has_it(
