@@ -55,6 +55,11 @@ PUBSUB: Mapping[str, str] = {
 }
 """The permission of each Pub/Sub method."""
 
+CONNECT = "container.clusters.connect"
+"""The permission of every request to a cluster's DNS endpoint, whatever Kubernetes says of it."""
+
+DNS_ENDPOINT = re.compile(r"https://[^/:]+\.gke\.goog(?![\w.-])")
+
 EVERYBODYS = frozenset({"authorization.k8s.io/selfsubjectaccessreviews create anywhere"})
 """What Kubernetes lets every account do (ClusterRole system:basic-user)."""
 
@@ -76,7 +81,7 @@ def granted() -> frozenset[str]:
     """Every right that ``deploy/`` gives."""
     permissions = [
         permission
-        for name in ("machines.yaml", "events.yaml")
+        for name in ("machines.yaml", "events.yaml", "cluster.yaml")
         for permission in yaml.safe_load((ROLES / name).read_text())["includedPermissions"]
     ]
     verbs = [
@@ -104,6 +109,11 @@ def compute_call(verb: str, path: str) -> str:
     if action is None and verb != "GET":
         return f"{verb} {path}"
     return f"{resource}.{action or ('get' if name else 'list')}"
+
+
+def connect_call(host: str) -> str:
+    """The right to reach an API server at all, as a call; empty where no IAM stands before it."""
+    return CONNECT if DNS_ENDPOINT.match(host) else ""
 
 
 def kube_call(verb: str, path: str, query: Mapping[str, str | int] | None) -> str:
