@@ -208,6 +208,7 @@ class Walk:
             "PROVISIONER_COMPUTE_ENDPOINT": self._simulator.compute,
             "GCE_METADATA_HOST": metadata.host,
             "GCE_METADATA_IP": metadata.host,
+            "PUBSUB_EMULATOR_HOST": "127.0.0.1:9",  # nobody: Google, which may be in reach, gets no token of ours
         }
         self._variables |= around
         self.path("/etc/default/provisioner").write_text("".join(f"{name}={value}\n" for name, value in around.items()))
