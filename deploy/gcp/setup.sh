@@ -18,6 +18,13 @@ Usage: setup.sh --project ID --region REGION [options]
   --cluster KIND           standard, autopilot or none (standard)
   --node-machine TYPE      machine type of the nodes for pods (n2-standard-8)
   --max-nodes N            most nodes of each pool, on demand and Spot (50)
+  --authorized-range CIDR  addresses that may reach its API, beside those of --symphony-range; may be repeated
+  --endpoint KIND          by which of its addresses a loop on HostFactory's host reaches it: public, private, dns (public)
+
+  --pod-image IMAGE        with --settings: pools of pods of this image, on demand and Spot
+  --pod-env KEY=VALUE      a variable of their environment, such as HF_EGO_MASTER=master1; may be repeated
+  --pod-cpus N             whole cores of a pod (3)
+  --pod-memory MB          its memory in MB (12288)
 
   --group NAME:PLACE[:spot]  a managed instance group in a zone or region; may be repeated
   --machine TYPE           machine type of the groups (n2-standard-8)
@@ -30,7 +37,8 @@ Usage: setup.sh --project ID --region REGION [options]
   --no-events              no sink, topic and subscription
   --share ZONE             a Filestore share for the state directory, in this zone
   --secret NAME            an empty secret that the loop's pod may mount (component secret-csi); may be repeated
-  --settings FILE          write HostFactory's settings for the groups there, for `provisioner render-hf` (with --apply)
+  --settings FILE          write HostFactory's settings for groups and pods there, and what they name beside it, for
+                           `provisioner render-hf` (with --apply)
 TEXT
 }
 
@@ -43,9 +51,10 @@ roles=$(cd "$(dirname "$0")/../terraform/roles" && pwd)
 filter_file=$roles/../sink-filter.txt
 
 project='' region='' prefix=hf account=hostfactory-provisioner kubernetes_account=hostfactory/provisioner
-cluster=standard node_machine=n2-standard-8 max_nodes=50 machine=n2-standard-8
+cluster=standard node_machine=n2-standard-8 max_nodes=50 machine=n2-standard-8 endpoint=public
+pod_image='' pod_cpus=3 pod_memory=12288
 image_project='' image_family=symphony-compute startup_script='' events=1 share='' apply='' destroy='' settings=''
-groups=() ranges=() secrets=() metadata=(block-project-ssh-keys=true enable-oslogin=TRUE) metadata_files=()
+groups=() ranges=() authorized=() secrets=() pod_env=() metadata=(block-project-ssh-keys=true enable-oslogin=TRUE) metadata_files=()
 
 while [ $# -gt 0 ]; do
     case $1 in
@@ -56,11 +65,14 @@ while [ $# -gt 0 ]; do
         -h | --help) usage; exit 0 ;;
         --project | --region | --prefix | --account | --kubernetes-account | --cluster | --node-machine | --max-nodes | \
             --share | --machine | --image-project | --image-family | --startup-script | --group | --symphony-range | \
-            --metadata | --metadata-from-file | --secret | --settings)
+            --metadata | --metadata-from-file | --secret | --settings | --authorized-range | --endpoint | --pod-image | \
+            --pod-env | --pod-cpus | --pod-memory)
             [[ $# -ge 2 && $2 != --* ]] || fail "$1 needs a value"
             case $1 in
                 --group) groups+=("$2") ;;
                 --symphony-range) ranges+=("$2") ;;
+                --authorized-range) authorized+=("$2") ;;
+                --pod-env) pod_env+=("$2") ;;
                 --secret) secrets+=("$2") ;;
                 --metadata) metadata+=("$2") ;;
                 --metadata-from-file) metadata_files+=("$2") ;;
@@ -76,6 +88,18 @@ done
 [[ $region =~ ^[a-z]+-[a-z]+[0-9]+$ ]] || fail "--region '$region' is no region such as us-central1"
 [[ $prefix =~ ^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$ ]] || fail "--prefix '$prefix': at most 20 lower-case letters, digits or '-'"
 [[ $cluster =~ ^(standard|autopilot|none)$ ]] || fail "--cluster '$cluster' is none of standard, autopilot, none"
+[[ $endpoint =~ ^(public|private|dns)$ ]] || fail "--endpoint '$endpoint' is none of public, private, dns"
+[[ $pod_cpus =~ ^[1-9][0-9]*$ ]] || fail "--pod-cpus '$pod_cpus' is no number of whole cores"
+[[ $pod_memory =~ ^[1-9][0-9]*$ ]] || fail "--pod-memory '$pod_memory' is no number of MB"
+for pair in ${pod_env[@]+"${pod_env[@]}"}; do
+    [[ $pair =~ ^[A-Za-z_][A-Za-z0-9_]*=[^\"\\]*$ ]] ||
+        fail "--pod-env '$pair' is not KEY=VALUE without quotes, such as HF_EGO_MASTER=master1"
+done
+if [ -n "$pod_image" ]; then
+    [ "$cluster" != none ] || fail "--pod-image needs a cluster, and --cluster is none"
+    [[ " ${pod_env[*]-}" == *' HF_EGO_MASTER='?* ]] ||
+        fail "--pod-image needs --pod-env HF_EGO_MASTER=HOST, EGO's management host: without it a pod joins nothing"
+fi
 for group in ${groups[@]+"${groups[@]}"}; do
     [[ $group =~ ^[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?:[a-z]+-[a-z]+[0-9]+(-[a-z])?(:spot)?$ ]] ||
         fail "--group '$group' is not NAME:PLACE or NAME:PLACE:spot, such as a:us-central1-a or any:us-central1:spot"
@@ -93,18 +117,22 @@ for pair in ${metadata_files[@]+"${metadata_files[@]}"}; do
 done
 [ ${#secrets[@]} = 0 ] || [ "$cluster" != none ] || fail "--secret '${secrets[0]}' is mounted by a cluster, and --cluster is none"
 [ -z "$settings" ] || [ -n "$apply" ] || fail "--settings needs --apply: what a machine has is asked of Google"
-[ -z "$settings" ] || [ ${#groups[@]} -gt 0 ] || fail "--settings needs a --group: pools of pods are yours to write"
+[ -z "$settings" ] || [ ${#groups[@]} -gt 0 ] || [ -n "$pod_image" ] || fail "--settings needs a --group or --pod-image"
+[[ -z $pod_image || " ${groups[*]-}" != *' pods'?(-spot):* ]] ||
+    fail "--group: pods and pods-spot are the pools of --pod-image; choose another name"
 [ ${#groups[@]} -gt 0 ] || events=''
 
 loop=$account@$project.iam.gserviceaccount.com
 nodes=$prefix-nodes@$project.iam.gserviceaccount.com
 machines=$prefix-machines@$project.iam.gserviceaccount.com
 machines_role=${prefix//-/_}_provisioner
-events_role=${machines_role}_events
+events_role=${machines_role}_events cluster_role=${machines_role}_cluster
 labels=app=hostfactory
 in_project=(--project="$project")
+ca_file='cluster-ca.crt' # beside provisioner.yaml
 nodes_range=10.60.0.0/20 pods_range=10.64.0.0/14 services_range=10.61.0.0/20
 joined_ranges=$(IFS=, && echo "${ranges[*]-}")
+api_ranges=$(IFS=, && echo "${ranges[*]-}${authorized[*]:+${ranges[*]:+,}${authorized[*]}}")
 joined_metadata=$(IFS=, && echo "${metadata[*]}")
 joined_files=$(IFS=, && echo "${metadata_files[*]-}")
 
@@ -223,6 +251,10 @@ make_rights() {
         grant "serviceAccount:$nodes" roles/container.defaultNodeServiceAccount
         grant "serviceAccount:$nodes" roles/artifactregistry.reader
     fi
+    if [ "$cluster" != none ] && [ "$endpoint" = dns ]; then
+        role "$cluster_role" "$roles/cluster.yaml"
+        grant "serviceAccount:$loop" "projects/$project/roles/$cluster_role"
+    fi
     [ ${#groups[@]} -gt 0 ] || return 0
     local agent number=PROJECT_NUMBER
     [ -z "$apply" ] || number=$(gcloud projects describe "$project" --format='value(projectNumber)')
@@ -248,7 +280,8 @@ make_cluster() {
     local common=(--network="$prefix" --subnetwork="$prefix" --cluster-secondary-range-name=pods
         --services-secondary-range-name=services --enable-private-nodes --enable-master-authorized-networks
         --release-channel=regular --service-account="$nodes" --labels="$labels")
-    [ -z "$joined_ranges" ] || common+=(--master-authorized-networks="$joined_ranges")
+    [ -z "$api_ranges" ] || common+=(--master-authorized-networks="$api_ranges")
+    [ "$endpoint" != dns ] || common+=(--enable-dns-access)
     [ ${#secrets[@]} = 0 ] || common+=(--enable-secret-manager)
     case $cluster in
         autopilot) made_by=create-auto thing 'container clusters' "$prefix" --region="$region" -- "${common[@]}" ;;
@@ -356,7 +389,7 @@ make_secrets() { # their values are given to Google alone
 }
 
 show_settings() {
-    local address=ADDRESS_OF_THE_SHARE cpus=NCPUS memory=NRAM
+    local address=ADDRESS_OF_THE_SHARE cpus=NCPUS memory=NRAM api=ADDRESS_OF_THE_CLUSTER
     echo "# Of the overlay's values.yaml:"
     echo "# googleServiceAccount: $loop"
     if [ -n "$share" ]; then
@@ -369,12 +402,36 @@ show_settings() {
         read -r cpus memory < <(gcloud compute machine-types list --filter="name=$machine AND zone~$region-" --limit=1 \
             --format='value(guestCpus,memoryMb)' "${in_project[@]}") || fail "$region has no machines of type $machine"
     fi
+    if [ -n "$apply" ] && [ -n "$pod_image" ]; then api=$(of_cluster "$(address_field)"); fi
     echo "# Settings for provisioner render-hf:"
-    settings_of "$cpus" "$memory" | sed 's/^/# /'
-    [ -z "$settings" ] || settings_of "$cpus" "$memory" >"$settings"
+    settings_of "$cpus" "$memory" "$api" | sed 's/^/# /'
+    [ -z "$settings" ] || write_settings "$cpus" "$memory" "$api"
 }
 
-settings_of() { # cpus memory
+write_settings() { # cpus memory api: the file, and beside it what its pools of pods name
+    local beside
+    beside=$(dirname "$settings")
+    settings_of "$@" >"$settings"
+    [ -n "$pod_image" ] || return 0
+    mkdir -p "$beside/pod-specs"
+    pod_spec pods >"$beside/pod-specs/pods.yaml"
+    pod_spec pods-spot >"$beside/pod-specs/pods-spot.yaml"
+    [ "$endpoint" = dns ] || of_cluster masterAuth.clusterCaCertificate | base64 -d >"$beside/$ca_file"
+}
+
+of_cluster() { # field
+    gcloud container clusters describe "$prefix" --region="$region" "${in_project[@]}" --format="value($1)"
+}
+
+address_field() {
+    case $endpoint in
+        public) echo privateClusterConfig.publicEndpoint ;;
+        private) echo privateClusterConfig.privateEndpoint ;;
+        dns) echo controlPlaneEndpointsConfig.dnsEndpointConfig.endpoint ;;
+    esac
+}
+
+settings_of() { # cpus memory api
     local names
     echo "instance: gcpinst"
     echo "scripts: /opt/provisioner/hf_scripts/"
@@ -382,15 +439,80 @@ settings_of() { # cpus memory
     echo "  id: gcpinst"
     echo "  name_prefix: $prefix"
     [ -z "$events" ] || echo "  events: {project: $project, subscription: $prefix-events}"
-    [ ${#groups[@]} -gt 0 ] || return 0
+    if [ -n "$pod_image" ] && [ "$endpoint" = dns ]; then
+        echo "files: [pod-specs]"
+    elif [ -n "$pod_image" ]; then
+        echo "files: [pod-specs, $ca_file]"
+    fi
+    [ ${#groups[@]} -gt 0 ] || [ -n "$pod_image" ] || return 0
     echo "pools:"
     each_group show_pool
-    names=$(IFS=, && echo "${groups[*]%%:*}")
+    if [ -n "$pod_image" ]; then
+        show_pods pods "$3"
+        show_pods pods-spot "$3"
+    fi
     echo "templates:"
+    if [ -n "$pod_image" ]; then
+        echo "  - templateId: Small"
+        echo "    maxNumber: 1000"
+        echo "    pools: [pods-spot, pods]"
+        show_attributes "$pod_cpus" "$pod_memory"
+    fi
+    [ ${#groups[@]} -gt 0 ] || return 0
+    names=$(IFS=, && echo "${groups[*]%%:*}")
     echo "  - templateId: Large"
     echo "    maxNumber: $((1000 * ${#groups[@]}))"
     echo "    pools: [${names//,/, }]"
+    show_attributes "$1" "$2"
+}
+
+show_attributes() { # cpus memory
     echo "    attributes: {type: [String, X86_64], ncores: [Numeric, \"1\"], ncpus: [Numeric, \"$1\"], nram: [Numeric, \"$2\"]}"
+}
+
+show_pods() { # name api
+    local cluster="endpoint: https://$2"
+    [ "$endpoint" = dns ] || cluster+=", ca_file: $ca_file"
+    echo "  $1: {kind: gke, namespace: symphony, pod_spec: pod-specs/$1.yaml, $cluster, max_machines: 500}"
+}
+
+pod_spec() { # name: what Terraform makes of the same (deploy/terraform/modules/settings)
+    local key keys=() pair grace=30
+    [ "$cluster" = autopilot ] || keys+=(hostfactory/machines)
+    [ "$1" = pods ] || keys+=(cloud.google.com/gke-spot) grace=15
+    cat <<YAML
+apiVersion: v1
+kind: Pod
+metadata: {annotations: {cluster-autoscaler.kubernetes.io/safe-to-evict: "false"}}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: $grace
+  automountServiceAccountToken: false
+YAML
+    if [ ${#keys[@]} = 0 ]; then
+        echo "  nodeSelector: {}"
+        echo "  tolerations: []"
+    else
+        echo "  nodeSelector:"
+        for key in "${keys[@]}"; do echo "    $key: \"true\""; done
+        echo "  tolerations:"
+        for key in "${keys[@]}"; do
+            echo "    - {key: $key, operator: Equal, value: \"true\", effect: NoSchedule}"
+        done
+    fi
+    cat <<YAML
+  containers:
+    - name: symphony-compute
+      image: "$pod_image"
+      resources:
+        requests: {cpu: "$pod_cpus", memory: ${pod_memory}Mi}
+        limits: {memory: ${pod_memory}Mi}
+      # Ready, and so reported to HostFactory, once the host has joined its cluster.
+      readinessProbe: {exec: {command: [test, -e, /run/hf/ready]}, periodSeconds: 5}
+      securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
+      env:
+YAML
+    for pair in "${pod_env[@]}"; do echo "        - {name: ${pair%%=*}, value: \"${pair#*=}\"}"; done
 }
 
 show_pool() { # name place spot

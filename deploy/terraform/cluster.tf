@@ -1,6 +1,20 @@
 locals {
   autopilot  = try(var.cluster.autopilot, false)
   node_pools = local.has_cluster && !local.autopilot ? var.cluster.node_pools : {}
+
+  # How a loop on HostFactory's host reaches the API server. Every system knows the authority of the DNS endpoint.
+  reached = local.has_cluster && var.kubeconfig == null ? var.endpoint : null
+  has_dns = local.reached == "dns"
+  address = (
+    local.reached == null ? null :
+    local.has_dns ? google_container_cluster.this[0].control_plane_endpoints_config[0].dns_endpoint_config[0].endpoint :
+    local.reached == "private" ? google_container_cluster.this[0].private_cluster_config[0].private_endpoint :
+    google_container_cluster.this[0].private_cluster_config[0].public_endpoint
+  )
+  ca_certificate = (
+    local.reached == null || local.has_dns ? null :
+    base64decode(google_container_cluster.this[0].master_auth[0].cluster_ca_certificate)
+  )
 }
 
 resource "google_container_cluster" "this" {
@@ -31,6 +45,16 @@ resource "google_container_cluster" "this" {
   private_cluster_config {
     enable_private_nodes    = true
     enable_private_endpoint = false
+  }
+
+  dynamic "control_plane_endpoints_config" {
+    for_each = local.has_dns ? [1] : []
+
+    content {
+      dns_endpoint_config {
+        allow_external_traffic = true
+      }
+    }
   }
 
   master_authorized_networks_config {

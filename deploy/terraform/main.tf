@@ -8,6 +8,7 @@ locals {
 
   machines_role = yamldecode(file("${path.module}/roles/machines.yaml"))
   events_role   = yamldecode(file("${path.module}/roles/events.yaml"))
+  cluster_role  = yamldecode(file("${path.module}/roles/cluster.yaml"))
 
   apis = toset(concat(
     [
@@ -68,6 +69,27 @@ resource "google_project_iam_member" "machines" {
 
   project = var.project_id
   role    = google_project_iam_custom_role.machines[0].id
+  member  = google_service_account.loop.member
+}
+
+resource "google_project_iam_custom_role" "cluster" {
+  count = local.has_dns ? 1 : 0
+
+  project     = var.project_id
+  role_id     = "${replace(var.name_prefix, "-", "_")}_provisioner_cluster"
+  title       = local.cluster_role.title
+  description = local.cluster_role.description
+  stage       = local.cluster_role.stage
+  permissions = local.cluster_role.includedPermissions
+
+  depends_on = [google_project_service.this]
+}
+
+resource "google_project_iam_member" "cluster" {
+  count = local.has_dns ? 1 : 0
+
+  project = var.project_id
+  role    = google_project_iam_custom_role.cluster[0].id
   member  = google_service_account.loop.member
 }
 

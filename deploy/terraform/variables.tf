@@ -155,8 +155,19 @@ variable "templates" {
   }))
 }
 
+variable "endpoint" {
+  description = "By which address of the cluster a loop on HostFactory's host reaches it with its Google account alone: public or private, an address that answers symphony_ranges and authorized_ranges; or dns, a name that answers whoever Google's IAM lets in, from where Google's APIs are reached. null: the loop is a pod of the cluster, or kubeconfig names the cluster."
+  type        = string
+  default     = "public"
+
+  validation {
+    condition     = var.endpoint == null || contains(["public", "private", "dns"], coalesce(var.endpoint, "none"))
+    error_message = "endpoint is public, private, dns or null."
+  }
+}
+
 variable "kubeconfig" {
-  description = "Path of a kubeconfig on the host of the loop, if the loop does not run as a pod of the cluster; default: the service account of its pod."
+  description = "Path of a kubeconfig on the host of the loop, in the place of the endpoint; default none."
   type        = string
   default     = null
 }

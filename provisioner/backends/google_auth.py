@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from provisioner.backends import BackendError
 from provisioner.model import ErrorClass
 
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+CLUSTER_SCOPES = (*SCOPES, "https://www.googleapis.com/auth/userinfo.email")
+"""Without the second a cluster calls an account by its number, and no binding of its address holds: as Google's own
+plug-in has it (kubernetes/cloud-provider-gcp, cmd/gke-gcloud-auth-plugin)."""
 
 TOKEN_SECONDS = 10.0
 """How long the token server's response is waited for: the library's own two minutes would hold up every call of a pool.
@@ -31,24 +35,24 @@ UNUSABLE = (GoogleAuthError, OSError, ValueError, KeyError, TypeError, Attribute
 """What Google's library raises for a file that holds no credentials."""
 
 
-def google_credentials(key_file: Path | None) -> google.auth.credentials.Credentials:
+def google_credentials(key_file: Path | None, scopes: Sequence[str] = SCOPES) -> google.auth.credentials.Credentials:
     """Of the key file, or else the application-default ones; BackendError when there are none."""
     try:
         if key_file is not None:
-            return _in_file(key_file)
-        return google.auth.default(scopes=SCOPES)[0]
+            return _in_file(key_file, scopes)
+        return google.auth.default(scopes=scopes)[0]
     except UNUSABLE as error:
         text = f"no Google credentials: {_source(key_file)}{_reason(error)}; {HINT}"
         raise BackendError(ErrorClass.DENIED, text) from error
 
 
-def _in_file(file: Path) -> google.auth.credentials.Credentials:
+def _in_file(file: Path, scopes: Sequence[str]) -> google.auth.credentials.Credentials:
     """Of a service account's key, or of a workload identity federation's configuration, which holds no secret."""
     described = json.loads(file.read_text(encoding="utf-8"))
     if described["type"] == "external_account":
         kind = pluggable if "executable" in described["credential_source"] else identity_pool
-        return kind.Credentials.from_info(described, scopes=SCOPES)
-    return service_account.Credentials.from_service_account_info(described, scopes=SCOPES)
+        return kind.Credentials.from_info(described, scopes=scopes)
+    return service_account.Credentials.from_service_account_info(described, scopes=scopes)
 
 
 def _source(key_file: Path | None) -> str:
@@ -71,11 +75,11 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
     Application-default ones are read anew only once they get no token: to read them may ask the network.
     """
 
-    def __init__(self, key_file: Path | None) -> None:
+    def __init__(self, key_file: Path | None, scopes: Sequence[str] = SCOPES) -> None:
         """BackendError when there are none."""
         super().__init__()
-        self._key_file = key_file
-        self.source = google_credentials(key_file)
+        self._key_file, self._scopes = key_file, scopes
+        self.source = google_credentials(key_file, scopes)
         """Those that were read last."""
 
     @property
@@ -92,7 +96,7 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
     def refresh(self, request: object) -> None:
         """Get another token. Raises GoogleAuthError, and BackendError where the file holds no credentials any more."""
         if self._key_file is not None:
-            self.source = google_credentials(self._key_file)
+            self.source = google_credentials(self._key_file, self._scopes)
             self.source.refresh(request)
             return
         try:
@@ -100,7 +104,7 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
         except TransportError:
             raise
         except GoogleAuthError:
-            self.source = google_credentials(None)
+            self.source = google_credentials(None, self._scopes)
             self.source.refresh(request)
 
 
@@ -122,7 +126,7 @@ def credentials_wanted(endpoint: str, otherwise: str) -> BackendError:
 
 
 class GoogleToken:
-    """A token of Google's, renewed when it has to be. Not thread-safe."""
+    """A token of Google's for a cluster, renewed when it has to be. Not thread-safe."""
 
     def __init__(self, key_file: Path | None) -> None:
         """Reads nothing yet: missing credentials make looks fail, not the loop."""
@@ -132,7 +136,7 @@ class GoogleToken:
     def header(self) -> str:
         """The value of the Authorization header; BackendError when there is no token to be had."""
         if self._credentials is None:
-            self._credentials = FollowedCredentials(self._key_file)
+            self._credentials = FollowedCredentials(self._key_file, CLUSTER_SCOPES)
         try:
             if not self._credentials.source.valid:
                 self._credentials.refresh(partial(Request(), timeout=TOKEN_SECONDS))

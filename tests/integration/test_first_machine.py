@@ -13,9 +13,11 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -24,6 +26,9 @@ from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.server import Simulator
 from tests.support.clients.terraform import rendered
 from tests.support.hosts import PYTHON, ROOT, python_version, tools
+from tests.support.metadata_server import MetadataServer, account
+from tests.support.network.authority import Authority
+from tests.support.network.front import Front
 from tests.support.waiting import until
 
 PAGE = (ROOT / "docs" / "first-machine.md").read_text()
@@ -36,17 +41,20 @@ CLONE, ROOT_USER, HF_USER = "in a clone of this repository", "as root on HostFac
 HOME = {CLONE: "/home/clone", ROOT_USER: "/root", HF_USER: "/home/egoadmin"}
 """Who types a block, and where."""
 
+ACCOUNT = "hostfactory-provisioner@my-grid-project.iam.gserviceaccount.com"
+"""The loop's, which is attached to HostFactory's host."""
+
 REPLACED = {
     # No Google can be reached. Terraform itself makes the instance's files of the page's grid.tfvars, in Walk.cloud;
     # that it takes the whole module is test_terraform.py's.
     "terraform": """case "$*" in
         *"output -json files") cat /home/cloud/files.json ;;
-        *"output -raw account") echo hostfactory-provisioner@my-grid-project.iam.gserviceaccount.com ;;
+        *"output -raw account") echo ACCOUNT ;;
         *" init" | *" apply -var-file=$PWD/grid.tfvars" | *" destroy -var-file=$PWD/grid.tfvars") test -f grid.tfvars ;;
         *) exit 64 ;;
     esac""",
-    # The embedded cloud wrote it. That gcloud knows the line is test_pages_run.py's.
-    "gcloud": '[ "$1 $3" = "container get-credentials" ] && cp /home/cloud/kubeconfig "$KUBECONFIG"',
+    # Here is no workstation's login. That gcloud knows the line is test_pages_run.py's.
+    "gcloud": '[ "$1 $3" = "container get-credentials" ]',
     # The embedded cloud has no rights. That kubectl knows the line is test_pages_run.py's, the Role tests/kube's.
     "kubectl": 'case "$*" in *--filename*) test -f "${@: -1}" ;; create*) ;; *) exit 64 ;; esac',
     # There is one host here.
@@ -100,6 +108,7 @@ class Walk:
         self._directory = directory
         self._space: subprocess.Popen[str] | None = None
         self._simulator: Simulator | None = None
+        self._open = ExitStack()
 
     def __enter__(self) -> Self:
         tools()
@@ -120,7 +129,7 @@ class Walk:
         self.path("/home/clone/build/tools").symlink_to(ROOT / "build" / "tools")
         for name, lines in REPLACED.items():
             program_file = self.path("/usr/local/sbin") / name
-            program_file.write_text(f"#!/bin/bash\nset -eu\n{lines}\n")
+            program_file.write_text(f"#!/bin/bash\nset -eu\n{lines.replace('ACCOUNT', ACCOUNT)}\n")
             program_file.chmod(0o755)
         self._variables = {
             "PATH": f"/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin:{os.environ['PATH']}",
@@ -141,8 +150,7 @@ class Walk:
         if error is not None and self.path("/var/log/service.log").exists():
             print(self.path("/var/log/service.log").read_text()[-5000:])
         self.stop_service()
-        if self._simulator is not None:
-            self._simulator.close()
+        self._open.close()
         self._space.kill()
         self._space.wait()
         assert self._space.stdout is not None
@@ -177,24 +185,33 @@ class Walk:
         return self._inside(f't={terminal}\n{lines}\nexport -p >"$t"', *user, "env", "-i", *words, directory=HOME[who])
 
     def cloud(self) -> None:
-        """Makes the instance's files of the page's grid.tfvars, as Terraform does, and a cloud of their pools."""
+        """Makes the instance's files of the page's grid.tfvars, as Terraform does, and a cloud of their pools.
+
+        The cluster has an address and an authority of its own, and a metadata server says who HostFactory's host is.
+        """
+        authority = Authority(self._directory, "Cluster")
+        front = self._open.enter_context(Front(authority.context("127.0.0.1")))
+        metadata = self._open.enter_context(MetadataServer(account(ACCOUNT, "of-the-vm")))
         tfvars = self._directory / "grid.tfvars"
         tfvars.write_text(self.path("/home/clone/grid.tfvars").read_text())
-        files = rendered(tfvars, self._directory)
+        files = rendered(tfvars, self._directory, endpoint=front.url, authority=authority.file.read_text())
         self.path("/home/cloud/files.json").write_text(json.dumps(files))
         conf = self._directory / "conf"
         for name, text in files.items():
             (conf / name).parent.mkdir(parents=True, exist_ok=True)
             (conf / name).write_text(text)
-        (conf / "kubeconfig").write_text("{}")
         settings = loader.load(conf / "provisioner.yaml", {})
-        self._simulator = Simulator(settings, conditions=Conditions.read(TIMES)).__enter__()
-        self.path("/home/cloud/kubeconfig").write_text(self._simulator.kubeconfig.read_text())
-        endpoint = {"PROVISIONER_COMPUTE_ENDPOINT": self._simulator.compute}
-        self._variables |= endpoint
-        self.path("/etc/default/provisioner").write_text(
-            "".join(f"{name}={value}\n" for name, value in endpoint.items())
-        )
+        self._simulator = self._open.enter_context(Simulator(settings, conditions=Conditions.read(TIMES)))
+        address = urlsplit(self._simulator.address)
+        front.target = (str(address.hostname), int(address.port or 0))
+        around = {
+            "PROVISIONER_COMPUTE_ENDPOINT": self._simulator.compute,
+            "GCE_METADATA_HOST": metadata.host,
+            "GCE_METADATA_IP": metadata.host,
+            "PUBSUB_EMULATOR_HOST": "127.0.0.1:9",  # nobody: Google, which may be in reach, gets no token of ours
+        }
+        self._variables |= around
+        self.path("/etc/default/provisioner").write_text("".join(f"{name}={value}\n" for name, value in around.items()))
 
     def machines(self) -> list[str]:
         """What the cloud holds."""

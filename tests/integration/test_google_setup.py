@@ -22,7 +22,7 @@ from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from tests.support.checks.terraform import Block, Module, plain
 from tests.support.clients.compute_clients import Gcloud
-from tests.support.clients.terraform import TERRAFORM
+from tests.support.clients.terraform import RENDERED, TERRAFORM
 
 ROOT = Path(__file__).parents[2]
 SETUP = ROOT / "deploy" / "gcp" / "setup.sh"
@@ -30,6 +30,7 @@ SCRIPTS = ROOT / "deploy" / "machine"
 STUB = ROOT / "tests" / "support" / "clients" / "gcloud_stub.sh"
 GCLOUD = pytest.mark.skipif(shutil.which("gcloud") is None, reason="needs gcloud")
 
+IMAGE = "us-central1-docker.pkg.dev/my-grid-project/symphony/compute:7.3.2"
 SOME = ["--project=my-grid-project", "--region=us-central1"]
 ALL = [
     *("--project", "my-grid-project", "--region", "us-central1", "--symphony-range", "10.0.0.0/16"),
@@ -37,6 +38,7 @@ ALL = [
     *("--secret", "hostfactory-metrics-token", "--secret", "hostfactory-proxy"),
     *("--startup-script", str(SCRIPTS / "startup.sh"), "--metadata", "hf-ego-master=master1.bank.example"),
     *("--metadata-from-file", f"hf-machine-lib={SCRIPTS / 'lib.sh'}"),
+    *("--authorized-range", "198.51.100.0/28", "--pod-image", IMAGE, "--pod-env", "HF_EGO_MASTER=master1.bank.example"),
 ]
 ON_SIMULATOR = {"compute instance-groups managed describe", "compute instance-templates describe"}
 """The commands of the script that gcloud carries out on the simulator; of others only the words are held to gcloud."""
@@ -57,6 +59,7 @@ class Google:
             "PATH": f"{directory / 'bin'}:{os.environ['PATH']}",
             "CALLS": str(self._calls),
             "THINGS": str(self._things),
+            "CLUSTER_CA": str(RENDERED / "cluster-ca.crt"),
             "DELETED": "",
         }
 
@@ -109,7 +112,7 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> list[Argv]:
         *google.setup(*ALL, "--apply"),
         *google.setup(*ALL, "--apply", deleted="True"),
         *google.setup(*ALL, "--destroy", "--apply"),
-        *autopilot.setup(*ALL, "--cluster", "autopilot", "--apply"),
+        *autopilot.setup(*ALL, "--cluster", "autopilot", "--endpoint", "dns", "--apply"),
     ]
 
 
@@ -213,6 +216,26 @@ def test_a_role_that_was_deleted_lately_is_brought_back(google: Google) -> None:
             [*ALL, "--metadata-from-file", "lib.sh"],
             "--metadata-from-file 'lib.sh' is not KEY=FILE without commas, such as hf-machine-lib=lib.sh",
         ),
+        ([*ALL, "--endpoint", "internal"], "--endpoint 'internal' is none of public, private, dns"),
+        ([*ALL, "--pod-cpus", "3.5"], "--pod-cpus '3.5' is no number of whole cores"),
+        ([*ALL, "--pod-memory", "12Gi"], "--pod-memory '12Gi' is no number of MB"),
+        (
+            [*ALL, "--pod-env", 'A="b"'],
+            "--pod-env 'A=\"b\"' is not KEY=VALUE without quotes, such as HF_EGO_MASTER=master1",
+        ),
+        (
+            [*SOME, "--pod-image", "i"],
+            "--pod-image needs --pod-env HF_EGO_MASTER=HOST, EGO's management host: without it a pod joins nothing",
+        ),
+        (
+            [*SOME, "--pod-image", "i", "--cluster", "none"],
+            "--pod-image needs a cluster, and --cluster is none",
+        ),
+        (
+            [*ALL, "--group", "pods:us-central1-a"],
+            "--group: pods and pods-spot are the pools of --pod-image; choose another name",
+        ),
+        ([*SOME, "--settings", "settings.yaml"], "--settings needs a --group or --pod-image"),
         (
             [*ALL, "--group", "a"],
             "--group 'a' is not NAME:PLACE or NAME:PLACE:spot, such as a:us-central1-a or any:us-central1:spot",
@@ -240,7 +263,7 @@ def test_every_option_is_told_by_its_help(google: Google) -> None:
 def test_what_it_writes_and_prints_is_what_render_hf_takes(
     google: Google, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And the files that are made of it are a configuration, which promises what the machine type has."""
+    """And the files that are made of it are a configuration, which promises what machine type and pods have."""
     file = tmp_path / "settings.yaml"
     google.setup(*ALL, "--apply", "--settings", str(file))
     printed = google.done.stdout.partition("# Settings for provisioner render-hf:\n")[2]
@@ -249,9 +272,75 @@ def test_what_it_writes_and_prints_is_what_render_hf_takes(
     assert provisioner(["render-hf", str(file), "--out", str(tmp_path / "hf")]) == 0
     made = tmp_path / "hf" / "conf" / "providers" / "gcpinst"
     assert provisioner(["check", str(made / "provisioner.yaml")]) == 0
-    assert "template Large: a → any, at most 2000" in capsys.readouterr().out
-    (large,) = json.loads((made / "gcpinstprov_templates.json").read_text())["templates"]
+    said = capsys.readouterr().out
+    assert "template Large: a → any, at most 2000" in said
+    assert "template Small: pods-spot → pods, at most 1000" in said
+    small, large = json.loads((made / "gcpinstprov_templates.json").read_text())["templates"]
+    assert (small["attributes"]["ncpus"], small["attributes"]["nram"]) == (["Numeric", "3"], ["Numeric", "12288"])
     assert (large["attributes"]["ncpus"], large["attributes"]["nram"]) == (["Numeric", "8"], ["Numeric", "32768"])
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "address"),
+    [
+        ("public", "https://203.0.113.7"),
+        ("private", "https://10.60.0.2"),
+        ("dns", "https://gke-0123456789abcdef.us-central1.gke.goog"),
+    ],
+)
+def test_its_pods_name_the_cluster_by_address_and_authority(
+    google: Google, tmp_path: Path, capsys: pytest.CaptureFixture[str], endpoint: str, address: str
+) -> None:
+    """As Terraform's do: Google credentials alone log in, and the DNS endpoint needs no file."""
+    file = tmp_path / "settings.yaml"
+    google.setup(*ALL, "--endpoint", endpoint, "--apply", "--settings", str(file))
+    assert google.done.returncode == 0, google.done.stderr
+    assert provisioner(["render-hf", str(file), "--out", str(tmp_path / "hf")]) == 0
+    made = tmp_path / "hf" / "conf" / "providers" / "gcpinst"
+    assert provisioner(["check", str(made / "provisioner.yaml")]) == 0
+    pools = yaml.safe_load((made / "provisioner.yaml").read_text())["pools"]
+    assert {pools[name]["endpoint"] for name in ("pods", "pods-spot")} == {address}
+    if endpoint == "dns":
+        assert "ca_file" not in pools["pods"]
+        assert not (made / "cluster-ca.crt").exists()
+    else:
+        assert (made / pools["pods"]["ca_file"]).read_text() == (RENDERED / "cluster-ca.crt").read_text()
+
+
+def test_its_pods_are_those_of_terraform(google: Google, tmp_path: Path) -> None:
+    google.setup(*ALL, "--apply", "--settings", str(tmp_path / "settings.yaml"))
+    for name in ("pods", "pods-spot"):
+        theirs = yaml.safe_load((RENDERED / "pod-specs" / f"{name}.yaml").read_text())
+        theirs["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "3"
+        assert yaml.safe_load((tmp_path / "pod-specs" / f"{name}.yaml").read_text()) == theirs
+
+
+def test_pods_of_an_autopilot_cluster_choose_no_node_pool(google: Google, tmp_path: Path) -> None:
+    google.setup(*ALL, "--cluster", "autopilot", "--apply", "--settings", str(tmp_path / "settings.yaml"))
+    spec = yaml.safe_load((tmp_path / "pod-specs" / "pods.yaml").read_text())["spec"]
+    assert (spec["nodeSelector"], spec["tolerations"]) == ({}, [])
+    spot = yaml.safe_load((tmp_path / "pod-specs" / "pods-spot.yaml").read_text())["spec"]
+    assert spot["nodeSelector"] == {"cloud.google.com/gke-spot": "true"}
+
+
+def test_the_dns_endpoint_is_opened_and_the_loop_s_account_let_in_where_it_is_asked_for(
+    google: Google, module: Module
+) -> None:
+    usual = google.setup(*ALL, "--apply")
+    assert "--enable-dns-access" not in {word for call in usual for word in call}
+    calls = google.setup(*ALL, "--prefix", "b", "--endpoint", "dns", "--apply")
+    (cluster,) = [call for call in calls if call[:3] == ("container", "clusters", "create")]
+    assert "--enable-dns-access" in cluster
+    (role,) = [call for call in calls if call[:3] == ("iam", "roles", "create") and "b_provisioner_cluster" in call]
+    assert Path(value(role, "file")).relative_to(TERRAFORM) == Path("roles/cluster.yaml")
+    assert "roles/cluster.yaml" in module.text
+    (given,) = [call for call in calls if any(word.endswith("/b_provisioner_cluster") for word in call)]
+    assert value(given, "member") == "serviceAccount:hostfactory-provisioner@my-grid-project.iam.gserviceaccount.com"
+
+
+def test_the_cluster_answers_symphony_and_those_who_are_named_besides(google: Google) -> None:
+    (cluster,) = [call for call in google.setup(*ALL, "--apply") if call[:3] == ("container", "clusters", "create")]
+    assert value(cluster, "master-authorized-networks") == "10.0.0.0/16,198.51.100.0/28"
 
 
 def test_the_values_that_it_prints_are_values_of_the_overlay(google: Google) -> None:

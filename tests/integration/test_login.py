@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
+from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -37,6 +39,7 @@ class Guard:
         self.tokens: set[str] = set()
         self.heard: list[str] = []
         self.grants = 0
+        self.assertions: list[str] = []
         self.granted: Callable[[int], tuple[int, dict[str, Any]]] = lambda number: (
             200,
             {"access_token": f"google-{number}", "expires_in": 3600, "token_type": "Bearer"},
@@ -52,7 +55,8 @@ class Guard:
                 self.answer(*((200, {"kind": "Pod"}) if token in guard.tokens else (401, {"reason": "Unauthorized"})))
 
             def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
+                form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+                guard.assertions += form.get("assertion", [])
                 guard.grants += 1
                 self.answer(*guard.granted(guard.grants))
 
@@ -384,6 +388,15 @@ def test_a_key_files_token_is_used_until_it_ends_or_the_server_does_not_take_it(
     assert [token_of(api), token_of(api)] == ["Bearer google-1", "Bearer google-1"]
     api.rejected({"Authorization": "Bearer google-1"})
     assert token_of(api) == "Bearer google-2"
+
+
+def test_the_token_of_a_key_says_the_account_s_address_too(guard: Guard, tmp_path: Path, key_file: Path) -> None:
+    """Otherwise a cluster calls the account by a number, and the binding of its address does not hold."""
+    token_of(at_endpoint(tmp_path, credentials=key_file))
+    (assertion,) = guard.assertions
+    claims = assertion.split(".")[1]
+    scopes = json.loads(urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))["scope"].split()
+    assert {scope.rpartition("/")[2] for scope in scopes} == {"cloud-platform", "userinfo.email"}
 
 
 def test_a_google_token_is_renewed_before_it_ends(guard: Guard, tmp_path: Path, key_file: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -98,29 +98,75 @@ def test_every_overlay_and_component_is_built_somewhere() -> None:
     assert tried | {*INCLUDED} == {*COMPONENTS} == {Path(line).name for line in within} | {MONITORS[1]}
 
 
-BAD = {
-    "ComputeClass": ("whenUnsatisfiable", "ScaleUpAnway"),
-    "ClusterQueue": ("admissionCheck", ["hostfactory"]),
-    "LocalQueue": ("clusterQueue", None),
-    "ResourceFlavor": ("nodeLabels", ["a"]),
-    "AdmissionCheck": ("controllername", "x"),
-    "ProvisioningRequestConfig": ("managedResources", "nvidia.com/gpu"),
-    "PodMonitoring": ("endpoints", [{"interval": "15s"}]),
-    "ServiceMonitor": ("endpoint", []),
-    "SecretProviderClass": ("provider", "vault"),
-}
-"""A field that is misspelt or wrong, for each kind that has a schema of ours."""
+GONE = object()
+"""In the place of a value: the field is missing."""
+
+SLIPS: list[tuple[str, str, object]] = [
+    ("ComputeClass", "whenUnsatisfiable", "ScaleUpAnway"),
+    ("ComputeClass", "whenUnsatisfiable", GONE),
+    ("ComputeClass", "priorities.0.machineFamilies", "c4"),
+    ("ComputeClass", "priorities.0.minCores", "16"),
+    ("ComputeClass", "nodePoolAutoCreation.enabled", GONE),
+    ("ComputeClass", "activeMigration.optimizeRulePriority", "no"),
+    ("ClusterQueue", "admissionCheck", ["hostfactory"]),
+    ("ClusterQueue", "queueingStrategy", "FIFO"),
+    ("ClusterQueue", "resourceGroups.0.flavors", GONE),
+    ("ClusterQueue", "resourceGroups.0.flavors.0.resources.0.nominalQuota", "4 cores"),
+    ("ClusterQueue", "namespaceSelector.matchLabel", {"a": "b"}),
+    ("LocalQueue", "clusterQueue", GONE),
+    ("LocalQueue", "clusterQueue", "Host_Factory"),
+    ("LocalQueue", "clusterQueues", ["hostfactory"]),
+    ("LocalQueue", "stopPolicy", "Stop"),
+    ("ResourceFlavor", "nodeLabels", ["a"]),
+    ("ResourceFlavor", "nodeLabel", {"a": "b"}),
+    ("ResourceFlavor", "nodeTaints", [{"key": "a", "effect": "NoSchedul"}]),
+    ("ResourceFlavor", "nodeTaints", [{"key": "a"}]),
+    ("AdmissionCheck", "controllername", "x"),
+    ("AdmissionCheck", "controllerName", GONE),
+    ("AdmissionCheck", "parameters.name", GONE),
+    ("AdmissionCheck", "parameters.apiGroup", "kueue.x-k8s.io/v1beta1"),
+    ("ProvisioningRequestConfig", "managedResources", "nvidia.com/gpu"),
+    ("ProvisioningRequestConfig", "provisioningClassName", GONE),
+    ("ProvisioningRequestConfig", "provisioningClassName", "Queued_Provisioning"),
+    ("ProvisioningRequestConfig", "retryStrategy", {"backoffLimit": 3}),
+    ("PodMonitoring", "endpoints.0.port", GONE),
+    ("PodMonitoring", "endpoints.0.interval", GONE),
+    ("PodMonitoring", "endpoints.0.interval", "15"),
+    ("PodMonitoring", "endpoints.0.scrapeTimeout", "5s"),
+    ("PodMonitoring", "endpoints.0.scheme", "HTTPS"),
+    ("PodMonitoring", "selector", GONE),
+    ("PodMonitoring", "targetLabels", {"metadata": ["namespace"]}),
+    ("ServiceMonitor", "endpoint", []),
+    ("ServiceMonitor", "endpoints", GONE),
+    ("ServiceMonitor", "endpoints.0.interval", "15 s"),
+    ("ServiceMonitor", "endpoints.0.timeout", "5s"),
+    ("ServiceMonitor", "endpoints.0.port", 9464),
+    ("ServiceMonitor", "selector.matchLabel", {"a": "b"}),
+    ("SecretProviderClass", "provider", "vault"),
+    ("SecretProviderClass", "provider", GONE),
+    ("SecretProviderClass", "parameters.secret", "a"),
+    ("SecretProviderClass", "parameters.secrets", ["a"]),
+]
+"""What people write by mistake, for each kind that has a schema of ours: a field below ``spec``, and its value."""
 
 
-@pytest.mark.parametrize("kind", sorted(kind for _, kind in schemas()))
-def test_our_schemas_find_what_is_misspelt(kind: str) -> None:
-    everything = built(GKE, *OPTIONAL)
-    good = next(manifest for manifest in everything if manifest["kind"] == kind)
-    field, value = BAD[kind]
-    bad = {**good, "spec": {**good.get("spec", {}), field: value}}
+@pytest.mark.parametrize(("kind", "where", "value"), SLIPS, ids=lambda value: "gone" if value is GONE else str(value))
+def test_our_schemas_find_a_slip(kind: str, where: str, value: object) -> None:
+    good = next(manifest for manifest in built(GKE, *OPTIONAL) if manifest["kind"] == kind)
+    bad = json.loads(json.dumps(good))
+    *way, field = where.split(".")
+    place = reduce(lambda part, key: part[int(key) if key.isdigit() else key], way, bad.setdefault("spec", {}))
+    if value is GONE:
+        del place[field]
+    else:
+        place[field] = value
 
     assert mistakes(good) == []
     assert mistakes(bad) != []
+
+
+def test_each_of_our_schemas_is_tried_with_slips() -> None:
+    assert {kind for kind, _, _ in SLIPS} == {kind for _, kind in schemas()}
 
 
 def open_objects(schema: object, where: str) -> list[str]:

@@ -22,7 +22,7 @@ from google.cloud import pubsub_v1
 from google.iam.v1 import iam_policy_pb2
 from google.protobuf.empty_pb2 import Empty
 
-from provisioner.backends import Ended, events
+from provisioner.backends import BackendError, Ended, events
 from provisioner.backends.events import EventStream, Judged, Worth
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.settings import GkePool
@@ -69,6 +69,7 @@ def test_nothing_is_granted_that_is_never_called(
         for spec in (ZONAL, REGIONAL):
             life_in_a_group(cloud, spec)
         life_in_a_namespace(cloud, tmp_path)
+    call_by_name(tmp_path)
     life_of_a_subscription(monkeypatch)
     used = {rights.needed(call) for call in calls} - {""}
     assert used == rights.granted()
@@ -122,6 +123,23 @@ def life_in_a_namespace(cloud: Simulator, directory: Path) -> None:
         backend.record_ends([Ended(NAME, REQUEST, "T", "", True, LossCause.NODE, None)])
         until(lambda: "events create" in callers.CALLS, 30, what="its loss is recorded")
         backend.delete([Delete(NAME, "g", DeleteReason.RETURNED)], always)
+    finally:
+        backend.close()
+
+
+def call_by_name(directory: Path) -> None:
+    """A cluster is asked by its DNS endpoint; for want of credentials nothing leaves us."""
+    pool = GkePool(
+        name="d",
+        namespace="symphony",
+        pod_spec=directory / "pod.yaml",
+        endpoint="https://gke-0123456789abcdef.us-central1.gke.goog",
+        credentials=directory / "none.json",
+    )
+    backend = GkeBackend(pool, provisioner="demo")
+    try:
+        with pytest.raises(BackendError, match="no Google credentials"):
+            backend._api.get("/api/v1/namespaces/symphony/pods")
     finally:
         backend.close()
 
@@ -203,12 +221,24 @@ def test_every_method_of_the_table_is_google_s_own() -> None:
 
 def test_the_page_says_what_each_permission_is_for() -> None:
     page = (rights.ROOT / "docs" / "deploy-google.md").read_text()
-    named = set(re.findall(r"`((?:compute|pubsub)\.\w+\.\w+)`", page))
-    assert named == {right for right in rights.granted() if right.startswith(("compute.", "pubsub."))}
+    named = set(re.findall(r"`((?:compute|container|pubsub)\.\w+\.\w+)`", page))
+    assert named == {right for right in rights.granted() if right.startswith(("compute.", "container.", "pubsub."))}
 
 
 def test_what_check_asks_for_is_granted() -> None:
     assert {*NEEDED, CONSUME} <= rights.granted()
+
+
+@pytest.mark.parametrize(
+    ("host", "call"),
+    [
+        ("https://gke-0123456789abcdef.us-central1.gke.goog", rights.CONNECT),
+        ("https://gke-0123456789abcdef.us-central1.gke.goog.bank.example", ""),
+        ("https://203.0.113.7", ""),
+    ],
+)
+def test_iam_stands_before_the_dns_endpoint_alone(host: str, call: str) -> None:
+    assert rights.connect_call(host) == call
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,17 @@ from provisioner.commands.cli import run
 from tests.support.checks.attributes import attributes_read
 from tests.support.checks.rights import ROLES
 from tests.support.checks.terraform import Block, Module, plain
-from tests.support.clients.terraform import EXAMPLE, RENDERED, SETTINGS, TERRAFORM, copied, rendered, terraform, whole
+from tests.support.clients.terraform import (
+    ENDPOINT,
+    EXAMPLE,
+    RENDERED,
+    SETTINGS,
+    TERRAFORM,
+    copied,
+    rendered,
+    terraform,
+    whole,
+)
 
 ROOT = Path(__file__).parents[2]
 REAL = pytest.mark.skipif(shutil.which("terraform") is None, reason="needs terraform")
@@ -68,7 +78,7 @@ def test_the_provider_knows_every_argument_and_every_name_leads_somewhere(direct
         ("main.tf", ".loop.member", ".loop.members", "google_service_account.loop.members: google_service_account has"),
         ("main.tf", ".nodes[0].member", ".node[0].member", "google_service_account.node: there is no such resource"),
         ("network.tf", "var.symphony_ranges", "var.ranges", "var.ranges: not declared"),
-        ("settings.tf", "provider_name = ", "provider = ", "module.settings: provider_name is missing"),
+        ("settings.tf", "provider_name  = ", "provider  = ", "module.settings: provider_name is missing"),
         ("settings.tf", "pods  ", "pod  ", "module.settings: pod: the module has no such variable"),
         ("outputs.tf", "settings.files", "settings.file", "module.settings.file: the module has no such output"),
     ],
@@ -125,7 +135,7 @@ def test_an_instance_gets_what_its_scripts_read_and_the_page_says_so(module: Mod
 
 
 def test_the_roles_are_those_that_are_compared_with_the_calls(module: Module) -> None:
-    for name in ("machines", "events"):
+    for name in ("machines", "events", "cluster"):
         assert plain(module.locals[f"{name}_role"]) == f'${{yamldecode(file("${{path.module}}/roles/{name}.yaml"))}}'
         role = module.of("google_project_iam_custom_role")[name]
         assert role["permissions"] == f"${{local.{name}_role.includedPermissions}}"
@@ -133,7 +143,7 @@ def test_the_roles_are_those_that_are_compared_with_the_calls(module: Module) ->
 
 
 def test_the_loop_has_no_other_role(module: Module) -> None:
-    """What is bound to the loop's account: our two roles, each secret that is named, and that its pod may act as it."""
+    """What is bound to the loop's account: our three roles, each secret that is named, that its pod may act as it."""
     bound = {
         (type_.removeprefix("google_"), name): plain(body["role"])
         for (type_, name), body in module.resources.items()
@@ -141,6 +151,7 @@ def test_the_loop_has_no_other_role(module: Module) -> None:
         if "google_service_account.loop" in body["member"]
     }
     assert bound == {
+        ("project_iam_member", "cluster"): "${google_project_iam_custom_role.cluster[0].id}",
         ("project_iam_member", "machines"): "${google_project_iam_custom_role.machines[0].id}",
         ("pubsub_subscription_iam_member", "loop"): "${google_project_iam_custom_role.events[0].id}",
         ("secret_manager_secret_iam_member", "loop"): "roles/secretmanager.secretAccessor",
@@ -233,7 +244,19 @@ def test_the_pods_of_the_example_choose_the_nodes_that_the_module_makes(module: 
 def test_terraform_renders_the_example_so(tmp_path: Path) -> None:
     """Write it again: python -m tests.support.clients.terraform"""
     files = {str(file.relative_to(RENDERED)): file.read_text() for file in RENDERED.rglob("*") if file.is_file()}
-    assert rendered(EXAMPLE, tmp_path) == files
+    assert rendered(EXAMPLE, tmp_path, endpoint=ENDPOINT, authority=files["cluster-ca.crt"]) == files
+
+
+@REAL
+@pytest.mark.slow
+def test_the_examples_make_what_they_say(tmp_path: Path) -> None:
+    copy, settings = whole(tmp_path)
+    (copy.parent / "machine").symlink_to(TERRAFORM.parent / "machine")
+    files = [f"-var-file=examples/{name}.tfvars" for name in ("grid", "loop-in-pod")]
+    words = ("test", "-no-color", "-test-directory=examples", *files)
+    done = terraform(*words, directory=copy, settings=settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed, 0 failed" in done.stdout
 
 
 @REAL
@@ -242,7 +265,7 @@ def test_terraform_accepts_the_settings_module_and_its_own_tests_pass(tmp_path: 
     assert terraform("validate", "-no-color", directory=copy).returncode == 0
     done = terraform("test", "-no-color", directory=copy)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "9 passed, 0 failed" in done.stdout
+    assert "14 passed, 0 failed" in done.stdout
 
 
 @REAL
@@ -254,7 +277,7 @@ def test_terraform_accepts_the_whole_module_and_its_own_tests_pass(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     done = terraform("test", "-no-color", directory=copy, settings=settings)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "15 passed, 0 failed" in done.stdout
+    assert "19 passed, 0 failed" in done.stdout
 
 
 @REAL

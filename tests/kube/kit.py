@@ -23,6 +23,7 @@ import pytest
 
 from provisioner.tools.playground import HostFactory
 from tests.kube.client import Client
+from tests.kube.definitions import published
 from tests.support.manifests import ROOT, Manifest, container, entry_point, only, pods, schemas, write_configuration
 from tests.support.ports import free_ports
 from tests.support.waiting import until
@@ -48,11 +49,12 @@ class Kit:
         self._resources: dict[tuple[str, str], dict[str, Any]] = {}
 
     def define(self) -> None:
-        """Teach the server the kinds that we have schemas of."""
-        for (version, kind), schema in schemas().items():
-            definition = _definition(version, kind, schema)
+        """Teach the server the kinds that we have schemas of: by their own definitions, where those are published."""
+        own = {kind: _definition(version, kind, schema) for (version, kind), schema in schemas().items()}
+        definitions = {**own, **published()}
+        for definition in definitions.values():
             self.admin.create(CRDS, definition)
-        served = [f"{CRDS}/{_plural(kind)}.{version.partition('/')[0]}" for version, kind in schemas()]
+        served = [f"{CRDS}/{definition['metadata']['name']}" for definition in definitions.values()]
         until(lambda: all(map(self._established, served)), 60, what="the server serves our kinds")
 
     def apply(self, manifest: Manifest, *, trial: bool = False) -> Manifest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -42,6 +43,19 @@ class MetadataServer(ThreadingHTTPServer):
         self.server_close()
 
 
+def account(email: str, token: str) -> dict[str, str]:
+    """The values by which Google's library finds out who a VM is; its first question is for the root."""
+    scopes = [f"https://www.googleapis.com/auth/{name}" for name in ("cloud-platform", "userinfo.email")]
+    given = {"access_token": token, "expires_in": 3600, "token_type": "Bearer"}
+    return {
+        "/": "computeMetadata/",
+        "instance/service-accounts/default/": json.dumps({"email": email, "scopes": scopes}),
+        "instance/service-accounts/default/token": json.dumps(given),
+        "project/project-id": email.partition("@")[2].partition(".")[0],
+        "universe/universe-domain": "googleapis.com",
+    }
+
+
 class _Answer(BaseHTTPRequestHandler):
     server: MetadataServer
 
@@ -61,6 +75,8 @@ class _Answer(BaseHTTPRequestHandler):
                 self.server.changed.wait_for(lambda: self.server.values[path] != before, float(asked["timeout_sec"][0]))
         body = self.server.values[path].encode()
         self.send_response(200)
+        self.send_header("Metadata-Flavor", "Google")
+        self.send_header("Content-Type", "application/json" if body.startswith(b"{") else "application/text")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -1,12 +1,15 @@
-# A grid of everything: Spot pods first, then a zonal group, then a regional one of Spot instances. Copy it, and change
-# project, region, images, sizes and master1.bank.example, which is EGO's management host. Paths are as seen from where
-# Terraform runs, the folder above. What it makes of HostFactory's files is in the folder grid beside it.
+# A grid of everything, whose loop is a service of HostFactory's host: Spot pods first, then a zonal group, then a regional
+# one of Spot instances. Copy it, and change project, region, zones, images, sizes, master1.bank.example, which is EGO's
+# management host, and the addresses: those of Symphony's hosts, and those from which HostFactory's host and whoever types
+# kubectl reach the cluster. Paths are as seen from where Terraform runs, the folder above. What it makes of HostFactory's
+# files is in the folder grid beside it. Where the loop is a pod, loop-in-pod.tfvars comes after it.
 project_id      = "my-grid-project"
 region          = "us-central1"
 zones           = ["us-central1-a", "us-central1-b"]
 symphony_ranges = ["10.0.0.0/16"]
 
 cluster = {
+  authorized_ranges = ["198.51.100.0/28"]
   node_pools = {
     workers      = { machine_type = "n2-standard-8", max_nodes = 50 }
     workers-spot = { machine_type = "n2-standard-8", max_nodes = 250, spot = true }
@@ -63,5 +66,3 @@ templates = {
   Small = { pools = ["pods-spot", "pods"], ncpus = 3, nram = 12288, max_number = 600 }
   Large = { pools = ["any", "a"], ncpus = 8, nram = 32768, max_number = 2500 }
 }
-
-share = {}

@@ -1,6 +1,13 @@
 # terraform test: the whole module with a provider that makes nothing. No account, no network.
 
-mock_provider "google" {}
+mock_provider "google" {
+  mock_resource "google_container_cluster" {
+    defaults = {
+      master_auth            = { cluster_ca_certificate = "b2YgdGhlIGNsdXN0ZXI=" }
+      private_cluster_config = { public_endpoint = "203.0.113.7", private_endpoint = "10.60.0.2" }
+    }
+  }
+}
 
 variables {
   project_id = "grid-project"
@@ -91,9 +98,55 @@ run "makes_all_of_a_grid" {
   }
 
   assert {
+    condition     = yamldecode(output.provisioner_yaml).pools.pods.endpoint == "https://203.0.113.7" && output.files[yamldecode(output.provisioner_yaml).pools.pods.ca_file] == "of the cluster"
+    error_message = "The loop reaches the cluster that is made by its public address, whose authority is among the files."
+  }
+
+  assert {
+    condition     = length(google_project_iam_custom_role.cluster) == 0 && length(google_container_cluster.this[0].control_plane_endpoints_config) == 0
+    error_message = "Nothing is opened, and no right given, for an endpoint that is not used."
+  }
+
+  assert {
     condition     = google_filestore_instance.state[0].location == "us-central1-a" && output.share.export == "/state"
     error_message = "The share lies in the first zone."
   }
+}
+
+run "the_private_address_has_the_same_authority" {
+  command = apply
+
+  variables {
+    endpoint = "private"
+  }
+
+  assert {
+    condition     = yamldecode(output.provisioner_yaml).pools.pods.endpoint == "https://10.60.0.2" && output.files["cluster-ca.crt"] == "of the cluster"
+    error_message = "The address is the one within the network."
+  }
+}
+
+run "a_loop_in_a_pod_has_the_account_of_its_pod" {
+  command = apply
+
+  variables {
+    endpoint = null
+  }
+
+  assert {
+    condition     = !can(yamldecode(output.provisioner_yaml).pools.pods.endpoint) && !contains(keys(output.files), "cluster-ca.crt")
+    error_message = "Within the cluster nothing has to be named."
+  }
+}
+
+run "an_endpoint_that_no_cluster_has_is_refused" {
+  command = plan
+
+  variables {
+    endpoint = "internal"
+  }
+
+  expect_failures = [var.endpoint]
 }
 
 run "no_secret_unless_one_is_named" {

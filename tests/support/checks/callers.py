@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from tests.support.checks.rights import compute_call, granted, kube_call, needed
+from tests.support.checks.rights import compute_call, connect_call, granted, kube_call, needed
 from tests.support.checks.simulators import NOTES
 
 CALLS: set[str] = set()
@@ -47,6 +47,8 @@ def watch_kubernetes(module: Any) -> None:
 
     def seen(self: Any, method: str, target: str, *arguments: Any, **options: Any) -> Any:
         path, _, query = target.partition("?")
+        if connect := connect_call(self.host):
+            see(connect)
         see(kube_call(method, path, dict(parse_qsl(query))))
         return ask(self, method, target, *arguments, **options)
 

@@ -25,7 +25,7 @@ COMPUTE: Mapping[str, str] = {
     "instanceGroupManagers.listManagedInstances": "compute.instanceGroupManagers.get",
     "instanceGroupManagers.createInstances": "compute.instanceGroupManagers.update",
     "instanceGroupManagers.deleteInstances": "compute.instanceGroupManagers.update",
-    "instanceGroupManagers.testIamPermissions": "",
+    "instanceGroupManagers.testIamPermissions": "compute.instanceGroupManagers.list",
     "instances.list": "compute.instances.list",
     "instanceTemplates.get": "compute.instanceTemplates.get",
     "machineTypes.get": "compute.machineTypes.get",
@@ -35,7 +35,7 @@ COMPUTE: Mapping[str, str] = {
     "regionInstanceGroupManagers.listManagedInstances": "compute.instanceGroupManagers.get",
     "regionInstanceGroupManagers.createInstances": "compute.instanceGroupManagers.update",
     "regionInstanceGroupManagers.deleteInstances": "compute.instanceGroupManagers.update",
-    "regionInstanceGroupManagers.testIamPermissions": "",
+    "regionInstanceGroupManagers.testIamPermissions": "compute.instanceGroupManagers.list",
     "regionInstanceTemplates.get": "compute.instanceTemplates.get",
     "regionOperations.get": "compute.regionOperations.get",
     "regionOperations.wait": "compute.regionOperations.get",
@@ -43,8 +43,10 @@ COMPUTE: Mapping[str, str] = {
     "zoneOperations.list": "compute.zoneOperations.list",
     "zoneOperations.wait": "compute.zoneOperations.get",
 }
-"""The permission that Google's reference names for each method; empty: none is needed. A test holds each method to
-Google's own list."""
+"""The permission that Google's reference names for each method, on the page of the method
+(https://cloud.google.com/compute/docs/reference/rest/v1/instanceGroupManagers/createInstances and its like), or for its
+kind: testIamPermissions needs the list of what it asks about, wait the get of the operation. Google publishes no list
+to hold them to; a test holds each method to Google's own list."""
 
 PUBSUB: Mapping[str, str] = {
     "/google.pubsub.v1.Subscriber/StreamingPull": "pubsub.subscriptions.consume",
@@ -53,7 +55,13 @@ PUBSUB: Mapping[str, str] = {
     "/google.pubsub.v1.Subscriber/GetSubscription": "pubsub.subscriptions.get",
     "/google.iam.v1.IAMPolicy/TestIamPermissions": "",
 }
-"""The permission of each Pub/Sub method."""
+"""The permission of each Pub/Sub method (https://cloud.google.com/pubsub/docs/access-control#required_permissions)."""
+
+CONNECT = "container.clusters.connect"
+"""The permission of every request to a cluster's DNS endpoint, whatever Kubernetes says of it
+(https://cloud.google.com/blog/products/containers-kubernetes/new-dns-based-endpoint-for-the-gke-control-plane)."""
+
+DNS_ENDPOINT = re.compile(r"https://[^/:]+\.gke\.goog(?![\w.-])")
 
 EVERYBODYS = frozenset({"authorization.k8s.io/selfsubjectaccessreviews create anywhere"})
 """What Kubernetes lets every account do (ClusterRole system:basic-user)."""
@@ -76,7 +84,7 @@ def granted() -> frozenset[str]:
     """Every right that ``deploy/`` gives."""
     permissions = [
         permission
-        for name in ("machines.yaml", "events.yaml")
+        for name in ("machines.yaml", "events.yaml", "cluster.yaml")
         for permission in yaml.safe_load((ROLES / name).read_text())["includedPermissions"]
     ]
     verbs = [
@@ -104,6 +112,11 @@ def compute_call(verb: str, path: str) -> str:
     if action is None and verb != "GET":
         return f"{verb} {path}"
     return f"{resource}.{action or ('get' if name else 'list')}"
+
+
+def connect_call(host: str) -> str:
+    """The right to reach an API server at all, as a call; empty where no IAM stands before it."""
+    return CONNECT if DNS_ENDPOINT.match(host) else ""
 
 
 def kube_call(verb: str, path: str, query: Mapping[str, str | int] | None) -> str:

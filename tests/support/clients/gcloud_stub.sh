@@ -17,6 +17,10 @@ case $1 in
             *projectNumber*) echo 123456 ;;
             *ipAddresses*) echo 10.9.8.2 ;;
             *writerIdentity*) echo serviceAccount:writer@example.com ;;
+            *publicEndpoint*) echo 203.0.113.7 ;;
+            *privateEndpoint*) echo 10.60.0.2 ;;
+            *clusterCaCertificate*) base64 -w0 "$CLUSTER_CA" ;;
+            *dnsEndpointConfig*) echo gke-0123456789abcdef.us-central1.gke.goog ;;
             *'value(deleted)'*) echo "$DELETED" ;;
             *) [ -e "$thing" ] ;;
         esac ;;

@@ -20,6 +20,8 @@ TERRAFORM = Path(__file__).parents[3] / "deploy" / "terraform"
 SETTINGS = TERRAFORM / "modules" / "settings"
 EXAMPLE = TERRAFORM / "examples" / "grid.tfvars"
 RENDERED = TERRAFORM / "examples" / "grid"
+ENDPOINT = "https://203.0.113.7"
+"""What Google could have given the example's cluster for a public address."""
 
 
 def terraform(*words: str, directory: Path, settings: Path = Path(os.devnull)) -> subprocess.CompletedProcess[str]:
@@ -55,11 +57,13 @@ def whole(directory: Path) -> tuple[Path, Path]:
     return copy, settings
 
 
-def rendered(example: Path, directory: Path) -> Mapping[str, str]:
-    """The files of an example by name, with the defaults and the events that the whole module gives."""
+def rendered(example: Path, directory: Path, *, endpoint: str, authority: str) -> Mapping[str, str]:
+    """The files of an example by name, with the defaults and the events that the whole module gives, and a cluster's
+    address and authority, which Google gives."""
     copy, root = copied(directory), Module(TERRAFORM)
     given = {name: root.default(name) for name in ("provider_name", "name_prefix")}
     given["subscription"] = plain(root.locals["events_name"]).replace("${var.name_prefix}", given["name_prefix"])
+    given |= {"endpoint": endpoint, "ca_certificate": authority}
     options = [f"-var={name}={value}" for name, value in given.items()]
     done = terraform("apply", "-no-color", "-auto-approve", f"-var-file={example}", *options, directory=copy)
     assert done.returncode == 0, done.stderr
@@ -70,7 +74,8 @@ def rendered(example: Path, directory: Path) -> Mapping[str, str]:
 def main() -> None:
     """Write the files of the example."""
     with tempfile.TemporaryDirectory() as directory:
-        files = rendered(EXAMPLE, Path(directory))
+        authority = (RENDERED / "cluster-ca.crt").read_text()
+        files = rendered(EXAMPLE, Path(directory), endpoint=ENDPOINT, authority=authority)
     shutil.rmtree(RENDERED, ignore_errors=True)
     for name, text in files.items():
         path = RENDERED / name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
@@ -41,9 +42,13 @@ class Authority:
         )
 
     def signed(self, host: str) -> tuple[bytes, bytes]:
-        """Key and certificate of a host, PEM."""
+        """Key and certificate of a host, a name or an address, PEM."""
         key = ec.generate_private_key(ec.SECP256R1())
-        names = x509.SubjectAlternativeName([x509.DNSName(host)])
+        try:
+            name: x509.GeneralName = x509.IPAddress(ip_address(host))
+        except ValueError:
+            name = x509.DNSName(host)
+        names = x509.SubjectAlternativeName([name])
         built = self._begun(_named(host), key.public_key()).add_extension(names, critical=False)
         certificate = built.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
         kind = serialization.PrivateFormat.PKCS8

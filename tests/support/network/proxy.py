@@ -68,10 +68,10 @@ class _Connection(socketserver.StreamRequestHandler):
             with suppress(OSError):
                 ours = context.wrap_socket(self.connection, server_side=True) if context else self.connection
                 with socket.create_connection(address) as server:
-                    _join(ours, server)
+                    join(ours, server)
 
 
-def _join(one: socket.socket, other: socket.socket) -> None:
+def join(one: socket.socket, other: socket.socket) -> None:
     """Hand on what either sends, until one of them ends."""
 
     def hand_on(source: socket.socket, sink: socket.socket) -> None:

@@ -1,4 +1,8 @@
 locals {
+  ca_file = "cluster-ca.crt" # beside provisioner.yaml
+  # Where a kubeconfig names the cluster, or an endpoint is used by no pool, nobody reads it.
+  ca_certificate = var.endpoint == null || var.kubeconfig != null || length(var.pods) == 0 ? null : var.ca_certificate
+
   group_names = { for name in keys(var.groups) : name => "${var.name_prefix}-${name}" }
 
   pod_pools = {
@@ -9,6 +13,8 @@ locals {
         pod_spec     = "pod-specs/${name}.yaml"
         max_machines = pool.max_machines
       },
+      var.endpoint == null || var.kubeconfig != null ? {} : { endpoint = var.endpoint },
+      local.ca_certificate == null ? {} : { ca_file = local.ca_file },
       var.kubeconfig == null ? {} : { kubeconfig = var.kubeconfig },
     )
   }

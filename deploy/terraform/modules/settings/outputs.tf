@@ -26,6 +26,7 @@ output "files" {
       "${var.provider_name}prov_config.json"    = local.provider_config_json
       "${var.provider_name}prov_templates.json" = local.provider_templates_json
     },
+    local.ca_certificate == null ? {} : { (local.ca_file) = local.ca_certificate },
     { for name, spec in local.pod_specs : "pod-specs/${name}.yaml" => yamlencode(spec) },
   )
 }

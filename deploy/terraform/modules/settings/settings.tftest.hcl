@@ -51,6 +51,79 @@ run "renders_what_was_given" {
   }
 }
 
+run "google_credentials_alone_open_the_cluster" {
+  command = apply
+
+  variables {
+    endpoint       = "https://203.0.113.7"
+    ca_certificate = "of the cluster"
+  }
+
+  assert {
+    condition     = yamldecode(output.provisioner_yaml).pools.pods.endpoint == "https://203.0.113.7" && output.files[yamldecode(output.provisioner_yaml).pools.pods.ca_file] == "of the cluster"
+    error_message = "Pods name the endpoint, and its authority is among the files."
+  }
+
+  assert {
+    condition     = !can(yamldecode(output.provisioner_yaml).pools.zonal.endpoint)
+    error_message = "A group has no endpoint of a cluster."
+  }
+}
+
+run "the_dns_endpoint_needs_no_file" {
+  command = apply
+
+  variables {
+    endpoint = "https://gke-0123456789abcdef.us-central1.gke.goog"
+  }
+
+  assert {
+    condition     = !can(yamldecode(output.provisioner_yaml).pools.pods.ca_file) && !contains(keys(output.files), "cluster-ca.crt")
+    error_message = "Every system knows its authority."
+  }
+}
+
+run "a_kubeconfig_stands_in_the_place_of_the_endpoint" {
+  command = apply
+
+  variables {
+    endpoint       = "https://203.0.113.7"
+    ca_certificate = "of the cluster"
+    kubeconfig     = "kubeconfig"
+  }
+
+  assert {
+    condition     = yamldecode(output.provisioner_yaml).pools.pods.kubeconfig == "kubeconfig" && !can(yamldecode(output.provisioner_yaml).pools.pods.endpoint) && !can(yamldecode(output.provisioner_yaml).pools.pods.ca_file)
+    error_message = "A pool names its cluster once."
+  }
+}
+
+run "groups_alone_need_no_authority" {
+  command = apply
+
+  variables {
+    endpoint       = "https://203.0.113.7"
+    ca_certificate = "of the cluster"
+    pods           = {}
+    templates      = { Small = { pools = ["zonal"], ncpus = 4, ncores = 1, nram = 8192, max_number = 1000 } }
+  }
+
+  assert {
+    condition     = !contains(keys(output.files), "cluster-ca.crt")
+    error_message = "What no pool names is not written."
+  }
+}
+
+run "an_endpoint_to_which_no_credentials_are_sent_is_refused" {
+  command = plan
+
+  variables {
+    endpoint = "http://203.0.113.7"
+  }
+
+  expect_failures = [var.endpoint]
+}
+
 run "autopilot_has_no_nodes_to_choose" {
   command = apply
 

@@ -34,8 +34,25 @@ variable "autopilot" {
   default     = false
 }
 
+variable "endpoint" {
+  description = "Address of the cluster's API server, which Google credentials open; null: a kubeconfig, or the service account of the loop's pod."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.endpoint == null || can(regex("^https://[A-Za-z0-9.-]+(:[0-9]+)?$", var.endpoint))
+    error_message = "endpoint is an address such as https://203.0.113.7: over http:// the loop sends no credentials."
+  }
+}
+
+variable "ca_certificate" {
+  description = "Certificate authority of the endpoint (PEM); null: one that every system knows, as that of the DNS endpoint."
+  type        = string
+  default     = null
+}
+
 variable "kubeconfig" {
-  description = "Path of a kubeconfig on the host of the loop; null: the service account of the loop's pod."
+  description = "Path of a kubeconfig on the host of the loop, in the place of the endpoint; null: none."
   type        = string
   default     = null
 }
