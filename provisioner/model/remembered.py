@@ -12,7 +12,7 @@ from provisioner.model.words import BrakeReason, DeleteReason, Failure, LossCaus
 
 
 class Slot(NamedTuple):
-    """One try to fill one wanted machine of a request. Name and pool are for ever (law: a name is used once).
+    """One try to fill one wanted machine of a request: name and pool are for ever (law: a name is used once).
 
     A tuple, as ten thousand of them may change in one cycle: a changed copy costs a third of that of a dataclass.
     """

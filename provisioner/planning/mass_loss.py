@@ -1,8 +1,7 @@
 """Mass loss: a look that lacks many machines at once is not believed before a second one says the same.
 
-One wrong list, of a server that has lost its data or of another cluster, would cost the whole grid: HF gives up every
-machine that it is told is lost. So until a second list, begun ``PoolLimits.mass_loss`` seconds later, lacks them too,
-the pool counts as one that cannot be seen. What was lost in truth is told then, within two minutes.
+Until a second list, begun ``PoolLimits.mass_loss`` seconds later, lacks them too, the pool counts as one that cannot be
+seen: HF gives up every machine that it is told is lost, so one wrong list would cost the whole grid.
 """
 
 from __future__ import annotations

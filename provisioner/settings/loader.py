@@ -49,7 +49,7 @@ def load(path: Path, environment: Mapping[str, str]) -> Settings:
     """The configuration in ``path`` and in HF's two files beside it; raises ConfigError with every mistake.
 
     Without that file all settings have their defaults, if the templates are those of Google's connector.
-    ``environment`` gives HF_PROVIDER_NAME (which pair of files; needed only where there is more than one), and
+    ``environment``: gives HF_PROVIDER_NAME (which pair of files; needed only where there is more than one), and
     KUBECONFIG and PROVISIONER_COMPUTE_ENDPOINT for the pools that name none.
     """
     document, problems = read_mapping(path)

@@ -1,6 +1,6 @@
-"""TinyDB on files that are replaced whole. The only module that imports tinydb.
+"""TinyDB on files that are replaced whole, by the only module that imports tinydb.
 
-Opening never creates; readers take no lock; a transaction works on tables in memory and writes once.
+Readers take no lock; a transaction works on tables in memory and writes once.
 """
 
 from __future__ import annotations
@@ -58,10 +58,9 @@ class StateTable(Table):
 
 
 class StateStorage(Storage):
-    """TinyDB's two methods on one file.
+    """TinyDB's two methods on one file, which it never creates when it reads.
 
-    ``read`` opens one inode, without lock, and never creates. ``write`` replaces the file durably. With ``held`` tables
-    both work on those, and only ``commit`` writes: that is a transaction.
+    ``held``: tables on which both methods work; only ``commit`` then writes: that is a transaction.
     """
 
     def __init__(self, path: str, kind: str, advice: str, held: Tables | None = None) -> None:
@@ -80,8 +79,8 @@ class StateStorage(Storage):
     def read_before(self, name: str) -> Tables:
         """The tables that stand before the one of that name; all of them where the file is not as we write it.
 
-        For a file whose last table is large: fifty thousand machines are twelve megabytes of answers. Of what is left
-        unread only the end is looked at, which a file that was cut off lacks. Raises as ``read``.
+        For a file whose last table is large (twelve megabytes of answers): of what is left unread only the end is
+        looked at, which a file that was cut off lacks. Raises as ``read``.
         """
         with suppress(OSError, ValueError, RecursionError):
             tables = json.loads(_beginning(self._path, f',"{name}":{{'.encode()) + b"}")

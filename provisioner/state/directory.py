@@ -112,9 +112,8 @@ class StateDir:
         """Seconds from the last write of intent.json to the loop's last sign of life, both by the file system's clock
         (law: time is an argument); 0 when intent is newer, or when there is nothing to tell by.
 
-        Less than the time since HF's last call if the loop trimmed intent after it: requests then seem younger than
-        they are. It matters to a memory made again without any trace of HF, for a request without machines. Raises
-        StateUnreadable.
+        Less than the time since HF's last call if the loop trimmed intent after it: requests then seem younger.
+        Raises StateUnreadable.
         """
         written = atomic.facts_of(self.intent.path)
         signs = [atomic.facts_of(path) for path in (self.heartbeat.path, self.loop_lock.path)]
@@ -160,8 +159,8 @@ class StateDir:
     def _polled(self, ids: list[str]) -> tuple[dict[str, Answer | None], int]:
         """The answers of the known ids, each read after its ``seen`` was touched; when that was, in ns (0: never).
 
-        The loop publishes that it cancels, then looks at ``seen``; we touch ``seen``, then look at the answer: one of
-        the two notices the other. Before an id's first poll there is no ``seen``, and only a known id may get one.
+        The loop publishes that it cancels, then looks at ``seen``; a script touches ``seen``, then looks at the answer:
+        one of the two notices the other.
         """
         polled_before = [id_ for id_ in ids if os.path.exists(os.path.join(self.seen.path, id_))]
         marks = [self.seen.touch(id_) for id_ in polled_before]

@@ -1,15 +1,12 @@
 """Group commit: who finds the lock held leaves a *posting* beside the data; whoever holds the lock next writes it too.
 
-So the fsyncs of one write serve all who wait, and a burst of calls takes as long as its Python does.
+A posting is a file with what is to be added, so the fsyncs of one write serve all who wait.
 
-A posting is a file with what is to be added. Its owner keeps it locked while he waits, so that nobody writes the
-posting of a process that has died. It is removed after it was written durably; but that it is gone is only a hint: what
-counts is what stands in the data.
-
-An owner who gives up must know that his posting will not be written. He removes it and then whatever is written aside
-(``withdraw``); a writer, once all is ready but the rename, looks whether the owners of the postings in it still wait.
-One of the two notices the other: the writer had looked before the posting was removed, then his file was there to be
-removed, or took its place before and is what the owner reads next.
+* Its owner keeps it locked while he waits: nobody writes the posting of a process that has died.
+* It is removed after it was written durably. That it is gone is only a hint: what counts is what stands in the data.
+* An owner who gives up removes his posting, then whatever is written aside (``withdraw``); a writer, once all is ready
+  but the rename, looks whether the owners of the postings in it still wait. One of the two notices the other: a writer
+  that had looked before finds its file removed, or has taken its place, which the owner reads next.
 """
 
 from __future__ import annotations

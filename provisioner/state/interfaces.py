@@ -1,6 +1,5 @@
-"""What the scripts and the loop need of the state: two interfaces. How and where it is kept is the store's own matter.
+"""What the scripts and the loop need of the state, in whatever way it is kept: two interfaces, for type checkers alone.
 
-``directory.StateDir`` keeps it in files. Only type checkers need this module: scripts do not spend time on it.
 Any method may raise StateError; its message names what is wrong and the next step, and the call may be made again.
 """
 
@@ -26,7 +25,7 @@ class ScriptState(Protocol):
     def record_request(
         self, provisioner: str, template: str, count: int, *, created_wall: float, rc_account: str
     ) -> Recorded:
-        """HF asks for ``count`` machines. Durable on return (law: intent first).
+        """HF asks for ``count`` machines, durably on return (law: intent first).
 
         The first record makes the store for ``provisioner``, HF's instance; another's store is refused.
         """

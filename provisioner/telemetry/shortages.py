@@ -35,10 +35,12 @@ def missing(
 ) -> Mapping[str, list[dict[str, Any]]]:
     """Of each open request what it is short of: an entry for each pool and reason. ``last``: the ``troubles``.
 
-    ``machines``, ``pool``, ``reason`` (a ``Lack``), ``error`` (class, or None) and ``text`` (the cloud's words).
-    ``since``, ``next_try`` and ``spills_at`` are UTC, with ``_seconds``: for how long, and in how long; or None.
-    ``spills_to``, ``behind``, ``bound``, ``holders`` and ``elsewhere`` as of ``Shortage``; ``braked``: machines without
-    a request hold the cap, and the brake holds these. ``quiet``: nothing stands in their way.
+    ``reason``: a ``Lack``, as to ``machines`` of a ``pool``.
+    ``error``: class, or None; ``text``: the cloud's words.
+    ``since``, ``next_try`` and ``spills_at``: UTC, with ``_seconds``: for how long, and in how long; or None.
+    ``spills_to``, ``behind``, ``bound``, ``holders`` and ``elsewhere``: as of ``Shortage``.
+    ``braked``: machines without a request hold the cap, and the brake holds these.
+    ``quiet``: nothing stands in their way.
     """
     known = Known(
         notes.limits or Limits("", {}, {}),

@@ -1,7 +1,6 @@
-"""Raw requests to one Kubernetes API server over the official client's connections, its refusals as few error classes.
+"""Raw requests to one Kubernetes API server, each tried once, with its own time-outs; refusals as few error classes.
 
-Raw, because typed models cost three times the processor time of the request itself. Every call has its own time-outs
-and is tried once: the next cycle is the retry.
+The official client's typed models would cost three times the processor time of the request itself.
 """
 
 from __future__ import annotations

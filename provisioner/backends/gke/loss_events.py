@@ -1,6 +1,6 @@
-"""Events on pods that ended by themselves, for ``kubectl get events`` and the cluster's log.
+"""Events on pods that ended by themselves, for ``kubectl get events`` and the cluster's log; never state.
 
-Words, never state: what is lost, late or refused here changes no machine. A storm costs a few calls, not one a pod.
+A storm costs a few calls, not one a pod.
 """
 
 from __future__ import annotations

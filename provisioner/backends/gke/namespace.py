@@ -45,9 +45,8 @@ class Namespace:
     def refresh(self, cache: PodCache, oldest: float = math.inf) -> float | None:
         """Make sure that the cache is complete and current: by the watch, else by a list; BackendError if it is not.
 
-        Beside a watch, what is said of pods that no node takes, and which nodes are on Spot, is read in the background,
-        and so is another list where the last one is older than ``oldest`` seconds. The monotonic time when that began;
-        None for a list of its own.
+        Returns when, on the monotonic clock, the list began that the watch rests on; None for a list of its own.
+        ``oldest``: seconds after which the watch gets another list, in the background.
         """
         if self.watched:
             listed = self._watch.check(oldest)
@@ -87,9 +86,9 @@ class Namespaces:
         self._namespaces: dict[tuple[str, ...], Namespace] = {}
 
     def join(self, pool: GkePool, cache: PodCache, connect: Callable[[], KubeApi]) -> Namespace:
-        """The namespace of a pool, which ``cache`` joins; ``connect`` is called for the first pool of a cluster.
+        """The namespace of a pool, which ``cache`` joins; a new one where the watch runs, as its list is over.
 
-        A watch that runs takes no further pool: its list is over. Such a pool gets a watch of its own.
+        ``connect``: called for the first pool of a cluster.
         """
         if pool.cluster not in self._apis:
             self._apis[pool.cluster] = connect()

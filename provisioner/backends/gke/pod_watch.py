@@ -1,9 +1,9 @@
 """Keeps pod caches up to date: lists all pods, then follows the server's watch, for as long as a pool needs it.
 
-The list is streamed: a watch that begins with all pods, one at a time, says when these were all, and goes on. A server
-that refuses this is asked for pages. A stream that ends is normal and is resumed from the last version; ``410 Gone``
-means list again; silence means that the stream is dead. The caches count as live only while this thread can vouch for
-them.
+The caches count as live only while this thread vouches for them:
+
+* The list is streamed by the watch itself; from a server that refuses this, it is read in pages.
+* A stream that ends is resumed from the last version; after ``410 Gone``, and after silence, all is listed again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which nodes Google may take away at any time, as their labels say: read when pods have come to nodes not yet known.
 
-A compute class chooses Spot nodes without a word in the pod. Causes, never state: whatever is lost, late or refused
-here changes no machine, only what is told of its end.
+A compute class chooses Spot nodes without a word in the pod; the answer is told as a cause of a machine's end, and is
+never state.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Reads groups and instances of one project from the Compute API: raw JSON with field masks, every page or an error.
+"""Reads groups and instances of one project from the Compute API: raw JSON by field masks, every page or BackendError.
 
-The typed client needs eighteen times the CPU for the same lists; ``backend`` uses it for mutations only. A read that is
-not complete raises BackendError: an unreachable part, a page that fails, a body that is not what was asked for.
+The typed client, which ``backend`` uses for mutations, needs eighteen times the CPU for the same lists.
 """
 
 from __future__ import annotations
