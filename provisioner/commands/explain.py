@@ -22,7 +22,7 @@ from provisioner.state.journal import Found
 from provisioner.telemetry.facts import script_calls
 from provisioner.telemetry.notes import Notes, read_notes
 from provisioner.telemetry.overview import released, time_at, waits
-from provisioner.telemetry.shortages import learned, local, missing, missing_lines, pool_line, wall_of
+from provisioner.telemetry.shortages import learned, local, missing, missing_lines, pool_line
 from provisioner.telemetry.story import Kind, Subject, machines_of, named_in, needles, request_of, story
 
 NEAR = 5
@@ -288,7 +288,7 @@ def _learned(memory: Memory, notes: Notes, name: str) -> Iterator[str]:
     for entry in learned(memory, last, waits(memory, missing(memory, notes, last, now)), now):
         if entry["pool"] == name:
             yield _ended(pool_line(entry).strip().removeprefix(f"pool {name}, "))
-    slots = [slot for record in memory.requests.values() for slot in record.slots.values() if slot.pool == name]
+    slots = [slot for _, slot in memory.slots if slot.pool == name]
     wanted = [slot.ran is not None for slot in slots if slot.verdict in DESIRED]
     yield f"{sum(wanted):,} machines run in it, {len(wanted) - sum(wanted):,} are to run."
 
@@ -317,7 +317,7 @@ def _ended(sentence: str) -> str:
 
 
 def _local(memory: Memory, at: float) -> str:
-    return local(utc(wall_of(memory, at)))
+    return local(utc(memory.wall_of(at)))
 
 
 # --- for people -------------------------------------------------------------------------------------------------------

@@ -80,8 +80,7 @@ class CycleMeter:
 
     def _count_close(self, close: Close) -> None:
         slots = self._metrics.slots
-        # A machine that HF gave back in time, after its end was announced, was lost all the same.
-        if close.verdict is Verdict.LOST or (close.verdict is Verdict.RETURNED and close.cause is not None):
+        if close.lost:
             slots.lost(close.pool, close.template, close.cause or LossCause.UNKNOWN)
         elif close.verdict is Verdict.FAILED and close.failure is not None:
             slots.failed(close.pool, close.template, close.failure.error)
@@ -114,7 +113,7 @@ class CycleMeter:
 
     def _count_slots(self, memory: Memory) -> None:
         machines = self._metrics.machines
-        slots = [(record, slot) for record in memory.requests.values() for slot in record.slots.values()]
+        slots = list(memory.slots)
         desired = Counter((slot.pool, record.template) for record, slot in slots if slot.verdict in DESIRED)
         self._metrics.use(desired.keys())
         machines.desired.replace(desired)
@@ -157,10 +156,9 @@ def _machines(seen: Mapping[str, Snapshot], memory: Memory, prefix: str) -> Mapp
             parts = split_name(prefix, machine.name)
             record = memory.requests.get(parts[0]) if parts else None
             counts[snapshot.pool, record.template if record else NO_TEMPLATE, machine.phase] += 1
-    for record in memory.requests.values():
-        for slot in record.slots.values():
-            if slot.verdict is Verdict.OPEN and slot.submitted is not None and not slot.seen:
-                counts[slot.pool, record.template, Phase.SUBMITTED] += 1
+    for record, slot in memory.slots:
+        if slot.verdict is Verdict.OPEN and slot.submitted is not None and not slot.seen:
+            counts[slot.pool, record.template, Phase.SUBMITTED] += 1
     return counts
 
 

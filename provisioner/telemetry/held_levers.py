@@ -40,7 +40,7 @@ def held_levers(state: StateDir, memory: Memory | None) -> dict[str, Any]:
 def _left(pool: str, memory: Memory | None) -> int | None:
     if memory is None:
         return None
-    slots = (slot for record in memory.requests.values() for slot in record.slots.values())
+    slots = (slot for _, slot in memory.slots)
     return sum(slot.pool == pool and slot.verdict in DESIRED for slot in slots)
 
 

@@ -25,11 +25,6 @@ DAY = 86_400.0
 """Seconds for which a time is shown without its date."""
 
 
-def wall_of(memory: Memory, at: float) -> float:
-    """Loop time as epoch seconds of the loop's host."""
-    return memory.time_wall + (at - memory.time)
-
-
 def missing(
     memory: Memory, notes: Notes, last: Mapping[Key, Trouble], now: float
 ) -> Mapping[str, list[dict[str, Any]]]:
@@ -111,19 +106,19 @@ def last_error(memory: Memory, trouble: Trouble | None, now: float) -> dict[str,
     """The class of a trouble, its words, and when it was."""
     if trouble is None:
         return None
-    return {"error": trouble.failure.error, "text": trouble.failure.text, **past(memory, "at", trouble.at, now)}
+    return {**trouble.failure.facts, **past(memory, "at", trouble.at, now)}
 
 
 def past(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
     """A time, and for how long it has passed."""
     passed = None if at is None else round(max(0.0, now - at), 1)
-    return {name: None if at is None else utc(wall_of(memory, at)), f"{name}_seconds": passed}
+    return {name: None if at is None else utc(memory.wall_of(at)), f"{name}_seconds": passed}
 
 
 def coming(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
     """A time, and in how long it comes."""
     left = None if at is None else round(max(0.0, at - now), 1)
-    return {name: None if at is None else utc(wall_of(memory, at)), f"{name}_seconds": left}
+    return {name: None if at is None else utc(memory.wall_of(at)), f"{name}_seconds": left}
 
 
 # --- for people -------------------------------------------------------------------------------------------------------

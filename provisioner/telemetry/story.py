@@ -172,7 +172,7 @@ def _of_return(subject: Subject, lines: Sequence[Line], memory: Memory | None) -
     ends = [line for line in lines if line.get("return") == subject.id or line["event"] in ("close", "delete", "gone")]
     facts = [fact for line in ends for fact in _facts(line, names.__contains__)]
     if back and memory and not any(fact.event == "back" for fact in facts):
-        facts.append(_Fact(_wall(memory, back.read), "back", "", back.id, back.names, len(back.names)))
+        facts.append(_Fact(memory.wall_of(back.read), "back", "", back.id, back.names, len(back.names)))
     return facts + _heard(memory, back)
 
 
@@ -355,7 +355,7 @@ def _remembered(
     if "asked" not in told:
         account = f" for account {record.rc_account}" if record.rc_account else ""
         of = f"of template {record.template}{account}"
-        yield _Fact(_wall(memory, record.read), "asked", about=of, number=record.count)
+        yield _Fact(memory.wall_of(record.read), "asked", about=of, number=record.count)
     opened = [slot for slot in slots if slot.submitted is not None]
     if not whole or sum(fact.number for fact in facts if fact.event == "opened") < len(opened):
         yield from (_of_slot(memory, slot, "opened", slot.opened) for slot in opened)
@@ -382,18 +382,13 @@ def _steps(memory: Memory, slots: Sequence[Slot], step: str) -> Iterator[_Fact]:
 
 
 def _of_slot(memory: Memory, slot: Slot, event: str, at: float) -> _Fact:
-    return _Fact(_wall(memory, at), event, slot.pool, "", (slot.name,))
+    return _Fact(memory.wall_of(at), event, slot.pool, "", (slot.name,))
 
 
 def _heard(memory: Memory | None, record: RequestRecord | ReturnRecord | None) -> list[_Fact]:
     if memory is None or record is None or record.told_at is None:
         return []
-    return [_Fact(_wall(memory, record.told_at), "heard", about=str(record.ended))]
-
-
-def _wall(memory: Memory, at: float) -> float:
-    """Loop time as epoch seconds of the loop's host."""
-    return memory.time_wall + (at - memory.time)
+    return [_Fact(memory.wall_of(record.told_at), "heard", about=str(record.ended))]
 
 
 # --- from facts to sentences ------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from provisioner.backends.gke.api import KubeApi, KubeError
+from provisioner.backends.gke.api import NOT_FOR_US, KubeApi, KubeError
 from provisioner.backends.gke.loss_events import LossEvents
 from provisioner.backends.gke.pod_cache import PodCache, PodCaches, PodList
 from provisioner.backends.gke.pod_events import PodEvents
@@ -13,9 +13,6 @@ from provisioner.backends.gke.pod_watch import PodWatch, list_pods
 from provisioner.backends.gke.pods import ID_LABEL
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.gke.spot_nodes import SpotNodes
-
-UNTOLD = frozenset({403, 404, 405})
-"""HTTP statuses of a server that does not show a namespace: we have no such right, or a proxy lets pods alone pass."""
 
 
 class Namespace:
@@ -64,7 +61,7 @@ class Namespace:
             uid = self.api.get(f"/api/v1/namespaces/{self._name}")["metadata"]["uid"]
             return f"namespace {self._name} (uid {uid})"
         except KubeError as error:
-            if error.status in UNTOLD:
+            if error.status in NOT_FOR_US:
                 return ""
             raise
 

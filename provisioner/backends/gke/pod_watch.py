@@ -230,7 +230,7 @@ class PodWatch:
         self._tried.set()
         delay = min(self._api.times.last_retry, self._api.times.first_retry * 2 ** min(self._failures, 20))
         self._failures += 1
-        log.warning(what, extra={**self._where, "error": str(failure.error), "text": failure.text})
+        log.warning(what, extra={**self._where, **failure.facts})
         self._closing.wait(delay * random.uniform(0.5, 1.0))
 
 
