@@ -16,8 +16,8 @@ from provisioner.model import DESIRED, Memory, RequestRecord, ReturnRecord, Slot
 from provisioner.names import short_name
 from provisioner.planning.deadlines import boots_by
 from provisioner.planning.shortage import troubles
-from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
+from provisioner.state.interfaces import PeopleState
 from provisioner.state.journal import Found
 from provisioner.telemetry.facts import script_calls
 from provisioner.telemetry.notes import Notes, read_notes
@@ -50,14 +50,14 @@ def run(options: argparse.Namespace) -> int:
 class _Files:
     """What the state files hold, as far as they can be read."""
 
-    state: StateDir
+    state: PeopleState
     memory: Memory | None
     notes: Notes
     caveats: list[str] = field(default_factory=list)
     """What the answer lacks, and why."""
 
 
-def explain(state: StateDir, id_: str) -> dict[str, Any]:
+def explain(state: PeopleState, id_: str) -> dict[str, Any]:
     """The story of what has this id.
 
     ``kind`` (None: unknown), ``id`` and ``story``: sentences with ``at``, ``until`` (UTC), ``event`` and ``text``.
@@ -91,7 +91,7 @@ def explain(state: StateDir, id_: str) -> dict[str, Any]:
 # --- what is known ----------------------------------------------------------------------------------------------------
 
 
-def _read(state: StateDir) -> _Files:
+def _read(state: PeopleState) -> _Files:
     caveats: list[str] = []
     memory = _readable(state.memory.read, caveats)
     return _Files(state, memory, _readable(partial(read_notes, state), caveats) or Notes(), caveats)

@@ -18,7 +18,7 @@ from provisioner.loop.clock import LoopClock, utc
 from provisioner.model import Limits, Memory
 from provisioner.planning.budget import HOUR, cost, hourly, month_cost, priced
 from provisioner.planning.usage import Cell, Usage, month_of, there, used, wall_day
-from provisioner.state.directory import StateDir
+from provisioner.state.interfaces import PeopleState
 from provisioner.telemetry.notes import read_notes
 
 PARTS = ("day", "template", "pool", "account")
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     return FINE
 
 
-def usage(state: StateDir, since: str, until: str | None, by: tuple[str, ...]) -> dict[str, Any]:
+def usage(state: PeopleState, since: str, until: str | None, by: tuple[str, ...]) -> dict[str, Any]:
     """What was used from one day to another, both included. Raises StateError.
 
     ``rows``: the parts that ``by`` names, ``hours`` and ``cost``, by the present prices; ``total``: of all of them.

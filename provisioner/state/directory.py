@@ -25,7 +25,7 @@ from provisioner.state.terminal_answers import Told
 if TYPE_CHECKING:
     from provisioner.hostfactory.digest import Digests
     from provisioner.state.config_marks import ConfigMarks
-    from provisioner.state.interfaces import LoopState, ScriptState
+    from provisioner.state.interfaces import PeopleState, ScriptState
     from provisioner.state.journal import Journal
     from provisioner.state.levers import LeverStore
     from provisioner.state.memory import MemoryStore
@@ -39,7 +39,7 @@ STATE_FILES = frozenset(
 
 
 class StateDir:
-    """The state directory and everything in it: a ``ScriptState`` and a ``LoopState``.
+    """The state directory and everything in it: a ``ScriptState`` and a ``PeopleState``, which is a ``LoopState``.
 
     Opening it touches nothing. Raises StateMissing.
     """
@@ -217,5 +217,5 @@ class StateDir:
 
 if TYPE_CHECKING:
 
-    def _implements(state: StateDir) -> tuple[ScriptState, LoopState]:
+    def _implements(state: StateDir) -> tuple[ScriptState, PeopleState]:
         return state, state

@@ -20,8 +20,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from provisioner.loop.clock import utc
 from provisioner.model import DESIRED, Memory, RequestRecord, Slot
 from provisioner.names import RETURN_ID_PREFIX
-from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
+from provisioner.state.interfaces import PeopleState
 from provisioner.telemetry.facts import Facts, read_facts
 from provisioner.telemetry.overview import Overview, narrowed, overview, time_at
 from provisioner.telemetry.page_plots import HEIGHT, WIDTH, Plot, plot
@@ -64,7 +64,7 @@ class StatusPage:
 
     def __init__(
         self,
-        state: StateDir,
+        state: PeopleState,
         memory: Callable[[], Memory | None],
         samples: Samples,
     ) -> None:
