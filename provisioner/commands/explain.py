@@ -65,18 +65,18 @@ def explain(state: PeopleState, id_: str) -> dict[str, Any]:
     fields). ``caveats``: what the answer lacks. ``near``: known ids that are spelled alike, where nobody knows this.
     """
     files = _read(state)
-    subject, found = _find(files, id_)
-    caveats = [*files.caveats, *_journal_caveats(found)]
+    subject, said = _find(files, id_)
+    caveats = [*files.caveats, *_journal_caveats(said)]
     if subject is None:
         return {"kind": None, "id": id_, "story": [], "now": [], "machines": [], "near": _near(files, id_)} | {
             "caveats": caveats
         }
     told = [
         {"at": utc(one.at), "until": utc(one.until), "event": one.event, "text": one.text}
-        for one in story(subject, found.lines, files.memory)
+        for one in story(subject, said.lines, files.memory)
     ]
-    if not told and found.since is not None:
-        caveats.append(f"The journal, which begins at {local(utc(found.since))}, does not tell of it.")
+    if not told and said.since is not None:
+        caveats.append(f"The journal, which begins at {local(utc(said.since))}, does not tell of it.")
     return {
         "kind": subject.kind,
         "id": subject.id,
@@ -105,12 +105,12 @@ def _readable(read: Callable[[], T], caveats: list[str]) -> T | None:
         return None
 
 
-def _journal_caveats(found: Found) -> Iterator[str]:
-    if found.unreadable:
-        yield f"A part of the journal cannot be read: {found.unreadable}."
-    if found.torn:
-        yield f"{found.torn} lines of the journal are torn, and left out."
-    if found.since is None and not found.unreadable:
+def _journal_caveats(said: Found) -> Iterator[str]:
+    if said.unreadable:
+        yield f"A part of the journal cannot be read: {said.unreadable}."
+    if said.torn:
+        yield f"{said.torn} lines of the journal are torn, and left out."
+    if said.since is None and not said.unreadable:
         yield "There is no journal: this is what memory.json knows."
 
 
@@ -119,11 +119,11 @@ def _find(files: _Files, id_: str) -> tuple[Subject | None, Found]:
     subject = _in_files(files, id_)
     if subject is not None:
         return subject, files.state.journal.find(*needles(subject, files.memory))
-    found = files.state.journal.find(id_, short_name(id_))
-    subject = _in_lines(found, id_)
+    said = files.state.journal.find(id_, short_name(id_))
+    subject = _in_lines(said, id_)
     if subject is None:
-        return None, found
-    return subject, files.state.journal.find(*needles(subject, files.memory, found.lines))
+        return None, said
+    return subject, files.state.journal.find(*needles(subject, files.memory, said.lines))
 
 
 def _in_files(files: _Files, id_: str) -> Subject | None:
@@ -138,9 +138,9 @@ def _in_files(files: _Files, id_: str) -> Subject | None:
     return Subject(Kind.MACHINE, name) if orphan or (memory and _slot(memory, name)) else None
 
 
-def _in_lines(found: Found, id_: str) -> Subject | None:
+def _in_lines(said: Found, id_: str) -> Subject | None:
     """The subject that only the journal still knows."""
-    for line in found.lines:
+    for line in said.lines:
         if line.get("request") == id_:
             return Subject(Kind.REQUEST, id_)
         if line.get("return") == id_:

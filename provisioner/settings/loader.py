@@ -144,9 +144,9 @@ class _Reader:
 
     def written_template(self, name: object, body: object) -> TemplateSettings | None:
         """What the file says of one template; None when it is wrong, or HF's file has no such template."""
-        where, known = join("templates", name), [template.id for template in self.provider.templates]
-        if name not in known:
-            self.complain(where, "no such template" + suggestion(str(name), known))
+        where, ids = join("templates", name), [template.id for template in self.provider.templates]
+        if name not in ids:
+            self.complain(where, "no such template" + suggestion(str(name), ids))
             return None
         if not isinstance(body, dict):
             self.complain(where, expected("a mapping of settings", body))

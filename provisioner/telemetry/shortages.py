@@ -9,7 +9,7 @@ from typing import Any
 
 from provisioner.loop.clock import utc
 from provisioner.model import Limits, Memory
-from provisioner.planning.shortage import Known, Lack, Shortage, Trouble, shortages
+from provisioner.planning.shortage import BesideMemory, Lack, Shortage, Trouble, shortages
 from provisioner.telemetry.notes import Notes
 
 Document = Mapping[str, Any]
@@ -37,14 +37,14 @@ def missing(
     ``braked``: machines without a request hold the cap, and the brake holds these.
     ``quiet``: nothing stands in their way.
     """
-    known = Known(
+    beside = BesideMemory(
         notes.limits or Limits("", {}, {}),
         notes.unseen,
         {pool: len(names) for pool, names in notes.orphans.items()},
     )
     return {
         id_: [_entry(memory, one, now) for one in lacks]
-        for id_, lacks in shortages(memory, known, now, last).items()
+        for id_, lacks in shortages(memory, beside, now, last).items()
         if lacks
     }
 
