@@ -144,12 +144,17 @@ def entries(tables: Mapping[str, Mapping[str, Any]]) -> list[bytes]:
     return [encoded({key: document})[1:-1] for table in tables.values() for key, document in table.items()]
 
 
-def shape_problem(tables: Any, kind: str) -> str:
-    """Why this is not a database of that kind; empty when it is one."""
-    if not isinstance(tables, dict) or not all(
+def are_tables(tables: Any) -> bool:
+    """Documents by id, by the name of their table."""
+    return isinstance(tables, dict) and all(
         isinstance(table, dict) and all(isinstance(document, dict) for document in table.values())
         for table in tables.values()
-    ):
+    )
+
+
+def shape_problem(tables: Any, kind: str) -> str:
+    """Why this is not a database of that kind; empty when it is one."""
+    if not are_tables(tables):
         return "is JSON, but not a database of tables with documents"
     meta = tables.get("meta", {}).get("state", {})
     expected = {"schema": int, "generation": int, "kind": str, "provisioner": str}

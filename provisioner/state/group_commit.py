@@ -21,6 +21,7 @@ from typing import Any
 
 from provisioner.files.regular import open_own, read_descriptor
 from provisioner.state.atomic import FILE_MODE, discard, pauses, stop_replacing, write_all
+from provisioner.state.database import are_tables
 from provisioner.state.errors import unwritable
 
 UNFINISHED = ".new"
@@ -135,13 +136,6 @@ def _content_while_owned(path: str) -> bytes:
 def _tables(content: bytes, facts: Terms) -> list[Tables]:
     """What the posting would add, if it is one that we understand."""
     match json.loads(content or "null"):
-        case {"terms": {"schema": _} as terms, "tables": dict() as tables} if _are_documents(tables):
+        case {"terms": {"schema": _} as terms, "tables": tables} if are_tables(tables):
             return [tables] if terms.items() <= facts.items() else []
     return []
-
-
-def _are_documents(tables: Mapping[str, Any]) -> bool:
-    return all(
-        isinstance(table, dict) and all(isinstance(document, dict) for document in table.values())
-        for table in tables.values()
-    )

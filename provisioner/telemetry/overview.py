@@ -19,7 +19,7 @@ from provisioner.state.condition import Condition
 from provisioner.state.loop_signals import UNSEEN
 from provisioner.telemetry import notes as notebook
 from provisioner.telemetry.config_watch import sentence
-from provisioner.telemetry.facts import Facts, File
+from provisioner.telemetry.facts import Facts
 from provisioner.telemetry.held_levers import lever_alarms
 from provisioner.telemetry.notes import Notes
 from provisioner.telemetry.shortages import Document, Key, last_error, learned, local, missing
@@ -168,7 +168,7 @@ def overview(facts: Facts) -> Overview:
         provisioner=owner.provisioner if owner else "",
         generation=owner.generation if owner else 0,
         loop=_loop(facts),
-        files={"intent": _file(facts.intent_file), "memory": _file(facts.memory_file)},
+        files={"intent": asdict(facts.intent_file), "memory": asdict(facts.memory_file)},
         unwritable=facts.refusal,
         memory_lost=facts.memory_file.condition is Condition.MISSING,
         nothing_planned=_trouble(notes.problem),
@@ -228,10 +228,6 @@ def _pools_of(names: Collection[str], memory: Memory, notes: Notes, news: Mappin
 
 def _waiting(one: Waiting, pool: str, at: str | None) -> dict[str, Any]:
     return {"machine": one.name, "pool": pool, "unlisted": one.unlisted, "deleted_at": at}
-
-
-def _file(file: File) -> Document:
-    return {"condition": file.condition, "text": file.text}
 
 
 def _loop(facts: Facts) -> Document:

@@ -256,20 +256,14 @@ def _since(line: Line, at: float) -> float:
 
 def _called(fact: _Fact, line: Line) -> _Fact:
     result = line.get("result", OK)
-    return fact._replace(about=result if result != OK else str(line.get("reason", "")), event=_call(line, result))
-
-
-def _call(line: Line, result: str) -> str:
-    return f"{line['event']}" if result == OK else f"{line['event']} refused"
+    if result == OK:
+        return fact._replace(about=str(line.get("reason", "")))
+    return fact._replace(about=result, event=f"{fact.event} refused")
 
 
 def _closed(fact: _Fact, line: Line) -> _Fact:
     why = line.get("cause") or line.get("error") or ""
     return fact._replace(event=str(line.get("verdict", "closed")), about=str(why))
-
-
-def _troubled(fact: _Fact, line: Line) -> _Fact:
-    return fact._replace(about=line.get("error", ""))
 
 
 def _asked(fact: _Fact, line: Line) -> _Fact:
@@ -290,10 +284,6 @@ def _told(fact: _Fact, line: Line) -> _Fact:
         return fact._replace(about=str(line.get("answer", "?")), number=line.get("running", 0))
     ends = f"ends in {line['seconds']} s" if line.get("seconds") else "is gone"
     return fact._replace(event="told lost", about=f"{ends} ({line.get('cause', 'unknown')})")
-
-
-def _given_back(fact: _Fact, line: Line) -> _Fact:
-    return fact._replace(about=str(line.get("return", "?")))
 
 
 def _window(fact: _Fact, line: Line) -> _Fact:
@@ -320,7 +310,7 @@ def _other(fact: _Fact, line: Line) -> _Fact:
 
 _READERS: Mapping[str, Callable[[_Fact, Line], _Fact]] = {
     "asked": _asked,
-    "back": _given_back,
+    "back": lambda fact, line: fact._replace(about=str(line.get("return", "?"))),
     "close": _closed,
     "create": _called,
     "deferred": _waited,
@@ -330,7 +320,7 @@ _READERS: Mapping[str, Callable[[_Fact, Line], _Fact]] = {
     "opened": lambda fact, _: fact,
     "running": lambda fact, _: fact,
     "told": _told,
-    "troubled": _troubled,
+    "troubled": lambda fact, line: fact._replace(about=line.get("error", "")),
     "window": _window,
 }
 
