@@ -68,7 +68,8 @@ class Backend(Protocol):
         """
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Create the machines; one outcome for each that was tried, a success also where it exists with its identity.
+        """Create the machines, some at a time; one outcome for each that was tried, a success for one that exists
+        already with its slot's identity.
 
         The first error of ``STOPPING_ERRORS`` stops further creates of its template, which then have no outcome.
         """
@@ -123,9 +124,9 @@ class Watching(Protocol):
     pool: str
 
     def list_after(self, when: float) -> None:
-        """From ``when`` on (loop time), rest looks on a list begun no sooner: make one, if there is none. Any thread.
+        """From ``when`` on (loop time), looks rest on a list begun no sooner: make one if there is none, in any thread.
 
-        ``Snapshot.listed``: on which one a look rests, which does not wait for it.
+        Looks do not wait for it: ``Snapshot.listed`` says on which one a look rests.
         """
 
 

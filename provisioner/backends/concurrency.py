@@ -33,7 +33,7 @@ USUAL_WAIT = 1.0
 class Flow:
     """What is known of one server; times are monotonic seconds.
 
-    A round is as many responses as calls may be under way, to calls that began in it: the limit changes once per round.
+    A round is as many responses as calls may be under way, to calls that began in it: the limit changes once in one.
     """
 
     limit: int = FIRST

@@ -1,4 +1,4 @@
-"""Pub/Sub messages as hints, never as state: look now, for something happened to a machine of ours.
+"""Pub/Sub messages as hints, never as state, by the only importer of google.cloud.pubsub: look now, something happened.
 
 The subscription carries Compute's audit log entries (the logs ``activity`` and ``system_event``); each is acknowledged
 whatever it holds, and gives a hint at most once.

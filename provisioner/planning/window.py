@@ -119,9 +119,10 @@ def outlived(window: Window, submitted: float) -> Window:
 def failed(
     window: Window, failure: Failure, submitted: float, now: float, limits: Limits, *, boot: bool = False
 ) -> Window:
-    """A create failed, or (``boot``) a machine whose create was taken: as a probe, or where all would, it blocks.
+    """A create failed, or (``boot``) a machine whose create was taken.
 
-    What was asked for before a series of back-offs began says nothing new about the pool.
+    A failed probe, and a class that the next create would meet again, block at once; what was asked for before a series
+    of back-offs began says nothing new about the pool.
     """
     counted = window if failure.error in NO_ROOM else replace(window, failed=window.failed + 1)
     old = window.level > 0 and submitted < window.blocked_at

@@ -42,6 +42,7 @@ class Namespace:
     def refresh(self, cache: PodCache, oldest: float = math.inf) -> float | None:
         """Make sure that the cache is complete and current: by the watch, else by a list; BackendError if it is not.
 
+        Beside a watch, what is said of pods that no node takes, and which nodes are on Spot, is read in the background.
         Returns when, on the monotonic clock, the list began that the watch rests on; None for a list of its own.
         ``oldest``: seconds after which the watch gets another list, in the background.
         """

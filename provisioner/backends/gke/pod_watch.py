@@ -1,9 +1,9 @@
 """Keeps pod caches up to date: lists all pods, then follows the server's watch, for as long as a pool needs it.
 
-The caches count as live only while this thread vouches for them:
+The caches count as live only while this thread can vouch for them.
 
-* The list is streamed by the watch itself; from a server that refuses this, it is read in pages.
-* A stream that ends is resumed from the last version; after ``410 Gone``, and after silence, all is listed again.
+* The list is streamed by the watch itself, which begins with all pods; a server that refuses this is asked for pages.
+* A stream that ends is resumed from the last version; ``410 Gone`` means list again; silence means that it is dead.
 """
 
 from __future__ import annotations

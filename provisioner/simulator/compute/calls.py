@@ -189,28 +189,22 @@ def _list_managed(call: Call) -> Document:
     if not mig.paginated:
         predicate = list_call.predicate
         everything = [document for _, document in mig.shelf.after("", list_call.lag)]
-        return _managed([entry for entry in everything if predicate is None or predicate(entry)], "")
-    items, last = take(list_call, mig.shelf.after, order=False)
-    return _managed(items, last)
-
-
-def _managed(items: list[Document], last: str) -> Document:
-    document: Document = {"managedInstances": items} if items else {}
-    return document | {"nextPageToken": token_of(last)} if last else document
+        return _page("managedInstances", [one for one in everything if predicate is None or predicate(one)], "")
+    return _page("managedInstances", *take(list_call, mig.shelf.after, order=False))
 
 
 def _list_errors(call: Call) -> Document:
     rows = {f"{number:06d}": row for number, row in enumerate(call.mig().errors)}
-    return _items(*take(call.list_call(call.parts["name"]), fixed(rows), order=False))
+    return _page("items", *take(call.list_call(call.parts["name"]), fixed(rows), order=False))
 
 
 def _list_configs(call: Call) -> Document:
     configs = {member.name: config_document(member) for member in call.mig().members.values() if member.configured}
-    return _items(*take(call.list_call(call.parts["name"]), fixed(configs), order=False))
+    return _page("items", *take(call.list_call(call.parts["name"]), fixed(configs), order=False))
 
 
-def _items(items: list[Document], last: str) -> Document:
-    document: Document = {"items": items} if items else {}
+def _page(field: str, items: list[Document], last: str) -> Document:
+    document: Document = {field: items} if items else {}
     return document | {"nextPageToken": token_of(last)} if last else document
 
 
