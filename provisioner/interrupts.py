@@ -1,7 +1,7 @@
 """Ctrl-C: a command ends at once, with exit code 130 and without a traceback, also while Python still imports.
 
-State files survive the end of a process at any instruction, so it just ends. What would outlive it (processes,
-temporary directories) is begun inside ``orderly``, or inside ``ended_first`` where a thread waits for a process.
+What would outlive the process (other processes, temporary directories) is begun inside ``orderly``, or inside
+``ended_first`` where a thread waits for a process.
 """
 
 from __future__ import annotations

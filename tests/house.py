@@ -11,12 +11,14 @@ from __future__ import annotations
 import ast
 import io
 import json
+import re
 import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import cleandoc
 from pathlib import Path
 
 import grimp
@@ -31,7 +33,20 @@ APART = ("provisioner.simulator", "provisioner.virtual")
 ENTRIES = frozenset({"provisioner", "provisioner.__main__"})
 """The version, and what hands over to the command line: no rooms."""
 
-ROOMS, FLOORS, CLASS_LINES, COMPLEXITY, PARAMETERS, CODE_LINES = 20, 8, 200, 15, 6, 10_500
+ROOMS, FLOORS, CLASS_LINES, COMPLEXITY, PARAMETERS, SENTENCES, CODE_LINES = 20, 8, 200, 15, 6, 2, 10_500
+
+PAGE = re.compile(r"provisioner\.(settings|schema)\b|provisioner\.backends\.\w+\.settings$")
+"""Modules whose docstrings are a page, ``docs/settings.md``: default, unit and why, in as many sentences as needed."""
+
+SENTENCE_END = re.compile(r"(?<!e\.g\.)(?<=[.!?])[\"'”)]*\s+(?=[\"'“(]*[A-Z`])")
+NAMES = r"``[^`]+``(?: \([^)]*\))?"
+FACT = re.compile(
+    rf"{NAMES}(?:(?:,| and|, and) {NAMES})*: |(Raises|Returns)\b|Pure\b|.*\bno (I/O|clock|logger)\b|.*:$",
+    re.IGNORECASE | re.DOTALL,
+)
+"""What is no sentence of the story: what a name means, what is raised, what is promised, what a list is of."""
+BLOCK = re.compile(r"={3,}|\||\* |- ")
+"""Begins a paragraph that is a table or a list."""
 
 
 @dataclass(frozen=True)
@@ -119,9 +134,14 @@ def code_lines(path: Path) -> int:
 
 
 def _docstring_lines(tree: ast.Module) -> Iterator[int]:
+    for node, _ in _docstrings(tree):
+        yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def _docstrings(tree: ast.Module) -> Iterator[tuple[ast.Expr, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
+            yield node, node.value.value
 
 
 def big_classes(paths: Mapping[str, Path]) -> list[Size]:
@@ -143,6 +163,21 @@ def complex_functions(module: str, path: Path) -> list[Size]:
     ]
 
 
+def sentences(docstring: str) -> list[str]:
+    """The sentences of a docstring, without tables, lists and facts."""
+    told = [part for part in re.split(r"\n\s*\n", cleandoc(docstring)) if not BLOCK.match(part)]
+    return [one for part in told for one in SENTENCE_END.split(part) if not FACT.match(one)]
+
+
+def long_docstrings(module: str, path: Path) -> list[Size]:
+    """Docstrings, also those of constants and fields, of more sentences than the goal."""
+    return [
+        Size(f"{module}:{node.lineno}", len(sentences(text)))
+        for node, text in _docstrings(ast.parse(path.read_text()))
+        if len(sentences(text)) > SENTENCES and not PAGE.match(module)
+    ]
+
+
 def refused(rule: str, *settings: str) -> list[str]:
     """What ruff finds by one rule: the place and its words."""
     options = [option for setting in settings for option in ("--config", setting)]
@@ -158,6 +193,7 @@ def main() -> int:
     here = house()
     floors, circles, big = here.floors(), here.circles(), big_classes(here.files)
     complex_ = [size for module, path in here.files.items() for size in complex_functions(module, path)]
+    wordy = [size for module, path in here.files.items() for size in long_docstrings(module, path)]
     wide = refused("PLR0913", f"lint.pylint.max-args = {PARAMETERS}")
     core_code, all_code = (sum(map(code_lines, paths)) for paths in (here.core, here.files.values()))
     rows: list[tuple[str, int, int | None]] = [
@@ -172,6 +208,7 @@ def main() -> int:
         (f"classes over {CLASS_LINES} lines", len(big), 0),
         (f"functions more complex than {COMPLEXITY}", len(complex_), 0),
         (f"functions with more than {PARAMETERS} parameters", len(wide), 0),
+        (f"docstrings of more than {SENTENCES} sentences", len(wordy), 0),
     ]
     table = Table("", "measured", "goal", title="The house")
     for name, measured, goal in rows:
@@ -186,9 +223,11 @@ def main() -> int:
         console.print(f"{size.name}: {size.size} lines")
     for size in complex_:
         console.print(f"{size.name}: complexity {size.size}")
+    for size in wordy:
+        console.print(f"{size.name}: {size.size} sentences")
     for line in wide:
         console.print(line, markup=False)
-    return int(bool(circles or big or complex_ or wide) or len(here.rooms) > ROOMS or len(floors) > FLOORS)
+    return int(bool(circles or big or complex_ or wide or wordy) or len(here.rooms) > ROOMS or len(floors) > FLOORS)
 
 
 if __name__ == "__main__":

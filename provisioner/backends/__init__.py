@@ -63,22 +63,23 @@ class Backend(Protocol):
         """Everything of ours that the pool holds, complete, begun at ``now``; raises BackendError otherwise.
 
         A backend whose pools share lists may have begun a little earlier: the snapshot says when.
-        ``strangers`` are names HF returned that are no slot of ours: those that exist here and are not ours
-        are listed as ``foreign``, those that may be ours, but are no machine of this pool, as ``namesakes``.
+        ``strangers``: names HF returned that are no slot of ours; those that exist here and are not ours are listed as
+        ``foreign``, those that may be ours, but are no machine of this pool, as ``namesakes``.
         """
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Create the machines, some at a time; one outcome for each that was tried, none for one that was not sent.
+        """Create the machines, some at a time; one outcome for each that was tried, a success for one that exists
+        already with its slot's identity.
 
-        The first error of ``STOPPING_ERRORS`` stops further creates of its template. A machine that exists
-        already, with this slot's identity, is a success.
+        The first error of ``STOPPING_ERRORS`` stops further creates of its template, which then have no outcome.
         """
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Begin to delete the machines; one that is not there is a success. Only what ``uid`` names is touched.
+        """Begin to delete the machines; one that is not there is a success.
 
-        Without ``uid`` what has the name is touched if it has our identity, or whoever's it is if it is ``adopted``.
-        ``force`` leaves it no grace, where this kind of place gives any.
+        ``uid``: only that incarnation is touched; without it, what has the name and our identity.
+        ``adopted``: without ``uid``, what has the name is touched, whoever's it is.
+        ``force``: it has no grace, where this kind of place gives any.
         """
 
     def close(self) -> None:
@@ -123,9 +124,9 @@ class Watching(Protocol):
     pool: str
 
     def list_after(self, when: float) -> None:
-        """From ``when`` on (loop time), looks rest on a list begun no sooner: make one, if there is none. Any thread.
+        """From ``when`` on (loop time), looks rest on a list begun no sooner: make one if there is none, in any thread.
 
-        ``Snapshot.listed`` says on which one a look rests; looks do not wait for it.
+        Looks do not wait for it: ``Snapshot.listed`` says on which one a look rests.
         """
 
 

@@ -1,6 +1,6 @@
 """Sends a batch of calls to a cloud: some at a time, each with its own end, and none that is known to be useless.
 
-Shared by all backends. It never retries: the next cycle is the retry.
+It never retries: the next cycle is the retry.
 """
 
 from __future__ import annotations
@@ -40,12 +40,11 @@ def run_calls(
     stops: Collection[ErrorClass] = (),
     flow: SharedFlow | None = None,
 ) -> list[Outcome]:
-    """Send ``calls``, at most ``workers`` at once, and return the outcomes of those that were sent, in their order.
+    """Send ``calls``, each with a time-out of its own; returns the outcomes of those that were sent, in their order.
 
-    A failure never stops another call, except that the first one whose class is in ``stops`` stops the creates of the
-    same template that are not yet sent. Nothing is sent once ``may_start()`` is False. With a ``flow`` it decides how
-    many calls are under way, and once the server has asked to be left alone nothing more is sent. Returns when all sent
-    calls have ended, so each call must have its own time-out.
+    ``workers``: at most so many are under way; with a ``flow``, as many as it lets.
+    ``stops``: the first failure of such a class stops the creates of its template; no other failure stops a call.
+    ``may_start``: once it is False, or the server has asked to be left alone, nothing more is sent.
     """
     return _Batch(calls, workers, may_start, frozenset(stops), flow).run() if calls else []
 

@@ -31,10 +31,9 @@ USUAL_WAIT = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What is known of one server. Times are monotonic seconds.
+    """What is known of one server; times are monotonic seconds.
 
-    A round is as many responses as calls may be under way; those to calls that began before the round say nothing of
-    its limit, so the limit changes at most once per round.
+    A round is as many responses as calls may be under way, to calls that began in it: the limit changes once in one.
     """
 
     limit: int = FIRST

@@ -1,9 +1,7 @@
-"""Pub/Sub messages as hints: something happened to a machine of ours, so look now rather than at the next beat; and a
-preemption is known seconds before a look can show it.
+"""Pub/Sub messages as hints, never as state, by the only importer of google.cloud.pubsub: look now, something happened.
 
-The subscription carries Compute's audit log entries (the logs ``activity`` and ``system_event``). A message is never
-state: with all of them lost, doubled, late or in any order the system does the same, only later. So each is
-acknowledged whatever it holds, and a hint is given at most once. The only importer of google.cloud.pubsub.
+The subscription carries Compute's audit log entries (the logs ``activity`` and ``system_event``); each is acknowledged
+whatever it holds, and gives a hint at most once.
 """
 
 from __future__ import annotations

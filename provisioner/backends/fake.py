@@ -1,7 +1,7 @@
-"""A kind of place in memory: its machines boot, run, end and are refused as a seed has it. It needs no cloud.
+"""A kind of place in memory: its machines boot, run, end and are refused as a seed has it.
 
-It is the example of a kind: settings, place, backend, and what the registry asks for. Tests use it, and nothing else:
-no configuration can name it, unless a distribution registers ``KIND`` under the entry-point group of ``registry``.
+It is the example of a kind, and for tests: no configuration can name it, unless a distribution registers ``KIND`` under
+the entry-point group of ``registry``.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ class Entry:
 
 
 class FakePlace:
-    """Everything that exists in one place, whoever made it. It outlives the backends; tests change it as others would.
+    """Everything that exists in one place, whoever made it; it outlives the backends, and tests change it.
 
-    A call to it is a call to a cloud: it takes effect whole, or raises BackendError. From any thread.
+    A call to it, from any thread, takes effect whole or raises BackendError.
     """
 
     def __init__(self, pool: FakePool, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,6 +1,6 @@
-"""What a kind of place exports. A kind is one folder beside this file, or one installed distribution.
+"""What a kind of place exports: a kind is one folder beside this file, or one installed distribution.
 
-A kind imports nothing of its clients before ``factory`` is called: commands that only read the configuration, and an
+It imports nothing of its clients before ``factory`` is called: commands that only read the configuration, and an
 installation without this kind's extra, do without them.
 """
 

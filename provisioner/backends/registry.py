@@ -1,7 +1,7 @@
-"""Finds kinds of places: the built-in ones, and those that other distributions register.
+"""Finds kinds of places, each imported when a pool names it: the built-in ones, and those of other distributions.
 
 A distribution registers a kind by an entry point of the group ``provisioner.backends``: its name is the kind's word,
-its object a ``Kind``. Which names there are is known without an import; a kind is imported when a pool names it.
+its object a ``Kind``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What of the Pub/Sub subscription will go wrong: whether it is there, read by us, and hands on nothing to others.
 
-Asks only. Who else reads a subscription nobody can tell.
+Nobody can tell who else reads a subscription.
 """
 
 from __future__ import annotations

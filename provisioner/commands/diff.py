@@ -84,7 +84,7 @@ def diff_document(
     at, and why. ``groups``: what the three say, what it means, and the machines.
     """
     listed = frozenset(map(short_name, names or ()))
-    slots = {slot.name: slot for record in memory.requests.values() for slot in record.slots.values()}
+    slots = {slot.name: slot for _, slot in memory.slots}
     phases = _phases(looks)
     unseen = {name: seen.failure.text for name, seen in looks.items() if isinstance(seen, Unobserved)}
     living = [name for name, slot in slots.items() if not slot.gone]

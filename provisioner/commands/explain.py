@@ -16,13 +16,13 @@ from provisioner.model import DESIRED, Memory, RequestRecord, ReturnRecord, Slot
 from provisioner.names import short_name
 from provisioner.planning.deadlines import boots_by
 from provisioner.planning.shortage import troubles
-from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
+from provisioner.state.interfaces import PeopleState
 from provisioner.state.journal import Found
 from provisioner.telemetry.facts import script_calls
 from provisioner.telemetry.notes import Notes, read_notes
 from provisioner.telemetry.overview import released, time_at, waits
-from provisioner.telemetry.shortages import learned, local, missing, missing_lines, pool_line, wall_of
+from provisioner.telemetry.shortages import learned, local, missing, missing_lines, pool_line
 from provisioner.telemetry.story import Kind, Subject, machines_of, named_in, needles, request_of, story
 
 NEAR = 5
@@ -50,14 +50,14 @@ def run(options: argparse.Namespace) -> int:
 class _Files:
     """What the state files hold, as far as they can be read."""
 
-    state: StateDir
+    state: PeopleState
     memory: Memory | None
     notes: Notes
     caveats: list[str] = field(default_factory=list)
     """What the answer lacks, and why."""
 
 
-def explain(state: StateDir, id_: str) -> dict[str, Any]:
+def explain(state: PeopleState, id_: str) -> dict[str, Any]:
     """The story of what has this id.
 
     ``kind`` (None: unknown), ``id`` and ``story``: sentences with ``at``, ``until`` (UTC), ``event`` and ``text``.
@@ -65,18 +65,18 @@ def explain(state: StateDir, id_: str) -> dict[str, Any]:
     fields). ``caveats``: what the answer lacks. ``near``: known ids that are spelled alike, where nobody knows this.
     """
     files = _read(state)
-    subject, found = _find(files, id_)
-    caveats = [*files.caveats, *_journal_caveats(found)]
+    subject, said = _find(files, id_)
+    caveats = [*files.caveats, *_journal_caveats(said)]
     if subject is None:
         return {"kind": None, "id": id_, "story": [], "now": [], "machines": [], "near": _near(files, id_)} | {
             "caveats": caveats
         }
     told = [
         {"at": utc(one.at), "until": utc(one.until), "event": one.event, "text": one.text}
-        for one in story(subject, found.lines, files.memory)
+        for one in story(subject, said.lines, files.memory)
     ]
-    if not told and found.since is not None:
-        caveats.append(f"The journal, which begins at {local(utc(found.since))}, does not tell of it.")
+    if not told and said.since is not None:
+        caveats.append(f"The journal, which begins at {local(utc(said.since))}, does not tell of it.")
     return {
         "kind": subject.kind,
         "id": subject.id,
@@ -91,7 +91,7 @@ def explain(state: StateDir, id_: str) -> dict[str, Any]:
 # --- what is known ----------------------------------------------------------------------------------------------------
 
 
-def _read(state: StateDir) -> _Files:
+def _read(state: PeopleState) -> _Files:
     caveats: list[str] = []
     memory = _readable(state.memory.read, caveats)
     return _Files(state, memory, _readable(partial(read_notes, state), caveats) or Notes(), caveats)
@@ -105,12 +105,12 @@ def _readable(read: Callable[[], T], caveats: list[str]) -> T | None:
         return None
 
 
-def _journal_caveats(found: Found) -> Iterator[str]:
-    if found.unreadable:
-        yield f"A part of the journal cannot be read: {found.unreadable}."
-    if found.torn:
-        yield f"{found.torn} lines of the journal are torn, and left out."
-    if found.since is None and not found.unreadable:
+def _journal_caveats(said: Found) -> Iterator[str]:
+    if said.unreadable:
+        yield f"A part of the journal cannot be read: {said.unreadable}."
+    if said.torn:
+        yield f"{said.torn} lines of the journal are torn, and left out."
+    if said.since is None and not said.unreadable:
         yield "There is no journal: this is what memory.json knows."
 
 
@@ -119,11 +119,11 @@ def _find(files: _Files, id_: str) -> tuple[Subject | None, Found]:
     subject = _in_files(files, id_)
     if subject is not None:
         return subject, files.state.journal.find(*needles(subject, files.memory))
-    found = files.state.journal.find(id_, short_name(id_))
-    subject = _in_lines(found, id_)
+    said = files.state.journal.find(id_, short_name(id_))
+    subject = _in_lines(said, id_)
     if subject is None:
-        return None, found
-    return subject, files.state.journal.find(*needles(subject, files.memory, found.lines))
+        return None, said
+    return subject, files.state.journal.find(*needles(subject, files.memory, said.lines))
 
 
 def _in_files(files: _Files, id_: str) -> Subject | None:
@@ -138,9 +138,9 @@ def _in_files(files: _Files, id_: str) -> Subject | None:
     return Subject(Kind.MACHINE, name) if orphan or (memory and _slot(memory, name)) else None
 
 
-def _in_lines(found: Found, id_: str) -> Subject | None:
+def _in_lines(said: Found, id_: str) -> Subject | None:
     """The subject that only the journal still knows."""
-    for line in found.lines:
+    for line in said.lines:
         if line.get("request") == id_:
             return Subject(Kind.REQUEST, id_)
         if line.get("return") == id_:
@@ -288,7 +288,7 @@ def _learned(memory: Memory, notes: Notes, name: str) -> Iterator[str]:
     for entry in learned(memory, last, waits(memory, missing(memory, notes, last, now)), now):
         if entry["pool"] == name:
             yield _ended(pool_line(entry).strip().removeprefix(f"pool {name}, "))
-    slots = [slot for record in memory.requests.values() for slot in record.slots.values() if slot.pool == name]
+    slots = [slot for _, slot in memory.slots if slot.pool == name]
     wanted = [slot.ran is not None for slot in slots if slot.verdict in DESIRED]
     yield f"{sum(wanted):,} machines run in it, {len(wanted) - sum(wanted):,} are to run."
 
@@ -317,7 +317,7 @@ def _ended(sentence: str) -> str:
 
 
 def _local(memory: Memory, at: float) -> str:
-    return local(utc(wall_of(memory, at)))
+    return local(utc(memory.wall_of(at)))
 
 
 # --- for people -------------------------------------------------------------------------------------------------------

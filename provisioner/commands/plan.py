@@ -10,9 +10,9 @@ from typing import Any
 
 from provisioner.commands.looks import look
 from provisioner.commands.options import Document, add_shared, settings, show, state_directory
-from provisioner.model import Close, DeferReason, Look, Memory, Plan, Snapshot
+from provisioner.model import Close, DeferReason, Look, Memory, Plan
 from provisioner.settings.tree import Settings
-from provisioner.state.directory import StateDir
+from provisioner.state.interfaces import LoopState
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     return show(options, document, partial(plan_text, named=options.machines), fine=plan_is_fine(document))
 
 
-def preview(settings: Settings, state: StateDir) -> tuple[Mapping[str, Look], Plan | None]:
+def preview(settings: Settings, state: LoopState) -> tuple[Mapping[str, Look], Plan | None]:
     """What the pools hold and what the next cycle would do; touches nothing. Raises StateError, BackendError."""
     from provisioner.backends.registry import close, make_backends
     from provisioner.commands.offline import clock_of, reconciler
@@ -51,15 +51,10 @@ def plan_document(plan: Plan | None, looks: Mapping[str, Look]) -> dict[str, Any
     and ``reason``. ``deferred``: how many ``machines`` of a pool and template. ``text``: the cloud's words, where it
     has said any.
     """
-    pools = {
-        name: {"machines": len(seen.machines), "problems": list(seen.problems)}
-        if isinstance(seen, Snapshot)
-        else {"error": seen.failure.error, "text": seen.failure.text}
-        for name, seen in looks.items()
-    }
+    pools = {name: seen.facts for name, seen in looks.items()}
     if plan is None:
         return {"pools": pools, "creates": [], "deletes": [], "closes": [], "deferred": []}
-    templates = _templates(plan.memory)
+    templates = {slot.name: record.template for record, slot in plan.memory.slots}
     return {
         "pools": pools,
         "creates": [
@@ -82,11 +77,6 @@ def plan_document(plan: Plan | None, looks: Mapping[str, Look]) -> dict[str, Any
             for (pool, template, reason), count in plan.deferred.items()
         ],
     }
-
-
-def _templates(memory: Memory) -> Mapping[str, str]:
-    """The template of each machine that has a slot."""
-    return {slot.name: record.template for record in memory.requests.values() for slot in record.slots.values()}
 
 
 def _close(close: Close) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from provisioner.interrupts import INTERRUPTED
 
 if TYPE_CHECKING:
     from provisioner.settings.tree import Settings
-    from provisioner.state.directory import StateDir
+    from provisioner.state.interfaces import LoopState
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     return FINE
 
 
-def dry_run(settings: Settings, state: StateDir, *, once: bool) -> None:
+def dry_run(settings: Settings, state: LoopState, *, once: bool) -> None:
     """Print the plan of each cycle until interrupted, and carry nothing out. Raises StateError, BackendError."""
     from provisioner.commands.plan import plan_document, preview
 

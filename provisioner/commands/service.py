@@ -19,7 +19,7 @@ from provisioner.loop.loop import Hints, Loop, Pace, Setup, calm_collector
 from provisioner.loop.wakeups import Wake
 from provisioner.model import ErrorClass, Limits, LossCause
 from provisioner.settings.reload import Configuration
-from provisioner.state.directory import StateDir
+from provisioner.state.interfaces import PeopleState
 from provisioner.telemetry.access import Files
 from provisioner.telemetry.measured_backend import MeasuredBackend
 from provisioner.telemetry.metrics import EventMetrics, Metrics
@@ -58,7 +58,7 @@ def ask_all(questions: Mapping[str, Callable[[], list[Finding]]]) -> list[Findin
 class Service:
     """One provisioner: loop, metrics, health and status page."""
 
-    def __init__(self, configuration: Configuration, state: StateDir, *, listen: str | None = None) -> None:
+    def __init__(self, configuration: Configuration, state: PeopleState, *, listen: str | None = None) -> None:
         """Raises BackendError when a pool's place cannot be reached by its configuration."""
         settings = configuration.settings
         self.registry = CollectorRegistry()

@@ -18,7 +18,7 @@ from provisioner.loop.clock import LoopClock, utc
 from provisioner.model import Limits, Memory
 from provisioner.planning.budget import HOUR, cost, hourly, month_cost, priced
 from provisioner.planning.usage import Cell, Usage, month_of, there, used, wall_day
-from provisioner.state.directory import StateDir
+from provisioner.state.interfaces import PeopleState
 from provisioner.telemetry.notes import read_notes
 
 PARTS = ("day", "template", "pool", "account")
@@ -68,13 +68,14 @@ def run(options: argparse.Namespace) -> int:
     return FINE
 
 
-def usage(state: StateDir, since: str, until: str | None, by: tuple[str, ...]) -> dict[str, Any]:
+def usage(state: PeopleState, since: str, until: str | None, by: tuple[str, ...]) -> dict[str, Any]:
     """What was used from one day to another, both included. Raises StateError.
 
-    ``rows``: the parts that ``by`` names, ``hours`` and ``cost``; ``total``: of all of them. Costs are by the present
-    prices, None where no machine of the row has one; ``unpriced_hours``: of machines without. ``since``, ``until``:
-    days. ``counted_since``: nothing is known of machines that had gone before; None: of any that has gone. ``now``:
-    machines that are there, what they cost ``per_hour`` and what this ``month`` has cost, with both budgets.
+    ``rows``: the parts that ``by`` names, ``hours`` and ``cost``, by the present prices; ``total``: of all of them.
+    ``cost``: None where no machine of the row has a price; ``unpriced_hours``: of machines without.
+    ``since``, ``until``: days.
+    ``counted_since``: nothing is known of machines that had gone before; None: of any that has gone.
+    ``now``: machines that are there, what they cost ``per_hour`` and what this ``month`` has cost, with both budgets.
     """
     memory, notes = state.memory.read(), read_notes(state)
     limits, currency = notes.limits or Limits("", {}, {}), notes.budget.currency

@@ -1,6 +1,6 @@
 """A YAML text that a person wrote, read strictly and safely. No clock, no logger.
 
-Strictly: a key given twice is a mistake, not a choice. Safely: any text is a document or a YAMLError within moments,
+Strictly: a key given twice is a mistake, not a choice; safely: any text is a document or a YAMLError within moments,
 also one nested beyond Python's stack, and one whose aliases stand for a billion values.
 """
 

@@ -1,6 +1,6 @@
 """What tells one content of HostFactory's two files from another, on whichever host it is read. Pure.
 
-The scripts compute it at each call that reads the files: hence no hash of a library that costs milliseconds to load.
+The scripts compute it at each call: hence no hash of a library that costs milliseconds to load.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """HostFactory's two JSON files, ``<inst>prov_config.json`` and ``<inst>prov_templates.json``, as frozen values.
 
-Read liberally (sites write them by hand, HF rewrites them), and every mistake is told. Only reads; no logger.
-The scripts import this at every call: hence named tuples (dataclasses would cost 7 ms), no YAML, no pydantic.
+Read liberally (sites write them by hand, HF rewrites them), and every mistake is told; no logger. The scripts import
+this at every call: hence named tuples (dataclasses would cost 7 ms), no YAML, no pydantic.
 """
 
 from __future__ import annotations

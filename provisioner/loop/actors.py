@@ -34,6 +34,14 @@ class Results:
     unsent: tuple[Action, ...]
     """Actions for which no call was started."""
 
+    @classmethod
+    def of(cls, batch: Batch, outcomes: Sequence[Outcome]) -> Results:
+        """What became of the batch, of whose actions these were tried."""
+        tried = {(type(outcome.action), outcome.action.name) for outcome in outcomes}
+        every: tuple[Action, ...] = (*batch.deletes, *batch.creates)
+        unsent = tuple(action for action in every if (type(action), action.name) not in tried)
+        return cls(batch.pool, tuple(outcomes), unsent)
+
 
 def batches(creates: Sequence[Create], deletes: Sequence[Delete]) -> list[Batch]:
     """The actions of a plan, by pool."""
@@ -57,10 +65,7 @@ def carry_out(batch: Batch, backend: Backend, may_start: Callable[[], bool], *, 
     outcomes: list[Outcome] = []
     for actions, call in reversed(calls) if creates_first else calls:
         outcomes += _guarded(actions, call, batch.pool)
-    tried = {(type(outcome.action), outcome.action.name) for outcome in outcomes}
-    every: tuple[Action, ...] = (*batch.deletes, *batch.creates)
-    unsent = tuple(action for action in every if (type(action), action.name) not in tried)
-    return Results(batch.pool, tuple(outcomes), unsent)
+    return Results.of(batch, outcomes)
 
 
 def _guarded(actions: Sequence[Action], call: Callable[[], list[Outcome]], pool: str) -> list[Outcome]:

@@ -1,8 +1,7 @@
 """One cycle: take what was seen, read what is wanted, plan, record, act, remember.
 
-The order is the promise: nothing is asked of a cloud before memory.json says so (law: recorded before acted). Every
-instruction between two steps may be the last one of this process. Clock, stores and actors are arguments, so that the
-same code runs in production and in virtual time.
+The order is the promise: nothing is asked of a cloud before memory.json says so (law: recorded before acted), for every
+instruction may be the last one of this process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Early notices: a place has said, through its events, that a machine will end, before a look can show it.
 
-They stand beside the looks, in the loop's own memory alone, and only add to what a look shows of a machine. None is
-ever state: a look begun after the announced end says by itself what became of the machine. No I/O, no clock, no logger.
+They only add to what a look shows of a machine, and are never state: a look begun after the announced end says by
+itself what became of the machine. No I/O, no clock, no logger.
 """
 
 from __future__ import annotations

@@ -27,8 +27,7 @@ def record_ends(report: CycleReport, prefix: str, backends: Mapping[str, Backend
 
 def _ended(close: Close, memory: Memory, prefix: str) -> Ended | None:
     """None where nobody wonders: HF gave it back, a person cancelled it, or it never was there."""
-    lost = close.verdict is Verdict.LOST or (close.verdict is Verdict.RETURNED and close.cause is not None)
-    slot = slot_named(memory.requests, prefix, close.name) if lost or close.verdict is Verdict.FAILED else None
+    slot = slot_named(memory.requests, prefix, close.name) if close.lost or close.verdict is Verdict.FAILED else None
     if slot is None or not (slot.seen or slot.accepted):
         return None
     return Ended(
@@ -36,7 +35,7 @@ def _ended(close: Close, memory: Memory, prefix: str) -> Ended | None:
         slot.request,
         close.template,
         uid=slot.fingerprint.uid,
-        lost=lost,
+        lost=close.lost,
         cause=close.cause,
         failure=close.failure,
     )

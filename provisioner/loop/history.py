@@ -94,8 +94,7 @@ class History:
             self._windows = dict(memory.pressures)
             self._lost = {
                 slot.name: Loss(0, "")
-                for record in memory.requests.values()
-                for slot in record.slots.values()
+                for _, slot in memory.slots
                 if slot.verdict is Verdict.LOST or slot.notice is not None or slot.offered is not None
             }
 
@@ -265,7 +264,7 @@ def _close(close: Close, plain: list[Line], keyed: list[Keyed]) -> None:
     if close.cause is not None:
         line["cause"] = close.cause
     if close.failure is not None:
-        line["error"], line["text"] = close.failure.error, close.failure.text
+        line |= close.failure.facts
     if close.verdict in ONCE_FAILED:
         keyed.append((("close", close.pool, close.template, close.verdict, line.get("error")), line))
     else:
@@ -306,7 +305,7 @@ def _troubled(record: RequestRecord, slot: Slot, old: Slot | None, keyed: list[K
     waits = slot.ran is None and slot.verdict is Verdict.OPEN
     if waits and failure is not None and (before is None or before.error is not failure.error):
         line: Line = {"event": "troubled", "machine": slot.name, "pool": slot.pool, "template": record.template}
-        line |= {"error": failure.error, "text": failure.text}
+        line |= failure.facts
         keyed.append((("troubled", slot.pool, record.template, failure.error), line))
 
 
@@ -325,7 +324,7 @@ def _deferred(record: RequestRecord, pool: str, reason: DeferReason, wanted: int
     line |= {"pool": pool, "reason": reason, "count": wanted}
     window = passed.memory.pressures.get((pool, record.template)) if passed.memory else None
     if reason is DeferReason.BACKOFF and window is not None and window.failure is not None:
-        line |= {"error": window.failure.error, "text": window.failure.text}
+        line |= window.failure.facts
     if reason is DeferReason.WINDOW and window is not None:
         line["bound"] = 1 if window.probing else window.window
     if reason is DeferReason.CAP and pool in passed.limits.pools:
@@ -344,7 +343,7 @@ def _window(key: tuple[str, str], before: Window, window: Window) -> Line:
     if before.level or window.level:
         line["backing_off"] = window.level > 0
     if window.level and window.failure is not None:
-        line |= {"error": window.failure.error, "text": window.failure.text}
+        line |= window.failure.facts
     return line
 
 

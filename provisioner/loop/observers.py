@@ -103,7 +103,7 @@ class Observer:
             log.log(
                 logging.ERROR if failure.error in FOR_PEOPLE else logging.WARNING,
                 "Pool cannot be seen",
-                extra={"pool": self._backend.pool, "error": str(failure.error), "text": failure.text},
+                extra={"pool": self._backend.pool, **failure.facts},
             )
         return Unobserved(self._backend.pool, began, failure)
 

@@ -1,7 +1,6 @@
-"""The project's words as types: what is wanted, what is seen, what is remembered, what is decided.
+"""The project's words as frozen types: what is wanted, what is seen, what is remembered, what is decided.
 
-Every value is frozen. Times are loop time in seconds (law: time is an argument) unless a name says
-``wall``. No I/O, no clock, no logger.
+Times are loop time in seconds (law: time is an argument) unless a name says ``wall``. No I/O, no clock, no logger.
 """
 
 from provisioner.model.decided import Action, Close, Create, Delete, Doubt, Outcome, Plan

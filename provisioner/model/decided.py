@@ -60,6 +60,11 @@ class Close:
     failure: Failure | None = None
     cause: LossCause | None = None
 
+    @property
+    def lost(self) -> bool:
+        """Also of a machine that HF gave back in time, after its end was announced."""
+        return self.verdict is Verdict.LOST or (self.verdict is Verdict.RETURNED and self.cause is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class Doubt:

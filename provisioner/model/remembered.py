@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -12,7 +12,7 @@ from provisioner.model.words import BrakeReason, DeleteReason, Failure, LossCaus
 
 
 class Slot(NamedTuple):
-    """One try to fill one wanted machine of a request. Name and pool are for ever (law: a name is used once).
+    """One try to fill one wanted machine of a request: name and pool are for ever (law: a name is used once).
 
     A tuple, as ten thousand of them may change in one cycle: a changed copy costs a third of that of a dataclass.
     """
@@ -256,3 +256,12 @@ class Memory:
     of days that are kept no longer are under an empty day, by pool alone."""
     usage_since_wall: float | None = None
     """Since when usage is counted, epoch seconds; None: no machine of this memory has gone yet, or been counted."""
+
+    def wall_of(self, at: float) -> float:
+        """Loop time as epoch seconds of the loop's host."""
+        return self.time_wall + (at - self.time)
+
+    @property
+    def slots(self) -> Iterator[tuple[RequestRecord, Slot]]:
+        """Every slot, with its request."""
+        return ((record, slot) for record in self.requests.values() for slot in record.slots.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from provisioner.model.words import Failure, LossCause, Phase
 
@@ -90,6 +91,11 @@ class Snapshot:
         """Since when the place itself, and nothing that was heard of it before, shows this."""
         return self.began if self.listed is None else self.listed
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What it shows, in short, as documents have it."""
+        return {"machines": len(self.machines), "problems": list(self.problems)}
+
 
 @dataclass(frozen=True, slots=True)
 class Unobserved:
@@ -98,6 +104,11 @@ class Unobserved:
     pool: str
     began: float
     failure: Failure
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Why it was not seen, as documents have it."""
+        return {**self.failure.facts}
 
 
 Look = Snapshot | Unobserved

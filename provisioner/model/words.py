@@ -120,3 +120,8 @@ class Failure:
 
     error: ErrorClass
     text: str
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Both, as logs and documents have them."""
+        return {"error": str(self.error), "text": self.text}

@@ -1,8 +1,7 @@
 """A pool astray: another place answers for it, as where a kubeconfig, a context or an address leads to another cluster.
 
 It is known by the place's own identity, where a look has it, else by what it shows: none of the pool's machines, and
-new ones of ours that nobody asked for. To believe it would be to tell HF that the whole grid is lost, and to delete the
-machines of another one.
+new ones of ours that nobody asked for.
 """
 
 from __future__ import annotations

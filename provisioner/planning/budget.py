@@ -1,6 +1,6 @@
 """The budget: what machines cost, and how many more may be asked for. No I/O, no clock, no logger.
 
-By the hour it binds as a cap does, on what is there or asked for; by the month on what machines have cost. It holds
+It binds as a cap does, by the hour on what is there or asked for, by the month on what machines have cost; it holds
 back creates, and deletes nothing.
 """
 

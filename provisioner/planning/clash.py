@@ -1,7 +1,7 @@
 """An identity clash: another provisioner makes machines under our names, which to us are orphans.
 
-Deleting them would be two provisioners at war, so the brake is latched. It is found by what keeps appearing: our own
-files may have lost a request once, but while they are whole no machine without one appears again and again.
+It is found by what keeps appearing: our own files may have lost a request once, but while they are whole no machine
+without one appears again and again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Early losses: machines that end in their first minutes by nobody's doing count against their pool as failed boots.
 
-A machine's life is counted in loop time, from the plan that first saw it run to the look that first showed its end. The
-time in which nobody looks, or no loop runs, counts as life.
+A machine's life is counted in loop time, from the plan that first saw it run to the look that first showed its end,
+whether or not anybody looked in between.
 """
 
 from __future__ import annotations

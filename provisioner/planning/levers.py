@@ -1,8 +1,7 @@
 """Levers: what people hold back, and what becomes of requests, returns and machines meanwhile.
 
-While all is stopped every pool counts as one whose last actions are still under way: it is looked at, verdicts and
-answers go on, and nothing is made or deleted. What falls due meanwhile is told by its deadline, as always, with the
-lever as its reason, and carried out when the lever is let go. No I/O, no clock, no logger.
+While all is stopped every pool counts as one whose last actions are still under way; what falls due is told by its
+deadline, with the lever as its reason, and carried out when the lever is let go. No I/O, no clock, no logger.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Mass loss: a look that lacks many machines at once is not believed before a second one says the same.
 
-One wrong list, of a server that has lost its data or of another cluster, would cost the whole grid: HF gives up every
-machine that it is told is lost. So until a second list, begun ``PoolLimits.mass_loss`` seconds later, lacks them too,
-the pool counts as one that cannot be seen. What was lost in truth is told then, within two minutes.
+Until a second list, begun ``PoolLimits.mass_loss`` seconds later, lacks them too, the pool counts as one that cannot be
+seen: HF gives up every machine that it is told is lost, so one wrong list would cost the whole grid.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ def doubts(draft: Draft, absent: Iterable[Slot]) -> dict[str, Doubt]:
         if slot.verdict in DESIRED and slot.ran is not None and _is_doubtful(draft, slot):
             missing.setdefault(slot.pool, []).append(slot)
     return {
-        pool: _doubt(draft, slots, known)
+        pool: _doubt(draft, slots, told)
         for pool, slots in missing.items()
-        if is_mass(len(slots), known := _known(draft, pool))
+        if is_mass(len(slots), told := _told(draft, pool))
     }
 
 
-def is_mass(missing: int, known: int) -> bool:
-    """So many machines of these that are missing at once are not believed to be gone."""
-    return missing > FEW and missing > SHARE * known
+def is_mass(missing: int, told: int) -> bool:
+    """So many missing machines at once, of those that HF was told of, are not believed to be gone."""
+    return missing > FEW and missing > SHARE * told
 
 
 def apart(limits: PoolLimits) -> float:
@@ -63,13 +62,13 @@ def _is_explained(slot: Slot, snapshot: Snapshot) -> bool:
     return slot.notice is not None or bool(causes)
 
 
-def _known(draft: Draft, pool: str) -> int:
+def _told(draft: Draft, pool: str) -> int:
     """How many machines of the pool HF has or was told of."""
     slots = (slot for record in draft.records() for slot in record.slots.values() if slot.pool == pool)
     return sum(slot.ran is not None and slot.verdict in DESIRED for slot in slots)
 
 
-def _doubt(draft: Draft, slots: list[Slot], known: int) -> Doubt:
+def _doubt(draft: Draft, slots: list[Slot], told: int) -> Doubt:
     pool = slots[0].pool
     since = min(draft.snapshots[pool].began if slot.absent is None else slot.absent for slot in slots)
-    return Doubt(len(slots), known, since, since + apart(draft.pool(pool)))
+    return Doubt(len(slots), told, since, since + apart(draft.pool(pool)))

@@ -1,8 +1,7 @@
 """One cycle's decisions: the slots to open, the machines to create and delete, why, and what is held back.
 
-First the outside world is taken in (``reflect``), then what HF said, then what is missing is asked for. The caller
-records ``Plan.memory`` before it does anything the plan says; every prefix of a plan leaves a state from which the
-next plan recovers.
+The caller records ``Plan.memory`` before it does anything the plan says; every prefix of a plan leaves a state from
+which the next plan recovers.
 """
 
 from __future__ import annotations

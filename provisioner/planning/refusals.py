@@ -49,18 +49,18 @@ def waiting(memory: Memory, snapshots: Mapping[str, Snapshot]) -> Mapping[str, R
 
 
 def news(
-    former: Memory, memory: Memory, known: Mapping[str, Refusal], held: Mapping[str, Refusal]
+    former: Memory, memory: Memory, waited: Mapping[str, Refusal], held: Mapping[str, Refusal]
 ) -> Iterator[Refusal]:
-    """Machines that were refused since a former memory, of which ``known`` were waiting, as ``held`` are now.
+    """Machines that were refused since a former memory, of which ``waited`` were waiting then, as ``held`` are now.
 
     A slot whose machine was refused may be open, failed or withdrawn: it counts once for each class.
     """
     for name, refusal in held.items():
-        if not _same(known.get(name), refusal):
+        if not _same(waited.get(name), refusal):
             yield refusal
     for record, before, slot in changed(former, memory):
         closes = slot.verdict is not Verdict.OPEN and (before is None or before.verdict is Verdict.OPEN)
-        if closes and (ended := _refusal(record, slot)) and not _same(known.get(slot.name), ended):
+        if closes and (ended := _refusal(record, slot)) and not _same(waited.get(slot.name), ended):
             yield ended
 
 
@@ -86,5 +86,5 @@ def _lacks_room(slot: Slot, snapshots: Mapping[str, Snapshot]) -> bool:
     return machine is not None and machine.no_room
 
 
-def _same(known: Refusal | None, refusal: Refusal) -> bool:
-    return known is not None and known.error is refusal.error
+def _same(former: Refusal | None, refusal: Refusal) -> bool:
+    return former is not None and former.error is refusal.error

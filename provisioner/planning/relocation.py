@@ -12,7 +12,7 @@ def whereabouts(memory: Memory, limits: Limits) -> Mapping[str, str]:
     configured = {name: pool.where for name, pool in limits.pools.items() if pool.where}
     others = {name for name, where in configured.items() if memory.whereabouts.get(name, where) != where}
     if others:
-        slots = (slot for record in memory.requests.values() for slot in record.slots.values())
+        slots = (slot for _, slot in memory.slots)
         others &= {slot.pool for slot in slots if slot.submitted is not None and not slot.gone}
     return {**memory.whereabouts, **{name: where for name, where in configured.items() if name not in others}}
 

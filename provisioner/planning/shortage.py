@@ -118,8 +118,8 @@ class Shortage(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What the files tell beside memory."""
+class BesideMemory:
+    """What the files tell beside memory of limits, pools and orphans."""
 
     limits: Limits
     unseen: Mapping[str, str] = field(default_factory=dict)
@@ -139,13 +139,13 @@ class Trouble(NamedTuple):
 
 
 def shortages(
-    memory: Memory, known: Known, now: float, last: Mapping[Key, Trouble] | None = None
+    memory: Memory, beside: BesideMemory, now: float, last: Mapping[Key, Trouble] | None = None
 ) -> Mapping[str, list[Shortage]]:
     """What each open request is short of, in the order in which they ask; the machines add up to what does not run.
 
     ``last``: the ``troubles``, if they are known already.
     """
-    return _Forecast(memory, known, now, troubles(memory) if last is None else last).told()
+    return _Forecast(memory, beside, now, troubles(memory) if last is None else last).told()
 
 
 def troubles(memory: Memory) -> Mapping[Key, Trouble]:
@@ -175,11 +175,11 @@ def _last(failed: list[tuple[float, Failure]], ran: float) -> Trouble:
 class _Forecast:
     """What the next plan would hold back, request by request."""
 
-    def __init__(self, memory: Memory, known: Known, now: float, last: Mapping[Key, Trouble]) -> None:
-        self._memory, self._known, self._now = memory, known, now
-        self._draft = Draft(memory, _as_remembered(memory, known, now), known.limits, now)
+    def __init__(self, memory: Memory, beside: BesideMemory, now: float, last: Mapping[Key, Trouble]) -> None:
+        self._memory, self._beside, self._now = memory, beside, now
+        self._draft = Draft(memory, _as_remembered(memory, beside, now), beside.limits, now)
         self._capacity = Capacity(self._draft, frozenset())
-        for pool, machines in known.orphans.items():
+        for pool, machines in beside.orphans.items():
             self._draft.unknown[pool] = [""] * machines
         self._troubles = last
         self._first: dict[Key, str] = {}
@@ -203,7 +203,7 @@ class _Forecast:
             if lack := self._lack(slot):
                 failure = None if lack is Lack.UNSEEN else slot.failure or slot.tried
                 groups[slot.pool, lack, failure.error if failure else None].append(slot)
-        template = self._known.limits.templates.get(record.template)
+        template = self._beside.limits.templates.get(record.template)
         for (pool, lack, _), slots in groups.items():
             since = min([slot.asked_at for slot in slots])
             one = Shortage(record.id, record.template, pool, lack, len(slots), since=since)
@@ -218,7 +218,7 @@ class _Forecast:
             return None
         if slot.set_aside:
             return Lack.SET_ASIDE
-        if slot.pool in self._known.unseen:
+        if slot.pool in self._beside.unseen:
             return Lack.UNSEEN
         if slot.submitted is None:
             return Lack.UNSENT
@@ -231,7 +231,7 @@ class _Forecast:
     def _explained(self, one: Shortage, slots: list[Slot]) -> Shortage:
         """With what stands in the way of these slots, and when their machines are asked for again."""
         if one.lack is Lack.UNSEEN:
-            return one._replace(error=ErrorClass.UNAVAILABLE, text=self._known.unseen[one.pool])
+            return one._replace(error=ErrorClass.UNAVAILABLE, text=self._beside.unseen[one.pool])
         if failure := slots[0].failure or slots[0].tried:
             one = one._replace(error=failure.error, text=failure.text)
         if one.lack in (Lack.SET_ASIDE, Lack.GIVEN_UP):
@@ -268,7 +268,7 @@ class _Forecast:
     # --- machines without a slot --------------------------------------------------------------------------------------
 
     def _gaps(self, record: RequestRecord) -> Iterator[Shortage]:
-        wanted, template = len(gaps(record)), self._known.limits.templates.get(record.template)
+        wanted, template = len(gaps(record)), self._beside.limits.templates.get(record.template)
         one = Shortage(record.id, record.template, "", Lack.UNKNOWN, wanted, since=record.read)
         if template is None or not template.pools:
             yield from [one] if wanted else []
@@ -284,7 +284,7 @@ class _Forecast:
                 yield self._obstructed(asked)
                 self._take(pool, template.id, taken)
                 wanted -= taken
-            blind = pool in self._known.unseen and room.reason is DeferReason.BACKOFF
+            blind = pool in self._beside.unseen and room.reason is DeferReason.BACKOFF
             lacks[pool] = Lack.UNSEEN if blind else Lack(room.reason)
             waits = room.waits
         if wanted:
@@ -303,11 +303,11 @@ class _Forecast:
             pool=pool, lack=lacks[pool], elsewhere=elsewhere, behind="" if first == one.request else first
         )
         if one.lack is Lack.UNSEEN:
-            return one._replace(error=ErrorClass.UNAVAILABLE, text=self._known.unseen[pool])
+            return one._replace(error=ErrorClass.UNAVAILABLE, text=self._beside.unseen[pool])
         if one.lack is Lack.CAP:
             return self._capped(one)
         if one.lack is Lack.BUDGET:
-            return one._replace(text=spent(self._known.limits))
+            return one._replace(text=spent(self._beside.limits))
         return one if one.lack is Lack.PAUSED else self._backing_off(one, template)
 
     def _capped(self, one: Shortage) -> Shortage:
@@ -341,7 +341,7 @@ class _Forecast:
         """Who uses up the cap of a template, or of all (empty), the most first."""
         key = (pool, template)
         if key not in self._held_by:
-            held = Counter({"": self._known.orphans.get(pool, 0)})
+            held = Counter({"": self._beside.orphans.get(pool, 0)})
             for record in self._memory.requests.values():
                 if not template or record.template in (template, NO_TEMPLATE):
                     held[record.id] = sum(slot.pool == pool and not slot.gone for slot in record.slots.values())
@@ -349,7 +349,7 @@ class _Forecast:
         return self._held_by[key]
 
 
-def _as_remembered(memory: Memory, known: Known, now: float) -> dict[str, Snapshot]:
+def _as_remembered(memory: Memory, beside: BesideMemory, now: float) -> dict[str, Snapshot]:
     """Every pool that can be seen, holding what slots tell of machines that their place has no room for."""
     full = [
         slot
@@ -360,6 +360,6 @@ def _as_remembered(memory: Memory, known: Known, now: float) -> dict[str, Snapsh
     ]
     there = {
         pool: {slot.name: Machine(slot.name, Phase.PENDING, no_room=True) for slot in full if slot.pool == pool}
-        for pool in known.limits.pools.keys() - known.unseen.keys()
+        for pool in beside.limits.pools.keys() - beside.unseen.keys()
     }
     return {pool: Snapshot(pool, now, machines) for pool, machines in there.items()}

@@ -54,8 +54,7 @@ def missing(record: RequestRecord) -> int:
 def gaps(record: RequestRecord) -> list[Gap]:
     """The machines that a request misses, those first that failed least often.
 
-    A slot that replaces another knows how many tries failed before it. So of the slots that failed as the n-th try, as
-    many are replaced as there are slots with n tries before them.
+    Of the slots that failed as the n-th try, as many are replaced as there are slots with n tries before them.
     """
     wanted = missing(record)
     if wanted <= 0:

@@ -1,8 +1,9 @@
 """Turns: which request of a template asks first, and in which order the creates of templates are sent.
 
-Templates share no windows. The calls to a pool they make one by one in turn; what is left of its cap over all templates
-goes to the one whose request has waited longest. The requests of a template ask by age and by size in turn: by age each
-becomes the first some time, by size none waits for a larger one.
+* Templates make their calls to a pool one by one in turn; they share no windows. What is left of the pool's cap over
+  all templates goes to the one whose request has waited longest.
+* The requests of a template ask by age and by size in turn: by age each becomes the first some time, by size none waits
+  for a larger one.
 """
 
 from __future__ import annotations

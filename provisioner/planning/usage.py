@@ -1,8 +1,7 @@
-"""Usage: for how long machines were there, by UTC day, template, pool and account.
+"""Usage: for how long machines were there, in loop time, by UTC day, template, pool and account.
 
 A machine that was seen counts from its create, or from when it waited no more for room or at a gate, until the first
-look that lacks it. That is added to memory's totals by the plan that finds it gone: in the very write that says so,
-hence once. Times are loop time: a wall clock that is moved adds no hour, it only says on which day an hour was.
+look that lacks it; the plan that finds it gone adds that to memory's totals, in the write that says so: hence once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """How much may be asked of one pool for one template: window, back-off, probes.
 
-The window bounds what is pending, grows with each machine that runs and halves when most of a round fails. A round is
-as many results as the window was wide when it began, at most ``ROUND``; what failed in it keeps its room until the
-round is over, so that an unproven pool is never asked for more than the window. A machine that is lost in its first
-minutes takes its growth back; where most are, one at a time is tried until one outlives them.
+The window bounds what is pending, grows with each machine that runs and halves when most of a round fails.
+
+* A round is as many results as the window was wide when it began, at most ``ROUND``. What failed in it keeps its room
+  until the round is over, so that an unproven pool is never asked for more than the window.
+* A machine that is lost in its first minutes takes its growth back. Where most are, one at a time is tried until one
+  outlives them.
 """
 
 from __future__ import annotations
@@ -119,8 +121,8 @@ def failed(
 ) -> Window:
     """A create failed, or (``boot``) a machine whose create was taken.
 
-    Of a class that the next create would meet again, or as a probe, it blocks at once. What was asked for before a
-    series of back-offs began says nothing new about the pool.
+    A failed probe, and a class that the next create would meet again, block at once; what was asked for before a series
+    of back-offs began says nothing new about the pool.
     """
     counted = window if failure.error in NO_ROOM else replace(window, failed=window.failed + 1)
     old = window.level > 0 and submitted < window.blocked_at

@@ -49,7 +49,7 @@ def load(path: Path, environment: Mapping[str, str]) -> Settings:
     """The configuration in ``path`` and in HF's two files beside it; raises ConfigError with every mistake.
 
     Without that file all settings have their defaults, if the templates are those of Google's connector.
-    ``environment`` gives HF_PROVIDER_NAME (which pair of files; needed only where there is more than one), and
+    ``environment``: gives HF_PROVIDER_NAME (which pair of files; needed only where there is more than one), and
     KUBECONFIG and PROVISIONER_COMPUTE_ENDPOINT for the pools that name none.
     """
     document, problems = read_mapping(path)
@@ -144,9 +144,9 @@ class _Reader:
 
     def written_template(self, name: object, body: object) -> TemplateSettings | None:
         """What the file says of one template; None when it is wrong, or HF's file has no such template."""
-        where, known = join("templates", name), [template.id for template in self.provider.templates]
-        if name not in known:
-            self.complain(where, "no such template" + suggestion(str(name), known))
+        where, ids = join("templates", name), [template.id for template in self.provider.templates]
+        if name not in ids:
+            self.complain(where, "no such template" + suggestion(str(name), ids))
             return None
         if not isinstance(body, dict):
             self.complain(where, expected("a mapping of settings", body))

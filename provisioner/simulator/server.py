@@ -118,9 +118,9 @@ class Serving:
 
 
 class Simulator:
-    """One embedded cloud over HTTP. A context manager: inside it the cloud answers, driven by a thread of its own.
+    """One embedded cloud over HTTP, with the namespaces and MIGs that ``settings`` names and those given besides.
 
-    It holds the namespaces and MIGs that ``settings`` names and those given besides.
+    A context manager: inside it the cloud answers, driven by a thread of its own.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The simulated world's clock, chance, pending events, faults and call counters: what every part of it shares.
 
-Nothing here moves by itself: whoever owns the world calls :meth:`World.advance`. One thread at a time.
+Nothing here moves by itself: whoever owns the world calls :meth:`World.advance`, one thread at a time.
 
 One fault mode is the world's own, for all targets:
 

@@ -1,2 +1,2 @@
-"""What lasts: intent, memory, answers, marks and locks. Nothing outside knows that
-these are files, and nothing in here knows a cloud."""
+"""What lasts: intent, memory, answers, marks and locks. Only who opens it, and commands about files, know that it is
+files; nothing in here knows a cloud."""

@@ -146,8 +146,8 @@ def _damaged(what: str, problem: str) -> StateUnreadable:
     return StateUnreadable(f"{what}: {problem}. {ADVICE}")
 
 
-def _too_new(what: str, version: str, known: int) -> StateTooNew:
+def _too_new(what: str, version: str, newest: int) -> StateTooNew:
     return StateTooNew(
-        f"{what}, written by provisioner {version}; this one knows up to {known}. Nothing was changed. "
+        f"{what}, written by provisioner {version}; this one knows up to {newest}. Nothing was changed. "
         "Restore it with that version, or a later one."
     )

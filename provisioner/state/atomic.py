@@ -1,7 +1,6 @@
-"""Reading and replacing whole files in the state directory.
+"""Reading and replacing whole files in the state directory, with nothing that costs a script time to import.
 
 A reader sees the old or the new content, never a mixture, and needs no lock; what was replaced survives a power cut.
-The scripts import this module at each call: it imports nothing that costs time.
 """
 
 from __future__ import annotations
@@ -103,9 +102,11 @@ def replace(
     """Put ``content`` in place of the file: written aside, fsynced, renamed, directory fsynced; group kept,
     and ``mode`` whatever the umask.
 
-    ``durable=False`` leaves out both fsyncs, for files that are made again soon. ``check`` is called when all is ready
-    but the rename, and may raise. Raises StateUnwritable, and Disturbed after ``stop_replacing``; before the rename the
-    old content stands and what was written aside is removed.
+    ``durable``: False leaves out both fsyncs, for files that are made again soon.
+    ``check``: called when all is ready but the rename, and may raise.
+
+    Raises StateUnwritable, and Disturbed after ``stop_replacing``; before the rename the old content stands and what
+    was written aside is removed.
     """
     aside = _aside(path)
     try:

@@ -1,8 +1,8 @@
 """Intent and memory as documents and back: pure functions on the model's types. Only the loop imports this.
 
-The rules are made from the model's own type hints, so a field added there with a default is stored at once, and a file
-from before stays readable. Fields that have their default are left out. What is frequent (slots) is stored as rows,
-whose columns the file itself names.
+* The rules are made from the model's own type hints, so a field added there with a default is stored at once, and a
+  file from before stays readable.
+* Fields that have their default are left out. What is frequent (slots) is stored as rows, whose columns the file names.
 """
 
 from __future__ import annotations

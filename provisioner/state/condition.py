@@ -1,7 +1,7 @@
 """What a state file and the lock file beside it say together, and what is done about it. Pure.
 
-The lock file notes the last generation that was written durably, and stays when the data file is removed. It never runs
-ahead of the data, so a data file that is older than the note was put there by somebody.
+The lock file notes the last generation that was written durably, and stays when the data file is removed: a data file
+that is older than the note was put there by somebody.
 
 | data file            | lock file notes         | condition    | scripts and trim          | loop at its start       |
 |----------------------|-------------------------|--------------|---------------------------|-------------------------|
@@ -12,8 +12,9 @@ ahead of the data, so a data file that is older than the note was put there by s
 | any generation       | there is no lock file   | ALONE        | write                     | takes memory, brakes    |
 | this generation      | this one, or an older   | FINE         | write                     | goes on                 |
 
-`provisioner recover` writes intent again where it is MISSING, UNREADABLE or OLDER, and makes room for an UNREADABLE
-memory. An absent intent beside a memory is MISSING whatever its lock file notes.
+* `provisioner recover` writes intent again where it is MISSING, UNREADABLE or OLDER, and makes room for an UNREADABLE
+  memory.
+* An absent intent beside a memory is MISSING whatever its lock file notes.
 """
 
 from __future__ import annotations

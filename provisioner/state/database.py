@@ -1,6 +1,6 @@
-"""TinyDB on files that are replaced whole. The only module that imports tinydb.
+"""TinyDB on files that are replaced whole, by the only module that imports tinydb.
 
-Opening never creates; readers take no lock; a transaction works on tables in memory and writes once.
+Readers take no lock; a transaction works on tables in memory and writes once.
 """
 
 from __future__ import annotations
@@ -58,10 +58,9 @@ class StateTable(Table):
 
 
 class StateStorage(Storage):
-    """TinyDB's two methods on one file.
+    """TinyDB's two methods on one file, which it never creates when it reads.
 
-    ``read`` opens one inode, without lock, and never creates. ``write`` replaces the file durably. With ``held`` tables
-    both work on those, and only ``commit`` writes: that is a transaction.
+    ``held``: tables on which both methods work; only ``commit`` then writes: that is a transaction.
     """
 
     def __init__(self, path: str, kind: str, advice: str, held: Tables | None = None) -> None:
@@ -80,8 +79,8 @@ class StateStorage(Storage):
     def read_before(self, name: str) -> Tables:
         """The tables that stand before the one of that name; all of them where the file is not as we write it.
 
-        For a file whose last table is large: fifty thousand machines are twelve megabytes of answers. Of what is left
-        unread only the end is looked at, which a file that was cut off lacks. Raises as ``read``.
+        For a file whose last table is large (twelve megabytes of answers): of what is left unread only the end is
+        looked at, which a file that was cut off lacks. Raises as ``read``.
         """
         with suppress(OSError, ValueError, RecursionError):
             tables = json.loads(_beginning(self._path, f',"{name}":{{'.encode()) + b"}")
@@ -145,12 +144,17 @@ def entries(tables: Mapping[str, Mapping[str, Any]]) -> list[bytes]:
     return [encoded({key: document})[1:-1] for table in tables.values() for key, document in table.items()]
 
 
-def shape_problem(tables: Any, kind: str) -> str:
-    """Why this is not a database of that kind; empty when it is one."""
-    if not isinstance(tables, dict) or not all(
+def are_tables(tables: Any) -> bool:
+    """Documents by id, by the name of their table."""
+    return isinstance(tables, dict) and all(
         isinstance(table, dict) and all(isinstance(document, dict) for document in table.values())
         for table in tables.values()
-    ):
+    )
+
+
+def shape_problem(tables: Any, kind: str) -> str:
+    """Why this is not a database of that kind; empty when it is one."""
+    if not are_tables(tables):
         return "is JSON, but not a database of tables with documents"
     meta = tables.get("meta", {}).get("state", {})
     expected = {"schema": int, "generation": int, "kind": str, "provisioner": str}

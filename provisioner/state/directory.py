@@ -25,7 +25,7 @@ from provisioner.state.terminal_answers import Told
 if TYPE_CHECKING:
     from provisioner.hostfactory.digest import Digests
     from provisioner.state.config_marks import ConfigMarks
-    from provisioner.state.interfaces import LoopState, ScriptState
+    from provisioner.state.interfaces import PeopleState, ScriptState
     from provisioner.state.journal import Journal
     from provisioner.state.levers import LeverStore
     from provisioner.state.memory import MemoryStore
@@ -39,7 +39,7 @@ STATE_FILES = frozenset(
 
 
 class StateDir:
-    """The state directory and everything in it: a ``ScriptState`` and a ``LoopState``.
+    """The state directory and everything in it: a ``ScriptState`` and a ``PeopleState``, which is a ``LoopState``.
 
     Opening it touches nothing. Raises StateMissing.
     """
@@ -112,9 +112,8 @@ class StateDir:
         """Seconds from the last write of intent.json to the loop's last sign of life, both by the file system's clock
         (law: time is an argument); 0 when intent is newer, or when there is nothing to tell by.
 
-        Less than the time since HF's last call if the loop trimmed intent after it: requests then seem younger than
-        they are. It matters to a memory made again without any trace of HF, for a request without machines. Raises
-        StateUnreadable.
+        Less than the time since HF's last call if the loop trimmed intent after it: requests then seem younger.
+        Raises StateUnreadable.
         """
         written = atomic.facts_of(self.intent.path)
         signs = [atomic.facts_of(path) for path in (self.heartbeat.path, self.loop_lock.path)]
@@ -160,8 +159,8 @@ class StateDir:
     def _polled(self, ids: list[str]) -> tuple[dict[str, Answer | None], int]:
         """The answers of the known ids, each read after its ``seen`` was touched; when that was, in ns (0: never).
 
-        The loop publishes that it cancels, then looks at ``seen``; we touch ``seen``, then look at the answer: one of
-        the two notices the other. Before an id's first poll there is no ``seen``, and only a known id may get one.
+        The loop publishes that it cancels, then looks at ``seen``; a script touches ``seen``, then looks at the answer:
+        one of the two notices the other.
         """
         polled_before = [id_ for id_ in ids if os.path.exists(os.path.join(self.seen.path, id_))]
         marks = [self.seen.touch(id_) for id_ in polled_before]
@@ -218,5 +217,5 @@ class StateDir:
 
 if TYPE_CHECKING:
 
-    def _implements(state: StateDir) -> tuple[ScriptState, LoopState]:
+    def _implements(state: StateDir) -> tuple[ScriptState, PeopleState]:
         return state, state

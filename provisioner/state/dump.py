@@ -48,9 +48,9 @@ def take(state: StateDir) -> tuple[Facts, bytes]:
 
 def _check(file: StateFile) -> None:
     """Raises StateUnreadable for a file that is not what was written last: to restore it would bring nothing back."""
-    if (found := file.condition()) not in USABLE:
+    if (condition := file.condition()) not in USABLE:
         raise StateUnreadable(
-            f"{file.path}: is {found}; nothing was dumped. See `provisioner recover`, then try again."
+            f"{file.path}: is {condition}; nothing was dumped. See `provisioner recover`, then try again."
         )
 
 

@@ -1,15 +1,12 @@
 """Group commit: who finds the lock held leaves a *posting* beside the data; whoever holds the lock next writes it too.
 
-So the fsyncs of one write serve all who wait, and a burst of calls takes as long as its Python does.
+A posting is a file with what is to be added, so the fsyncs of one write serve all who wait.
 
-A posting is a file with what is to be added. Its owner keeps it locked while he waits, so that nobody writes the
-posting of a process that has died. It is removed after it was written durably; but that it is gone is only a hint: what
-counts is what stands in the data.
-
-An owner who gives up must know that his posting will not be written. He removes it and then whatever is written aside
-(``withdraw``); a writer, once all is ready but the rename, looks whether the owners of the postings in it still wait.
-One of the two notices the other: the writer had looked before the posting was removed, then his file was there to be
-removed, or took its place before and is what the owner reads next.
+* Its owner keeps it locked while he waits: nobody writes the posting of a process that has died.
+* It is removed after it was written durably. That it is gone is only a hint: what counts is what stands in the data.
+* An owner who gives up removes his posting, then whatever is written aside (``withdraw``); a writer, once all is ready
+  but the rename, looks whether the owners of the postings in it still wait. One of the two notices the other: a writer
+  that had looked before finds its file removed, or has taken its place, which the owner reads next.
 """
 
 from __future__ import annotations
@@ -24,6 +21,7 @@ from typing import Any
 
 from provisioner.files.regular import open_own, read_descriptor
 from provisioner.state.atomic import FILE_MODE, discard, pauses, stop_replacing, write_all
+from provisioner.state.database import are_tables
 from provisioner.state.errors import unwritable
 
 UNFINISHED = ".new"
@@ -138,13 +136,6 @@ def _content_while_owned(path: str) -> bytes:
 def _tables(content: bytes, facts: Terms) -> list[Tables]:
     """What the posting would add, if it is one that we understand."""
     match json.loads(content or "null"):
-        case {"terms": {"schema": _} as terms, "tables": dict() as tables} if _are_documents(tables):
+        case {"terms": {"schema": _} as terms, "tables": tables} if are_tables(tables):
             return [tables] if terms.items() <= facts.items() else []
     return []
-
-
-def _are_documents(tables: Mapping[str, Any]) -> bool:
-    return all(
-        isinstance(table, dict) and all(isinstance(document, dict) for document in table.values())
-        for table in tables.values()
-    )

@@ -62,9 +62,9 @@ class Inventory:
         replace(self.path, _document(names), durable=False)
 
     def note(self, names: Mapping[str, object]) -> None:
-        """Replace the list, or add to it: one that shares no host with it is a further part of what HF lists.
+        """Replace the list, also one that cannot be read; add to it one that shares no host with it: a further part.
 
-        Such parts come faster than the loop looks. A list that cannot be read is replaced. Raises StateUnwritable.
+        Such parts come faster than the loop looks. Raises StateUnwritable.
         """
         content, before = _document(names), b""
         with suppress(StateError):

@@ -1,18 +1,19 @@
-"""What the scripts and the loop need of the state: two interfaces. How and where it is kept is the store's own matter.
+"""What scripts, loop and people need of the state, however it is kept: three interfaces, for type checkers alone.
 
-``directory.StateDir`` keeps it in files. Only type checkers need this module: scripts do not spend time on it.
 Any method may raise StateError; its message names what is wrong and the next step, and the call may be made again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from provisioner.hostfactory.answer import Answer, Loss, Polled, Recorded
 from provisioner.hostfactory.digest import Digests
 from provisioner.model import Intent, Levers, Memory
 from provisioner.state.condition import Condition
+from provisioner.state.config_marks import Difference, ReadContent, Side
+from provisioner.state.journal import Found
 
 # --- scripts ----------------------------------------------------------------------------------------------------------
 
@@ -26,7 +27,7 @@ class ScriptState(Protocol):
     def record_request(
         self, provisioner: str, template: str, count: int, *, created_wall: float, rc_account: str
     ) -> Recorded:
-        """HF asks for ``count`` machines. Durable on return (law: intent first).
+        """HF asks for ``count`` machines, durably on return (law: intent first).
 
         The first record makes the store for ``provisioner``, HF's instance; another's store is refused.
         """
@@ -254,3 +255,96 @@ class LoopState(Protocol):
 
     def recovery_done(self) -> None:
         """The brake is released, durably."""
+
+
+# --- people -----------------------------------------------------------------------------------------------------------
+
+
+class PeopleIntent(LoopIntent, Protocol):
+    """What HF wants, for commands."""
+
+    def read(self) -> Intent:
+        """All of it, also an old copy."""
+
+
+class PeopleTurn(LoopTurn, Protocol):
+    """Which loop it is, for commands."""
+
+    def is_held(self) -> bool:
+        """Some process is the loop now, as far as anybody can tell."""
+
+
+class PeopleSign(LoopSign, Protocol):
+    """Whether the loop lives. Times are those of the state's own clock, in seconds; None: never, or nobody can say."""
+
+    def last(self) -> float | None:
+        """When it lived last."""
+
+    def silent_now(self) -> float | None:
+        """For how long it has given no sign."""
+
+
+class PeopleHistory(LoopHistory, Protocol):
+    """What was done, for stories."""
+
+    def find(self, *texts: str, newest: bool = False, most: int | None = None) -> Found:
+        """The lines that hold one of the texts; if asked, of the ``newest`` part alone, and about ``most`` of them."""
+
+
+class PeopleNotes(LoopNotes, Protocol):
+    """What people should know of loop and pools."""
+
+    @property
+    def path(self) -> str:
+        """Where they are, in words for people."""
+
+    def read(self) -> dict[str, Any]:
+        """The sections by name; none before a loop ran."""
+
+
+class PeopleLevers(LoopLevers, Protocol):
+    """What people hold back, pulled and let go."""
+
+    def change(self, change: Callable[[Levers], Levers], *, anew: bool = False) -> tuple[Levers, Levers]:
+        """What was held, and what ``change`` made of it, durably; ``anew``: also where nobody knows what was held."""
+
+
+class PeopleContents(Protocol):
+    """Which content of HF's two files scripts and loop have read."""
+
+    def note(self, side: Side, digests: Digests) -> None:
+        """A side has read this."""
+
+    def read(self) -> Mapping[Side, Sequence[ReadContent]]:
+        """What each side has read, the newest first."""
+
+    def forget_old(self) -> None:
+        """Forget contents that were replaced long ago."""
+
+    def differences(self) -> list[Difference]:
+        """The files of which the two have read different contents."""
+
+
+class PeopleState(LoopState, Protocol):
+    """What telemetry and commands do with the state: they read all that the loop reads and leaves for people."""
+
+    @property
+    def intent(self) -> PeopleIntent: ...
+    @property
+    def loop_lock(self) -> PeopleTurn: ...
+    @property
+    def heartbeat(self) -> PeopleSign: ...
+    @property
+    def journal(self) -> PeopleHistory: ...
+    @property
+    def notes(self) -> PeopleNotes: ...
+    @property
+    def levers(self) -> PeopleLevers: ...
+    @property
+    def config(self) -> PeopleContents: ...
+
+    def sizes(self) -> Mapping[str, int]:
+        """Bytes of each part that grows with what happens, by its name."""
+
+    def refusal(self) -> OSError | None:
+        """Why nothing can be written now; None where something can."""

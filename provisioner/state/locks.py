@@ -1,7 +1,6 @@
-"""Locks: flock on a file beside the data, opened once, never renamed, signed by its holder.
+"""Locks: flock on a file beside the data, opened once, never renamed, signed by its holder with a line of fixed width.
 
-A lock file holds one JSON line of a fixed width, so one write replaces it whole and a kill never leaves half a line.
-A line that does not parse means: holder unknown, generation unknown.
+A kill never leaves half of such a line (JSON); one that does not parse means: holder unknown, generation unknown.
 """
 
 from __future__ import annotations
@@ -189,15 +188,15 @@ def whole_number(facts: dict[str, Any], key: str) -> int:
 
 
 class DataLock:
-    """The lock of one database: held from reading the data to having replaced it. A context manager.
+    """The lock of one database, as a context manager: held from reading the data to having replaced it.
 
-    Who waits takes the *turn* first, a lock file of its own, and keeps it until the lock is his. So only one process
-    tries for the lock, every ``TURN_POLL``, and one that takes the lock again and again cannot starve the others, the
-    loop's trim among them. Whoever waited for the turn until his time was up tries for the lock all the same: a process
-    that is stopped in its turn stops nobody else. ``tests/bench/bench_writers.py`` measures what turns bring.
+    Who waits takes the *turn* first, a lock file of its own, and keeps it until the lock is his.
 
-    The lock file also keeps the last generation. It is written after the data is durable, so it never runs ahead of it:
-    after a crash between the two the data is newer than the lock file says, which is fine.
+    * Only one process tries for the lock, every ``TURN_POLL``: one that takes the lock again and again cannot starve
+      the others, the loop's trim among them. ``tests/bench/bench_writers.py`` measures what turns bring.
+    * Whoever waited for the turn until his time was up tries for the lock all the same: a process that is stopped in
+      its turn stops nobody else.
+    * The lock file keeps the last generation, written after the data is durable: it never runs ahead of the data.
     """
 
     def __init__(self, path: str, wait: float = LOCK_WAIT) -> None:
@@ -313,10 +312,10 @@ def _life(host: str, pid: int, path: str) -> str:
 
 
 class LoopLock:
-    """One loop per state directory: whoever holds loop.lock. The others stand by.
+    """One loop per state directory: whoever holds loop.lock, which says the holder's *epoch*; the others stand by.
 
-    The file holds the holder's *epoch*. It is read again by name before every write and batch: a loop whose own epoch
-    no longer stands there has been succeeded and stops.
+    The epoch is read again by name before every write and batch: a loop whose own no longer stands there has been
+    succeeded and stops.
     """
 
     def __init__(self, path: str) -> None:

@@ -1,7 +1,7 @@
 """What `provisioner recover` does about lost state files: what is wrong, what it would write, and writing it.
 
 A lost intent.json is made again from memory.json; where that is lost too, from an older copy, from what HF was told and
-from the names that run. A file that is in the way is kept under another name.
+from the names that run.
 """
 
 from __future__ import annotations
@@ -290,9 +290,9 @@ def _why_not(plan: Recovery, *, applied: bool) -> str:
 
 
 def apply(state: StateDir, plan: Recovery) -> tuple[str, ...]:
-    """Write what is to be written; returns where the files went that made room. The brake stays as it is.
+    """Write what is to be written, but for the brake; returns where the files went that made room. Raises StateError.
 
-    Interrupted at any point, it can be run again. Raises StateError.
+    Interrupted at any point, it can be run again.
     """
     stores: Mapping[str, MemoryStore | StatusStore] = {"memory": state.memory, "status": state.status}
     moved = [name for kind in plan.unreadable if (name := _make_room(stores[kind]))]

@@ -1,9 +1,12 @@
-"""A dump put back into a state directory, so that the next loop begins as with an old copy: it makes memory again from
-what HF was told and what runs, with the brake latched.
+"""A dump put back into a state directory, so that the next loop begins as with an old copy.
 
-In this order, each step durable: the present files get a second name, memory becomes an old one, what HF was told is
-there, intent comes last. Interrupted anywhere, scripts and loop find a directory that they refuse or are careful with,
-and the restore can be run again.
+Interrupted anywhere, scripts and loop find a directory that they refuse or are careful with, and the restore can be run
+again. Each step is durable, in this order:
+
+* The present files get a second name.
+* Memory becomes an old one, which the loop makes again, with the brake latched.
+* What HF was told is there.
+* Intent comes last.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """``seen/<id>.told-<n>``: what is settled of an id's terminal answer, kept by the one who settled it.
 
-A script settles the answer that it is about to print; from then on every call prints those bytes, whatever became of
-the other files. The loop settles what it will say in place of an answer that it has published, before it acts on it.
 Each entry is written whole under another name and linked into the next free place: of two who want that place one wins,
 and the other finds what stands there. No entry is ever changed; the last one counts (law: a terminal answer stays).
 
-The scripts import this at each call: it imports nothing that costs time.
+* A script settles the answer that it is about to print; from then on every call prints those bytes.
+* The loop settles what it will say in place of an answer that it has published, before it acts on it.
+* The scripts import this at each call: it imports nothing that costs time.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from provisioner.hostfactory.digest import Digests
 from provisioner.state.config_marks import Difference
-from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
+from provisioner.state.interfaces import PeopleState
 from provisioner.telemetry.metrics import LoopMetrics
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def sentence(difference: Difference) -> str:
 class ConfigWatch:
     """Takes in each cycle, in the loop's thread."""
 
-    def __init__(self, metrics: LoopMetrics, state: StateDir, digests: Callable[[], Digests]) -> None:
+    def __init__(self, metrics: LoopMetrics, state: PeopleState, digests: Callable[[], Digests]) -> None:
         """``digests``: those of HF's files that the loop has in force."""
         self._metrics, self._marks, self._digests = metrics, state.config, digests
         self._told: list[Difference] = []

@@ -26,7 +26,7 @@ from provisioner.names import NO_TEMPLATE, split_name
 from provisioner.planning.answers import unlisted
 from provisioner.planning.levers import counts
 from provisioner.planning.slots import changed
-from provisioner.state.directory import StateDir
+from provisioner.state.interfaces import PeopleState
 from provisioner.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ UNTRIED: Mapping[tuple[str, str], Window] = {}
 class CycleMeter:
     """Takes in each cycle, in the loop's thread."""
 
-    def __init__(self, metrics: Metrics, state: StateDir) -> None:
+    def __init__(self, metrics: Metrics, state: PeopleState) -> None:
         self._metrics = metrics
         self._state = state
         self._seen: dict[str, Snapshot] = {}
@@ -80,8 +80,7 @@ class CycleMeter:
 
     def _count_close(self, close: Close) -> None:
         slots = self._metrics.slots
-        # A machine that HF gave back in time, after its end was announced, was lost all the same.
-        if close.verdict is Verdict.LOST or (close.verdict is Verdict.RETURNED and close.cause is not None):
+        if close.lost:
             slots.lost(close.pool, close.template, close.cause or LossCause.UNKNOWN)
         elif close.verdict is Verdict.FAILED and close.failure is not None:
             slots.failed(close.pool, close.template, close.failure.error)
@@ -114,7 +113,7 @@ class CycleMeter:
 
     def _count_slots(self, memory: Memory) -> None:
         machines = self._metrics.machines
-        slots = [(record, slot) for record in memory.requests.values() for slot in record.slots.values()]
+        slots = list(memory.slots)
         desired = Counter((slot.pool, record.template) for record, slot in slots if slot.verdict in DESIRED)
         self._metrics.use(desired.keys())
         machines.desired.replace(desired)
@@ -157,10 +156,9 @@ def _machines(seen: Mapping[str, Snapshot], memory: Memory, prefix: str) -> Mapp
             parts = split_name(prefix, machine.name)
             record = memory.requests.get(parts[0]) if parts else None
             counts[snapshot.pool, record.template if record else NO_TEMPLATE, machine.phase] += 1
-    for record in memory.requests.values():
-        for slot in record.slots.values():
-            if slot.verdict is Verdict.OPEN and slot.submitted is not None and not slot.seen:
-                counts[slot.pool, record.template, Phase.SUBMITTED] += 1
+    for record, slot in memory.slots:
+        if slot.verdict is Verdict.OPEN and slot.submitted is not None and not slot.seen:
+            counts[slot.pool, record.template, Phase.SUBMITTED] += 1
     return counts
 
 

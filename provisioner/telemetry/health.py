@@ -60,12 +60,7 @@ class LoopHealth:
             "result": report.result,
             "problem": report.problem,
             "seconds": round(report.seconds, 4),
-            "pools": {
-                name: {"machines": len(look.machines), "problems": list(look.problems)}
-                if isinstance(look, Snapshot)
-                else {"error": str(look.failure.error), "text": look.failure.text}
-                for name, look in report.looks.items()
-            },
+            "pools": {name: look.facts for name, look in report.looks.items()},
             "deferred": [
                 {"pool": pool, "template": template, "reason": str(reason), "machines": count}
                 for (pool, template, reason), count in report.deferred.items()

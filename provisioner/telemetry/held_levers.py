@@ -8,12 +8,12 @@ from typing import Any
 from provisioner.loop.clock import utc
 from provisioner.model import DESIRED, LeverKind, Memory
 from provisioner.planning.levers import is_done
-from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
+from provisioner.state.interfaces import PeopleState
 from provisioner.telemetry.shortages import Document, local
 
 
-def held_levers(state: StateDir, memory: Memory | None) -> dict[str, Any]:
+def held_levers(state: PeopleState, memory: Memory | None) -> dict[str, Any]:
     """``held``: a ``lever`` (pause, drain, cancel, stop-all) each, its ``target`` (pool, request, machine), ``who``,
     ``since``, ``reason``, and how many ``machines`` HostFactory has still to give back (None: it is not asked to).
     ``problem``: why nobody knows which are held; empty where they are known.
@@ -40,7 +40,7 @@ def held_levers(state: StateDir, memory: Memory | None) -> dict[str, Any]:
 def _left(pool: str, memory: Memory | None) -> int | None:
     if memory is None:
         return None
-    slots = (slot for record in memory.requests.values() for slot in record.slots.values())
+    slots = (slot for _, slot in memory.slots)
     return sum(slot.pool == pool and slot.verdict in DESIRED for slot in slots)
 
 

@@ -1,6 +1,6 @@
-"""Every metric of the provisioner, each name one literal.
+"""Every metric of the provisioner, each name one literal; it takes plain facts, and decides nothing.
 
-Takes plain facts; decides nothing. Timestamps are epoch seconds, durations seconds. One instance per registry.
+Timestamps are epoch seconds, durations seconds.
 """
 
 from __future__ import annotations

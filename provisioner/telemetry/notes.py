@@ -25,8 +25,8 @@ from provisioner.model import (
 from provisioner.planning.levers import in_force
 from provisioner.planning.refusals import NEEDS_A_PERSON
 from provisioner.state.codec import Rules
-from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateUnreadable
+from provisioner.state.interfaces import PeopleState
 from provisioner.state.loop_signals import UNSEEN
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def terms_of(limits: Limits) -> Mapping[str, float | None]:
     return {name: getattr(limits, name) for name in TERMS}
 
 
-def read_notes(state: StateDir) -> Notes:
+def read_notes(state: PeopleState) -> Notes:
     """What the loop has left, also one before 'pools.json' had more than sentences. Raises StateUnreadable."""
     document = state.notes.read()
     try:
@@ -175,7 +175,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
 class Notebook:
     """Takes in each cycle, in the loop's thread, and writes what people should know when that changes."""
 
-    def __init__(self, state: StateDir, interval: float, refused: Callable[[], str] = lambda: "") -> None:
+    def __init__(self, state: PeopleState, interval: float, refused: Callable[[], str] = lambda: "") -> None:
         """``refused``: why the configuration in the files is not in force; empty when it is."""
         self._state = state
         self._silence = longest_silence(interval)

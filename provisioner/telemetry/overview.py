@@ -19,10 +19,10 @@ from provisioner.state.condition import Condition
 from provisioner.state.loop_signals import UNSEEN
 from provisioner.telemetry import notes as notebook
 from provisioner.telemetry.config_watch import sentence
-from provisioner.telemetry.facts import Facts, File
+from provisioner.telemetry.facts import Facts
 from provisioner.telemetry.held_levers import lever_alarms
 from provisioner.telemetry.notes import Notes
-from provisioner.telemetry.shortages import Document, Key, last_error, learned, local, missing, wall_of
+from provisioner.telemetry.shortages import Document, Key, last_error, learned, local, missing
 from provisioner.telemetry.spending import spending
 
 
@@ -168,7 +168,7 @@ def overview(facts: Facts) -> Overview:
         provisioner=owner.provisioner if owner else "",
         generation=owner.generation if owner else 0,
         loop=_loop(facts),
-        files={"intent": _file(facts.intent_file), "memory": _file(facts.memory_file)},
+        files={"intent": asdict(facts.intent_file), "memory": asdict(facts.memory_file)},
         unwritable=facts.refusal,
         memory_lost=facts.memory_file.condition is Condition.MISSING,
         nothing_planned=_trouble(notes.problem),
@@ -206,10 +206,10 @@ def released(
             "reason": brake.reason,
             "detail": brake.detail,
             "pool": brake.pool,
-            "since": utc(wall_of(memory, brake.since)),
+            "since": utc(memory.wall_of(brake.since)),
         },
         "waiting": [
-            _waiting(one, pools.get(one.name, ""), None if one.at is None else utc(wall_of(memory, one.at)))
+            _waiting(one, pools.get(one.name, ""), None if one.at is None else utc(memory.wall_of(one.at)))
             for one in waits
         ],
         "forgotten": [
@@ -223,15 +223,11 @@ def _pools_of(names: Collection[str], memory: Memory, notes: Notes, news: Mappin
     if not names:
         return {}
     pools = {name: pool for pool, held in notes.orphans.items() for name in held} | dict(news)
-    return pools | {slot.name: slot.pool for record in memory.requests.values() for slot in record.slots.values()}
+    return pools | {slot.name: slot.pool for _, slot in memory.slots}
 
 
 def _waiting(one: Waiting, pool: str, at: str | None) -> dict[str, Any]:
     return {"machine": one.name, "pool": pool, "unlisted": one.unlisted, "deleted_at": at}
-
-
-def _file(file: File) -> Document:
-    return {"condition": file.condition, "text": file.text}
 
 
 def _loop(facts: Facts) -> Document:
@@ -291,10 +287,9 @@ def _return(back: ReturnRecord) -> Document:
 
 
 def _stuck(memory: Memory) -> Iterator[Document]:
-    for record in memory.requests.values():
-        for slot in record.slots.values():
-            if slot.stuck and not slot.gone:
-                yield {"machine": slot.name, "pool": slot.pool}
+    for _, slot in memory.slots:
+        if slot.stuck and not slot.gone:
+            yield {"machine": slot.name, "pool": slot.pool}
 
 
 def _request(memory: Memory, record: RequestRecord, tally: Tally) -> dict[str, Any]:
@@ -304,7 +299,7 @@ def _request(memory: Memory, record: RequestRecord, tally: Tally) -> dict[str, A
         "template": record.template,
         "count": record.count,
         "status": record.ended or RequestStatus.RUNNING,
-        "deadline": utc(wall_of(memory, record.deadline)),
+        "deadline": utc(memory.wall_of(record.deadline)),
         "running": sum(some.running for some in pools.values()),
         "slots": _verdicts(tally),
         "set_aside": [slot.name for slot in record.slots.values() if slot.set_aside],

@@ -20,14 +20,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from provisioner.loop.clock import utc
 from provisioner.model import DESIRED, Memory, RequestRecord, Slot
 from provisioner.names import RETURN_ID_PREFIX
-from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
+from provisioner.state.interfaces import PeopleState
 from provisioner.telemetry.facts import Facts, read_facts
 from provisioner.telemetry.overview import Overview, narrowed, overview, time_at
 from provisioner.telemetry.page_plots import HEIGHT, WIDTH, Plot, plot
 from provisioner.telemetry.samples import Moment, Point, Samples, Subject
 from provisioner.telemetry.server import JSON, Response
-from provisioner.telemetry.shortages import lasting, local, missing_lines, on_one_line, pool_line, wall_of
+from provisioner.telemetry.shortages import lasting, local, missing_lines, on_one_line, pool_line
 from provisioner.telemetry.spending import spending_lines
 from provisioner.telemetry.story import Kind, needles, story
 from provisioner.telemetry.story import Subject as Whose
@@ -64,7 +64,7 @@ class StatusPage:
 
     def __init__(
         self,
-        state: StateDir,
+        state: PeopleState,
         memory: Callable[[], Memory | None],
         samples: Samples,
     ) -> None:
@@ -315,4 +315,4 @@ def _when(facts: Facts, at: float | None) -> str:
         return ""
     left = at - time_at(facts.memory, facts.wall)
     words = f"in {lasting(left)}" if left > 0 else f"{lasting(-left)} ago"
-    return f"{local(utc(wall_of(facts.memory, at)))} ({words})"
+    return f"{local(utc(facts.memory.wall_of(at)))} ({words})"

@@ -9,7 +9,7 @@ from typing import Any
 from provisioner.hostfactory.digest import Digests
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import Limits, Memory
-from provisioner.state.directory import StateDir
+from provisioner.state.interfaces import PeopleState
 from provisioner.telemetry.config_watch import ConfigWatch
 from provisioner.telemetry.cycle_log import CycleLog
 from provisioner.telemetry.cycle_meter import CycleMeter
@@ -28,7 +28,7 @@ class Reporter:
     def __init__(
         self,
         metrics: Metrics,
-        state: StateDir,
+        state: PeopleState,
         *,
         limits: Limits,
         interval: float,

@@ -9,7 +9,7 @@ from typing import Any
 
 from provisioner.loop.clock import utc
 from provisioner.model import Limits, Memory
-from provisioner.planning.shortage import Known, Lack, Shortage, Trouble, shortages
+from provisioner.planning.shortage import BesideMemory, Lack, Shortage, Trouble, shortages
 from provisioner.telemetry.notes import Notes
 
 Document = Mapping[str, Any]
@@ -25,29 +25,26 @@ DAY = 86_400.0
 """Seconds for which a time is shown without its date."""
 
 
-def wall_of(memory: Memory, at: float) -> float:
-    """Loop time as epoch seconds of the loop's host."""
-    return memory.time_wall + (at - memory.time)
-
-
 def missing(
     memory: Memory, notes: Notes, last: Mapping[Key, Trouble], now: float
 ) -> Mapping[str, list[dict[str, Any]]]:
     """Of each open request what it is short of: an entry for each pool and reason. ``last``: the ``troubles``.
 
-    ``machines``, ``pool``, ``reason`` (a ``Lack``), ``error`` (class, or None) and ``text`` (the cloud's words).
-    ``since``, ``next_try`` and ``spills_at`` are UTC, with ``_seconds``: for how long, and in how long; or None.
-    ``spills_to``, ``behind``, ``bound``, ``holders`` and ``elsewhere`` as of ``Shortage``; ``braked``: machines without
-    a request hold the cap, and the brake holds these. ``quiet``: nothing stands in their way.
+    ``reason``: a ``Lack``, as to ``machines`` of a ``pool``.
+    ``error``: class, or None; ``text``: the cloud's words.
+    ``since``, ``next_try`` and ``spills_at``: UTC, with ``_seconds``: for how long, and in how long; or None.
+    ``spills_to``, ``behind``, ``bound``, ``holders`` and ``elsewhere``: as of ``Shortage``.
+    ``braked``: machines without a request hold the cap, and the brake holds these.
+    ``quiet``: nothing stands in their way.
     """
-    known = Known(
+    beside = BesideMemory(
         notes.limits or Limits("", {}, {}),
         notes.unseen,
         {pool: len(names) for pool, names in notes.orphans.items()},
     )
     return {
         id_: [_entry(memory, one, now) for one in lacks]
-        for id_, lacks in shortages(memory, known, now, last).items()
+        for id_, lacks in shortages(memory, beside, now, last).items()
         if lacks
     }
 
@@ -109,19 +106,19 @@ def last_error(memory: Memory, trouble: Trouble | None, now: float) -> dict[str,
     """The class of a trouble, its words, and when it was."""
     if trouble is None:
         return None
-    return {"error": trouble.failure.error, "text": trouble.failure.text, **past(memory, "at", trouble.at, now)}
+    return {**trouble.failure.facts, **past(memory, "at", trouble.at, now)}
 
 
 def past(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
     """A time, and for how long it has passed."""
     passed = None if at is None else round(max(0.0, now - at), 1)
-    return {name: None if at is None else utc(wall_of(memory, at)), f"{name}_seconds": passed}
+    return {name: None if at is None else utc(memory.wall_of(at)), f"{name}_seconds": passed}
 
 
 def coming(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
     """A time, and in how long it comes."""
     left = None if at is None else round(max(0.0, at - now), 1)
-    return {name: None if at is None else utc(wall_of(memory, at)), f"{name}_seconds": left}
+    return {name: None if at is None else utc(memory.wall_of(at)), f"{name}_seconds": left}
 
 
 # --- for people -------------------------------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def _of_return(subject: Subject, lines: Sequence[Line], memory: Memory | None) -
     ends = [line for line in lines if line.get("return") == subject.id or line["event"] in ("close", "delete", "gone")]
     facts = [fact for line in ends for fact in _facts(line, names.__contains__)]
     if back and memory and not any(fact.event == "back" for fact in facts):
-        facts.append(_Fact(_wall(memory, back.read), "back", "", back.id, back.names, len(back.names)))
+        facts.append(_Fact(memory.wall_of(back.read), "back", "", back.id, back.names, len(back.names)))
     return facts + _heard(memory, back)
 
 
@@ -256,20 +256,14 @@ def _since(line: Line, at: float) -> float:
 
 def _called(fact: _Fact, line: Line) -> _Fact:
     result = line.get("result", OK)
-    return fact._replace(about=result if result != OK else str(line.get("reason", "")), event=_call(line, result))
-
-
-def _call(line: Line, result: str) -> str:
-    return f"{line['event']}" if result == OK else f"{line['event']} refused"
+    if result == OK:
+        return fact._replace(about=str(line.get("reason", "")))
+    return fact._replace(about=result, event=f"{fact.event} refused")
 
 
 def _closed(fact: _Fact, line: Line) -> _Fact:
     why = line.get("cause") or line.get("error") or ""
     return fact._replace(event=str(line.get("verdict", "closed")), about=str(why))
-
-
-def _troubled(fact: _Fact, line: Line) -> _Fact:
-    return fact._replace(about=line.get("error", ""))
 
 
 def _asked(fact: _Fact, line: Line) -> _Fact:
@@ -290,10 +284,6 @@ def _told(fact: _Fact, line: Line) -> _Fact:
         return fact._replace(about=str(line.get("answer", "?")), number=line.get("running", 0))
     ends = f"ends in {line['seconds']} s" if line.get("seconds") else "is gone"
     return fact._replace(event="told lost", about=f"{ends} ({line.get('cause', 'unknown')})")
-
-
-def _given_back(fact: _Fact, line: Line) -> _Fact:
-    return fact._replace(about=str(line.get("return", "?")))
 
 
 def _window(fact: _Fact, line: Line) -> _Fact:
@@ -320,7 +310,7 @@ def _other(fact: _Fact, line: Line) -> _Fact:
 
 _READERS: Mapping[str, Callable[[_Fact, Line], _Fact]] = {
     "asked": _asked,
-    "back": _given_back,
+    "back": lambda fact, line: fact._replace(about=str(line.get("return", "?"))),
     "close": _closed,
     "create": _called,
     "deferred": _waited,
@@ -330,7 +320,7 @@ _READERS: Mapping[str, Callable[[_Fact, Line], _Fact]] = {
     "opened": lambda fact, _: fact,
     "running": lambda fact, _: fact,
     "told": _told,
-    "troubled": _troubled,
+    "troubled": lambda fact, line: fact._replace(about=line.get("error", "")),
     "window": _window,
 }
 
@@ -355,7 +345,7 @@ def _remembered(
     if "asked" not in told:
         account = f" for account {record.rc_account}" if record.rc_account else ""
         of = f"of template {record.template}{account}"
-        yield _Fact(_wall(memory, record.read), "asked", about=of, number=record.count)
+        yield _Fact(memory.wall_of(record.read), "asked", about=of, number=record.count)
     opened = [slot for slot in slots if slot.submitted is not None]
     if not whole or sum(fact.number for fact in facts if fact.event == "opened") < len(opened):
         yield from (_of_slot(memory, slot, "opened", slot.opened) for slot in opened)
@@ -382,18 +372,13 @@ def _steps(memory: Memory, slots: Sequence[Slot], step: str) -> Iterator[_Fact]:
 
 
 def _of_slot(memory: Memory, slot: Slot, event: str, at: float) -> _Fact:
-    return _Fact(_wall(memory, at), event, slot.pool, "", (slot.name,))
+    return _Fact(memory.wall_of(at), event, slot.pool, "", (slot.name,))
 
 
 def _heard(memory: Memory | None, record: RequestRecord | ReturnRecord | None) -> list[_Fact]:
     if memory is None or record is None or record.told_at is None:
         return []
-    return [_Fact(_wall(memory, record.told_at), "heard", about=str(record.ended))]
-
-
-def _wall(memory: Memory, at: float) -> float:
-    """Loop time as epoch seconds of the loop's host."""
-    return memory.time_wall + (at - memory.time)
+    return [_Fact(memory.wall_of(record.told_at), "heard", about=str(record.ended))]
 
 
 # --- from facts to sentences ------------------------------------------------------------------------------------------

@@ -54,10 +54,9 @@ def seconds(memory: Memory, looked: Mapping[str, float]) -> Mapping[str, float]:
     run counts until the last look that showed it; any other does not count yet, as its begin is not known.
     """
     sums = Counter(by_pool(memory.usage))
-    for record in memory.requests.values():
-        for slot in record.slots.values():
-            if slot.ran is None or slot.gone or slot.pool not in looked:
-                continue
-            if one := span(slot, looked[slot.pool]):
-                sums[slot.pool] += max(0, one.milliseconds)
+    for _, slot in memory.slots:
+        if slot.ran is None or slot.gone or slot.pool not in looked:
+            continue
+        if one := span(slot, looked[slot.pool]):
+            sums[slot.pool] += max(0, one.milliseconds)
     return {pool: sums[pool] / 1000 for pool in looked}

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from provisioner.hostfactory.environment import SCRIPTS
 from provisioner.hostfactory.trace import Document, Event, listed, machines_in
-from provisioner.state.directory import StateDir
+from provisioner.state.interfaces import PeopleState
 from provisioner.state.loop_signals import SILENT_SECONDS
 
 LONGEST_WAIT = 1e9
@@ -39,7 +39,7 @@ CallScript = Callable[[str, Document], ScriptResult]
 # --- where it is played -----------------------------------------------------------------------------------------------
 
 
-def loop_lives(state: StateDir) -> bool:
+def loop_lives(state: PeopleState) -> bool:
     """True when a loop works on that directory: it holds the lock, or has a fresh heartbeat from another host."""
     if state.loop_lock.is_held():
         return True

@@ -207,12 +207,8 @@ class VirtualActors:
             self._flows[pool] = flow.answered("call", began, now)
 
     def _finish(self, running: Running) -> None:
-        batch = running.batch
-        del self._running[batch.pool]
-        tried = {(type(outcome.action), outcome.action.name) for outcome in running.outcomes}
-        every: tuple[Action, ...] = (*batch.deletes, *batch.creates)
-        unsent = tuple(action for action in every if (type(action), action.name) not in tried)
-        self._ended.append(Results(batch.pool, tuple(running.outcomes), unsent))
+        del self._running[running.batch.pool]
+        self._ended.append(Results.of(running.batch, running.outcomes))
         self.wake()
 
 

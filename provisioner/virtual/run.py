@@ -10,7 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import DeferReason, ErrorClass, Lever, LeverKind, LossCause, Memory, Plan
+from provisioner.model import DeferReason, ErrorClass, Lever, LeverKind, LossCause, Plan
 from provisioner.simulator.world import World
 from provisioner.virtual.driver import VirtualLoop
 from provisioner.virtual.grid import Grid
@@ -257,7 +257,7 @@ class Provisioner:
         memory = self.loop.reconciler.memory
         if self.state.intent.held is None:
             return  # HostFactory has asked for nothing yet: the loop has nothing to work from
-        explained = _explained(memory) if memory else set()
+        explained = {slot.name for _, slot in memory.slots} if memory else set()
         now, grace = self._world.now, self._orphan_grace
         self._orphans = {name: self._orphans.get(name, now) for name in there - explained}
         if memory is not None and memory.brake is not None:
@@ -282,10 +282,6 @@ class Provisioner:
         now = [str(failure.error) for failure in failures if failure is not None]
         words = {message.partition(":")[0] for message in self.grid.failures}
         return tuple(sorted({*now, *self._told, *(word for word in words if word in set(ErrorClass))}))
-
-
-def _explained(memory: Memory) -> set[str]:
-    return {slot.name for record in memory.requests.values() for slot in record.slots.values()}
 
 
 def play(scenario: Scenario, seed: int, decide: Callable[[Stage], Controller] = Provisioner) -> Result:

@@ -94,8 +94,8 @@ def _goal_lines(report: Report, scenario: str) -> Iterator[Text]:
 def _goal_text(goal: Goal | Told) -> str:
     if isinstance(goal, Told):
         return f"{goal.reason} is told as the reason: in {goal.seeds} of {goal.of} seeds"
-    most, found = number_text(goal.name, goal.most), number_text(goal.name, goal.worst)
-    return f"{goal.name} at most {most}: {found} in the worst seed"
+    most, worst = number_text(goal.name, goal.most), number_text(goal.name, goal.worst)
+    return f"{goal.name} at most {most}: {worst} in the worst seed"
 
 
 # --- what was broken --------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from provisioner.planning.cancellation import BY_A_PERSON
 from provisioner.planning.levers import DRAINED, GIVEN_UP, counts, in_force, is_done
 from provisioner.planning.plan import World, make_plan
 from provisioner.planning.rebuild import Evidence, rebuild
-from provisioner.planning.shortage import Known, Lack, shortages
+from provisioner.planning.shortage import BesideMemory, Lack, shortages
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -193,7 +193,7 @@ def test_without_another_pool_machines_wait_as_paused(lever: Lever) -> None:
     known = memory(record(count=3))
     told = plan(known, snapshot(), limits=held(ONE, lever))
     assert (told.creates, dict(told.deferred)) == ((), {("a", TEMPLATE, DeferReason.PAUSED): 3})
-    (short,) = shortages(known, Known(held(ONE, lever)), NOW)[REQUEST]
+    (short,) = shortages(known, BesideMemory(held(ONE, lever)), NOW)[REQUEST]
     assert (short.lack, short.machines) == (Lack.PAUSED, 3)
 
 

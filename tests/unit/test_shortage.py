@@ -26,7 +26,7 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.names import NO_TEMPLATE
-from provisioner.planning.shortage import TOTAL, Known, Lack, Shortage, shortages, troubles
+from provisioner.planning.shortage import TOTAL, BesideMemory, Lack, Shortage, shortages, troubles
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -64,7 +64,7 @@ def backing_off(failure: Failure = STOCKOUT, **changes: Any) -> Window:
 
 def short(held: Memory, allowed: Limits = ALONE, id_: str = REQUEST, **known: Any) -> list[Shortage]:
     """What the request is short of."""
-    return list(shortages(held, Known(allowed, **known), NOW)[id_])
+    return list(shortages(held, BesideMemory(allowed, **known), NOW)[id_])
 
 
 def wanted(*slots: Slot, count: int, window: Window | None = None, **changes: Any) -> Memory:
@@ -344,7 +344,7 @@ REASONS: dict[str, tuple[Memory, Limits, dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("held", "allowed", "known", "says"), REASONS.values(), ids=REASONS)
 def test_each_reason_is_told(held: Memory, allowed: Limits, known: dict[str, Any], says: dict[str, Any]) -> None:
-    ones = shortages(held, Known(**({"limits": allowed} | known)), NOW)[REQUEST]
+    ones = shortages(held, BesideMemory(**({"limits": allowed} | known)), NOW)[REQUEST]
     (one,) = (one for one in ones if one.lack == says["lack"])
     assert told(one) == says
 
@@ -355,7 +355,7 @@ def test_every_reason_has_a_case() -> None:
 
 def test_a_request_whose_machines_run_is_short_of_nothing() -> None:
     held = memory(record(running(0)), record(id_=OTHER, ended=RequestStatus.COMPLETE_WITH_ERROR, count=3))
-    assert shortages(held, Known(ALONE), NOW) == {REQUEST: []}
+    assert shortages(held, BesideMemory(ALONE), NOW) == {REQUEST: []}
 
 
 def test_machines_that_wait_behind_one_for_which_there_is_no_room_have_its_words() -> None:
@@ -476,7 +476,7 @@ def blind(names: frozenset[str]) -> Mapping[str, str]:
 @given(worlds())
 def test_the_machines_add_up_to_what_is_missing(world: tuple[Memory, Limits, frozenset[str]]) -> None:
     held, allowed, unseen = world
-    for id_, ones in shortages(held, Known(allowed, blind(unseen)), NOW).items():
+    for id_, ones in shortages(held, BesideMemory(allowed, blind(unseen)), NOW).items():
         wants = held.requests[id_]
         assert all(one.machines > 0 for one in ones)
         assert sum(one.machines for one in ones) == wants.count - _running(wants)
@@ -494,7 +494,7 @@ def test_what_is_held_back_is_what_the_next_plan_defers(world: tuple[Memory, Lim
         unobserved(name) if name in unseen else snapshot(*_machines(held, name), pool=name, began=SEEN) for name in "ab"
     ]
     planned = plan(held, *looks, limits=allowed)
-    said = shortages(held, Known(allowed, blind(unseen)), NOW)
+    said = shortages(held, BesideMemory(allowed, blind(unseen)), NOW)
     deferred = Counter[tuple[str, str]]()
     for one in (one for ones in said.values() for one in ones):
         if one.lack is not Lack.NEXT:

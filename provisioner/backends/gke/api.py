@@ -1,14 +1,13 @@
-"""Raw requests to one Kubernetes API server over the official client's connections, its refusals as few error classes.
+"""Raw requests to one Kubernetes API server, each tried once, with its own time-outs; refusals as few error classes.
 
-Raw, because typed models cost three times the processor time of the request itself. Every call has its own time-outs
-and is tried once: the next cycle is the retry.
+The official client's typed models would cost three times the processor time of the request itself.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -24,6 +23,8 @@ CONNECT_SECONDS = 5.0
 """A server that does not accept a connection within this is not there."""
 UNKNOWN_USER = 401
 """HTTP status."""
+NOT_FOR_US = frozenset({403, 404, 405})
+"""HTTP statuses of a server that takes other calls: we have no such right, or a proxy lets pods alone pass."""
 MAX_WORDS = 400
 """Characters of the server's words that are kept: they are stored with each slot and shown to people."""
 MAX_WAIT = 300.0
@@ -128,6 +129,17 @@ class KubeApi:
     def get(self, path: str, query: Mapping[str, str | int] | None = None, *, accept: str = JSON) -> Document:
         """The JSON object at ``path``."""
         return self.send("GET", path, query=query, accept=accept)
+
+    def items(self, path: str, query: Mapping[str, str | int], *, accept: str = JSON) -> Iterator[Any]:
+        """The items of a list, page by page; each page raises as ``get``."""
+        following: Mapping[str, str | int] = {}
+        while True:
+            page = self.get(path, {**query, **following}, accept=accept)
+            yield from page.get("items") or ()
+            mark = (page.get("metadata") or {}).get("continue")
+            if not mark:
+                return
+            following = {"continue": str(mark)}
 
     def send(
         self,

@@ -49,8 +49,8 @@ class GkeBackend:
     ) -> None:
         """Reads the pod spec; BackendError when there is none, or no cluster can be found in the configuration.
 
-        ``prefix`` begins the name of a pod that is only tried. Pools with the same ``namespaces`` share connections and
-        watches; without it the pool has its own.
+        ``prefix``: begins the name of a pod that is only tried.
+        ``namespaces``: pools with the same ones share connections and watches; without it the pool has its own.
         """
         self.pool = pool.name
         self.pace = pool.observe_seconds

@@ -1,6 +1,6 @@
 """Asks a kubeconfig's exec plugin (such as gke-gcloud-auth-plugin) for a token, and again before that one ends.
 
-The protocol is Kubernetes' client.authentication.k8s.io. Only tokens are taken, no client certificates.
+The protocol is Kubernetes' client.authentication.k8s.io, without its client certificates.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Finds a pool's API server, and says who we are there: in-cluster account, kubeconfig, or endpoint with Google's.
 
-The official client, kubernetes, reads kubeconfigs and keeps the connections. Credentials are read again as they rotate,
-and when the server does not take them.
+Credentials are read again as they rotate, and when the server does not take them.
 """
 
 from __future__ import annotations

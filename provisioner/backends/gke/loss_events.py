@@ -1,6 +1,6 @@
-"""Events on pods that ended by themselves, for ``kubectl get events`` and the cluster's log.
+"""Events on pods that ended by themselves, for ``kubectl get events`` and the cluster's log; never state.
 
-Words, never state: what is lost, late or refused here changes no machine. A storm costs a few calls, not one a pod.
+A storm costs a few calls, not one a pod.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from provisioner.backends import BackendError, Ended
-from provisioner.backends.gke.api import KubeApi, KubeError
+from provisioner.backends.gke.api import NOT_FOR_US, KubeApi, KubeError
 from provisioner.backends.gke.pods import ID_LABEL, POOL_LABEL, REQUEST_LABEL, TEMPLATE_LABEL, label_value
 from provisioner.model import LossCause
 
@@ -27,9 +27,6 @@ COMPONENT = "hostfactory-provisioner"
 
 MOST = 10
 """Pods that get an Event of their own before those that wait are sent; one more for each pool counts the others."""
-
-REFUSED = frozenset({403, 404, 405})
-"""HTTP statuses of a server that takes no Events: we have no such right, or a proxy lets pods alone pass."""
 
 CLOSE_SECONDS = 2.0
 """How long the end of a sending is waited for. It dies with the process anyway."""
@@ -124,10 +121,9 @@ class LossEvents:
             return taken
 
     def _failed(self, error: BackendError) -> None:
-        self._refused = isinstance(error, KubeError) and error.status in REFUSED
+        self._refused = isinstance(error, KubeError) and error.status in NOT_FOR_US
         words = "Events on lost pods are refused, and not tried again" if self._refused else "Events were not written"
-        facts = {"path": self._path, "error": str(error.failure.error), "text": error.failure.text}
-        log.warning(words, extra=facts)
+        log.warning(words, extra={"path": self._path, **error.failure.facts})
 
     def _bodies(self, waiting: Waiting) -> Iterator[dict[str, Any]]:
         for pool, end in waiting.each:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from provisioner.backends.gke.api import KubeApi, KubeError
+from provisioner.backends.gke.api import NOT_FOR_US, KubeApi, KubeError
 from provisioner.backends.gke.loss_events import LossEvents
 from provisioner.backends.gke.pod_cache import PodCache, PodCaches, PodList
 from provisioner.backends.gke.pod_events import PodEvents
@@ -13,9 +13,6 @@ from provisioner.backends.gke.pod_watch import PodWatch, list_pods
 from provisioner.backends.gke.pods import ID_LABEL
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.gke.spot_nodes import SpotNodes
-
-UNTOLD = frozenset({403, 404, 405})
-"""HTTP statuses of a server that does not show a namespace: we have no such right, or a proxy lets pods alone pass."""
 
 
 class Namespace:
@@ -45,9 +42,9 @@ class Namespace:
     def refresh(self, cache: PodCache, oldest: float = math.inf) -> float | None:
         """Make sure that the cache is complete and current: by the watch, else by a list; BackendError if it is not.
 
-        Beside a watch, what is said of pods that no node takes, and which nodes are on Spot, is read in the background,
-        and so is another list where the last one is older than ``oldest`` seconds. The monotonic time when that began;
-        None for a list of its own.
+        Beside a watch, what is said of pods that no node takes, and which nodes are on Spot, is read in the background.
+        Returns when, on the monotonic clock, the list began that the watch rests on; None for a list of its own.
+        ``oldest``: seconds after which the watch gets another list, in the background.
         """
         if self.watched:
             listed = self._watch.check(oldest)
@@ -65,7 +62,7 @@ class Namespace:
             uid = self.api.get(f"/api/v1/namespaces/{self._name}")["metadata"]["uid"]
             return f"namespace {self._name} (uid {uid})"
         except KubeError as error:
-            if error.status in UNTOLD:
+            if error.status in NOT_FOR_US:
                 return ""
             raise
 
@@ -87,9 +84,9 @@ class Namespaces:
         self._namespaces: dict[tuple[str, ...], Namespace] = {}
 
     def join(self, pool: GkePool, cache: PodCache, connect: Callable[[], KubeApi]) -> Namespace:
-        """The namespace of a pool, which ``cache`` joins; ``connect`` is called for the first pool of a cluster.
+        """The namespace of a pool, which ``cache`` joins; a new one where the watch runs, as its list is over.
 
-        A watch that runs takes no further pool: its list is over. Such a pool gets a watch of its own.
+        ``connect``: called for the first pool of a cluster.
         """
         if pool.cluster not in self._apis:
             self._apis[pool.cluster] = connect()

@@ -70,9 +70,7 @@ class PodEvents:
         try:
             told = explanations(self._list(), uids)
         except BackendError as error:
-            failure = error.failure
-            facts = {"path": self._path, "error": str(failure.error), "text": failure.text}
-            log.warning("Events of waiting pods could not be read", extra=facts)
+            log.warning("Events of waiting pods could not be read", extra={"path": self._path, **error.failure.facts})
             return
         self._caches.explain(told)
 
@@ -80,14 +78,7 @@ class PodEvents:
         """The autoscaler's Events on pods, page by page: a selector cannot name more than one reason."""
         for reason in REASONS:
             selector = f"involvedObject.kind=Pod,reason={reason}"
-            query: dict[str, str | int] = {"fieldSelector": selector, "limit": PAGE}
-            while True:
-                page = self._api.get(self._path, query)
-                yield from page.get("items") or ()
-                following = (page.get("metadata") or {}).get("continue")
-                if not following:
-                    break
-                query["continue"] = str(following)
+            yield from self._api.items(self._path, {"fieldSelector": selector, "limit": PAGE})
 
 
 def explanations(events: Iterable[Event], uids: Collection[str]) -> dict[str, Failure]:

@@ -1,7 +1,6 @@
 """Which fields of a pod no API server knows, by the models of the official client. No I/O, no clock, no logger.
 
-A server takes such a field without a word and drops it, unless it is asked to be strict. One that is newer than the
-client may know more.
+A server drops such a field without a word unless it is asked to be strict; one newer than the client may know it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""The pod that a pool makes: read from what the user wrote, completed for one slot.
+"""The pod that a pool makes: read as YAML or JSON (a Pod manifest or only its ``spec``), completed for one slot.
 
-What the user wrote is a Pod manifest or only its ``spec``, as YAML or JSON. Set for each machine are
-``metadata.name``, our labels and ``spec.hostname``; ``restartPolicy`` is ``Never`` unless the user chose one, so that
-a machine whose container ends is seen as lost instead of coming back empty under the same name. ``{{machine}}``,
-``{{request}}`` and ``{{template}}`` in values of environment variables are replaced. Nothing else is changed.
+Nothing is changed but this:
+
+* ``metadata.name``, our labels and ``spec.hostname`` are set.
+* ``restartPolicy`` is ``Never`` unless the user chose one: a machine whose container ends is then seen as lost,
+  instead of coming back empty under the same name.
+* ``{{machine}}``, ``{{request}}`` and ``{{template}}`` in values of environment variables are replaced.
 """
 
 from __future__ import annotations

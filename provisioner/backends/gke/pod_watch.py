@@ -1,9 +1,9 @@
 """Keeps pod caches up to date: lists all pods, then follows the server's watch, for as long as a pool needs it.
 
-The list is streamed: a watch that begins with all pods, one at a time, says when these were all, and goes on. A server
-that refuses this is asked for pages. A stream that ends is normal and is resumed from the last version; ``410 Gone``
-means list again; silence means that the stream is dead. The caches count as live only while this thread can vouch for
-them.
+The caches count as live only while this thread can vouch for them.
+
+* The list is streamed by the watch itself, which begins with all pods; a server that refuses this is asked for pages.
+* A stream that ends is resumed from the last version; ``410 Gone`` means list again; silence means that it is dead.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class PodWatch:
         self._tried.set()
         delay = min(self._api.times.last_retry, self._api.times.first_retry * 2 ** min(self._failures, 20))
         self._failures += 1
-        log.warning(what, extra={**self._where, "error": str(failure.error), "text": failure.text})
+        log.warning(what, extra={**self._where, **failure.facts})
         self._closing.wait(delay * random.uniform(0.5, 1.0))
 
 

@@ -1,6 +1,6 @@
-"""What a pod says about its machine: phase, address, why it does not run, how it will end. Pure: no I/O, no clock.
+"""What a pod's JSON says about its machine: phase, address, why it does not run, how it will end. Pure.
 
-Works on pods as the API server's JSON describes them: typed models cost more than the request that fetched them.
+Typed models would cost more than the request that fetched the pods.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ FAILED_REASONS: Mapping[str, LossCause] = {
     "UnexpectedAdmissionError": LossCause.NODE,
     "DeadlineExceeded": LossCause.EXITED,
 }
-"""Values of ``status.reason`` of a failed pod, as kubelets and GKE write them. A kubelet that begins anew takes its
-pods in again, or refuses them. DeadlineExceeded is the pod's own ``activeDeadlineSeconds``."""
+"""Values of ``status.reason`` of a failed pod, as kubelets and GKE write them: also a kubelet's that begins anew and
+refuses its pods. DeadlineExceeded is the pod's own ``activeDeadlineSeconds``."""
 
 LOST_CONTAINER = "ContainerStatusUnknown"
 """Why a container has ended that its kubelet could not find any more: its node was restarted, it did not exit."""

@@ -1,7 +1,7 @@
 """Which nodes Google may take away at any time, as their labels say: read when pods have come to nodes not yet known.
 
-A compute class chooses Spot nodes without a word in the pod. Causes, never state: whatever is lost, late or refused
-here changes no machine, only what is told of its end.
+A compute class chooses Spot nodes without a word in the pod; the answer is told as a cause of a machine's end, and is
+never state.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from provisioner.backends import BackendError
-from provisioner.backends.gke.api import METADATA, KubeApi, KubeError
+from provisioner.backends.gke.api import METADATA, NOT_FOR_US, KubeApi, KubeError
 from provisioner.backends.gke.pods import SPOT_SELECTORS, not_known
 
 log = logging.getLogger(__name__)
@@ -27,8 +27,6 @@ PAUSE_SECONDS = 30.0
 """Pause between two readings: a Spot node that lives shorter is told by its pod alone."""
 CLOSE_SECONDS = 2.0
 """How long the end of a reading is waited for. It dies with the process anyway."""
-REFUSALS = frozenset({403, 404, 405})
-"""HTTP statuses of a server that does not show its nodes: we have no such right, or a proxy lets pods alone pass."""
 
 
 class Nodes(Protocol):
@@ -83,7 +81,8 @@ class SpotNodes:
     def look(self) -> None:
         """Begin to read if a node is not known, and the last reading is past; returns at once."""
         with self._lock:
-            if not self._wanting or time.monotonic() < self._due or self._is_reading():
+            reading = self._reading is not None and self._reading.is_alive()
+            if reading or not self._wanting or time.monotonic() < self._due:
                 return
             self._due = time.monotonic() + PAUSE_SECONDS
             self._reading = threading.Thread(target=self._read, name="spot nodes", daemon=True)
@@ -94,22 +93,18 @@ class SpotNodes:
         if self._reading is not None:
             self._reading.join(CLOSE_SECONDS)
 
-    def _is_reading(self) -> bool:
-        return self._reading is not None and self._reading.is_alive()
-
     def _read(self) -> None:
         """Learn of each node that was met before this reading whether it is on Spot."""
         met = list(self._nodes)
         try:
             spot = frozenset(self._list())
         except BackendError as error:
-            refused = isinstance(error, KubeError) and error.status in REFUSALS
-            facts = {"error": str(error.failure.error), "text": error.failure.text}
+            refused = isinstance(error, KubeError) and error.status in NOT_FOR_US
             if refused:
                 self._due = float("inf")
-                log.info("Spot nodes are not known: the pods alone tell a preemption", extra=facts)
+                log.info("Spot nodes are not known: the pods alone tell a preemption", extra=error.failure.facts)
             else:
-                log.warning("Nodes could not be read", extra=facts)
+                log.warning("Nodes could not be read", extra=error.failure.facts)
             return
         with self._lock:
             for name in met:
@@ -121,11 +116,5 @@ class SpotNodes:
     def _list(self) -> Iterator[str]:
         """The names of all Spot nodes, page by page: a selector cannot name more than one label."""
         for selector in sorted(SPOT_SELECTORS):
-            query: dict[str, str | int] = {"labelSelector": selector, "limit": PAGE}
-            while True:
-                page = self._api.get(PATH, query, accept=METADATA)
-                yield from (str(node["metadata"]["name"]) for node in page.get("items") or ())
-                following = (page.get("metadata") or {}).get("continue")
-                if not following:
-                    break
-                query["continue"] = str(following)
+            nodes = self._api.items(PATH, {"labelSelector": selector, "limit": PAGE}, accept=METADATA)
+            yield from (str(node["metadata"]["name"]) for node in nodes)

@@ -1,7 +1,7 @@
 """Creates that Compute took and has not decided on: asked for again with the looks, so that none holds up its pool.
 
-An operation says only whether the group accepted the names. One that is accepted needs no word: its instances are
-seen. One that is refused late is shown as machines that are gone, with Compute's words, until they are deleted.
+An operation says only whether the group accepted the names; one that is refused late is shown as machines that are
+gone, with Compute's words, until they are deleted.
 """
 
 from __future__ import annotations

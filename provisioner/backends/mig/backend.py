@@ -1,13 +1,13 @@
 """One managed instance group as a pool: creates and deletes instances by name, and sees what became of them.
 
-The only importer of google.cloud.compute, whose import takes a second and 150 MB: import this module only where a
-group is configured. Promises of the backend protocol, and how they are kept here:
+The only importer of google.cloud.compute, whose import takes a second and 150 MB: import it only where a group is
+configured. Promises of the backend protocol, and how they are kept here:
 
 * A look costs a list of the location's groups and one of each zone's instances (a page per 500), which all pools of
   the project share; while the group changes, also a list of its members. It is complete or raises (``observer``).
-* A create is one call per 1,000 names plus usually one wait. The operation ends when the group has *accepted* the
-  names: that is all it says. What becomes of them is seen by looking; the group itself would try for ever. One that
-  does not end soon is asked for with the looks (``admissions``).
+* A create is one call per 1,000 names plus usually one wait for the operation, which ends when the group has *accepted*
+  the names; one that does not end soon is asked for with the looks (``admissions``). What becomes of the names is seen
+  by looking: the group itself would try for ever.
 * createInstances carries a request id made from its content, so that a repeat after a crash or a lost response is the
   same request to Compute. It carries names alone: with a preservedState the group would become stateful.
 * A delete is one list of members, then one call per 1,000 of those that are there: Compute deletes by name, so we look
@@ -107,7 +107,7 @@ class MigBackend:
         """A group cannot be watched; Pub/Sub is what may say that something changed."""
 
     def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
-        """The members of the group whose names have our shape. Instances outside the group are never ours.
+        """The members of the group whose names have our shape; instances outside the group are never ours.
 
         Waits when the look before began less than a part of the pace ago.
         """
@@ -234,10 +234,9 @@ class MigBackend:
                 del self._spent[next(iter(self._spent))]
 
     def _look_again(self, names: Sequence[str], text: str) -> Mapping[str, Failure]:
-        """A name of the call is taken; Compute says neither which nor what became of the others.
+        """A name of the call is taken, and Compute does not say which: members with these names are ours, a success.
 
-        Members with these names are ours, for nobody else makes names of our shape: a success. The others count as
-        unanswered, so that they are asked for again, by then without the names that are there.
+        The others count as unanswered, so that they are asked for again without the names that are there.
         """
         try:
             members = self._members(time.monotonic() + self._project.times.call)

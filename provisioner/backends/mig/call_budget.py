@@ -1,7 +1,7 @@
-"""Keeps the calls to one Google Cloud project below a number per minute, and quiet after Compute said "too many".
+"""Keeps the calls to one Google Cloud project below a number in any 60 s, and quiet after Compute said "too many".
 
 Compute counts calls in fixed windows of 60 s whose beginning nobody knows, and refuses what is above with 403
-``rateLimitExceeded`` until the next one begins. So what is kept here holds for every 60 s, wherever they begin.
+``rateLimitExceeded`` until the next one begins.
 """
 
 from __future__ import annotations

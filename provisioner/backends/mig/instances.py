@@ -1,8 +1,10 @@
-"""Compute's JSON as our machines: what a managed instance group and its instances say, judged together.
+"""Compute's JSON as our machines: what a group's member entry and its instance entry say, judged together. Pure.
 
-A machine is a member of the group. Its member entry (listManagedInstances) says what the group does with it; its
-instance entry (instances.list) says how it is reached. The two lists are read one after the other and each may be late,
-so a machine runs only when both say so, and ends when either does. Pure: no I/O, no clock, no logger.
+The lists are read one after the other and each may be late: a machine runs only when both say so, and ends when either
+does.
+
+``member entry`` (listManagedInstances): what the group does with the machine.
+``instance entry`` (instances.list): how it is reached.
 """
 
 from __future__ import annotations
@@ -120,8 +122,8 @@ def read_instance(item: Json) -> Instance:
 def machine(member: Member, instance: Instance | None, before: Machine | None, began: float) -> Machine:
     """What the two entries say of one machine; ``before`` itself when that is what was known.
 
-    ``began`` is the loop time of the look. An instance entry with another id than the member's is not used: it belongs
-    to another incarnation (one of the lists is late), or to an instance outside the group that took the name.
+    ``began``: the loop time of the look.
+    ``instance``: not used where its id is not the member's: it is another incarnation, or outside the group.
     """
     if instance and instance.id != member.id:
         instance = None

@@ -1,7 +1,7 @@
-"""Makes snapshots of one managed instance group.
+"""Makes snapshots of one managed instance group, from the groups of its location and the instances of its zones.
 
-A look is the groups of its zone or region and the instances of its zones: lists that all pools of the project share.
-They prove that nothing changed; only when they do not are the group's members listed, which say what it does with each.
+Only when those lists, which all pools of the project share, do not prove that nothing changed are the group's members
+listed: they say what it does with each.
 """
 
 from __future__ import annotations
@@ -211,8 +211,7 @@ class GroupObserver:
     def _lacking(self, members: Mapping[str, Member], group: Json) -> int:
         """How many the group counts, if that is more than a complete list can have; else 0.
 
-        It has all that run; what is being made may be listed late. But where members were listed before, it is not
-        empty while the group counts any.
+        A complete list has all that run, and is not empty where members were listed before and the group counts any.
         """
         count = counted(group) if self.members and not members else resting(group)
         return count if count > len(members) else 0

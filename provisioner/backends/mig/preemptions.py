@@ -1,8 +1,6 @@
 """Which machines Google took away although no list says so: asked of a zone's operations, and only for such an end.
 
-A Spot instance that is seen stopping was preempted; one whose end no look has shown may have been deleted by somebody,
-or preempted and then removed, or made again, by its group. What is found here is a cause for people and for the
-planning, never a state: a look does not fail because operations cannot be read.
+The answer is a cause and never a state: a look does not fail because operations cannot be read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads groups and instances of one project from the Compute API: raw JSON with field masks, every page or an error.
 
-The typed client needs eighteen times the CPU for the same lists; ``backend`` uses it for mutations only. A read that is
-not complete raises BackendError: an unreachable part, a page that fails, a body that is not what was asked for.
+The typed client, which ``backend`` uses for mutations, needs eighteen times the CPU for the same lists.
+Raises BackendError for an unreachable part, a page that fails, a body that is not what was asked for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """The Compute Engine API over HTTP, as far as MIGs need it; what it does is in ``groups.py``.
 
+``world.calls``: every call counts, by method.
+
 Fault modes of calls (targets: the name of the MIG, VM or operation, else of the zone or region; the method such as
-``instanceGroupManagers.createInstances`` or ``regionInstanceGroupManagers.get``; ``<name>/<method>``):
+``instanceGroupManagers.createInstances`` or ``regionInstanceGroupManagers.get``; ``<name>/<method>``); more are in
+``lists.py`` (lists), ``groups.py`` (operations), ``attempts.py`` (creation of VMs), ``vms.py`` (VMs):
 
 ============= ==========================================================================================
 throttled     403 rateLimitExceeded; with ``per_minute``: only calls beyond so many in a minute of the world
@@ -15,9 +18,6 @@ lost_response the call is applied, then the connection is dropped, or answered `
 unknown_words members and instances do and are what Google has no words for yet, and have a new field
 mig_gone      404 for the MIG, which also leaves the lists of MIGs; its VMs stay
 ============= ==========================================================================================
-
-More modes: ``lists.py`` (lists), ``groups.py`` (operations), ``attempts.py`` (creation of VMs), ``vms.py`` (VMs).
-``world.calls`` counts every call by method.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Audit log entries of the simulated Compute Engine, as a log sink hands them to Pub/Sub: late, and in any order.
 
-A call that takes effect later makes two entries of one operation, ``first`` and ``last``; a preemption and a repair are
-system events, one entry each; a call that is refused is one entry without operation. Nothing is logged while nobody
-listens, and what listeners hear changes nothing in the world: chance here is their own.
+What listeners hear changes nothing in the world: chance here is their own, and nothing is logged without any.
+
+* A call that takes effect later makes two entries of one operation, ``first`` and ``last``.
+* A preemption and a repair are system events, one entry each.
+* A call that is refused is one entry without operation.
 
 Fault modes (targets: the instance or MIG, the method such as ``instances.preempted``):
 

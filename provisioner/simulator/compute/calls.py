@@ -116,6 +116,27 @@ def unknown_place(said: UnknownPlace, project: str, scope: str) -> ApiError:
     return ApiError(404, "notFound", f"The resource 'projects/{project}/{scope}' was not found")
 
 
+@dataclass(frozen=True)
+class Collection:
+    """What a project has in zones and regions: its ``list`` in one of them, and its ``aggregatedList`` of all."""
+
+    kind: str
+    """What one is called in a zone."""
+    kind_in_region: str
+    documents: Callable[[Call, str], Mapping[str, Document]]
+    """Those of a scope, by name."""
+
+    def listed(self, call: Call) -> Document:
+        """A page of those in the zone or region of the call."""
+        kind = self.kind if call.scope.startswith("zones") else self.kind_in_region
+        return page_of(call.list_call(), f"{kind}List", fixed(self.documents(call, call.scope)))
+
+    def aggregated(self, call: Call) -> Document:
+        """A page of those in all zones and regions."""
+        scopes = {scope: fixed(self.documents(call, scope)) for scope in scopes_of(call)}
+        return aggregated_page(call.list_call(), f"{self.kind}AggregatedList", f"{self.kind}s", scopes)
+
+
 # --- MIGs -------------------------------------------------------------------------------------------------------------
 
 
@@ -123,18 +144,8 @@ def _mig_get(call: Call) -> Document:
     return mig_document(call.mig())
 
 
-def _mig_list(call: Call) -> Document:
-    migs = call.groups.migs_of(call.project, call.scope)
-    kind = "instanceGroupManagerList" if call.scope.startswith("zones") else "regionInstanceGroupManagerList"
-    return page_of(call.list_call(), kind, fixed({mig.spec.name: mig_document(mig) for mig in migs}))
-
-
-def _mig_aggregated(call: Call) -> Document:
-    scopes = {
-        scope: fixed({mig.spec.name: mig_document(mig) for mig in call.groups.migs_of(call.project, scope)})
-        for scope in scopes_of(call)
-    }
-    return aggregated_page(call.list_call(), "instanceGroupManagerAggregatedList", "instanceGroupManagers", scopes)
+def _migs(call: Call, scope: str) -> dict[str, Document]:
+    return {mig.spec.name: mig_document(mig) for mig in call.groups.migs_of(call.project, scope)}
 
 
 def _create_instances(call: Call) -> Document:
@@ -178,28 +189,22 @@ def _list_managed(call: Call) -> Document:
     if not mig.paginated:
         predicate = list_call.predicate
         everything = [document for _, document in mig.shelf.after("", list_call.lag)]
-        return _managed([entry for entry in everything if predicate is None or predicate(entry)], "")
-    items, last = take(list_call, mig.shelf.after, order=False)
-    return _managed(items, last)
-
-
-def _managed(items: list[Document], last: str) -> Document:
-    document: Document = {"managedInstances": items} if items else {}
-    return document | {"nextPageToken": token_of(last)} if last else document
+        return _page("managedInstances", [one for one in everything if predicate is None or predicate(one)], "")
+    return _page("managedInstances", *take(list_call, mig.shelf.after, order=False))
 
 
 def _list_errors(call: Call) -> Document:
     rows = {f"{number:06d}": row for number, row in enumerate(call.mig().errors)}
-    return _items(*take(call.list_call(call.parts["name"]), fixed(rows), order=False))
+    return _page("items", *take(call.list_call(call.parts["name"]), fixed(rows), order=False))
 
 
 def _list_configs(call: Call) -> Document:
     configs = {member.name: config_document(member) for member in call.mig().members.values() if member.configured}
-    return _items(*take(call.list_call(call.parts["name"]), fixed(configs), order=False))
+    return _page("items", *take(call.list_call(call.parts["name"]), fixed(configs), order=False))
 
 
-def _items(items: list[Document], last: str) -> Document:
-    document: Document = {"items": items} if items else {}
+def _page(field: str, items: list[Document], last: str) -> Document:
+    document: Document = {field: items} if items else {}
     return document | {"nextPageToken": token_of(last)} if last else document
 
 
@@ -257,14 +262,8 @@ def _operation_get(call: Call) -> Document:
     return operation.document()
 
 
-def _operation_list(call: Call) -> Document:
-    documents = call.groups.operations.of(call.project, call.scope)
-    return page_of(call.list_call(), "operationList", fixed(documents))
-
-
-def _operation_aggregated(call: Call) -> Document:
-    scopes = {scope: fixed(call.groups.operations.of(call.project, scope)) for scope in scopes_of(call)}
-    return aggregated_page(call.list_call(), "operationAggregatedList", "operations", scopes)
+def _operations(call: Call, scope: str) -> Mapping[str, Document]:
+    return call.groups.operations.of(call.project, scope)
 
 
 def _zone_get(call: Call) -> Document:
@@ -294,18 +293,8 @@ def _group_get(call: Call) -> Document:
     return instance_group_document(call.mig())
 
 
-def _group_list(call: Call) -> Document:
-    migs = call.groups.migs_of(call.project, call.scope)
-    kind = "instanceGroupList" if call.scope.startswith("zones") else "regionInstanceGroupList"
-    return page_of(call.list_call(), kind, fixed({mig.spec.name: instance_group_document(mig) for mig in migs}))
-
-
-def _group_aggregated(call: Call) -> Document:
-    scopes = {
-        scope: fixed({mig.spec.name: instance_group_document(mig) for mig in call.groups.migs_of(call.project, scope)})
-        for scope in scopes_of(call)
-    }
-    return aggregated_page(call.list_call(), "instanceGroupAggregatedList", "instanceGroups", scopes)
+def _groups(call: Call, scope: str) -> dict[str, Document]:
+    return {mig.spec.name: instance_group_document(mig) for mig in call.groups.migs_of(call.project, scope)}
 
 
 def _autoscalers(call: Call, scope: str) -> dict[str, Document]:
@@ -318,16 +307,6 @@ def _autoscaler_get(call: Call) -> Document:
     if document is None:
         raise ApiError(404, "notFound", f"The resource '{call.path}' was not found")
     return document
-
-
-def _autoscaler_list(call: Call) -> Document:
-    kind = "autoscalerList" if call.scope.startswith("zones") else "regionAutoscalerList"
-    return page_of(call.list_call(), kind, fixed(_autoscalers(call, call.scope)))
-
-
-def _autoscaler_aggregated(call: Call) -> Document:
-    scopes = {scope: fixed(_autoscalers(call, scope)) for scope in scopes_of(call)}
-    return aggregated_page(call.list_call(), "autoscalerAggregatedList", "autoscalers", scopes)
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
@@ -352,6 +331,12 @@ def _urls(call: Call) -> list[str]:
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
+MIGS = Collection("instanceGroupManager", "regionInstanceGroupManager", _migs)
+GROUPS = Collection("instanceGroup", "regionInstanceGroup", _groups)
+AUTOSCALERS = Collection("autoscaler", "regionAutoscaler", _autoscalers)
+OPERATIONS = Collection("operation", "operation", _operations)
+
+
 def _of_scope(prefix: str, placeholder: str) -> list[Method]:
     """The methods that exist in zones and in regions; ``prefix``: ``instance`` or ``regionInstance``."""
     scope = f"projects/{{project}}/{placeholder}s/{{{placeholder}}}/"
@@ -360,7 +345,7 @@ def _of_scope(prefix: str, placeholder: str) -> list[Method]:
     operations, operation = f"{placeholder}Operations.", scope + "operations/{name}"
     return [
         Method(migs + "get", "GET", mig, _mig_get),
-        Method(migs + "list", "GET", scope + "instanceGroupManagers", _mig_list),
+        Method(migs + "list", "GET", scope + "instanceGroupManagers", MIGS.listed),
         Method(migs + "createInstances", "POST", mig + "/createInstances", _create_instances, mutates=True),
         Method(migs + "deleteInstances", "POST", mig + "/deleteInstances", _delete_instances, mutates=True),
         Method(migs + "abandonInstances", "POST", mig + "/abandonInstances", _abandon_instances, mutates=True),
@@ -370,12 +355,12 @@ def _of_scope(prefix: str, placeholder: str) -> list[Method]:
         Method(migs + "listErrors", "GET", mig + "/listErrors", _list_errors),
         Method(migs + "listPerInstanceConfigs", "POST", mig + "/listPerInstanceConfigs", _list_configs),
         Method(groups + "get", "GET", scope + "instanceGroups/{name}", _group_get),
-        Method(groups + "list", "GET", scope + "instanceGroups", _group_list),
+        Method(groups + "list", "GET", scope + "instanceGroups", GROUPS.listed),
         Method(autoscalers + "get", "GET", scope + "autoscalers/{name}", _autoscaler_get),
-        Method(autoscalers + "list", "GET", scope + "autoscalers", _autoscaler_list),
+        Method(autoscalers + "list", "GET", scope + "autoscalers", AUTOSCALERS.listed),
         Method(operations + "get", "GET", operation, _operation_get),
         Method(operations + "wait", "POST", operation + "/wait", _operation_get, waits=True),
-        Method(operations + "list", "GET", scope + "operations", _operation_list),
+        Method(operations + "list", "GET", scope + "operations", OPERATIONS.listed),
     ]
 
 
@@ -386,11 +371,11 @@ METHODS: tuple[Method, ...] = (
     *_of_scope("instance", "zone"),
     *_of_scope("regionInstance", "region"),
     Method(
-        "instanceGroupManagers.aggregatedList", "GET", _PROJECT + "/aggregated/instanceGroupManagers", _mig_aggregated
+        "instanceGroupManagers.aggregatedList", "GET", _PROJECT + "/aggregated/instanceGroupManagers", MIGS.aggregated
     ),
-    Method("instanceGroups.aggregatedList", "GET", _PROJECT + "/aggregated/instanceGroups", _group_aggregated),
-    Method("autoscalers.aggregatedList", "GET", _PROJECT + "/aggregated/autoscalers", _autoscaler_aggregated),
-    Method("globalOperations.aggregatedList", "GET", _PROJECT + "/aggregated/operations", _operation_aggregated),
+    Method("instanceGroups.aggregatedList", "GET", _PROJECT + "/aggregated/instanceGroups", GROUPS.aggregated),
+    Method("autoscalers.aggregatedList", "GET", _PROJECT + "/aggregated/autoscalers", AUTOSCALERS.aggregated),
+    Method("globalOperations.aggregatedList", "GET", _PROJECT + "/aggregated/operations", OPERATIONS.aggregated),
     Method("instances.aggregatedList", "GET", _PROJECT + "/aggregated/instances", _instance_aggregated),
     Method("instances.list", "GET", _INSTANCES, _instance_list),
     Method("instances.get", "GET", _INSTANCES + "/{name}", _instance_get),

@@ -1,5 +1,4 @@
-"""One simulated managed instance group: the calls about it. Each is accepted or refused at once, and takes effect when
-its operation ends.
+"""One simulated managed instance group: the calls about it, which take effect when their operations end.
 
 What others do to the MIG, and settings in place of its own (targets: the MIG):
 

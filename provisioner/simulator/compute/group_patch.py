@@ -1,8 +1,7 @@
 """instanceGroupManagers.patch: what a JSON merge patch changes of a MIG, and what the MIG's document says afterwards.
 
-What decides how the MIG behaves goes into its spec; the rest is kept and shown. Members are left alone, also by an
-update of type PROACTIVE: they keep the template that they were made from until they are recreated, and meanwhile
-``status.versionTarget.isReached`` is false.
+Members are left alone, also by an update of type PROACTIVE: they keep the template that they were made from until they
+are recreated, and meanwhile ``status.versionTarget.isReached`` is false.
 """
 
 from __future__ import annotations

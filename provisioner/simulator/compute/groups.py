@@ -1,7 +1,10 @@
 """The Compute Engine half of the embedded cloud: MIGs in zones and regions, their VMs, and the operations on them.
 
 What happens follows documented behaviour; where that is silent, a switch decides (``settings.Switches``).
-Fault modes: ``attempts.py``, ``member_life.py``, ``group.py``, ``vms.py``, ``api.py``, ``lists.py``, and of operations:
+
+Fault modes of operations (targets: the MIG's or VM's name, and the operation type such as
+``compute.instanceGroupManagers.deleteInstances``); more are in ``attempts.py``, ``member_life.py``, ``group.py``,
+``vms.py``, ``api.py``, ``lists.py``:
 
 ============= ==========================================================================================
 op_error      the operation ends with an error and nothing is applied; ``code``, ``message``, ``status``,
@@ -10,8 +13,6 @@ op_stuck      the operation stays RUNNING; its effect comes, unless ``applied`` 
 op_gone       operations get and wait answer 404
 precondition  createInstances only: the operation ends with 412 CONDITION_NOT_MET
 ============= ==========================================================================================
-
-Targets of these: the MIG's (or VM's) name and the operation type (``compute.instanceGroupManagers.deleteInstances``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Per-instance configurations: what createInstances says of each name, kept until the instance has left its group.
-Preserved metadata is set on the instance; preserved disks and addresses are kept and shown alone.
 
-No public text says what a configuration looks like while its instance leaves: ``DELETING`` is what Terraform's provider
-expects.
+Preserved metadata is set on the instance; preserved disks and addresses are kept and shown alone.
+``DELETING``: of one whose instance leaves, as Terraform's provider expects it; no public text says so.
 """
 
 from __future__ import annotations

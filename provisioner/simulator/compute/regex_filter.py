@@ -1,7 +1,7 @@
 """The older of Compute Engine's two filter languages: ``FIELD eq REGEX``, ``FIELD ne REGEX``, several in parentheses.
 
-Inside quotes a backslash belongs to the regular expression; only the quote itself is escaped so. Expressions are RE2's,
-which is not Python's: what RE2 refuses is refused, and what both know but read differently is translated.
+Inside quotes only the quote itself is escaped by a backslash; expressions are RE2's: what RE2 refuses is refused, and
+what Python would read differently is translated.
 """
 
 from __future__ import annotations

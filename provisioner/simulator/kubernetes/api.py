@@ -1,9 +1,11 @@
 """The Kubernetes API over HTTP: namespaces, nodes, Events and pods, for kubectl and the official clients.
 
-Faults of the way to the server, beside those of the model (see ``pods.py``). Each is matched against the namespace, the
-name (of a create: the object's), ``<resource>.<verb>`` (``pods.create``) and ``<namespace>/<resource>.<verb>``; verbs
-are create, delete, deletecollection, get, list, patch, update and watch. Discovery is never struck. Calls are counted
-by the same verbs, but a watch that begins with a list as ``watchlist``.
+``world.calls``: every call counts, by verb (create, delete, deletecollection, get, list, patch, update, watch); a watch
+that begins with a list as ``watchlist``.
+
+Faults of the way to the server, beside those of the model (``pods.py``); discovery is never struck. Targets: the
+namespace, the name (of a create: the object's), ``<resource>.<verb>`` (``pods.create``) and
+``<namespace>/<resource>.<verb>``:
 
 =============  =========================================================================================================
 mode           what happens

@@ -1,6 +1,6 @@
 """What a pod's status says at each step of its life, as the scheduler and a kubelet write it. Pure.
 
-Each function takes a pod's document and returns the next one; documents are never changed.
+Each function takes a pod's document and returns the next one.
 """
 
 from __future__ import annotations

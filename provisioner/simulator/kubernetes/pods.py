@@ -1,7 +1,8 @@
 """The model of a Kubernetes cluster: namespaces, nodes, Events and pods with their whole life, in world time.
 
-No I/O. Refusals are :class:`~provisioner.simulator.kubernetes.errors.ApiError`. Faults the model knows, each matched
-against the pod's namespace and its name:
+Refusals are :class:`~provisioner.simulator.kubernetes.errors.ApiError`. No I/O.
+
+Faults the model knows, each matched against the pod's namespace and its name:
 
 =============  =========================================================================================================
 mode           what happens
@@ -22,7 +23,7 @@ never_ready    the pod runs and its readiness probe fails for ever
 stuck          a deleted pod stays, terminating, for as long as the fault stands
 =============  =========================================================================================================
 
-``stockout`` and ``stuck`` are asked again and end with the fault; the others are decided once for a pod.
+``stockout`` and ``stuck``: asked again, and end with the fault; the others are decided once for a pod.
 """
 
 from __future__ import annotations
