@@ -43,10 +43,13 @@ COMPUTE: Mapping[str, str] = {
     "zoneOperations.list": "compute.zoneOperations.list",
     "zoneOperations.wait": "compute.zoneOperations.get",
 }
-"""The permission that Google's reference names for each method, on the page of the method
-(https://cloud.google.com/compute/docs/reference/rest/v1/instanceGroupManagers/createInstances and its like), or for its
-kind: testIamPermissions needs the list of what it asks about, wait the get of the operation. Google publishes no list
-to hold them to; a test holds each method to Google's own list."""
+"""The permission of each method. Google publishes no list of them to hold this to; the methods are held to Google's.
+
+Read on the pages of the methods (such as
+https://cloud.google.com/compute/docs/reference/rest/v1/instanceGroupManagers/createInstances): create, delete and list
+of a group's instances. Taken from their likes: ``testIamPermissions`` needs the list of what it asks of, ``wait`` the
+get of the operation, ``get`` and ``list`` what they are called.
+"""
 
 PUBSUB: Mapping[str, str] = {
     "/google.pubsub.v1.Subscriber/StreamingPull": "pubsub.subscriptions.consume",
