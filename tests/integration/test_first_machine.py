@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -24,13 +23,12 @@ from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.server import Simulator
 from tests.support.clients.terraform import rendered
 from tests.support.hosts import PYTHON, ROOT, python_version, tools
+from tests.support.scratch_host import ScratchHost
 from tests.support.waiting import until
 
 PAGE = (ROOT / "docs" / "first-machine.md").read_text()
 TIMES = ROOT / "config" / "demoinst" / "cloud.json"
 """How long things take in the cloud: seconds, not minutes."""
-
-SECONDS = 280
 
 CLONE, ROOT_USER, HF_USER = "in a clone of this repository", "as root on HostFactory's host", "as HostFactory's user"
 HOME = {CLONE: "/home/clone", ROOT_USER: "/root", HF_USER: "/home/egoadmin"}
@@ -72,6 +70,9 @@ NOT_WALKED = {
 REQUESTS = {"Large": "k2v9x0a7qd", "Small": "m7q4t1b8xe"}
 """The page's requests, by the template that is asked for."""
 
+PODS_ALONE = re.compile(rf"kubectl |gcloud container|{REQUESTS['Small']}")
+"""What stands in a block that a grid of instances alone leaves out."""
+
 KINDS = {"Large": "mig", "Small": "gke"}
 """What their machines are."""
 
@@ -93,29 +94,21 @@ def blocks_of(text: str) -> list[str]:
     return re.findall(r"```(?:sh|bash|shell)\n(.*?)```", text, re.DOTALL)
 
 
-class Walk:
+class Walk(ScratchHost):
     """The clone, HostFactory's host, and a cloud. A context manager: ends what it began, and leaves nothing."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self._directory = directory
-        self._space: subprocess.Popen[str] | None = None
         self._simulator: Simulator | None = None
         self.ids: dict[str, str] = {}
         """Requests and machines: how the page calls them, and how they are called here."""
 
     def __enter__(self) -> Self:
         tools()
-        overlays = "\n".join(
-            f"mkdir -p /mnt/{name}/upper /mnt/{name}/work\n"
-            f"mount -t overlay -o lowerdir=/{name},upperdir=/mnt/{name}/upper,workdir=/mnt/{name}/work walk /{name}"
-            for name in ("etc", "home", "opt", "root", "usr", "var")
-        )
-        program = f"mount -t tmpfs -o mode=755 walk /mnt\n{overlays}\necho ready\nexec sleep infinity"
-        self._space = subprocess.Popen(["unshare", "-m", "sh", "-ec", program], stdout=subprocess.PIPE, text=True)
-        assert self._space.stdout is not None
-        assert self._space.stdout.readline() == "ready\n", "needs overlay file systems"
-        self._inside("useradd --create-home --shell /bin/bash egoadmin; mkdir -p /home/clone/build /home/cloud")
-        self._inside("su egoadmin -c 'mkdir -p ~/hf/conf ~/hf/work ~/hf/log'")
+        super().__enter__()
+        self.run("useradd --create-home --shell /bin/bash egoadmin; mkdir -p /home/clone/build /home/cloud")
+        self.run("su egoadmin -c 'mkdir -p ~/hf/conf ~/hf/work ~/hf/log'")
         for path in ROOT.iterdir():
             if not path.name.startswith(".") and path.name != "build":
                 (self.path("/home/clone") / path.name).symlink_to(path)
@@ -139,44 +132,19 @@ class Walk:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._space is not None
         if error is not None and self.path("/var/log/service.log").exists():
             print(self.path("/var/log/service.log").read_text()[-5000:])
         self.stop_service()
         if self._simulator is not None:
             self._simulator.close()
-        self._space.kill()
-        self._space.wait()
-        assert self._space.stdout is not None
-        self._space.stdout.close()
-
-    def path(self, inside: str) -> Path:
-        """A path of the host, seen from here."""
-        assert self._space is not None
-        return Path(f"/proc/{self._space.pid}/root{inside}")
-
-    def _inside(self, lines: str, *who: str, directory: str = "/") -> str:
-        """What lines of a shell print; they have to end well."""
-        assert self._space is not None
-        command = ["nsenter", f"--target={self._space.pid}", "--mount", *who]
-        done = subprocess.run(
-            [*command, "bash", "-euo", "pipefail", "-c", f"cd {directory}\n{lines}"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=SECONDS,
-        )
-        assert done.returncode == 0, f"{lines}\nended with {done.returncode}: {done.stdout[-3000:]}"
-        return done.stdout
+        super().__exit__(kind, error, trace)
 
     def type(self, who: str, lines: str) -> str:
         """What is printed when these lines are typed into somebody's terminal, whose variables and directory stay."""
         terminal = f'{HOME[who]}/.terminal; if [ -e "$t" ]; then . "$t"; cd "$PWD"; fi'
         words = [f"{name}={value}" for name, value in {**self._variables, "HOME": HOME[who]}.items()]
         user = ["runuser", "-u", "egoadmin", "--"] if who == HF_USER else []
-        return self._inside(f't={terminal}\n{lines}\nexport -p >"$t"', *user, "env", "-i", *words, directory=HOME[who])
+        return self.run(f't={terminal}\n{lines}\nexport -p >"$t"', *user, "env", "-i", *words, directory=HOME[who])
 
     def cloud(self) -> None:
         """Makes the instance's files of the page's grid.tfvars, as Terraform does, and a cloud of their pools."""
@@ -235,6 +203,15 @@ def test_each_block_says_who_types_it_and_each_stand_in_is_still_needed() -> Non
 
     assert [line for line in first if line not in HOME] == list(NOT_WALKED)
     assert [program for program in REPLACED if not re.search(rf"(?m)(^|[ (]){program} ", typed)] == []
+
+
+def test_each_block_that_pods_alone_need_is_said_to_be_for_pods() -> None:
+    """A grid of instances alone leaves them out."""
+    parts = re.split(r"```(?:sh)?\n", PAGE)
+    said = [parts[i - 1].strip().split("\n\n")[-1] for i in range(1, len(parts), 2) if PODS_ALONE.search(parts[i])]
+
+    assert len(said) >= len(REQUESTS)
+    assert [text for text in said if not re.search(r"\bpods?\b", text)] == []
 
 
 def test_each_step_that_says_how_one_sees_that_it_worked_is_looked_at() -> None:
