@@ -55,9 +55,8 @@ def bundle(out: Path, source: Path = ROOT, pythons: Sequence[str] = ()) -> Path:
 def shared(run: pytest.TempPathFactory, version: str = "", pythons: Sequence[str] = ()) -> Path:
     """The archive of this source, or of another version, made once for all processes of a run of pytest."""
     base = run.getbasetemp()
-    directory = (
-        (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "bundles" / "-".join([version, *pythons])
-    )
+    whole = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    directory = whole / "bundles" / "-".join([version or "this", *pythons])
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
