@@ -107,9 +107,12 @@ class StateStorage(Storage):
             self.changed = True
 
     def commit(self, generation: int, check: Callable[[], None] = lambda: None) -> None:
-        """Write what the transaction holds, as the given generation; may be tried again. Raises as ``replace``."""
+        """Write what the transaction holds, as the given generation and in this version's format; may be tried again.
+
+        Raises as ``replace``.
+        """
         tables = self.read()
-        tables["meta"]["state"]["generation"] = generation
+        tables["meta"]["state"] |= {"schema": SCHEMA, "generation": generation}
         replace(self._path, encoded(tables), check=check)
 
 

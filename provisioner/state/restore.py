@@ -23,7 +23,15 @@ from provisioner.state.archive import TOLD, Dump
 from provisioner.state.atomic import create_whole, replace
 from provisioner.state.database import Tables, encoded, generation_of
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
-from provisioner.state.errors import LockTimeout, StateError, StateExists, StateMissing, StateUnreadable, unwritable
+from provisioner.state.errors import (
+    LockTimeout,
+    StateError,
+    StateExists,
+    StateMissing,
+    StateTooNew,
+    StateUnreadable,
+    unwritable,
+)
 from provisioner.state.locks import DataLock
 from provisioner.state.marks import make_shared_directory
 from provisioner.state.state_file import StateFile
@@ -150,10 +158,10 @@ def _outdate(state: StateDir, memory: Tables | None) -> None:
 
 
 def _readable(file: StateFile) -> Tables | None:
-    """What stands in a file, if it can be read. Raises StateTooNew."""
+    """What stands in a file, if this version can read it."""
     try:
         return file.load()
-    except (StateMissing, StateUnreadable):
+    except (StateMissing, StateUnreadable, StateTooNew):
         return None
 
 

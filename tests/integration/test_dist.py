@@ -1,4 +1,4 @@
-"""``make dist``: one file with all that a host without a package index needs, the same bytes each time; and its RPM."""
+"""``make dist``: one file with all that a host without a package index needs, the same bytes each time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bundles import bundle, unpacked
+from tests.support.bundles import bundle, shared, unpacked
 from tests.support.hosts import PYTHON, ROOT, other_python, python_version, tools
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ NO_INDEX = {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bundle(tmp_path_factory.mktemp("dist"))
+    return shared(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +58,14 @@ def test_it_holds_no_path_and_no_host_of_whoever_made_it(directory: Path) -> Non
             assert str(ROOT) not in path.read_text(), path
 
 
-@pytest.mark.parametrize("name", ["scripts", "loop"])
-def test_a_lock_is_installed_from_the_wheels_alone(name: str, directory: Path, tmp_path: Path) -> None:
+def test_a_lock_is_installed_from_the_wheels_alone(directory: Path, tmp_path: Path) -> None:
+    """The scripts'; the loop's is installed so, with hashes and without an index, in test_install_life.py."""
     made = run(PYTHON, "-m", "venv", "--without-pip", tmp_path / "clean")
     assert made.returncode == 0, made.stderr
     done = run(
         *(tools(), "-m", "pip", "--python", tmp_path / "clean" / "bin" / "python", "install", "--no-index"),
         *("--find-links", directory / "wheelhouse", "--require-hashes"),
-        *("--requirement", directory / "requirements" / f"{name}.lock"),
+        *("--requirement", directory / "requirements" / "scripts.lock"),
         **NO_INDEX,
     )
     listed = run(tools(), "-m", "pip", "--python", tmp_path / "clean" / "bin" / "python", "list", "--format=json")
@@ -89,11 +89,16 @@ def test_a_wheel_that_was_changed_is_not_installed(directory: Path, tmp_path: Pa
     assert "DO NOT MATCH THE HASHES" in done.stderr
 
 
-@pytest.mark.parametrize("version", ["3.12", "3.13"])
-def test_a_host_that_has_a_newer_python_alone_is_installed_on(version: str, tmp_path: Path) -> None:
-    """RHEL 9.4 and later, and 10, have 3.12."""
+NEWER = ("3.12", "3.13")
+"""RHEL 9.4 and later, and 10, have 3.12."""
+
+
+@pytest.mark.parametrize("version", NEWER)
+def test_a_host_that_has_a_newer_python_alone_is_installed_on(
+    version: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     python = other_python(version)
-    newer = unpacked(bundle(tmp_path / "dist", pythons=[version]), tmp_path)
+    newer = unpacked(shared(tmp_path_factory, pythons=NEWER), tmp_path)
     done = run(newer / "install.sh", "--root", tmp_path / "root", "--python", python)
     assert (done.returncode, done.stderr) == (0, "")
     told = run(tmp_path / "root" / "opt" / "provisioner" / "bin" / "provisioner", "check", tmp_path)
@@ -120,27 +125,3 @@ def test_make_dist_has_wheels_for_every_python_that_the_page_names() -> None:
 
     assert len(printed) == 3
     assert f"Python {', '.join(printed[:-1])} or {printed[-1]}" in page
-
-
-@pytest.mark.skipif(shutil.which("rpmbuild") is None, reason="needs rpmbuild (Debian package rpm)")
-def test_the_bundle_is_built_into_an_rpm(archive: Path, directory: Path, tmp_path: Path) -> None:
-    version = (directory / "VERSION").read_text().strip()
-    defined = {"version_": version, "_topdir": str(tmp_path), "python": PYTHON, "_binary_payload": "w1.gzdio"}
-    options = [word for name, value in defined.items() for word in ("--define", f"{name} {value}")]
-    built = run("rpmbuild", "-tb", archive, "--nodeps", "--quiet", *options)
-    assert built.returncode == 0, built.stderr
-    (package,) = tmp_path.glob("RPMS/*/*.rpm")
-    listed = run("rpm", "--query", "--package", package, "--list", "--dbpath", tmp_path / "db").stdout.splitlines()
-    scripts = run("rpm", "--query", "--package", package, "--scripts", "--dbpath", tmp_path / "db").stdout
-
-    prefix = "/opt/provisioner"
-    assert {
-        f"{prefix}/bin/provisioner",
-        f"{prefix}/current",
-        f"{prefix}/hf_scripts",
-        f"{prefix}/versions/{version}/installed",
-        "/usr/lib/systemd/system/provisioner.service",
-    } <= set(listed)
-    assert f"{prefix}/.lock" not in listed
-    assert not any(str(tmp_path) in line for line in listed)
-    assert "systemd-sysusers /usr/lib/sysusers.d/provisioner.conf" in scripts

@@ -11,12 +11,11 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import pytest
@@ -29,13 +28,12 @@ from tests.support.hosts import PYTHON, ROOT, python_version, tools
 from tests.support.metadata_server import MetadataServer, account
 from tests.support.network.authority import Authority
 from tests.support.network.front import Front
+from tests.support.scratch_host import ScratchHost
 from tests.support.waiting import until
 
 PAGE = (ROOT / "docs" / "first-machine.md").read_text()
 TIMES = ROOT / "config" / "demoinst" / "cloud.json"
 """How long things take in the cloud: seconds, not minutes."""
-
-SECONDS = 280
 
 CLONE, ROOT_USER, HF_USER = "in a clone of this repository", "as root on HostFactory's host", "as HostFactory's user"
 HOME = {CLONE: "/home/clone", ROOT_USER: "/root", HF_USER: "/home/egoadmin"}
@@ -77,6 +75,15 @@ NOT_WALKED = {
 }
 """The first lines of blocks that are no step."""
 
+REQUESTS = {"Large": "k2v9x0a7qd", "Small": "m7q4t1b8xe"}
+"""The page's requests, by the template that is asked for."""
+
+PODS_ALONE = re.compile(rf"kubectl |gcloud container|{REQUESTS['Small']}")
+"""What stands in a block that a grid of instances alone leaves out."""
+
+KINDS = {"Large": "mig", "Small": "gke"}
+"""What their machines are."""
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
@@ -85,44 +92,32 @@ pytestmark = [
 ]
 
 
-class Block(NamedTuple):
-    """Lines that are typed together."""
-
-    section: str
-    lines: str
+def sections() -> list[tuple[str, str]]:
+    """Title and text of every section of the page."""
+    return [(text.splitlines()[0], text) for text in re.split(r"(?m)^## ", PAGE)[1:]]
 
 
-def blocks() -> list[Block]:
-    """Every block of commands of the page."""
-    found = []
-    for section in re.split(r"(?m)^## ", PAGE)[1:]:
-        title = section.splitlines()[0]
-        found += [Block(title, lines) for lines in re.findall(r"```(?:sh|bash|shell)\n(.*?)```", section, re.DOTALL)]
-    return found
+def blocks_of(text: str) -> list[str]:
+    """Every block of commands: lines that are typed together."""
+    return re.findall(r"```(?:sh|bash|shell)\n(.*?)```", text, re.DOTALL)
 
 
-class Walk:
+class Walk(ScratchHost):
     """The clone, HostFactory's host, and a cloud. A context manager: ends what it began, and leaves nothing."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self._directory = directory
-        self._space: subprocess.Popen[str] | None = None
         self._simulator: Simulator | None = None
         self._open = ExitStack()
+        self.ids: dict[str, str] = {}
+        """Requests and machines: how the page calls them, and how they are called here."""
 
     def __enter__(self) -> Self:
         tools()
-        overlays = "\n".join(
-            f"mkdir -p /mnt/{name}/upper /mnt/{name}/work\n"
-            f"mount -t overlay -o lowerdir=/{name},upperdir=/mnt/{name}/upper,workdir=/mnt/{name}/work walk /{name}"
-            for name in ("etc", "home", "opt", "root", "usr", "var")
-        )
-        program = f"mount -t tmpfs -o mode=755 walk /mnt\n{overlays}\necho ready\nexec sleep infinity"
-        self._space = subprocess.Popen(["unshare", "-m", "sh", "-ec", program], stdout=subprocess.PIPE, text=True)
-        assert self._space.stdout is not None
-        assert self._space.stdout.readline() == "ready\n", "needs overlay file systems"
-        self._inside("useradd --create-home --shell /bin/bash egoadmin; mkdir -p /home/clone/build /home/cloud")
-        self._inside("su egoadmin -c 'mkdir -p ~/hf/conf ~/hf/work ~/hf/log'")
+        super().__enter__()
+        self.run("useradd --create-home --shell /bin/bash egoadmin; mkdir -p /home/clone/build /home/cloud")
+        self.run("su egoadmin -c 'mkdir -p ~/hf/conf ~/hf/work ~/hf/log'")
         for path in ROOT.iterdir():
             if not path.name.startswith(".") and path.name != "build":
                 (self.path("/home/clone") / path.name).symlink_to(path)
@@ -146,43 +141,18 @@ class Walk:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._space is not None
         if error is not None and self.path("/var/log/service.log").exists():
             print(self.path("/var/log/service.log").read_text()[-5000:])
         self.stop_service()
         self._open.close()
-        self._space.kill()
-        self._space.wait()
-        assert self._space.stdout is not None
-        self._space.stdout.close()
-
-    def path(self, inside: str) -> Path:
-        """A path of the host, seen from here."""
-        assert self._space is not None
-        return Path(f"/proc/{self._space.pid}/root{inside}")
-
-    def _inside(self, lines: str, *who: str, directory: str = "/") -> str:
-        """What lines of a shell print; they have to end well."""
-        assert self._space is not None
-        command = ["nsenter", f"--target={self._space.pid}", "--mount", *who]
-        done = subprocess.run(
-            [*command, "bash", "-euo", "pipefail", "-c", f"cd {directory}\n{lines}"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=SECONDS,
-        )
-        assert done.returncode == 0, f"{lines}\nended with {done.returncode}: {done.stdout[-3000:]}"
-        return done.stdout
+        super().__exit__(kind, error, trace)
 
     def type(self, who: str, lines: str) -> str:
         """What is printed when these lines are typed into somebody's terminal, whose variables and directory stay."""
         terminal = f'{HOME[who]}/.terminal; if [ -e "$t" ]; then . "$t"; cd "$PWD"; fi'
         words = [f"{name}={value}" for name, value in {**self._variables, "HOME": HOME[who]}.items()]
         user = ["runuser", "-u", "egoadmin", "--"] if who == HF_USER else []
-        return self._inside(f't={terminal}\n{lines}\nexport -p >"$t"', *user, "env", "-i", *words, directory=HOME[who])
+        return self.run(f't={terminal}\n{lines}\nexport -p >"$t"', *user, "env", "-i", *words, directory=HOME[who])
 
     def cloud(self) -> None:
         """Makes the instance's files of the page's grid.tfvars, as Terraform does, and a cloud of their pools.
@@ -213,10 +183,20 @@ class Walk:
         self._variables |= around
         self.path("/etc/default/provisioner").write_text("".join(f"{name}={value}\n" for name, value in around.items()))
 
-    def machines(self) -> list[str]:
-        """What the cloud holds."""
+    def machines(self) -> dict[str, str]:
+        """What the clouds hold: of each machine its kind."""
         assert self._simulator is not None
-        return [machine["name"] for machine in self._simulator.state()["machines"]]
+        return {machine["name"]: machine["kind"] for machine in self._simulator.state()["machines"]}
+
+    def status(self) -> str:
+        """What ``provisioner status`` prints for HostFactory's user."""
+        return self.type(HF_USER, "provisioner status")
+
+    def with_own_ids(self, lines: str) -> str:
+        """The lines with this site's ids in the place of the page's."""
+        for documented in sorted(self.ids, key=len, reverse=True):
+            lines = lines.replace(documented, self.ids[documented])
+        return lines
 
     def stop_service(self) -> None:
         """Ends the loop, as ``systemctl stop`` does."""
@@ -235,59 +215,56 @@ def walk(tmp_path: Path) -> Iterator[Walk]:
 
 
 def test_each_block_says_who_types_it_and_each_stand_in_is_still_needed() -> None:
-    first = [block.lines.splitlines()[0].removeprefix("# ") for block in blocks()]
-    typed = " ".join(block.lines for block in blocks())
+    first = [block.splitlines()[0].removeprefix("# ") for block in blocks_of(PAGE)]
+    typed = " ".join(blocks_of(PAGE))
 
     assert [line for line in first if line not in HOME] == list(NOT_WALKED)
     assert [program for program in REPLACED if not re.search(rf"(?m)(^|[ (]){program} ", typed)] == []
 
 
-def test_the_page_leads_to_a_machine_and_back(walk: Walk) -> None:
-    printed: dict[str, str] = {}
-    ids: dict[str, str] = {}
-    for block in blocks():
-        who, _, lines = block.lines.partition("\n")
-        if who in NOT_WALKED:
-            continue
-        for part in re.split(r"(?m)^(?=.*(?:getRequestStatus|requestReturnMachines|explain))", lines):
-            said = step(walk, who.removeprefix("# "), replaced(part, ids), ids)
-            printed[block.section] = printed.get(block.section, "") + said
-        if "grid.tfvars" in lines and " apply " in lines:
-            walk.cloud()
-        if block.section.startswith("6.") and "requestReturnMachines" in lines:
-            until(lambda: walk.machines() == [], 60, every=0.2, what="the machine is gone")
+def test_each_block_that_pods_alone_need_is_said_to_be_for_pods() -> None:
+    """A grid of instances alone leaves them out."""
+    parts = re.split(r"```(?:sh)?\n", PAGE)
+    said = [parts[i - 1].strip().split("\n\n")[-1] for i in range(1, len(parts), 2) if PODS_ALONE.search(parts[i])]
 
-    sections = {title[:1]: text for title, text in printed.items()}
-    assert "hf_scripts/" in sections["2"].splitlines()[-2]
-    assert '+      "name": "gcpinst",' in sections["3"]
-    assert "fix: " not in sections["5"]
-    assert "ERROR" not in sections["5"]
-    assert ids["hf-k3v9x2m7qa-000004"] in sections["6"]
-    assert not walk.path("/opt/provisioner").exists()
-    assert walk.path("/etc/hostfactory/provisioner.yaml").exists()
-    assert walk.path("/var/lib/hostfactory/memory.json").exists()
+    assert len(said) >= len(REQUESTS)
+    assert [text for text in said if not re.search(r"\bpods?\b", text)] == []
 
 
-def replaced(lines: str, ids: dict[str, str]) -> str:
-    """The lines with this site's ids in the place of the page's."""
-    for documented, own in ids.items():
-        lines = lines.replace(documented, own)
-    return lines
+def test_each_step_that_says_how_one_sees_that_it_worked_is_looked_at() -> None:
+    assert [title[:1] for title, text in sections() if "**It worked:**" in text] == list(WORKED)
 
 
-def step(walk: Walk, who: str, lines: str, ids: dict[str, str]) -> str:
-    """Types the lines, as often as the page says, and keeps the ids that they print."""
+def test_the_page_leads_to_machines_of_both_kinds_and_back(walk: Walk) -> None:
+    for title, text in sections():
+        printed = ""
+        for block in blocks_of(text):
+            who, _, lines = block.partition("\n")
+            if who in NOT_WALKED:
+                continue
+            for part in re.split(r"(?m)^(?=.*(?:getRequestStatus|requestReturnMachines|explain))", lines):
+                printed += step(walk, who.removeprefix("# "), part)
+            if "grid.tfvars" in lines and " apply " in lines:
+                walk.cloud()
+        if worked := WORKED.get(title[:1]):
+            worked(walk, printed)
+
+
+def step(walk: Walk, who: str, lines: str) -> str:
+    """What the lines print, typed as often as the page says; of what is asked for or given back, the end is seen."""
+    lines = walk.with_own_ids(lines)
     if "check_install" in lines:
         once = f"{lines.splitlines()[0]} || true"
         until(lambda: "fix: " not in walk.type(who, once), 60, every=0.5, what="the loop runs")
     said = walk.type(who, lines)
     if "/requestMachines" in lines:
-        ids["k2v9x0a7qd"] = re.findall(r'"requestId": *"([^"]+)"', said)[0]
-    if "/getRequestStatus" in lines:
-        answer = until(lambda: complete(walk.type(who, lines)), 120, every=0.5, what="the request is complete")
-        (machine,) = answer["machines"]
-        assert machine["result"] == "succeed"
-        ids["hf-k3v9x2m7qa-000004"] = machine["name"]
+        (template,) = re.findall(r'"templateId": "(\w+)"', lines)
+        (walk.ids[REQUESTS[template]],) = re.findall(r'"requestId": *"([^"]+)"', said)
+    elif "/getRequestStatus" in lines:
+        rented(walk, until(lambda: complete(walk.type(who, lines)), 120, every=0.5, what="the request is complete"))
+    elif "explain" in lines:
+        told = until(lambda: ended(walk.type(who, lines)), 120, every=0.5, what="the machine's story ends")
+        given_back(walk, lines.split()[-1], told)
     return said
 
 
@@ -295,3 +272,98 @@ def complete(said: str) -> Any:
     """The request of an answer, once it is complete."""
     (request,) = json.loads(said)["requests"]
     return request if request["status"] == "complete" else None
+
+
+def ended(story: str) -> str:
+    """A machine's story, once it is told to the end."""
+    return story if "nothing is left of it" in story else ""
+
+
+def rented(walk: Walk, answer: Any) -> None:
+    """HostFactory, the person and the cloud are told of the same machine, of the template's kind."""
+    (machine,) = answer["machines"]
+    (template,) = (name for name, documented in REQUESTS.items() if walk.ids.get(documented) == answer["requestId"])
+    walk.ids[f"hf-{REQUESTS[template]}-000000"] = machine["name"]
+
+    assert machine["result"] == "succeed"
+    assert machine["privateIpAddress"]
+    assert walk.machines()[machine["name"]] == KINDS[template]
+    assert f"request {answer['requestId']} ({template}): complete, 1 of 1 running" in walk.status()
+
+
+def given_back(walk: Walk, name: str, story: str) -> None:
+    """The cloud has it no more, and status says so."""
+    assert story.splitlines()[-1].strip() == "It is returned, and nothing is left of it."
+    assert name not in walk.machines()
+    request = name.split("-")[1]
+    assert re.search(rf"request {request} \(\w+\): complete, 0 of 1 running", walk.status())
+
+
+# --- "It worked", by step ---------------------------------------------------------------------------------------------
+
+
+def configuration_made(walk: Walk, _printed: str) -> None:
+    assert walk.path(f"{HOME[CLONE]}/google/provisioner.yaml").exists()
+
+
+def programs_installed(walk: Walk, printed: str) -> None:
+    *_, names_place, last = printed.strip().splitlines()
+    version = walk.type(ROOT_USER, "/opt/provisioner/bin/provisioner --version").split()[1]
+    assert names_place == (
+        f"Version {version} runs from now on: scriptPath of HostFactory's plug-in is /opt/provisioner/hf_scripts/"
+    )
+    assert "systemctl enable --now provisioner" in last
+
+
+def instance_registered(walk: Walk, printed: str) -> None:
+    assert '+      "name": "gcpinst",' in printed
+    assert walk.type(HF_USER, 'provisioner render-hf settings.yaml --out "$HF_TOP" --dry-run') == (
+        "Nothing would change.\n"
+    )
+
+
+def loop_runs(_walk: Walk, printed: str) -> None:
+    checked, _, installed = printed.partition("fine: ")
+    assert "Fine: provisioner gcpinst" in checked
+    assert re.findall(r"(?m)^  pool (\S+): (\w+) ", checked) == [
+        *(("a", "mig"), ("any", "mig"), ("pods", "gke"), ("pods-spot", "gke"))
+    ]
+    assert "ERROR" not in checked
+    assert all(line.startswith("fine: ") for line in f"fine: {installed}".strip().splitlines())
+    assert ": the loop runs\n" in installed
+
+
+def machines_came_and_went(walk: Walk, _printed: str) -> None:
+    assert {f"hf-{request}-000000" for request in REQUESTS.values()} < walk.ids.keys(), "both were asked for"
+    assert walk.machines() == {}
+    status = walk.status()
+    assert len(re.findall(r"return  ret-\w+: complete, 1 of 1 settled", status)) == len(REQUESTS)
+
+
+def calls_are_logged(walk: Walk, _printed: str) -> None:
+    (log,) = walk.path("/home/egoadmin/hf/log").glob("gcpinst-provider.*.log")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    answered = {line["command"] for line in lines if line["message"] == "Answered a call"}
+    assert answered > {"getAvailableTemplates", "requestMachines", "getRequestStatus", "requestReturnMachines"}
+
+
+def all_removed(walk: Walk, _printed: str) -> None:
+    conf = walk.path("/home/egoadmin/hf/conf")
+    assert json.loads((conf / "providers" / "hostProviders.json").read_text())["providers"] == []
+    assert json.loads((conf / "providerplugins" / "hostProviderPlugins.json").read_text())["providerplugins"] == []
+    assert not walk.path("/opt/provisioner").exists()
+    assert walk.path("/etc/hostfactory/provisioner.yaml").exists()
+    assert walk.path("/var/lib/hostfactory/memory.json").exists()
+    assert walk.path("/var/log/hostfactory").is_dir()
+
+
+WORKED: dict[str, Callable[[Walk, str], None]] = {
+    "1": configuration_made,
+    "2": programs_installed,
+    "3": instance_registered,
+    "5": loop_runs,
+    "6": machines_came_and_went,
+    "7": calls_are_logged,
+    "8": all_removed,
+}
+"""By the step's number, that one sees what the page says that one sees; called with all that the step printed."""

@@ -1,15 +1,21 @@
-"""Bundles as ``make dist`` makes them: of this source, and of the same with another version."""
+"""Bundles as ``make dist`` makes them: of this source, of the same with another version, and with little in them."""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from tests.support.hosts import ROOT, python_version, tools
+import pytest
+
+from tests.support.hosts import PYTHON, ROOT, python_version, tools
 
 SECONDS = "1700000000"
 PARTS = (
@@ -46,6 +52,20 @@ def bundle(out: Path, source: Path = ROOT, pythons: Sequence[str] = ()) -> Path:
     return Path(done.stdout.strip())
 
 
+def shared(run: pytest.TempPathFactory, version: str = "", pythons: Sequence[str] = ()) -> Path:
+    """The archive of this source, or of another version, made once for all processes of a run of pytest."""
+    base = run.getbasetemp()
+    whole = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    directory = whole / "bundles" / "-".join([version or "this", *pythons])
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not list(directory.glob("*.sha256")):  # they are written last
+            bundle(directory, of_version(version, directory) if version else ROOT, pythons)
+    (archive,) = directory.glob("*.tar.gz")
+    return archive
+
+
 def of_version(version: str, directory: Path) -> Path:
     """This source, as another version."""
     source = directory / f"source-{version}"
@@ -64,3 +84,78 @@ def unpacked(archive: Path, directory: Path) -> Path:
     with tarfile.open(archive) as tar:
         tar.extractall(directory, filter="fully_trusted")
     return directory / archive.name.removesuffix(".tar.gz")
+
+
+# --- with little in them ----------------------------------------------------------------------------------------------
+
+
+def small(whole: Path, directory: Path, version: str) -> Path:
+    """A bundle's directory with other wheels: programs that say their version alone, TinyDB, and pip compiled already.
+
+    What install.sh does with it is what it does with any, in a tenth of the time.
+    """
+    made = directory / f"hostfactory-provisioner-{version}"
+    shutil.copytree(whole, made, ignore=shutil.ignore_patterns("*.whl"))
+    (tinydb,) = (whole / "wheelhouse").glob("tinydb-*.whl")
+    shutil.copy(tinydb, made / "wheelhouse")
+    (pip,) = (whole / "wheelhouse").glob("pip-*.whl")
+    _compiled(pip, made / "wheelhouse" / pip.name)
+    _wheel(made / "wheelhouse", "hostfactory_provisioner", version, PROGRAMS)
+    for name in ("scripts", "loop"):
+        lock = f"tinydb=={tinydb.name.split('-')[1]} --hash=sha256:{_sum(tinydb)}\n"
+        (made / "requirements" / f"{name}.lock").write_text(lock)
+    (made / "VERSION").write_text(f"{version}\n")
+    (made / "SHA256SUMS").unlink()
+    files = sorted(path for path in made.rglob("*") if path.is_file())
+    sums = "".join(f"{_sum(path)}  {path.relative_to(made)}\n" for path in files)
+    (made / "SHA256SUMS").write_text(sums)
+    return made
+
+
+def packed(directory: Path) -> Path:
+    """The archive of a bundle's directory, beside it."""
+    archive = directory.with_name(f"{directory.name}.tar.gz")
+    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
+        tar.add(directory, directory.name)
+    return archive
+
+
+PROGRAMS = {
+    "provisioner/__init__.py": "__version__ = '{version}'\n",
+    "provisioner/__main__.py": "print('provisioner {version}')\n",
+    "hf_scripts/__init__.py": "",
+    "hf_scripts/commands.py": "import tinydb\n",
+}
+"""What is installed of a small bundle."""
+
+
+def _sum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _wheel(wheelhouse: Path, name: str, version: str, files: Mapping[str, str]) -> None:
+    """A wheel of these files."""
+    about = f"{name}-{version}.dist-info"
+    facts = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        "WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "RECORD": "",
+    }
+    with zipfile.ZipFile(wheelhouse / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text.format(version=version))
+        for path, text in facts.items():
+            wheel.writestr(f"{about}/{path}", text)
+
+
+def _compiled(wheel: Path, target: Path) -> None:
+    """The same wheel with bytecode in the place of its sources: what is imported from a zip is compiled each time."""
+    with TemporaryDirectory() as directory:
+        with zipfile.ZipFile(wheel) as packed:
+            packed.extractall(directory)
+        options = ["-q", "-b", "--invalidation-mode", "unchecked-hash"]
+        subprocess.run([PYTHON, "-m", "compileall", *options, directory], check=True, timeout=280)
+        with zipfile.ZipFile(target, "w") as packed:
+            for path in sorted(Path(directory).rglob("*")):
+                if path.is_file() and path.suffix != ".py":
+                    packed.write(path, path.relative_to(directory))

@@ -305,6 +305,25 @@ def test_a_dump_that_is_cut_or_altered_is_refused(
     assert every_byte(site.work) == {}
 
 
+def test_it_takes_the_place_of_what_a_newer_version_wrote(site: Site) -> None:
+    """Rollback across a format: the dump is of before the upgrade."""
+    site.state.levers.change(lambda levers: pulled(levers, ALL_STOPPED))
+    site.dump()
+    newer = {}
+    for kind in ("intent", "memory", "status", "levers"):
+        path = site.work / f"{kind}.json"
+        tables = json.loads(path.read_text())
+        tables["meta"]["state"]["schema"] += 1
+        newer[path.name] = json.dumps(tables)
+        path.write_text(newer[path.name])
+    assert site.restore("--yes") == 0
+    state = site.state
+    reads = (state.intent.read, state.memory.read, state.status.read_all, state.levers.read)
+    assert all(read() is not None for read in reads)
+    (kept,) = site.work.glob("before-restore-*")
+    assert {name: (kept / name).read_text() for name in newer} == newer
+
+
 @pytest.mark.parametrize("name", ["../intent.json", "seen/../x.told-0", "/etc/cron.d/x", "provisioner.yaml"])
 def test_nothing_is_written_that_is_no_state(site: Site, capsys: pytest.CaptureFixture[str], name: str) -> None:
     site.rewrite({"intent.json": (site.work / "intent.json").read_bytes(), name: b"x"})

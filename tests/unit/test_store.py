@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -399,7 +399,14 @@ def test_setting_aside_what_is_not_there_says_so(state: StateDir) -> None:
         state.memory.set_aside()
 
 
-@pytest.mark.parametrize("name", ["intent", "memory", "status"])
+WRITES: dict[str, Callable[[StateDir], object]] = {
+    "intent": add,
+    "memory": lambda state: state.memory.write(Memory("demo")),
+    "status": lambda state: state.status.write({}, {}),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
 def test_a_newer_schema_is_refused_for_reading_and_writing(state: StateDir, name: str) -> None:
     fill(state)
     path = Path(state.path, f"{name}.json")
@@ -408,15 +415,22 @@ def test_a_newer_schema_is_refused_for_reading_and_writing(state: StateDir, name
     path.write_text(json.dumps(tables))
     before = path.read_bytes()
     fresh = StateDir(state.path)
-    write = {
-        "intent": lambda: add(fresh),
-        "memory": lambda: fresh.memory.write(Memory("demo")),
-        "status": lambda: fresh.status.write({}, {}),
-    }[name]
-    for attempt in (lambda: READS.get(name, READS["status.read_all"])(fresh), write):
+    for attempt in (lambda: READS.get(name, READS["status.read_all"])(fresh), lambda: WRITES[name](fresh)):
         with pytest.raises(StateTooNew, match=rf"{name}\.json: has schema version 2, this provisioner knows up to 1"):
             attempt()
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_file_of_an_older_schema_is_written_in_ours_whoever_changes_it(state: StateDir, name: str) -> None:
+    """Else an older program, taken back, would take what it cannot read for a damaged file."""
+    WRITES[name](state)
+    path = Path(state.path, f"{name}.json")
+    tables = json.loads(path.read_bytes())
+    tables["meta"]["state"]["schema"] = SCHEMA - 1
+    path.write_text(json.dumps(tables))
+    WRITES[name](StateDir(state.path))
+    assert json.loads(path.read_bytes())["meta"]["state"]["schema"] == SCHEMA
 
 
 def test_a_file_under_another_files_name_is_refused(state: StateDir) -> None:

@@ -75,6 +75,7 @@ class HostFactory:
         self.templates_file = self.conf / f"{instance}prov_templates.json"
         self.templates_file.write_text(json.dumps(templates))
         self.input = directory / "hf_in_a1B2c3"
+        self.scripts = SCRIPTS
 
     @property
     def state(self) -> StateDir:
@@ -100,7 +101,7 @@ class HostFactory:
     def command(self, name: str, document: object) -> list[str]:
         """The command line of a call; its input file is written as HF writes it."""
         self.input.write_text(json.dumps(document, indent="\t"))
-        return [str(SCRIPTS / f"{name}.sh"), "-f", str(self.input)]
+        return [str(self.scripts / f"{name}.sh"), "-f", str(self.input)]
 
     def run(self, command: list[str], *, environment: Mapping[str, str] | None = None, seconds: float = 60) -> Called:
         """Runs a command line from ``/`` without stdin; subprocess.TimeoutExpired when it takes longer."""

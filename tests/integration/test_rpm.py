@@ -1,0 +1,99 @@
+"""The bundle as an RPM, as those who use it meet it: built, installed, upgraded and erased by rpm itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.bundles import packed, shared, small, unpacked
+from tests.support.hosts import PYTHON
+from tests.support.scratch_host import ScratchHost
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("rpmbuild") is None, reason="needs rpmbuild (Debian package rpm)"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: users are made"),
+]
+
+PREFIX = "/opt/provisioner"
+UNIT = "/usr/lib/systemd/system/provisioner.service"
+EXAMPLE = "/etc/hostfactory/examples/demoinst/provisioner.yaml"
+STATE, LOG = "/var/lib/hostfactory", "/var/log/hostfactory"
+OLDER = "0.0.1"
+
+RPM = "rpm --dbpath /var/lib/rpm"
+
+
+@pytest.fixture
+def host() -> Iterator[ScratchHost]:
+    with ScratchHost() as made:
+        yield made
+
+
+def rpm(archive: Path, directory: Path) -> Path:
+    """The package that the page's command builds of a bundle."""
+    version = archive.name.removesuffix(".tar.gz").rpartition("-")[2]
+    defined = {"version_": version, "_topdir": str(directory), "python": PYTHON, "_binary_payload": "w1.gzdio"}
+    options = [word for name, value in defined.items() for word in ("--define", f"{name} {value}")]
+    command = ["rpmbuild", "-tb", str(archive), "--nodeps", "--quiet", *options]
+    built = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+    assert built.returncode == 0, built.stderr
+    (package,) = directory.glob(f"RPMS/*/*-{version}-*.rpm")
+    return package
+
+
+def test_the_package_is_installed_upgraded_and_erased(
+    host: ScratchHost, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Of two versions the older one has little in it; the newer one is the bundle of this source."""
+    archive = shared(tmp_path_factory)
+    older = packed(small(unpacked(archive, tmp_path), tmp_path, OLDER))
+    before, after = rpm(older, tmp_path), rpm(archive, tmp_path)
+    version = archive.name.removesuffix(".tar.gz").rpartition("-")[2]
+
+    # Debian keeps no database of rpm's in which a Python would be: that it is asked for is seen in the package.
+    assert PYTHON in host.run(f"{RPM} -qp --requires {after}").splitlines()
+    host.run(f"useradd --create-home egoadmin; {RPM} -i --nodeps {before}")
+    listed = host.run(f"{RPM} -ql hostfactory-provisioner").splitlines()
+    assert {f"{PREFIX}/bin/provisioner", f"{PREFIX}/hf_scripts", UNIT, EXAMPLE} < set(listed)
+    assert f"{PREFIX}/.lock" not in listed
+    assert not any(str(tmp_path) in line for line in listed)
+    assert host.run(f"{RPM} -V --nodeps hostfactory-provisioner") == "", "all is as packed, after the scriptlets"
+    assert host.run(f"stat -L --format '%U:%G %a' {UNIT} {PREFIX}/bin/provisioner").splitlines() == [
+        *("root:root 644", "root:root 755")
+    ]
+    assert host.run(f"stat --format '%U:%G %a' {STATE} {LOG}").splitlines() == ["hostfactory:hostfactory 2770"] * 2
+    assert "hostfactory" in host.run("id --groups --name egoadmin").split()
+    assert host.run(f"{PREFIX}/bin/provisioner --version").split()[1] == OLDER
+
+    host.run(f"echo '# mine' >>{EXAMPLE}; echo kept | tee {STATE}/memory.json >{LOG}/calls.log")
+    host.run(f"{RPM} -U --nodeps {after}")
+    assert host.run(f"{RPM} -q hostfactory-provisioner").startswith(f"hostfactory-provisioner-{version}-1")
+    assert host.run(f"{PREFIX}/bin/provisioner --version").split()[1] == version
+    assert host.run(f"ls {PREFIX}/versions").split() == [version]
+    user = ["runuser", "-u", "egoadmin", "--"]
+    variables = f"HF_PROVIDER_NAME=demoinst HF_PROVIDER_CONFDIR={Path(EXAMPLE).parent} HF_PROVIDER_WORKDIR={STATE}"
+    assert "GkePod" in host.run(f"env -i {variables} {PREFIX}/hf_scripts/getAvailableTemplates.sh '{{}}'", *user)
+    host.run(f"env -i {variables} {PREFIX}/bin/provisioner check {EXAMPLE}", *user)
+    kept_by_all(host)
+
+    host.run(f"{RPM} -U --oldpackage --nodeps {before}")
+    assert host.run(f"{PREFIX}/bin/provisioner --version").split()[1] == OLDER
+    kept_by_all(host)
+
+    host.run(f"{RPM} -e hostfactory-provisioner")
+    assert host.run(f"ls -d {PREFIX} {UNIT} /usr/lib/sysusers.d/provisioner.conf 2>/dev/null || true") == ""
+    assert host.path(f"{EXAMPLE}.rpmsave").read_text().endswith("# mine\n")
+    assert host.run(f"cat {STATE}/memory.json {LOG}/calls.log") == "kept\nkept\n"
+    assert "hostfactory" in host.run("getent passwd hostfactory")
+
+
+def kept_by_all(host: ScratchHost) -> None:
+    """What people and the service have written is as it was."""
+    assert host.path(EXAMPLE).read_text().endswith("# mine\n")
+    assert host.run(f"cat {STATE}/memory.json {LOG}/calls.log") == "kept\nkept\n"

@@ -1,0 +1,85 @@
+"""install.sh of a bundle, called by a user without rights below a root of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.bundles import shared, unpacked
+from tests.support.hosts import NOBODY, PYTHON, as_nobody
+
+PREFIX = "opt/provisioner"
+NEWER = "9.9.9"
+
+
+class Bundles(NamedTuple):
+    """This source's bundle, and one of a later version."""
+
+    old: Path
+    new: Path
+
+    @property
+    def version(self) -> str:
+        """Of the old one."""
+        return (self.old / "VERSION").read_text().strip()
+
+
+@contextlib.contextmanager
+def open_directory() -> Iterator[Path]:
+    """One that the user without rights gets to; pytest's own are closed to him."""
+    with TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
+
+
+@contextlib.contextmanager
+def open_root() -> Iterator[Path]:
+    """An empty root that the user without rights may write to."""
+    with open_directory() as directory:
+        made = directory / "root"
+        made.mkdir()
+        if os.geteuid() == 0:
+            os.chown(made, NOBODY, NOBODY)
+        yield made
+
+
+@contextlib.contextmanager
+def both_bundles(run: pytest.TempPathFactory) -> Iterator[Bundles]:
+    """Both, unpacked where the user without rights gets to."""
+    with open_directory() as directory:
+        yield Bundles(*(unpacked(shared(run, version), directory) for version in ("", NEWER)))
+
+
+def install(
+    directory: Path, *arguments: str, root: Path | None, python: str = PYTHON
+) -> subprocess.CompletedProcess[str]:
+    """Calls install.sh of a bundle as the user without rights, with nothing in the environment."""
+    words = [*arguments, *(["--root", str(root)] if root else []), *(["--python", python] if python else [])]
+    command = as_nobody(directory / "install.sh", *words)
+    return subprocess.run(
+        ["env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", *command],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+
+
+def done(directory: Path, *arguments: str, root: Path) -> str:
+    """What install.sh printed; it has to have done it."""
+    ended = install(directory, *arguments, root=root)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
+
+
+def versions(root: Path) -> list[str]:
+    """What is installed there."""
+    return sorted(path.name for path in (root / PREFIX / "versions").iterdir())

@@ -1,0 +1,61 @@
+"""This machine, with file systems of its own above those on which programs are installed: what is changed there is gone
+with it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+SECONDS = 280
+
+
+class ScratchHost:
+    """A context manager: needs root."""
+
+    def __init__(self) -> None:
+        self._space: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        overlays = "\n".join(
+            f"mkdir -p /mnt/{name}/upper /mnt/{name}/work\n"
+            f"mount -t overlay -o lowerdir=/{name},upperdir=/mnt/{name}/upper,workdir=/mnt/{name}/work walk /{name}"
+            for name in ("etc", "home", "opt", "root", "usr", "var")
+        )
+        program = f"mount -t tmpfs -o mode=755 walk /mnt\n{overlays}\necho ready\nexec sleep infinity"
+        self._space = subprocess.Popen(["unshare", "-m", "sh", "-ec", program], stdout=subprocess.PIPE, text=True)
+        assert self._space.stdout is not None
+        assert self._space.stdout.readline() == "ready\n", "needs overlay file systems"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._space is not None
+        self._space.kill()
+        self._space.wait()
+        assert self._space.stdout is not None
+        self._space.stdout.close()
+
+    def path(self, inside: str) -> Path:
+        """A path of the host, seen from here."""
+        assert self._space is not None
+        return Path(f"/proc/{self._space.pid}/root{inside}")
+
+    def run(self, lines: str, *who: str, directory: str = "/") -> str:
+        """What lines of a shell print; they have to end well. ``who``: words before the shell, such as runuser's."""
+        assert self._space is not None
+        command = ["nsenter", f"--target={self._space.pid}", "--mount", *who]
+        done = subprocess.run(
+            [*command, "bash", "-euo", "pipefail", "-c", f"cd {directory}\n{lines}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=SECONDS,
+        )
+        assert done.returncode == 0, f"{lines}\nended with {done.returncode}: {done.stdout[-3000:]}"
+        return done.stdout
