@@ -67,11 +67,11 @@ test-pubsub: setup-test
 	$(BIN)/pytest -m pubsub $(PYTEST_ARGS) $(TESTS)
 
 # On the cluster that TEST_KUBECONFIG names, or on two side by side, built from KUBEBUILDER_ASSETS or from source: the
-# tests wait for most of their time.
+# tests wait for most of their time. Those of a file share what they apply.
 test-kube: setup-test
 	@if [ -n "$$TEST_KUBECONFIG" ]; then workers=0; \
 	    else KUBEBUILDER_ASSETS=$$($(BIN)/python -m tests.kube.build) || exit 1; export KUBEBUILDER_ASSETS; workers=2; fi; \
-	    $(BIN)/pytest -n $$workers --dist loadgroup -m kube $(PYTEST_ARGS) $(TESTS)
+	    $(BIN)/pytest -n $$workers --dist loadfile --no-loadscope-reorder -m kube $(PYTEST_ARGS) $(TESTS)
 
 # On two mounts of one NFS export: make test-nfs TEST_NFS_MOUNTS=/mnt/one:/mnt/two
 test-nfs: setup-test

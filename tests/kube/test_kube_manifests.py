@@ -32,8 +32,7 @@ from tests.support.manifests import (
 from tests.support.passing import made_by, missing_from, pools_of
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.kube, pytest.mark.xdist_group("manifests")]
-"""One after the other: they share what is applied."""
+pytestmark = pytest.mark.kube
 
 PODS = "/api/v1/namespaces/symphony/pods"
 SYSTEM = "hostfactory"

@@ -21,7 +21,6 @@ from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.kube,
-    pytest.mark.xdist_group("manifests"),
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become two users"),
 ]
 
