@@ -18,7 +18,7 @@ help:
 	@echo 'make chaos       the same for ten minutes, with other seeds'
 	@echo 'make test-flips  all of make test with each undocumented behaviour flipped alone (ten times as long)'
 	@echo "make test-pubsub the tests on Google's Pub/Sub emulator (half a minute; needs a Cloud SDK that has it, and Java)"
-	@echo 'make test-kube   the tests on a real Kubernetes API server: builds it first, once per machine (ten minutes; needs Go and openssl)'
+	@echo 'make test-kube   the tests on a real Kubernetes API server: builds it first, once per machine (six minutes; needs Go and openssl)'
 	@echo 'make test-nfs    the state directory on NFS, through two mounts of one export (TEST_NFS_MOUNTS=ONE:TWO)'
 	@echo 'make test-vm     NFS and systemd for real, in an emulated machine (a quarter of an hour, and once four minutes for its disk; needs root, QEMU, debootstrap)'
 	@echo 'make checkov     what checkov says of manifests, Dockerfiles and Terraform, but for what deploy/checkov.yaml gives a reason for (a minute)'
@@ -66,10 +66,12 @@ test-flips: setup-test
 test-pubsub: setup-test
 	$(BIN)/pytest -m pubsub $(PYTEST_ARGS) $(TESTS)
 
-# On the cluster that TEST_KUBECONFIG names, or on one built from KUBEBUILDER_ASSETS, or built from source.
+# On the cluster that TEST_KUBECONFIG names, or on two side by side, built from KUBEBUILDER_ASSETS or from source: the
+# tests wait for most of their time. Those of a file share what they apply.
 test-kube: setup-test
-	@if [ -z "$$TEST_KUBECONFIG" ]; then KUBEBUILDER_ASSETS=$$($(BIN)/python -m tests.kube.build) || exit 1; export KUBEBUILDER_ASSETS; fi; \
-	    $(BIN)/pytest -m kube $(PYTEST_ARGS) $(TESTS)
+	@if [ -n "$$TEST_KUBECONFIG" ]; then workers=0; \
+	    else KUBEBUILDER_ASSETS=$$($(BIN)/python -m tests.kube.build) || exit 1; export KUBEBUILDER_ASSETS; workers=2; fi; \
+	    $(BIN)/pytest -n $$workers --dist loadfile --no-loadscope-reorder -m kube $(PYTEST_ARGS) $(TESTS)
 
 # On two mounts of one NFS export: make test-nfs TEST_NFS_MOUNTS=/mnt/one:/mnt/two
 test-nfs: setup-test

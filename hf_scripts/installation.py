@@ -152,7 +152,7 @@ def _both_users(directory: str, loop_user: str) -> Iterator[CheckResult]:
             yield fine(f"scripts and loop run as the same user, {name}")
         elif not shared:
             yield fix(f"{directory}: {host.owner(facts)}, but the loop runs as {name}: {advice}")
-        elif facts.st_gid not in _groups_of(uid) or facts.st_gid not in _groups():
+        elif facts.st_gid not in _groups() or not _in_group(uid, facts):
             yield fix(
                 f"group {group_name(facts.st_gid)} of {directory} lacks the user of the scripts or {name}: {advice}"
             )
@@ -226,12 +226,13 @@ def _groups() -> set[int]:
     return {os.getegid(), *os.getgroups()}
 
 
-def _groups_of(uid: int) -> set[int]:
+def _in_group(uid: int, directory: os.stat_result) -> bool:
+    """Whether the directory's group holds the loop's user. One without an account here, a pod's, has written in it."""
     try:
         user = pwd.getpwuid(uid)
     except KeyError:
-        return set()
-    return set(os.getgrouplist(user.pw_name, user.pw_gid))
+        return uid != directory.st_uid and not directory.st_mode & 0o002
+    return directory.st_gid in os.getgrouplist(user.pw_name, user.pw_gid)
 
 
 # --- the file system of the state directory ---------------------------------------------------------------------------

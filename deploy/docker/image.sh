@@ -1,7 +1,8 @@
 #!/bin/sh
 # Builds the image with buildah, podman or docker, whichever is there: image.sh [NAME]
 # Every time in it is SOURCE_DATE_EPOCH, by default that of the last commit.
-# From the environment: BUILDER, REGISTRY, BASE, PIP_INDEX_URL, PIP_TRUSTED_HOST, BUILD_OPTIONS (more options, in words).
+# From the environment: BUILDER, REGISTRY, BASE, PIP_INDEX_URL, PIP_CERT (the index's authorities, a file of this host),
+# PIP_TRUSTED_HOST, BUILD_OPTIONS (more options, in words).
 set -eu
 cd -- "$(dirname -- "$0")/../.."
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' provisioner/__init__.py)
@@ -20,6 +21,8 @@ set -- --file deploy/docker/Dockerfile --build-arg "SOURCE_DATE_EPOCH=$epoch" \
 [ -z "${REGISTRY:-}" ] || set -- "$@" --build-arg "REGISTRY=$REGISTRY"
 [ -z "${BASE:-}" ] || set -- "$@" --build-arg "BASE=$BASE"
 [ -z "${PIP_INDEX_URL:-}" ] || set -- "$@" --build-arg "PIP_INDEX_URL=$PIP_INDEX_URL"
+# Of use to the build alone: nothing of it is in the image.
+[ -z "${PIP_CERT:-}" ] || set -- "$@" --secret "id=ca,src=$PIP_CERT" --build-arg PIP_CERT=/run/secrets/ca
 [ -z "${PIP_TRUSTED_HOST:-}" ] || set -- "$@" --build-arg "PIP_TRUSTED_HOST=$PIP_TRUSTED_HOST"
 
 # shellcheck disable=SC2086  # BUILD_OPTIONS are words

@@ -217,6 +217,28 @@ def test_a_user_without_a_name_is_told_by_number(users_hf: HostFactory) -> None:
 
 
 @only_root
+@pytest.mark.parametrize(
+    ("owner", "mode", "word"),
+    [(0, 0o2770, "fine"), (USER + 1, 0o2770, "fix"), (0, 0o2777, "fix")],
+    ids=["of the group alone", "its owner", "among all"],
+)
+def test_a_loop_without_an_account_here_is_in_the_group_if_nothing_else_let_it_write(
+    users_hf: HostFactory, owner: int, mode: int, word: str
+) -> None:
+    """As where the loop is a pod: its user is a number, which the groups of this host do not know."""
+    work = users_hf.work
+    (work / "heartbeat").touch()
+    (work / "heartbeat").chmod(0o660)
+    os.chown(work / "heartbeat", USER + 1, USER)
+    os.chown(work, owner, USER)
+    work.chmod(mode)
+    (said,) = [line for line in found_by_user(users_hf) if str(USER + 1) in line]
+
+    assert said.startswith(f"{word}: ")
+    assert ("share group" in said) is (word == "fine")
+
+
+@only_root
 @pytest.mark.slow
 def test_what_root_has_made_in_the_user_s_directory_is_to_be_given_to_him(users_hf: HostFactory) -> None:
     hf, work = users_hf, users_hf.work

@@ -16,9 +16,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from provisioner import __version__
 from tests.support.ego import put_programs
 from tests.support.hosts import tools
-from tests.support.images import Index, Running, debian, driver_of, forget, run, storage_with
+from tests.support.images import Index, Registry, Running, debian, driver_of, forget, run, storage_with
+from tests.support.network.authority import Authority
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -167,34 +169,52 @@ def test_the_image_s_user_is_the_pod_s_user() -> None:
 # --- the image, built -------------------------------------------------------------------------------------------------
 
 BUILDERS = pytest.mark.skipif(
-    os.geteuid() != 0 or not all(map(shutil.which, ("buildah", "ip", "apt-cache"))),
-    reason="needs root, and a Debian with the packages buildah, iproute2 and python3-venv",
+    os.geteuid() != 0 or not all(map(shutil.which, ("buildah", "docker-registry", "ip", "apt-cache"))),
+    reason="needs root, and a Debian with the packages buildah, docker-registry, iproute2 and python3-venv",
 )
-OPTIONS = "--quiet --no-cache --pull=never --isolation chroot --volume /etc/ssl/certs:/etc/ssl/certs:ro"
+OPTIONS = "--quiet --no-cache --isolation chroot"
 
 
 @pytest.fixture(scope="module")
-def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Images of our own, and ``localhost/python:base`` in them; in layers, where the file system takes such."""
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Who signs for registry and index; this host does not know it."""
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Registry]:
+    with Registry(tmp_path_factory.mktemp("registry"), authority) as serving:
+        yield serving
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory, registry: Registry) -> Iterator[dict[str, str]]:
+    """Images of our own, in layers where the file system takes such, by a builder that may ask the registry."""
     directory = tmp_path_factory.mktemp("images")
-    environment = storage_with("overlay", directory)
+    environment = storage_with("overlay", directory) | registry.trusted(directory)
     if run("buildah", "info", **environment).returncode:
-        environment = storage_with("vfs", directory)
-    base = directory / "base"
-    base.mkdir()
-    debian(base)
-    container = run("buildah", "from", "scratch", **environment).stdout.strip()
-    assert run("buildah", "copy", "--quiet", container, base, "/", **environment).returncode == 0
-    assert (
-        run("buildah", "commit", "--quiet", "--rm", container, "localhost/python:base", **environment).returncode == 0
-    )
-    shutil.rmtree(base)
+        environment |= storage_with("vfs", directory)
     yield environment
     forget(environment)
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
+def base(tmp_path_factory: pytest.TempPathFactory, storage: dict[str, str], registry: Registry) -> str:
+    """A base by its digest, in the registry and nowhere else."""
+    directory = tmp_path_factory.mktemp("base")
+    debian(directory)
+    container = run("buildah", "from", "scratch", **storage).stdout.strip()
+    assert run("buildah", "copy", "--quiet", container, directory, "/", **storage).returncode == 0
+    shutil.rmtree(directory)
+    made = run("buildah", "commit", "--quiet", "--rm", container, **storage)
+    assert made.returncode == 0, made.stderr
+    name = registry.push(made.stdout.strip(), "library/python:base", **storage)
+    assert run("buildah", "rmi", made.stdout.strip(), **storage).returncode == 0
+    return name
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Index]:
     """An index that holds what the locks name, and nothing else, as a site without an outside registry has one."""
     directory = tmp_path_factory.mktemp("index")
     for name in ("build", "loop"):
@@ -202,18 +222,46 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
         lock = ROOT / "deploy" / "requirements" / f"{name}.lock"
         done = run(tools(), "-m", "pip", "download", *options, "--requirement", lock)
         assert done.returncode == 0, done.stderr
-    with Index(directory) as serving:
+    with Index(directory, authority) as serving:
         yield serving
 
 
 @pytest.fixture(scope="module")
-def image(storage: dict[str, str], index: Index) -> str:
-    """The image, built as ``make image`` builds it behind mirrors of registry and index: once for all tests."""
-    name = "localhost/provisioner:tested"
-    mirrors = {"REGISTRY": "localhost", "BASE": "python:base", "PIP_INDEX_URL": index.address}
-    done = run(DOCKER / "image.sh", name, BUILDER="buildah", BUILD_OPTIONS=OPTIONS, **mirrors, **storage)
+def pushed(
+    storage: dict[str, str],
+    base: str,
+    registry: Registry,
+    index: Index,
+    authority: Authority,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> str:
+    """The image by its digest in the registry, built and pushed as deploy-banks.md says: once for all tests."""
+    directory = tmp_path_factory.mktemp("builder")
+    (directory / "password").write_text(registry.PASSWORD)
+    page = (ROOT / "docs" / "deploy-banks.md").read_text()
+    (program,) = re.findall(r"(?m)^      install .*\n(?:      .*\n)+", page)
+    ours = {
+        "/etc/pki/bank/all.pem": authority.file,
+        "/run/bank/password": directory / "password",
+        "https://pypi.bank.example/simple": index.address,
+        "registry.bank.example": registry.name,
+        "provisioner.digest": directory / "digest",
+        "VERSION": __version__,
+    }
+    for theirs, one in ours.items():
+        assert theirs in program
+        program = program.replace(theirs, str(one))
+    chosen = {"BUILDER": "buildah", "BUILD_OPTIONS": OPTIONS, "BASE": base.rpartition("/")[2]}
+    done = run("sh", "-ec", program, **storage | registry.home(directory) | chosen)
     assert done.returncode == 0, done.stderr
-    return name
+    return f"{registry.name}/grid/provisioner@{(directory / 'digest').read_text()}"
+
+
+@pytest.fixture(scope="module")
+def image(pushed: str) -> str:
+    """The same where it was built."""
+    assert pushed
+    return f"localhost/hostfactory-provisioner:{__version__}"
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +285,13 @@ def pod(image: str, storage: dict[str, str], tmp_path_factory: pytest.TempPathFa
 @BUILDERS
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_build_asks_the_index_that_it_is_told_of_and_no_other(image: str, index: Index) -> None:
+@pytest.mark.usefixtures("pushed")
+def test_the_build_asks_the_registry_and_the_index_that_it_is_told_of_and_no_other(
+    base: str, registry: Registry, index: Index
+) -> None:
+    digest = base.rpartition("@")[2]
+
+    assert f"GET /v2/library/python/manifests/{digest}" in registry.asked
     assert {"/simple/google-cloud-compute/", "/simple/cyclonedx-bom/"} <= index.asked
     assert sum(path.endswith(".whl") for path in index.asked) > 40
 
@@ -317,33 +371,67 @@ def test_in_the_pod_the_page_s_command_finds_nothing_to_fix(pod: Running) -> Non
 @BUILDERS
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_image_goes_into_a_closed_network_as_a_file(image: str, storage: dict[str, str], tmp_path: Path) -> None:
+def test_the_image_goes_into_a_closed_network_as_a_file(
+    image: str, storage: dict[str, str], another: dict[str, str], tmp_path: Path
+) -> None:
     """As deploy-banks.md says: written to an archive on one side, loaded on the other, the same image."""
     archive = f"oci-archive:{tmp_path / 'provisioner.tar'}:provisioner"
     pushed = run("buildah", "push", "--quiet", "--disable-compression", image, archive, **storage)
     assert pushed.returncode == 0, pushed.stderr
-    other = storage_with(driver_of(storage), tmp_path)
-    pulled = run("buildah", "pull", "--quiet", archive, **other)
+    pulled = run("buildah", "pull", "--quiet", archive, **another)
     assert pulled.returncode == 0, pulled.stderr
     facts = [
         run("buildah", "inspect", "--type", "image", "--format", "{{.Docker.RootFS.DiffIDs}}", name, **where).stdout
-        for name, where in ((image, storage), (pulled.stdout.strip(), other))
+        for name, where in ((image, storage), (pulled.stdout.strip(), another))
     ]
-    forget(other)
 
     assert facts[0] == facts[1] != ""
+
+
+@pytest.fixture
+def another(tmp_path: Path, storage: dict[str, str]) -> Iterator[dict[str, str]]:
+    """Images of another host, which has none yet."""
+    environment = storage_with(driver_of(storage), tmp_path)
+    yield environment
+    forget(environment)
 
 
 @BUILDERS
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_worker_s_image_joins_ego_as_its_user_and_leaves_at_sigterm(storage: dict[str, str], tmp_path: Path) -> None:
+def test_who_knows_the_authority_and_the_login_pulls_the_image_by_its_digest_and_runs_it(
+    pushed: str, registry: Registry, another: dict[str, str], tmp_path: Path
+) -> None:
+    known = registry.trusted(tmp_path)
+    no_login = tmp_path / "none.json"
+    no_login.write_text("{}")
+    pull = ("buildah", "pull", "--quiet", pushed)
+    stranger = run(*pull, **another | known | {"HOME": str(tmp_path / "other")})
+    nobody = run(*pull, **another | known | {"REGISTRY_AUTH_FILE": str(no_login)})
+    pulled = run(*pull, **another | known)
+
+    assert 0 not in (stranger.returncode, nobody.returncode)
+    assert "certificate signed by unknown authority" in stranger.stderr
+    assert "authentication required" in nobody.stderr
+    assert pulled.returncode == 0, pulled.stderr
+    with Running(pushed, another, tmp_path) as running:
+        version, check = running.do("provisioner", "--version"), running.do("provisioner", "check", "/etc/hostfactory")
+    assert version.stdout.split() == ["provisioner", __version__]
+    assert (check.returncode, check.stderr) == (0, ""), check.stdout
+
+
+@BUILDERS
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_worker_s_image_joins_ego_as_its_user_and_leaves_at_sigterm(
+    storage: dict[str, str], base: str, tmp_path: Path
+) -> None:
     put_programs(tmp_path / "bin")
     ego = tmp_path / "ego"
     ego.mkdir()
     ego.chmod(0o777)
     (ego / "name").write_text("hf-a-000001")
-    options = ("--build-arg", "BASE=localhost/python:base", "--build-arg", "EGO_UID=4711")
+    options = ("--build-arg", f"BASE={base}", "--build-arg", "EGO_UID=4711")
     done = run("buildah", "build", *OPTIONS.split(), *options, "--tag", "localhost/worker", MACHINE, **storage)
     assert done.returncode == 0, done.stderr
     container = run("buildah", "from", "--pull-never", "localhost/worker", **storage).stdout.strip()

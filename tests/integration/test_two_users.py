@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ import yaml
 from provisioner.simulator.server import Simulator
 from provisioner.tools.playground import SCRIPTS
 from tests.support.hostfactory.sites import template
+from tests.support.hosts import environment_on
 from tests.support.waiting import until
 
 pytestmark = [
@@ -33,17 +33,6 @@ pytestmark = [
 HF_USER, LOOP_USER, GROUP = 65501, 65502, 65500
 OWN_GROUP = {HF_USER: 65503, LOOP_USER: 65504}
 SPACE = "symphony"
-
-
-def environment_on(python: Path, directory: Path) -> Path:
-    """The program of a virtual environment that has our packages, on a Python at another place."""
-    version = Path(sys.executable).resolve().name
-    (directory / "bin").mkdir(parents=True)
-    (directory / "bin" / version).symlink_to(python / "bin" / version)
-    (directory / "lib" / version).mkdir(parents=True)
-    (directory / "lib" / version / "site-packages").symlink_to(sysconfig.get_path("purelib"))
-    (directory / "pyvenv.cfg").write_text(f"home = {python / 'bin'}\n")
-    return directory / "bin" / version
 
 
 class Sides:

@@ -72,8 +72,8 @@ class Client:
         return self.call("PATCH", path, body, kind="application/merge-patch+json")
 
     def delete(self, path: str, *, grace: int | None = None) -> None:
-        """Delete; what is not there is no error."""
-        options = {} if grace is None else {"gracePeriodSeconds": grace}
+        """Delete, and let the server delete what it owns, also of a Job; what is not there is no error."""
+        options = {"propagationPolicy": "Background"} | ({} if grace is None else {"gracePeriodSeconds": grace})
         try:
             self.call("DELETE", path, {"apiVersion": "v1", "kind": "DeleteOptions", **options})
         except Refused as error:

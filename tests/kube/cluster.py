@@ -69,7 +69,7 @@ class Cluster:
             self._start_controllers()
             for number in range(NODES):
                 self.add_node(f"node-{number}")
-            until(lambda: len(self._ready_nodes()) == NODES, START_SECONDS, every=0.2, what="all nodes are ready")
+            until(lambda: len(self.ready_nodes()) == NODES, START_SECONDS, every=0.2, what="all nodes are ready")
         except BaseException:
             self.close()
             raise
@@ -135,7 +135,8 @@ class Cluster:
         """Taint a node so that pods that do not tolerate it have to leave."""
         self.admin.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": [{"key": taint, "effect": "NoExecute"}]}})
 
-    def _ready_nodes(self) -> list[str]:
+    def ready_nodes(self) -> list[str]:
+        """The names of those that any pod may run on."""
         nodes = self.admin.get("/api/v1/nodes")["items"]
         return [node["metadata"]["name"] for node in nodes if _is_ready(node) and not node["spec"].get("taints")]
 

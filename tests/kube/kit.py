@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +23,7 @@ from urllib.request import urlopen
 import pytest
 
 from provisioner.tools.playground import HostFactory
-from tests.kube.client import Client
+from tests.kube.client import Client, Refused
 from tests.kube.definitions import published
 from tests.support.manifests import ROOT, Manifest, container, entry_point, only, pods, schemas, write_configuration
 from tests.support.ports import free_ports
@@ -47,6 +48,7 @@ class Kit:
     def __init__(self, admin: Client) -> None:
         self.admin = admin
         self._resources: dict[tuple[str, str], dict[str, Any]] = {}
+        self._applied: dict[str, Manifest] = {}
 
     def define(self) -> None:
         """Teach the server the kinds that we have schemas of: by their own definitions, where those are published."""
@@ -62,7 +64,24 @@ class Kit:
         query = {"fieldManager": "kit", "force": "true", "fieldValidation": "Strict"}
         trying = {"dryRun": "All"} if trial else {}
         path = self.path_of(manifest)
+        if not trial:
+            self._applied[path] = manifest
         return self.admin.call("PATCH", path, manifest, kind="application/apply-patch+yaml", query=query | trying)
+
+    @contextmanager
+    def deploying(self, manifests: Sequence[Manifest]) -> Iterator[None]:
+        """The manifests, applied, with a volume for each claim that names none. All that is applied goes at the end."""
+        before = set(self._applied)
+        for manifest in manifests:
+            self.apply(manifest)
+            if manifest["kind"] == "PersistentVolumeClaim" and "volumeName" not in manifest["spec"]:
+                self.apply(_volume(manifest))
+        yield
+        ours = [path for path, one in self._applied.items() if path not in before and one["kind"] != "Namespace"]
+        for path in ours:
+            self.admin.delete(path)
+            del self._applied[path]
+        until(lambda: not any(map(self._exists, ours)), 90, every=0.2, what="what was applied is gone")
 
     def path_of(self, manifest: Manifest) -> str:
         """Where the server keeps it."""
@@ -76,9 +95,31 @@ class Kit:
         space = f"/namespaces/{metadata['namespace']}" if resource["namespaced"] else ""
         return f"{root}{space}/{resource['name']}/{metadata['name']}"
 
+    def _exists(self, path: str) -> bool:
+        with suppress(Refused):
+            self.admin.get(path)
+            return True
+        return False
+
     def _established(self, path: str) -> bool:
         conditions = self.admin.get(path).get("status", {}).get("conditions", ())
         return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+
+
+def _volume(claim: Manifest) -> Manifest:
+    """A volume that the claim takes, in the place of one that a class would make."""
+    spec = {
+        "capacity": claim["spec"]["resources"]["requests"],
+        "accessModes": claim["spec"]["accessModes"],
+        "hostPath": {"path": "/nowhere"},
+        "claimRef": {key: claim["metadata"][key] for key in ("namespace", "name")},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": claim["metadata"]["name"]},
+        "spec": spec,
+    }
 
 
 def _plural(kind: str) -> str:
@@ -120,7 +161,17 @@ class LoopPod:
     A context manager: ends the process. It has a mount namespace of its own, so the paths are the pod's.
     """
 
-    def __init__(self, kit: Kit, manifests: Sequence[Manifest], directory: Path, ca: Path) -> None:
+    def __init__(
+        self,
+        kit: Kit,
+        manifests: Sequence[Manifest],
+        directory: Path,
+        ca: Path,
+        *,
+        group: int | None = None,
+        surroundings: Mapping[str, str] | None = None,
+    ) -> None:
+        """``group``: that of the state directory, where it is exported; ``surroundings``: more variables."""
         self._one, pod = container(manifests), pods(manifests)["Deployment"]
         self.account = only(manifests, "Deployment")["metadata"]["namespace"], pod["serviceAccountName"]
         self._process: subprocess.Popen[bytes] | None = None
@@ -136,13 +187,16 @@ class LoopPod:
         self.host = directory / "host"
         write_configuration(manifests, self.host)
         self.state.mkdir()
+        if group is not None:
+            os.chown(self.state, 0, group)
         os.chmod(self.state, 0o2770)
         server, (self.port,) = urlsplit(kit.admin.server), free_ports(1)
         volumes = {"config": self.conf, "state": self.state}
-        self._inside = Inside(pod, volumes, {ACCOUNT_FILES: self._mine})
+        self._inside = Inside(pod, volumes, {ACCOUNT_FILES: self._mine}, exported=exported(manifests))
         self._environment = self._inside.environment() | {
             "KUBERNETES_SERVICE_HOST": str(server.hostname),
             "KUBERNETES_SERVICE_PORT": str(server.port),
+            **(surroundings or {}),
         }
         self.hf = HostFactory(
             {
@@ -218,6 +272,8 @@ class Inside:
     files: Mapping[str, Path] = field(default_factory=dict)
     """What is mounted besides, by its path in the container."""
     network: bool = True
+    exported: Collection[str] = ()
+    """Volumes that no kubelet gives to the pod's group."""
 
     @property
     def container(self) -> Manifest:
@@ -255,14 +311,31 @@ class Inside:
         return "\n".join([*lines, "mount -o remount,ro,bind /" if read_only else "", ""])
 
     def _as_user(self) -> list[str]:
-        """The pod's user and group, where we may become them."""
+        """The pod's user and groups, where we may become them; its group owns each volume that can be given to it."""
         security = self.pod["securityContext"]
         if os.geteuid():
             return []
-        for directory in self.volumes.values():
-            os.chown(directory, -1, security["fsGroup"])
-        who = [f"--reuid={security['runAsUser']}", f"--regid={security['runAsGroup']}", "--clear-groups"]
+        own = [security["fsGroup"]] if "fsGroup" in security else []
+        for name, directory in self.volumes.items():
+            if own and name not in self.exported:
+                os.chown(directory, -1, *own)
+        groups = ",".join(map(str, [*own, *security.get("supplementalGroups", ())]))
+        who = [f"--reuid={security['runAsUser']}", f"--regid={security['runAsGroup']}", f"--groups={groups}"]
         return ["setpriv", *who, "--no-new-privs", "--inh-caps=-all"]
+
+
+def exported(manifests: Sequence[Manifest]) -> set[str]:
+    """The volumes of the loop's pod that an NFS server exports: owners stay there as they are."""
+    exports = {
+        one["metadata"]["name"] for one in manifests if one["kind"] == "PersistentVolume" and "nfs" in one["spec"]
+    }
+    claims = {
+        one["metadata"]["name"]
+        for one in manifests
+        if one["kind"] == "PersistentVolumeClaim" and one["spec"].get("volumeName") in exports
+    }
+    volumes = pods(manifests)["Deployment"]["volumes"]
+    return {one["name"] for one in volumes if one.get("persistentVolumeClaim", {}).get("claimName") in claims}
 
 
 def _token(kit: Kit, space: str, account: str) -> str:

@@ -236,27 +236,30 @@ def test_pods_that_no_node_takes_fail_in_the_schedulers_words(space: Space, tmp_
         until(lambda: space.names() == set(), 20, what="the remains are deleted")
 
 
-def test_machines_of_a_node_that_is_gone_are_lost(cluster: Cluster, space: Space, tmp_path: Path) -> None:
+def test_machines_of_a_node_that_is_gone_are_lost_and_those_of_a_spot_node_preempted(
+    cluster: Cluster, space: Space, tmp_path: Path
+) -> None:
+    """The pods say nothing of Spot, as where a compute class chooses the node: the node's own label does, for whoever
+    may see nodes. The server waits for most of a minute until it gives their pods up, for both alike.
+    """
     cluster.add_node("doomed", doomed="yes")
-    pod = {**POD, "nodeSelector": {"doomed": "yes"}}
-    with Grid(tmp_path / "grid", space, pod=pod).start() as grid:
-        names = grid.complete(2)
-        cluster.remove_node("doomed")
+    cluster.add_node("taken-away", doomed="on-spot", **{"cloud.google.com/gke-spot": "true"})
+    plain, spot = ({**POD, "nodeSelector": {"doomed": value}} for value in ("yes", "on-spot"))
+    with (
+        Space(cluster.admin) as other,
+        other.seeing_nodes(),
+        Grid(tmp_path / "plain", space, pod=plain).start() as grid,
+        Grid(tmp_path / "spot", other, pod=spot).start() as spot_grid,
+    ):
+        names, (preempted,) = grid.complete(2), spot_grid.complete(1)
+        for node in ("doomed", "taken-away"):
+            cluster.remove_node(node)
         lost = dict.fromkeys(names, 0)
         until(lambda: grid.hf.reclaimed(names) == lost, 120, every=0.5, what="both are lost")
         assert all(f"{name}: node" in grid.hf.reclaim(names)["message"] for name in names)
+        until(lambda: spot_grid.hf.reclaimed([preempted]) == {preempted: 0}, 60, every=0.5, what="it is lost, too")
+        assert f"{preempted}: preempted" in spot_grid.hf.reclaim([preempted])["message"]
         until(lambda: space.names() == set(), 30, what="nothing is left")
-
-
-def test_machines_of_a_spot_node_that_is_gone_are_preempted(cluster: Cluster, space: Space, tmp_path: Path) -> None:
-    """The pods say nothing of Spot, as where a compute class chooses the node: the node's own label does."""
-    cluster.add_node("taken-away", doomed="on-spot", **{"cloud.google.com/gke-spot": "true"})
-    pod = {**POD, "nodeSelector": {"doomed": "on-spot"}}
-    with space.seeing_nodes(), Grid(tmp_path / "grid", space, pod=pod).start() as grid:
-        (name,) = grid.complete(1)
-        cluster.remove_node("taken-away")
-        until(lambda: grid.hf.reclaimed([name]) == {name: 0}, 120, every=0.5, what="it is lost")
-        assert f"{name}: preempted" in grid.hf.reclaim([name])["message"]
 
 
 def test_a_loop_that_is_killed_in_mid_creation_and_begins_again_makes_exactly_what_was_asked(

@@ -15,7 +15,7 @@ import yaml
 from provisioner.commands import cli
 from provisioner.state.directory import StateDir
 from tests.kube.client import Client, Refused
-from tests.kube.cluster import Cluster, GivenCluster, kubeconfig
+from tests.kube.cluster import Cluster, kubeconfig
 from tests.kube.kit import Inside, Kit, LoopPod
 from tests.support.manifests import (
     BUILDS,
@@ -37,22 +37,6 @@ pytestmark = pytest.mark.kube
 PODS = "/api/v1/namespaces/symphony/pods"
 SYSTEM = "hostfactory"
 """The namespace of the loop; that of its machines stands in the Role."""
-
-
-@pytest.fixture(scope="module")
-def kit(any_cluster: Cluster | GivenCluster) -> Iterator[Kit]:
-    """A server that knows our kinds, and has both namespaces."""
-    if isinstance(any_cluster, GivenCluster):
-        pytest.skip("needs a cluster of its own, not the one that TEST_KUBECONFIG names")
-    made = Kit(any_cluster.admin)
-    made.define()
-    for manifest in built("base"):
-        if manifest["kind"] == "Namespace":
-            made.apply(manifest)
-    yield made
-    for manifest in built("base"):
-        if manifest["kind"] == "Namespace":
-            made.admin.delete(made.path_of(manifest))
 
 
 @pytest.mark.parametrize("build", BUILDS, ids=name_of)
@@ -79,21 +63,11 @@ def only_one(manifests: list[Manifest], kind: str) -> Manifest:
 
 
 @pytest.fixture(scope="module")
-def manifests(kit: Kit) -> list[Manifest]:
+def manifests(kit: Kit) -> Iterator[list[Manifest]]:
     """The overlay for a laptop, with backups and a login, applied: it asks for nothing that only Google has."""
     made = built("overlays/kind", "backup", "pull-secret")
-    for manifest in made:
-        kit.apply(manifest)
-        if manifest["kind"] == "PersistentVolumeClaim":
-            spec = {
-                "capacity": manifest["spec"]["resources"]["requests"],
-                "accessModes": ["ReadWriteOnce"],
-                "hostPath": {"path": "/nowhere"},
-                "claimRef": {key: manifest["metadata"][key] for key in ("namespace", "name")},
-            }
-            name = {"name": manifest["metadata"]["name"]}
-            kit.apply({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": name, "spec": spec})
-    return made
+    with kit.deploying(made):
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,8 @@ import fcntl
 import os
 import shutil
 import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,17 @@ def other_python(version: str) -> str:
     if found is None or subprocess.run([found, "--version"], capture_output=True, check=False).returncode:
         pytest.skip(f"needs another Python: python{version} in the PATH, or of pyenv")
     return found
+
+
+def environment_on(python: Path, directory: Path) -> Path:
+    """The program of a virtual environment that has our packages, on a Python at another place."""
+    version = Path(sys.executable).resolve().name
+    (directory / "bin").mkdir(parents=True)
+    (directory / "bin" / version).symlink_to(python / "bin" / version)
+    (directory / "lib" / version).mkdir(parents=True)
+    (directory / "lib" / version / "site-packages").symlink_to(sysconfig.get_path("purelib"))
+    (directory / "pyvenv.cfg").write_text(f"home = {python / 'bin'}\n")
+    return directory / "bin" / version
 
 
 def as_nobody(*command: str | Path) -> list[str]:

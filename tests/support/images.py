@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import threading
 from functools import partial
@@ -14,7 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import yaml
+
 from tests.support.hosts import ROOT
+from tests.support.network.authority import Authority
+from tests.support.ports import free_ports
+from tests.support.waiting import until
 
 PACKAGES = ("python3", "python3-venv", "ca-certificates", "apt")
 """What the base has beside Debian's essential packages, as the one of a registry has."""
@@ -23,7 +29,7 @@ PACKAGES = ("python3", "python3-venv", "ca-certificates", "apt")
 def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """The command, run to its end in the root of the source."""
     return subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, check=False, cwd=ROOT, timeout=280
+        command, env=os.environ | environment, capture_output=True, text=True, check=False, cwd=ROOT, timeout=580
     )
 
 
@@ -73,9 +79,9 @@ def debian(directory: Path) -> None:
 
 
 class Index:
-    """A package index of this host's, with the wheels of a directory; what it was asked for. A context manager."""
+    """A package index with the wheels of a directory, behind TLS; what it was asked for. A context manager."""
 
-    def __init__(self, wheels: Path) -> None:
+    def __init__(self, wheels: Path, authority: Authority) -> None:
         for wheel in list(wheels.iterdir()):
             place = wheels / "simple" / re.sub(r"[-_.]+", "-", wheel.name.split("-")[0]).lower()
             place.mkdir(parents=True, exist_ok=True)
@@ -87,7 +93,8 @@ class Index:
                 asked.add(self.path)
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(wheels)))
-        self.address = f"http://127.0.0.1:{self._server.server_port}/simple"
+        self._server.socket = authority.context("localhost").wrap_socket(self._server.socket, server_side=True)
+        self.address = f"https://localhost:{self._server.server_port}/simple"
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -98,6 +105,78 @@ class Index:
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+class Registry:
+    """A registry of images, behind TLS and a login; what it was asked for. A context manager."""
+
+    USER, PASSWORD = "builder", "hunter2"
+    LOGINS = f"{USER}:$2b$05$qUfIPmtBc.kZgZab/DqaTuOP4t8AtQA8OgjNWrNg85O3Bp9Ghsf3S\n"
+    """The password's bcrypt."""
+
+    def __init__(self, directory: Path, authority: Authority) -> None:
+        self._directory, self._authority = directory, authority
+        (port,) = free_ports(1)
+        self.name = f"localhost:{port}"
+        """Its host and port, as images are named by it."""
+        key, certificate = authority.signed("localhost")
+        files = {name: directory / name for name in ("key.pem", "certificate.pem", "logins")}
+        for file, content in zip(files.values(), (key, certificate, self.LOGINS.encode()), strict=True):
+            file.write_bytes(content)
+        tls = {"key": str(files["key.pem"]), "certificate": str(files["certificate.pem"])}
+        settings = {
+            "version": "0.1",
+            "storage": {"filesystem": {"rootdirectory": str(directory / "blobs")}},
+            "http": {"addr": f"127.0.0.1:{port}", "tls": tls},
+            "auth": {"htpasswd": {"realm": "bank", "path": str(files["logins"])}},
+        }
+        (directory / "config.yml").write_text(yaml.safe_dump(settings))
+
+    @property
+    def asked(self) -> list[str]:
+        """Method and path of each request that it granted."""
+        return re.findall(r'"([A-Z]+ \S+) HTTP/\d\.\d" 2\d\d ', (self._directory / "log").read_text())
+
+    def trusted(self, directory: Path) -> dict[str, str]:
+        """The environment of a builder whose user trusts the authority, and has logged in."""
+        place = directory / ".config" / "containers" / "certs.d" / self.name
+        place.mkdir(parents=True)
+        shutil.copy(self._authority.file, place / "ca.crt")
+        environment = self.home(directory)
+        login = ("--username", self.USER, "--password", self.PASSWORD)
+        done = run("buildah", "login", *login, self.name, **environment)
+        assert done.returncode == 0, done.stderr
+        return environment
+
+    def home(self, directory: Path) -> dict[str, str]:
+        """The environment of a builder's user, who knows nobody yet."""
+        return {"HOME": str(directory), "REGISTRY_AUTH_FILE": str(directory / "auth.json")}
+
+    def push(self, image: str, place: str, **environment: str) -> str:
+        """Pushes an image; its name there, by its digest."""
+        digest = self._directory / "digest"
+        words = ("push", "--quiet", "--disable-compression", "--digestfile", digest, image, f"{self.name}/{place}")
+        done = run("buildah", *words, **environment)
+        assert done.returncode == 0, done.stderr
+        return f"{self.name}/{place}@{digest.read_text()}"
+
+    def __enter__(self) -> Self:
+        with (self._directory / "log").open("wb") as log:
+            command = ["docker-registry", "serve", self._directory / "config.yml"]
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        until(self._listens, 30, what="the registry listens")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        self._process.wait(30)
+
+    def _listens(self) -> bool:
+        assert self._process.poll() is None, (self._directory / "log").read_text()
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", int(self.name.rpartition(":")[2]))) == 0
 
 
 class Running:

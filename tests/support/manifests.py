@@ -93,6 +93,20 @@ def as_its_comments_offer() -> list[Manifest]:
         return list(yaml.load_all(_built(kustomize(os.environ), copy / GKE), yaml.CSafeLoader))
 
 
+def of_a_site(overlay: str, **values: str) -> list[Manifest]:
+    """An overlay as a site builds it that has set these values."""
+    if shutil.which("go") is None:
+        pytest.skip("needs Go, to build kustomize")
+    with tempfile.TemporaryDirectory() as own:
+        copy = shutil.copytree(KUSTOMIZE, Path(own) / "kustomize")
+        file = copy / GKE / "values.yaml"
+        document = yaml.safe_load(file.read_text())
+        assert values.keys() <= document["data"].keys()
+        document["data"] |= values
+        file.write_text(yaml.safe_dump(document))
+        return list(yaml.load_all(_built(kustomize(os.environ), copy / overlay), yaml.CSafeLoader))
+
+
 def _built(program: Path, directory: Path) -> str:
     done = subprocess.run([program, "build", directory], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
