@@ -76,7 +76,7 @@ test-kube: setup-test
 # On two mounts of one NFS export: make test-nfs TEST_NFS_MOUNTS=/mnt/one:/mnt/two
 test-nfs: setup-test
 	@[ -n "$$TEST_NFS_MOUNTS" ] || { echo 'TEST_NFS_MOUNTS=ONE:TWO has to name two mounts of one NFS export' >&2; exit 2; }
-	$(BIN)/pytest -m nfs $(PYTEST_ARGS) $(TESTS)
+	$(BIN)/pytest -m 'nfs and not vm' $(PYTEST_ARGS) $(TESTS)
 
 # In a guest whose disk is made first, once per machine.
 test-vm: setup-test

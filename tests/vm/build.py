@@ -24,7 +24,7 @@ PYTHON = "3.11"
 
 PACKAGES = (
     *("systemd-sysv", "dbus", "udev", "kmod", "procps", "linux-image-cloud-amd64", "qemu-guest-agent"),
-    *("nfs-kernel-server", "python3", "python3-venv", "logrotate"),
+    *("nfs-kernel-server", "iproute2", "python3", "python3-venv", "logrotate"),
 )
 TESTS = "/usr/local/tests"
 """The environment for tests, in the guest."""
@@ -33,12 +33,14 @@ REQUIREMENTS = (
     *("pytest", "pytest-timeout", "aiohttp", "requests", "urllib3", "kubernetes", "google-auth"),
     *("tinydb", "pyyaml", "pydantic", "jinja2", "prometheus-client", "rich", "shtab"),
 )
+EXPORTED = "rw,sync,no_subtree_check,root_squash"
 FILES = {
     "etc/hostname": "guest\n",
     "etc/hosts": "127.0.0.1 localhost guest\n",
-    "etc/exports": "/srv/export 127.0.0.1(rw,sync,no_subtree_check,root_squash)\n",
-    # After a restart the server waits this long for locks that clients held before; 90 s by default.
-    "etc/nfs.conf.d/tests.conf": "[nfsd]\ngrace-time=10\nlease-time=10\n",
+    "etc/exports": f"/srv/export 127.0.0.1({EXPORTED}) 10.9.0.0/16({EXPORTED})\n",
+    # After a restart the server waits this long for locks that clients held before; 90 s by default. It believes what
+    # groups a client's user is in, as docs/deploy-gke.md asks for.
+    "etc/nfs.conf.d/tests.conf": "[nfsd]\ngrace-time=10\nlease-time=10\n[mountd]\nmanage-gids=n\n",
 }
 IDLE = ("cron", "e2scrub_reap", "systemd-timesyncd", "getty@tty1")
 """Services that only cost time."""

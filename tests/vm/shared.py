@@ -1,7 +1,8 @@
-"""One directory of the guest's NFS server, mounted twice, as two hosts have it."""
+"""One directory of the guest's NFS server, mounted twice, as two hosts have it; and two hosts with a network each."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -32,3 +33,42 @@ def exported(guest: Guest, owner: str) -> Iterator[None]:
 def mount(guest: Guest, place: str, version: str, options: str = OPTIONS) -> None:
     """``nosharecache``: each mount has caches of its own, as on two hosts."""
     guest.run(f"mount -t nfs -o vers={version},nosharecache,{options} 127.0.0.1:{EXPORT} {place}")
+
+
+class Host:
+    """A network and a name of its own in the guest, and its mount of the export: to the server another client.
+
+    The kernel keeps its side of NFS 4 by network, so what is done to the server or the line leaves no other mount ill.
+    NFS 3 is not for it: the kernel has one lock daemon, which a host with a network of its own cannot reach.
+    """
+
+    def __init__(self, guest: Guest, name: str, place: str, number: int) -> None:
+        self.name, self.place = name, place
+        self._guest, self._server = guest, f"10.9.{number}.1"
+        guest.run(
+            f"ip netns add {name} && ip link add {name} type veth peer name eth0 netns {name} && "
+            f"ip address add {self._server}/24 dev {name} && ip link set {name} up && "
+            f"ip -n {name} address add 10.9.{number}.2/24 dev eth0 && ip -n {name} link set eth0 up && "
+            f"ip -n {name} link set lo up"
+        )
+
+    def mount(self) -> None:
+        """By NFS 4.1, with our options; seen by all processes of the guest, but spoken by this host."""
+        command = f"hostname {self.name} && mount -t nfs -o vers=4.1,{OPTIONS} {self._server}:{EXPORT} {self.place}"
+        self._guest.run(f"nsenter --net=/run/netns/{self.name} unshare --uts sh -c {shlex.quote(command)}")
+
+    def unmount(self) -> None:
+        """In order: fails while a process uses it."""
+        self._guest.run(f"umount {self.place}")
+
+    def cut_off(self) -> None:
+        """From its server, by the line."""
+        self._guest.run(f"ip link set {self.name} down")
+
+    def reconnect(self) -> None:
+        """Safe where nothing was cut."""
+        self._guest.run(f"ip link set {self.name} up")
+
+    def end(self) -> None:
+        """Whatever state the mount is in."""
+        self._guest.run(f"umount --force --lazy {self.place}; ip netns delete {self.name}")

@@ -10,7 +10,7 @@ from tests.vm.build import TESTS
 from tests.vm.guest import Guest
 from tests.vm.shared import ONE, OPTIONS, TWO, VERSIONS, exported, mount
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vm, pytest.mark.nfs, pytest.mark.timeout(1200)]
 
 USER = "egoadmin"
 ENVIRONMENT = f"HF_PYTHON={TESTS}/bin/python PYTHONDONTWRITEBYTECODE=1"

@@ -1,0 +1,185 @@
+"""HostFactory's scripts on one host, loops on any, and the cloud that both know."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Collection
+from typing import Any
+
+from tests.vm.build import TESTS
+from tests.vm.guest import Guest
+from tests.vm.shared import EXPORT, ONE, Host
+
+HF_USER, LOOP_USER = "egoadmin", 10001
+"""The loop's is that of the image: a number which the host gives no name."""
+
+DIRECTORY = "/var/tmp/sides"
+PORT = 8002
+TIMINGS = {"gke": {"schedule": 0.05, "start": 0.05, "ready": 0.05, "stop": 0.1, "confirm": 0.05}}
+POOL = {"kind": "gke", "namespace": "symphony", "pod_spec": "pod.yaml", "kubeconfig": f"{DIRECTORY}/kubeconfig"}
+SETTINGS = {"id": "demo", "loop": {"interval_seconds": 1, "floor_seconds": 0.1}, "pools": {"gke-main": POOL}}
+ATTRIBUTES = {
+    "type": ["String", "X86_64"],
+    "ncpus": ["Numeric", "1"],
+    "ncores": ["Numeric", "1"],
+    "nram": ["Numeric", "1024"],
+}
+TEMPLATE = {"templateId": "T", "maxNumber": 50, "pools": ["gke-main"], "attributes": ATTRIBUTES}
+
+
+def wanted(count: int) -> object:
+    """What HostFactory gives to requestMachines."""
+    return {"template": {"templateId": "T", "machineCount": count}}
+
+
+class Sides:
+    """One cloud, the five scripts, and loops."""
+
+    def __init__(self, guest: Guest) -> None:
+        self.guest = guest
+        self._loops: list[str] = []
+        guest.run(f"rm -rf {DIRECTORY} && mkdir -p {DIRECTORY} && chmod 777 {DIRECTORY}")
+        guest.write(f"{DIRECTORY}/provisioner.yaml", json.dumps(SETTINGS))
+        guest.write(f"{DIRECTORY}/pod.yaml", "containers: [{name: main, image: busybox}]\n")
+        guest.write(f"{DIRECTORY}/demoprov_templates.json", json.dumps([TEMPLATE]))
+        guest.write(f"{DIRECTORY}/timings.json", json.dumps({"timings": TIMINGS}))
+        self._unit(
+            "sides-cloud",
+            f"{TESTS}/bin/python -m provisioner simulator --config {DIRECTORY}/provisioner.yaml --port {PORT} "
+            f"--kubeconfig {DIRECTORY}/kubeconfig --faults {DIRECTORY}/timings.json",
+        )
+        guest.until(lambda: guest.call(f"test -s {DIRECTORY}/kubeconfig").code == 0, what="the cloud runs")
+        guest.run(f"chmod 644 {DIRECTORY}/kubeconfig")
+
+    def _unit(self, name: str, command: str, *options: str) -> None:
+        self.guest.run(
+            f"systemd-run --quiet --unit {name} --working-directory /opt/repo --setenv PYTHONDONTWRITEBYTECODE=1 "
+            f"{' '.join(options)} {command}"
+        )
+
+    def end(self) -> None:
+        """Stop the cloud."""
+        self.guest.call("systemctl stop sides-cloud; systemctl reset-failed")
+
+    # --- loops ----------------------------------------------------------------------------------------------------
+
+    def start(self, host: Host) -> str:
+        """A loop on that host; the name of its unit. It starts again when it ends by a problem, as it is installed."""
+        unit = f"loop-{len(self._loops)}"
+        self._loops.append(unit)
+        group = self.guest.run(f"id -g {HF_USER}")
+        as_loop = f"setpriv --reuid={LOOP_USER} --regid={LOOP_USER} --groups={group}"  # in HostFactory's group as well
+        run = f"exec {as_loop} {TESTS}/bin/python -m provisioner run --listen 127.0.0.1:0"
+        variables = (f"--setenv {one}" for one in shlex.split(self._variables(host.place)))
+        again = "--property Restart=on-failure --property RestartSec=5"
+        self._unit(unit, f"unshare --uts sh -c {shlex.quote(f'hostname {host.name}; {run}')}", again, *variables)
+        return unit
+
+    def stop(self, *units: str) -> None:
+        """These loops, or all, as systemd does."""
+        self.guest.call(f"systemctl stop {' '.join(units or self._loops)}")
+
+    def kill(self, unit: str) -> None:
+        """Gives a loop no chance to sign off or to let go of anything, and systemd none to start it again."""
+        self.guest.run(f"systemctl kill --signal KILL {unit}; systemctl stop {unit}")
+
+    def said(self, unit: str) -> str:
+        """What a loop has logged."""
+        return self.guest.run(f"journalctl --unit {unit} --output cat --no-pager")
+
+    def told(self, unit: str, *words: str, seconds: float = 120.0) -> None:
+        """Waits until a loop's log has said these, one after the other."""
+
+        def told() -> bool:
+            rest = self.said(unit)
+            for each in words:
+                _, found, rest = rest.partition(each)
+                if not found:
+                    return False
+            return True
+
+        self.guest.until(told, seconds, what=f"{unit} says {words}")
+
+    def signed(self) -> dict[str, Any]:
+        """Who is the loop, as it has signed on the server's disk."""
+        return dict(json.loads(self.guest.run(f"cat {EXPORT}/loop.lock")))
+
+    def locked(self) -> bool:
+        """The server knows of a lock on the loop's file. Not tried: whoever gets it ends the loop."""
+        return self.guest.call(f'grep -q "POSIX .*:$(stat --format %i {EXPORT}/loop.lock) " /proc/locks').code == 0
+
+    # --- scripts --------------------------------------------------------------------------------------------------
+
+    def call(self, name: str, document: object = None) -> tuple[int, str]:
+        """How a script ends that HostFactory calls, and what it prints."""
+        ended = self.guest.call(self._line(name, document), user=HF_USER, seconds=200)
+        return ended.code, ended.text
+
+    def call_beside(self, name: str, documents: Collection[object]) -> None:
+        """Calls of a script at the same time, which nobody waits for."""
+        lines = " ".join(
+            f"({self._line(name, document)}; echo $? >code.{number}) >said.{number} 2>&1 &"
+            for number, document in enumerate(documents)
+        )
+        self.guest.run(f"rm -f {DIRECTORY}/code.* {DIRECTORY}/said.*")
+        command = f"sh -c {shlex.quote(f'cd {DIRECTORY}; {lines} wait')}"
+        self._unit("sides-calls", command, "--uid", HF_USER)
+
+    def heard_beside(self, count: int) -> list[Any]:
+        """What so many calls have printed, once each has ended well."""
+        number = f"ls {DIRECTORY} | grep -c ^code"
+        self.guest.until(lambda: self.guest.call(number).text.strip() == str(count), what=f"{count} calls end")
+        heard = [self.guest.run(f"cd {DIRECTORY}; cat said.{each} code.{each}") for each in range(count)]
+        assert all(text.endswith("\n0") for text in heard), heard
+        return [json.loads(text.removesuffix("\n0")) for text in heard]
+
+    def asked(self, name: str, document: object) -> Any:
+        """What HostFactory gets of a script."""
+        code, text = self.call(name, document)
+        assert code == 0, text
+        return json.loads(text)
+
+    def request(self, count: int) -> str:
+        return str(self.asked("requestMachines", wanted(count))["requestId"])
+
+    def give_back(self, name: str) -> str:
+        return str(self.asked("requestReturnMachines", {"machines": [{"name": name, "machineId": name}]})["requestId"])
+
+    def complete(self, id_: str) -> set[str]:
+        """The machines of a request or return once it is complete. Looks at the file: a call takes seconds."""
+
+        def ended() -> bool:
+            published = self.guest.call(f"cat {EXPORT}/status.json")
+            return not published.code and json.loads(published.text)["answers"].get(id_, {}).get("ended", False)
+
+        self.guest.until(ended, what=f"{id_} has ended")
+        (entry,) = self.asked("getRequestStatus", {"requests": [{"requestId": id_}]})["requests"]
+        assert entry["status"] == "complete", entry
+        return {machine["name"] for machine in entry["machines"]}
+
+    def holds(self, names: set[str]) -> None:
+        """Waits until the cloud has exactly these machines."""
+        self.guest.until(lambda: self.cloud() == names, what=f"exactly {names} are left")
+
+    def cloud(self) -> set[str]:
+        """The names of the machines that the cloud holds. Asked by bash: Python takes seconds to start here."""
+        ask = f"exec 3<>/dev/tcp/127.0.0.1/{PORT}; printf 'GET /control/state HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
+        _, _, said = self.guest.run(f"bash -c {shlex.quote(ask)}").partition("{")
+        return {machine["name"] for machine in json.loads("{" + said)["machines"]}
+
+    def owners(self) -> set[str]:
+        """Of all files of the state directory, but for those being written: user, group, and what both may do."""
+        files = f"find {EXPORT} -ignore_readdir_race -type f ! -name '*.new' -printf '%U:%g %m\\n'"
+        return {*self.guest.run(files).splitlines()}
+
+    def _line(self, script: str, document: object) -> str:
+        variables = f"{self._variables(ONE)} HF_PYTHON={TESTS}/bin/python PYTHONDONTWRITEBYTECODE=1"
+        given = "" if document is None else shlex.quote(json.dumps(document))
+        return f"env {variables} /opt/repo/hf_scripts/{script}.sh {given}"
+
+    def _variables(self, place: str) -> str:
+        return (
+            f"HF_PROVIDER_NAME=demo HF_PROVIDER_CONFDIR={DIRECTORY} HF_PROVIDER_WORKDIR={place} "
+            f"HF_PROVIDER_LOGDIR={DIRECTORY}"
+        )
