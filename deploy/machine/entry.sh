@@ -26,7 +26,12 @@ join "$name" || exit 1
 missed=0
 while [ "$missed" -lt 3 ]; do
     pause "$HF_WATCH_SECONDS"
-    if joined "$name"; then missed=0; else missed=$((missed + 1)); fi
+    if joined "$name"; then
+        [ "$missed" = 0 ] || say "EGO has $name again"
+        missed=0
+    else
+        missed=$((missed + 1))
+    fi
 done
 say "EGO no longer has $name"
 rm -f "$HF_READY_FILE"

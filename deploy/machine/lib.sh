@@ -10,11 +10,14 @@
 : "${HF_HOSTS_FILE:=/etc/hosts}"
 : "${HF_EGO_PROFILE:=/opt/ibm/spectrumcomputing/profile.platform}" # read where it is there: EGO's PATH and environment
 : "${HF_EGO_ADMIN=egoadmin}"        # who joins where this is root, if there is such a user: EGO's administrator
+: "${HF_EGO_USER:=}"                # EGO's account that closes this host as it leaves: a cluster administrator
+: "${HF_EGO_PASSWORD_FILE:=}"       # holds its password, and is read when the host leaves
 : "${HF_JOIN_SECONDS:=240}"         # below the pool's boot_deadline_seconds: what never joins is replaced then
 : "${HF_LEAVE_SECONDS:=12}"         # and two more: of the 15 s that a Spot node leaves its pods, or the 30 s of a Spot VM
 : "${HF_POLL_SECONDS:=5}"
 : "${HF_WATCH_SECONDS:=60}"         # between two looks whether EGO still has a pod; each asks for EGO's whole list
 : "${GCE_METADATA_HOST:=metadata.google.internal}"
+: "${HF_SECRETS_SERVER:=https://secretmanager.googleapis.com}"
 
 if [ -r "$HF_EGO_PROFILE" ]; then
     set +u
@@ -31,6 +34,15 @@ say() {
 metadata() {
     curl --silent --show-error --fail --noproxy '*' --max-time "${2:-5}" --header 'Metadata-Flavor: Google' \
         "http://$GCE_METADATA_HOST/computeMetadata/v1/$1"
+}
+
+# secret NAME: the newest value of projects/PROJECT/secrets/NAME, as the instance's account. The token is no argument:
+# all users of a machine see those.
+secret() {
+    metadata instance/service-accounts/default/token |
+        sed -nE 's/.*"access_token" *: *"([^"]+)".*/header = "Authorization: Bearer \1"/p' |
+        curl --silent --show-error --fail --max-time 10 --config - "$HF_SECRETS_SERVER/v1/$1/versions/latest:access" |
+        sed -nE 's/.*"data" *: *"([^"]+)".*/\1/p' | base64 -d
 }
 
 # The name under which EGO has to know this machine.
@@ -67,9 +79,31 @@ know_own_name() {
         say "EGO will not find $1: it does not resolve, and $HF_HOSTS_FILE cannot be written: let DNS know it, or run as root"
 }
 
-# The long list does not cut names; it begins with name and status.
+# first_line TEXT: of what a program said, for the log.
+first_line() {
+    local text=${1#"${1%%[![:space:]]*}"}
+    text=${text%%$'\n'*}
+    printf '%s\n' "${text:0:200}"
+}
+
+# listed NAME: `ok` where EGO has it as a host that takes work, else why not. The long list does not cut names; it begins
+# with name and status, below a line of titles.
 listed() {
-    in_time 10 egosh resource list -l 2>/dev/null | grep -qE "^${1//./\\.}[[:space:]]+ok([[:space:]]|\$)"
+    local said code=0 status
+    said=$(in_time 10 egosh resource list -l 2>&1) || code=$?
+    status=$(printf '%s\n' "$said" | sed -nE "s/^${1//./\\.}[[:space:]]+([^[:space:]]+).*/\1/p")
+    status=$(first_line "$status")
+    if [ "$status" = ok ]; then
+        echo ok
+    elif [ -n "$status" ]; then
+        echo "EGO has $1, and says that it is $status"
+    elif [ "$code" = 124 ] || [ "$code" = 137 ]; then
+        echo "egosh resource list -l has not ended within 10 s"
+    elif [[ $code = 0 && $(first_line "$said") = NAME* ]]; then
+        echo "EGO does not have $1"
+    else
+        echo "egosh resource list -l ended with $code and said: $(first_line "$said")"
+    fi
 }
 
 # EGO wants its administrator for this, and a start-up script is root.
@@ -81,15 +115,24 @@ as_admin() {
     fi
 }
 
-# EGO lists this machine as one that takes work.
+# joined NAME: EGO lists this machine as one that takes work; why not is said when that changes.
+found=
 joined() {
-    heedful listed "$1"
+    local before=$found
+    found=
+    exec 3< <(listed "$1")
+    wait $! || true # heeds a signal, as read does not
+    IFS= read -r found <&3
+    exec 3<&-
+    [ "$found" = ok ] || [ "$found" = "$before" ] || say "${found:-egosh resource list -l was not run to its end}"
+    [ "$found" = ok ]
 }
 
 # join NAME: true once EGO has it; false when time is up. A refused join is tried again.
 join() {
     local ends=$((SECONDS + HF_JOIN_SECONDS)) configured=
     [ -n "$HF_EGO_MASTER" ] || { say "HF_EGO_MASTER is not set: name EGO's management host"; return 1; }
+    [ -z "$HF_EGO_USER" ] || has_password || say "$1 will leave undrained: $(no_password)"
     while [ "$SECONDS" -lt "$ends" ]; do
         if [ -z "$configured" ] && heedful as_admin timeout --kill-after=1 30 egoconfig join "$HF_EGO_MASTER" -f; then
             configured=yes
@@ -106,11 +149,44 @@ join() {
     return 1
 }
 
+has_password() {
+    [ -r "$HF_EGO_PASSWORD_FILE" ] && [ -s "$HF_EGO_PASSWORD_FILE" ]
+}
+
+no_password() {
+    echo "HF_EGO_USER is $HF_EGO_USER, and HF_EGO_PASSWORD_FILE (${HF_EGO_PASSWORD_FILE:-not set}) has none to read"
+}
+
+# log_on SECONDS: as HF_EGO_USER; egosh takes a password as an argument, or from a terminal.
+log_on() {
+    local said code=0
+    has_password || { no_password; return 1; }
+    said=$(in_time "$1" egosh user logon -u "$HF_EGO_USER" -x "$(cat "$HF_EGO_PASSWORD_FILE")" 2>&1 </dev/null) || code=$?
+    case $code in
+        0) ;;
+        124 | 137) echo "EGO has not logged $HF_EGO_USER on in time" ;;
+        *) echo "EGO does not log $HF_EGO_USER on: $(first_line "$said")" ;;
+    esac
+    return "$code"
+}
+
+# drain NAME: EGO gives it no new work. It obeys an administrator alone, who is logged on for as long as it takes.
+drain() {
+    local ends=$((SECONDS + HF_LEAVE_SECONDS / 2)) said=
+    if [ -n "$HF_EGO_USER" ]; then
+        said=$(log_on $((HF_LEAVE_SECONDS / 4))) || { say "$1 leaves undrained: $said"; return; }
+    else
+        said=": HF_EGO_USER names nobody to log on"
+    fi
+    in_time $((ends - SECONDS)) egosh resource close "$1" || say "EGO does not close $1, which leaves undrained$said"
+    [ -z "$HF_EGO_USER" ] || in_time 1 egosh user logoff || say "EGO does not log $HF_EGO_USER off"
+}
+
 # leave NAME: no new work, then the daemons end; within HF_LEAVE_SECONDS and two, whatever EGO says.
 leave() {
     local ends=$((SECONDS + HF_LEAVE_SECONDS)) code=0
     mv -f "$HF_READY_FILE" "$HF_READY_FILE.leaving" 2>/dev/null
-    in_time $((HF_LEAVE_SECONDS / 2)) egosh resource close "$1" || say "EGO does not close $1"
+    drain "$1"
     in_time $((ends - SECONDS)) egosh ego shutdown -f || code=1
     if [ "$code" = 0 ]; then say "left EGO"; else say "EGO did not let $1 go within $HF_LEAVE_SECONDS s; it will miss it"; fi
     rm -f "$HF_READY_FILE.leaving"

@@ -3,9 +3,6 @@
 set -u
 library=${HF_LIBRARY:-/run/hf/lib.sh}
 [ -r "$library" ] || exit 0 # it never joined
-HF_MACHINE_DOMAIN=$(curl --silent --fail --noproxy '*' --max-time 5 --header 'Metadata-Flavor: Google' \
-    "http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance/attributes/hf-machine-domain") ||
-    HF_MACHINE_DOMAIN=
 # shellcheck source=deploy/machine/lib.sh
 . "$library"
 if [ -e "$HF_READY_FILE" ]; then leave "$(machine_name)"; fi

@@ -10,11 +10,21 @@ attribute() {
 
 library=${HF_LIBRARY:-/run/hf/lib.sh}
 mkdir -p "$(dirname "$library")"
-attribute hf-machine-lib >"$library" || { echo "hf-machine: the instance template lacks hf-machine-lib" >&2; exit 1; }
+functions=$(attribute hf-machine-lib) || { echo "hf-machine: the instance template lacks hf-machine-lib" >&2; exit 1; }
 HF_EGO_MASTER=$(attribute hf-ego-master) || { echo "hf-machine: the instance template lacks hf-ego-master" >&2; exit 1; }
 HF_MACHINE_DOMAIN=$(attribute hf-machine-domain) || HF_MACHINE_DOMAIN=
+HF_EGO_USER=$(attribute hf-ego-user) || HF_EGO_USER=
+HF_EGO_PASSWORD_FILE=$(attribute hf-ego-password-file) || HF_EGO_PASSWORD_FILE=
+password=$(attribute hf-ego-password-secret) && HF_EGO_PASSWORD_FILE=$(dirname "$library")/ego-password
+# With them, so that the shutdown script asks nobody.
+{
+    declare -p HF_EGO_MASTER HF_MACHINE_DOMAIN HF_EGO_USER HF_EGO_PASSWORD_FILE
+    printf '%s\n' "$functions"
+} >"$library"
 # shellcheck source=deploy/machine/lib.sh
 . "$library"
+# The attribute names it; its value is root's alone, in memory.
+[ -z "$password" ] || (umask 077 && secret "$password" >"$HF_EGO_PASSWORD_FILE")
 
 name=$(machine_name)
 know_own_name "$name" "$(metadata instance/network-interfaces/0/ip)"

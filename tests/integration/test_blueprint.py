@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.support.checks.attributes import attributes_read
+from tests.support.checks.attributes import OPTIONAL, attributes_read
 from tests.support.checks.terraform import Module, given_problems
 from tests.support.clients.terraform import copied, terraform
 
@@ -148,5 +148,5 @@ def test_each_group_of_a_blueprint_gives_its_instances_the_attributes_that_its_s
         given = group["metadata"]
         scripts = [STAGED.findall(script) for script in (group["startup_script"], given["shutdown-script"])]
         read = attributes_read(*((FOLDER / path).resolve() for (path,) in scripts))
-        assert read - {"hf-machine-domain"} == {name for name in given if name.startswith("hf-")}
+        assert read - OPTIONAL == {name for name in given if name.startswith("hf-")}
         assert STAGED.findall(given["hf-machine-lib"]) == ["../machine/lib.sh"]

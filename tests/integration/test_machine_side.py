@@ -158,6 +158,163 @@ def test_where_ego_s_programs_hang_and_heed_no_signal_a_script_ends_by_itself(
     assert f"EGO did not let {NAME} go within 1 s" in machine.log.read_text()
 
 
+# --- what EGO says of it ----------------------------------------------------------------------------------------------
+
+
+def said(machine: Machine) -> list[str]:
+    """The log's lines, without their times."""
+    return [line.partition(" hf-machine: ")[2] for line in machine.log.read_text().splitlines()]
+
+
+def looked(machine: Machine, times: int = 3) -> None:
+    """EGO is asked so often from now on."""
+    before = len(machine.calls)
+    until(lambda: len(machine.calls) > before + times, 30, what="EGO is asked again and again")
+
+
+def test_why_ego_does_not_list_it_is_said_once_for_each_change(machine: Machine) -> None:
+    machine.behave("slow")
+    machine.tell("no-master", "1")
+    machine.start("entry.sh", HF_MACHINE_NAME=NAME)
+    looked(machine)
+    (machine.ego / "no-master").unlink()
+    looked(machine)
+    machine.tell("name", "another")
+    looked(machine)
+    machine.behave("up")
+    machine.tell("name", NAME)
+    until(lambda: f"joined master1 as {NAME}" in said(machine), 30, what="it joins")
+    assert said(machine) == [
+        "egosh resource list -l ended with 1 and said: Cannot contact the master host.",
+        f"EGO has {NAME}, and says that it is unavail",
+        f"EGO does not have {NAME}",
+        f"joined master1 as {NAME}",
+    ]
+
+
+def test_a_list_that_is_none_is_told_though_egosh_ends_well(machine: Machine) -> None:
+    (machine.ego / "no-master").write_text("0")
+    machine.start("entry.sh", HF_MACHINE_NAME=NAME)
+    looked(machine)
+    assert said(machine) == ["egosh resource list -l ended with 0 and said: Cannot contact the master host."]
+
+
+def test_without_egosh_the_log_says_so(machine: Machine) -> None:
+    (machine.getent.parent / "egosh").unlink()
+    pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_JOIN_SECONDS="1")
+    assert pod.wait(timeout=30) == 1
+    assert any(line.startswith("egosh resource list -l ended with 127 and said: timeout: ") for line in said(machine))
+
+
+def test_a_look_at_ego_that_hangs_keeps_nobody_from_leaving(machine: Machine) -> None:
+    """The look is given 10 s."""
+    pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
+    ready(machine)
+    machine.behave("list-hangs")
+    asking = machine.ego / "asks"
+    until(lambda: asking.exists() and asking.read_text(), 30, what="it asks EGO")
+    pod.send_signal(signal.SIGTERM)
+    assert pod.wait(timeout=30) == 0
+    assert Path("/proc", asking.read_text().strip()).exists(), "it did not wait until there was no answer"
+
+
+def test_a_pod_that_ego_lost_for_a_moment_stays_and_says_both(machine: Machine) -> None:
+    machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_WATCH_SECONDS="0.5")
+    ready(machine)
+    machine.tell("no-master", "1")
+    until(lambda: any("Cannot contact" in line for line in said(machine)), 30, what="it says why")
+    (machine.ego / "no-master").unlink()
+    until(lambda: f"EGO has {NAME} again" in said(machine), 30, what="it says that it is back")
+    assert machine.ready.exists()
+
+
+# --- it drains --------------------------------------------------------------------------------------------------------
+
+PASSWORD = """-pa$$ w"o'rd \\"""
+
+
+def account(machine: Machine, password: str = PASSWORD, *, known: str = PASSWORD) -> dict[str, str]:
+    """EGO knows the administrator ``hf``; the settings that name it, with a password in a file of the machine."""
+    (machine.ego / "account").write_text(f"hf {known}")
+    file = machine.ego / "password"
+    file.write_text(f"{password}\n")
+    return {"HF_EGO_USER": "hf", "HF_EGO_PASSWORD_FILE": str(file)}
+
+
+def left(machine: Machine, **environment: str) -> None:
+    """A pod has joined, and left at SIGTERM as it should."""
+    pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, **environment)
+    ready(machine)
+    pod.send_signal(signal.SIGTERM)
+    assert pod.wait(timeout=30) == 0
+    assert machine.calls[-1] == "egosh ego shutdown -f"
+
+
+def closed(machine: Machine) -> bool:
+    """EGO gives the machine no new work."""
+    return (machine.ego / "closed").exists()
+
+
+def test_it_closes_itself_as_the_administrator_it_is_given_and_logs_off(machine: Machine) -> None:
+    left(machine, **account(machine), HF_LEAVE_SECONDS="12")
+    assert (machine.ego / "closed").read_text() == f"{NAME}\n"
+    assert machine.calls[-4:-2] == [f"egosh user logon -u hf -x {PASSWORD}", f"egosh resource close {NAME}"]
+    assert not (machine.ego / "session").exists(), "it is logged off"
+    assert said(machine)[-1] == "left EGO"
+    assert "undrained" not in machine.log.read_text()
+
+
+def test_a_password_that_was_exchanged_while_it_ran_is_the_one_it_logs_on_with(machine: Machine) -> None:
+    settings = account(machine, "old", known="new")
+    pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, **settings)
+    ready(machine)
+    (machine.ego / "password").write_text("new")
+    pod.send_signal(signal.SIGTERM)
+    assert pod.wait(timeout=30) == 0
+    assert closed(machine)
+
+
+def test_without_an_administrator_it_leaves_undrained_and_says_what_to_set(machine: Machine) -> None:
+    left(machine)
+    assert not closed(machine)
+    assert f"EGO does not close {NAME}, which leaves undrained: HF_EGO_USER names nobody to log on" in said(machine)
+
+
+@pytest.mark.parametrize(
+    ("password", "known"), [(PASSWORD, "another"), ("", PASSWORD)], ids=["a wrong one", "an empty one"]
+)
+def test_with_a_password_that_ego_refuses_it_leaves_undrained(machine: Machine, password: str, known: str) -> None:
+    left(machine, **account(machine, password, known=known))
+    why = "EGO does not log hf on: User name or password is not valid"
+    assert f"{NAME} leaves undrained: {why}" in said(machine)
+    assert f"egosh resource close {NAME}" not in machine.calls
+    assert PASSWORD not in machine.log.read_text()
+
+
+@pytest.mark.parametrize("file", ["", "nowhere"], ids=["not named", "not there"])
+def test_a_password_file_that_is_missing_is_told_when_it_joins(machine: Machine, file: str) -> None:
+    left(machine, HF_EGO_USER="hf", HF_EGO_PASSWORD_FILE=file)
+    why = f"HF_EGO_USER is hf, and HF_EGO_PASSWORD_FILE ({file or 'not set'}) has none to read"
+    lines = said(machine)
+    assert lines.index(f"{NAME} will leave undrained: {why}") < lines.index(f"joined master1 as {NAME}")
+    assert f"{NAME} leaves undrained: {why}" in lines
+
+
+@pytest.mark.parametrize(
+    ("way", "told"),
+    [
+        ("logon-hangs", f"{NAME} leaves undrained: EGO has not logged hf on in time"),
+        ("close-hangs", f"EGO does not close {NAME}, which leaves undrained"),
+        ("logoff-hangs", "EGO does not log hf off"),
+    ],
+    ids=["logon", "close", "logoff"],
+)
+def test_a_step_of_draining_that_hangs_keeps_no_daemon_running(machine: Machine, way: str, told: str) -> None:
+    machine.behave(way)
+    left(machine, **account(machine))
+    assert told in said(machine)
+
+
 # --- its own name -----------------------------------------------------------------------------------------------------
 
 
@@ -351,6 +508,48 @@ def test_an_instance_whose_template_lacks_its_settings_says_which(machine: Machi
         del metadata.values[f"instance/attributes/{name}"]
         assert machine.start("startup.sh", GCE_METADATA_HOST=metadata.host).wait(timeout=30) == 1
         assert f"the instance template lacks {name}" in machine.log.read_text()
+
+
+def test_an_instance_closes_itself_with_a_password_of_its_image(machine: Machine, metadata: MetadataServer) -> None:
+    settings = account(machine)
+    metadata.values["instance/attributes/hf-ego-user"] = settings["HF_EGO_USER"]
+    metadata.values["instance/attributes/hf-ego-password-file"] = settings["HF_EGO_PASSWORD_FILE"]
+    instance = machine.start("startup.sh", GCE_METADATA_HOST=metadata.host)
+    ready(machine)
+    assert metadata.waiting.wait(30)
+    metadata.change("instance/preempted", "TRUE")
+    assert instance.wait(timeout=30) == 0
+    assert closed(machine)
+
+
+def test_the_shutdown_script_closes_it_with_a_password_from_secret_manager(
+    machine: Machine, metadata: MetadataServer
+) -> None:
+    """It asks nobody: the instance's network may be gone by then."""
+    settings = account(machine)
+    name = "projects/p/secrets/hf-ego-password"
+    metadata.values["instance/attributes/hf-ego-user"] = settings["HF_EGO_USER"]
+    metadata.values["instance/attributes/hf-ego-password-secret"] = name
+    metadata.secrets[name] = PASSWORD
+    server = {"HF_SECRETS_SERVER": f"http://{metadata.host}", "no_proxy": "127.0.0.1"}
+    machine.start("startup.sh", GCE_METADATA_HOST=metadata.host, **server)
+    ready(machine)
+    file = machine.library.with_name("ego-password")
+    assert (file.read_text(), file.stat().st_mode & 0o777) == (PASSWORD, 0o600)
+    machine.start("shutdown.sh", HF_MACHINE_NAME=NAME).wait(timeout=30)
+    assert closed(machine)
+    assert PASSWORD not in machine.library.read_text() + machine.log.read_text()
+
+
+def test_a_secret_that_its_account_may_not_read_is_told(machine: Machine, metadata: MetadataServer) -> None:
+    metadata.values["instance/attributes/hf-ego-user"] = "hf"
+    metadata.values["instance/attributes/hf-ego-password-secret"] = "projects/p/secrets/another"
+    server = {"HF_SECRETS_SERVER": f"http://{metadata.host}", "no_proxy": "127.0.0.1"}
+    machine.start("startup.sh", GCE_METADATA_HOST=metadata.host, **server)
+    ready(machine)
+    log = machine.log.read_text()
+    assert "curl: (22) The requested URL returned error: 404" in log
+    assert f"{NAME} will leave undrained: HF_EGO_USER is hf, and HF_EGO_PASSWORD_FILE" in log
 
 
 def test_an_instance_that_never_joins_says_so(machine: Machine, metadata: MetadataServer) -> None:

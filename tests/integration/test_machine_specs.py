@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ import hcl2
 import pytest
 import yaml
 
-from tests.support.checks.attributes import attributes_read
+from tests.support.checks.attributes import OPTIONAL, attributes_read
 from tests.support.checks.terraform import plain
 from tests.support.clients.terraform import EXAMPLE, TERRAFORM
 from tests.support.machine import MACHINE, NAME, Machine
@@ -117,6 +118,28 @@ def test_a_pod_has_left_before_it_is_killed(spec: dict[str, Any]) -> None:
         assert grace == SPOT_POD_SECONDS, "more would promise what is not kept"
 
 
+def test_the_page_s_pod_drains_with_the_secret_that_the_page_makes(machine: Machine) -> None:
+    """The Secret's file is where the kubelet mounts it, in a directory of ours."""
+    (spec,) = [spec for _, spec in SPECS if "HF_EGO_USER" in environment(spec)]
+    page = (ROOT / "docs" / "deploy-machine.md").read_text()
+    ((name, key),) = re.findall(r"create secret generic (\S+) --from-file=(\w+)=", page)
+    (volume,) = spec["volumes"]
+    (mount,) = spec["containers"][0]["volumeMounts"]
+    assert (volume["name"], volume["secret"]["secretName"]) == (mount["name"], name)
+    given = environment(spec)
+    root = machine.ready.parent
+    file = Path(f"{root}{mount['mountPath']}", key)
+    file.parent.mkdir(parents=True)
+    file.write_text("secret\n")
+    (machine.ego / "account").write_text(f"{given['HF_EGO_USER']} secret")
+    given["HF_EGO_PASSWORD_FILE"] = f"{root}{given['HF_EGO_PASSWORD_FILE']}"
+    pod = machine.start("entry.sh", HOSTNAME=NAME, **given)
+    until(machine.ready.exists, 30, what="it is ready")
+    pod.send_signal(signal.SIGTERM)
+    assert pod.wait(timeout=30) == 0
+    assert (machine.ego / "closed").read_text() == f"{NAME}\n"
+
+
 # --- instances --------------------------------------------------------------------------------------------------------
 
 
@@ -133,4 +156,4 @@ def test_each_group_of_the_example_gives_its_instances_what_their_scripts_read()
         scripts = [files[f"{when}-script"].resolve() for when in ("startup", "shutdown")]
         assert scripts == [MACHINE / "startup.sh", MACHINE / "shutdown.sh"]
         assert files["hf-machine-lib"].resolve() == MACHINE / "lib.sh"
-        assert attributes_read(*scripts) - {"hf-machine-domain"} == {name for name in given if name.startswith("hf-")}
+        assert attributes_read(*scripts) - OPTIONAL == {name for name in given if name.startswith("hf-")}

@@ -1,4 +1,8 @@
-"""Stand-ins for EGO's programs: they record their calls in ``$EGO/calls``, and behave as files beside it say."""
+"""Stand-ins for EGO's programs: they record their calls in ``$EGO/calls``, and behave as files beside it say.
+
+Who may close a host is as IBM's reference of ``egosh resource`` has it, "first log on as cluster administrator", and
+who may look: everybody. Words of a logon, a logoff and a silent master are EGO's; those of a refusal are ours.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +24,25 @@ case "$(basename "$0") $*" in
     [ ! -e "$EGO/leaves-daemon" ] ||
         sh -c 'while [ -d "/proc/$1" ]; do sleep 0.05; done; touch "$EGO/daemon-ended"' daemon $$ &
     [ -e "$EGO/slow" ] || touch "$EGO/up" ;;
+"egosh user logon -u "*)
+    [ ! -e "$EGO/logon-hangs" ] || hang
+    [ "$4 $6" = "$(cat "$EGO/account" 2>/dev/null)" ] || { echo 'User name or password is not valid' >&2; exit 1; }
+    id -un >"$EGO/session"
+    echo 'Logged on successfully' ;;
+"egosh user logoff")
+    [ ! -e "$EGO/logoff-hangs" ] || hang
+    rm "$EGO/session" && echo 'Logged off successfully' ;;
 "egosh resource list -l")
-    state=unavail
+    [ ! -e "$EGO/list-hangs" ] || { echo $$ >"$EGO/asks"; hang; }
+    code=$(cat "$EGO/no-master" 2>/dev/null) && { echo 'Cannot contact the master host.'; exit "$code"; }
+    name=$(cat "$EGO/name") state=unavail
     [ ! -e "$EGO/up" ] || state=ok
-    printf '%-24s %-8s mem swp\\n' NAME status master1 ok "$(cat "$EGO/name")" "$state" ;;
-"egosh resource close"*) [ ! -e "$EGO/never-leaves" ] || hang ;;
+    printf '%-24s %-8s mem swp\\n' NAME status master1 ok "$name" "$state" ;;
+"egosh resource close"*)
+    [ ! -e "$EGO/never-leaves" ] && [ ! -e "$EGO/close-hangs" ] || hang
+    [ "$(id -un)" = "$(cat "$EGO/session" 2>/dev/null)" ] ||
+        { echo 'You must first log on as cluster administrator' >&2; exit 1; }
+    echo "$3" >"$EGO/closed" ;;
 "egosh ego shutdown"*) [ ! -e "$EGO/never-leaves" ] || hang; rm -f "$EGO/up" ;;
 esac
 """

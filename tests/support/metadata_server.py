@@ -1,7 +1,8 @@
-"""A stand-in for Compute Engine's metadata server, with ``wait_for_change`` as it has it."""
+"""A stand-in for Compute Engine's metadata server, with ``wait_for_change`` as it has it, and for Secret Manager."""
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,13 +12,19 @@ from urllib.parse import parse_qs, urlsplit
 
 
 class MetadataServer(ThreadingHTTPServer):
-    """``values`` by path below ``/computeMetadata/v1/``; whoever waits for a change hears of ``change``."""
+    """``values`` by path below ``/computeMetadata/v1/``; whoever waits for a change hears of ``change``.
+
+    ``secrets`` by name, for the bearer of ``TOKEN``, which the instance's account is given.
+    """
 
     daemon_threads = True
+    TOKEN = "ya29.c.b0Aa"
 
     def __init__(self, values: dict[str, str]) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
-        self.values = values
+        token = {"access_token": self.TOKEN, "expires_in": 3599, "token_type": "Bearer"}
+        self.values = {"instance/service-accounts/default/token": json.dumps(token)} | values
+        self.secrets: dict[str, str] = {}
         self.waiting = threading.Event()
         """Somebody waits for a change."""
         self.changed = threading.Condition()
@@ -61,6 +68,9 @@ class _Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
+        if url.path.startswith("/v1/"):
+            self._tell_secret(url.path.removeprefix("/v1/"))
+            return
         path, asked = url.path.removeprefix("/computeMetadata/v1/"), parse_qs(url.query)
         if self.headers.get("Metadata-Flavor") != "Google":
             self.send_error(403)
@@ -73,7 +83,20 @@ class _Answer(BaseHTTPRequestHandler):
             self.server.waiting.set()
             with self.server.changed:
                 self.server.changed.wait_for(lambda: self.server.values[path] != before, float(asked["timeout_sec"][0]))
-        body = self.server.values[path].encode()
+        self._tell(self.server.values[path].encode())
+
+    def _tell_secret(self, path: str) -> None:
+        name, _, version = path.partition("/versions/")
+        if self.headers.get("Authorization") != f"Bearer {self.server.TOKEN}":
+            self.send_error(401)
+        elif version != "latest:access" or name not in self.server.secrets:
+            self.send_error(404)
+        else:
+            payload = {"data": base64.b64encode(self.server.secrets[name].encode()).decode(), "dataCrc32c": "1"}
+            answer = {"name": f"{name}/versions/3", "payload": payload}
+            self._tell(json.dumps(answer, indent=2).encode())
+
+    def _tell(self, body: bytes) -> None:
         self.send_response(200)
         self.send_header("Metadata-Flavor", "Google")
         self.send_header("Content-Type", "application/json" if body.startswith(b"{") else "application/text")

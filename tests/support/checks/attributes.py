@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+OPTIONAL = {"hf-machine-domain", "hf-ego-user", "hf-ego-password-file", "hf-ego-password-secret"}
+"""Those that an instance does without."""
+
 
 def attributes_read(*scripts: Path) -> set[str]:
     """The names that scripts ask the metadata server for."""
