@@ -20,12 +20,9 @@ VERSIONS = {"3": ("3", "3"), "4": ("4.1", "4.2")}
 
 @contextmanager
 def exported(guest: Guest, owner: str) -> Iterator[None]:
-    """An empty export, its server running; all that was mounted of it goes.
-
-    Nobody holds a lock from before, so the server need not wait for it: until then it lets no client keep old files.
-    """
+    """An empty export, its server running; all that was mounted of it goes."""
     guest.run(f"rm -rf {EXPORT} && install -d -m 2770 -o {owner} -g {owner} {EXPORT} && install -d {ONE} {TWO}")
-    guest.run("systemctl restart nfs-server && echo Y >/proc/fs/nfsd/v4_end_grace")
+    guest.run("systemctl restart nfs-server")
     try:
         yield
     finally:
