@@ -30,9 +30,9 @@ say() {
     printf '%s hf-machine: %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$*" >&2
 }
 
-# metadata PATH [SECONDS]: a value of the metadata server, never through a proxy.
+# metadata PATH [SECONDS [OPTION ...]]: a value of the metadata server, never through a proxy; options are curl's.
 metadata() {
-    curl --silent --show-error --fail --noproxy '*' --max-time "${2:-5}" --header 'Metadata-Flavor: Google' \
+    curl --silent --show-error --fail --noproxy '*' --max-time "${2:-5}" --header 'Metadata-Flavor: Google' "${@:3}" \
         "http://$GCE_METADATA_HOST/computeMetadata/v1/$1"
 }
 
@@ -203,12 +203,13 @@ pause() {
     heedful sleep "$1" || true
 }
 
-# True once Compute Engine says that this Spot machine ends; waits for it. False: nobody can say.
+# True once Compute Engine says that this Spot machine ends; waits for it. False: nobody can say. Each question names what
+# the last answer was, so that a change between two of them is not waited for.
 preempted() {
-    local said
-    [ "$(metadata instance/preempted)" != TRUE ] || return 0
-    while said=$(metadata 'instance/preempted?wait_for_change=true&timeout_sec=60' 70); do
-        [ "$said" = TRUE ] && return 0
+    local said etag=NONE
+    while said=$(metadata "instance/preempted?wait_for_change=true&timeout_sec=60&last_etag=$etag" 70 --include); do
+        [ "${said##*$'\n'}" != TRUE ] || return 0
+        etag=$(sed -nE 's/\r$//; s/^[Ee][Tt]ag: *//p' <<<"$said")
     done
     return 1
 }

@@ -480,6 +480,12 @@ def test_a_preemption_that_was_announced_before_anybody_listened_is_heard(
     assert machine.calls[-1] == "egosh ego shutdown -f"
 
 
+def test_a_preemption_between_two_looks_is_heard_at_the_second(machine: Machine, metadata: MetadataServer) -> None:
+    metadata.then["instance/preempted"] = "TRUE"
+    assert machine.start("startup.sh", GCE_METADATA_HOST=metadata.host).wait(timeout=30) == 0
+    assert machine.calls[-1] == "egosh ego shutdown -f"
+
+
 def test_the_shutdown_script_leaves(machine: Machine, metadata: MetadataServer) -> None:
     assert machine.start("shutdown.sh", GCE_METADATA_HOST=metadata.host).wait(timeout=30) == 0
     assert machine.calls == [], "it never joined"

@@ -164,6 +164,8 @@ def test_one_loop_fills_two_namespaces_and_a_second_cluster_and_empties_them(spa
             return len(space.names()), len(other.names()), far_pods
 
         with Grid(tmp_path / "grid", space, pool={"max_machines": 4}, more=more).start() as grid:
+            log = grid.logs / "loop.log"
+            until(lambda: '"result": "ok"' in log.read_text(), 60, what="a cycle has seen all three pools")
             names = grid.complete(10)
             assert spread() == (4, 3, 3)
             assert grid.ended(grid.hf.give_back(names))["status"] == "complete"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,7 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 class MetadataServer(ThreadingHTTPServer):
     """``values`` by path below ``/computeMetadata/v1/``; whoever waits for a change hears of ``change``.
 
-    ``secrets`` by name, for the bearer of ``TOKEN``, which the instance's account is given.
+    ``then``: what a value is once it was told. ``secrets`` by name, for the bearer of ``TOKEN``, which the instance's
+    account is given.
     """
 
     daemon_threads = True
@@ -25,6 +27,7 @@ class MetadataServer(ThreadingHTTPServer):
         token = {"access_token": self.TOKEN, "expires_in": 3599, "token_type": "Bearer"}
         self.values = {"instance/service-accounts/default/token": json.dumps(token)} | values
         self.secrets: dict[str, str] = {}
+        self.then: dict[str, str] = {}
         self.waiting = threading.Event()
         """Somebody waits for a change."""
         self.changed = threading.Condition()
@@ -63,6 +66,11 @@ def account(email: str, token: str) -> dict[str, str]:
     }
 
 
+def _etag(value: str) -> str:
+    """The name of this value, for who waits until it is another."""
+    return hashlib.sha256(value.encode()).hexdigest()[:16]
+
+
 class _Answer(BaseHTTPRequestHandler):
     server: MetadataServer
 
@@ -79,11 +87,17 @@ class _Answer(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         if "wait_for_change" in asked:
-            before = self.server.values[path]
-            self.server.waiting.set()
+            before = asked["last_etag"][0] if "last_etag" in asked else _etag(self.server.values[path])
+            if before == _etag(self.server.values[path]):
+                self.server.waiting.set()
             with self.server.changed:
-                self.server.changed.wait_for(lambda: self.server.values[path] != before, float(asked["timeout_sec"][0]))
-        self._tell(self.server.values[path].encode())
+                self.server.changed.wait_for(
+                    lambda: _etag(self.server.values[path]) != before, float(asked["timeout_sec"][0])
+                )
+        told = self.server.values[path]
+        if path in self.server.then:
+            self.server.values[path] = self.server.then.pop(path)
+        self._tell(told.encode())
 
     def _tell_secret(self, path: str) -> None:
         name, _, version = path.partition("/versions/")
@@ -99,6 +113,7 @@ class _Answer(BaseHTTPRequestHandler):
     def _tell(self, body: bytes) -> None:
         self.send_response(200)
         self.send_header("Metadata-Flavor", "Google")
+        self.send_header("ETag", _etag(body.decode()))
         self.send_header("Content-Type", "application/json" if body.startswith(b"{") else "application/text")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
