@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.vm.build import TESTS
 from tests.vm.conftest import NEWER
@@ -34,6 +35,15 @@ ATTRIBUTES = {
     "nram": ["Numeric", "1024"],
 }
 TEMPLATE = {"templateId": "T", "maxNumber": 50, "pools": ["gke-main"], "attributes": ATTRIBUTES}
+PLUGIN = "/usr/local/bin/log-in"
+PLUGIN_LINES = """#!/bin/sh
+set -eu
+mkdir -p "$HOME/.kube"
+echo cached >"$HOME/.kube/gke_gcloud_auth_plugin_cache"
+echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",'
+echo ' "status": {"token": "of-the-plug-in"}}'
+"""
+"""Logs in as gke-gcloud-auth-plugin does: by a file that it keeps below $HOME, without which it says nothing."""
 STATE_OF_UNIT = ("ActiveState", "SubState", "User", "MainPID", "NRestarts", "NeedDaemonReload")
 
 
@@ -109,7 +119,12 @@ def host(guest: Guest) -> Iterator[Host]:
         f"--kubeconfig {CONF}/kubeconfig"
     )
     guest.until(lambda: guest.call(f"test -s {CONF}/kubeconfig").code == 0, what="the cloud runs")
-    guest.run(f"chmod 644 {CONF}/kubeconfig")
+    guest.write(PLUGIN, PLUGIN_LINES)
+    guest.run(f"chmod 755 {PLUGIN}")
+    log_in = {"apiVersion": "client.authentication.k8s.io/v1", "command": PLUGIN, "interactiveMode": "Never"}
+    config = yaml.safe_load(guest.run(f"cat {CONF}/kubeconfig"))
+    config["users"][0]["user"] = {"exec": log_in}
+    guest.write(f"{CONF}/kubeconfig", json.dumps(config))
     yield Host(guest)
     guest.run("systemctl stop cloud")
 
@@ -156,6 +171,8 @@ def test_the_running_service_is_confined(host: Host) -> None:
     for place in ("/etc/hostfactory", "/opt/provisioner", "/usr", "/var/log/hostfactory", "/srv"):
         assert "Read-only file system" in host.guest.call(f"{inside} touch {place}/mine").text, place
     host.guest.run(f"{inside} sh -c 'touch {STATE}/mine && rm {STATE}/mine'")
+    cache = "/run/hostfactory-provisioner/.kube/gke_gcloud_auth_plugin_cache"
+    assert host.guest.run(f"stat --format %U {cache}").strip() == "hostfactory", "a kubeconfig's plug-in has a home"
     assert "egoadmin" not in host.guest.call(f"{inside} ls -A /home").text
     assert (facts["CapEff"], facts["CapBnd"], facts["NoNewPrivs"], facts["Seccomp"]) == ("0" * 16, "0" * 16, "1", "2")
     assert float(exposure.split("provisioner.service: ")[1].split()[0]) <= 2.5
