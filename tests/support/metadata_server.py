@@ -7,12 +7,12 @@ import hashlib
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
+from tests.support.network.beside import Beside
 
-class MetadataServer(ThreadingHTTPServer):
+
+class MetadataServer(Beside, ThreadingHTTPServer):
     """``values`` by path below ``/computeMetadata/v1/``; whoever waits for a change hears of ``change``.
 
     ``then``: what a value is once it was told. ``secrets`` by name, for the bearer of ``TOKEN``, which the instance's
@@ -41,16 +41,6 @@ class MetadataServer(ThreadingHTTPServer):
         with self.changed:
             self.values[path] = value
             self.changed.notify_all()
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.shutdown()
-        self.server_close()
 
 
 def account(email: str, token: str) -> dict[str, str]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import socket
 import socketserver
 import ssl
-import threading
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
+from tests.support.network.beside import Beside
 from tests.support.network.proxy import Address, join
 
 
-class Front(socketserver.ThreadingTCPServer):
+class Front(Beside, socketserver.ThreadingTCPServer):
     """``with Front(context) as front``; whoever comes is led to ``target``."""
 
     allow_reuse_address = daemon_threads = True
@@ -26,16 +24,6 @@ class Front(socketserver.ThreadingTCPServer):
     @property
     def url(self) -> str:
         return f"https://127.0.0.1:{self.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.shutdown()
-        self.server_close()
 
 
 class _Connection(socketserver.BaseRequestHandler):

@@ -8,15 +8,15 @@ import ssl
 import threading
 from base64 import b64encode
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
+
+from tests.support.network.beside import Beside
 
 Address = tuple[str, int]
 Target = tuple[Address, ssl.SSLContext | None]
 """Where a name leads, and the context of a server that speaks no TLS itself."""
 
 
-class Proxy(socketserver.ThreadingTCPServer):
+class Proxy(Beside, socketserver.ThreadingTCPServer):
     """``with Proxy({"kube.bank.test": (address, context)})``: everything that passes is in ``asked``."""
 
     allow_reuse_address = daemon_threads = True
@@ -36,16 +36,6 @@ class Proxy(socketserver.ThreadingTCPServer):
     def hosts(self) -> set[str]:
         """The names that were asked for."""
         return {line.split()[1].rpartition(":")[0] for line in self.asked}
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.shutdown()
-        self.server_close()
 
 
 class _Connection(socketserver.StreamRequestHandler):
