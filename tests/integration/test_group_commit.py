@@ -85,21 +85,23 @@ def test_whoever_is_told_yes_is_recorded_and_whoever_is_told_no_is_not(tmp_path:
     chance, state = random.Random(4), StateDir(tmp_path)
     state.intent.create("demo")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    files = [tmp_path / f"{number}.out" for number in range(WRITERS)]
+    files: list[Path] = []
 
-    def start(number: int) -> subprocess.Popen[bytes]:
-        with files[number].open("ab") as file:
+    def start() -> subprocess.Popen[bytes]:
+        """A writer with a file of its own: what a killed one left half said stays the last line of its file."""
+        files.append(tmp_path / f"{len(files)}.out")
+        with files[-1].open("wb") as file:
             command = [sys.executable, "-c", WRITER, str(tmp_path), str(chance.random())[2:10], str(SECONDS)]
             return subprocess.Popen(command, env=environment, stdout=file)
 
-    crew = [start(number) for number in range(WRITERS)]
+    crew = [start() for _ in range(WRITERS)]
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         number = chance.randrange(WRITERS)
         if chance.random() < 0.2:
             crew[number].kill()
             crew[number].wait()
-            crew[number] = start(number)
+            crew[number] = start()
         else:
             crew[number].send_signal(signal.SIGSTOP)
             time.sleep(chance.choice([0.01, 0.1, 0.5]))
