@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 PROJECT = "hostfactory-provisioner"
 OWN = frozenset({"provisioner", "hf_scripts"})
@@ -24,8 +26,16 @@ def needing(distribution: str) -> Iterator[None]:
     except ImportError as error:
         if error.name is None or error.name.partition(".")[0] in OWN:
             raise
-        text = f"This needs packages that are not installed ({error}): pip install '{distribution}'"
+        text = f"This needs packages that are not installed ({error}): {_how_to_install(distribution)}"
         raise MissingExtra(text) from error
+
+
+def _how_to_install(distribution: str) -> str:
+    """What is typed where this runs; the bundle's ``install.sh`` notes beside the environment what it is for."""
+    with suppress(OSError):
+        if "for: scripts" in (Path(sys.prefix) / "installed").read_text().splitlines():
+            return "run the bundle's install.sh without --scripts-only"
+    return f"pip install '{distribution}'"
 
 
 def extra(name: str) -> str:
