@@ -307,6 +307,11 @@ make_nodes() {
         --node-taints="$taint,cloud.google.com/gke-spot=true:NoSchedule"
 }
 
+make_registry() { # of the pods' image
+    [ "$cluster" = none ] || thing 'artifacts repositories' "$prefix" --location="$region" -- --repository-format=docker \
+        --description="Images of HostFactory's machines" --labels="$labels"
+}
+
 make_identity() {
     [ "$cluster" = none ] || bind "serviceAccount:$project.svc.id.goog[$kubernetes_account]" \
         roles/iam.workloadIdentityUser 'iam service-accounts' "$loop"
@@ -527,6 +532,7 @@ make_rights
 make_network
 make_cluster
 make_nodes
+make_registry
 make_identity
 make_templates
 make_groups

@@ -30,7 +30,7 @@ SCRIPTS = ROOT / "deploy" / "machine"
 STUB = ROOT / "tests" / "support" / "clients" / "gcloud_stub.sh"
 GCLOUD = pytest.mark.skipif(shutil.which("gcloud") is None, reason="needs gcloud")
 
-IMAGE = "us-central1-docker.pkg.dev/my-grid-project/symphony/compute:7.3.2"
+IMAGE = "us-central1-docker.pkg.dev/my-grid-project/hf/worker:1"
 SOME = ["--project=my-grid-project", "--region=us-central1"]
 ALL = [
     *("--project", "my-grid-project", "--region", "us-central1", "--symphony-range", "10.0.0.0/16"),
@@ -478,6 +478,7 @@ def unknown(call: Argv, tree: Mapping[str, Any]) -> Iterator[str]:
 SAME = {
     "google_service_account": "iam service-accounts",
     "google_project_iam_custom_role": "iam roles",
+    "google_artifact_registry_repository": "artifacts repositories",
     "google_compute_network": "compute networks",
     "google_compute_subnetwork": "compute networks subnets",
     "google_compute_firewall": "compute firewall-rules",

@@ -32,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 REAL = pytest.mark.skipif(shutil.which("terraform") is None, reason="needs terraform")
 LABELLED = frozenset(
     {
+        "google_artifact_registry_repository",
         "google_compute_instance_template",
         "google_pubsub_topic",
         "google_pubsub_subscription",

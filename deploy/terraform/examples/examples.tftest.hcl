@@ -36,4 +36,9 @@ run "a_loop_on_hostfactory_s_host_needs_neither_share_nor_kubeconfig" {
     condition     = contains([for range in google_container_cluster.this[0].master_authorized_networks_config[0].cidr_blocks : range.cidr_block], "198.51.100.0/28")
     error_message = "The cluster's API answers those whom the example names."
   }
+
+  assert {
+    condition     = alltrue([for pool in values(var.pods) : startswith(pool.image, format("%s-docker.pkg.dev/%s/%s/", google_artifact_registry_repository.images[0].location, google_artifact_registry_repository.images[0].project, google_artifact_registry_repository.images[0].repository_id))])
+    error_message = "The pods' image lies in the registry that is made."
+  }
 }

@@ -18,14 +18,14 @@ cluster = {
 
 pods = {
   pods = {
-    image        = "us-central1-docker.pkg.dev/my-grid-project/symphony/compute:7.3.2"
+    image        = "us-central1-docker.pkg.dev/my-grid-project/hf/worker:1"
     env          = { HF_EGO_MASTER = "master1.bank.example" }
     cpus         = 3.5
     memory_mb    = 12288
     max_machines = 100
   }
   pods-spot = {
-    image        = "us-central1-docker.pkg.dev/my-grid-project/symphony/compute:7.3.2"
+    image        = "us-central1-docker.pkg.dev/my-grid-project/hf/worker:1"
     env          = { HF_EGO_MASTER = "master1.bank.example" }
     cpus         = 3.5
     memory_mb    = 12288

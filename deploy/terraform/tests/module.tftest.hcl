@@ -43,6 +43,11 @@ run "makes_all_of_a_grid" {
   }
 
   assert {
+    condition     = google_artifact_registry_repository.images[0].format == "DOCKER" && google_artifact_registry_repository.images[0].repository_id == "hf" && google_artifact_registry_repository.images[0].location == "us-central1"
+    error_message = "There is a registry for the image of the pods."
+  }
+
+  assert {
     condition     = output.overlay_values.nfsPath == "/state" && output.overlay_values.nfsServer == output.share.address && output.overlay_values.googleServiceAccount == output.account
     error_message = "The overlay's values are those of the share and the account that are made."
   }
@@ -216,7 +221,7 @@ run "groups_alone_need_no_cluster" {
   }
 
   assert {
-    condition     = length(google_container_cluster.this) == 0 && !contains(keys(google_project_service.this), "container.googleapis.com") && output.cluster == null
+    condition     = length(google_container_cluster.this) == 0 && length(google_artifact_registry_repository.images) == 0 && !contains(keys(google_project_service.this), "container.googleapis.com") && output.cluster == null
     error_message = "Without a cluster nothing of one is made."
   }
 }

@@ -19,6 +19,7 @@ from typing import Any
 SCHEMA = Path(__file__).with_suffix(".json")
 VERSION = "6.50.0"
 USED = (
+    "google_artifact_registry_repository",
     "google_compute_firewall",
     "google_compute_instance_group_manager",
     "google_compute_instance_template",

@@ -1,0 +1,14 @@
+# Where the image of the pods is pushed, and the nodes pull it from. It goes with all its images.
+
+resource "google_artifact_registry_repository" "images" {
+  count = local.has_cluster ? 1 : 0
+
+  project       = var.project_id
+  location      = var.region
+  repository_id = var.name_prefix
+  format        = "DOCKER"
+  description   = "Images of HostFactory's machines"
+  labels        = var.labels
+
+  depends_on = [google_project_service.this]
+}
