@@ -36,12 +36,14 @@ metadata() {
         "http://$GCE_METADATA_HOST/computeMetadata/v1/$1"
 }
 
-# secret NAME: the newest value of projects/PROJECT/secrets/NAME, as the instance's account. The token is no argument:
-# all users of a machine see those.
+# secret NAME: the newest value of projects/PROJECT/secrets/NAME, as the instance's account; a network that is not up yet
+# is asked again for half a minute. The token is no argument: all users of a machine see those.
 secret() {
-    metadata instance/service-accounts/default/token |
+    local again=(--retry 5 --retry-connrefused)
+    metadata instance/service-accounts/default/token 5 "${again[@]}" |
         sed -nE 's/.*"access_token" *: *"([^"]+)".*/header = "Authorization: Bearer \1"/p' |
-        curl --silent --show-error --fail --max-time 10 --config - "$HF_SECRETS_SERVER/v1/$1/versions/latest:access" |
+        curl --silent --show-error --fail --max-time 40 "${again[@]}" --config - \
+            "$HF_SECRETS_SERVER/v1/$1/versions/latest:access" |
         sed -nE 's/.*"data" *: *"([^"]+)".*/\1/p' | base64 -d
 }
 
@@ -157,11 +159,14 @@ no_password() {
     echo "HF_EGO_USER is $HF_EGO_USER, and HF_EGO_PASSWORD_FILE (${HF_EGO_PASSWORD_FILE:-not set}) has none to read"
 }
 
-# log_on SECONDS: as HF_EGO_USER; egosh takes a password as an argument, or from a terminal.
+# log_on SECONDS: as HF_EGO_USER; egosh takes a password as an argument, or from a terminal. Where it says the password
+# again, we do not.
 log_on() {
-    local said code=0
+    local said password code=0
     has_password || { no_password; return 1; }
-    said=$(in_time "$1" egosh user logon -u "$HF_EGO_USER" -x "$(cat "$HF_EGO_PASSWORD_FILE")" 2>&1 </dev/null) || code=$?
+    password=$(cat "$HF_EGO_PASSWORD_FILE")
+    said=$(in_time "$1" egosh user logon -u "$HF_EGO_USER" -x "$password" 2>&1 </dev/null) || code=$?
+    said=${said//"$password"/(the password)}
     case $code in
         0) ;;
         124 | 137) echo "EGO has not logged $HF_EGO_USER on in time" ;;
@@ -178,8 +183,8 @@ drain() {
     else
         said=": HF_EGO_USER names nobody to log on"
     fi
-    in_time $((ends - SECONDS)) egosh resource close "$1" || say "EGO does not close $1, which leaves undrained$said"
-    [ -z "$HF_EGO_USER" ] || in_time 1 egosh user logoff || say "EGO does not log $HF_EGO_USER off"
+    in_time $((ends - SECONDS)) egosh resource close "$1" >/dev/null || say "EGO does not close $1, which leaves undrained$said"
+    [ -z "$HF_EGO_USER" ] || in_time 1 egosh user logoff >/dev/null || say "EGO does not log $HF_EGO_USER off"
 }
 
 # leave NAME: no new work, then the daemons end; within HF_LEAVE_SECONDS and two, whatever EGO says.
@@ -204,12 +209,13 @@ pause() {
 }
 
 # True once Compute Engine says that this Spot machine ends; waits for it. False: nobody can say. Each question names what
-# the last answer was, so that a change between two of them is not waited for.
+# the last answer was, so that a change between two of them is not waited for; an answer without an ETag may come at once.
 preempted() {
-    local said etag=NONE
+    local said named etag=NONE
     while said=$(metadata "instance/preempted?wait_for_change=true&timeout_sec=60&last_etag=$etag" 70 --include); do
         [ "${said##*$'\n'}" != TRUE ] || return 0
-        etag=$(sed -nE 's/\r$//; s/^[Ee][Tt]ag: *//p' <<<"$said")
+        named=$(sed -nE 's/\r$//; s/^[Ee][Tt]ag: *//p' <<<"$said")
+        if [ -n "$named" ]; then etag=$named; else pause "$HF_POLL_SECONDS"; fi
     done
     return 1
 }

@@ -18,6 +18,8 @@ from provisioner.state import atomic
 
 NEW_MODE = 0o644
 """Mode of new files, which HostFactory, its scripts and the loop may read as different users. A copy keeps its mode."""
+NEW_DIRECTORY_MODE = 0o2775
+"""What a new directory may take of the mode of the one above it: the bits of owner and group, and who may look in."""
 KEPT = Path("conf", "before-render-hf")
 """Where the files that were replaced are kept, each time in a directory of its own."""
 PRIVATE = stat.S_IRWXG | stat.S_IRWXO
@@ -82,11 +84,12 @@ def _place(path: Path, rendered: Rendered, out: Path) -> None:
 
 
 def _make(directory: Path, out: Path) -> None:
-    """Make a directory as the one above it is owned. Raises OSError where nothing may be written in it."""
+    """Make a directory for whom the one above it is, whatever the umask. Raises OSError where it may not be written."""
     if not directory.is_dir():
         if directory != out:
             _make(directory.parent, out)
             directory.mkdir()
+            directory.chmod(stat.S_IMODE(directory.parent.stat().st_mode) & NEW_DIRECTORY_MODE)
         else:
             directory.mkdir(parents=True)
         above = directory.parent.stat()

@@ -11,6 +11,7 @@ import re
 import shlex
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -175,7 +176,7 @@ def looked(machine: Machine, times: int = 3) -> None:
 def test_why_ego_does_not_list_it_is_said_once_for_each_change(machine: Machine) -> None:
     machine.behave("slow")
     machine.tell("no-master", "1")
-    machine.start("entry.sh", HF_MACHINE_NAME=NAME)
+    machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_JOIN_SECONDS="120")
     looked(machine)
     (machine.ego / "no-master").unlink()
     looked(machine)
@@ -219,7 +220,7 @@ def test_a_look_at_ego_that_hangs_keeps_nobody_from_leaving(machine: Machine) ->
 
 
 def test_a_pod_that_ego_lost_for_a_moment_stays_and_says_both(machine: Machine) -> None:
-    machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_WATCH_SECONDS="0.5")
+    machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_WATCH_SECONDS="3")
     ready(machine)
     machine.tell("no-master", "1")
     until(lambda: any("Cannot contact" in line for line in said(machine)), 30, what="it says why")
@@ -234,11 +235,11 @@ PASSWORD = """-pa$$ w"o'rd \\"""
 
 
 def account(machine: Machine, password: str = PASSWORD, *, known: str = PASSWORD) -> dict[str, str]:
-    """EGO knows the administrator ``hf``; the settings that name it, with a password in a file of the machine."""
+    """EGO knows the administrator ``hf``; settings that name it, with a password in a file and time for a slow logon."""
     (machine.ego / "account").write_text(f"hf {known}")
     file = machine.ego / "password"
     file.write_text(f"{password}\n")
-    return {"HF_EGO_USER": "hf", "HF_EGO_PASSWORD_FILE": str(file)}
+    return {"HF_EGO_USER": "hf", "HF_EGO_PASSWORD_FILE": str(file), "HF_LEAVE_SECONDS": "12"}
 
 
 def left(machine: Machine, **environment: str) -> None:
@@ -256,7 +257,7 @@ def closed(machine: Machine) -> bool:
 
 
 def test_it_closes_itself_as_the_administrator_it_is_given_and_logs_off(machine: Machine) -> None:
-    left(machine, **account(machine), HF_LEAVE_SECONDS="12")
+    left(machine, **account(machine))
     assert (machine.ego / "closed").read_text() == f"{NAME}\n"
     assert machine.calls[-4:-2] == [f"egosh user logon -u hf -x {PASSWORD}", f"egosh resource close {NAME}"]
     assert not (machine.ego / "session").exists(), "it is logged off"
@@ -291,6 +292,13 @@ def test_with_a_password_that_ego_refuses_it_leaves_undrained(machine: Machine, 
     assert PASSWORD not in machine.log.read_text()
 
 
+def test_an_egosh_that_says_the_password_again_is_not_quoted(machine: Machine) -> None:
+    machine.behave("quotes-password")
+    left(machine, **account(machine))
+    assert f"{NAME} leaves undrained: EGO does not log hf on: Invalid option: (the password)" in said(machine)
+    assert PASSWORD not in machine.log.read_text()
+
+
 @pytest.mark.parametrize("file", ["", "nowhere"], ids=["not named", "not there"])
 def test_a_password_file_that_is_missing_is_told_when_it_joins(machine: Machine, file: str) -> None:
     left(machine, HF_EGO_USER="hf", HF_EGO_PASSWORD_FILE=file)
@@ -311,7 +319,7 @@ def test_a_password_file_that_is_missing_is_told_when_it_joins(machine: Machine,
 )
 def test_a_step_of_draining_that_hangs_keeps_no_daemon_running(machine: Machine, way: str, told: str) -> None:
     machine.behave(way)
-    left(machine, **account(machine))
+    left(machine, **account(machine) | {"HF_LEAVE_SECONDS": "8"})
     assert told in said(machine)
 
 
@@ -509,6 +517,14 @@ def test_the_shutdown_script_waits_while_the_start_up_script_leaves(machine: Mac
     assert machine.calls.count(f"egosh resource close {NAME}") == 1
 
 
+def test_a_metadata_server_without_etags_is_not_asked_all_the_time(machine: Machine, metadata: MetadataServer) -> None:
+    metadata.etags = False
+    machine.start("startup.sh", GCE_METADATA_HOST=metadata.host, HF_POLL_SECONDS="1000")
+    until(lambda: "instance/preempted" in metadata.asked, 30, what="it asks")
+    time.sleep(1)
+    assert metadata.asked.count("instance/preempted") == 1
+
+
 def test_an_instance_whose_template_lacks_its_settings_says_which(machine: Machine, metadata: MetadataServer) -> None:
     for name in ("hf-ego-master", "hf-machine-lib"):
         del metadata.values[f"instance/attributes/{name}"]
@@ -545,6 +561,19 @@ def test_the_shutdown_script_closes_it_with_a_password_from_secret_manager(
     machine.start("shutdown.sh", HF_MACHINE_NAME=NAME).wait(timeout=30)
     assert closed(machine)
     assert PASSWORD not in machine.library.read_text() + machine.log.read_text()
+
+
+def test_a_secret_is_asked_for_again_while_the_network_is_not_up(machine: Machine, metadata: MetadataServer) -> None:
+    name = "projects/p/secrets/hf-ego-password"
+    metadata.values["instance/attributes/hf-ego-user"] = "hf"
+    metadata.values["instance/attributes/hf-ego-password-secret"] = name
+    metadata.secrets[name] = PASSWORD
+    metadata.away["instance/service-accounts/default/token"] = metadata.away[name] = 1
+    server = {"HF_SECRETS_SERVER": f"http://{metadata.host}", "no_proxy": "127.0.0.1"}
+    machine.start("startup.sh", GCE_METADATA_HOST=metadata.host, **server)
+    ready(machine)
+    assert metadata.away == {"instance/service-accounts/default/token": 0, name: 0}
+    assert machine.library.with_name("ego-password").read_text() == PASSWORD
 
 
 def test_a_secret_that_its_account_may_not_read_is_told(machine: Machine, metadata: MetadataServer) -> None:

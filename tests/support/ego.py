@@ -1,7 +1,7 @@
 """Stand-ins for EGO's programs: they record their calls in ``$EGO/calls``, and behave as files beside it say.
 
-Who may close a host is as IBM's reference of ``egosh resource`` has it, "first log on as cluster administrator", and
-who may look: everybody. Words of a logon, a logoff and a silent master are EGO's; those of a refusal are ours.
+Only a cluster administrator who is logged on may close a host (IBM's reference of ``egosh resource``). Words of a
+logon, a logoff and a silent master are EGO's, those of a refusal are ours.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ case "$(basename "$0") $*" in
     [ -e "$EGO/slow" ] || touch "$EGO/up" ;;
 "egosh user logon -u "*)
     [ ! -e "$EGO/logon-hangs" ] || hang
+    [ ! -e "$EGO/quotes-password" ] || { printf 'Invalid option: %s\n' "$6" >&2; exit 1; }
     [ "$4 $6" = "$(cat "$EGO/account" 2>/dev/null)" ] || { echo 'User name or password is not valid' >&2; exit 1; }
     id -un >"$EGO/session"
     echo 'Logged on successfully' ;;

@@ -28,6 +28,11 @@ class MetadataServer(Beside, ThreadingHTTPServer):
         self.values = {"instance/service-accounts/default/token": json.dumps(token)} | values
         self.secrets: dict[str, str] = {}
         self.then: dict[str, str] = {}
+        self.etags = True
+        """Without them a question that waits for a change is answered at once."""
+        self.asked: list[str] = []
+        self.away: dict[str, int] = {}
+        """How many questions for a value or a secret are answered 503 yet."""
         self.waiting = threading.Event()
         """Somebody waits for a change."""
         self.changed = threading.Condition()
@@ -73,10 +78,13 @@ class _Answer(BaseHTTPRequestHandler):
         if self.headers.get("Metadata-Flavor") != "Google":
             self.send_error(403)
             return
+        self.server.asked.append(path)
+        if self._away(path):
+            return
         if path not in self.server.values:
             self.send_error(404)
             return
-        if "wait_for_change" in asked:
+        if "wait_for_change" in asked and self.server.etags:
             before = asked["last_etag"][0] if "last_etag" in asked else _etag(self.server.values[path])
             if before == _etag(self.server.values[path]):
                 self.server.waiting.set()
@@ -89,8 +97,17 @@ class _Answer(BaseHTTPRequestHandler):
             self.server.values[path] = self.server.then.pop(path)
         self._tell(told.encode())
 
+    def _away(self, name: str) -> bool:
+        if not self.server.away.get(name):
+            return False
+        self.server.away[name] -= 1
+        self.send_error(503)
+        return True
+
     def _tell_secret(self, path: str) -> None:
         name, _, version = path.partition("/versions/")
+        if self._away(name):
+            return
         if self.headers.get("Authorization") != f"Bearer {self.server.TOKEN}":
             self.send_error(401)
         elif version != "latest:access" or name not in self.server.secrets:
@@ -103,7 +120,8 @@ class _Answer(BaseHTTPRequestHandler):
     def _tell(self, body: bytes) -> None:
         self.send_response(200)
         self.send_header("Metadata-Flavor", "Google")
-        self.send_header("ETag", _etag(body.decode()))
+        if self.server.etags:
+            self.send_header("ETag", _etag(body.decode()))
         self.send_header("Content-Type", "application/json" if body.startswith(b"{") else "application/text")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

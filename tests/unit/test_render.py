@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import stat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -462,6 +463,21 @@ def test_a_dry_run_shows_the_difference_and_writes_nothing(tmp_path: Path, capsy
     changes = [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
     assert (code, changes) == (1, ['-      "maxNumber": 3,', '+      "maxNumber": 4,'])
     assert tree(out) == before
+
+
+@pytest.mark.parametrize("above", [0o2750, 0o755, 0o700, 0o1777])
+def test_a_new_directory_is_for_whom_the_one_above_it_is_and_not_for_the_umask(tmp_path: Path, above: int) -> None:
+    instance = tmp_path / "out" / "conf" / "providers" / "demoinst"
+    instance.mkdir(parents=True)
+    instance.chmod(above)
+    file = own(tmp_path)
+    before = os.umask(0o077)
+    try:
+        render(file, tmp_path / "out")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((instance / "specs").stat().st_mode) == above & 0o2775
+    assert stat.S_IMODE((instance / "specs" / "pod.yaml").stat().st_mode) == 0o644
 
 
 def test_a_dry_run_names_a_private_file_and_does_not_show_it(
