@@ -9,25 +9,30 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
 
 from provisioner.settings import loader
 from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.server import Simulator
 from tests.support.clients.terraform import rendered
 from tests.support.hosts import PYTHON, ROOT, python_version, tools
+from tests.support.machine import Machine
 from tests.support.metadata_server import MetadataServer, account
 from tests.support.network.authority import Authority
-from tests.support.network.front import Front
+from tests.support.network.proxy import Proxy
+from tests.support.pages import blocks_of
 from tests.support.scratch_host import ScratchHost
 from tests.support.waiting import until
 
@@ -39,26 +44,76 @@ CLONE, ROOT_USER, HF_USER = "in a clone of this repository", "as root on HostFac
 HOME = {CLONE: "/home/clone", ROOT_USER: "/root", HF_USER: "/home/egoadmin"}
 """Who types a block, and where."""
 
+PROXIED, OUTSIDE, BY_GCLOUD = "behind a proxy", "outside of Google", "without Terraform"
+"""For whom a block is alone, after a comma. This host is behind a proxy; BY_GCLOUD is test_google_setup.py's."""
+
 ACCOUNT = "hostfactory-provisioner@my-grid-project.iam.gserviceaccount.com"
 """The loop's, which is attached to HostFactory's host."""
+
+CLUSTER = "203.0.113.7"
+"""The address of the cluster, to which the proxy alone leads."""
 
 REPLACED = {
     # No Google can be reached. Terraform itself makes the instance's files of the page's grid.tfvars, in Walk.cloud;
     # that it takes the whole module is test_terraform.py's.
-    "terraform": """case "$*" in
+    "terraform": """test -e /home/cloud/login-of-terraform
+    case "$*" in
         *"output -json files") cat /home/cloud/files.json ;;
-        *"output -raw account") echo ACCOUNT ;;
         *" init" | *" apply -var-file=$PWD/grid.tfvars" | *" destroy -var-file=$PWD/grid.tfvars") test -f grid.tfvars ;;
         *) exit 64 ;;
     esac""",
-    # Here is no workstation's login. That gcloud knows the line is test_pages_run.py's.
-    "gcloud": '[ "$1 $3" = "container get-credentials" ]',
+    # Here is no Google. That gcloud knows the lines is test_pages_run.py's.
+    "gcloud": """cd /home/cloud
+    case "$*" in
+        "auth login") touch login; exit ;;
+        "auth application-default login") touch login-of-terraform; exit ;;
+    esac
+    test -e login
+    case "$*" in
+        "container clusters get-credentials "*) touch login-of-kubectl ;;
+        "compute instances stop "*) touch stopped ;;
+        "compute instances set-service-account "*) test -e stopped; echo "$*" >attached ;;
+        "compute instances start "*) rm stopped ;;
+        "auth configure-docker "*) echo "$3" >login-of-docker ;;
+        "artifacts docker images describe "*) grep -qx "$5" pushed ;;
+        "compute images create "*) echo "$*" >boot-image ;;
+        *) exit 64 ;;
+    esac""",
+    # It has no daemon, and no base. That a builder takes the Dockerfile is test_image.py's.
+    "docker": """case "$1" in
+        build)
+            while [ $# -gt 1 ]; do
+                case "$1" in
+                    --build-arg) grep -q "^ARG ${2%%=*}\\b" "${@: -1}/Dockerfile" ;;
+                    --tag) echo "$2" >/home/cloud/built ;;
+                esac
+                shift
+            done ;;
+        push)
+            grep -qx "${2%%/*}" /home/cloud/login-of-docker
+            grep -x "$2" /home/cloud/built >>/home/cloud/pushed ;;
+        *) exit 64 ;;
+    esac""",
     # The embedded cloud has no rights. That kubectl knows the line is test_pages_run.py's, the Role tests/kube's.
-    "kubectl": 'case "$*" in *--filename*) test -f "${@: -1}" ;; create*) ;; *) exit 64 ;; esac',
+    "kubectl": """test -e /home/cloud/login-of-kubectl
+    case "$*" in
+        "create rolebinding "*) [ "${@: -1}" = ACCOUNT ] ;;
+        *--filename*) test -f "${@: -1}" ;;
+        "create namespace "*) ;;
+        *) exit 64 ;;
+    esac""",
     # There is one host here.
     "scp": 'cp -r "${@:2:$#-2}" /home/egoadmin && chown -R egoadmin /home/egoadmin',
-    # Nobody has an EGO without a licence.
-    "egosh": ":",
+    # Nobody has an EGO without a licence. A restart takes a while, and after it nobody is logged on.
+    "egosh": """case "$*" in
+        "user logon -u Admin") [ ! -e ~/.ego-restarts ]; touch ~/.ego-logon ;;
+        "service stop HostFactory") test -e ~/.ego-logon ;;
+        "ego restart") rm ~/.ego-logon; touch ~/.ego-restarts ;;
+        "ego info") [ ! -e ~/.ego-restarts ] || { rm ~/.ego-restarts; exit 1; } ;;
+        "service start HostFactory") test -e ~/.ego-logon; touch ~/.ego-hostfactory ;;
+        "service list") test -e ~/.ego-hostfactory ;;
+        *) exit 64 ;;
+    esac""",
     # The unit under systemd is tests/vm's. Here its command runs as its user, with its environment and mask.
     "systemctl": r"""[ "$*" = "enable --now provisioner" ] || exit 64
         of_unit() { sed -n "s/^$1=//p" /usr/lib/systemd/system/provisioner.service; }
@@ -78,28 +133,16 @@ NOT_WALKED = {
 REQUESTS = {"Large": "k2v9x0a7qd", "Small": "m7q4t1b8xe"}
 """The page's requests, by the template that is asked for."""
 
-PODS_ALONE = re.compile(rf"kubectl |gcloud container|{REQUESTS['Small']}")
+PODS_ALONE = re.compile(rf"kubectl |gcloud container|docker |{REQUESTS['Small']}")
 """What stands in a block that a grid of instances alone leaves out."""
 
 KINDS = {"Large": "mig", "Small": "gke"}
 """What their machines are."""
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(shutil.which("terraform") is None, reason="needs terraform"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: users are made"),
-]
-
 
 def sections() -> list[tuple[str, str]]:
     """Title and text of every section of the page."""
     return [(text.splitlines()[0], text) for text in re.split(r"(?m)^## ", PAGE)[1:]]
-
-
-def blocks_of(text: str) -> list[str]:
-    """Every block of commands: lines that are typed together."""
-    return re.findall(r"```(?:sh|bash|shell)\n(.*?)```", text, re.DOTALL)
 
 
 class Walk(ScratchHost):
@@ -109,6 +152,10 @@ class Walk(ScratchHost):
         super().__init__()
         self._directory = directory
         self._simulator: Simulator | None = None
+        self._metadata: MetadataServer | None = None
+        self.proxy: Proxy | None = None
+        """The only way out of HostFactory's host."""
+        self._groups = ""
         self._open = ExitStack()
         self.ids: dict[str, str] = {}
         """Requests and machines: how the page calls them, and how they are called here."""
@@ -117,7 +164,7 @@ class Walk(ScratchHost):
         tools()
         super().__enter__()
         self.run("useradd --create-home --shell /bin/bash egoadmin; mkdir -p /home/clone/build /home/cloud")
-        self.run("su egoadmin -c 'mkdir -p ~/hf/conf ~/hf/work ~/hf/log'")
+        self.run("su egoadmin -c 'mkdir -p ~/hf ~/shared/conf ~/shared/work ~/hf/log'")
         for path in ROOT.iterdir():
             if not path.name.startswith(".") and path.name != "build":
                 (self.path("/home/clone") / path.name).symlink_to(path)
@@ -126,17 +173,29 @@ class Walk(ScratchHost):
             program_file = self.path("/usr/local/sbin") / name
             program_file.write_text(f"#!/bin/bash\nset -eu\n{lines.replace('ACCOUNT', ACCOUNT)}\n")
             program_file.chmod(0o755)
-        self._variables = {
-            "PATH": f"/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin:{os.environ['PATH']}",
-            "DIST_ARGS": f"--python {python_version()}",
-            "PYTHON": PYTHON,
-            "HF_TOP": "/home/egoadmin/hf",
-            "HF_CONFDIR": "/home/egoadmin/hf/conf",
-            "HF_WORKDIR": "/home/egoadmin/hf/work",
-            "HF_LOGDIR": "/home/egoadmin/hf/log",
-            **{name: value for name, value in os.environ.items() if name.startswith("PIP_") or "proxy" in name.lower()},
+        path = f"/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin:{os.environ['PATH']}"
+        index = {
+            name: value for name, value in os.environ.items() if name.startswith("PIP_") or "proxy" in name.lower()
         }
+        hostfactory = {
+            "HF_TOP": "/home/egoadmin/hf",
+            "HF_CONFDIR": "/home/egoadmin/shared/conf",
+            "HF_WORKDIR": "/home/egoadmin/shared/work",
+            "HF_LOGDIR": "/home/egoadmin/hf/log",
+        }
+        self._variables = {
+            CLONE: {"PATH": path, "DIST_ARGS": f"--python {python_version()}", "PYTHON": PYTHON, **index},
+            ROOT_USER: {"PATH": path},
+            HF_USER: {"PATH": path, **hostfactory},
+        }
+        self.log_in()
         return self
+
+    def log_in(self) -> None:
+        """Everybody has a new terminal, and is in the groups of now until the next one."""
+        for home in HOME.values():
+            self.path(home).joinpath(".terminal").unlink(missing_ok=True)
+        self._groups = self.run("id -G egoadmin").strip().replace(" ", ",")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -150,9 +209,15 @@ class Walk(ScratchHost):
     def type(self, who: str, lines: str) -> str:
         """What is printed when these lines are typed into somebody's terminal, whose variables and directory stay."""
         terminal = f'{HOME[who]}/.terminal; if [ -e "$t" ]; then . "$t"; cd "$PWD"; fi'
-        words = [f"{name}={value}" for name, value in {**self._variables, "HOME": HOME[who]}.items()]
-        user = ["runuser", "-u", "egoadmin", "--"] if who == HF_USER else []
-        return self.run(f't={terminal}\n{lines}\nexport -p >"$t"', *user, "env", "-i", *words, directory=HOME[who])
+        words = [f"{name}={value}" for name, value in {**self._variables[who], "HOME": HOME[who]}.items()]
+        user, mask = [], ""
+        if who == HF_USER:
+            user, mask = (
+                ["setpriv", "--reuid", "egoadmin", "--regid", "egoadmin", "--groups", self._groups],
+                "umask 077",
+            )
+        typed = f't={terminal}\n{mask}\n{lines}\nexport -p >"$t"'
+        return self.run(typed, *user, "env", "-i", *words, directory=HOME[who])
 
     def cloud(self) -> None:
         """Makes the instance's files of the page's grid.tfvars, as Terraform does, and a cloud of their pools.
@@ -160,11 +225,10 @@ class Walk(ScratchHost):
         The cluster has an address and an authority of its own, and a metadata server says who HostFactory's host is.
         """
         authority = Authority(self._directory, "Cluster")
-        front = self._open.enter_context(Front(authority.context("127.0.0.1")))
-        metadata = self._open.enter_context(MetadataServer(account(ACCOUNT, "of-the-vm")))
+        metadata = self._metadata = self._open.enter_context(MetadataServer({}))
         tfvars = self._directory / "grid.tfvars"
         tfvars.write_text(self.path("/home/clone/grid.tfvars").read_text())
-        files = rendered(tfvars, self._directory, endpoint=front.url, authority=authority.file.read_text())
+        files = rendered(tfvars, self._directory, endpoint=f"https://{CLUSTER}", authority=authority.file.read_text())
         self.path("/home/cloud/files.json").write_text(json.dumps(files))
         conf = self._directory / "conf"
         for name, text in files.items():
@@ -173,20 +237,50 @@ class Walk(ScratchHost):
         settings = loader.load(conf / "provisioner.yaml", {})
         self._simulator = self._open.enter_context(Simulator(settings, conditions=Conditions.read(TIMES)))
         address = urlsplit(self._simulator.address)
-        front.target = (str(address.hostname), int(address.port or 0))
+        target = (str(address.hostname), int(address.port or 0)), authority.context(CLUSTER)
+        self.proxy = self._open.enter_context(Proxy({CLUSTER: target}))
+        self.ids["http://proxy.bank.example:3128"] = self.proxy.url
         around = {
             "PROVISIONER_COMPUTE_ENDPOINT": self._simulator.compute,
             "GCE_METADATA_HOST": metadata.host,
             "GCE_METADATA_IP": metadata.host,
             "PUBSUB_EMULATOR_HOST": "127.0.0.1:9",  # nobody: Google, which may be in reach, gets no token of ours
         }
-        self._variables |= around
         self.path("/etc/default/provisioner").write_text("".join(f"{name}={value}\n" for name, value in around.items()))
+
+    def attach(self) -> None:
+        """HostFactory's host has the account from now on that the line has given it."""
+        words = shlex.split(self.path("/home/cloud/attached").read_text())
+        given = dict(pairwise(words))
+        assert given["--scopes"].split(",") == ["cloud-platform", "userinfo-email"]
+        assert self._metadata is not None
+        self._metadata.values |= account(given["--service-account"], "of-the-vm")
+
+    def outside(self, lines: str) -> None:
+        """The lines name the federation for whoever logs in then; this host is not outside, so they are taken back."""
+        file = self.path("/etc/default/provisioner")
+        before = file.read_text()
+        self.type(ROOT_USER, lines)
+        assert "GOOGLE_APPLICATION_CREDENTIALS=" in file.read_text()
+        named = self.type(HF_USER, ". ~/gcpinst.env\nprintenv GOOGLE_APPLICATION_CREDENTIALS GOOGLE_CLOUD_PROJECT")
+        assert named.split() == ["/etc/hostfactory/federation.json", "my-grid-project"]
+        file.write_text(before)
+        self.log_in()
 
     def machines(self) -> dict[str, str]:
         """What the clouds hold: of each machine its kind."""
         assert self._simulator is not None
         return {machine["name"]: machine["kind"] for machine in self._simulator.state()["machines"]}
+
+    def joins(self, spec: dict[str, Any]) -> None:
+        """A pod of that spec is ready once the kit's entry point has joined."""
+        directory = self._directory / f"machine-{len(list(self._directory.iterdir()))}"
+        directory.mkdir()
+        machine = Machine(directory)
+        try:
+            assert machine.is_ready_as(spec)
+        finally:
+            machine.end()
 
     def status(self) -> str:
         """What ``provisioner status`` prints for HostFactory's user."""
@@ -208,6 +302,13 @@ class Walk(ScratchHost):
             until(lambda: not Path(f"/proc/{number}/fd").exists(), 60, what="the loop has ended")
 
 
+def parts_of(block: str) -> tuple[str, str, str]:
+    """Who types a block, for whom it is alone, and its lines."""
+    first, _, lines = block.partition("\n")
+    who, _, alone = first.removeprefix("# ").partition(", ")
+    return who, alone, lines
+
+
 @pytest.fixture
 def walk(tmp_path: Path) -> Iterator[Walk]:
     with Walk(tmp_path) as begun:
@@ -215,10 +316,11 @@ def walk(tmp_path: Path) -> Iterator[Walk]:
 
 
 def test_each_block_says_who_types_it_and_each_stand_in_is_still_needed() -> None:
-    first = [block.splitlines()[0].removeprefix("# ") for block in blocks_of(PAGE)]
+    read = [parts_of(block) for block in blocks_of(PAGE)]
     typed = " ".join(blocks_of(PAGE))
 
-    assert [line for line in first if line not in HOME] == list(NOT_WALKED)
+    assert [who for who, _, _ in read if who not in HOME] == list(NOT_WALKED)
+    assert {alone for who, alone, _ in read if who in HOME} == {"", PROXIED, OUTSIDE, BY_GCLOUD}
     assert [program for program in REPLACED if not re.search(rf"(?m)(^|[ (]){program} ", typed)] == []
 
 
@@ -235,17 +337,27 @@ def test_each_step_that_says_how_one_sees_that_it_worked_is_looked_at() -> None:
     assert [title[:1] for title, text in sections() if "**It worked:**" in text] == list(WORKED)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("terraform") is None, reason="needs terraform")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: users are made")
 def test_the_page_leads_to_machines_of_both_kinds_and_back(walk: Walk) -> None:
+    """Each step is begun in new terminals, and HostFactory's user lets nobody else read what it makes."""
     for title, text in sections():
         printed = ""
-        for block in blocks_of(text):
-            who, _, lines = block.partition("\n")
-            if who in NOT_WALKED:
+        walk.log_in()
+        for who, alone, lines in map(parts_of, blocks_of(text)):
+            if who in NOT_WALKED or alone == BY_GCLOUD:
+                continue
+            if alone == OUTSIDE:
+                walk.outside(lines)
                 continue
             for part in re.split(r"(?m)^(?=.*(?:getRequestStatus|requestReturnMachines|explain))", lines):
-                printed += step(walk, who.removeprefix("# "), part)
-            if "grid.tfvars" in lines and " apply " in lines:
+                printed += step(walk, who, part)
+            if "deploy/terraform apply" in lines:
                 walk.cloud()
+            if "set-service-account" in lines:
+                walk.attach()
         if worked := WORKED.get(title[:1]):
             worked(walk, printed)
 
@@ -257,7 +369,9 @@ def step(walk: Walk, who: str, lines: str) -> str:
         once = f"{lines.splitlines()[0]} || true"
         until(lambda: "fix: " not in walk.type(who, once), 60, every=0.5, what="the loop runs")
     said = walk.type(who, lines)
-    if "/requestMachines" in lines:
+    if "make dist" in lines:
+        (walk.ids["VERSION"],) = re.findall(r"hostfactory-provisioner-(\S+)\.tar\.gz\n$", said)
+    elif "/requestMachines" in lines:
         (template,) = re.findall(r'"templateId": "(\w+)"', lines)
         (walk.ids[REQUESTS[template]],) = re.findall(r'"requestId": *"([^"]+)"', said)
     elif "/getRequestStatus" in lines:
@@ -316,13 +430,29 @@ def programs_installed(walk: Walk, printed: str) -> None:
 
 
 def instance_registered(walk: Walk, printed: str) -> None:
+    assert printed.startswith("render-hf writes where HostFactory reads.\n")
     assert '+      "name": "gcpinst",' in printed
-    assert walk.type(HF_USER, 'provisioner render-hf settings.yaml --out "$HF_TOP" --dry-run') == (
+    assert walk.path("/home/egoadmin/shared/conf/providers/hostProviders.json").exists()
+    assert walk.type(HF_USER, 'provisioner render-hf settings.yaml --out "${HF_CONFDIR%/conf}" --dry-run') == (
         "Nothing would change.\n"
     )
 
 
-def loop_runs(_walk: Walk, printed: str) -> None:
+def images_made(walk: Walk, _printed: str) -> None:
+    """They are called as pod specs and groups have it, and the entry point makes what the pods' probe waits for."""
+    specs = [yaml.safe_load(file.read_text())["spec"] for file in walk.path("/home/clone/google/pod-specs").iterdir()]
+    images = {container["image"] for spec in specs for container in spec["containers"]}
+    assert images == {*walk.path("/home/cloud/pushed").read_text().split()}
+    words = walk.path("/home/cloud/boot-image").read_text().split()
+    family = f"projects/{words[words.index('--project') + 1]}/global/images/family/{words[words.index('--family') + 1]}"
+    assert set(re.findall(r'image += "(projects/.*)"', walk.path("/home/clone/grid.tfvars").read_text())) == {family}
+    for spec in specs:
+        walk.joins(spec)
+
+
+def loop_runs(walk: Walk, printed: str) -> None:
+    assert walk.proxy is not None
+    assert walk.proxy.hosts >= {CLUSTER}
     checked, _, installed = printed.partition("fine: ")
     assert "Fine: provisioner gcpinst" in checked
     assert re.findall(r"(?m)^  pool (\S+): (\w+) ", checked) == [
@@ -348,7 +478,7 @@ def calls_are_logged(walk: Walk, _printed: str) -> None:
 
 
 def all_removed(walk: Walk, _printed: str) -> None:
-    conf = walk.path("/home/egoadmin/hf/conf")
+    conf = walk.path("/home/egoadmin/shared/conf")
     assert json.loads((conf / "providers" / "hostProviders.json").read_text())["providers"] == []
     assert json.loads((conf / "providerplugins" / "hostProviderPlugins.json").read_text())["providerplugins"] == []
     assert not walk.path("/opt/provisioner").exists()
@@ -361,6 +491,7 @@ WORKED: dict[str, Callable[[Walk, str], None]] = {
     "1": configuration_made,
     "2": programs_installed,
     "3": instance_registered,
+    "4": images_made,
     "5": loop_runs,
     "6": machines_came_and_went,
     "7": calls_are_logged,

@@ -23,6 +23,7 @@ from provisioner.simulator.server import Simulator
 from tests.support.checks.terraform import Block, Module, plain
 from tests.support.clients.compute_clients import Gcloud
 from tests.support.clients.terraform import RENDERED, TERRAFORM
+from tests.support.pages import blocks_of
 
 ROOT = Path(__file__).parents[2]
 SETUP = ROOT / "deploy" / "gcp" / "setup.sh"
@@ -67,11 +68,17 @@ class Google:
         """Run the script; the calls of gcloud that it made."""
         return self.calls_of([str(SETUP), *options], DELETED=deleted)
 
-    def calls_of(self, command: Sequence[str], **more: str) -> list[Argv]:
-        """The calls of gcloud that a command makes."""
+    def calls_of(self, command: Sequence[str], directory: Path | None = None, **more: str) -> list[Argv]:
+        """The calls of gcloud that a command makes, in a directory."""
         self._calls.write_text("")
         self.done = subprocess.run(
-            command, env=self._environment | more, capture_output=True, text=True, check=False, timeout=60
+            command,
+            env=self._environment | more,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            cwd=directory,
         )
         return [words(line) for line in self._calls.read_text().splitlines()]
 
@@ -278,6 +285,35 @@ def test_what_it_writes_and_prints_is_what_render_hf_takes(
     small, large = json.loads((made / "gcpinstprov_templates.json").read_text())["templates"]
     assert (small["attributes"]["ncpus"], small["attributes"]["nram"]) == (["Numeric", "3"], ["Numeric", "12288"])
     assert (large["attributes"]["ncpus"], large["attributes"]["nram"]) == (["Numeric", "8"], ["Numeric", "32768"])
+
+
+def test_the_page_of_the_first_machine_goes_on_with_what_it_writes(
+    google: Google, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The blocks of those who have no Terraform, in a clone and in the home to which ``google`` is carried."""
+    page = (ROOT / "docs" / "first-machine.md").read_text()
+    lines = [block.partition(", without Terraform\n")[2] for block in blocks_of(page)]
+    setup, take = filter(None, lines)
+    clone, home = tmp_path / "clone", tmp_path / "home"
+    clone.mkdir()
+    (clone / "deploy").symlink_to(ROOT / "deploy")
+    calls = google.calls_of(["bash", "-euc", setup], clone)
+    assert google.done.returncode == 0, google.done.stderr
+    files = [word.partition("=")[2] for call in calls for word in call if word.startswith("--metadata-from-file=")]
+    assert {name.partition("=")[0] for one in files for name in one.split(",")} == {
+        *("startup-script", "hf-machine-lib", "shutdown-script")
+    }
+
+    shutil.copytree(clone / "google", home / "google")
+    shutil.copy(ROOT / "config" / "hf" / "google.yaml", home / "settings.yaml")
+    google.calls_of(["bash", "-euc", take], home)
+    assert google.done.returncode == 0, google.done.stderr
+    assert provisioner(["render-hf", str(home / "settings.yaml"), "--out", str(home)]) == 0
+    made = home / "conf" / "providers" / "gcpinst"
+    assert provisioner(["check", str(made / "provisioner.yaml")]) == 0
+    assert "pool pods" in capsys.readouterr().out
+    spec = yaml.safe_load((made / "pod-specs" / "pods.yaml").read_text())["spec"]
+    assert f"docker push {spec['containers'][0]['image']}\n" in page
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,8 @@ A spec is every document of a YAML file or of a page that has containers of its 
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,8 @@ import yaml
 from tests.support.checks.attributes import OPTIONAL, attributes_read
 from tests.support.checks.terraform import plain
 from tests.support.clients.terraform import EXAMPLE, TERRAFORM
-from tests.support.machine import MACHINE, NAME, Machine
+from tests.support.machine import MACHINE, NAME, Machine, environment_of, settings
 from tests.support.manifests import CONFIGURED, Build, built, name_of, write_configuration
-from tests.support.metadata_server import MetadataServer
 from tests.support.passing import pools_of
 from tests.support.waiting import until
 
@@ -57,21 +54,6 @@ SPECS = list(shipped())
 each_spec = pytest.mark.parametrize("spec", [spec for _, spec in SPECS], ids=[where for where, _ in SPECS])
 
 
-def settings(**environment: str) -> dict[str, str]:
-    """The settings of the machine's scripts, as a shell reads them from the library in an environment."""
-    read = '. "$0"; for name in ${!HF_@}; do printf "%s=%s\\n" "$name" "${!name}"; done'
-    given = {"PATH": os.environ["PATH"], **environment}
-    words = ["bash", "-c", read, str(MACHINE / "lib.sh")]
-    done = subprocess.run(words, env=given, capture_output=True, text=True, check=True)
-    return dict(line.split("=", 1) for line in done.stdout.splitlines())
-
-
-def environment(spec: dict[str, Any]) -> dict[str, str]:
-    """What a spec gives its one container."""
-    (container,) = spec["containers"]
-    return {entry["name"]: entry["value"] for entry in container.get("env", ())}
-
-
 # --- pods -------------------------------------------------------------------------------------------------------------
 
 
@@ -87,30 +69,20 @@ def test_the_pools_that_kustomize_configures_have_specs_that_are_looked_at_here(
 
 @each_spec
 def test_a_pod_of_it_becomes_ready_under_its_own_name(spec: dict[str, Any], machine: Machine) -> None:
-    """The entry point runs with the spec's environment, then its probe; their file is in a directory of ours."""
-    (container,) = spec["containers"]
-    (*words, probed) = container["readinessProbe"]["exec"]["command"]
-    made = settings(**environment(spec))["HF_READY_FILE"]
-    root = machine.ready.parent
-    del machine.environment["HF_EGO_MASTER"]
-    given = environment(spec) | {"HF_READY_FILE": f"{root}{made}", "HOSTNAME": NAME}
-    with MetadataServer({"instance/name": "gke-node-1"}) as server:
-        machine.start("entry.sh", GCE_METADATA_HOST=server.host, **given)
-        until((root / made.lstrip("/")).exists, 30, what="it is ready")
-    assert subprocess.run([*words, f"{root}{probed}"], check=False).returncode == 0
-    assert machine.calls[0] == f"egoconfig join {environment(spec)['HF_EGO_MASTER']} -f"
+    assert machine.is_ready_as(spec)
+    assert machine.calls[0] == f"egoconfig join {environment_of(spec)['HF_EGO_MASTER']} -f"
 
 
 @each_spec
 def test_the_image_has_a_place_for_the_ready_file(spec: dict[str, Any]) -> None:
-    made = Path(settings(**environment(spec))["HF_READY_FILE"])
+    made = Path(settings(**environment_of(spec))["HF_READY_FILE"])
     (place,) = re.findall(r"(?m)^RUN install -d -o \$\{EGO_UID\} (\S+)$", (MACHINE / "Dockerfile").read_text())
     assert str(made.parent) == place
 
 
 @each_spec
 def test_a_pod_has_left_before_it_is_killed(spec: dict[str, Any]) -> None:
-    leaving = int(settings(**environment(spec))["HF_LEAVE_SECONDS"])
+    leaving = int(settings(**environment_of(spec))["HF_LEAVE_SECONDS"])
     grace = spec["terminationGracePeriodSeconds"]
     assert leaving + KILL_SECONDS < grace
     assert leaving + KILL_SECONDS < SPOT_POD_SECONDS
@@ -120,13 +92,13 @@ def test_a_pod_has_left_before_it_is_killed(spec: dict[str, Any]) -> None:
 
 def test_the_page_s_pod_drains_with_the_secret_that_the_page_makes(machine: Machine) -> None:
     """The Secret's file is where the kubelet mounts it, in a directory of ours."""
-    (spec,) = [spec for _, spec in SPECS if "HF_EGO_USER" in environment(spec)]
+    (spec,) = [spec for _, spec in SPECS if "HF_EGO_USER" in environment_of(spec)]
     page = (ROOT / "docs" / "deploy-machine.md").read_text()
     ((name, key),) = re.findall(r"create secret generic (\S+) --from-file=(\w+)=", page)
     (volume,) = spec["volumes"]
     (mount,) = spec["containers"][0]["volumeMounts"]
     assert (volume["name"], volume["secret"]["secretName"]) == (mount["name"], name)
-    given = environment(spec)
+    given = environment_of(spec)
     root = machine.ready.parent
     file = Path(f"{root}{mount['mountPath']}", key)
     file.parent.mkdir(parents=True)

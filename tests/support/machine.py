@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.ego import put_programs
+from tests.support.metadata_server import MetadataServer
 from tests.support.waiting import until
 
 MACHINE = Path(__file__).parents[2] / "deploy" / "machine"
@@ -37,6 +39,21 @@ def container(*, names: dict[str, str], hosts: Path, writable: bool) -> list[str
     known = ",".join(f"{name}={address}" for name, address in names.items())
     server = [sys.executable, "-I", str(Path(__file__).with_name("name_server.py")), known]
     return [*CONTAINER, "sh", "-ec", "\n".join([*lines, 'exec "$@"']), "container", *server]
+
+
+def settings(**environment: str) -> dict[str, str]:
+    """The settings of the machine's scripts, as a shell reads them from the library in an environment."""
+    read = '. "$0"; for name in ${!HF_@}; do printf "%s=%s\\n" "$name" "${!name}"; done'
+    given = {"PATH": os.environ["PATH"], **environment}
+    words = ["bash", "-c", read, str(MACHINE / "lib.sh")]
+    done = subprocess.run(words, env=given, capture_output=True, text=True, check=True)
+    return dict(line.split("=", 1) for line in done.stdout.splitlines())
+
+
+def environment_of(spec: dict[str, Any]) -> dict[str, str]:
+    """What a pod's spec gives its one container."""
+    (container,) = spec["containers"]
+    return {entry["name"]: entry["value"] for entry in container.get("env", ())}
 
 
 class Machine:
@@ -98,6 +115,22 @@ class Machine:
             )
         self._started.append(process)
         return process
+
+    def is_ready_as(self, spec: dict[str, Any]) -> bool:
+        """Whether a pod's probe finds it ready, once the entry point has joined with the environment of the pod's spec.
+
+        The file that both name is in a directory of ours.
+        """
+        (container,) = spec["containers"]
+        (*words, probed) = container["readinessProbe"]["exec"]["command"]
+        made = settings(**environment_of(spec))["HF_READY_FILE"]
+        root = self.ready.parent
+        del self.environment["HF_EGO_MASTER"]
+        given = environment_of(spec) | {"HF_READY_FILE": f"{root}{made}", "HOSTNAME": NAME}
+        with MetadataServer({"instance/name": "gke-node-1"}) as server:
+            self.start("entry.sh", GCE_METADATA_HOST=server.host, **given)
+            until((root / made.lstrip("/")).exists, 30, what="it is ready")
+        return subprocess.run([*words, f"{root}{probed}"], check=False).returncode == 0
 
     def inside(self, container: subprocess.Popen[bytes]) -> int:
         """The process that is PID 1 of a container, as it is numbered here."""

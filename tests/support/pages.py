@@ -16,6 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 OURS = re.compile(r"(?:provisioner|make|hf_scripts/\w+\.sh|deploy/[\w/-]+\.sh)(?= |$)")
 FENCE = re.compile(r"^\s*```(\w*)")
+HERE = re.compile(r"<<'(\w+)'$")
+"""What stands before the lines of a file, and the word that ends them."""
 SYNTAX = re.compile(r"[\[\]…<]|(?<! )\||\|(?! )")
 """What only a description of a command has: optional parts, choices. A pipe has a space on either side."""
 PLACEHOLDER = re.compile(r"\b(?:[A-Z]{2,}|N)\b")
@@ -56,6 +58,11 @@ class Command:
                 elif calls[-1] or not re.fullmatch(r"\w+=.*", word):
                     calls[-1].append(word)
         return [call for call in calls if call]
+
+
+def blocks_of(text: str) -> list[str]:
+    """Every block of commands of a page: lines that are typed together."""
+    return re.findall(r"```(?:sh|bash|shell)\n(.*?)```", text, re.DOTALL)
 
 
 def pages() -> list[Path]:
@@ -103,8 +110,11 @@ def _of_block(page: str, language: str, block: list[tuple[int, str]]) -> Iterato
         typed = block
     elif not typed and language == "":
         typed = [(number, line) for number, line in block if OURS.match(line)]
-    whole = ""
+    whole = ends = ""
     for number, line in typed:
+        if ends:
+            ends = "" if line == ends else ends
+            continue
         whole += line.removesuffix("\\")
         if line.endswith("\\"):
             continue
@@ -113,6 +123,7 @@ def _of_block(page: str, language: str, block: list[tuple[int, str]]) -> Iterato
             continue
         if bare := _bare(whole):
             yield Command(page, number, bare)
+        ends = "".join(HERE.findall(whole))
         whole = ""
 
 
