@@ -278,10 +278,18 @@ make_network() {
 
 make_cluster() {
     local common=(--network="$prefix" --subnetwork="$prefix" --cluster-secondary-range-name=pods
-        --services-secondary-range-name=services --enable-private-nodes --enable-master-authorized-networks
-        --release-channel=regular --service-account="$nodes" --labels="$labels")
-    [ -z "$api_ranges" ] || common+=(--master-authorized-networks="$api_ranges")
-    [ "$endpoint" != dns ] || common+=(--enable-dns-access)
+        --services-secondary-range-name=services --enable-private-nodes
+        --release-channel=regular --service-account="$nodes" --labels="$labels") reach=()
+    [ -z "$api_ranges" ] || reach+=(--enable-master-authorized-networks --master-authorized-networks="$api_ranges")
+    [ "$endpoint" != dns ] || reach+=(--enable-dns-access)
+    if [ "$cluster" != none ] && [ -z "$destroy" ] && there 'container clusters' "$prefix" --region="$region"; then
+        # What a cluster is reached by may be asked for anew; all else of it stays.
+        [ ${#reach[@]} = 0 ] ||
+            run gcloud container clusters update "$prefix" --region="$region" "${reach[@]}" "${in_project[@]}"
+        return
+    fi
+    [ -n "$api_ranges" ] || common+=(--enable-master-authorized-networks)
+    common+=(${reach[@]+"${reach[@]}"})
     [ ${#secrets[@]} = 0 ] || common+=(--enable-secret-manager)
     case $cluster in
         autopilot) made_by=create-auto thing 'container clusters' "$prefix" --region="$region" -- "${common[@]}" ;;
@@ -407,7 +415,10 @@ show_settings() {
         read -r cpus memory < <(gcloud compute machine-types list --filter="name=$machine AND zone~$region-" --limit=1 \
             --format='value(guestCpus,memoryMb)' "${in_project[@]}") || fail "$region has no machines of type $machine"
     fi
-    if [ -n "$apply" ] && [ -n "$pod_image" ]; then api=$(of_cluster "$(address_field)"); fi
+    if [ -n "$apply" ] && [ -n "$pod_image" ]; then
+        api=$(of_cluster "$(address_field)")
+        [ -n "$api" ] || fail "cluster $prefix has no $endpoint endpoint: choose another by --endpoint"
+    fi
     echo "# Settings for provisioner render-hf:"
     settings_of "$cpus" "$memory" "$api" | sed 's/^/# /'
     [ -z "$settings" ] || write_settings "$cpus" "$memory" "$api"

@@ -14,7 +14,8 @@ import pytest
 from tests.support.bundles import bundle, shared, unpacked
 from tests.support.hosts import PYTHON, ROOT, other_python, python_version, tools
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+"""Bundles are made of what a package index sends."""
 
 NO_INDEX = {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
 

@@ -43,6 +43,8 @@ ALL = [
 ]
 ON_SIMULATOR = {"compute instance-groups managed describe", "compute instance-templates describe"}
 """The commands of the script that gcloud carries out on the simulator; of others only the words are held to gcloud."""
+DNS = "gke-0123456789abcdef.us-central1.gke.goog"
+"""Where the cluster is found."""
 CHANGING = re.compile(r"(create|create-auto|delete|undelete)$")
 Argv = tuple[str, ...]
 
@@ -62,11 +64,12 @@ class Google:
             "THINGS": str(self._things),
             "CLUSTER_CA": str(RENDERED / "cluster-ca.crt"),
             "DELETED": "",
+            "DNS": DNS,
         }
 
-    def setup(self, *options: str, deleted: str = "") -> list[Argv]:
+    def setup(self, *options: str, deleted: str = "", dns: str = DNS) -> list[Argv]:
         """Run the script; the calls of gcloud that it made."""
-        return self.calls_of([str(SETUP), *options], DELETED=deleted)
+        return self.calls_of([str(SETUP), *options], DELETED=deleted, DNS=dns)
 
     def calls_of(self, command: Sequence[str], directory: Path | None = None, **more: str) -> list[Argv]:
         """The calls of gcloud that a command makes, in a directory."""
@@ -119,6 +122,7 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> list[Argv]:
         *google.setup(*ALL, "--apply"),
         *google.setup(*ALL, "--apply", deleted="True"),
         *google.setup(*ALL, "--destroy", "--apply"),
+        *autopilot.setup(*ALL, "--cluster", "autopilot", "--endpoint", "dns", "--apply"),
         *autopilot.setup(*ALL, "--cluster", "autopilot", "--endpoint", "dns", "--apply"),
     ]
 
@@ -321,7 +325,7 @@ def test_the_page_of_the_first_machine_goes_on_with_what_it_writes(
     [
         ("public", "https://203.0.113.7"),
         ("private", "https://10.60.0.2"),
-        ("dns", "https://gke-0123456789abcdef.us-central1.gke.goog"),
+        ("dns", f"https://{DNS}"),
     ],
 )
 def test_its_pods_name_the_cluster_by_address_and_authority(
@@ -372,6 +376,27 @@ def test_the_dns_endpoint_is_opened_and_the_loop_s_account_let_in_where_it_is_as
     assert "roles/cluster.yaml" in module.text
     (given,) = [call for call in calls if any(word.endswith("/b_provisioner_cluster") for word in call)]
     assert value(given, "member") == "serviceAccount:hostfactory-provisioner@my-grid-project.iam.gserviceaccount.com"
+
+
+def test_a_cluster_that_is_there_is_reached_by_what_is_asked_for_now(google: Google, tmp_path: Path) -> None:
+    settings = tmp_path / "settings.yaml"
+    google.setup(*ALL, "--apply")
+    calls = google.setup(
+        *ALL, "--endpoint", "dns", "--authorized-range", "192.0.2.0/24", "--settings", str(settings), "--apply"
+    )
+    assert google.done.returncode == 0, google.done.stderr
+    (cluster,) = [call for call in calls if call[:3] == ("container", "clusters", "update")]
+    assert "--enable-dns-access" in cluster
+    assert value(cluster, "master-authorized-networks") == "10.0.0.0/16,198.51.100.0/28,192.0.2.0/24"
+    assert DNS in settings.read_text()
+
+
+def test_a_cluster_without_the_endpoint_that_is_asked_for_ends_it(google: Google, tmp_path: Path) -> None:
+    settings = tmp_path / "settings.yaml"
+    google.setup(*ALL, "--endpoint", "dns", "--settings", str(settings), "--apply", dns="")
+    assert google.done.returncode != 0
+    assert "cluster hf has no dns endpoint: choose another by --endpoint" in google.done.stderr
+    assert not settings.exists()
 
 
 def test_the_cluster_answers_symphony_and_those_who_are_named_besides(google: Google) -> None:

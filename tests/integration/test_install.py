@@ -16,6 +16,9 @@ from tests.support.bundles import small
 from tests.support.hosts import NOBODY, PYTHON, ROOT, as_nobody
 from tests.support.installs import PREFIX, Bundles, both_bundles, done, install, open_directory, open_root, versions
 
+pytestmark = pytest.mark.timeout(900)
+"""Bundles are made of what a package index sends."""
+
 INSTALLER = ROOT / "deploy" / "bundle" / "install.sh"
 
 

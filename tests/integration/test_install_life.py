@@ -18,7 +18,8 @@ from tests.support.hostfactory.provider import HostFactory
 from tests.support.installs import NEWER, PREFIX, Bundles, both_bundles, done, open_root, versions
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+"""Bundles are made of what a package index sends."""
 
 SPACE = "grid"
 STARTED = '"Provisioner started"'
@@ -89,7 +90,11 @@ class Installed(HostFactory):
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.terminate()
-            assert loop.wait(60) == 0
+            try:
+                assert loop.wait(60) == 0
+            finally:
+                loop.kill()
+                loop.wait()
 
     def told(self, id_: str) -> str:
         """What HostFactory is told of a request or return, once that is complete."""

@@ -235,7 +235,7 @@ PASSWORD = """-pa$$ w"o'rd \\"""
 
 
 def account(machine: Machine, password: str = PASSWORD, *, known: str = PASSWORD) -> dict[str, str]:
-    """EGO knows the administrator ``hf``; settings that name it, with a password in a file and time for a slow logon."""
+    """EGO knows the administrator ``hf``; settings that name it, a file with its password, and time to log on."""
     (machine.ego / "account").write_text(f"hf {known}")
     file = machine.ego / "password"
     file.write_text(f"{password}\n")

@@ -16,6 +16,7 @@ from tests.support.scratch_host import ScratchHost
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(900),
     pytest.mark.skipif(shutil.which("rpmbuild") is None, reason="needs rpmbuild (Debian package rpm)"),
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: users are made"),
 ]

@@ -72,16 +72,19 @@ class Kit:
     def deploying(self, manifests: Sequence[Manifest]) -> Iterator[None]:
         """The manifests, applied, with a volume for each claim that names none. All that is applied goes at the end."""
         before = set(self._applied)
-        for manifest in manifests:
-            self.apply(manifest)
-            if manifest["kind"] == "PersistentVolumeClaim" and "volumeName" not in manifest["spec"]:
-                self.apply(_volume(manifest))
-        yield
-        ours = [path for path, one in self._applied.items() if path not in before and one["kind"] != "Namespace"]
-        for path in ours:
-            self.admin.delete(path)
-            del self._applied[path]
-        until(lambda: not any(map(self._exists, ours)), 90, every=0.2, what="what was applied is gone")
+        try:
+            for manifest in manifests:
+                self.apply(manifest)
+                if manifest["kind"] == "PersistentVolumeClaim" and "volumeName" not in manifest["spec"]:
+                    self.apply(_volume(manifest))
+            yield
+        finally:
+            ours = [path for path, one in self._applied.items() if path not in before and one["kind"] != "Namespace"]
+            for path in ours:
+                del self._applied[path]
+                with suppress(Refused):  # it was not taken
+                    self.admin.delete(path)
+            until(lambda: not any(map(self._exists, ours)), 90, every=0.2, what="what was applied is gone")
 
     def path_of(self, manifest: Manifest) -> str:
         """Where the server keeps it."""
@@ -96,10 +99,13 @@ class Kit:
         return f"{root}{space}/{resource['name']}/{metadata['name']}"
 
     def _exists(self, path: str) -> bool:
-        with suppress(Refused):
+        try:
             self.admin.get(path)
-            return True
-        return False
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+            return False
+        return True
 
     def _established(self, path: str) -> bool:
         conditions = self.admin.get(path).get("status", {}).get("conditions", ())

@@ -69,6 +69,7 @@ def shared(run: pytest.TempPathFactory, version: str = "", pythons: Sequence[str
 def of_version(version: str, directory: Path) -> Path:
     """This source, as another version."""
     source = directory / f"source-{version}"
+    shutil.rmtree(source, ignore_errors=True)  # of an attempt that failed
     source.mkdir()
     for name in PARTS:
         if (ROOT / name).is_dir():

@@ -163,13 +163,22 @@ class Registry:
     def __enter__(self) -> Self:
         with (self._directory / "log").open("wb") as log:
             command = ["docker-registry", "serve", self._directory / "config.yml"]
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        until(self._listens, 30, what="the registry listens")
+            # It takes settings from such variables, of which podman has one of the same name.
+            ours = {name: value for name, value in os.environ.items() if not name.startswith("REGISTRY_")}
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=ours)
+        try:
+            until(self._listens, 30, what="the registry listens")
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end()
+
+    def _end(self) -> None:
         self._process.terminate()
         self._process.wait(30)
 

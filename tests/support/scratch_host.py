@@ -9,6 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import pytest
+
 SECONDS = 280
 
 
@@ -24,15 +26,21 @@ class ScratchHost:
             f"mount -t overlay -o lowerdir=/{name},upperdir=/mnt/{name}/upper,workdir=/mnt/{name}/work walk /{name}"
             for name in ("etc", "home", "opt", "root", "usr", "var")
         )
-        program = f"mount -t tmpfs -o mode=755 walk /mnt\n{overlays}\necho ready\nexec sleep infinity"
+        rests = "exec setpriv --pdeathsig KILL sleep infinity"
+        program = f"mount -t tmpfs -o mode=755 walk /mnt\n{overlays}\necho ready\n{rests}"
         self._space = subprocess.Popen(["unshare", "-m", "sh", "-ec", program], stdout=subprocess.PIPE, text=True)
         assert self._space.stdout is not None
-        assert self._space.stdout.readline() == "ready\n", "needs overlay file systems"
+        if self._space.stdout.readline() != "ready\n":
+            self._end()
+            pytest.skip("needs overlay file systems in a mount namespace (unshare -m)")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end()
+
+    def _end(self) -> None:
         assert self._space is not None
         self._space.kill()
         self._space.wait()

@@ -38,8 +38,8 @@ def mount(guest: Guest, place: str, version: str, options: str = OPTIONS) -> Non
 class Host:
     """A network and a name of its own in the guest, and its mount of the export: to the server another client.
 
-    The kernel keeps its side of NFS 4 by network, so what is done to the server or the line leaves no other mount ill.
-    NFS 3 is not for it: the kernel has one lock daemon, which a host with a network of its own cannot reach.
+    The kernel keeps its side of NFS 4 by network, so what is done to server or line leaves no other mount ill. NFS 3 is
+    not for it: the kernel has one lock daemon, out of reach of a network of one's own.
     """
 
     def __init__(self, guest: Guest, name: str, place: str, number: int) -> None:

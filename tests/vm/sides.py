@@ -128,7 +128,7 @@ class Sides:
 
     def heard_beside(self, count: int) -> list[Any]:
         """What so many calls have printed, once each has ended well."""
-        number = f"ls {DIRECTORY} | grep -c ^code"
+        number = f"find {DIRECTORY} -name 'code.*' -size +0 | wc -l"
         self.guest.until(lambda: self.guest.call(number).text.strip() == str(count), what=f"{count} calls end")
         heard = [self.guest.run(f"cd {DIRECTORY}; cat said.{each} code.{each}") for each in range(count)]
         assert all(text.endswith("\n0") for text in heard), heard

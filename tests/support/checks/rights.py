@@ -43,12 +43,13 @@ COMPUTE: Mapping[str, str] = {
     "zoneOperations.list": "compute.zoneOperations.list",
     "zoneOperations.wait": "compute.zoneOperations.get",
 }
-"""The permission of each method. Google publishes no list of them to hold this to; the methods are held to Google's.
+"""The permission of each method, for Google publishes no list of them; the methods are held to Google's.
 
-Read on the pages of the methods (such as
-https://cloud.google.com/compute/docs/reference/rest/v1/instanceGroupManagers/createInstances): create, delete and list
-of a group's instances. Taken from their likes: ``testIamPermissions`` needs the list of what it asks of, ``wait`` the
-get of the operation, ``get`` and ``list`` what they are called.
+* Read on the pages of the methods (such as
+  https://cloud.google.com/compute/docs/reference/rest/v1/instanceGroupManagers/createInstances): create, delete and
+  list of a group's instances.
+* Taken from their likes: ``testIamPermissions`` needs the list of what it asks of, ``wait`` the get of the operation,
+  ``get`` and ``list`` what they are called.
 """
 
 PUBSUB: Mapping[str, str] = {

@@ -20,7 +20,7 @@ case $1 in
             *publicEndpoint*) echo 203.0.113.7 ;;
             *privateEndpoint*) echo 10.60.0.2 ;;
             *clusterCaCertificate*) base64 -w0 "$CLUSTER_CA" ;;
-            *dnsEndpointConfig*) echo gke-0123456789abcdef.us-central1.gke.goog ;;
+            *dnsEndpointConfig*) echo "$DNS" ;;
             *'value(deleted)'*) echo "$DELETED" ;;
             *) [ -e "$thing" ] ;;
         esac ;;

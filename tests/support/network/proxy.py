@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import socketserver
 import ssl
-import threading
 from base64 import b64encode
 from contextlib import suppress
 
@@ -62,17 +62,20 @@ class _Connection(socketserver.StreamRequestHandler):
 
 
 def join(one: socket.socket, other: socket.socket) -> None:
-    """Hand on what either sends, until one of them ends."""
-
-    def hand_on(source: socket.socket, sink: socket.socket) -> None:
+    """Hand on what either sends, until one of them ends; in one thread, as OpenSSL wants of a connection."""
+    sinks = {one: other, other: one}
+    with suppress(OSError):
+        while blocks := {source: source.recv(65_536) for source in _with_bytes(one, other)}:
+            for source, block in blocks.items():
+                sinks[source].sendall(block)
+            if not all(blocks.values()):
+                break
+    for end in sinks:
         with suppress(OSError):
-            while block := source.recv(65_536):
-                sink.sendall(block)
-        for end in (source, sink):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+            end.shutdown(socket.SHUT_RDWR)
 
-    back = threading.Thread(target=hand_on, args=(other, one), daemon=True)
-    back.start()
-    hand_on(one, other)
-    back.join()
+
+def _with_bytes(*ends: socket.socket) -> list[socket.socket]:
+    """Who can be read from without waiting; a TLS connection may hold bytes that select does not know of."""
+    held = [end for end in ends if isinstance(end, ssl.SSLSocket) and end.pending()]
+    return held or select.select(ends, (), ())[0]
