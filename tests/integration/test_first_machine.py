@@ -164,7 +164,7 @@ class Walk(ScratchHost):
         tools()
         super().__enter__()
         self.run("useradd --create-home --shell /bin/bash egoadmin; mkdir -p /home/clone/build /home/cloud")
-        self.run("su egoadmin -c 'mkdir -p ~/hf ~/shared/conf ~/shared/work ~/hf/log'")
+        self.run("su egoadmin -c 'mkdir -p ~/hf ~/shared/hostfactory ~/shared/work ~/hf/log'")
         for path in ROOT.iterdir():
             if not path.name.startswith(".") and path.name != "build":
                 (self.path("/home/clone") / path.name).symlink_to(path)
@@ -179,7 +179,7 @@ class Walk(ScratchHost):
         }
         hostfactory = {
             "HF_TOP": "/home/egoadmin/hf",
-            "HF_CONFDIR": "/home/egoadmin/shared/conf",
+            "HF_CONFDIR": "/home/egoadmin/shared/hostfactory",
             "HF_WORKDIR": "/home/egoadmin/shared/work",
             "HF_LOGDIR": "/home/egoadmin/hf/log",
         }
@@ -430,10 +430,9 @@ def programs_installed(walk: Walk, printed: str) -> None:
 
 
 def instance_registered(walk: Walk, printed: str) -> None:
-    assert printed.startswith("render-hf writes where HostFactory reads.\n")
     assert '+      "name": "gcpinst",' in printed
-    assert walk.path("/home/egoadmin/shared/conf/providers/hostProviders.json").exists()
-    assert walk.type(HF_USER, 'provisioner render-hf settings.yaml --out "${HF_CONFDIR%/conf}" --dry-run') == (
+    assert walk.path("/home/egoadmin/shared/hostfactory/providers/hostProviders.json").exists()
+    assert walk.type(HF_USER, "provisioner render-hf settings.yaml --out gcpinst --dry-run") == (
         "Nothing would change.\n"
     )
 
@@ -478,7 +477,7 @@ def calls_are_logged(walk: Walk, _printed: str) -> None:
 
 
 def all_removed(walk: Walk, _printed: str) -> None:
-    conf = walk.path("/home/egoadmin/shared/conf")
+    conf = walk.path("/home/egoadmin/shared/hostfactory")
     assert json.loads((conf / "providers" / "hostProviders.json").read_text())["providers"] == []
     assert json.loads((conf / "providerplugins" / "hostProviderPlugins.json").read_text())["providerplugins"] == []
     assert not walk.path("/opt/provisioner").exists()
