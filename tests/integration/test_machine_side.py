@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.support.clouds.mig_grid import FIRST, Grid
 from tests.support.machine import MACHINE, NAME, Machine, container
 from tests.support.metadata_server import MetadataServer
 from tests.support.waiting import until
@@ -568,11 +569,64 @@ def test_a_secret_that_its_account_may_not_read_is_told(machine: Machine, metada
     assert f"{NAME} will leave undrained: HF_EGO_USER is hf, and HF_EGO_PASSWORD_FILE" in log
 
 
-def test_an_instance_that_never_joins_says_so(machine: Machine, metadata: MetadataServer) -> None:
+def test_an_instance_that_never_joins_says_so_and_powers_off(machine: Machine, metadata: MetadataServer) -> None:
     machine.behave("never-joins")
     instance = machine.start("startup.sh", GCE_METADATA_HOST=metadata.host, HF_JOIN_SECONDS="1")
     assert instance.wait(timeout=30) == 1
     assert not machine.ready.exists()
+    assert machine.calls[-2:] == ["egosh ego shutdown -f", "poweroff "], "EGO is left first"
+    assert f"did not join master2 as {NAME} within 1 s" in machine.log.read_text()
+
+
+def test_an_instance_that_never_joins_stays_where_its_template_says_so(
+    machine: Machine, metadata: MetadataServer
+) -> None:
+    machine.behave("never-joins")
+    metadata.values |= {"instance/attributes/hf-join-failed": "stay", "instance/attributes/hf-join-seconds": "1"}
+    assert machine.start("startup.sh", GCE_METADATA_HOST=metadata.host).wait(timeout=30) == 1
+    assert f"did not join master2 as {NAME} within 1 s" in machine.log.read_text()
+    assert machine.calls[-1] == "egosh ego shutdown -f"
+
+
+def test_a_join_that_hangs_takes_no_longer_than_joining_may(machine: Machine) -> None:
+    """The programs are given 30 s where there is time."""
+    machine.behave("hangs")
+    pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_JOIN_SECONDS="1")
+    assert pod.wait(timeout=20) == 1
+    assert f"did not join master1 as {NAME} within 1 s" in machine.log.read_text()
+
+
+def test_those_that_cannot_join_are_told_to_hostfactory_and_no_storm_of_others_follows(
+    tmp_path: Path, machine: Machine, metadata: MetadataServer
+) -> None:
+    """Their group makes no others by itself; where HostFactory asks anew, the loop tries one until it has stayed."""
+    machine.behave("never-joins")
+    (tmp_path / "state").mkdir()
+    with Grid(tmp_path / "state", [FIRST], initial_window=4, early_loss=300.0) as grid:
+        lose_four(grid, machine, metadata)
+        lose_four(grid, machine, metadata)
+        grid.request(8)
+        grid.run(240.0)
+        assert len(grid.made) == 4 + 4 + 1
+
+
+def lose_four(grid: Grid, machine: Machine, metadata: MetadataServer) -> None:
+    """Four instances of a request begin, do not join, and power off; HostFactory is told, and gives them back."""
+    before = list(grid.made)
+    request = grid.request(4)
+    assert grid.ended(request)["status"] == "complete"
+    names = grid.running(request)
+    metadata.values["instance/name"] = names[0]
+    started = machine.start("startup.sh", GCE_METADATA_HOST=metadata.host, HF_JOIN_SECONDS="1")
+    assert started.wait(timeout=30) == 1
+    assert machine.calls[-1] == "poweroff "
+    grid.run(240.0)  # as long as joining and leaving take with their own times
+    for name in names:
+        grid.power_off(name)
+    grid.until(lambda: grid.lost() >= {*names}, 60, "HostFactory is told")
+    grid.give_back(names)
+    grid.until(lambda: grid.members(FIRST) == set(), 300, "nothing is left of them")
+    assert sorted(grid.made) == sorted([*before, *names]), "nobody repairs them"
 
 
 # --- with its own times -----------------------------------------------------------------------------------------------
