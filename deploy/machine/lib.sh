@@ -12,7 +12,7 @@
 : "${HF_EGO_ADMIN=egoadmin}"        # who joins where this is root, if there is such a user: EGO's administrator
 : "${HF_EGO_USER:=}"                # EGO's account that closes this host as it leaves: a cluster administrator
 : "${HF_EGO_PASSWORD_FILE:=}"       # holds its password, and is read when the host leaves
-: "${HF_JOIN_SECONDS:=240}"         # below the pool's boot_deadline_seconds: what never joins is replaced then
+: "${HF_JOIN_SECONDS:=200}"         # with the boot before it, below the pool's early_loss_seconds (300)
 : "${HF_LEAVE_SECONDS:=12}"         # and two more: of the 15 s that a Spot node leaves its pods, or the 30 s of a Spot VM
 : "${HF_POLL_SECONDS:=5}"
 : "${HF_WATCH_SECONDS:=60}"         # between two looks whether EGO still has a pod; each asks for EGO's whole list
@@ -130,15 +130,23 @@ joined() {
     [ "$found" = ok ]
 }
 
+# at_most SECONDS ENDS: the seconds that are left until then, no more than that, and one at least.
+at_most() {
+    local left=$(($2 - SECONDS))
+    echo $((left < 1 ? 1 : left < $1 ? left : $1))
+}
+
 # join NAME: true once EGO has it; false when time is up. A refused join is tried again.
 join() {
     local ends=$((SECONDS + HF_JOIN_SECONDS)) configured=
     [ -n "$HF_EGO_MASTER" ] || { say "HF_EGO_MASTER is not set: name EGO's management host"; return 1; }
     [ -z "$HF_EGO_USER" ] || has_password || say "$1 will leave undrained: $(no_password)"
     while [ "$SECONDS" -lt "$ends" ]; do
-        if [ -z "$configured" ] && heedful as_admin timeout --kill-after=1 30 egoconfig join "$HF_EGO_MASTER" -f; then
+        if [ -z "$configured" ] &&
+            heedful as_admin timeout --kill-after=1 "$(at_most 30 "$ends")" egoconfig join "$HF_EGO_MASTER" -f; then
             configured=yes
-            heedful in_time 30 egosh ego start || say "egosh ego start failed; EGO is asked whether the machine is there"
+            heedful in_time "$(at_most 30 "$ends")" egosh ego start ||
+                say "egosh ego start failed; EGO is asked whether the machine is there"
         fi
         if [ -n "$configured" ] && joined "$1"; then
             mkdir -p "$(dirname "$HF_READY_FILE")" && : >"$HF_READY_FILE"

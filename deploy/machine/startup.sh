@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Start-up script of a managed instance group's instances: joins EGO under the instance's name, and leaves when a
-# preemption is announced. The library comes as the metadata attribute hf-machine-lib, settings as attributes hf-….
+# preemption is announced; an instance that cannot join is powered off. The library comes as the metadata attribute
+# hf-machine-lib, settings as attributes hf-….
 set -u
 host=${GCE_METADATA_HOST:-metadata.google.internal}
 attribute() {
@@ -8,13 +9,25 @@ attribute() {
         "http://$host/computeMetadata/v1/instance/attributes/$1"
 }
 
+# The provisioner sees an instance that runs, and not that EGO lacks it: one that is off is lost, and replaced.
+give_up() {
+    if [ "$(attribute hf-join-failed)" = stay ]; then
+        echo "hf-machine: stays, as hf-join-failed says" >&2
+    else
+        echo "hf-machine: powers off (hf-join-failed=stay keeps an instance that cannot join)" >&2
+        poweroff
+    fi
+    exit 1
+}
+
 library=${HF_LIBRARY:-/run/hf/lib.sh}
 mkdir -p "$(dirname "$library")"
-functions=$(attribute hf-machine-lib) || { echo "hf-machine: the instance template lacks hf-machine-lib" >&2; exit 1; }
-HF_EGO_MASTER=$(attribute hf-ego-master) || { echo "hf-machine: the instance template lacks hf-ego-master" >&2; exit 1; }
+functions=$(attribute hf-machine-lib) || { echo "hf-machine: the instance template lacks hf-machine-lib" >&2; give_up; }
+HF_EGO_MASTER=$(attribute hf-ego-master) || { echo "hf-machine: the instance template lacks hf-ego-master" >&2; give_up; }
 HF_MACHINE_DOMAIN=$(attribute hf-machine-domain) || HF_MACHINE_DOMAIN=
 HF_EGO_USER=$(attribute hf-ego-user) || HF_EGO_USER=
 HF_EGO_PASSWORD_FILE=$(attribute hf-ego-password-file) || HF_EGO_PASSWORD_FILE=
+seconds=$(attribute hf-join-seconds) && HF_JOIN_SECONDS=$seconds
 password=$(attribute hf-ego-password-secret) && HF_EGO_PASSWORD_FILE=$(dirname "$library")/ego-password
 # With them, so that the shutdown script asks nobody.
 {
@@ -30,7 +43,7 @@ name=$(machine_name)
 know_own_name "$name" "$(metadata instance/network-interfaces/0/ip)"
 if ! join "$name"; then
     leave "$name" || true
-    exit 1
+    give_up
 fi
 # It stays for as long as the instance lives: somebody has to hear of a preemption.
 if preempted; then

@@ -13,11 +13,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.support.clouds.mig_grid import FIRST, Grid
 from tests.support.machine import MACHINE, NAME, Machine, container
 from tests.support.metadata_server import MetadataServer
 from tests.support.waiting import until
@@ -428,12 +430,20 @@ def text_of(path: Path) -> str:
 # --- an instance of a group -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def metadata() -> Iterator[MetadataServer]:
+def of_an_instance() -> dict[str, str]:
+    """What its metadata server knows."""
     attributes = {"hf-machine-lib": (MACHINE / "lib.sh").read_text(), "hf-ego-master": "master2"}
     values = {f"instance/attributes/{name}": value for name, value in attributes.items()}
-    values |= {"instance/name": NAME, "instance/network-interfaces/0/ip": "10.9.8.7", "instance/preempted": "FALSE"}
-    with MetadataServer(values) as server:
+    return values | {
+        "instance/name": NAME,
+        "instance/network-interfaces/0/ip": "10.9.8.7",
+        "instance/preempted": "FALSE",
+    }
+
+
+@pytest.fixture
+def metadata() -> Iterator[MetadataServer]:
+    with MetadataServer(of_an_instance()) as server:
         yield server
 
 
@@ -587,8 +597,134 @@ def test_a_secret_that_its_account_may_not_read_is_told(machine: Machine, metada
     assert f"{NAME} will leave undrained: HF_EGO_USER is hf, and HF_EGO_PASSWORD_FILE" in log
 
 
-def test_an_instance_that_never_joins_says_so(machine: Machine, metadata: MetadataServer) -> None:
+def test_an_instance_that_never_joins_says_so_and_powers_off(machine: Machine, metadata: MetadataServer) -> None:
     machine.behave("never-joins")
     instance = machine.start("startup.sh", GCE_METADATA_HOST=metadata.host, HF_JOIN_SECONDS="1")
     assert instance.wait(timeout=30) == 1
     assert not machine.ready.exists()
+    assert machine.calls[-2:] == ["egosh ego shutdown -f", "poweroff "], "EGO is left first"
+    assert f"did not join master2 as {NAME} within 1 s" in machine.log.read_text()
+
+
+def test_an_instance_that_never_joins_stays_where_its_template_says_so(
+    machine: Machine, metadata: MetadataServer
+) -> None:
+    machine.behave("never-joins")
+    metadata.values |= {"instance/attributes/hf-join-failed": "stay", "instance/attributes/hf-join-seconds": "1"}
+    assert machine.start("startup.sh", GCE_METADATA_HOST=metadata.host).wait(timeout=30) == 1
+    assert f"did not join master2 as {NAME} within 1 s" in machine.log.read_text()
+    assert machine.calls[-1] == "egosh ego shutdown -f"
+
+
+def test_a_join_that_hangs_takes_no_longer_than_joining_may(machine: Machine) -> None:
+    """The programs are given 30 s where there is time."""
+    machine.behave("hangs")
+    pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_JOIN_SECONDS="1")
+    assert pod.wait(timeout=20) == 1
+    assert f"did not join master1 as {NAME} within 1 s" in machine.log.read_text()
+
+
+def test_those_that_cannot_join_are_told_to_hostfactory_and_no_storm_of_others_follows(
+    tmp_path: Path, machine: Machine, metadata: MetadataServer
+) -> None:
+    """Their group makes no others by itself; where HostFactory asks anew, the loop tries one until it has stayed."""
+    machine.behave("never-joins")
+    (tmp_path / "state").mkdir()
+    with Grid(tmp_path / "state", [FIRST], initial_window=4, early_loss=300.0) as grid:
+        lose_four(grid, machine, metadata)
+        lose_four(grid, machine, metadata)
+        grid.request(8)
+        grid.run(240.0)
+        assert len(grid.made) == 4 + 4 + 1
+
+
+def lose_four(grid: Grid, machine: Machine, metadata: MetadataServer) -> None:
+    """Four instances of a request begin, do not join, and power off; HostFactory is told, and gives them back."""
+    before = list(grid.made)
+    request = grid.request(4)
+    assert grid.ended(request)["status"] == "complete"
+    names = grid.running(request)
+    metadata.values["instance/name"] = names[0]
+    started = machine.start("startup.sh", GCE_METADATA_HOST=metadata.host, HF_JOIN_SECONDS="1")
+    assert started.wait(timeout=30) == 1
+    assert machine.calls[-1] == "poweroff "
+    grid.run(240.0)  # as long as joining and leaving take with their own times
+    for name in names:
+        grid.power_off(name)
+    grid.until(lambda: grid.lost() >= {*names}, 60, "HostFactory is told")
+    grid.give_back(names)
+    grid.until(lambda: grid.members(FIRST) == set(), 300, "nothing is left of them")
+    assert sorted(grid.made) == sorted([*before, *names]), "nobody repairs them"
+
+
+# --- with its own times -----------------------------------------------------------------------------------------------
+
+POD, INSTANCE = 15.0, 30.0
+"""Seconds that a Spot node of GKE leaves its pods, and Compute Engine a preempted instance: then they are cut off."""
+OWN_TIMES = {"HF_LEAVE_SECONDS": ""}
+"""The default holds."""
+
+
+class Leaver:
+    """A machine whose EGO hangs at these steps; ``begun``: since when it has to leave, as ``time.monotonic`` counts."""
+
+    def __init__(self, opened: ExitStack, directory: Path, *ways: str) -> None:
+        directory.mkdir()
+        self.machine = Machine(directory)
+        opened.callback(self.machine.end)
+        self.machine.behave(*ways)
+        self._scripts: list[subprocess.Popen[bytes]] = []
+        self.begun = 0.0
+
+    def start(self, script: str, **environment: str) -> subprocess.Popen[bytes]:
+        self._scripts.append(self.machine.start(script, **OWN_TIMES, **environment))
+        return self._scripts[-1]
+
+    def seconds(self) -> float:
+        """From the beginning of the end until every script of it has ended."""
+        for script in self._scripts:
+            script.wait(timeout=120)
+        return time.monotonic() - self.begun
+
+
+def pod_told_to_end(opened: ExitStack, directory: Path, *ways: str) -> Leaver:
+    leaver = Leaver(opened, directory, *ways)
+    pod = leaver.start("entry.sh", HF_MACHINE_NAME=NAME, **account(leaver.machine))
+    ready(leaver.machine)
+    leaver.begun = time.monotonic()
+    pod.send_signal(signal.SIGTERM)
+    return leaver
+
+
+def preempted_instance(opened: ExitStack, directory: Path, *ways: str) -> Leaver:
+    """Its shutdown script begins when its start-up script hears of it."""
+    leaver = Leaver(opened, directory, *ways)
+    server = opened.enter_context(MetadataServer(of_an_instance()))
+    settings = account(leaver.machine)
+    server.values["instance/attributes/hf-ego-user"] = settings["HF_EGO_USER"]
+    server.values["instance/attributes/hf-ego-password-file"] = settings["HF_EGO_PASSWORD_FILE"]
+    leaver.start("startup.sh", GCE_METADATA_HOST=server.host)
+    ready(leaver.machine)
+    assert server.waiting.wait(30)
+    leaver.begun = time.monotonic()
+    server.change("instance/preempted", "TRUE")
+    leaver.start("shutdown.sh", GCE_METADATA_HOST=server.host)
+    return leaver
+
+
+@pytest.mark.slow
+def test_where_every_step_hangs_a_machine_has_left_before_the_cloud_cuts_it_off(tmp_path: Path) -> None:
+    """Here time itself is the promise, so the bound is the cloud's."""
+    logon, close = ("logon-hangs", "never-leaves"), ("never-leaves", "logoff-hangs")
+    with ExitStack() as opened:
+        bounds = {
+            pod_told_to_end(opened, tmp_path / "a", *logon): POD,
+            pod_told_to_end(opened, tmp_path / "b", *close): POD,
+            preempted_instance(opened, tmp_path / "c", *logon): INSTANCE,
+            preempted_instance(opened, tmp_path / "d", *close): INSTANCE,
+        }
+        late = [f"{took} s" for leaver, bound in bounds.items() if (took := leaver.seconds()) >= bound]
+        assert late == []
+        for leaver in bounds:
+            assert leaver.machine.calls[-1] == "egosh ego shutdown -f"
+            assert f"EGO did not let {NAME} go within 12 s" in leaver.machine.log.read_text()

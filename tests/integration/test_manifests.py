@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
+import sys
 from functools import cache, reduce
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,11 @@ from prometheus_client import CollectorRegistry
 from hf_scripts.installation import NFS_OPTIONS
 from provisioner.backends.gke.settings import GkePool
 from provisioner.commands import cli
+from provisioner.hostfactory import templates
 from provisioner.settings import loader
 from provisioner.telemetry.server import Health, Question, Server
 from tests.support.checks.shell import faults_of
+from tests.support.clients.terraform import EXAMPLE, rendered
 from tests.support.manifests import (
     BUILDS,
     COMPONENTS,
@@ -34,6 +38,7 @@ from tests.support.manifests import (
     Manifest,
     as_its_comments_offer,
     built,
+    built_there,
     container,
     entry_point,
     mistakes,
@@ -470,6 +475,80 @@ def test_pods_and_instances_are_in_one_configuration(tmp_path: Path) -> None:
 
     assert {pool.kind for pool in settings.pools.values()} == {"gke", "mig"}
     assert ("gke-main", "mig-regional") in [limits.pools for limits in settings.template_limits.values()]
+
+
+# --- a site's own -----------------------------------------------------------------------------------------------------
+
+
+class Site:
+    """A site that types what the page shows: a directory with the kit, HostFactory's files, and the program."""
+
+    def __init__(self, directory: Path) -> None:
+        self.conf, self._bin = directory / "conf", directory / "bin"
+        self.overlay = directory / "deploy" / "kustomize" / "overlays" / "our-grid"
+        self._there = directory
+        shutil.copytree(KUSTOMIZE, directory / "deploy" / "kustomize")
+        for name, text in rendered(EXAMPLE, directory).items():
+            (self.conf / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.conf / name).write_text(text)
+        self._bin.mkdir()
+        program = self._bin / "provisioner"
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m provisioner "$@"\n')
+        program.chmod(0o755)
+
+    def type(self, lines: str) -> None:
+        """In one terminal: where a line goes, the next ones are."""
+        surroundings = {
+            "PATH": f"{self._bin}:/usr/bin:/bin",
+            "PYTHONPATH": str(ROOT),
+            "HF_PROVIDER_CONFDIR": str(self.conf),
+        }
+        typed = f"{lines}\npwd"
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", typed], cwd=self._there, env=surroundings, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        self._there = Path(done.stdout.splitlines()[-1])
+
+    def configured(self, directory: Path) -> Path:
+        """The directory that the pod has mounted, when the overlay is applied."""
+        return write_configuration(built_there(self.overlay), directory).parent
+
+
+def shown(first: str, *, upto: str = "\n\n") -> str:
+    """The lines of the page's block that begins so."""
+    page = (ROOT / "docs" / "deploy-gke.md").read_text()
+    return first + page.partition(first)[2].partition(upto)[0]
+
+
+@pytest.mark.skipif(shutil.which("terraform") is None, reason="needs terraform")
+def test_the_overlay_that_the_page_makes_mounts_what_terraform_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = Site(tmp_path)
+    site.type(shown("cd deploy/kustomize/overlays"))
+    values_file = site.overlay / "values.yaml"
+    values_file.write_text(values_file.read_text().replace("instance: gkeinst", "instance: gcpinst"))
+    site.type(shown("provisioner configmap --config $HF_PROVIDER_CONFDIR >config.yaml"))
+    manifests = built_there(site.overlay)
+    given = {entry["name"]: entry["value"] for entry in container(manifests)["env"]}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    mounted = site.configured(tmp_path / "mounted")
+    code = cli.run(["check", str(mounted / "provisioner.yaml")])
+    assert code == 0, capsys.readouterr()
+    pools = loader.load(mounted / "provisioner.yaml", given).pools
+    assert pools.keys() == loader.load(site.conf / "provisioner.yaml", {}).pools.keys()
+    spaces = {pool.namespace for pool in pools.values() if isinstance(pool, GkePool)}
+    assert spaces == {only(manifests, "Role")["metadata"]["namespace"]}
+    assert templates.load(mounted, given).digests == templates.load(site.conf, {}).digests
+
+    changed = site.conf / "gcpinstprov_templates.json"
+    changed.write_text(changed.read_text().replace('"maxNumber"', '"priority": 3, "maxNumber"'))
+    old = templates.load(site.configured(tmp_path / "before"), given).digests
+    site.type(shown("provisioner configmap --config $HF_PROVIDER_CONFDIR | tee", upto=" | kubectl"))
+    new = templates.load(site.configured(tmp_path / "after"), given).digests
+    assert old != new == templates.load(site.conf, {}).digests, "the next apply -k takes it"
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------

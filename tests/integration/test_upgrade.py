@@ -5,6 +5,7 @@ a newer version wrote is refused, by scripts, loop and commands, with one senten
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,10 @@ RELEASE = json.loads((GOLDEN / "release.json").read_text())
 """What the last release can read: see tests/support/release.py."""
 
 SUCCEEDED, UNHEARD, BACK = "gacmtgfnyp", "ihsc3p23q5", "ret-dsjn6l56km"
+HELD = Lever(LeverKind.PAUSE, "pool", "ann", 1_000_045.0, "node upgrade")
+"""What a person held back when the release before ran."""
+SHOWN = {"T": 500, "U": 200}
+"""The maxNumbers that HostFactory had been shown."""
 NEWER = f"has schema version {SCHEMA + 1}, this provisioner knows up to {SCHEMA}"
 
 
@@ -36,7 +41,10 @@ NEWER = f"has schema version {SCHEMA + 1}, this provisioner knows up to {SCHEMA}
 
 @pytest.fixture
 def upgraded(tmp_path: Path) -> Iterator[Instance]:
-    """The state directory of the release before, with this version's scripts; its loop can be started."""
+    """The state directory of the release before, with this version's scripts; its loop can be started.
+
+    The release's own programs wrote each file; it knew no marks below ``config/``.
+    """
     pool = {"kind": "gke", "pod_spec": "pod.yaml", "observe_seconds": 0.05, "mass_loss_seconds": 0}
     settings = {
         "id": "demo",
@@ -58,12 +66,13 @@ def test_the_state_of_the_release_before_is_worked_on_and_it_could_go_on_with_it
     assert told.keys() == {SUCCEEDED, UNHEARD, BACK}
     upgraded.start_loop()
     machines = upgraded.complete(2, "U")
-    upgraded.state.levers.change(lambda levers: pulled(levers, Lever(LeverKind.PAUSE, "pool", "ann", 1.0, "upgrade")))
+    upgraded.state.levers.change(lambda levers: pulled(levers, Lever(LeverKind.PAUSE, "other", "bob", 1.0, "later")))
     back = upgraded.give_back(machines[0])
     assert upgraded.ended(back)["status"] == "complete"
     upgraded.cycles()
     upgraded.stop_loop()
 
+    assert all(upgraded.state.config.read().values()), "both sides have left the marks that the release had not"
     memory = upgraded.state.memory.read()
     assert memory.brake is not None
     assert memory.brake.reason is BrakeReason.TOO_MANY_ORPHANS, "it holds across an upgrade"
@@ -76,6 +85,46 @@ def test_the_state_of_the_release_before_is_worked_on_and_it_could_go_on_with_it
     ]
     for kind in ("intent", "memory", "status", "levers"):
         assert problems(json.loads((upgraded.work / f"{kind}.json").read_text())) == []
+
+
+def test_a_lever_of_the_release_before_is_held_and_told(
+    upgraded: Instance, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    upgraded.start_loop()
+    upgraded.request("T", 1)
+    upgraded.complete(2, "U")
+    upgraded.cycles()
+    upgraded.stop_loop()
+    levers = upgraded.state.levers.read()
+    assert levers.held == (HELD,)
+    assert [(lever.kind, lever.target, lever.who) for lever in levers.released] == [(LeverKind.DRAIN, "other", "bob")]
+    for name, value in upgraded.environment.items():
+        monkeypatch.setenv(name, value)
+    run(["status"])
+    told = capfd.readouterr().out
+    assert re.search(r"PAUSED pool pool: .* by ann since .*: node upgrade", told)
+    assert "1 in pool: paused since" in told, "that is why its request misses a machine"
+
+
+def test_no_maxnumber_is_shown_lower_than_the_release_before_showed_it(upgraded: Instance) -> None:
+    answer = upgraded.call("getAvailableTemplates", {"templates": []})
+    shown = {one["templateId"]: one["maxNumber"] for one in answer["templates"]}
+    configured = json.loads(upgraded.templates_file.read_text())["templates"]
+    assert shown == SHOWN
+    assert all(one["maxNumber"] < SHOWN[one["templateId"]] for one in configured), "it would be lower"
+
+
+def test_what_the_release_before_noted_of_its_pools_is_read(
+    upgraded: Instance, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Before a loop of this version has run."""
+    for name, value in upgraded.environment.items():
+        monkeypatch.setenv(name, value)
+    assert upgraded.state.notes.read()["pool_limits"].keys() == {"pool", "other"}
+    run(["status"])
+    told = capfd.readouterr()
+    assert "pools.json" not in told.out + told.err
+    assert f"request {SUCCEEDED}" in told.out
 
 
 def problems(tables: dict[str, Any]) -> list[str]:

@@ -137,22 +137,28 @@ def service_directory() -> str:
 
 
 @needs("logrotate", "logrotate")
-def test_logrotate_takes_its_file_and_rotates_the_scripts_log(tmp_path: Path) -> None:
+def test_logrotate_takes_its_file_and_rotates_the_scripts_log_and_that_of_ego_s_loop(tmp_path: Path) -> None:
     user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(os.getegid()).gr_name
     log = tmp_path / "gcpinst-provider.master1.log"
     log.write_text("{}\n")
+    kept_open = tmp_path / "loop.out"
+    kept_open.write_text("{}\n")
     config = tmp_path / "provisioner"
     text = (VM / "logrotate.conf").read_text().replace("/var/log/hostfactory", str(tmp_path))
     config.write_text(text.replace("su hostfactory hostfactory", f"su {user} {group}"))
     config.chmod(0o644)
     dry = run("/usr/sbin/logrotate", "--debug", "--state", tmp_path / "dry", config)
-    done = run("/usr/sbin/logrotate", "--force", "--state", tmp_path / "status", config)
+    with kept_open.open("a") as loop:
+        done = run("/usr/sbin/logrotate", "--force", "--state", tmp_path / "status", config)
+        loop.write("after\n")
 
     assert "error" not in dry.stderr
     assert f"considering log {log}" in dry.stderr
     assert (done.returncode, done.stderr) == (0, "")
     assert not log.exists()
-    assert [path.suffix for path in tmp_path.glob(f"{log.name}-*")] == [".gz"]
+    for name in (log.name, kept_open.name):
+        assert [path.suffix for path in tmp_path.glob(f"{name}-*")] == [".gz"]
+    assert kept_open.read_text() == "after\n", "the loop keeps its file open"
 
 
 # --- EGO's service ----------------------------------------------------------------------------------------------------
@@ -175,6 +181,7 @@ def test_ego_keeps_one_loop_on_a_management_host() -> None:
     assert root.tag == f"{{{EGO['sc']}}}ServiceDefinition"
     assert (ego("sc:MinInstances"), ego("sc:MaxInstances")) == ("1", "1")
     assert ego("sc:ControlPolicy/sc:StartType") == "AUTOMATIC"
+    assert int(ego("sc:ControlPolicy/sc:MaxRestarts")) >= 10**6, "it ends for good after them"
     assert re.fullmatch(r"PT(\d+H)?(\d+M)?(\d+S)?", ego("sc:ControlPolicy/sc:HostFailoverInterval"))
     assert ego(".//ego:ResourceGroupName") == "ManagementHosts"
 
@@ -186,10 +193,13 @@ def test_ego_starts_the_same_program_with_the_same_variables_as_systemd() -> Non
     }
     given = dict(re.findall(r"(?m)^Environment=(\w+)=(.*)$", UNIT.read_text()))
 
-    assert ego(".//ego:Command") == service()["ExecStart"]
+    place = "/opt/provisioner/share/symphony/"
+    command = ego(".//ego:Command")
+    assert command.startswith(place), "install.sh puts it there"
+    assert (EGO_SERVICE.parent / command.removeprefix(place)).read_text().endswith(f"\nexec {service()['ExecStart']}\n")
     assert ego(".//ego:Umask") == service()["UMask"]
     assert variables.keys() == given.keys() - {"HOME"}, "EGO starts it as a user who has one"
     assert variables["HF_PROVIDER_NAME"] == given["HF_PROVIDER_NAME"]
     for name in ("HF_PROVIDER_CONFDIR", "HF_PROVIDER_WORKDIR"):  # where all management hosts find them
-        assert variables[name].startswith("${EGO_TOP}/hostfactory/")
+        assert variables[name].startswith("@HF_TOP@/")
         assert variables[name].endswith(f"/providers/{given['HF_PROVIDER_NAME']}")

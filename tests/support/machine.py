@@ -25,6 +25,11 @@ grep -qsw -- "$2" "$HF_HOSTS_FILE" || exit 2
 """
 """Knows the hosts file of the test, and no DNS."""
 
+POWEROFF = """#!/bin/sh
+echo "poweroff $*" >>"$EGO/calls"
+"""
+"""In the place of that of the host on which the test runs."""
+
 CONTAINER = ("unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
@@ -67,8 +72,9 @@ class Machine:
         self.ego.mkdir()
         put_programs(programs)
         self.getent = programs / "getent"
-        self.getent.write_text(GETENT)
-        self.getent.chmod(0o755)
+        for name, text in (("getent", GETENT), ("poweroff", POWEROFF)):
+            (programs / name).write_text(text)
+            (programs / name).chmod(0o755)
         self.hosts.write_text("127.0.0.1 localhost\n")
         (self.ego / "calls").touch()
         (self.ego / "name").write_text(NAME)

@@ -84,19 +84,15 @@ def built_text(overlay: str, *components: str) -> str:
 
 def as_its_comments_offer() -> list[Manifest]:
     """The GKE overlay of a site that copies it and uncomments every component in it."""
-    if shutil.which("go") is None:
-        pytest.skip("needs Go, to build kustomize")
     with tempfile.TemporaryDirectory() as own:
         copy = shutil.copytree(KUSTOMIZE, Path(own) / "kustomize")
         file = copy / GKE / "kustomization.yaml"
         file.write_text(re.sub(r"(?m)^  # (- \.\./\.\./components/)", r"  \1", file.read_text()))
-        return list(yaml.load_all(_built(kustomize(os.environ), copy / GKE), yaml.CSafeLoader))
+        return built_there(copy / GKE)
 
 
 def of_a_site(overlay: str, **values: str) -> list[Manifest]:
     """An overlay as a site builds it that has set these values."""
-    if shutil.which("go") is None:
-        pytest.skip("needs Go, to build kustomize")
     with tempfile.TemporaryDirectory() as own:
         copy = shutil.copytree(KUSTOMIZE, Path(own) / "kustomize")
         file = copy / GKE / "values.yaml"
@@ -104,7 +100,14 @@ def of_a_site(overlay: str, **values: str) -> list[Manifest]:
         assert values.keys() <= document["data"].keys()
         document["data"] |= values
         file.write_text(yaml.safe_dump(document))
-        return list(yaml.load_all(_built(kustomize(os.environ), copy / overlay), yaml.CSafeLoader))
+        return built_there(copy / overlay)
+
+
+def built_there(directory: Path) -> list[Manifest]:
+    """What would be applied of an overlay anywhere."""
+    if shutil.which("go") is None:
+        pytest.skip("needs Go, to build kustomize")
+    return list(yaml.load_all(_built(kustomize(os.environ), directory), yaml.CSafeLoader))
 
 
 def _built(program: Path, directory: Path) -> str:

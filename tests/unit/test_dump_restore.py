@@ -87,7 +87,7 @@ def test_a_dump_holds_what_must_not_be_lost_and_nothing_that_would_lie_later(sit
     with tarfile.open(site.dump()) as tar:
         names = tar.getnames()
     told = [f"seen/{id_}.told-0" for id_ in (SUCCEEDED, UNHEARD, "ret-dsjn6l56km")]
-    databases = ["intent.json", "memory.json", "status.json", "announced.json"]
+    databases = ["intent.json", "memory.json", "levers.json", "status.json", "announced.json"]
     assert names == ["manifest.json", *databases, *told, "journal.jsonl"]
 
 
@@ -213,6 +213,7 @@ def test_a_state_that_is_there_is_replaced_only_when_told_to_and_kept_aside(
     assert {path.name for path in kept.iterdir()} == {
         "intent.json",
         "memory.json",
+        "levers.json",
         "status.json",
         "announced.json",
     }
@@ -232,15 +233,16 @@ def test_what_hf_was_told_since_wins_over_the_dump(site: Site) -> None:
 
 
 def test_a_lever_that_is_held_stays_and_one_that_is_lost_comes_back(site: Site) -> None:
+    before = site.state.levers.read().held
     site.state.levers.change(lambda levers: pulled(levers, ALL_STOPPED))
     site.dump()
     site.lose()
     assert site.restore() == 0
-    assert site.state.levers.read().held == (ALL_STOPPED,)
+    assert site.state.levers.read().held == (*before, ALL_STOPPED)
     paused = Lever(LeverKind.PAUSE, "gke-main", "bob", 1.0, "it is full")
     site.state.levers.change(lambda levers: pulled(levers, paused))
     assert site.restore("--yes") == 0
-    assert site.state.levers.read().held == (ALL_STOPPED, paused)
+    assert site.state.levers.read().held == (*before, ALL_STOPPED, paused)
 
 
 def test_the_highest_number_that_hf_was_shown_stays(site: Site) -> None:

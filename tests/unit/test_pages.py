@@ -28,7 +28,7 @@ REASONS = {
     "asks another host": "curl helm kustomize openssl rsync scp ssh terraform",
     "is in every shell, and has no effect that we promise": ". awk cat cd chgrp chmod chown cp date df diff do done du "
     "echo eval export find getent grep head id install kill ln ls lsof mkdir mv rm sed sh sha256sum sleep sort stat "
-    "tail tar test touch uname until",
+    "tail tar tee test touch uname until",
 }
 ELSEWHERE = {program: reason for reason, programs in REASONS.items() for program in programs.split()}
 """Programs that are not ours, and why nobody runs them here."""

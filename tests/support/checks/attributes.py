@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-OPTIONAL = {"hf-machine-domain", "hf-ego-user", "hf-ego-password-file", "hf-ego-password-secret"}
+OPTIONAL = {
+    "hf-machine-domain",
+    "hf-join-seconds",
+    "hf-join-failed",
+    "hf-ego-user",
+    "hf-ego-password-file",
+    "hf-ego-password-secret",
+}
 """Those that an instance does without."""
 
 

@@ -57,14 +57,16 @@ def whole(directory: Path) -> tuple[Path, Path]:
     return copy, settings
 
 
-def rendered(example: Path, directory: Path, *, endpoint: str, authority: str) -> Mapping[str, str]:
+def rendered(
+    example: Path, directory: Path, *, endpoint: str | None = None, authority: str | None = None
+) -> Mapping[str, str]:
     """The files of an example by name, with the defaults and the events that the whole module gives, and a cluster's
-    address and authority, which Google gives."""
+    address and authority, which Google gives; without these for a loop that is a pod."""
     copy, root = copied(directory), Module(TERRAFORM)
     given = {name: root.default(name) for name in ("provider_name", "name_prefix")}
     given["subscription"] = plain(root.locals["events_name"]).replace("${var.name_prefix}", given["name_prefix"])
     given |= {"endpoint": endpoint, "ca_certificate": authority}
-    options = [f"-var={name}={value}" for name, value in given.items()]
+    options = [f"-var={name}={value}" for name, value in given.items() if value is not None]
     done = terraform("apply", "-no-color", "-auto-approve", f"-var-file={example}", *options, directory=copy)
     assert done.returncode == 0, done.stderr
     files: dict[str, str] = json.loads(terraform("output", "-json", "files", directory=copy).stdout)

@@ -1,0 +1,5 @@
+#!/bin/sh
+# The loop as EGO starts it: what it says goes to a file of the host on which it runs, where that can be written.
+log=/var/log/hostfactory/loop.out
+{ true >>"$log"; } 2>/dev/null && exec >>"$log" 2>&1
+exec /opt/provisioner/bin/provisioner run
