@@ -36,6 +36,7 @@ from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from tests.integration.test_google_setup import GCLOUD, gcloud_table, unknown, value
 from tests.support.hostfactory.sites import template
+from tests.support.manifests import GKE, ROOT, built, container
 from tests.support.network.authority import Authority
 from tests.support.network.proxy import Proxy
 from tests.support.waiting import until
@@ -48,7 +49,7 @@ that holds nothing up."""
 ACCOUNT = "hostfactory-provisioner@p.iam.gserviceaccount.com"
 GENERATE = f"/v1/projects/-/serviceAccounts/{ACCOUNT}:generateAccessToken"
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
-PAGE = Path(__file__).parents[2] / "docs" / "deploy-banks.md"
+PAGE = ROOT / "docs" / "deploy-banks.md"
 LOGIN = "grid:hunter-2-hunter"
 SUBJECT = "urn:ietf:params:oauth:token-type:jwt"
 EXEC = "client.authentication.k8s.io/v1"
@@ -318,6 +319,42 @@ def test_every_client_goes_through_the_proxy_trusts_the_bank_and_is_who_the_fede
     assert wrong(bank) == []
     assert bank.proxy.hosts - {IAM} == {KUBE, COMPUTE, STS, PUBSUB}
     assert all(line.startswith("CONNECT ") for line in bank.proxy.asked)
+
+
+@pytest.mark.slow
+def test_in_a_pod_the_loop_and_the_pages_line_read_the_proxy_from_the_secret(bank: Bank, tmp_path: Path) -> None:
+    """Both as processes of their own, with no more than the pod's environment, as `kubectl exec` begins one."""
+    one = container(built(GKE, "secret-csi"))
+    (mount,) = [mount["mountPath"] for mount in one["volumeMounts"] if mount["name"] == "secrets"]
+    del bank.environment["HTTPS_PROXY"]
+    bank.environment |= {
+        entry["name"]: entry["value"].replace(mount, str(tmp_path))
+        for entry in one["env"]
+        if not entry["name"].startswith("HF_PROVIDER_")
+    }
+    (tmp_path / "proxy").write_text(f"{bank.proxy.url}\n")
+    page = (ROOT / "docs" / "deploy-gke.md").read_text()
+    (line,) = re.findall(r"`kubectl -n\s+hostfactory exec deploy/provisioner -- provisioner (check [^`]*)`", page)
+
+    done = bank.run(*line.split(), "-o", "json")
+    found = [one["text"] for one in json.loads(done.stdout)["findings"]]
+    assert [text for text in found if "no labels" not in text] == []
+    assert bank.proxy.hosts - {IAM} == {KUBE, COMPUTE, STS, PUBSUB}
+    bank.looped(lambda: bank.streamed and {KUBE, COMPUTE, PUBSUB} <= bank.proxy.hosts)
+
+
+def test_a_file_of_the_proxys_that_cannot_be_read_is_named(bank: Bank, tmp_path: Path) -> None:
+    done = bank.run("check", "--live", HTTPS_PROXY_FILE=str(tmp_path / "none"))
+    assert done.returncode == 2
+    assert f"HTTPS_PROXY_FILE {tmp_path / 'none'} cannot be used: No such file or directory; correct" in done.stderr
+
+
+@pytest.mark.slow
+def test_an_empty_file_of_the_proxys_is_no_proxy(bank: Bank, tmp_path: Path) -> None:
+    (tmp_path / "proxy").write_text("\n")
+    done = bank.run("check", "--live", HTTPS_PROXY_FILE=str(tmp_path / "proxy"))
+    assert done.returncode == 1, "nothing here is reached without it"
+    assert bank.proxy.asked == []
 
 
 # --- the federation, as the page makes it -----------------------------------------------------------------------------
