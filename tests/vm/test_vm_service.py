@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.hosts import ROOT
 from tests.vm.build import TESTS
 from tests.vm.conftest import NEWER
 from tests.vm.guest import Guest
@@ -207,6 +208,31 @@ def test_logrotate_takes_the_scripts_log_and_they_begin_another(host: Host) -> N
     assert "requestMachines" in host.guest.run(f"zcat {LOG}/{rotated}")
     (begun,) = set(host.guest.run(f"ls {LOG}").split()) - {rotated}
     assert "getAvailableTemplates" in host.guest.run(f"cat {LOG}/{begun}")
+
+
+def test_the_proxy_s_address_reaches_the_service_as_it_stands_and_nobody_else(host: Host) -> None:
+    """By the page's own lines; a name with a special character, which a unit's ``Environment=`` would spoil."""
+    page = (ROOT / "docs" / "deploy-banks.md").read_text()
+    (lines,) = re.findall(r"(?s)\n```\n(touch /etc/default/provisioner\n.*?)```", page)
+    (check,) = re.findall(r"(?m)^    (HTTPS_PROXY_FILE=.* provisioner check --live)$", page)
+    address = "http://grid:h%C3%A1t%40s@proxy.bank.example:3128"
+    host.guest.run(f"{lines}\nprintf '%s\\n' '{address}' >/etc/hostfactory/proxy")
+    host.guest.run(f"printf '%s\\n' 'HTTPS_PROXY={address}' >>/etc/default/provisioner; systemctl restart provisioner")
+    process = host.unit()["MainPID"]
+    given = dict(line.split("=", 1) for line in host.guest.run(f"tr '\\0' '\\n' </proc/{process}/environ").splitlines())
+
+    assert given["HTTPS_PROXY"] == address
+    assert given["HTTPS_PROXY_FILE"] == "/etc/hostfactory/proxy"
+    assert "proxy.bank.example" not in host.guest.run("systemctl show provisioner", user="egoadmin")
+    assert host.guest.call("cat /etc/default/provisioner", user="egoadmin").code != 0
+    assert host.guest.call("runuser -u nobody -- cat /etc/hostfactory/proxy").code != 0
+    variables = f"HF_PROVIDER_NAME=gcpinst HF_PROVIDER_CONFDIR={CONF} HF_PROVIDER_WORKDIR={STATE} "
+    said = host.guest.call(
+        variables + check.replace("provisioner check", f"{PREFIX}/bin/provisioner check"), user="egoadmin"
+    )
+    assert "cannot be used" not in said.text
+    assert said.code in (0, 1), said.text
+    host.guest.run("rm /etc/default/provisioner; systemctl restart provisioner")
 
 
 def test_upgrade_and_rollback_leave_state_and_machines_alone(host: Host) -> None:
