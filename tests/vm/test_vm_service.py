@@ -235,6 +235,27 @@ def test_the_proxy_s_address_reaches_the_service_as_it_stands_and_nobody_else(ho
     host.guest.run("rm /etc/default/provisioner; systemctl restart provisioner")
 
 
+def test_a_backup_is_made_by_its_timer_s_service_beside_the_loop(host: Host) -> None:
+    before = host.unit()
+    host.guest.run("systemctl enable --now provisioner-backup.timer")
+    host.guest.run(
+        "for old in 1 2; do install -o hostfactory /dev/null /var/backups/hostfactory/state-2026010$old.tar.gz; done"
+    )
+    host.guest.run("echo BACKUPS_KEPT=2 >/etc/default/provisioner; systemctl start provisioner-backup")
+    oldest, newest = host.guest.run("ls /var/backups/hostfactory").split()
+    exposure = host.guest.run("systemd-analyze security --no-pager provisioner-backup.service | tail -1")
+
+    assert oldest == "state-20260102.tar.gz"
+    assert re.fullmatch(r"state-\d{8}T\d{6}Z\.tar\.gz", newest)
+    assert host.guest.run(f"stat --format '%U %a' /var/backups/hostfactory/{newest}") == "hostfactory 600"
+    assert "memory.json" in host.guest.run(f"tar tzf /var/backups/hostfactory/{newest}")
+    assert host.guest.call("ls /var/backups/hostfactory", user="egoadmin").code != 0
+    assert host.guest.run("systemctl show provisioner-backup.timer --property NextElapseUSecRealtime --value") != ""
+    assert float(exposure.split("provisioner-backup.service: ")[1].split()[0]) <= 2.5
+    assert host.unit() == before
+    host.guest.run("rm /etc/default/provisioner")
+
+
 def test_upgrade_and_rollback_leave_state_and_machines_alone(host: Host) -> None:
     id_ = host.request(1)
     host.complete(id_)
@@ -259,7 +280,9 @@ def test_uninstalled_it_leaves_state_logs_and_configuration(host: Host) -> None:
     assert host.guest.run("systemctl show provisioner --property LoadState --property ActiveState").split() == [
         *("LoadState=not-found", "ActiveState=inactive")
     ]
-    ours = "/usr/lib/*/provisioner* /usr/lib/systemd/system/provisioner* /etc/systemd/system/*/provisioner.service"
+    ours = "/usr/lib/*/provisioner* /usr/lib/systemd/system/provisioner* /etc/systemd/system/*/provisioner*"
     assert host.guest.call(f"ls -d {PREFIX} {ours} /etc/logrotate.d/provisioner 2>/dev/null").text == ""
+    assert "provisioner" not in host.guest.run("systemctl list-timers --all --no-legend")
     host.guest.run(f"ls {STATE}/intent.json {STATE}/memory.json {CONF}/provisioner.yaml {LOG}/*.gz")
+    host.guest.run("ls /var/backups/hostfactory/state-*")
     assert host.guest.run(f"stat --format %U:%G {STATE}") == "hostfactory:hostfactory"
