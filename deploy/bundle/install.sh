@@ -191,7 +191,8 @@ put_once() { # FILE PLACE: yours from then on
   fi
 }
 
-unit=/usr/lib/systemd/system/provisioner.service
+units=/usr/lib/systemd/system
+ours='provisioner-backup.timer provisioner-backup.service provisioner.service'
 tmpfiles=/usr/lib/tmpfiles.d/provisioner.conf
 sysusers=/usr/lib/sysusers.d/provisioner.conf
 logrotate=/etc/logrotate.d/provisioner
@@ -209,7 +210,7 @@ system_files() {
   if [ $locks = loop ]; then
     put sysusers.conf "$sysusers"
     put tmpfiles.conf "$tmpfiles"
-    put provisioner.service "$unit"
+    for each in $ours; do put "$each" "$units/$each"; done
   fi
   put_once "$bundle/vm/logrotate.conf" "$logrotate"
   (cd -- "$bundle/share/config" && find . -type f) | sort | while read -r file; do
@@ -250,7 +251,7 @@ install() {
   done
   system_files
   tell "Version $name runs from now on: scriptPath of HostFactory's plug-in is $prefix/hf_scripts/"
-  [ $locks = scripts ] || tell "Restart the loop: systemctl restart provisioner (the first time: systemctl enable --now provisioner)"
+  [ $locks = scripts ] || tell "Restart the loop: systemctl restart provisioner (the first time: systemctl enable --now provisioner provisioner-backup.timer)"
 }
 
 rollback() {
@@ -265,18 +266,21 @@ rollback() {
 uninstall() {
   [ -e "$base" ] || { say "$base: nothing is installed" && return; }
   lock
-  if host && [ -z "$dry" ] && [ -d /run/systemd/system ] && [ -e "$unit" ]; then
-    systemctl disable --now provisioner || fail "the service does not stop: stop it, then run this again"
+  if host && [ -z "$dry" ] && [ -d /run/systemd/system ]; then
+    for each in $ours; do
+      [ ! -e "$units/$each" ] || systemctl disable --now "$each" || fail "$each does not stop: stop it, then run this again"
+    done
   fi
   # Links first: whoever calls finds all or nothing.
   run rm -rf -- "$base/hf_scripts" "$base/bin" "$base/share" "$base/current" "$base/previous" "$versions"
   if [ -n "$root" ] || host; then
-    run rm -f -- "$root$unit" "$root$tmpfiles" "$root$sysusers"
+    for each in $ours; do run rm -f -- "$root$units/$each"; done
+    run rm -f -- "$root$tmpfiles" "$root$sysusers"
     ! cmp -s "$bundle/vm/logrotate.conf" "$root$logrotate" || run rm -f -- "$root$logrotate"
   fi
   run rm -f -- "$base/.lock"
   [ -n "$dry" ] || rmdir -- "$base" 2>/dev/null || say "$base: kept, as other files are in it"
-  tell "Uninstalled. State, logs, configuration and users are as they were: /var/lib/hostfactory, /var/log/hostfactory, /etc/hostfactory"
+  tell "Uninstalled. State, logs, backups, configuration and users are as they were: /var/lib/hostfactory, /var/log/hostfactory, /var/backups/hostfactory, /etc/hostfactory"
 }
 
 current=$(target current) || current=''

@@ -37,6 +37,8 @@ Usage: setup.sh --project ID --region REGION [options]
   --no-events              no sink, topic and subscription
   --share ZONE             a Filestore share for the state directory, in this zone
   --secret NAME            an empty secret that the loop's pod may mount (component secret-csi); may be repeated
+  --credentials FILE       with --settings: the federation's configuration on the loop's host by which all pools log in, where the
+                           machine's own account does not (docs/deploy-banks.md)
   --settings FILE          write HostFactory's settings for groups and pods there, and what they name beside it, for
                            `provisioner render-hf` (with --apply)
 TEXT
@@ -53,7 +55,7 @@ filter_file=$roles/../sink-filter.txt
 project='' region='' prefix=hf account=hostfactory-provisioner kubernetes_account=hostfactory/provisioner
 cluster=standard node_machine=n2-standard-8 max_nodes=50 machine=n2-standard-8 endpoint=public
 pod_image='' pod_cpus=3 pod_memory=12288
-image_project='' image_family=symphony-compute startup_script='' events=1 share='' apply='' destroy='' settings=''
+image_project='' image_family=symphony-compute startup_script='' credentials='' events=1 share='' apply='' destroy='' settings=''
 groups=() ranges=() authorized=() secrets=() pod_env=() metadata=(block-project-ssh-keys=true enable-oslogin=TRUE) metadata_files=()
 
 while [ $# -gt 0 ]; do
@@ -66,7 +68,7 @@ while [ $# -gt 0 ]; do
         --project | --region | --prefix | --account | --kubernetes-account | --cluster | --node-machine | --max-nodes | \
             --share | --machine | --image-project | --image-family | --startup-script | --group | --symphony-range | \
             --metadata | --metadata-from-file | --secret | --settings | --authorized-range | --endpoint | --pod-image | \
-            --pod-env | --pod-cpus | --pod-memory)
+            --pod-env | --pod-cpus | --pod-memory | --credentials)
             [[ $# -ge 2 && $2 != --* ]] || fail "$1 needs a value"
             case $1 in
                 --group) groups+=("$2") ;;
@@ -90,6 +92,7 @@ done
 [[ $cluster =~ ^(standard|autopilot|none)$ ]] || fail "--cluster '$cluster' is none of standard, autopilot, none"
 [[ $endpoint =~ ^(public|private|dns)$ ]] || fail "--endpoint '$endpoint' is none of public, private, dns"
 [[ $pod_cpus =~ ^[1-9][0-9]*$ ]] || fail "--pod-cpus '$pod_cpus' is no number of whole cores"
+[[ $credentials =~ ^(/[A-Za-z0-9_./-]+)?$ ]] || fail "--credentials '$credentials' is no path such as /etc/hostfactory/federation.json"
 [[ $pod_memory =~ ^[1-9][0-9]*$ ]] || fail "--pod-memory '$pod_memory' is no number of MB"
 for pair in ${pod_env[@]+"${pod_env[@]}"}; do
     [[ $pair =~ ^[A-Za-z_][A-Za-z0-9_]*=[^\"\\]*$ ]] ||
@@ -489,7 +492,7 @@ show_attributes() { # cpus memory
 show_pods() { # name api
     local cluster="endpoint: https://$2"
     [ "$endpoint" = dns ] || cluster+=", ca_file: $ca_file"
-    echo "  $1: {kind: gke, namespace: symphony, pod_spec: pod-specs/$1.yaml, $cluster, max_machines: 500}"
+    echo "  $1: {kind: gke, namespace: symphony, pod_spec: pod-specs/$1.yaml, $cluster${credentials:+, credentials: $credentials}, max_machines: 500}"
 }
 
 pod_spec() { # name: what Terraform makes of the same (deploy/terraform/modules/settings)
@@ -534,7 +537,7 @@ YAML
 show_pool() { # name place spot
     local location=region
     [[ $2 =~ -[a-z]$ ]] && location=zone
-    echo "  $1: {kind: mig, project: $project, $location: $2, group: $prefix-$1, max_machines: 1000}"
+    echo "  $1: {kind: mig, project: $project, $location: $2, group: $prefix-$1, max_machines: 1000${credentials:+, credentials: $credentials}}"
 }
 
 make_apis

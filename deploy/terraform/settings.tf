@@ -8,6 +8,7 @@ module "settings" {
   endpoint       = local.address == null ? null : "https://${local.address}"
   ca_certificate = local.ca_certificate
   kubeconfig     = var.kubeconfig
+  credentials    = var.credentials
   pods           = var.pods
   groups         = var.groups
   templates      = var.templates

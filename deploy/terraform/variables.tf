@@ -172,6 +172,12 @@ variable "kubeconfig" {
   default     = null
 }
 
+variable "credentials" {
+  description = "Path on the host of the loop of a workload identity federation's configuration, or of a key file, by which it logs in to Google; default none: as the account that this module makes, of the machine or pod that it runs on."
+  type        = string
+  default     = null
+}
+
 variable "kubernetes_account" {
   description = "Kubernetes service account of the loop's pod, as NAMESPACE/NAME: it acts as the loop's Google account by Workload Identity."
   type        = string

@@ -24,6 +24,8 @@ BUNDLE = "REQUESTS_CA_BUNDLE"
 BUNDLES = (BUNDLE, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "SSL_CERT_FILE")
 """Of requests, of gRPC (Pub/Sub), and of plugins, as of everything that is built on OpenSSL or Go."""
 
+PROXY_FILE = "HTTPS_PROXY_FILE"
+"""Names a file with the proxy's address: a password stands in no manifest, unit or environment of others."""
 PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 DIRECT = ("metadata.google.internal", "metadata", "169.254.169.254")
 """The metadata server answers only the host that asks: through a proxy it would say who the proxy is."""
@@ -35,8 +37,11 @@ SOON = 30 * 86_400.0
 
 
 def prepare(ca_bundle: Path | None) -> None:
-    """Let every client of this process take proxy and authorities. Raises BackendError for a bundle that is none."""
+    """Let every client of this process take proxy and authorities. Raises BackendError for a bundle that is none, or a
+    proxy's file that cannot be read."""
     environment = os.environ
+    if file := environment.get(PROXY_FILE):
+        environment["HTTPS_PROXY"] = environment["https_proxy"] = _proxy_in(file)
     for name in PROXIES:
         if (proxy := environment.get(name)) and not environment.get(name.lower()):
             environment[name.lower()] = proxy  # gRPC reads no other
@@ -77,6 +82,15 @@ def ending_authorities(ca_bundle: Path | None, wall: float) -> list[str]:
                 f"ca_bundle {ca_bundle}: the authority {_name(authority)} {word} on {day}; put its successor in"
             )
     return said
+
+
+def _proxy_in(file: str) -> str:
+    """The proxy's address; empty for none. Raises BackendError."""
+    try:
+        return Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise _unusable(file, PROXY_FILE, reason) from error
 
 
 def _direct(environment: Mapping[str, str]) -> Iterator[str]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -16,6 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -26,16 +29,27 @@ import pytest
 from google.iam.v1 import iam_policy_pb2
 from google.pubsub_v1.types import Subscription
 
+from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.mig.settings import MigPool
+from provisioner.settings import loader
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
+from tests.integration.test_google_setup import GCLOUD, gcloud_table, unknown, value
 from tests.support.hostfactory.sites import template
+from tests.support.manifests import GKE, ROOT, built, container
 from tests.support.network.authority import Authority
 from tests.support.network.proxy import Proxy
 from tests.support.waiting import until
 
-KUBE, COMPUTE, STS, PUBSUB = "kube.bank.test", "compute.bank.test", "sts.bank.test", "pubsub.googleapis.com"
-BOUNDARIES = "iamcredentials.googleapis.com"
-"""Asked by Google's library where an account may be used from; that it is not reached holds nothing up."""
+KUBE, COMPUTE = "kube.bank.test", "compute.bank.test"
+STS, PUBSUB = "sts.googleapis.com", "pubsub.googleapis.com"
+IAM = "iamcredentials.googleapis.com"
+"""Makes tokens of an account. Google's library also asks it where an account may be used from; where it is not reached,
+that holds nothing up."""
+ACCOUNT = "hostfactory-provisioner@p.iam.gserviceaccount.com"
+GENERATE = f"/v1/projects/-/serviceAccounts/{ACCOUNT}:generateAccessToken"
+CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
+PAGE = ROOT / "docs" / "deploy-banks.md"
 LOGIN = "grid:hunter-2-hunter"
 SUBJECT = "urn:ietf:params:oauth:token-type:jwt"
 EXEC = "client.authentication.k8s.io/v1"
@@ -43,19 +57,23 @@ CLEAN = ("proxy", "ca_bundle", "ssl_", "google", "gce_", "kube", "grpc", "pubsub
 """What in this test's own environment would lead elsewhere, by the beginning or end of its name."""
 
 
-class Served(BaseHTTPRequestHandler):
-    """Answers with JSON what a function makes of path and form; everything that comes is kept."""
+Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
+"""What a server says of a path and a form, or of a path and a JSON document."""
 
-    answer: Callable[[str, dict[str, list[str]]], dict[str, Any]]
-    taken: list[tuple[str, dict[str, list[str]]]]
+
+class Served(BaseHTTPRequestHandler):
+    """Answers with JSON; a document of an ``error`` has the error's code."""
+
+    answer: Answer
 
     def do_POST(self) -> None:
-        form = parse_qs(self.rfile.read(int(self.headers.get("Content-Length", 0))).decode())
-        self.taken.append((self.path, form))
-        body = json.dumps(type(self).answer(self.path, form)).encode()
-        self.send_response(200)
-        for name, value in (("Content-Type", "application/json"), ("Metadata-Flavor", "Google")):
-            self.send_header(name, value)
+        text = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+        is_json = self.headers.get("Content-Type", "").startswith("application/json")
+        document = type(self).answer(self.path, json.loads(text or "{}") if is_json else parse_qs(text))
+        body = json.dumps(document).encode()
+        self.send_response(document.get("error", {"code": 200})["code"])
+        for header in (("Content-Type", "application/json"), ("Metadata-Flavor", "Google")):
+            self.send_header(*header)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -67,9 +85,9 @@ class Served(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served(answer: Callable[[str, dict[str, list[str]]], dict[str, Any]]) -> Iterator[ThreadingHTTPServer]:
+def served(answer: Answer) -> Iterator[ThreadingHTTPServer]:
     """A plain HTTP server."""
-    handler = type("Handler", (Served,), {"answer": staticmethod(answer), "taken": []})
+    handler = type("Handler", (Served,), {"answer": staticmethod(answer)})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         try:
@@ -78,19 +96,35 @@ def served(answer: Callable[[str, dict[str, list[str]]], dict[str, Any]]) -> Ite
             server.shutdown()
 
 
-def token(_path: str, form: dict[str, list[str]]) -> dict[str, Any]:
+def token(_path: str, form: dict[str, Any]) -> dict[str, Any]:
     """What Google's STS answers to a token of the bank's own issuer."""
     assert form["subject_token"] == ["of-the-bank"], form
     kind = "urn:ietf:params:oauth:token-type:access_token"
     return {"access_token": "federated", "issued_token_type": kind, "token_type": "Bearer", "expires_in": 3600}
 
 
+def generated(path: str, document: dict[str, Any]) -> dict[str, Any]:
+    """What Google's IAM answers to whoever may be the account."""
+    if path.endswith("/allowedLocations"):
+        return {"locations": [], "encodedLocations": "0x0"}
+    assert path == GENERATE, path
+    assert CLOUD_PLATFORM in document["scope"], document
+    ends = datetime.now(UTC) + timedelta(hours=1)
+    return {"accessToken": "of-the-account", "expireTime": ends.strftime("%Y-%m-%dT%H:%M:%SZ")}
+
+
+def denied(_path: str, _document: dict[str, Any]) -> dict[str, Any]:
+    """What it answers where the role roles/iam.workloadIdentityUser is not bound."""
+    words = "Permission 'iam.serviceAccounts.getAccessToken' denied on resource (or it may not exist)."
+    return {"error": {"code": 403, "message": words, "status": "PERMISSION_DENIED"}}
+
+
 @contextmanager
-def pubsub(authority: Authority, streamed: threading.Event) -> Iterator[tuple[str, int]]:
+def pubsub(authority: Authority, streamed: set[str]) -> Iterator[tuple[str, int]]:
     """Pub/Sub's gRPC API, as far as ``check --live`` and the loop ask it."""
 
     def stream(_requests: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
-        streamed.set()
+        streamed.add(dict(context.invocation_metadata())["authorization"])
         ended = threading.Event()
         context.add_callback(ended.set)
         ended.wait()
@@ -98,7 +132,7 @@ def pubsub(authority: Authority, streamed: threading.Event) -> Iterator[tuple[st
 
     def handlers(call: Any) -> grpc.RpcMethodHandler | None:
         sent = dict(call.invocation_metadata)
-        if sent.get("authorization") != "Bearer federated":
+        if sent.get("authorization") not in ("Bearer federated", "Bearer of-the-account"):
             return None
         if call.method.endswith("/StreamingPull"):
             return grpc.stream_stream_rpc_method_handler(stream)
@@ -134,13 +168,14 @@ class Bank:
     proxy: Proxy
     authority: Authority
     settings: dict[str, Any]
-    streamed: threading.Event
-    """Pub/Sub was asked for a stream of messages."""
+    streamed: set[str]
+    """With what Pub/Sub was asked for a stream of messages."""
     environment: dict[str, str] = field(default_factory=dict)
 
     def begun(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """A command of the provisioner in this network."""
         self.proxy.asked.clear()
+        self.proxy.bearers.clear()
         self.streamed.clear()
         (self.directory / "conf" / "provisioner.yaml").write_text(json.dumps(self.settings))
         clean = {
@@ -173,8 +208,27 @@ class Bank:
 
     def federated(self, source: dict[str, Any]) -> None:
         """The token of the bank's own issuer comes from there."""
+        self.federation(credential_source=source)
+
+    def federation(self, **more: Any) -> None:
+        """What the federation's configuration says besides."""
         file = self.directory / "conf" / "federation.json"
-        file.write_text(json.dumps({**json.loads(file.read_text()), "credential_source": source}))
+        file.write_text(json.dumps(json.loads(file.read_text()) | more))
+
+    def is_the_account(self) -> None:
+        """The federation's configuration names an account."""
+        self.federation(service_account_impersonation_url=f"https://{IAM}{GENERATE}")
+
+    @contextmanager
+    def as_the_account(self, answer: Answer) -> Iterator[None]:
+        """The same, and Google's IAM is reached, which answers so."""
+        self.is_the_account()
+        with served(answer) as server:
+            self.proxy.targets[IAM] = (("127.0.0.1", server.server_address[1]), self.authority.context(IAM))
+            try:
+                yield
+            finally:
+                del self.proxy.targets[IAM]
 
     def findings(self, **environment: str) -> list[str]:
         """What ``check --live`` finds wrong."""
@@ -184,8 +238,8 @@ class Bank:
 
 
 @pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Authority, threading.Event]]:
-    streamed = threading.Event()
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Authority, set[str]]]:
+    streamed: set[str] = set()
     directory = tmp_path_factory.mktemp("network")
     authority = Authority(directory)
     with ExitStack() as stack:
@@ -205,7 +259,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, A
 
 
 @pytest.fixture
-def bank(network: tuple[Proxy, Authority, threading.Event], tmp_path: Path) -> Bank:
+def bank(network: tuple[Proxy, Authority, set[str]], tmp_path: Path) -> Bank:
     proxy, authority, streamed = network
     proxy.login = LOGIN
     conf = tmp_path / "conf"
@@ -213,8 +267,9 @@ def bank(network: tuple[Proxy, Authority, threading.Event], tmp_path: Path) -> B
         (tmp_path / name).mkdir()
     (tmp_path / "subject").write_text("of-the-bank")
     federation = {
+        "universe_domain": "googleapis.com",
         "type": "external_account",
-        "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/bank/providers/adfs",
+        "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/bank/providers/issuer",
         "subject_token_type": SUBJECT,
         "token_url": f"https://{STS}/v1/token",
         "credential_source": {"file": str(tmp_path / "subject")},
@@ -262,14 +317,152 @@ def wrong(bank: Bank, **environment: str) -> list[str]:
 @pytest.mark.slow
 def test_every_client_goes_through_the_proxy_trusts_the_bank_and_is_who_the_federation_says(bank: Bank) -> None:
     assert wrong(bank) == []
-    assert bank.proxy.hosts - {BOUNDARIES} == {KUBE, COMPUTE, STS, PUBSUB}
+    assert bank.proxy.hosts - {IAM} == {KUBE, COMPUTE, STS, PUBSUB}
     assert all(line.startswith("CONNECT ") for line in bank.proxy.asked)
 
 
 @pytest.mark.slow
+def test_in_a_pod_the_loop_and_the_pages_line_read_the_proxy_from_the_secret(bank: Bank, tmp_path: Path) -> None:
+    """Both as processes of their own, with no more than the pod's environment, as `kubectl exec` begins one."""
+    one = container(built(GKE, "secret-csi"))
+    (mount,) = [mount["mountPath"] for mount in one["volumeMounts"] if mount["name"] == "secrets"]
+    del bank.environment["HTTPS_PROXY"]
+    bank.environment |= {
+        entry["name"]: entry["value"].replace(mount, str(tmp_path))
+        for entry in one["env"]
+        if not entry["name"].startswith("HF_PROVIDER_")
+    }
+    (tmp_path / "proxy").write_text(f"{bank.proxy.url}\n")
+    page = (ROOT / "docs" / "deploy-gke.md").read_text()
+    (line,) = re.findall(r"`kubectl -n\s+hostfactory exec deploy/provisioner -- provisioner (check [^`]*)`", page)
+
+    done = bank.run(*line.split(), "-o", "json")
+    found = [one["text"] for one in json.loads(done.stdout)["findings"]]
+    assert [text for text in found if "no labels" not in text] == []
+    assert bank.proxy.hosts - {IAM} == {KUBE, COMPUTE, STS, PUBSUB}
+    bank.looped(lambda: bank.streamed and {KUBE, COMPUTE, PUBSUB} <= bank.proxy.hosts)
+
+
+def test_a_file_of_the_proxys_that_cannot_be_read_is_named(bank: Bank, tmp_path: Path) -> None:
+    done = bank.run("check", "--live", HTTPS_PROXY_FILE=str(tmp_path / "none"))
+    assert done.returncode == 2
+    assert f"HTTPS_PROXY_FILE {tmp_path / 'none'} cannot be used: No such file or directory; correct" in done.stderr
+
+
+@pytest.mark.slow
+def test_an_empty_file_of_the_proxys_is_no_proxy(bank: Bank, tmp_path: Path) -> None:
+    (tmp_path / "proxy").write_text("\n")
+    done = bank.run("check", "--live", HTTPS_PROXY_FILE=str(tmp_path / "proxy"))
+    assert done.returncode == 1, "nothing here is reached without it"
+    assert bank.proxy.asked == []
+
+
+# --- the federation, as the page makes it -----------------------------------------------------------------------------
+
+
+def section(title: str) -> str:
+    """A part of the page."""
+    return PAGE.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def federation_lines() -> list[tuple[str, ...]]:
+    """The gcloud lines of the page, for a project of number 1."""
+    text = section("The loop's identity without a key file").replace("\\\n", "").replace("NUMBER", "1")
+    lines = re.findall(r"(?m)^    gcloud (.+)$", text.replace("PROJECT", "p").replace("SUBJECT", "hf"))
+    return [tuple(shlex.split(line)) for line in lines]
+
+
+@GCLOUD
+def test_gcloud_knows_the_pages_lines_and_they_lead_from_the_pool_to_the_account() -> None:
+    """By gcloud's table of commands; what one line makes, the next ones name."""
+    tree, lines = gcloud_table(), federation_lines()
+    assert [problem for line in lines for problem in unknown(line, tree)] == []
+    enable, pool, provider, binding, written = lines
+    apis = {word for word in enable if word.endswith(".googleapis.com")}
+    assert apis == {STS, IAM, "iam.googleapis.com"}
+    place = f"projects/1/locations/{value(pool, 'location')}/workloadIdentityPools/{pool[3]}"
+    assert value(provider, "workload-identity-pool") == pool[3]
+    assert value(provider, "attribute-mapping") == "google.subject=assertion.sub"
+    assert value(binding, "member") == f"principal://iam.googleapis.com/{place}/subject/hf"
+    assert value(binding, "role") == "roles/iam.workloadIdentityUser"
+    assert written[3] == f"{place}/providers/{provider[4]}"
+    assert binding[3] == value(written, "service-account") == ACCOUNT
+
+
+@GCLOUD
+@pytest.mark.slow
+def test_gcloud_understands_the_pages_lines(tmp_path: Path) -> None:
+    """Each line gets a flag that no command has: it is the only thing that gcloud complains about."""
+    for line in federation_lines():
+        done = subprocess.run(
+            ["gcloud", *line, "--no-such-flag"],
+            env=os.environ | {"CLOUDSDK_CONFIG": str(tmp_path), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.stderr.splitlines()[0].strip().endswith("unrecognized arguments: --no-such-flag"), done.stderr
+
+
+@GCLOUD
+def test_the_pages_line_writes_the_configuration_that_these_tests_log_in_by(bank: Bank, tmp_path: Path) -> None:
+    """gcloud asks nobody for it."""
+    bank.is_the_account()
+    places = {"/run/bank/token": tmp_path / "subject", "/etc/hostfactory": tmp_path}
+    text = shlex.join(federation_lines()[-1])
+    for theirs, ours in places.items():
+        assert theirs in text
+        text = text.replace(theirs, str(ours))
+    environment = os.environ | {"CLOUDSDK_CONFIG": str(tmp_path / "gcloud")}
+    subprocess.run(["gcloud", *shlex.split(text)], env=environment, check=True, capture_output=True, timeout=60)
+    written = json.loads((tmp_path / "federation.json").read_text())
+    assert written == json.loads((bank.directory / "conf" / "federation.json").read_text())
+
+
+def test_the_pages_pools_are_pools_and_name_what_the_line_writes(tmp_path: Path) -> None:
+    text = section("The loop's identity without a key file").replace("PROJECT\n", "p\n").replace("PROJECT,", "p,")
+    (pools,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    (variables,) = re.findall(r"```\n(.*?)```", text.replace(f"```yaml\n{pools}```", ""), re.DOTALL)
+    given = dict(line.split("=") for line in variables.split())
+    conf = tmp_path / "conf"
+    (conf / "pod-specs").mkdir(parents=True)
+    (conf / "pod-specs" / "pods.yaml").write_text("containers: [{name: main, image: i}]\n")
+    templates = {"templates": [template("Pods", pools=["pods"]), template("Vms", pools=["a"])]}
+    (conf / "tprov_templates.json").write_text(json.dumps(templates))
+    (conf / "provisioner.yaml").write_text(f"id: demo\n{pools}")
+    found = loader.load(conf / "provisioner.yaml", {}).pools.values()
+    named = {str(pool.credentials) for pool in found if isinstance(pool, GkePool | MigPool)}
+    assert {pool.kind for pool in found} == {"gke", "mig"}
+    assert named == {given["GOOGLE_APPLICATION_CREDENTIALS"]} == {value(federation_lines()[-1], "output-file")}
+    assert given.keys() == {"GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT"}
+
+
+@pytest.mark.slow
 def test_events_are_streamed_through_the_proxy(bank: Bank) -> None:
-    bank.looped(bank.streamed.is_set)
+    bank.looped(lambda: bank.streamed)
     assert PUBSUB in bank.proxy.hosts
+
+
+@pytest.mark.slow
+def test_the_loop_is_the_account_that_the_federation_names(bank: Bank) -> None:
+    """As `create-cred-config --service-account` writes it: no cloud is shown the federation's own token."""
+    with bank.as_the_account(generated):
+        assert wrong(bank) == []
+        assert bank.proxy.hosts == {KUBE, COMPUTE, STS, IAM, PUBSUB}
+        bank.looped(lambda: bank.streamed and {KUBE, COMPUTE} <= bank.proxy.bearers.keys())
+    assert bank.proxy.bearers[KUBE] == bank.proxy.bearers[COMPUTE] == {"of-the-account"}
+    assert bank.streamed == {"Bearer of-the-account"}
+    assert "federated" in bank.proxy.bearers[IAM]
+
+
+@pytest.mark.slow
+def test_an_account_that_the_federation_may_not_be_is_told_in_googles_words(bank: Bank) -> None:
+    with bank.as_the_account(denied):
+        said = wrong(bank)
+    assert {text.split(":")[0] for text in said} == {"pods", "vms", "events"}
+    for text in said:
+        assert "iam.serviceAccounts.getAccessToken" in text, text
 
 
 @pytest.mark.slow
@@ -290,7 +483,7 @@ def test_the_issuers_token_comes_from_where_the_federation_says(bank: Bank, sour
             bank.federated({"executable": {"command": str(program), "timeout_millis": 10000}})
         allowed = {"GOOGLE_EXTERNAL_ACCOUNT_ALLOW_EXECUTABLES": "1"}
         assert wrong(bank, HTTP_PROXY=bank.proxy.url, NO_PROXY=".bank.example,127.0.0.1", **allowed) == []
-    assert bank.proxy.hosts - {BOUNDARIES} == {KUBE, STS}
+    assert bank.proxy.hosts - {IAM} == {KUBE, STS}
 
 
 @pytest.mark.slow

@@ -228,6 +228,10 @@ def test_a_role_that_was_deleted_lately_is_brought_back(google: Google) -> None:
             "--metadata-from-file 'lib.sh' is not KEY=FILE without commas, such as hf-machine-lib=lib.sh",
         ),
         ([*ALL, "--endpoint", "internal"], "--endpoint 'internal' is none of public, private, dns"),
+        (
+            [*ALL, "--credentials", "federation.json"],
+            "--credentials 'federation.json' is no path such as /etc/hostfactory/federation.json",
+        ),
         ([*ALL, "--pod-cpus", "3.5"], "--pod-cpus '3.5' is no number of whole cores"),
         ([*ALL, "--pod-memory", "12Gi"], "--pod-memory '12Gi' is no number of MB"),
         (
@@ -345,6 +349,17 @@ def test_its_pods_name_the_cluster_by_address_and_authority(
         assert not (made / "cluster-ca.crt").exists()
     else:
         assert (made / pools["pods"]["ca_file"]).read_text() == (RENDERED / "cluster-ca.crt").read_text()
+
+
+def test_its_pools_log_in_by_the_federation_that_is_named(google: Google, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    google.setup(*ALL, "--apply", "--settings", str(file), "--credentials", "/etc/hostfactory/federation.json")
+    assert provisioner(["render-hf", str(file), "--out", str(tmp_path / "hf")]) == 0
+    made = tmp_path / "hf" / "conf" / "providers" / "gcpinst" / "provisioner.yaml"
+    assert provisioner(["check", str(made)]) == 0
+    pools = yaml.safe_load(made.read_text())["pools"]
+    assert pools.keys() == {"a", "any", "pods", "pods-spot"}
+    assert {pool["credentials"] for pool in pools.values()} == {"/etc/hostfactory/federation.json"}
 
 
 def test_its_pods_are_those_of_terraform(google: Google, tmp_path: Path) -> None:

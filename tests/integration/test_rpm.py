@@ -23,6 +23,7 @@ pytestmark = [
 
 PREFIX = "/opt/provisioner"
 UNIT = "/usr/lib/systemd/system/provisioner.service"
+BACKUP = [f"/usr/lib/systemd/system/provisioner-backup.{kind}" for kind in ("service", "timer")]
 EXAMPLE = "/etc/hostfactory/examples/demoinst/provisioner.yaml"
 STATE, LOG = "/var/lib/hostfactory", "/var/log/hostfactory"
 OLDER = "0.0.1"
@@ -61,7 +62,7 @@ def test_the_package_is_installed_upgraded_and_erased(
     assert PYTHON in host.run(f"{RPM} -qp --requires {after}").splitlines()
     host.run(f"useradd --create-home egoadmin; {RPM} -i --nodeps {before}")
     listed = host.run(f"{RPM} -ql hostfactory-provisioner").splitlines()
-    assert {f"{PREFIX}/bin/provisioner", f"{PREFIX}/hf_scripts", UNIT, EXAMPLE} < set(listed)
+    assert {f"{PREFIX}/bin/provisioner", f"{PREFIX}/hf_scripts", UNIT, *BACKUP, EXAMPLE} < set(listed)
     assert f"{PREFIX}/.lock" not in listed
     assert not any(str(tmp_path) in line for line in listed)
     assert host.run(f"{RPM} -V --nodeps hostfactory-provisioner") == "", "all is as packed, after the scriptlets"
@@ -88,7 +89,10 @@ def test_the_package_is_installed_upgraded_and_erased(
     kept_by_all(host)
 
     host.run(f"{RPM} -e hostfactory-provisioner")
-    assert host.run(f"ls -d {PREFIX} {UNIT} /usr/lib/sysusers.d/provisioner.conf 2>/dev/null || true") == ""
+    assert (
+        host.run(f"ls -d {PREFIX} {UNIT} {' '.join(BACKUP)} /usr/lib/sysusers.d/provisioner.conf 2>/dev/null || true")
+        == ""
+    )
     assert host.path(f"{EXAMPLE}.rpmsave").read_text().endswith("# mine\n")
     assert host.run(f"cat {STATE}/memory.json {LOG}/calls.log") == "kept\nkept\n"
     assert "hostfactory" in host.run("getent passwd hostfactory")

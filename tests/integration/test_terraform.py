@@ -266,7 +266,7 @@ def test_terraform_accepts_the_settings_module_and_its_own_tests_pass(tmp_path: 
     assert terraform("validate", "-no-color", directory=copy).returncode == 0
     done = terraform("test", "-no-color", directory=copy)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "14 passed, 0 failed" in done.stdout
+    assert "18 passed, 0 failed" in done.stdout
 
 
 @REAL

@@ -7,6 +7,7 @@ import grp
 import os
 import pwd
 import re
+import shlex
 import shutil
 import subprocess
 import xml.etree.ElementTree as ElementTree
@@ -17,10 +18,13 @@ import yaml
 
 from provisioner.loop.loop import Pace
 from provisioner.loop.observers import LOOK_ENDS
+from tests.support.checks.shell import faults_of
 
 ROOT = Path(__file__).parents[2]
 VM = ROOT / "deploy" / "vm"
 UNIT = VM / "provisioner.service"
+BACKUP = VM / "provisioner-backup.service"
+UNITS = (UNIT.name, BACKUP.name, "provisioner-backup.timer")
 EGO_SERVICE = ROOT / "deploy" / "symphony" / "hostfactory-provisioner.xml"
 
 
@@ -38,41 +42,55 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 # --- the service ------------------------------------------------------------------------------------------------------
 
 
-def verified(tree: Path, unit: str) -> str:
-    """What systemd says about a unit, in a tree where the program that it starts exists."""
-    program = tree / "opt" / "provisioner" / "bin" / "provisioner"
-    for file in (program, tree / "bin" / "kill"):
+def verified(tree: Path, name: str, text: str) -> str:
+    """What systemd says about one of our units, in a tree where the programs that they start exist."""
+    for program in ("opt/provisioner/bin/provisioner", "bin/kill", "bin/sh"):
+        file = tree / program
         file.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy("/bin/true", file)
     shutil.copytree("/usr/lib/systemd/system", tree / "usr" / "lib" / "systemd" / "system", symlinks=True)
     units = tree / "etc" / "systemd" / "system"
     units.mkdir(parents=True)
-    (units / "provisioner.service").write_text(unit)
-    return run("systemd-analyze", "verify", f"--root={tree}", "provisioner.service").stderr
+    for unit in UNITS:
+        shutil.copy(VM / unit, units)
+    (units / name).write_text(text)
+    return run("systemd-analyze", "verify", f"--root={tree}", name).stderr
 
 
 @SYSTEMD
-def test_systemd_finds_no_fault_with_the_unit(tmp_path: Path) -> None:
-    unit = UNIT.read_text()
-    misspelt = unit.replace("ReadWritePaths", "ReadWritePath")
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_finds_no_fault_with_a_unit(tmp_path: Path, name: str) -> None:
+    text = (VM / name).read_text()
+    key = "OnCalendar" if name.endswith(".timer") else "ReadWritePaths"
+    misspelt = text.replace(key, key[:-1])
 
-    assert verified(tmp_path / "good", unit) == ""
-    assert "Unknown key 'ReadWritePath'" in verified(tmp_path / "bad", misspelt)
+    assert verified(tmp_path / "good", name, text) == ""
+    assert f"Unknown key '{key[:-1]}'" in verified(tmp_path / "bad", name, misspelt)
 
 
 @SYSTEMD
-def test_the_service_is_hardly_exposed() -> None:
-    done = run("systemd-analyze", "security", "--offline=true", UNIT)
-    exposure = re.search(r"Overall exposure level for provisioner.service: ([\d.]+)", done.stdout)
+@pytest.mark.parametrize("unit", [UNIT, BACKUP], ids=lambda unit: unit.name)
+def test_the_services_are_hardly_exposed(unit: Path) -> None:
+    done = run("systemd-analyze", "security", "--offline=true", unit)
+    exposure = re.search(rf"Overall exposure level for {unit.name}: ([\d.]+)", done.stdout)
 
     assert exposure is not None, done.stdout
     assert float(exposure[1]) <= 2.5
 
 
-def service() -> dict[str, str]:
+@SYSTEMD
+@pytest.mark.parametrize(("value", "complaint"), [("p%40", "Failed to resolve specifiers"), ("p", "")])
+def test_a_unit_s_own_line_takes_no_percent_as_the_page_says(tmp_path: Path, value: str, complaint: str) -> None:
+    line = f"Environment=HTTPS_PROXY=http://u:{value}@proxy:3128\n"
+    said = verified(tmp_path, UNIT.name, UNIT.read_text().replace("Environment=", f"{line}Environment=", 1))
+
+    assert (complaint in said) if complaint else said == ""
+
+
+def service(file: Path = UNIT) -> dict[str, str]:
     unit = configparser.RawConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read(UNIT)
+    unit.read(file)
     return dict(unit["Service"])
 
 
@@ -104,6 +122,63 @@ def test_calls_in_hand_end_before_the_process_is_killed() -> None:
 
     assert needed < deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     assert needed < float(service()["TimeoutStopSec"])
+
+
+# --- its backup -------------------------------------------------------------------------------------------------------
+
+
+def backup_program(directory: Path, dump: str) -> list[str]:
+    """What the backup's service starts, with ``dump`` as the body of the program that it calls."""
+    stub = directory / "provisioner"
+    stub.write_text(f"#!/bin/sh\n{dump}\n")
+    stub.chmod(0o755)
+    line = service(BACKUP)["ExecStart"].replace("\\\n", "")
+    assert not {"%", "$"} & {*line.replace("%%", "").replace("$$", "")}, "systemd takes a single one for its own"
+    words = shlex.split(line.replace("%%", "%").replace("$$", "$"))
+    assert words[:2] == ["/bin/sh", "-euc"]
+    assert faults_of(words[2]) == ""
+    assert "/opt/provisioner/bin/provisioner" in words[2]
+    return [*words[:2], words[2].replace("/opt/provisioner/bin/provisioner", str(stub))]
+
+
+OLD = [f"state-20260{month}01T000000Z.tar.gz" for month in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("dump", "kept", "made"),
+    [
+        pytest.param('touch "$2"', OLD[2:], 1, id="one that is written"),
+        pytest.param("exit 1", OLD, 0, id="one that fails"),
+    ],
+)
+def test_a_backup_keeps_the_newest_and_one_that_fails_takes_none_away(
+    tmp_path: Path, dump: str, kept: list[str], made: int
+) -> None:
+    (backups := tmp_path / "backups").mkdir()
+    for name in (*OLD, "mine.tar.gz"):
+        (backups / name).touch()
+    environment = os.environ | {"BACKUPS_KEPT": "2"}
+    subprocess.run(backup_program(tmp_path, dump), cwd=backups, env=environment, check=False, timeout=30)
+    left = {file.name for file in backups.iterdir()}
+
+    assert left & {*OLD} == {*kept}
+    assert "mine.tar.gz" in left
+    assert len([name for name in left - {*OLD} if re.fullmatch(r"state-\d{8}T\d{6}Z\.tar\.gz", name)]) == made
+
+
+def test_the_backup_is_of_the_instance_that_the_service_runs_and_writes_beside_it_alone() -> None:
+    """Two weeks of quarter hours, as the cluster's component keeps them and the page says."""
+    units = [dict(re.findall(r"(?m)^Environment=(HF_\w+)=(.*)$", file.read_text())) for file in (UNIT, BACKUP)]
+    (kept,) = re.findall(r"(?m)^Environment=BACKUPS_KEPT=(\d+)$", BACKUP.read_text())
+    made = re.findall(r"(?m)^d (\S+) 0700 hostfactory hostfactory -$", (VM / "tmpfiles.conf").read_text())
+
+    assert units[0] == units[1]
+    for key in ("User", "Group", "UMask", "EnvironmentFile"):
+        assert service()[key] == service(BACKUP)[key]
+    assert service(BACKUP)["ReadWritePaths"].split() == [units[0]["HF_PROVIDER_WORKDIR"], *made]
+    assert service(BACKUP)["WorkingDirectory"] == made[0]
+    assert int(kept) == 14 * 24 * 4
+    assert f"{int(kept):,}" in (ROOT / "docs" / "backup.md").read_text()
 
 
 # --- users, directories, log ------------------------------------------------------------------------------------------

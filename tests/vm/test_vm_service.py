@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.hosts import ROOT
 from tests.vm.build import TESTS
 from tests.vm.conftest import NEWER
 from tests.vm.guest import Guest
@@ -209,6 +210,56 @@ def test_logrotate_takes_the_scripts_log_and_they_begin_another(host: Host) -> N
     assert "getAvailableTemplates" in host.guest.run(f"cat {LOG}/{begun}")
 
 
+def test_the_proxy_s_address_reaches_the_service_as_it_stands_and_nobody_else(host: Host) -> None:
+    """By the page's own lines; a name with a special character, which a unit's ``Environment=`` would spoil."""
+    page = (ROOT / "docs" / "deploy-banks.md").read_text()
+    (lines,) = re.findall(r"(?s)\n```\n(touch /etc/default/provisioner\n.*?)```", page)
+    (check,) = re.findall(r"(?m)^    (HTTPS_PROXY_FILE=.* provisioner check --live)$", page)
+    address = "http://grid:h%C3%A1t%40s@proxy.bank.example:3128"
+    host.guest.run(f"{lines}\nprintf '%s\\n' '{address}' >/etc/hostfactory/proxy")
+    host.guest.run(f"printf '%s\\n' 'HTTPS_PROXY={address}' >>/etc/default/provisioner; systemctl restart provisioner")
+    process = host.unit()["MainPID"]
+    given = dict(line.split("=", 1) for line in host.guest.run(f"tr '\\0' '\\n' </proc/{process}/environ").splitlines())
+
+    assert given["HTTPS_PROXY"] == address
+    assert given["HTTPS_PROXY_FILE"] == "/etc/hostfactory/proxy"
+    assert "proxy.bank.example" not in host.guest.run("systemctl show provisioner", user="egoadmin")
+    assert host.guest.call("cat /etc/default/provisioner", user="egoadmin").code != 0
+    assert host.guest.call("runuser -u nobody -- cat /etc/hostfactory/proxy").code != 0
+    variables = f"HF_PROVIDER_NAME=gcpinst HF_PROVIDER_CONFDIR={CONF} HF_PROVIDER_WORKDIR={STATE} "
+    said = host.guest.call(
+        variables + check.replace("provisioner check", f"{PREFIX}/bin/provisioner check"), user="egoadmin"
+    )
+    assert "cannot be used" not in said.text
+    assert said.code in (0, 1), said.text
+    host.guest.run("rm /etc/default/provisioner; systemctl restart provisioner")
+
+
+def test_a_backup_is_made_by_its_timer_s_service_beside_the_loop(host: Host) -> None:
+    """By the page's own lines."""
+    before = host.unit()
+    page = (ROOT / "docs" / "backup.md").read_text()
+    enable, start, listed = re.findall(r"(?m)^(systemctl [^#\n]*?) *(?:#.*)?$", page)
+    host.guest.run(enable)
+    assert "provisioner-backup.service" in host.guest.run(listed)
+    host.guest.run("systemctl stop provisioner-backup.timer")  # its quarter may be now
+    host.guest.run(
+        "for old in 1 2; do install -o hostfactory /dev/null /var/backups/hostfactory/state-2026010$old.tar.gz; done"
+    )
+    host.guest.run(f"echo BACKUPS_KEPT=2 >/etc/default/provisioner; {start}")
+    oldest, newest = host.guest.run("ls /var/backups/hostfactory").split()
+    exposure = host.guest.run("systemd-analyze security --no-pager provisioner-backup.service | tail -1")
+
+    assert oldest == "state-20260102.tar.gz"
+    assert re.fullmatch(r"state-\d{8}T\d{6}Z\.tar\.gz", newest)
+    assert host.guest.run(f"stat --format '%U %a' /var/backups/hostfactory/{newest}") == "hostfactory 600"
+    assert "memory.json" in host.guest.run(f"tar tzf /var/backups/hostfactory/{newest}")
+    assert host.guest.call("ls /var/backups/hostfactory", user="egoadmin").code != 0
+    assert float(exposure.split("provisioner-backup.service: ")[1].split()[0]) <= 2.5
+    assert host.unit() == before
+    host.guest.run("rm /etc/default/provisioner; systemctl start provisioner-backup.timer")
+
+
 def test_upgrade_and_rollback_leave_state_and_machines_alone(host: Host) -> None:
     id_ = host.request(1)
     host.complete(id_)
@@ -233,7 +284,9 @@ def test_uninstalled_it_leaves_state_logs_and_configuration(host: Host) -> None:
     assert host.guest.run("systemctl show provisioner --property LoadState --property ActiveState").split() == [
         *("LoadState=not-found", "ActiveState=inactive")
     ]
-    ours = "/usr/lib/*/provisioner* /usr/lib/systemd/system/provisioner* /etc/systemd/system/*/provisioner.service"
+    ours = "/usr/lib/*/provisioner* /usr/lib/systemd/system/provisioner* /etc/systemd/system/*/provisioner*"
     assert host.guest.call(f"ls -d {PREFIX} {ours} /etc/logrotate.d/provisioner 2>/dev/null").text == ""
+    assert "provisioner" not in host.guest.run("systemctl list-timers --all --no-legend")
     host.guest.run(f"ls {STATE}/intent.json {STATE}/memory.json {CONF}/provisioner.yaml {LOG}/*.gz")
+    host.guest.run("ls /var/backups/hostfactory/state-*")
     assert host.guest.run(f"stat --format %U:%G {STATE}") == "hostfactory:hostfactory"

@@ -14,6 +14,8 @@ variables {
   project_id = "grid-project"
   region     = "us-central1"
   endpoint   = "dns"
+
+  credentials = "/etc/hostfactory/federation.json"
   pods = {
     pods = { image = "registry.example.com/compute:1", env = { HF_EGO_MASTER = "master1" }, cpus = 4, memory_mb = 8192, max_machines = 100 }
   }
@@ -33,6 +35,11 @@ run "the_dns_endpoint_is_opened_and_the_loop_may_use_it" {
   assert {
     condition     = yamldecode(output.provisioner_yaml).pools.pods.endpoint == "https://gke-0123456789abcdef.us-central1.gke.goog" && !contains(keys(output.files), "cluster-ca.crt")
     error_message = "provisioner.yaml names it, and needs no file for it."
+  }
+
+  assert {
+    condition     = yamldecode(output.provisioner_yaml).pools.pods.credentials == "/etc/hostfactory/federation.json"
+    error_message = "provisioner.yaml names the federation's configuration."
   }
 
   assert {

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import select
 import socket
 import socketserver
 import ssl
 from base64 import b64encode
+from collections import defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 
 from tests.support.network.beside import Beside
@@ -14,6 +17,8 @@ from tests.support.network.beside import Beside
 Address = tuple[str, int]
 Target = tuple[Address, ssl.SSLContext | None]
 """Where a name leads, and the context of a server that speaks no TLS itself."""
+
+BEARER = re.compile(rb"(?im)^authorization: bearer (\S+)\r$")
 
 
 class Proxy(Beside, socketserver.ThreadingTCPServer):
@@ -26,6 +31,8 @@ class Proxy(Beside, socketserver.ThreadingTCPServer):
         self.targets, self.login = targets, login
         self.asked: list[str] = []
         """The first line of each request."""
+        self.bearers: defaultdict[str, set[str]] = defaultdict(set)
+        """The tokens that were sent to a name for which the proxy ends TLS."""
 
     @property
     def url(self) -> str:
@@ -54,18 +61,30 @@ class _Connection(socketserver.StreamRequestHandler):
             self.wfile.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
         else:
             self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            address, context = self.server.targets[target.rpartition(":")[0]]
+            host = target.rpartition(":")[0]
+            address, context = self.server.targets[host]
+            heard = b""
+
+            def hear(block: bytes) -> None:
+                nonlocal heard
+                heard = heard[-65_536:] + block
+                self.server.bearers[host].update(token.decode() for token in BEARER.findall(heard))
+
             with suppress(OSError):
                 ours = context.wrap_socket(self.connection, server_side=True) if context else self.connection
                 with socket.create_connection(address) as server:
-                    join(ours, server)
+                    join(ours, server, hear)
 
 
-def join(one: socket.socket, other: socket.socket) -> None:
-    """Hand on what either sends, until one of them ends; in one thread, as OpenSSL wants of a connection."""
+def join(one: socket.socket, other: socket.socket, hear: Callable[[bytes], object] = len) -> None:
+    """Hand on what either sends, until one of them ends; ``hear`` what ``one`` says.
+
+    In one thread, as OpenSSL wants of a connection.
+    """
     sinks = {one: other, other: one}
     with suppress(OSError):
         while blocks := {source: source.recv(65_536) for source in _with_bytes(one, other)}:
+            hear(blocks.get(one, b""))
             for source, block in blocks.items():
                 sinks[source].sendall(block)
             if not all(blocks.values()):

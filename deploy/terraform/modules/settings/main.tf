@@ -3,6 +3,8 @@ locals {
   # Where a kubeconfig names the cluster, or an endpoint is used by no pool, nobody reads it.
   ca_certificate = var.endpoint == null || var.kubeconfig != null || length(var.pods) == 0 ? null : var.ca_certificate
 
+  credentials = var.credentials == null ? {} : { credentials = var.credentials }
+
   group_names = { for name in keys(var.groups) : name => "${var.name_prefix}-${name}" }
 
   pod_pools = {
@@ -13,7 +15,7 @@ locals {
         pod_spec     = "pod-specs/${name}.yaml"
         max_machines = pool.max_machines
       },
-      var.endpoint == null || var.kubeconfig != null ? {} : { endpoint = var.endpoint },
+      var.endpoint == null || var.kubeconfig != null ? {} : merge({ endpoint = var.endpoint }, local.credentials),
       local.ca_certificate == null ? {} : { ca_file = local.ca_file },
       var.kubeconfig == null ? {} : { kubeconfig = var.kubeconfig },
     )
@@ -27,6 +29,7 @@ locals {
         max_machines = group.max_machines
       },
       group.zone == null ? { region = group.region } : { zone = group.zone },
+      local.credentials,
     )
   }
   # Values of one type each, so that an object of any pool may stand beside another.

@@ -98,6 +98,58 @@ run "a_kubeconfig_stands_in_the_place_of_the_endpoint" {
   }
 }
 
+run "a_federation_s_configuration_is_named_by_all_who_ask_google" {
+  command = apply
+
+  variables {
+    endpoint    = "https://203.0.113.7"
+    credentials = "/etc/hostfactory/federation.json"
+  }
+
+  assert {
+    condition     = alltrue([for pool in values(yamldecode(output.provisioner_yaml).pools) : pool.credentials == "/etc/hostfactory/federation.json"])
+    error_message = "Each pool names it: pods by their endpoint, and groups."
+  }
+}
+
+run "without_one_no_pool_names_any" {
+  command = apply
+
+  variables {
+    endpoint = "https://203.0.113.7"
+  }
+
+  assert {
+    condition     = !can(regex("credentials", output.provisioner_yaml))
+    error_message = "The machine's own account logs in."
+  }
+}
+
+run "a_kubeconfig_logs_in_by_itself" {
+  command = apply
+
+  variables {
+    endpoint    = "https://203.0.113.7"
+    kubeconfig  = "kubeconfig"
+    credentials = "/etc/hostfactory/federation.json"
+  }
+
+  assert {
+    condition     = !can(yamldecode(output.provisioner_yaml).pools.pods.credentials) && yamldecode(output.provisioner_yaml).pools.zonal.credentials == "/etc/hostfactory/federation.json"
+    error_message = "A pool with a kubeconfig takes no credentials beside it."
+  }
+}
+
+run "a_key_in_the_place_of_its_path_is_refused" {
+  command = plan
+
+  variables {
+    credentials = "{\"type\": \"service_account\"}"
+  }
+
+  expect_failures = [var.credentials]
+}
+
 run "groups_alone_need_no_authority" {
   command = apply
 

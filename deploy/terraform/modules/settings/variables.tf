@@ -57,6 +57,17 @@ variable "kubeconfig" {
   default     = null
 }
 
+variable "credentials" {
+  description = "Path on the host of the loop of a workload identity federation's configuration, or of a key file, by which all pools log in to Google; null: as the machine's own account."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.credentials == null || can(regex("^[^{]", trimspace(var.credentials)))
+    error_message = "credentials is the path of a file, such as /etc/hostfactory/federation.json, and never what is in it."
+  }
+}
+
 variable "pods" {
   description = "Pools of pods, by name."
   type = map(object({

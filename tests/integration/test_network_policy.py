@@ -1,0 +1,278 @@
+"""What the network policies of the overlays let through, flow by flow; first, that the evaluator reads policies as
+Kubernetes documents them (kubernetes.io, Concepts, Network Policies)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.checks.network_policy import Host, Pod, Policies
+from tests.support.manifests import GKE, Manifest, built, of_a_site, only, pods
+
+# --- the documentation's examples -------------------------------------------------------------------------------------
+
+NAMESPACES = {"default": {}, "mine": {"project": "myproject"}, "alice": {"user": "alice"}, "other": {}}
+DB, WEB = Pod("default", {"role": "db"}), Pod("default", {"role": "web"})
+
+WHOLE = """
+podSelector: {matchLabels: {role: db}}
+policyTypes: [Ingress, Egress]
+ingress:
+  - from:
+      - ipBlock: {cidr: 172.17.0.0/16, except: [172.17.1.0/24]}
+      - namespaceSelector: {matchLabels: {project: myproject}}
+      - podSelector: {matchLabels: {role: frontend}}
+    ports: [{protocol: TCP, port: 6379}]
+egress:
+  - to: [{ipBlock: {cidr: 10.0.0.0/24}}]
+    ports: [{protocol: TCP, port: 5978}]
+"""
+BOTH = """
+podSelector: {}
+ingress:
+  - from:
+      - namespaceSelector: {matchLabels: {user: alice}}
+        podSelector: {matchLabels: {role: client}}
+"""
+EITHER = """
+podSelector: {}
+ingress:
+  - from:
+      - namespaceSelector: {matchLabels: {user: alice}}
+      - podSelector: {matchLabels: {role: client}}
+"""
+DENY_IN = "{podSelector: {}, policyTypes: [Ingress]}"
+ALLOW_IN = "{podSelector: {}, ingress: [{}], policyTypes: [Ingress]}"
+DENY_OUT = "{podSelector: {}, policyTypes: [Egress]}"
+ALLOW_OUT = "{podSelector: {}, egress: [{}], policyTypes: [Egress]}"
+DENY_ALL = "{podSelector: {}, policyTypes: [Ingress, Egress]}"
+RANGE = """
+podSelector: {matchLabels: {role: db}}
+policyTypes: [Egress]
+egress:
+  - to: [{ipBlock: {cidr: 10.0.0.0/24}}]
+    ports: [{protocol: TCP, port: 32000, endPort: 32768}]
+"""
+SEVERAL = """
+podSelector: {matchLabels: {role: db}}
+policyTypes: [Egress]
+egress:
+  - to:
+      - namespaceSelector:
+          matchExpressions: [{key: project, operator: In, values: [myproject, another]}]
+"""
+NAMED = "{podSelector: {}, ingress: [{ports: [{port: metrics}]}]}"
+
+
+def policies(*specs: str) -> Policies:
+    """Of namespace default."""
+    made = [{"metadata": {"namespace": "default"}, "spec": yaml.safe_load(spec)} for spec in specs]
+    return Policies(made, NAMESPACES)
+
+
+Flow = tuple[Pod | Host, Pod | Host, int]
+
+
+@pytest.mark.parametrize(
+    ("specs", "flow", "allowed"),
+    [
+        pytest.param([], (WEB, DB, 1), True, id="no policy: all is let through"),
+        pytest.param([WHOLE], (Pod("default", {"role": "frontend"}), DB, 6379), True, id="from pods of its namespace"),
+        pytest.param([WHOLE], (Pod("other", {"role": "frontend"}), DB, 6379), False, id="not of another namespace"),
+        pytest.param([WHOLE], (WEB, DB, 6379), False, id="not from pods with other labels"),
+        pytest.param([WHOLE], (Pod("mine", {}), DB, 6379), True, id="from every pod of a namespace"),
+        pytest.param([WHOLE], (Host("172.17.0.255"), DB, 6379), True, id="from a block"),
+        pytest.param([WHOLE], (Host("172.17.1.0"), DB, 6379), False, id="not from what a block excepts"),
+        pytest.param([WHOLE], (Host("172.17.2.0"), DB, 6379), True, id="from behind what it excepts"),
+        pytest.param([WHOLE], (Host("172.18.0.0"), DB, 6379), False, id="not from beyond a block"),
+        pytest.param([WHOLE], (Pod("mine", {}), DB, 6380), False, id="not to another port"),
+        pytest.param([WHOLE], (DB, Host("10.0.0.255"), 5978), True, id="out to a block"),
+        pytest.param([WHOLE], (DB, Host("10.0.1.0"), 5978), False, id="not out of a block"),
+        pytest.param([WHOLE], (DB, Host("10.0.0.1"), 5979), False, id="not out to another port"),
+        pytest.param([WHOLE], (DB, WEB, 5978), False, id="not out to a pod by a block"),
+        pytest.param([WHOLE], (WEB, Host("1.1.1.1"), 1), True, id="a pod that is not selected is free"),
+        pytest.param([BOTH], (Pod("alice", {"role": "client"}), DB, 1), True, id="both selectors in one entry"),
+        pytest.param([BOTH], (Pod("alice", {}), DB, 1), False, id="the namespace alone is not both"),
+        pytest.param([BOTH], (Pod("default", {"role": "client"}), DB, 1), False, id="the label alone is not both"),
+        pytest.param([EITHER], (Pod("alice", {}), DB, 1), True, id="two entries: the namespace is enough"),
+        pytest.param([EITHER], (Pod("default", {"role": "client"}), DB, 1), True, id="two entries: so is the label"),
+        pytest.param([EITHER], (Pod("other", {"role": "client"}), DB, 1), False, id="a label counts in its namespace"),
+        pytest.param([EITHER], (DB, Host("1.1.1.1"), 1), True, id="without policyTypes ingress alone is held back"),
+        pytest.param([DENY_IN], (WEB, DB, 1), False, id="deny all ingress"),
+        pytest.param([DENY_IN], (DB, Host("1.1.1.1"), 1), True, id="deny all ingress leaves egress"),
+        pytest.param([DENY_IN, ALLOW_IN], (WEB, DB, 1), True, id="policies add up"),
+        pytest.param([DENY_OUT], (DB, Host("1.1.1.1"), 1), False, id="deny all egress"),
+        pytest.param([DENY_OUT], (Pod("other", {}), DB, 1), True, id="deny all egress leaves ingress"),
+        pytest.param([DENY_OUT, ALLOW_OUT], (DB, Host("1.1.1.1"), 1), True, id="allow all egress"),
+        pytest.param([DENY_ALL], (Pod("other", {}), DB, 1), False, id="deny all: in"),
+        pytest.param([DENY_ALL], (DB, Pod("other", {}), 1), False, id="deny all: out"),
+        pytest.param([DENY_ALL], (Pod("mine", {}), Pod("other", {}), 1), True, id="another namespace is free"),
+        pytest.param([RANGE], (DB, Host("10.0.0.1"), 32000), True, id="the first of a range of ports"),
+        pytest.param([RANGE], (DB, Host("10.0.0.1"), 32768), True, id="the last of a range of ports"),
+        pytest.param([RANGE], (DB, Host("10.0.0.1"), 32769), False, id="beyond a range of ports"),
+        pytest.param([SEVERAL], (DB, Pod("mine", {}), 1), True, id="a namespace by expression"),
+        pytest.param([SEVERAL], (DB, Pod("other", {}), 1), False, id="not a namespace without the label"),
+        pytest.param([NAMED], (WEB, Pod("default", {}, {"metrics": 9}), 9), True, id="a port by the pod's name for it"),
+        pytest.param([NAMED], (WEB, Pod("default", {}, {"other": 9}), 9), False, id="not by another name"),
+    ],
+)
+def test_policies_are_read_as_they_are_documented(specs: list[str], flow: Flow, allowed: bool) -> None:
+    assert policies(*specs).allow(*flow) is allowed
+
+
+@pytest.mark.parametrize("protocol", ["UDP", "SCTP"])
+def test_a_rule_speaks_of_its_protocol_alone(protocol: str) -> None:
+    assert not policies(WHOLE).allow(DB, Host("10.0.0.1"), 5978, protocol)
+
+
+# --- the overlays' ----------------------------------------------------------------------------------------------------
+
+NARROW = {
+    "apiServer": "172.16.0.0/28",
+    "googleApis": "199.36.153.8/30",
+    "proxy": "10.0.0.10/32",
+    "proxyPort": "8080",
+}
+"""What a bank sets: a private cluster, Google's private addresses, a proxy on a port of its own."""
+BUILDS: dict[str, Callable[[], list[Manifest]]] = {
+    "gke-workload-identity": lambda: built(GKE, "backup"),
+    "mixed": lambda: built("overlays/mixed", "backup"),
+    "narrow": lambda: of_a_site(GKE, **NARROW),
+}
+RESOLVER = Pod("kube-system", {"k8s-app": "kube-dns"})
+MONITORING, FOREIGN = Pod("monitoring", {}), Pod("foreign", {})
+
+
+def pod_of(manifests: list[Manifest], kind: str = "Deployment") -> Pod:
+    """Our pod as policies see it."""
+    made = only(manifests, kind)["spec"]
+    template = made["template"] if kind == "Deployment" else made["jobTemplate"]["spec"]["template"]
+    (one,) = pods(manifests)[kind]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in one.get("ports", ())}
+    return Pod(only(manifests, kind)["metadata"]["namespace"], template["metadata"]["labels"], ports)
+
+
+def cluster(manifests: list[Manifest]) -> Policies:
+    """A cluster that has these manifests, names, monitoring and others."""
+    ours = {
+        one["metadata"]["name"]: one["metadata"].get("labels", {}) for one in manifests if one["kind"] == "Namespace"
+    }
+    others: dict[str, Any] = {"kube-system": {}, "monitoring": {"hostfactory/monitoring": "true"}, "foreign": {}}
+    return Policies([one for one in manifests if one["kind"] == "NetworkPolicy"], ours | others)
+
+
+def flows(manifests: list[Manifest], proxy: int) -> dict[str, tuple[Pod | Host, Pod | Host, int, str]]:
+    """Every flow that the pod has, and some that it must not have; ``proxy``: the port of its proxy."""
+    loop = pod_of(manifests)
+    machine = Pod("symphony", {"app": "worker"})
+    return {
+        "names over UDP": (loop, RESOLVER, 53, "UDP"),
+        "names over TCP": (loop, RESOLVER, 53, "TCP"),
+        "names of the node's cache": (loop, Host("169.254.20.10"), 53, "UDP"),
+        "API server": (loop, Host("172.16.0.2"), 443, "TCP"),
+        "Google's APIs": (loop, Host("199.36.153.8"), 443, "TCP"),
+        "the proxy": (loop, Host("10.0.0.10"), proxy, "TCP"),
+        "metadata server": (loop, Host("169.254.169.254"), 80, "TCP"),
+        "metadata server of the node": (loop, Host("169.254.169.252"), 988, "TCP"),
+        "a scrape from monitoring": (MONITORING, loop, 9464, "TCP"),
+        "the proxy's other port": (loop, Host("10.0.0.10"), 22, "TCP"),
+        "beside the proxy": (loop, Host("10.0.0.11"), proxy, "TCP"),
+        "ssh to Google": (loop, Host("199.36.153.8"), 22, "TCP"),
+        "plain HTTP to anywhere": (loop, Host("203.0.113.9"), 80, "TCP"),
+        "HTTPS over UDP": (loop, Host("199.36.153.8"), 443, "UDP"),
+        "another port of the metadata server": (loop, Host("169.254.169.254"), 444, "TCP"),
+        "a machine": (loop, machine, 22, "TCP"),
+        "a scrape from a foreign namespace": (FOREIGN, loop, 9464, "TCP"),
+        "a scrape from the machines": (machine, loop, 9464, "TCP"),
+        "a scrape from outside": (Host("10.9.9.9"), loop, 9464, "TCP"),
+        "another port from monitoring": (MONITORING, loop, 22, "TCP"),
+    }
+
+
+ALLOWED = (
+    *("names over UDP", "names over TCP", "names of the node's cache", "API server", "Google's APIs", "the proxy"),
+    *("metadata server", "metadata server of the node", "a scrape from monitoring"),
+)
+
+
+def passing(manifests: list[Manifest], proxy: int = 8080) -> set[str]:
+    """The flows that are let through."""
+    there = cluster(manifests)
+    return {name for name, flow in flows(manifests, proxy).items() if there.allow(*flow)}
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_the_loop_s_pod_has_the_flows_that_it_needs_and_no_others(build: str) -> None:
+    assert passing(BUILDS[build](), 8080 if build == "narrow" else 3128) == {*ALLOWED}
+
+
+def test_a_site_that_narrows_the_ranges_lets_nothing_else_out_on_443() -> None:
+    manifests = BUILDS["narrow"]()
+    outside = Host("203.0.113.9")
+
+    assert not cluster(manifests).allow(pod_of(manifests), outside, 443)
+    assert cluster(BUILDS["mixed"]()).allow(pod_of(manifests), outside, 443)
+
+
+@pytest.mark.parametrize("build", ["gke-workload-identity", "mixed"])
+def test_a_backup_reaches_nothing_and_nobody_reaches_it(build: str) -> None:
+    manifests = BUILDS[build]()
+    backup, there = pod_of(manifests, "CronJob"), cluster(manifests)
+
+    for target, port, protocol in (
+        (RESOLVER, 53, "UDP"),
+        (Host("199.36.153.8"), 443, "TCP"),
+        (pod_of(manifests), 9464, "TCP"),
+    ):
+        assert not there.allow(backup, target, port, protocol)
+    assert not there.allow(MONITORING, backup, 9464)
+
+
+def spoilt(manifests: list[Manifest], spoil: Callable[[Manifest], object]) -> list[Manifest]:
+    """The same with the loop's policy changed."""
+    made = copy.deepcopy(manifests)
+    (policy,) = [one for one in made if one["kind"] == "NetworkPolicy" and one["metadata"]["name"] == "provisioner"]
+    spoil(policy["spec"])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("spoil", "changed"),
+    [
+        pytest.param(lambda spec: spec["egress"].pop(0), {*ALLOWED[:3]}, id="names"),
+        pytest.param(lambda spec: spec["egress"].pop(1), {"API server"}, id="API server"),
+        pytest.param(lambda spec: spec["egress"].pop(2), {"Google's APIs"}, id="Google's APIs"),
+        pytest.param(lambda spec: spec["egress"].pop(3), {"the proxy"}, id="the proxy"),
+        pytest.param(
+            lambda spec: spec["egress"].pop(4), {"metadata server", "metadata server of the node"}, id="metadata server"
+        ),
+        pytest.param(lambda spec: spec["ingress"].pop(), {"a scrape from monitoring"}, id="monitoring"),
+        pytest.param(
+            lambda spec: spec["egress"][3].pop("ports"), {"the proxy's other port"}, id="the proxy on every port"
+        ),
+        pytest.param(
+            lambda spec: spec["egress"][3]["to"][0]["ipBlock"].update(cidr="10.0.0.0/8"),
+            {"beside the proxy"},
+            id="every address as the proxy",
+        ),
+        pytest.param(
+            lambda spec: spec["ingress"][0]["from"][0].update(namespaceSelector={}),
+            {"a scrape from a foreign namespace", "a scrape from the machines"},
+            id="every namespace as monitoring",
+        ),
+        pytest.param(
+            lambda spec: spec["ingress"][0].pop("ports"),
+            {"another port from monitoring"},
+            id="monitoring on every port",
+        ),
+    ],
+)
+def test_each_rule_is_seen_by_a_flow(spoil: Callable[[Manifest], object], changed: set[str]) -> None:
+    """Of the narrow site, whose rules overlap nowhere: a rule less, or one that is too wide."""
+    manifests = BUILDS["narrow"]()
+
+    assert passing(manifests) ^ passing(spoilt(manifests, spoil)) == changed
