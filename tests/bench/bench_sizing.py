@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import multiprocessing
-import resource
+import os
 import sys
 import tempfile
 import time
@@ -33,7 +33,7 @@ from provisioner.state.directory import StateDir
 from provisioner.virtual.run import play
 from provisioner.virtual.scenario import Demand, Scenario, Template, VirtualPool
 from tests.bench.bench_store import MACHINES, answer, record
-from tests.bench.sizing_loop import used
+from tests.support.processes import mebibytes
 
 USUAL = (100, 1_000)
 """Some seconds each; 10,000 take minutes, and 50,000 many."""
@@ -77,7 +77,7 @@ def run(machines: int, hours: float, churn: bool) -> Need:
     began = time.process_time()
     result = play(scenario(machines, hours, churn=churn), seed=1)
     per_machine, made = result.measures["calls_per_machine"] or 0.0, result.measures["created"] or 0.0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = mebibytes(os.getpid(), "VmHWM")  # ru_maxrss knows that of the process which began this one
     return Need(time.process_time() - began, peak, per_machine * made, result.broken)
 
 
@@ -110,7 +110,9 @@ def stored(machines: int) -> tuple[int, float]:
 
 
 def over_http(sizes: Sequence[int], kinds: Sequence[str]) -> Table:
-    """What the loop uses with its clients."""
+    """What the loop uses with its clients, which no process of a virtual run may load."""
+    from tests.bench.sizing_loop import used
+
     table = Table(
         "machines", "in", "CPU s/h\nquiet", "CPU s/h\nchurn", "processors\nat most", "MiB", "Compute calls/min\nquiet",
         "Compute calls/min\nat most", "pods' creates\nand deletes", title="over HTTP",
