@@ -1,4 +1,5 @@
 # Everything runs from a virtual environment in .venv, which `make` sets up by itself.
+# What lacks a tool skips its tests; `REQUIRE_ALL=1 .ci/run` fails for it, on a machine that has all.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

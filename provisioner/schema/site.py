@@ -17,7 +17,7 @@ class Compute(Section):
     calls_per_minute: Annotated[int, Field(ge=60), Expects("a whole number ≥ 60")] = 600
     """Most calls a project gets from us in any minute; default 600. Google's limit is about 1,500 for each kind of call
     and region, shared with everything else in the project. Past ours looks wait; 12 groups with 10,000 instances need
-    about 220 when nothing changes. Read at the start."""
+    about 200 when nothing changes. Read at the start."""
 
 
 @dataclass(frozen=True, slots=True)

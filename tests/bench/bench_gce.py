@@ -44,21 +44,22 @@ ROOT = Path(__file__).parent.parent.parent
 MACHINES = 10_000
 GROUPS = 12
 ZONES = ("a", "b", "c")
-REGIONAL = 3
-"""How many of the groups are regional; the others are zonal."""
+REGIONAL = 4
+"""One of so many groups is regional; the others are zonal."""
 
 CALLS_PER_MACHINE, CALLS_PER_MINUTE, UNSEEN_SECONDS, LOOK_SECONDS, MEGABYTES = 0.01, 300, 30.0, 0.3, 300
 QUICK = {"call": 0, "operation": 0.5, "schedule": 0.5, "inserts_per_second": 0, "boot": 3, "delete": 1, "leave": 1}
+QUICK_PODS = {"schedule": 0.5, "start": 0.5, "ready": 0.5, "stop": 1, "confirm": 0.5}
 BOOT_PATIENCE = 180.0
 LISTS = ("instances.list", "instanceGroupManagers.list", "regionInstanceGroupManagers.list")
 """The calls of a look at a quiet group."""
 
 
-def pools(endpoint: str) -> dict[str, MigPool]:
-    """Twelve groups in one project: nine in three zones, three across a region."""
+def pools(endpoint: str | None, groups: int = GROUPS) -> dict[str, MigPool]:
+    """Groups in one project: of twelve nine in three zones, three across a region."""
     made = {}
-    for number in range(GROUPS):
-        regional = number >= GROUPS - REGIONAL
+    for number in range(groups):
+        regional = number >= groups - groups // REGIONAL
         place = {"region": "us-east1"} if regional else {"zone": f"us-central1-{ZONES[number % len(ZONES)]}"}
         name = f"mig-{number:02d}"
         made[name] = MigPool(name=name, project="demo-project", group=name, endpoint=endpoint, **place)
@@ -92,13 +93,11 @@ class Cloud:
 
 
 @contextmanager
-def cloud(directory: Path) -> Iterator[Cloud]:
+def cloud(made: Site, boot: float = QUICK["boot"]) -> Iterator[Cloud]:
     """The embedded cloud, holding the groups of the configuration."""
-    made = site(directory, "http://127.0.0.1:1")
-    faults = directory / "faults.yaml"
-    faults.write_text(yaml.safe_dump({"timings": {"mig": QUICK}}))
+    faults, kubeconfig = made.directory / "faults.yaml", str(made.directory / "kubeconfig")
+    faults.write_text(yaml.safe_dump({"timings": {"mig": QUICK | {"boot": boot}, "gke": QUICK_PODS}}))
     words = [sys.executable, "-m", "provisioner", "--log-level", "ERROR", "simulator", "--config", str(made.path)]
-    kubeconfig = str(directory / "kubeconfig")
     with subprocess.Popen(
         [*words, "--faults", str(faults), "--kubeconfig", kubeconfig], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -262,7 +261,7 @@ def memory(directory: Path, cloud: Cloud) -> int:
 
 def main() -> int:
     """Print the table; 1 when a goal is missed."""
-    with tempfile.TemporaryDirectory() as name, cloud(Path(name)) as here:
+    with tempfile.TemporaryDirectory() as name, cloud(site(Path(name), "http://127.0.0.1:1")) as here:
         projects, made = Projects(prefix="hf"), pools(here.compute)
         measured = traffic(here, projects, made)
         looks, typed = cpu_of_looks(Projects(prefix="hf"), made), cpu_of_typed_client(here.compute)

@@ -1,20 +1,24 @@
 """What a loop needs for so many machines: processor, memory, disk and calls, when nothing changes and when all does.
 
-    python tests/bench/bench_sizing.py [--machines 100 1000 10000 50000]
+    python tests/bench/bench_sizing.py [--machines 100 1000 10000 50000] [--http groups pods]
 
-In virtual time, a process a run. *Steady*: all run and are kept; HostFactory lists them each half minute. *Churn*: all
-are wanted for half an hour, given back, and wanted again: each hour makes and deletes every machine. The processor
-seconds hold HostFactory's and the places' models too, and neither network nor disk; the bytes are those of real files.
+With ``--http``: the loop is a process, and the embedded cloud another (``sizing_loop.py``); minutes a run.
+Virtual: in virtual time, a process a run. *Steady*: all run and are kept; HostFactory lists them each half minute.
+*Churn*: all are wanted for half an hour, given back, and wanted again: each hour makes and deletes every machine. The
+processor seconds hold HostFactory's and the places' models too, and neither network nor disk; the bytes are those of
+real files.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
-import resource
+import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +33,7 @@ from provisioner.state.directory import StateDir
 from provisioner.virtual.run import play
 from provisioner.virtual.scenario import Demand, Scenario, Template, VirtualPool
 from tests.bench.bench_store import MACHINES, answer, record
+from tests.support.processes import mebibytes
 
 USUAL = (100, 1_000)
 """Some seconds each; 10,000 take minutes, and 50,000 many."""
@@ -41,7 +46,7 @@ class Need(NamedTuple):
     """What one run needed."""
 
     cpu: float
-    megabytes: float
+    mebibytes: float
     calls: float
     broken: tuple[str, ...]
 
@@ -72,7 +77,7 @@ def run(machines: int, hours: float, churn: bool) -> Need:
     began = time.process_time()
     result = play(scenario(machines, hours, churn=churn), seed=1)
     per_machine, made = result.measures["calls_per_machine"] or 0.0, result.measures["created"] or 0.0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = mebibytes(os.getpid(), "VmHWM")  # ru_maxrss knows that of the process which began this one
     return Need(time.process_time() - began, peak, per_machine * made, result.broken)
 
 
@@ -82,7 +87,7 @@ def an_hour(machines: int, *, churn: bool) -> Need:
         short, long = pool.starmap(run, [(machines, hours, churn) for hours in (BEGUN, ENDED)], chunksize=1)
     hours = ENDED - BEGUN
     broken = short.broken + long.broken
-    return Need((long.cpu - short.cpu) / hours, long.megabytes, (long.calls - short.calls) / hours, broken)
+    return Need((long.cpu - short.cpu) / hours, long.mebibytes, (long.calls - short.calls) / hours, broken)
 
 
 def stored(machines: int) -> tuple[int, float]:
@@ -104,20 +109,45 @@ def stored(machines: int) -> tuple[int, float]:
         return sum(path.stat().st_size for path in Path(directory).rglob("*") if path.is_file()), seconds
 
 
+def over_http(sizes: Sequence[int], kinds: Sequence[str]) -> Table:
+    """What the loop uses with its clients, which no process of a virtual run may load."""
+    from tests.bench.sizing_loop import used
+
+    table = Table(
+        "machines", "in", "CPU s/h\nquiet", "CPU s/h\nchurn", "processors\nat most", "MiB", "Compute calls/min\nquiet",
+        "Compute calls/min\nat most", "pods' creates\nand deletes", title="over HTTP",
+    )  # fmt: skip
+    for kind, machines in itertools.product(kinds, sizes):
+        use = used(machines, kind)
+        table.add_row(
+            f"{machines:,}",
+            kind,
+            f"{use.quiet_cpu:.0f}",
+            f"{use.churn_cpu:.0f}",
+            f"{use.processors:.2f}",
+            f"{use.mebibytes:.0f}",
+            *(f"{use.quiet_calls:.0f}", f"{use.most_calls:.0f}") if kind == "groups" else ("", ""),
+            f"{use.pod_calls:,}" if kind == "pods" else "",
+        )
+    return table
+
+
 def main() -> int:
-    """Print the table; 1 when a run broke a law."""
+    """Print the tables; 1 when a run broke a law."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--machines", type=int, nargs="+", default=USUAL)
+    parser.add_argument("--http", choices=("groups", "pods"), nargs="+", default=(), metavar="KIND")
+    options = parser.parse_args()
     table = Table(
-        "machines", "CPU s/h\nsteady", "CPU s/h\nchurn", "MB\nsteady", "MB\nchurn", "calls/h\nchurn", "state MB",
-        "written\nin s", title="what a loop needs",
+        "machines", "CPU s/h\nsteady", "CPU s/h\nchurn", "MiB\nsteady", "MiB\nchurn", "calls/h\nchurn", "state MB",
+        "written\nin s", title="what a loop needs in virtual time",
     )  # fmt: skip
     broken: list[str] = []
-    for machines in parser.parse_args().machines:
+    for machines in options.machines:
         steady, churn = an_hour(machines, churn=False), an_hour(machines, churn=True)
         size, seconds = stored(machines)
         broken += steady.broken + churn.broken
-        cells = (steady.cpu, churn.cpu, steady.megabytes, churn.megabytes, churn.calls)
+        cells = (steady.cpu, churn.cpu, steady.mebibytes, churn.mebibytes, churn.calls)
         table.add_row(
             f"{machines:,}",
             *(f"{cell:,.1f}" if cell < 10 else f"{cell:,.0f}" for cell in cells),
@@ -125,6 +155,8 @@ def main() -> int:
             f"{seconds:.2f}",
         )
     Console().print(table)
+    if options.http:
+        Console(width=120).print(over_http(options.machines, options.http))
     for line in broken:
         print(line)
     return int(bool(broken))

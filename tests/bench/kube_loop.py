@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import statistics
@@ -22,6 +21,7 @@ from tests.kube.grid import POD, TEMPLATE, Grid
 from tests.kube.kubelets import LABEL
 from tests.kube.proxy import Proxy
 from tests.kube.space import Space
+from tests.support.processes import cpu_seconds, mebibytes
 from tests.support.waiting import until
 
 PACE = {"interval_seconds": 5, "floor_seconds": 0.5}
@@ -81,14 +81,14 @@ def hold(cluster: Cluster, pods: int, say: Say) -> Quiet:
     with Space(cluster.admin) as space, grid_of(space, pool=sizes) as grid:
         _run_all(grid, grid.hf.request(TEMPLATE, pods), pods, say)
         _until_still(grid.pid, say)
-        used, lists = _cpu(grid.pid), _lists(cluster)
+        used, lists = cpu_seconds(grid.pid), _lists(cluster)
         time.sleep(QUIET_SECONDS)
         cycles = QUIET_SECONDS / PACE["interval_seconds"]
         return Quiet(
-            1000 * (_cpu(grid.pid) - used) / cycles,
+            1000 * (cpu_seconds(grid.pid) - used) / cycles,
             _lists(cluster) - lists,
-            _memory(grid.pid, "VmRSS"),
-            _memory(grid.pid, "VmHWM"),
+            mebibytes(grid.pid, "VmRSS"),
+            mebibytes(grid.pid, "VmHWM"),
         )
 
 
@@ -110,23 +110,10 @@ def _until_still(pid: int, say: Say) -> None:
     say("waiting until the last events have come")
     deadline = time.monotonic() + SETTLE_SECONDS
     while time.monotonic() < deadline:
-        before = _cpu(pid)
+        before = cpu_seconds(pid)
         time.sleep(PACE["interval_seconds"])
-        if _cpu(pid) - before < 0.1:
+        if cpu_seconds(pid) - before < 0.1:
             return
-
-
-def _cpu(pid: int) -> float:
-    """Processor seconds that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _memory(pid: int, key: str) -> float:
-    """Megabytes: VmRSS is now, VmHWM the most there ever was."""
-    line = re.search(rf"^{key}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    assert line is not None
-    return int(line[1]) / 1024
 
 
 def _lists(cluster: Cluster) -> float:

@@ -142,11 +142,14 @@ def write_configuration(conf: Path, key: Path, authority: Path) -> None:
     (conf / "spec.yaml").write_text("containers: [{name: main, image: worker}]\n")
     pods = {"kind": "gke", "endpoint": f"https://{KUBE}", "namespace": "grid", "pod_spec": "spec.yaml"}
     group = {"kind": "mig", "endpoint": f"https://{COMPUTE}", "project": "p", "zone": "us-central1-a", "group": "hf-a"}
+    quick = {"observe_seconds": 1, "lag_seconds": 2}  # the usual ones are for lists that lag
     settings: dict[str, Any] = {
         "id": "demo",
         "ca_bundle": str(authority),
         "loop": {"interval_seconds": 1, "floor_seconds": 0.1},
-        "pools": {name: {**pool, "credentials": str(key)} for name, pool in zip(POOLS, (pods, group), strict=True)},
+        "pools": {
+            name: {**pool, "credentials": str(key)} for name, pool in zip(POOLS, (pods, group | quick), strict=True)
+        },
     }
     (conf / "provisioner.yaml").write_text(json.dumps(settings))
     templates = {"templates": [template(name, pools=[name]) for name in POOLS]}

@@ -1,0 +1,208 @@
+"""What a loop uses as a process of its own: processor and memory with the clients, and calls as the clouds count them.
+
+HostFactory, the loop and the embedded cloud are processes, and everything between them is HTTP or a script. The
+configuration has groups and namespaces, so that the clients of both kinds are loaded; one kind makes the machines.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from provisioner.hostfactory import MAX_NUMBER
+from provisioner.tools.playground import HostFactory
+from tests.bench import bench_gce
+from tests.support.hostfactory.sites import SPEC, Site, template
+from tests.support.processes import cpu_seconds, mebibytes
+from tests.support.waiting import until
+
+EACH = -(-bench_gce.MACHINES // bench_gce.GROUPS)
+"""Machines of a group: Google lets a zonal one have a thousand."""
+
+TEN, MINUTE, HOUR = 10.0, 60.0, 3600.0
+PATIENCE, SETTLED = 1800.0, 5.0
+SAMPLE_SECONDS = 1.0
+KUBERNETES = re.compile(r"(pods|nodes|events|namespaces|selfsubjectaccessreviews)\.")
+"""Methods that are no calls to Compute."""
+
+
+class Pace(NamedTuple):
+    """Seconds that things take."""
+
+    boot: float
+    """Until an instance runs."""
+    lag: float
+    """``lag_seconds`` of the groups: so long their members are listed besides after a change."""
+    quiet: float
+    """Of nothing, counted as a minute."""
+
+
+REAL = Pace(boot=45.0, lag=30.0, quiet=60.0)
+BRIEF = Pace(boot=2.0, lag=2.0, quiet=19.0)
+"""For tests: two looks are quiet in it at most, which are as many calls a minute as six in sixty."""
+
+
+class Use(NamedTuple):
+    """What a loop used, once it had begun."""
+
+    quiet_cpu: float
+    """Processor seconds of an hour in which nothing changes."""
+    churn_cpu: float
+    """Of an hour in which all machines are made and given back besides."""
+    processors: float
+    """Kept busy in the fullest ten seconds."""
+    mebibytes: float
+    """Most memory there ever was."""
+    quiet_calls: float
+    """Calls to Compute in a minute in which nothing changes."""
+    most_calls: float
+    """Calls to Compute in the fullest minute while machines were made and given back."""
+    pod_calls: int
+    """Creates and deletes of pods, of all."""
+
+
+class Sample(NamedTuple):
+    """What was used until then."""
+
+    at: float
+    cpu: float
+    compute: int
+    pods: int
+
+
+class Meter:
+    """What a process and the clouds count, sampled."""
+
+    def __init__(self, pid: int, cloud: bench_gce.Cloud) -> None:
+        self.pid, self._cloud = pid, cloud
+        self.samples = [self.sample()]
+
+    def sample(self) -> Sample:
+        """All until now."""
+        calls = self._cloud.calls()
+        compute = sum(number for method, number in calls.items() if not KUBERNETES.match(method))
+        return Sample(time.monotonic(), cpu_seconds(self.pid), compute, calls["pods.create"] + calls["pods.delete"])
+
+    def note(self) -> Sample:
+        """All until now, kept."""
+        self.samples.append(self.sample())
+        return self.samples[-1]
+
+    def most(self, seconds: float, value: Callable[[Sample], float]) -> float:
+        """The most that a value grew within so many seconds, and what the samples put at their edge."""
+        return max(
+            value(later) - value(earlier)
+            for earlier in self.samples
+            for later in self.samples
+            if earlier.at <= later.at <= earlier.at + seconds + SAMPLE_SECONDS
+        )
+
+
+def parts(machines: int) -> list[int]:
+    """Machines of each template: HF asks for at most 10,000 of one."""
+    return [min(MAX_NUMBER, machines - begun) for begun in range(0, machines, MAX_NUMBER)]
+
+
+def site(directory: Path, machines: int, lag: float) -> Site:
+    """For each part a template of groups and one of a namespace."""
+    directory.mkdir()
+    (directory / "spec.yaml").write_text(SPEC)
+    pools: dict[str, Mapping[str, object]] = {}
+    templates = []
+    groups = iter(bench_gce.pools(None, sum(-(-part // EACH) for part in parts(machines))).values())
+    for number, part in enumerate(parts(machines)):
+        size = {"max_pending": part, "initial_window": part}
+        chosen = [next(groups) for _ in range(-(-part // EACH))]
+        for group in chosen:
+            place = {"zone": group.zone} if group.zone else {"region": group.region}
+            made_in = {"project": group.project, "group": group.group, **place}
+            pools[group.name] = {
+                "kind": "mig", "max_machines": EACH, "lag_seconds": lag, **made_in, **size
+            }  # fmt: skip
+        gke = {"kind": "gke", "namespace": f"grid-{number}", "pod_spec": "spec.yaml", "kubeconfig": "kubeconfig"}
+        pools[f"gke-{number}"] = {**gke, **size}
+        templates += [
+            template(f"groups-{number}", maxNumber=part, pools=[group.name for group in chosen]),
+            template(f"pods-{number}", maxNumber=part, pools=[f"gke-{number}"]),
+        ]
+    made = Site(directory, settings={"id": "bench", "pools": pools}, templates=templates)
+    made.write()
+    return made
+
+
+@contextmanager
+def loop(directory: Path, compute: str) -> Iterator[tuple[int, HostFactory]]:
+    """The process id of a loop that has begun, and HostFactory beside it."""
+    places = {name: directory / name.lower() for name in ("CONF", "WORK", "LOG")}
+    environment = {"HF_PROVIDER_NAME": "t", "HF_PYTHON": sys.executable}
+    for name, place in places.items():
+        place.mkdir(exist_ok=True)
+        environment[f"HF_PROVIDER_{name}DIR"] = str(place)
+    with (places["LOG"] / "loop.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "provisioner", "run", "--listen", "127.0.0.1:0"],
+            env={**os.environ, **environment, "PROVISIONER_COMPUTE_ENDPOINT": compute},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            until((places["WORK"] / "heartbeat").exists, MINUTE, what="the loop begins")
+            yield process.pid, HostFactory(environment, directory)
+        finally:
+            process.terminate()
+            process.wait(MINUTE)
+
+
+def used(machines: int, kind: str, pace: Pace = REAL) -> Use:
+    """Make so many ``groups`` or ``pods``, let time pass, and give all back."""
+    with tempfile.TemporaryDirectory() as name:
+        made = site(Path(name, "conf"), machines, pace.lag)
+        with bench_gce.cloud(made, pace.boot) as cloud, loop(Path(name), cloud.compute) as (pid, hf):
+            meter = Meter(pid, cloud)
+            begun = meter.note()
+            ids = [hf.request(f"{kind}-{number}", part) for number, part in enumerate(parts(machines))]
+            _complete(hf, ids, meter)
+            names = [machine["name"] for id_ in ids for machine in hf.status(id_)["machines"]]
+            assert len(names) == machines
+            filled = meter.note()
+
+            time.sleep(pace.lag + SETTLED)
+            before = meter.note()
+            time.sleep(pace.quiet)
+            after = meter.note()
+
+            returns = [names[first : first + MAX_NUMBER] for first in range(0, machines, MAX_NUMBER)]
+            _complete(hf, [hf.give_back(some) for some in returns], meter)
+            ended = meter.note()
+            burst = filled.cpu - begun.cpu + ended.cpu - after.cpu
+            quiet = (after.cpu - before.cpu) / pace.quiet * HOUR
+            return Use(
+                quiet,
+                quiet + burst,
+                meter.most(TEN, lambda sample: sample.cpu) / TEN,
+                mebibytes(pid, "VmHWM"),
+                (after.compute - before.compute) / pace.quiet * MINUTE,
+                meter.most(MINUTE, lambda sample: sample.compute),
+                ended.pods - begun.pods,
+            )
+
+
+def _complete(hf: HostFactory, ids: Sequence[str], meter: Meter) -> None:
+    """Wait until HostFactory was told that all these are complete."""
+
+    def told() -> bool:
+        meter.note()
+        answers = {hf.status(id_)["status"] for id_ in ids}
+        assert answers <= {"running", "complete"}, answers
+        return answers == {"complete"}
+
+    until(told, PATIENCE, every=SAMPLE_SECONDS, what="the end of all requests")
