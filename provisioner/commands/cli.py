@@ -22,7 +22,7 @@ from provisioner.commands.options import FINE, PROBLEM, WRONG, UsageError
 from provisioner.extras import MissingExtra, extra, needing
 from provisioner.hostfactory.environment import DirectoryError
 from provisioner.hostfactory.templates import TemplatesError
-from provisioner.schema.mistakes import ConfigError
+from provisioner.schema.config_error import ConfigError
 from provisioner.state.errors import StateError
 from provisioner.telemetry import logs
 

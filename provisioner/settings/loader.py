@@ -62,12 +62,11 @@ def load(path: Path, environment: Mapping[str, str]) -> Settings:
             raise ConfigError(problems) from error
         advice = "" if Path(error.path).exists() else NO_TEMPLATES
         raise ConfigError([*problems, Problem(error.path, "", error.reason + advice)]) from error
-    mistakes = [Problem(mistake.file, mistake.where, mistake.text) for mistake in provider.mistakes]
     if not path.exists() and not any(template.pools for template in provider.templates):
         problems = []  # Google's connector has no such file: its templates say where machines are made
     if problems:
-        raise ConfigError([*problems, *mistakes])
-    reader = _Reader(path, environment, provider, document, mistakes)
+        raise ConfigError([*problems, *provider.problems])
+    reader = _Reader(path, environment, provider, document, list(provider.problems))
     settings = reader.settings()
     if settings is None or reader.problems:
         raise ConfigError(sorted(reader.problems, key=lambda problem: problem.file != str(path)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, NamedTuple
@@ -88,7 +87,7 @@ class Rendering:
     def __init__(self, settings: HostFactorySettings, file: Path) -> None:
         self._settings = settings
         self._file = file
-        self._problems = list(_mistakes(settings, str(file)))
+        self._problems = list(_own_problems(settings, str(file)))
         self._config = self._given(settings.config)
         self._sections = self._given(settings.provisioner)
         self._templates = self._given({str(entry.get("templateId")): entry for entry in settings.templates})
@@ -156,19 +155,18 @@ class Rendering:
                 path.write_bytes(rendered.content)
             problems = self._problems_in(Path(staged))
         if problems:
-            raise ConfigError(Problem(*(part.replace(staged, str(conf)) for part in astuple(one))) for one in problems)
+            raise ConfigError(Problem(*(part.replace(staged, str(conf)) for part in one)) for one in problems)
 
     def _problems_in(self, directory: Path) -> Sequence[Problem]:
         environment = {"HF_PROVIDER_NAME": self._settings.instance}
         try:
             if self._has_own_settings():
                 loader.load(directory / "provisioner.yaml", environment)
-            mistakes = templates.load(directory, environment).mistakes
+            return templates.load(directory, environment).problems
         except templates.TemplatesError as error:
             return [Problem(error.path, "", error.reason)]
         except ConfigError as error:
             return error.problems
-        return [Problem(mistake.file, mistake.where, mistake.text) for mistake in mistakes]
 
     def plugin(self) -> Entry:
         """Our entry in hostProviderPlugins.json."""
@@ -310,8 +308,8 @@ def _settings(file: Path) -> HostFactorySettings:
     return settings
 
 
-def _mistakes(settings: HostFactorySettings, file: str) -> Iterator[Problem]:
-    """The mistakes that the settings file has by itself."""
+def _own_problems(settings: HostFactorySettings, file: str) -> Iterator[Problem]:
+    """The problems that the settings file has by itself."""
     if "pools" in settings.provisioner:
         yield Problem(file, "provisioner.pools", "pools stand beside provisioner in this file, not in it; move them")
     first: dict[object, int] = {}
