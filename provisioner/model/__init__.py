@@ -22,9 +22,12 @@ from provisioner.model.seen import NEWS_SECONDS, Contact, Fingerprint, Look, Mac
 from provisioner.model.wanted import Intent, Request, ReturnRequest
 from provisioner.model.words import (
     AMBIGUOUS_ERRORS,
+    DAY,
     DESIRED,
+    HOUR,
     LONG_AGO,
     NEVER,
+    NO_ROOM,
     STOPPING_ERRORS,
     BrakeReason,
     DeferReason,
@@ -39,11 +42,14 @@ from provisioner.model.words import (
 
 __all__ = [
     "AMBIGUOUS_ERRORS",
+    "DAY",
     "DESIRED",
+    "HOUR",
     "LONG_AGO",
     "NEVER",
     "NEWS_SECONDS",
     "NO_LEVERS",
+    "NO_ROOM",
     "STOPPING_ERRORS",
     "Action",
     "Brake",

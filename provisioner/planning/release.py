@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
-from provisioner.model import DESIRED, BrakeReason, Limits, Memory, RequestRecord
+from provisioner.model import DESIRED, HOUR, BrakeReason, Limits, Memory, RequestRecord
 from provisioner.planning.cancellation import CANCELLED_MESSAGE
-
-HOUR = 3600.0
-"""Seconds in which so many orphans are deleted as the cap allows."""
 
 
 def without_brake(memory: Memory) -> Memory:
