@@ -244,7 +244,8 @@ class Memory:
     """Machines that HF was told of and no list of HF has named for an hour (lists come in parts), and since when."""
     brake: Brake | None = None
     strangers: Mapping[str, float] = field(default_factory=dict)
-    """Hosts that HF lists, with our shape, that we do not know and no pool holds; since which set of snapshots."""
+    """Hosts in HF's list that are named like ours, have no slot and are in no pool; when the first complete set of
+    snapshots lacked each."""
     lost_strangers: tuple[str, ...] = ()
     """Those of them that two sets of complete snapshots lack: reported as lost."""
     unseen_pools: tuple[str, ...] = ()

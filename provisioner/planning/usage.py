@@ -58,7 +58,7 @@ def span(slot: Slot, now: float) -> Span | None:
 
 
 def _waits(slot: Slot) -> bool:
-    """Nothing of the machine is there but a wish: it waits for room, or somebody holds it back."""
+    """The machine does not exist yet: its place has no room for it, or a gate holds it."""
     if slot.ran is not None:
         return False
     return slot.gated or (slot.failure is not None and slot.failure.error in NO_ROOM)
