@@ -18,7 +18,7 @@ from provisioner.planning.deadlines import boots_by
 from provisioner.planning.shortage import troubles
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import PeopleState
-from provisioner.state.journal import Found
+from provisioner.state.journal import Excerpt
 from provisioner.telemetry.facts import script_calls
 from provisioner.telemetry.notes import Notes, read_notes
 from provisioner.telemetry.overview import released, time_at, waits
@@ -65,18 +65,18 @@ def explain(state: PeopleState, id_: str) -> dict[str, Any]:
     fields). ``caveats``: what the answer lacks. ``near``: known ids that are spelled alike, where nobody knows this.
     """
     files = _read(state)
-    subject, said = _find(files, id_)
-    caveats = [*files.caveats, *_journal_caveats(said)]
+    subject, excerpt = _find(files, id_)
+    caveats = [*files.caveats, *_journal_caveats(excerpt)]
     if subject is None:
         return {"kind": None, "id": id_, "story": [], "now": [], "machines": [], "near": _near(files, id_)} | {
             "caveats": caveats
         }
     told = [
         {"at": utc(one.at), "until": utc(one.until), "event": one.event, "text": one.text}
-        for one in story(subject, said.lines, files.memory)
+        for one in story(subject, excerpt.lines, files.memory)
     ]
-    if not told and said.since is not None:
-        caveats.append(f"The journal, which begins at {local(utc(said.since))}, does not tell of it.")
+    if not told and excerpt.since is not None:
+        caveats.append(f"The journal, which begins at {local(utc(excerpt.since))}, does not tell of it.")
     return {
         "kind": subject.kind,
         "id": subject.id,
@@ -105,25 +105,25 @@ def _readable(read: Callable[[], T], caveats: list[str]) -> T | None:
         return None
 
 
-def _journal_caveats(said: Found) -> Iterator[str]:
-    if said.unreadable:
-        yield f"A part of the journal cannot be read: {said.unreadable}."
-    if said.torn:
-        yield f"{said.torn} lines of the journal are torn, and left out."
-    if said.since is None and not said.unreadable:
+def _journal_caveats(excerpt: Excerpt) -> Iterator[str]:
+    if excerpt.unreadable:
+        yield f"A part of the journal cannot be read: {excerpt.unreadable}."
+    if excerpt.torn:
+        yield f"{excerpt.torn} lines of the journal are torn, and left out."
+    if excerpt.since is None and not excerpt.unreadable:
         yield "There is no journal: this is what memory.json knows."
 
 
-def _find(files: _Files, id_: str) -> tuple[Subject | None, Found]:
+def _find(files: _Files, id_: str) -> tuple[Subject | None, Excerpt]:
     """Whose id it is, by the state files or else by the journal, and what the journal says of it."""
     subject = _in_files(files, id_)
     if subject is not None:
         return subject, files.state.journal.find(*needles(subject, files.memory))
-    said = files.state.journal.find(id_, short_name(id_))
-    subject = _in_lines(said, id_)
+    excerpt = files.state.journal.find(id_, short_name(id_))
+    subject = _in_lines(excerpt, id_)
     if subject is None:
-        return None, said
-    return subject, files.state.journal.find(*needles(subject, files.memory, said.lines))
+        return None, excerpt
+    return subject, files.state.journal.find(*needles(subject, files.memory, excerpt.lines))
 
 
 def _in_files(files: _Files, id_: str) -> Subject | None:
@@ -138,9 +138,9 @@ def _in_files(files: _Files, id_: str) -> Subject | None:
     return Subject(Kind.MACHINE, name) if orphan or (memory and _slot(memory, name)) else None
 
 
-def _in_lines(said: Found, id_: str) -> Subject | None:
+def _in_lines(excerpt: Excerpt, id_: str) -> Subject | None:
     """The subject that only the journal still knows."""
-    for line in said.lines:
+    for line in excerpt.lines:
         if line.get("request") == id_:
             return Subject(Kind.REQUEST, id_)
         if line.get("return") == id_:

@@ -72,7 +72,7 @@ class Doubt:
 
     machines: int
     """How many are missing and nobody knows why."""
-    known: int
+    expected: int
     """How many HF has or was told of there."""
     since: float
     """When the look began that was the first to lack one of them."""

@@ -41,7 +41,7 @@ def _elsewhere(draft: Draft, pool: str) -> str:
 def _strange_alone(draft: Draft, pool: str) -> str:
     """Where a look lacks all machines of the pool and shows some of ours that nobody asked for: how many."""
     doubt, noted = draft.doubts.get(pool), pool in draft.before.astray
-    if not noted and (doubt is None or doubt.machines < doubt.known):
+    if not noted and (doubt is None or doubt.machines < doubt.expected):
         return ""
     ran = [slot for slot in _slots(draft, pool) if slot.ran is not None and slot.verdict in DESIRED]
     strange = _strange(draft, pool)

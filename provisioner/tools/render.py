@@ -74,7 +74,7 @@ class HostFactorySettings(Section):
     registered of those instances stays so: disable them before this one runs."""
 
 
-class Found(NamedTuple):
+class Given(NamedTuple):
     """A value, and the file that has it."""
 
     value: Any
@@ -98,8 +98,8 @@ class Rendering:
         for source in settings.merge:
             self._take(file.parent / source)
 
-    def _given(self, values: Mapping[str, Any]) -> dict[str, Found]:
-        return {name: Found(value, str(self._file)) for name, value in values.items()}
+    def _given(self, values: Mapping[str, Any]) -> dict[str, Given]:
+        return {name: Given(value, str(self._file)) for name, value in values.items()}
 
     def files(self, out: Path) -> dict[Path, Rendered]:
         """Every file below ``out``, which is laid out as HF_TOP, the registrations last; raises ConfigError."""
@@ -217,9 +217,9 @@ class Rendering:
         self._take_config(provider.config_path)
         self._take_sections(file, provider, settings.name_prefix)
         for entry in _entries(provider.templates_path):
-            self._take_new(self._templates, "templates", entry["templateId"], Found(entry, provider.templates_path))
+            self._take_new(self._templates, "templates", entry["templateId"], Given(entry, provider.templates_path))
         for name, pool in settings.pools.items():
-            self._take_new(self._pools, "pools", name, Found(_body(pool, source), str(source)))
+            self._take_new(self._pools, "pools", name, Given(_body(pool, source), str(source)))
         own = {Path(provider.config_path), Path(provider.templates_path), file}
         for copied in sorted(source.rglob("*")):
             if copied.is_file() and copied not in own:
@@ -229,26 +229,26 @@ class Rendering:
         values = templates.read_json(path) if os.path.exists(path) else {}
         for key, value in (values if isinstance(values, dict) else {}).items():
             if key != "HF_TEMPLATES_FILENAME":
-                self._take_same(self._config, "config", key, Found(value, path))
+                self._take_same(self._config, "config", key, Given(value, path))
 
     def _take_sections(self, file: Path, provider: templates.Provider, name_prefix: str) -> None:
         """The other sections of a provisioner.yaml. The name prefix counts as one, also where HF's file gives it."""
-        sections = {name: Found(value, str(file)) for name, value in read_mapping(file)[0].items() if name != "pools"}
+        sections = {name: Given(value, str(file)) for name, value in read_mapping(file)[0].items() if name != "pools"}
         if provider.config.gcp_instance_prefix:
-            sections.setdefault("name_prefix", Found(name_prefix, provider.config_path))
+            sections.setdefault("name_prefix", Given(name_prefix, provider.config_path))
         if self._settings.config.get("GCP_INSTANCE_PREFIX"):
             sections.pop("name_prefix", None)
         for name, section in sections.items():
             self._take_same(self._sections, "provisioner", name, section)
 
-    def _take_same(self, taken: dict[str, Found], where: str, name: str, given: Found) -> None:
+    def _take_same(self, taken: dict[str, Given], where: str, name: str, given: Given) -> None:
         """Take what the settings file does not give; others that give it have to agree."""
         first = taken.setdefault(name, given)
         if first.file != str(self._file) and first.value != given.value:
             values = f"{quoted(first.value)} in {first.file} and {quoted(given.value)} in {given.file}"
             self._problems.append(Problem(str(self._file), where, f"{name} is {values}: give it here"))
 
-    def _take_new(self, taken: dict[str, Found], where: str, name: str, given: Found) -> None:
+    def _take_new(self, taken: dict[str, Given], where: str, name: str, given: Given) -> None:
         """Take what the settings file does not give; no other may give it too."""
         first = taken.setdefault(name, given)
         if first.file not in (str(self._file), given.file):
@@ -320,7 +320,7 @@ def _own_problems(settings: HostFactorySettings, file: str) -> Iterator[Problem]
             yield Problem(file, join("templates", index, "templateId"), text)
 
 
-def _values(given: Mapping[str, Found]) -> dict[str, Any]:
+def _values(given: Mapping[str, Given]) -> dict[str, Any]:
     return {name: one.value for name, one in given.items()}
 
 

@@ -57,7 +57,7 @@ def test_another_world_is_never_believed_however_often_it_shows() -> None:
     last = planned(grid(), *(look(others=range(3), began=SEEN + 100 * times) for times in range(20)))
     assert (lost(last), last.creates, last.deletes) == (0, (), ())
     doubt = last.doubts["a"]
-    assert (doubt.machines, doubt.known, doubt.since, doubt.settled_by) == (10, 10, SEEN + 1, NEVER)
+    assert (doubt.machines, doubt.expected, doubt.since, doubt.settled_by) == (10, 10, SEEN + 1, NEVER)
     assert last.memory.brake is not None
     assert (last.memory.brake.reason, last.memory.brake.pool) == (BrakeReason.POOL_ASTRAY, "a")
     assert last.memory.brake.detail == (

@@ -129,7 +129,7 @@ class Projects:
 
     def __init__(self, *, prefix: str, settings: Compute | None = None, times: ComputeTimes = USUAL_TIMES) -> None:
         self._prefix, self._settings, self._times = prefix, settings or Compute(), times
-        self._known: dict[tuple[str, ...], Project] = {}
+        self._projects: dict[tuple[str, ...], Project] = {}
         self._budgets: dict[tuple[str, str], CallBudget] = {}
         """By address and project: Compute counts all of a project's calls, whoever makes them."""
 
@@ -137,9 +137,9 @@ class Projects:
         """The project of a pool, the same for all pools that reach it the same way."""
         place = Place.of(pool).root, pool.project
         key = (*place, str(pool.credentials))
-        if key not in self._known:
+        if key not in self._projects:
             if place not in self._budgets:
                 self._budgets[place] = CallBudget(self._settings.calls_per_minute, self._times.window)
             budget = self._budgets[place]
-            self._known[key] = Project(pool, prefix=self._prefix, budget=budget, times=self._times)
-        return self._known[key]
+            self._projects[key] = Project(pool, prefix=self._prefix, budget=budget, times=self._times)
+        return self._projects[key]
