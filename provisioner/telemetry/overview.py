@@ -240,7 +240,7 @@ def _loop(facts: Facts) -> Document:
     return {**signs.holder, "last_beat": beat, "silent_seconds": signs.silent, "running": running}
 
 
-def _trouble(trouble: notebook.Trouble | None) -> Document | None:
+def _trouble(trouble: notebook.LastingFailure | None) -> Document | None:
     return {"since": utc(trouble.since), "text": trouble.text} if trouble else None
 
 

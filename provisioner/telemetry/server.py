@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from provisioner.settings.advice import is_loopback
-from provisioner.telemetry.access import NOBODY_ASKED, Access, AccessError, Files, is_meant
+from provisioner.telemetry.access import NOBODY_ASKED, Access, AccessError, AccessFiles, is_meant
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Server:
         health: Callable[[], Health],
         status: Callable[[], Mapping[str, Any]],
         page: Page = lambda path, query: None,
-        files: Files = NOBODY_ASKED,
+        files: AccessFiles = NOBODY_ASKED,
     ) -> None:
         self._listen, self._registry, self._health, self._status = listen, registry, health, status
         self._page, self._files = page, files

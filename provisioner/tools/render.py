@@ -22,7 +22,7 @@ from provisioner.schema.pool import Pool
 from provisioner.schema.problems import ConfigError, Expects, Problem, Section, quoted, read_mapping, validate
 from provisioner.settings import loader
 from provisioner.tools.placing import Rendered
-from provisioner.tools.registration import Entry, with_entries, with_requestors, without_entries, without_requestor
+from provisioner.tools.registration import JsonObject, with_entries, with_requestors, without_entries, without_requestor
 
 HfName = Annotated[
     str,
@@ -132,7 +132,7 @@ class Rendering:
     def _registrations(self, conf: Path) -> dict[Path, Rendered]:
         """The registration files, with what others have there."""
         instance = self._settings.instance
-        documents: dict[str, Callable[[Path], Entry]] = {
+        documents: dict[str, Callable[[Path], JsonObject]] = {
             "providerplugins": lambda path: with_entries(path, "providerplugins", [self.plugin()]),
             "providers": lambda path: with_entries(path, "providers", [self.provider()]),
             "requestors": lambda path: with_requestors(path, self.requestors(), instance),
@@ -168,13 +168,13 @@ class Rendering:
         except ConfigError as error:
             return error.problems
 
-    def plugin(self) -> Entry:
+    def plugin(self) -> JsonObject:
         """Our entry in hostProviderPlugins.json."""
         name = self._settings.plugin
         scripts = self._settings.scripts or f"${{HF_TOP}}/${{HF_VERSION}}/providerplugins/{name}/scripts/"
         return {"name": name, "enabled": 1, "scriptPath": scripts}
 
-    def provider(self) -> Entry:
+    def provider(self) -> JsonObject:
         """Our entry in hostProviders.json."""
         name = self._settings.instance
         places = {
@@ -184,11 +184,11 @@ class Rendering:
         }
         return {"name": name, "enabled": 1, "plugin": self._settings.plugin, **places}
 
-    def requestors(self) -> list[Entry]:
+    def requestors(self) -> list[JsonObject]:
         """The entries in hostRequestors.json that name our provider."""
         return [self._requestor(name, mode) for name, mode in self._settings.requestors.items()]
 
-    def _requestor(self, name: str, mode: str) -> Entry:
+    def _requestor(self, name: str, mode: str) -> JsonObject:
         own = {"providers": [self._settings.instance], "requestMode": mode}
         if mode != "POLL":
             return {"name": name, "enabled": 1, **own}
