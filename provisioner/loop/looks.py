@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 def identity(look: Look) -> tuple[object, ...]:
     """The same for two looks that say the same, except for when they began."""
     if isinstance(look, Snapshot):
-        said = look.causes, look.foreign, look.namesakes, look.asked, look.spec, look.place, look.listed
+        said = look.causes, look.foreign, look.namesakes, look.asked, look.spec, look.answered_by, look.listed
         return look.pool, id(look.machines), *said
     return (look.pool,)
 

@@ -81,7 +81,7 @@ class Snapshot:
     namesakes: frozenset[str] = frozenset()
     """Of the names asked about, those that stand in the pool's place without being its machines. They may be ours, so
     none of them is gone."""
-    place: str = ""
+    answered_by: str = ""
     """What tells the pool's place from any other of the same name, as the uid of a namespace; empty: nobody says."""
     listed: float | None = None
     """When the list began on which this snapshot rests; what was watched since counts as newer. None: with the look."""

@@ -186,9 +186,9 @@ class _Reader:
         """The same pools; two of them that are one place are a mistake: each would count the other's machines."""
         first: dict[tuple[str, ...], str] = {}
         for name, pool in pools.items():
-            if pool.place in first:
-                self.complain(join("pools", name), f"the same place as pool {first[pool.place]!r}")
-            first.setdefault(pool.place, name)
+            if pool.identity in first:
+                self.complain(join("pools", name), f"the same place as pool {first[pool.identity]!r}")
+            first.setdefault(pool.identity, name)
         return pools
 
     def written_pool(self, name: str, body: object) -> Pool | None:
@@ -249,7 +249,7 @@ class _Reader:
             self.complain_of_template(template, called.get(problem.where, problem.where), problem.text)
         if pool is None:
             return ()
-        same = next((other.name for other in pools.values() if other.place == pool.place), None)
+        same = next((other.name for other in pools.values() if other.identity == pool.identity), None)
         if same is None:
             pools[pool.name] = pool
         return (same or pool.name,)

@@ -245,7 +245,7 @@ REMADE = (
 NO_LOOP = "No loop has run on this state directory yet (`provisioner run`)"
 
 
-def places(plan: Recovery, looks: Mapping[str, Look]) -> Mapping[str, str]:
+def pools_of_unknown(plan: Recovery, looks: Mapping[str, Look]) -> Mapping[str, str]:
     """In which pool each machine runs that belongs to no request, as far as pools were looked at."""
     seen = [look for look in looks.values() if isinstance(look, Snapshot)]
     return {name: look.pool for look in seen for name in plan.unknown if name in look.machines}

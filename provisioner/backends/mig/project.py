@@ -15,7 +15,7 @@ from functools import partial
 from provisioner.backends import BackendError
 from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.errors import understood
-from provisioner.backends.mig.reads import USUAL_TIMES, ComputeReads, ComputeTimes, Json, Place, credentials_for
+from provisioner.backends.mig.reads import USUAL_TIMES, ComputeReads, ComputeTimes, GroupAddress, Json, credentials_for
 from provisioner.backends.mig.settings import MigPool
 from provisioner.model import Failure
 from provisioner.schema.site import Compute
@@ -91,10 +91,10 @@ class Project:
         """The connections, made at first use: missing credentials make pools unobservable, not the loop fail."""
         with self._lock:
             if self._connected is None:
-                place = Place.of(self._pool)
+                address = GroupAddress.of(self._pool)
                 self._connected = ComputeReads(
-                    place.root,
-                    place.project,
+                    address.root,
+                    address.project,
                     credentials_for(self._pool),
                     prefix=self._prefix,
                     budget=self.budget,
@@ -135,11 +135,11 @@ class Projects:
 
     def of(self, pool: MigPool) -> Project:
         """The project of a pool, the same for all pools that reach it the same way."""
-        place = Place.of(pool).root, pool.project
-        key = (*place, str(pool.credentials))
+        counted = GroupAddress.of(pool).root, pool.project
+        key = (*counted, str(pool.credentials))
         if key not in self._projects:
-            if place not in self._budgets:
-                self._budgets[place] = CallBudget(self._settings.calls_per_minute, self._times.window)
-            budget = self._budgets[place]
+            if counted not in self._budgets:
+                self._budgets[counted] = CallBudget(self._settings.calls_per_minute, self._times.window)
+            budget = self._budgets[counted]
             self._projects[key] = Project(pool, prefix=self._prefix, budget=budget, times=self._times)
         return self._projects[key]
