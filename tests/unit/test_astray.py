@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.backends.fake import Mark
-from provisioner.loop.looks import DoubtedPools
+from provisioner.loop.look_filters import DoubtedPools
 from provisioner.model import (
     NEVER,
     Brake,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.backends.fake import Entry
-from provisioner.loop.looks import DoubtedPools, identity
+from provisioner.loop.look_filters import DoubtedPools, identity
 from provisioner.model import (
     DeleteReason,
     Limits,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from provisioner.model.remembered import Memory
+from provisioner.model.memory import Memory
 from provisioner.model.words import NEVER, DeferReason, DeleteReason, Failure, LossCause, Verdict
 
 

@@ -33,7 +33,7 @@ class Sums(dict[Key, Refusal]):
         return self.get(key) or Refusal(*key, text="", machines=0)
 
 
-class Refusals:
+class RefusalLog:
     """Takes in each cycle, in the loop's thread."""
 
     def __init__(self, metrics: Metrics) -> None:

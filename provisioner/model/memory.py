@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from provisioner.model.seen import Fingerprint, Notice
+from provisioner.model.snapshot import Fingerprint, Notice
 from provisioner.model.words import BrakeReason, DeleteReason, Failure, LossCause, RequestStatus, Verdict
 
 
