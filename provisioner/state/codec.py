@@ -94,8 +94,8 @@ class Shape:
         """The value of a row. Raises RecordError."""
         if not isinstance(row, list) or len(row) > len(self.columns):
             raise RecordError(f"{self._kind.__name__}: expected a list of up to {len(self.columns)} values")
-        facts = zip(self.columns, self._decoders, row, strict=False)
-        return self._make({self._fields[name]: decode(held) for name, decode, held in facts})
+        facts = zip(self._fields.values(), self._decoders, row, strict=False)
+        return self._make({field: decode(held) for field, decode, held in facts})
 
     def document(self, value: Any) -> dict[str, Any]:
         """The values by the names of the columns; defaults left out."""
