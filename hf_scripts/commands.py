@@ -69,8 +69,8 @@ class LostHost(NamedTuple):
 def get_available_templates(call: ScriptCall) -> str:
     """The valid templates of the file; of these, those HF asks for."""
     provider = templates.load(call.directories.conf, call.directories.environment)
-    for mistake in provider.mistakes:
-        log.append(call.directories, "WARNING", "Left out a setting", {"problem": str(mistake)})
+    for problem in provider.problems:
+        log.append(call.directories, "WARNING", "Left out a setting", {"problem": f"{problem.file}: {problem}"})
     without_use = [*provider.config.unused, *provider.config.unknown]
     if without_use:  # HF calls this when it starts and hardly ever again, so the log tells it here
         log.append(call.directories, "INFO", "Settings without use here", {"keys": without_use})
@@ -83,7 +83,7 @@ def get_available_templates(call: ScriptCall) -> str:
         for template in asked
     ]
     _note_read(call, provider)
-    call.facts.update(templates=len(listed), mistakes=len(provider.mistakes))
+    call.facts.update(templates=len(listed), mistakes=len(provider.problems))
     return json.dumps({"templates": listed, "message": "Get available templates success."})
 
 

@@ -102,8 +102,8 @@ def _configuration(directory: str, environment: Mapping[str, str]) -> Iterator[C
         yield fix(str(error))
         return
     yield fine(f"{provider.templates_path}: {', '.join(template.id for template in provider.templates)}")
-    for mistake in provider.mistakes:
-        yield fix(str(mistake))
+    for problem in provider.problems:
+        yield fix(f"{problem.file}: {problem}")
 
 
 def _log(path: str) -> CheckResult:

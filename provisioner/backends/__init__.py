@@ -43,6 +43,9 @@ class Finding:
     text: str
 
 
+CAUSE_SECONDS = 300.0
+"""How long a kind remembers why a machine went: longer than a plan can be late."""
+
 MayStart = Callable[[], bool]
 """Asked before each call to a cloud; False: the cycle's time is over (or the loop is ending), start no new call."""
 

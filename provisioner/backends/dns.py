@@ -30,7 +30,7 @@ class Resolver:
     ) -> None:
         self._lookup, self._clock = lookup, clock
         self._lock = threading.Lock()
-        self._known: set[str] = set()
+        self._resolved: set[str] = set()
         self._next: dict[str, float] = {}
         """When to look a name up again; infinite while a look-up is under way."""
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="resolve")
@@ -38,7 +38,7 @@ class Resolver:
     def resolves(self, name: str) -> bool:
         """True once the name was seen to resolve; asks when that is due, and never waits."""
         with self._lock:
-            if name in self._known:
+            if name in self._resolved:
                 return True
             if self._next.get(name, 0.0) > self._clock():
                 return False
@@ -49,7 +49,7 @@ class Resolver:
     def forget(self, name: str) -> None:
         """The machine is gone; its name does not come back."""
         with self._lock:
-            self._known.discard(name)
+            self._resolved.discard(name)
             self._next.pop(name, None)
 
     def close(self) -> None:
@@ -62,5 +62,5 @@ class Resolver:
             if name not in self._next:  # ``forget`` was called meanwhile.
                 return
             if resolves:
-                self._known.add(name)
+                self._resolved.add(name)
             self._next[name] = self._clock() + RETRY_SECONDS

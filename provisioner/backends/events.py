@@ -167,7 +167,7 @@ class Sieve:
 
     def __init__(self, prefix: str) -> None:
         self._shape = name_pattern(prefix)
-        self._known: OrderedDict[str, None] = OrderedDict()
+        self._seen_keys: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
 
     def judge(self, data: bytes, published: datetime | None = None) -> Judged:
@@ -185,11 +185,11 @@ class Sieve:
     def _is_new(self, key: str) -> bool:
         """False for a key that came before, as far back as is remembered."""
         with self._lock:
-            if key in self._known:
+            if key in self._seen_keys:
                 return False
-            self._known[key] = None
-            if len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)
+            self._seen_keys[key] = None
+            if len(self._seen_keys) > REMEMBERED:
+                self._seen_keys.popitem(last=False)
             return True
 
 

@@ -289,7 +289,7 @@ class Fake(Kind[FakePool]):
         places: dict[tuple[str, ...], FakePlace] = {}
 
         def backend(pool: FakePool) -> FakeBackend:
-            return FakeBackend(pool, places.setdefault(pool.place, FakePlace(pool)), provisioner=site.id)
+            return FakeBackend(pool, places.setdefault(pool.identity, FakePlace(pool)), provisioner=site.id)
 
         return backend
 

@@ -174,7 +174,7 @@ def check_document(settings: Settings, advice: Sequence[str]) -> dict[str, Any]:
     return {
         "id": settings.id,
         "name_prefix": settings.name_prefix,
-        "pools": {name: {"kind": pool.kind, "place": list(pool.place)} for name, pool in settings.pools.items()},
+        "pools": {name: {"kind": pool.kind, "place": list(pool.identity)} for name, pool in settings.pools.items()},
         "templates": {
             id_: {"pools": list(limits.pools), "max_machines": limits.max_machines}
             for id_, limits in settings.template_limits.items()

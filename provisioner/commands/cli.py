@@ -22,7 +22,7 @@ from provisioner.commands.options import FINE, PROBLEM, WRONG, UsageError
 from provisioner.extras import MissingExtra, extra, needing
 from provisioner.hostfactory.environment import DirectoryError
 from provisioner.hostfactory.templates import TemplatesError
-from provisioner.schema.mistakes import ConfigError
+from provisioner.schema.config_error import ConfigError
 from provisioner.state.errors import StateError
 from provisioner.telemetry import logs
 
@@ -35,7 +35,7 @@ EXIT_CODES = "Exit codes: 0 fine, 1 a problem was found, 2 wrong usage or config
 
 
 @dataclass(frozen=True)
-class Entry:
+class CommandEntry:
     """A command as ``provisioner --help`` lists it."""
 
     name: str
@@ -61,49 +61,57 @@ class CommandModule(Protocol):
 
 
 COMMANDS = (
-    Entry("run", "Run the loop: hold pressure until SIGTERM."),
-    Entry("demo", "Play HostFactory against the embedded cloud, and judge each step."),
-    Entry("simulator", "Run the embedded cloud."),
-    Entry(
+    CommandEntry("run", "Run the loop: hold pressure until SIGTERM."),
+    CommandEntry("demo", "Play HostFactory against the embedded cloud, and judge each step."),
+    CommandEntry("simulator", "Run the embedded cloud."),
+    CommandEntry(
         "simulate",
         "Play the loop in virtual time: thousands of machines, days of faults, in seconds. Touches no cloud and no "
         "state; prints how fast machines are there, at what price, and whether a law was broken.",
     ),
-    Entry("init", "Create intent.json in a new state directory.", ("initializeDB",)),
-    Entry("status", "Show what the state files hold."),
-    Entry(
+    CommandEntry("init", "Create intent.json in a new state directory.", ("initializeDB",)),
+    CommandEntry("status", "Show what the state files hold."),
+    CommandEntry(
         "explain",
         "Tell the story of a request, a return request, a machine or a pool: what happened when, how it stands, and "
         "what comes next. Reads the state files and the journal alone.",
     ),
-    Entry("usage", "Show machine-hours and what they cost, by day, template, pool and account."),
-    Entry("plan", "Show what the next cycle would do; touches nothing."),
-    Entry("doctor", "Ask everything at once, each answer with what to do; and pack it for support."),
-    Entry("diff", "Compare HostFactory's last list, the memory and the clouds, machine by machine; touches nothing."),
-    Entry("pause", "Keep new machines from a pool.", home="levers"),
-    Entry("resume", "Let go of what pauses or drains a pool.", home="levers"),
-    Entry("drain", "Keep new machines from a pool, and ask HostFactory to give its machines back.", home="levers"),
-    Entry("cancel", "End an open request with what it got, or ask HostFactory for one machine.", home="levers"),
-    Entry("stop-all", "Make and delete no machine; the scripts answer on.", home="levers"),
-    Entry("start-all", "Let go of stop-all.", home="levers"),
-    Entry(
+    CommandEntry("usage", "Show machine-hours and what they cost, by day, template, pool and account."),
+    CommandEntry("plan", "Show what the next cycle would do; touches nothing."),
+    CommandEntry("doctor", "Ask everything at once, each answer with what to do; and pack it for support."),
+    CommandEntry(
+        "diff", "Compare HostFactory's last list, the memory and the clouds, machine by machine; touches nothing."
+    ),
+    CommandEntry("pause", "Keep new machines from a pool.", home="levers"),
+    CommandEntry("resume", "Let go of what pauses or drains a pool.", home="levers"),
+    CommandEntry(
+        "drain", "Keep new machines from a pool, and ask HostFactory to give its machines back.", home="levers"
+    ),
+    CommandEntry("cancel", "End an open request with what it got, or ask HostFactory for one machine.", home="levers"),
+    CommandEntry("stop-all", "Make and delete no machine; the scripts answer on.", home="levers"),
+    CommandEntry("start-all", "Let go of stop-all.", home="levers"),
+    CommandEntry(
         "events",
         "Print the messages of the Pub/Sub subscription and what each is good for. What is printed is taken: a loop "
         "that runs meanwhile gets the others only, and sees by looking what it would have been told.",
     ),
-    Entry("check", "Check the configuration; every mistake at once."),
-    Entry("settings", "Print every setting with its default and why, as a page or as a JSON schema for editors."),
-    Entry("render-hf", "Write HostFactory's files for a provider instance, from one settings file."),
-    Entry("configmap", "Print the ConfigMap of the loop's pod, from the directory that HostFactory's scripts read."),
-    Entry("replay", "Play a recorded trace of HostFactory's calls against the scripts."),
-    Entry("completion", "Print what a shell needs to complete commands, options and files."),
-    Entry("trim", "Let ended requests leave the state files, as a running loop does by itself."),
-    Entry("dump", "Save what a state directory must not lose, while scripts and loop go on."),
-    Entry(
+    CommandEntry("check", "Check the configuration; every mistake at once."),
+    CommandEntry(
+        "settings", "Print every setting with its default and why, as a page or as a JSON schema for editors."
+    ),
+    CommandEntry("render-hf", "Write HostFactory's files for a provider instance, from one settings file."),
+    CommandEntry(
+        "configmap", "Print the ConfigMap of the loop's pod, from the directory that HostFactory's scripts read."
+    ),
+    CommandEntry("replay", "Play a recorded trace of HostFactory's calls against the scripts."),
+    CommandEntry("completion", "Print what a shell needs to complete commands, options and files."),
+    CommandEntry("trim", "Let ended requests leave the state files, as a running loop does by itself."),
+    CommandEntry("dump", "Save what a state directory must not lose, while scripts and loop go on."),
+    CommandEntry(
         "restore",
         "Put a dump back where the state directory was lost. The next loop begins with the brake latched.",
     ),
-    Entry(
+    CommandEntry(
         "recover",
         "Show what is wrong with the state files, why the brake is latched, and what a release sets going: which "
         "machines are deleted, and when, and which requests are cancelled. Changes nothing without a flag.",
@@ -114,7 +122,7 @@ COMMANDS = (
 class Command(argparse.ArgumentParser):
     """The parser of one command. Its module is imported when the command is called, and not for the others."""
 
-    entry: Entry | None = None
+    entry: CommandEntry | None = None
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, once the module has added its options."""

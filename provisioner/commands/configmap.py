@@ -20,7 +20,7 @@ from provisioner.hostfactory import templates
 LARGEST = 1_048_576
 """Bytes of all that a ConfigMap holds."""
 
-Place = tuple[str, str]
+SettingOf = tuple[str, str]
 """A pool, and one of its settings."""
 
 
@@ -65,7 +65,7 @@ def _sources(file: Path, provider: templates.Provider) -> Iterator[Path]:
     yield Path(provider.templates_path)
 
 
-def _specs(given: Path | None) -> dict[Place, Path]:
+def _specs(given: Path | None) -> dict[SettingOf, Path]:
     """What pools are made from, by the setting that names it; what may be left out are credentials."""
     return {
         (name, setting): value.resolve()
@@ -75,7 +75,7 @@ def _specs(given: Path | None) -> dict[Place, Path]:
     }
 
 
-def _renamed(file: Path, text: str, names: Mapping[Place, str]) -> str:
+def _renamed(file: Path, text: str, names: Mapping[SettingOf, str]) -> str:
     """The text of provisioner.yaml with other values of these settings, and all else as it is. Raises UsageError."""
     import yaml
 

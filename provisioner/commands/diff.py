@@ -93,16 +93,18 @@ def diff_document(
         slot = slots.get(name)
         absent = UNSEEN if (slot.pool in unseen if slot else unseen) else ABSENT
         view = View(name in listed, str(slot.verdict) if slot else NONE, phases.get(name, absent))
-        said = meaning(view, slot, ours=split_name(prefix, name) is not None)
-        groups[view, NO_LIST if said is UNLISTED and names is None else said].append(name)
+        judgement = meaning(view, slot, ours=split_name(prefix, name) is not None)
+        groups[view, NO_LIST if judgement is UNLISTED and names is None else judgement].append(name)
     return {
         "hostfactory": len(listed),
         "memory": len(living),
         "clouds": len(phases),
         "unseen": unseen,
         "groups": [
-            view._asdict() | {"meaning": said.text, "differs": said.differs, "machines": machines}
-            for (view, said), machines in sorted(groups.items(), key=lambda item: (not item[0][1].differs, item[0][0]))
+            view._asdict() | {"meaning": judgement.text, "differs": judgement.differs, "machines": machines}
+            for (view, judgement), machines in sorted(
+                groups.items(), key=lambda item: (not item[0][1].differs, item[0][0])
+            )
         ],
     }
 

@@ -18,7 +18,7 @@ from provisioner.planning.deadlines import boots_by
 from provisioner.planning.shortage import troubles
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import PeopleState
-from provisioner.state.journal import Found
+from provisioner.state.journal import Excerpt
 from provisioner.telemetry.facts import script_calls
 from provisioner.telemetry.notes import Notes, read_notes
 from provisioner.telemetry.overview import released, time_at, waits
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Files:
+class _Sources:
     """What the state files hold, as far as they can be read."""
 
     state: PeopleState
@@ -65,18 +65,18 @@ def explain(state: PeopleState, id_: str) -> dict[str, Any]:
     fields). ``caveats``: what the answer lacks. ``near``: known ids that are spelled alike, where nobody knows this.
     """
     files = _read(state)
-    subject, said = _find(files, id_)
-    caveats = [*files.caveats, *_journal_caveats(said)]
+    subject, excerpt = _find(files, id_)
+    caveats = [*files.caveats, *_journal_caveats(excerpt)]
     if subject is None:
         return {"kind": None, "id": id_, "story": [], "now": [], "machines": [], "near": _near(files, id_)} | {
             "caveats": caveats
         }
     told = [
         {"at": utc(one.at), "until": utc(one.until), "event": one.event, "text": one.text}
-        for one in story(subject, said.lines, files.memory)
+        for one in story(subject, excerpt.lines, files.memory)
     ]
-    if not told and said.since is not None:
-        caveats.append(f"The journal, which begins at {local(utc(said.since))}, does not tell of it.")
+    if not told and excerpt.since is not None:
+        caveats.append(f"The journal, which begins at {local(utc(excerpt.since))}, does not tell of it.")
     return {
         "kind": subject.kind,
         "id": subject.id,
@@ -91,10 +91,10 @@ def explain(state: PeopleState, id_: str) -> dict[str, Any]:
 # --- what is known ----------------------------------------------------------------------------------------------------
 
 
-def _read(state: PeopleState) -> _Files:
+def _read(state: PeopleState) -> _Sources:
     caveats: list[str] = []
     memory = _readable(state.memory.read, caveats)
-    return _Files(state, memory, _readable(partial(read_notes, state), caveats) or Notes(), caveats)
+    return _Sources(state, memory, _readable(partial(read_notes, state), caveats) or Notes(), caveats)
 
 
 def _readable(read: Callable[[], T], caveats: list[str]) -> T | None:
@@ -105,28 +105,28 @@ def _readable(read: Callable[[], T], caveats: list[str]) -> T | None:
         return None
 
 
-def _journal_caveats(said: Found) -> Iterator[str]:
-    if said.unreadable:
-        yield f"A part of the journal cannot be read: {said.unreadable}."
-    if said.torn:
-        yield f"{said.torn} lines of the journal are torn, and left out."
-    if said.since is None and not said.unreadable:
+def _journal_caveats(excerpt: Excerpt) -> Iterator[str]:
+    if excerpt.unreadable:
+        yield f"A part of the journal cannot be read: {excerpt.unreadable}."
+    if excerpt.torn:
+        yield f"{excerpt.torn} lines of the journal are torn, and left out."
+    if excerpt.since is None and not excerpt.unreadable:
         yield "There is no journal: this is what memory.json knows."
 
 
-def _find(files: _Files, id_: str) -> tuple[Subject | None, Found]:
+def _find(files: _Sources, id_: str) -> tuple[Subject | None, Excerpt]:
     """Whose id it is, by the state files or else by the journal, and what the journal says of it."""
     subject = _in_files(files, id_)
     if subject is not None:
         return subject, files.state.journal.find(*needles(subject, files.memory))
-    said = files.state.journal.find(id_, short_name(id_))
-    subject = _in_lines(said, id_)
+    excerpt = files.state.journal.find(id_, short_name(id_))
+    subject = _in_lines(excerpt, id_)
     if subject is None:
-        return None, said
-    return subject, files.state.journal.find(*needles(subject, files.memory, said.lines))
+        return None, excerpt
+    return subject, files.state.journal.find(*needles(subject, files.memory, excerpt.lines))
 
 
-def _in_files(files: _Files, id_: str) -> Subject | None:
+def _in_files(files: _Sources, id_: str) -> Subject | None:
     memory, notes, name = files.memory, files.notes, short_name(id_)
     if memory and id_ in memory.requests:
         return Subject(Kind.REQUEST, id_)
@@ -138,9 +138,9 @@ def _in_files(files: _Files, id_: str) -> Subject | None:
     return Subject(Kind.MACHINE, name) if orphan or (memory and _slot(memory, name)) else None
 
 
-def _in_lines(said: Found, id_: str) -> Subject | None:
+def _in_lines(excerpt: Excerpt, id_: str) -> Subject | None:
     """The subject that only the journal still knows."""
-    for line in said.lines:
+    for line in excerpt.lines:
         if line.get("request") == id_:
             return Subject(Kind.REQUEST, id_)
         if line.get("return") == id_:
@@ -152,7 +152,7 @@ def _in_lines(said: Found, id_: str) -> Subject | None:
     return None
 
 
-def _pool_names(files: _Files) -> set[str]:
+def _pool_names(files: _Sources) -> set[str]:
     learned = {pool for pool, _ in files.memory.pressures} if files.memory else set()
     return learned | files.notes.pool_limits.keys() | files.notes.pools.keys()
 
@@ -164,7 +164,7 @@ def _slot(memory: Memory, name: str) -> Slot | None:
     return slot if slot and slot.name == name else None
 
 
-def _near(files: _Files, id_: str) -> list[str]:
+def _near(files: _Sources, id_: str) -> list[str]:
     """Known ids that are spelled alike; for a machine of a known request, the first machine of that."""
     memory = files.memory
     ids = [*(memory.requests if memory else ()), *(memory.returns if memory else ()), *sorted(_pool_names(files))]
@@ -179,7 +179,7 @@ def _near(files: _Files, id_: str) -> list[str]:
 # --- how it stands ----------------------------------------------------------------------------------------------------
 
 
-def _now(files: _Files, subject: Subject) -> Iterator[str]:
+def _now(files: _Sources, subject: Subject) -> Iterator[str]:
     memory = files.memory
     if subject.kind is Kind.POOL:
         yield from _pool(files, subject.id)
@@ -195,7 +195,7 @@ def _now(files: _Files, subject: Subject) -> Iterator[str]:
         yield "It has left the state files; the journal alone tells of it."
 
 
-def _request(files: _Files, memory: Memory, record: RequestRecord) -> Iterator[str]:
+def _request(files: _Sources, memory: Memory, record: RequestRecord) -> Iterator[str]:
     slots = record.slots.values()
     if record.ended is not None:
         heard = "" if record.told_at is not None else "; HostFactory has not heard of it yet"
@@ -210,7 +210,7 @@ def _request(files: _Files, memory: Memory, record: RequestRecord) -> Iterator[s
     yield f"What does not run by {_local(memory, record.deadline)} fails, with the reason."
 
 
-def _lacking(files: _Files, memory: Memory, record: RequestRecord) -> Iterator[str]:
+def _lacking(files: _Sources, memory: Memory, record: RequestRecord) -> Iterator[str]:
     """Why it is short of machines, and when they are asked for again."""
     lacks = missing(memory, files.notes, troubles(memory), time_at(memory, time.time()))
     document = {"missing": lacks.get(record.id, [])}
@@ -218,7 +218,7 @@ def _lacking(files: _Files, memory: Memory, record: RequestRecord) -> Iterator[s
         yield _ended(line.strip())
 
 
-def _machine(files: _Files, memory: Memory, slot: Slot) -> Iterator[str]:
+def _machine(files: _Sources, memory: Memory, slot: Slot) -> Iterator[str]:
     record = memory.requests[slot.request]
     yield f"It belongs to request {slot.request} of template {record.template}, and was asked for in pool {slot.pool}."
     if slot.set_aside:
@@ -233,7 +233,7 @@ def _machine(files: _Files, memory: Memory, slot: Slot) -> Iterator[str]:
         yield f"It is {slot.verdict}. Its delete {sent}, and is repeated until a look shows that it is gone.{stuck}"
 
 
-def _wanted(files: _Files, memory: Memory, slot: Slot) -> Iterator[str]:
+def _wanted(files: _Sources, memory: Memory, slot: Slot) -> Iterator[str]:
     if slot.notice is not None:
         yield f"It ends at {_local(memory, slot.notice.ends)}: {slot.notice.cause}."
     if slot.ran is not None:
@@ -254,7 +254,7 @@ def _return(memory: Memory, back: ReturnRecord) -> str:
     return f"It is running: {settled}; it ends by {_local(memory, back.deadline)}."
 
 
-def _waiting(files: _Files, memory: Memory, name: str) -> str:
+def _waiting(files: _Sources, memory: Memory, name: str) -> str:
     """When an orphan is deleted; empty for a machine that is none."""
     try:
         document = released(memory, files.notes, script_calls(files.state), time.time())
@@ -267,7 +267,7 @@ def _waiting(files: _Files, memory: Memory, name: str) -> str:
     return ""
 
 
-def _pool(files: _Files, name: str) -> Iterator[str]:
+def _pool(files: _Sources, name: str) -> Iterator[str]:
     notes = files.notes
     if name in notes.paused:
         yield "It is paused: it gets no new machines."
@@ -293,13 +293,13 @@ def _learned(memory: Memory, notes: Notes, name: str) -> Iterator[str]:
     yield f"{sum(wanted):,} machines run in it, {len(wanted) - sum(wanted):,} are to run."
 
 
-def _loop(files: _Files) -> Iterator[str]:
+def _loop(files: _Sources) -> Iterator[str]:
     silence = _silence(files)
     if silence is not None:
         yield f"LOOP NOT RUNNING {silence}: what comes next waits until `provisioner run` is started."
 
 
-def _silence(files: _Files) -> str | None:
+def _silence(files: _Sources) -> str | None:
     """Since when no loop runs; None where one does, or nobody can say."""
     try:
         holder, last = files.state.loop_lock.holder(), files.state.heartbeat.last()

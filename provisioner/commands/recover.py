@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     state = state_directory(options.state_dir)
     plan, looks = _recovery(options, state)
     memory = plan.files.memory if plan.files.fine("memory") else None
-    news = recovery.places(plan, looks)
+    news = recovery.pools_of_unknown(plan, looks)
     waits = released(memory, _notes(options, state), script_calls(state), time.time(), news)
     waits["release_asked"] = state.recovery_asked()
     document = recovery_document(plan, looks, waits)

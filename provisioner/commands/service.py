@@ -20,7 +20,7 @@ from provisioner.loop.wakeups import Wake
 from provisioner.model import ErrorClass, Limits, LossCause
 from provisioner.settings.reload import Configuration
 from provisioner.state.interfaces import PeopleState
-from provisioner.telemetry.access import Files
+from provisioner.telemetry.access import AccessFiles
 from provisioner.telemetry.measured_backend import MeasuredBackend
 from provisioner.telemetry.metrics import EventMetrics, Metrics
 from provisioner.telemetry.page import StatusPage
@@ -115,7 +115,7 @@ class Service:
             reporter.health,
             reporter.status,
             page.respond,
-            Files(readers.token_file, readers.tls_cert, readers.tls_key),
+            AccessFiles(readers.token_file, readers.tls_cert, readers.tls_key),
         )
 
     def heed_signals(self) -> None:

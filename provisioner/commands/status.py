@@ -66,15 +66,15 @@ def run(options: argparse.Namespace) -> int:
 def look(options: argparse.Namespace, state: PeopleState) -> Overview:
     """What the files hold, as far as it was asked for. Raises StateError, UsageError for a name that nothing has."""
     whole = overview(read_facts(state))
-    _known("pool", options.pool, [row.pool for row in whole.pools])
-    _known("template", options.template, [row.template for row in whole.templates])
-    _known("request", options.request, [*(one["id"] for one in (*whole.requests, *whole.returns)), *whole.unread])
+    _check_name("pool", options.pool, [row.pool for row in whole.pools])
+    _check_name("template", options.template, [row.template for row in whole.templates])
+    _check_name("request", options.request, [*(one["id"] for one in (*whole.requests, *whole.returns)), *whole.unread])
     if not (options.pool or options.template or options.request):
         return whole
     return narrowed(whole, pool=options.pool, template=options.template, request=options.request)
 
 
-def _known(kind: str, name: str, names: Sequence[str]) -> None:
+def _check_name(kind: str, name: str, names: Sequence[str]) -> None:
     if name and name not in names:
         there = f"there are {', '.join(names)}" if names else "there is none"
         raise UsageError(f"--{kind} {name}: the state files know no such {kind}; {there}")

@@ -15,8 +15,8 @@ from typing import Any
 
 from provisioner.commands.options import FINE, Document, UsageError, add_shared, state_directory
 from provisioner.loop.clock import LoopClock, utc
-from provisioner.model import Limits, Memory
-from provisioner.planning.budget import HOUR, cost, hourly, month_cost, priced
+from provisioner.model import HOUR, Limits, Memory
+from provisioner.planning.budget import cost, hourly, month_cost, priced
 from provisioner.planning.usage import Cell, Usage, month_of, there, used, wall_day
 from provisioner.state.interfaces import PeopleState
 from provisioner.telemetry.notes import read_notes

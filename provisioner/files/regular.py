@@ -14,7 +14,7 @@ LOG_MODE = 0o640
 
 
 class NoFileError(OSError):
-    """What has the name of a file is none that may be opened; ``strerror`` says what it is."""
+    """The path is a link, or no regular file; ``strerror`` says which."""
 
 
 LINK, IRREGULAR = "is a symbolic link", "is no regular file"

@@ -28,6 +28,9 @@ MOST_VALUES = 20_000
 INTEGER_BITS = 64
 """What JSON's readers, Kubernetes' among them, take as a whole number."""
 
+KINDS = {"int": "whole number", "float": "number", "bool": "truth value", "timestamp": "date", "str": "text"}
+"""YAML's kinds of values in words; the others are words."""
+
 TOO_DEEP = f"nested more than {DEEPEST} levels deep, or an alias leads back to what holds it"
 
 
@@ -54,7 +57,7 @@ def parse(text: str) -> tuple[Any, list[tuple[str, str]]]:
     except RecursionError as error:
         raise _mistake(TOO_DEEP, loader.get_mark()) from error
     except (ValueError, OverflowError) as error:  # an escape or a version beyond what Python's numbers take
-        raise _mistake(f"a number that is none: {error}", loader.get_mark()) from error
+        raise _mistake(f"not a number that can be read: {error}", loader.get_mark()) from error
     finally:
         loader.dispose()
 
@@ -82,7 +85,7 @@ class _Loader(yaml.SafeLoader):
             if isinstance(value, str):
                 value.encode()  # half a character, as "\ud800": it can neither be printed nor name a file
         except (ValueError, LookupError, AttributeError, TypeError) as error:
-            raise _mistake(f"this is no {kind}", node.start_mark) from error
+            raise _mistake(f"this is no {KINDS.get(kind, kind)}", node.start_mark) from error
         if isinstance(value, int) and value.bit_length() > INTEGER_BITS:
             raise _mistake(f"a whole number of more than {INTEGER_BITS} bits", node.start_mark)
         return value

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from provisioner.files.problem import Problem
 from provisioner.files.regular import read_regular
 from provisioner.hostfactory import MAX_NUMBER
 from provisioner.hostfactory.digest import OF_A_MOMENT, Digests, digest_of, digest_of_templates
@@ -68,18 +69,6 @@ class TemplatesError(Exception):
         super().__init__(f"{path}: {reason}")
         self.path = path
         self.reason = reason
-
-
-class Mistake(NamedTuple):
-    """One thing wrong in a file that can be used without it."""
-
-    file: str
-    where: str
-    """JSON path, such as ``templates[2].maxNumber``."""
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.file}: {self.where}: {self.text}"
 
 
 class ProviderConfig(NamedTuple):
@@ -144,7 +133,7 @@ class Provider(NamedTuple):
     config: ProviderConfig
     templates: tuple[Template, ...]
     """The valid ones, in the file's order."""
-    mistakes: tuple[Mistake, ...]
+    problems: tuple[Problem, ...]
     digests: Digests
     """By which the loop and the scripts know whether they have read the same."""
 
@@ -161,19 +150,19 @@ def load(directory: str | os.PathLike[str], environment: Mapping[str, str]) -> P
     name = environment.get("HF_PROVIDER_NAME") or environment.get("PROVIDER_NAME") or _only_name(os.fspath(directory))
     config_path = os.path.join(directory, f"{name}prov_config.json")
     written = _config_document(config_path)
-    config, config_mistakes = _config(config_path, written)
+    config, config_problems = _config(config_path, written)
     path = os.path.join(directory, config.templates_filename or f"{name}prov_templates.json")
     entries = _listed(path, read_json(path))
-    templates, mistakes = _templates(path, entries)
+    templates, problems = _templates(path, entries)
     if not templates:
         raise TemplatesError(
-            path, "no valid template" + (f"; {mistakes[0].where}: {mistakes[0].text}" if mistakes else "")
+            path, "no valid template" + (f"; {problems[0].where}: {problems[0].text}" if problems else "")
         )
     digests = Digests(digest_of(written), digest_of_templates(entries))
-    return Provider(name, config_path, path, config, tuple(templates), (*config_mistakes, *mistakes), digests)
+    return Provider(name, config_path, path, config, tuple(templates), (*config_problems, *problems), digests)
 
 
-def load_config(path: str) -> tuple[ProviderConfig, list[Mistake]]:
+def load_config(path: str) -> tuple[ProviderConfig, list[Problem]]:
     """The provider config; the defaults when there is no such file. Raises TemplatesError when it is no JSON object."""
     return _config(path, _config_document(path))
 
@@ -259,9 +248,9 @@ def _only_name(directory: str) -> str:
 # --- provider config --------------------------------------------------------------------------------------------------
 
 
-def _config(path: str, values: Mapping[str, object]) -> tuple[ProviderConfig, list[Mistake]]:
+def _config(path: str, values: Mapping[str, object]) -> tuple[ProviderConfig, list[Problem]]:
     """The keys of Google's connector that have a use here; a value that cannot be used leaves the default."""
-    mistakes: list[Mistake] = []
+    problems: list[Problem] = []
     left = dict(values)
 
     def text(key: str, default: str = "") -> str:
@@ -269,14 +258,14 @@ def _config(path: str, values: Mapping[str, object]) -> tuple[ProviderConfig, li
         if value is None or (isinstance(value, str) and value.isprintable()):
             return value or default
         words = "printable characters" if isinstance(value, str) else "a text"
-        mistakes.append(Mistake(path, key, expected(words, value)))
+        problems.append(Problem(path, key, expected(words, value)))
         return default
 
     def number(key: str) -> float | None:
         value = left.pop(key, None)
         parsed = None if value in (None, "") else as_number(value)
         if value not in (None, "") and parsed is None:
-            mistakes.append(Mistake(path, key, expected("a number of at least 0", value)))
+            problems.append(Problem(path, key, expected("a number of at least 0", value)))
         return parsed
 
     size, rotate = number("LOG_MAX_FILE_SIZE"), number("LOG_MAX_ROTATE")
@@ -297,7 +286,7 @@ def _config(path: str, values: Mapping[str, object]) -> tuple[ProviderConfig, li
         gke_request_timeout_seconds=number("GKE_REQUEST_TIMEOUT"),
     )
     unused = tuple(key for key in left if key in UNUSED_KEYS or key.startswith(UNUSED_PREFIX))
-    return config._replace(unused=unused, unknown=tuple(key for key in left if key not in unused)), mistakes
+    return config._replace(unused=unused, unknown=tuple(key for key in left if key not in unused)), problems
 
 
 def as_number(value: object) -> float | None:
@@ -325,10 +314,10 @@ def _listed(path: str, document: object) -> list[object]:
     return entries
 
 
-def _templates(path: str, entries: list[object]) -> tuple[list[Template], list[Mistake]]:
+def _templates(path: str, entries: list[object]) -> tuple[list[Template], list[Problem]]:
     """The valid templates, and why the others are not. Of two with one id the first stands."""
     templates: dict[str, Template] = {}
-    mistakes = []
+    problems = []
     for index, entry in enumerate(entries):
         try:
             template = _template(entry)
@@ -337,8 +326,8 @@ def _templates(path: str, entries: list[object]) -> tuple[list[Template], list[M
             templates[template.id] = template
         except Invalid as error:
             place, reason = error.args
-            mistakes.append(Mistake(path, f"templates[{index}]{place}", reason))
-    return list(templates.values()), mistakes
+            problems.append(Problem(path, f"templates[{index}]{place}", reason))
+    return list(templates.values()), problems
 
 
 def _template(entry: object) -> Template:

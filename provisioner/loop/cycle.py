@@ -17,7 +17,7 @@ from provisioner.loop.contact import Contacts
 from provisioner.loop.cycle_id import CYCLE
 from provisioner.loop.history import History, Passed
 from provisioner.loop.levers import HeldLevers
-from provisioner.loop.looks import DoubtedPools, MovedPools, identity
+from provisioner.loop.look_filters import DoubtedPools, MovedPools, identity
 from provisioner.loop.publisher import Publisher
 from provisioner.loop.startup import Beginning, HeldIntent, HeldMemory, Startup
 from provisioner.model import (

@@ -19,7 +19,7 @@ from provisioner.loop.actors import ThreadedActors
 from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
 from provisioner.loop.early_notices import Notices
-from provisioner.loop.ends import record_ends
+from provisioner.loop.end_records import record_ends
 from provisioner.loop.observers import FOR_PEOPLE, Observer, stop_all
 from provisioner.loop.wakeups import Wake, Wakeups
 from provisioner.model import NEVER, Limits, Look, LossCause, Memory, Notice, Unobserved

@@ -3,10 +3,10 @@
 Times are loop time in seconds (law: time is an argument) unless a name says ``wall``. No I/O, no clock, no logger.
 """
 
-from provisioner.model.decided import Action, Close, Create, Delete, Doubt, Outcome, Plan
+from provisioner.model.intent import Intent, Request, ReturnRequest
 from provisioner.model.levers import NO_LEVERS, Lever, LeverKind, Levers
 from provisioner.model.limits import Budget, Limits, PoolLimits, TemplateLimits
-from provisioner.model.remembered import (
+from provisioner.model.memory import (
     Brake,
     Memory,
     RequestRecord,
@@ -18,13 +18,16 @@ from provisioner.model.remembered import (
     evolve,
     evolving,
 )
-from provisioner.model.seen import NEWS_SECONDS, Contact, Fingerprint, Look, Machine, Notice, Snapshot, Unobserved
-from provisioner.model.wanted import Intent, Request, ReturnRequest
+from provisioner.model.plan import Action, Close, Create, Delete, Doubt, Outcome, Plan
+from provisioner.model.snapshot import NEWS_SECONDS, Contact, Fingerprint, Look, Machine, Notice, Snapshot, Unobserved
 from provisioner.model.words import (
     AMBIGUOUS_ERRORS,
+    DAY,
     DESIRED,
+    HOUR,
     LONG_AGO,
     NEVER,
+    NO_ROOM,
     STOPPING_ERRORS,
     BrakeReason,
     DeferReason,
@@ -39,11 +42,14 @@ from provisioner.model.words import (
 
 __all__ = [
     "AMBIGUOUS_ERRORS",
+    "DAY",
     "DESIRED",
+    "HOUR",
     "LONG_AGO",
     "NEVER",
     "NEWS_SECONDS",
     "NO_LEVERS",
+    "NO_ROOM",
     "STOPPING_ERRORS",
     "Action",
     "Brake",

@@ -38,6 +38,9 @@ NEVER = float("inf")
 LONG_AGO = float("-inf")
 """Loop time of what has not happened, where what matters is how long ago it did."""
 
+HOUR, DAY = 3_600.0, 86_400.0
+"""Seconds."""
+
 
 class DeleteReason(StrEnum):
     """Why a machine is deleted. There is no other reason (law: nothing is deleted by count)."""
@@ -77,6 +80,9 @@ class ErrorClass(StrEnum):
 
 STOPPING_ERRORS = frozenset({ErrorClass.QUOTA, ErrorClass.DENIED, ErrorClass.STOCKOUT, ErrorClass.INVALID})
 """The first of these stops further creates of that pool and template in the cycle: the next call would get the same."""
+
+NO_ROOM = frozenset({ErrorClass.STOCKOUT, ErrorClass.QUOTA})
+"""Errors of a place that is full: they say nothing of the machine that is not made."""
 
 AMBIGUOUS_ERRORS = frozenset({ErrorClass.TIMEOUT, ErrorClass.UNAVAILABLE})
 """The call may have been applied although no response came: the create is repeated under the same name."""

@@ -14,25 +14,25 @@ from provisioner.planning.draft import Draft
 def find_astray(draft: Draft) -> None:
     """Doubt the looks at such pools until a person releases the brake, or a look shows that the pool is back."""
     memory = draft.before
-    astray, places = dict(memory.astray), dict(memory.places)
+    astray, answered_by = dict(memory.astray), dict(memory.answered_by)
     for pool, snapshot in draft.snapshots.items():
-        words = _elsewhere(draft, pool) if snapshot.place else _strange_alone(draft, pool)
+        words = _elsewhere(draft, pool) if snapshot.answered_by else _strange_alone(draft, pool)
         if words:
             astray.setdefault(pool, draft.now)
             _doubt(draft, pool, words, astray[pool])
             continue
         astray.pop(pool, None)
-        if snapshot.place:
-            places[pool] = snapshot.place
-    for name, changed in (("astray", astray), ("places", places)):
+        if snapshot.answered_by:
+            answered_by[pool] = snapshot.answered_by
+    for name, changed in (("astray", astray), ("answered_by", answered_by)):
         if changed != getattr(memory, name):
             draft.changes[name] = changed
 
 
 def _elsewhere(draft: Draft, pool: str) -> str:
     """Where the pool's machines were made in another place than this look shows: in which."""
-    seen = draft.snapshots[pool].place
-    held = draft.before.places.get(pool, seen)
+    seen = draft.snapshots[pool].answered_by
+    held = draft.before.answered_by.get(pool, seen)
     if held == seen or not any(slot.submitted is not None and not slot.gone for slot in _slots(draft, pool)):
         return ""
     return f"is {seen} now, but its machines were made in {held}"
@@ -41,7 +41,7 @@ def _elsewhere(draft: Draft, pool: str) -> str:
 def _strange_alone(draft: Draft, pool: str) -> str:
     """Where a look lacks all machines of the pool and shows some of ours that nobody asked for: how many."""
     doubt, noted = draft.doubts.get(pool), pool in draft.before.astray
-    if not noted and (doubt is None or doubt.machines < doubt.known):
+    if not noted and (doubt is None or doubt.machines < doubt.expected):
         return ""
     ran = [slot for slot in _slots(draft, pool) if slot.ran is not None and slot.verdict in DESIRED]
     strange = _strange(draft, pool)

@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from provisioner.hostfactory import MAX_NUMBER
-from provisioner.model import Limits, Memory
+from provisioner.model import HOUR, Limits, Memory
 from provisioner.planning.draft import Draft
 from provisioner.planning.usage import Cell, Usage, month_of, there
-
-HOUR = 3600.0
 
 PART = 1e-6
 """Of a machine: prices are no binary fractions, and ten times 0.1 is to fit into 1."""

@@ -14,8 +14,8 @@ from provisioner.planning import window
 from provisioner.planning.draft import SOON, Draft
 
 OTHERS_DOING = frozenset({LossCause.PREEMPTED, LossCause.EVICTED, LossCause.NODE, LossCause.DELETED})
-"""Causes, announced or found, that say nothing of what a machine runs. A deletion is an act of somebody who may want
-another machine at once, and who has to stop by himself; that nobody knows why a machine ended is no excuse."""
+"""Causes, announced or found, that say nothing of what a machine runs: a deletion is somebody's decision. An unknown
+cause counts against the pool."""
 
 Key = tuple[str, str]
 """Pool and template."""

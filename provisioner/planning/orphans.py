@@ -7,6 +7,7 @@ from collections.abc import Mapping, Set
 
 from provisioner.model import (
     DESIRED,
+    HOUR,
     LONG_AGO,
     BrakeReason,
     Contact,
@@ -128,10 +129,10 @@ def _delete_orphan(draft: Draft, name: str, pool: str, busy: Set[str]) -> None:
 def _spend_orphan_delete(draft: Draft) -> bool:
     """Count one more against the cap per hour; False when it is reached."""
     now = draft.now
-    recent = tuple(at for at in draft.changes.get("orphan_deletes", draft.before.orphan_deletes) if at > now - 3600)
+    recent = tuple(at for at in draft.changes.get("orphan_deletes", draft.before.orphan_deletes) if at > now - HOUR)
     if len(recent) >= draft.limits.orphan_cap_per_hour:
         if recent:
-            draft.wake_at(min(recent) + 3600)
+            draft.wake_at(min(recent) + HOUR)
         return False
     draft.changes["orphan_deletes"] = (*recent, now)
     return True

@@ -20,7 +20,7 @@ from provisioner.planning.levers import stopped
 from provisioner.planning.lifetime import offer_aged
 from provisioner.planning.observation import reflect
 from provisioner.planning.orphans import adopt, find_orphans, find_unlisted
-from provisioner.planning.relocation import whereabouts
+from provisioner.planning.relocation import configured_places
 from provisioner.planning.retention import trim
 from provisioner.planning.returns import settle_returns
 from provisioner.planning.scheduling import ask
@@ -72,8 +72,8 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
     delete_closed(draft, world.busy)
     count_usage(draft)
     trim(draft, world.intent, world.contact)
-    if (where := whereabouts(memory, limits)) != memory.whereabouts:
-        draft.changes["whereabouts"] = where
+    if (where := configured_places(memory, limits)) != memory.configured_places:
+        draft.changes["configured_places"] = where
     return Plan(
         memory=draft.memory(),
         creates=in_turn(draft.creates),

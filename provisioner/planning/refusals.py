@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from provisioner.model import DeferReason, ErrorClass, Memory, RequestRecord, Slot, Snapshot, Verdict
+from provisioner.model import NO_ROOM, DeferReason, ErrorClass, Memory, RequestRecord, Slot, Snapshot, Verdict
 from provisioner.planning.slots import changed
-from provisioner.planning.window import NO_ROOM
 
 NEEDS_A_PERSON = frozenset({ErrorClass.DENIED, ErrorClass.INVALID, ErrorClass.NOT_FOUND})
 """Why a call is refused until a person mends something: sent again it is refused again."""

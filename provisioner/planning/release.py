@@ -8,22 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
-from provisioner.model import DESIRED, BrakeReason, Limits, Memory, RequestRecord
+from provisioner.model import DESIRED, HOUR, BrakeReason, Limits, Memory, RequestRecord
 from provisioner.planning.cancellation import CANCELLED_MESSAGE
-
-HOUR = 3600.0
-"""Seconds in which so many orphans are deleted as the cap allows."""
 
 
 def without_brake(memory: Memory) -> Memory:
     """The memory after a person has released the brake, and so accepted what it was latched for."""
-    brake, astray, places = memory.brake, dict(memory.astray), dict(memory.places)
+    brake, astray, answered_by = memory.brake, dict(memory.astray), dict(memory.answered_by)
     if brake is not None and brake.reason is BrakeReason.POOL_ASTRAY:
         # Only of the pool that was named: of another one nobody has said that its machines are gone.
         astray.pop(brake.pool, None)
-        places.pop(brake.pool, None)
+        answered_by.pop(brake.pool, None)
     seen = (*memory.orphans, *memory.unlisted)
-    return replace(memory, brake=None, accepted=seen, appeared={}, astray=astray, places=places)
+    return replace(memory, brake=None, accepted=seen, appeared={}, astray=astray, answered_by=answered_by)
 
 
 @dataclass(frozen=True, slots=True)

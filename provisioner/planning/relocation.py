@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from provisioner.model import ErrorClass, Failure, Limits, Memory
 
 
-def whereabouts(memory: Memory, limits: Limits) -> Mapping[str, str]:
+def configured_places(memory: Memory, limits: Limits) -> Mapping[str, str]:
     """Where the machines of each pool are: where it is configured to be, unless it has some from elsewhere."""
     configured = {name: pool.where for name, pool in limits.pools.items() if pool.where}
-    others = {name for name, where in configured.items() if memory.whereabouts.get(name, where) != where}
+    others = {name for name, where in configured.items() if memory.configured_places.get(name, where) != where}
     if others:
         slots = (slot for _, slot in memory.slots)
         others &= {slot.pool for slot in slots if slot.submitted is not None and not slot.gone}
-    return {**memory.whereabouts, **{name: where for name, where in configured.items() if name not in others}}
+    return {**memory.configured_places, **{name: where for name, where in configured.items() if name not in others}}
 
 
 def moved(memory: Memory, limits: Limits) -> Mapping[str, Failure]:
     """Why nothing can be seen of the pools whose machines are elsewhere, in words for people."""
-    held = whereabouts(memory, limits)
+    held = configured_places(memory, limits)
     return {
         name: Failure(
             ErrorClass.INVALID,

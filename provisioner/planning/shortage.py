@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from provisioner.model import (
     DESIRED,
+    NO_ROOM,
     DeferReason,
     ErrorClass,
     Failure,
@@ -35,7 +36,6 @@ from provisioner.planning.deadlines import boots_by
 from provisioner.planning.draft import Draft
 from provisioner.planning.slots import gaps
 from provisioner.planning.turns import turns
-from provisioner.planning.window import NO_ROOM
 
 Key = tuple[str, str]
 """Pool and template."""

@@ -2,8 +2,7 @@
 
 * Templates make their calls to a pool one by one in turn; they share no windows. What is left of the pool's cap over
   all templates goes to the one whose request has waited longest.
-* The requests of a template ask by age and by size in turn: by age each becomes the first some time, by size none waits
-  for a larger one.
+* The oldest and the smallest request go first by turns, so neither age nor size can starve one.
 """
 
 from __future__ import annotations

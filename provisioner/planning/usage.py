@@ -13,10 +13,9 @@ from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
-from provisioner.model import Memory, Slot, evolve
+from provisioner.model import DAY, NO_ROOM, Memory, Slot, evolve
 from provisioner.planning.draft import Draft
 from provisioner.planning.slots import changed
-from provisioner.planning.window import NO_ROOM
 
 Cell = tuple[str, str, str]
 """Template, pool and account."""
@@ -27,10 +26,9 @@ Usage = Mapping[str, Mapping[Cell, int]]
 EARLIER = ""
 """In the place of a day: all days that are kept no longer."""
 
-DAY = 86_400_000
-"""Milliseconds."""
+DAY_MILLISECONDS = round(DAY * 1000)
 
-LONGEST = 3660 * DAY
+LONGEST = 3660 * DAY_MILLISECONDS
 """Of one machine, in milliseconds: what is longer is a damaged file's."""
 
 FIRST = date(1970, 1, 1).toordinal()
@@ -60,7 +58,7 @@ def span(slot: Slot, now: float) -> Span | None:
 
 
 def _waits(slot: Slot) -> bool:
-    """Nothing of the machine is there but a wish: it waits for room, or somebody holds it back."""
+    """The machine does not exist yet: its place has no room for it, or a gate holds it."""
     if slot.ran is not None:
         return False
     return slot.gated or (slot.failure is not None and slot.failure.error in NO_ROOM)
@@ -71,8 +69,8 @@ def by_day(one: Span, ahead: float) -> Iterator[tuple[str, int]]:
     end = round((one.end + ahead) * 1000)
     begin = end - min(one.milliseconds, LONGEST)
     while begin < end:
-        midnight = (begin // DAY + 1) * DAY
-        yield day_of(begin // DAY), min(end, midnight) - begin
+        midnight = (begin // DAY_MILLISECONDS + 1) * DAY_MILLISECONDS
+        yield day_of(begin // DAY_MILLISECONDS), min(end, midnight) - begin
         begin = midnight
 
 
@@ -84,7 +82,7 @@ def day_of(number: int) -> str:
 
 def wall_day(wall: float) -> str:
     """The UTC date of a time of the wall clock."""
-    return day_of(round(wall * 1000) // DAY)
+    return day_of(round(wall * 1000) // DAY_MILLISECONDS)
 
 
 def count_usage(draft: Draft) -> None:

@@ -14,10 +14,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from provisioner.model import AMBIGUOUS_ERRORS, ErrorClass, Failure, Limits, PoolLimits, Window
-
-NO_ROOM = frozenset({ErrorClass.STOCKOUT, ErrorClass.QUOTA})
-"""Errors of a place that is full: they say nothing of the machines, so they count in no round."""
+from provisioner.model import AMBIGUOUS_ERRORS, NO_ROOM, ErrorClass, Failure, Limits, PoolLimits, Window
 
 CALL_ERRORS = (
     NO_ROOM | AMBIGUOUS_ERRORS | {ErrorClass.THROTTLED, ErrorClass.DENIED, ErrorClass.INVALID, ErrorClass.NOT_FOUND}

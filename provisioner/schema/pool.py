@@ -68,7 +68,7 @@ class Pool(Section):
     """Settings that a loop that runs does not heed."""
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def identity(self) -> tuple[str, ...]:
         """What makes two pools the same: the kind, then words that tell this place from all others of the kind."""
         return (self.kind, self.name)
 

@@ -62,12 +62,11 @@ def load(path: Path, environment: Mapping[str, str]) -> Settings:
             raise ConfigError(problems) from error
         advice = "" if Path(error.path).exists() else NO_TEMPLATES
         raise ConfigError([*problems, Problem(error.path, "", error.reason + advice)]) from error
-    mistakes = [Problem(mistake.file, mistake.where, mistake.text) for mistake in provider.mistakes]
     if not path.exists() and not any(template.pools for template in provider.templates):
         problems = []  # Google's connector has no such file: its templates say where machines are made
     if problems:
-        raise ConfigError([*problems, *mistakes])
-    reader = _Reader(path, environment, provider, document, mistakes)
+        raise ConfigError([*problems, *provider.problems])
+    reader = _Reader(path, environment, provider, document, list(provider.problems))
     settings = reader.settings()
     if settings is None or reader.problems:
         raise ConfigError(sorted(reader.problems, key=lambda problem: problem.file != str(path)))
@@ -187,9 +186,9 @@ class _Reader:
         """The same pools; two of them that are one place are a mistake: each would count the other's machines."""
         first: dict[tuple[str, ...], str] = {}
         for name, pool in pools.items():
-            if pool.place in first:
-                self.complain(join("pools", name), f"the same place as pool {first[pool.place]!r}")
-            first.setdefault(pool.place, name)
+            if pool.identity in first:
+                self.complain(join("pools", name), f"the same place as pool {first[pool.identity]!r}")
+            first.setdefault(pool.identity, name)
         return pools
 
     def written_pool(self, name: str, body: object) -> Pool | None:
@@ -250,7 +249,7 @@ class _Reader:
             self.complain_of_template(template, called.get(problem.where, problem.where), problem.text)
         if pool is None:
             return ()
-        same = next((other.name for other in pools.values() if other.place == pool.place), None)
+        same = next((other.name for other in pools.values() if other.identity == pool.identity), None)
         if same is None:
             pools[pool.name] = pool
         return (same or pool.name,)

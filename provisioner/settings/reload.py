@@ -84,8 +84,8 @@ class Configuration:
         for name in ("id", "instance", "name_prefix"):
             if getattr(new, name) != getattr(self.settings, name):
                 raise ValueError(f"{name}: cannot change while the loop runs; start it again")
-        places = {name: pool.place for name, pool in self.settings.pools.items()}
-        if places != {name: pool.place for name, pool in new.pools.items()}:
+        identities = {name: pool.identity for name, pool in self.settings.pools.items()}
+        if identities != {name: pool.identity for name, pool in new.pools.items()}:
             raise ValueError("pools: none can come, go or move while the loop runs; start it again")
         for record in memory.requests.values() if memory else ():
             busy = not all(slot.gone for slot in record.slots.values())

@@ -171,7 +171,7 @@ def contexts_of(settings: Settings) -> dict[str, str]:
 def migs_of(settings: Settings) -> list[MigSpec]:
     """The managed instance groups that a configuration's pools name."""
     specs = {
-        pool.place: MigSpec(project=pool.project, name=pool.group, zone=pool.zone or "", region=pool.region or "")
+        pool.identity: MigSpec(project=pool.project, name=pool.group, zone=pool.zone or "", region=pool.region or "")
         for pool in settings.pools.values()
         if isinstance(pool, MigPool)
     }

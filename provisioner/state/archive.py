@@ -43,7 +43,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class Manifest:
     """What the manifest says of the whole."""
 
     format: int
@@ -58,7 +58,7 @@ class Facts:
 class Dump:
     """A dump that is whole."""
 
-    facts: Facts
+    facts: Manifest
     files: Mapping[str, Saved]
     source: str
     """What people call it."""
@@ -84,7 +84,7 @@ class Dump:
 ADVICE = "Nothing was changed. Take an earlier or a later dump."
 
 
-def pack(facts: Facts, files: Mapping[str, Saved]) -> bytes:
+def pack(facts: Manifest, files: Mapping[str, Saved]) -> bytes:
     """The files and their manifest as .tar.gz."""
     manifest = asdict(facts) | {"files": {name: _described(saved) for name, saved in files.items()}}
     packed = io.BytesIO()
@@ -111,7 +111,7 @@ def unpack(source: str, packed: bytes) -> Dump:
     try:
         members = dict(_members(packed))
         manifest = json.loads(members.pop(MANIFEST))
-        facts = Facts(**{field.name: manifest[field.name] for field in fields(Facts)})
+        facts = Manifest(**{field.name: manifest[field.name] for field in fields(Manifest)})
         described: dict[str, dict[str, Any]] = dict(manifest["files"])
         if facts.format > FORMAT:
             raise _too_new(f"{source}: is a dump of format {facts.format}", facts.version, FORMAT)

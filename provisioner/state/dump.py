@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 
 from provisioner import __version__
-from provisioner.state.archive import FORMAT, TOLD, Facts, Saved, pack
+from provisioner.state.archive import FORMAT, TOLD, Manifest, Saved, pack
 from provisioner.state.atomic import facts_of, read_whole
 from provisioner.state.condition import Condition
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
@@ -25,7 +25,7 @@ from provisioner.state.terminal_answers import ENTRY
 USABLE = frozenset({Condition.FINE, Condition.ALONE, Condition.NEW})
 
 
-def take(state: StateDir) -> tuple[Facts, bytes]:
+def take(state: StateDir) -> tuple[Manifest, bytes]:
     """All that has to be saved, as of one moment, packed. Raises StateError, also where a file is lost, old or damaged.
 
     The databases are read under the locks of those who write them: what memory knows, intent has.
@@ -42,7 +42,7 @@ def take(state: StateDir) -> tuple[Facts, bytes]:
         held = dict(_read(state, ["intent.json", "memory.json", "levers.json", "status.json", ANNOUNCED_FILE]))
         held |= _read(state, [TOLD + name for name in sorted(names_in(state.seen.path)) if re.fullmatch(ENTRY, name)])
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    facts = Facts(FORMAT, __version__, intent.provisioner, now)
+    facts = Manifest(FORMAT, __version__, intent.provisioner, now)
     return facts, pack(facts, held | dict(_read(state, state.journal.files())))
 
 

@@ -13,7 +13,7 @@ from provisioner.hostfactory.digest import Digests
 from provisioner.model import Intent, Levers, Memory
 from provisioner.state.condition import Condition
 from provisioner.state.config_marks import Difference, ReadContent, Side
-from provisioner.state.journal import Found
+from provisioner.state.journal import Excerpt
 
 # --- scripts ----------------------------------------------------------------------------------------------------------
 
@@ -287,7 +287,7 @@ class PeopleSign(LoopSign, Protocol):
 class PeopleHistory(LoopHistory, Protocol):
     """What was done, for stories."""
 
-    def find(self, *texts: str, newest: bool = False, most: int | None = None) -> Found:
+    def find(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
         """The lines that hold one of the texts; if asked, of the ``newest`` part alone, and about ``most`` of them."""
 
 

@@ -46,7 +46,7 @@ def _epoch(time: object) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Excerpt:
     """What the journal says of something."""
 
     lines: Sequence[Line] = ()
@@ -117,7 +117,7 @@ class Journal:
         """The names of those files that are there, the newest first."""
         return [os.path.basename(path) for path in self._names() if os.path.exists(path)]
 
-    def find(self, *needles: str, newest: bool = False, most: int | None = None) -> Found:
+    def find(self, *needles: str, newest: bool = False, most: int | None = None) -> Excerpt:
         """The lines that hold one of these texts as JSON writes it; only of the ``newest`` file, if that is asked for.
 
         ``most``: about so many of the newest of each file, and of no cycle only a part. Raises nothing: what cannot be
@@ -134,7 +134,7 @@ class Journal:
             parsed = _parsed_at_once(texts)
             lines += _whole_cycles(parsed) if left_out else parsed
             torn += len(texts) - len(parsed) + (whole < len(content))
-        return Found(lines, torn, _first(contents), unreadable)
+        return Excerpt(lines, torn, _first(contents), unreadable)
 
     def _contents(self, names: Iterable[str]) -> tuple[list[bytes], str]:
         """The files' contents, the oldest first. A rotation meanwhile moves a file to a name that is still to be read:

@@ -24,7 +24,7 @@ from provisioner.state.intent import IntentStore
 from provisioner.state.memory import MemoryStore
 from provisioner.state.status import StatusStore
 
-LONG_AGO = 0.0
+UNKNOWN_MOMENT = 0.0
 """Wall time of a request of which nobody knows when it was made: its deadline is over, nothing is made for it."""
 
 NOTHING = Intent("", 0, {}, {})
@@ -220,7 +220,7 @@ def _of_answers(answers: Mapping[str, Answer]) -> Intent:
     names = {id_: tuple(entry["name"] for entry in json.loads(each.text)["machines"]) for id_, each in answers.items()}
     requests = {id_: _remnant(id_, len(held)) for id_, held in names.items() if not id_.startswith(RETURN_ID_PREFIX)}
     returns = {
-        id_: ReturnRequest(id_, held, LONG_AGO) for id_, held in names.items() if id_.startswith(RETURN_ID_PREFIX)
+        id_: ReturnRequest(id_, held, UNKNOWN_MOMENT) for id_, held in names.items() if id_.startswith(RETURN_ID_PREFIX)
     }
     return Intent("", 0, requests, returns)
 
@@ -232,7 +232,7 @@ def _of_machines(machines: Iterable[str], prefix: str) -> Intent:
 
 
 def _remnant(id_: str, count: int) -> Request:
-    return Request(id_, NO_TEMPLATE, count, LONG_AGO)
+    return Request(id_, NO_TEMPLATE, count, UNKNOWN_MOMENT)
 
 
 # --- what is said of it -----------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ REMADE = (
 NO_LOOP = "No loop has run on this state directory yet (`provisioner run`)"
 
 
-def places(plan: Recovery, looks: Mapping[str, Look]) -> Mapping[str, str]:
+def pools_of_unknown(plan: Recovery, looks: Mapping[str, Look]) -> Mapping[str, str]:
     """In which pool each machine runs that belongs to no request, as far as pools were looked at."""
     seen = [look for look in looks.values() if isinstance(look, Snapshot)]
     return {name: look.pool for look in seen for name in plan.unknown if name in look.machines}

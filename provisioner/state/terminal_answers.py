@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
     kind: bytes
     text: str
-    place: int
+    position: int
     """How many entries stand before it."""
 
 
@@ -120,23 +120,23 @@ class Told:
 
     def _last(self, id_: str) -> Entry | None:
         last = None
-        while (entry := self._read(id_, last.place + 1 if last else 0)) is not None:
+        while (entry := self._read(id_, last.position + 1 if last else 0)) is not None:
             last = entry
         return last
 
-    def _read(self, id_: str, place: int) -> Entry | None:
-        path = self._path(id_, place)
+    def _read(self, id_: str, position: int) -> Entry | None:
+        path = self._path(id_, position)
         try:
             kind, _, text = read_whole(path, ADVICE).partition(b"\n")
         except StateMissing:
             return None
         if kind not in (TOLD, CLAIMED, PRESUMED):
             raise StateUnreadable(f"{path}: begins with {kind[:20]!r}, not with a word of ours. {ADVICE}")
-        return Entry(kind, text.decode("utf-8", "surrogateescape"), place)
+        return Entry(kind, text.decode("utf-8", "surrogateescape"), position)
 
     def _add(self, id_: str, last: Entry | None, kind: bytes, text: str) -> bool:
         """Make the next entry; False when another was faster."""
-        path = self._path(id_, last.place + 1 if last else 0)
+        path = self._path(id_, last.position + 1 if last else 0)
         content = b"%s\n%s" % (kind, text.encode("utf-8", "surrogateescape"))
         try:
             make_shared_directory(self.path)
@@ -151,9 +151,9 @@ class Told:
         except StateMissing:
             return b""
 
-    def _path(self, id_: str, place: int) -> str:
+    def _path(self, id_: str, position: int) -> str:
         check_id(id_)
-        return os.path.join(self.path, f"{id_}.told-{place}")
+        return os.path.join(self.path, f"{id_}.told-{position}")
 
     def _stale(self, id_: str) -> StateStale:
         return StateStale(

@@ -25,7 +25,7 @@ class AccessError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class AccessFiles:
     """Where token, certificate and key are; all absent: everybody who reaches the address may read, without TLS."""
 
     token: Path | None = None
@@ -33,14 +33,14 @@ class Files:
     key: Path | None = None
 
 
-NOBODY_ASKED = Files()
+NOBODY_ASKED = AccessFiles()
 """Neither token nor TLS."""
 
 
 class Access:
     """Judges each connection and question. Any thread."""
 
-    def __init__(self, files: Files = NOBODY_ASKED) -> None:
+    def __init__(self, files: AccessFiles = NOBODY_ASKED) -> None:
         """Raises AccessError when a file cannot be used now. A file that cannot be used later is logged."""
         self._files = files
         self._read: Signature | None = None

@@ -28,7 +28,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
+class LifeSigns:
     """The signs of life of the loop, by the file system's clock alone (law: time is an argument)."""
 
     holder: Mapping[str, Any] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Facts:
     intent: Intent | None
     intent_file: File
     notes: Notes
-    signs: Signs
+    signs: LifeSigns
     calls: ScriptCalls
     """HF's calls, by the marks of its scripts."""
     release_asked: bool
@@ -78,7 +78,7 @@ def read_facts(state: PeopleState, memory: Memory | None = None) -> Facts:
         intent=intent,
         intent_file=intent_file,
         notes=read_notes(state),
-        signs=Signs(holder, state.heartbeat.last(), state.heartbeat.silent_now()),
+        signs=LifeSigns(holder, state.heartbeat.last(), state.heartbeat.silent_now()),
         calls=script_calls(state),
         release_asked=state.recovery_asked(),
         levers=held_levers(state, held),

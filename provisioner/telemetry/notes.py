@@ -48,7 +48,7 @@ def longest_silence(interval: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class LastingFailure:
     """A failure that lasts, and since when, in epoch seconds of the loop's host."""
 
     since: float
@@ -56,7 +56,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class StandingRefusal:
     """A pool that refuses every call of a kind, until a person mends something."""
 
     pool: str
@@ -65,7 +65,7 @@ class Refusal:
     template: str
     """The template of the refused creates; empty for deletes."""
     since: float
-    """Since when, as in ``Trouble``."""
+    """Since when, as in ``LastingFailure``."""
     text: str
     """The reason in the words of the place."""
 
@@ -76,11 +76,11 @@ class Notes:
 
     pools: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Sentences on each pool's place."""
-    problem: Trouble | None = None
+    problem: LastingFailure | None = None
     """Why nothing is planned."""
-    configuration: Trouble | None = None
+    configuration: LastingFailure | None = None
     """Why the configuration in the files is not the one in force."""
-    refused: Sequence[Refusal] = ()
+    refused: Sequence[StandingRefusal] = ()
     """Creates and deletes that are not worth trying until a person mends something; they are tried all the same."""
     paused: Sequence[str] = ()
     """Pools in which a person has paused creates."""
@@ -137,13 +137,13 @@ def read_notes(state: PeopleState) -> Notes:
     return notes
 
 
-def _trouble(value: Any) -> Trouble | None:
-    return None if value is None else Trouble(float(value["since"]), str(value["text"]))
+def _trouble(value: Any) -> LastingFailure | None:
+    return None if value is None else LastingFailure(float(value["since"]), str(value["text"]))
 
 
-def _refusals(value: Any) -> Sequence[Refusal]:
+def _refusals(value: Any) -> Sequence[StandingRefusal]:
     words = ("pool", "operation", "template", "text")
-    return [Refusal(since=float(one["since"]), **{name: str(one[name]) for name in words}) for one in value]
+    return [StandingRefusal(since=float(one["since"]), **{name: str(one[name]) for name in words}) for one in value]
 
 
 def _lists(value: Any) -> Mapping[str, Sequence[str]]:
@@ -180,11 +180,11 @@ class Notebook:
         self._state = state
         self._silence = longest_silence(interval)
         self._refused = refused
-        self._problem: Trouble | None = None
-        self._configuration: Trouble | None = None
-        self._creates: dict[tuple[str, str], Trouble] = {}
+        self._problem: LastingFailure | None = None
+        self._configuration: LastingFailure | None = None
+        self._creates: dict[tuple[str, str], LastingFailure] = {}
         """Refused creates, by pool and template."""
-        self._deletes: dict[str, dict[str, Trouble]] = {}
+        self._deletes: dict[str, dict[str, LastingFailure]] = {}
         """Refused deletes, by pool and machine."""
         self._places: dict[str, str] = {}
         """In which pool each orphan was seen last."""
@@ -198,7 +198,7 @@ class Notebook:
         self._configuration = _lasting(self._configuration, self._refused(), wall)
         refused = refused_creates(report.memory, limits) if report.memory else {}
         self._creates = {
-            pair: Trouble(self._creates[pair].since if pair in self._creates else wall, text)
+            pair: LastingFailure(self._creates[pair].since if pair in self._creates else wall, text)
             for pair, text in refused.items()
         }
         for done in report.results:
@@ -236,7 +236,7 @@ class Notebook:
         held = self._deletes.setdefault(done.pool, {})
         for outcome in deletes:
             if outcome.failure is not None and outcome.failure.error in NEEDS_A_PERSON:
-                held.setdefault(outcome.action.name, Trouble(wall, outcome.failure.text))
+                held.setdefault(outcome.action.name, LastingFailure(wall, outcome.failure.text))
 
     def _forget_deletes(self, looks: Mapping[str, Look]) -> None:
         """The refusals without those of deletes of machines that are gone."""
@@ -246,15 +246,15 @@ class Notebook:
                 for name in held.keys() - look.machines.keys():
                     del held[name]
 
-    def _refusals(self) -> Sequence[Refusal]:
+    def _refusals(self) -> Sequence[StandingRefusal]:
         refusals = [
-            Refusal(pool, "create", template, trouble.since, trouble.text)
+            StandingRefusal(pool, "create", template, trouble.since, trouble.text)
             for (pool, template), trouble in self._creates.items()
         ]
         for pool, held in sorted(self._deletes.items()):
             if held:
                 first = min(held.values(), key=lambda trouble: trouble.since)
-                refusals.append(Refusal(pool, "delete", "", first.since, first.text))
+                refusals.append(StandingRefusal(pool, "delete", "", first.since, first.text))
         return refusals
 
     def _orphans(self, memory: Memory | None, looks: Mapping[str, Look]) -> Mapping[str, Sequence[str]]:
@@ -285,9 +285,9 @@ def _place(name: str, looks: Mapping[str, Look]) -> str:
     return next((pool for pool, look in looks.items() if isinstance(look, Snapshot) and name in look.machines), "")
 
 
-def _lasting(before: Trouble | None, text: str, wall: float) -> Trouble | None:
+def _lasting(before: LastingFailure | None, text: str, wall: float) -> LastingFailure | None:
     """The trouble with its first time and its newest words; None when it has ended."""
-    return Trouble(before.since if before else wall, text) if text else None
+    return LastingFailure(before.since if before else wall, text) if text else None
 
 
 def _sentences(look: Look) -> Sequence[str]:

@@ -240,7 +240,7 @@ def _loop(facts: Facts) -> Document:
     return {**signs.holder, "last_beat": beat, "silent_seconds": signs.silent, "running": running}
 
 
-def _trouble(trouble: notebook.Trouble | None) -> Document | None:
+def _trouble(trouble: notebook.LastingFailure | None) -> Document | None:
     return {"since": utc(trouble.since), "text": trouble.text} if trouble else None
 
 
@@ -300,10 +300,10 @@ def _request(memory: Memory, record: RequestRecord, tally: Tally) -> dict[str, A
         "count": record.count,
         "status": record.ended or RequestStatus.RUNNING,
         "deadline": utc(memory.wall_of(record.deadline)),
-        "running": sum(some.running for some in pools.values()),
+        "running": sum(counts.running for counts in pools.values()),
         "slots": _verdicts(tally),
         "set_aside": [slot.name for slot in record.slots.values() if slot.set_aside],
-        "pools": {pool: some._asdict() for pool, some in pools.items()},
+        "pools": {pool: counts._asdict() for pool, counts in pools.items()},
     }
 
 
@@ -339,7 +339,7 @@ def _by_pool(tally: Tally) -> ByPool:
     fates = defaultdict[str, Counter[str]](Counter)
     for (pool, verdict, ran), slots in tally.items():
         fates[pool][("running" if ran else "pending") if verdict in DESIRED else verdict] += slots
-    return {pool: Counts(*(some[name] for name in Counts._fields)) for pool, some in fates.items()}
+    return {pool: Counts(*(fate[name] for name in Counts._fields)) for pool, fate in fates.items()}
 
 
 def _verdicts(tally: Tally) -> Mapping[str, int]:
@@ -353,9 +353,9 @@ def _summed(memory: Memory, tallies: Mapping[str, Tally]) -> Mapping[Key, Counts
     """The slots of each template in each pool."""
     total = defaultdict[Key, Counts](Counts)
     for id_, tally in tallies.items():
-        for pool, some in _by_pool(tally).items():
+        for pool, counts in _by_pool(tally).items():
             key = (pool, memory.requests[id_].template)
-            total[key] = Counts(*map(sum, zip(total[key], some, strict=True)))
+            total[key] = Counts(*map(sum, zip(total[key], counts, strict=True)))
     return total
 
 

@@ -25,12 +25,11 @@ from provisioner.state.interfaces import PeopleState
 from provisioner.telemetry.facts import Facts, read_facts
 from provisioner.telemetry.overview import Overview, narrowed, overview, time_at
 from provisioner.telemetry.page_plots import HEIGHT, WIDTH, Plot, plot
-from provisioner.telemetry.samples import Moment, Point, Samples, Subject
+from provisioner.telemetry.samples import Moment, PlottedSubject, Point, Samples
 from provisioner.telemetry.server import JSON, Response
 from provisioner.telemetry.shortages import lasting, local, missing_lines, on_one_line, pool_line
 from provisioner.telemetry.spending import spending_lines
-from provisioner.telemetry.story import Kind, needles, story
-from provisioner.telemetry.story import Subject as Whose
+from provisioner.telemetry.story import Kind, Subject, needles, story
 
 HTML = "text/html; charset=utf-8"
 
@@ -178,7 +177,7 @@ class StatusPage:
         text = f"The loop knows no {kind} {clip(name)!r}; one that ended a day ago has left its memory.{there}"
         return self._render("sentence.html", HTTPStatus.NOT_FOUND, title=f"No such {kind}", text=text, root="../")
 
-    def _show(self, template: str, seen: Overview, query: str, subject: Subject, **facts: Any) -> Response:
+    def _show(self, template: str, seen: Overview, query: str, subject: PlottedSubject, **facts: Any) -> Response:
         shown = {
             "seen": seen,
             "find": _find(query),
@@ -199,13 +198,13 @@ class StatusPage:
         if kind not in KINDS:
             return ()
         given_back = kind == "request" and name.startswith(RETURN_ID_PREFIX)
-        whose = Whose(Kind.RETURN if given_back else KINDS[kind], name)
+        whose = Subject(Kind.RETURN if given_back else KINDS[kind], name)
         most = MOST_LINES if whose.kind is Kind.POOL else None  # a request's story counts every line
         lines = self._state.journal.find(*needles(whose, memory), newest=True, most=most).lines
         told = story(whose, lines, memory)[-MOST_TOLD:]
         return [(local(utc(one.at)), one.text) for one in told]
 
-    def _plot(self, subject: Subject, seen: Overview) -> Plot | None:
+    def _plot(self, subject: PlottedSubject, seen: Overview) -> Plot | None:
         """The samples of a pool, a template or all, followed by the numbers of now."""
         kind, name = subject
         rows = {"pool": seen.pools, "template": seen.templates}.get(kind, [seen.total])

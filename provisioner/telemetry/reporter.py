@@ -16,7 +16,7 @@ from provisioner.telemetry.cycle_meter import CycleMeter
 from provisioner.telemetry.health import LoopHealth
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.notes import Notebook
-from provisioner.telemetry.refusals import Refusals
+from provisioner.telemetry.refusal_log import RefusalLog
 from provisioner.telemetry.samples import Samples
 from provisioner.telemetry.server import Health
 from provisioner.telemetry.usage_meter import UsageMeter
@@ -43,7 +43,7 @@ class Reporter:
         self._meter = CycleMeter(metrics, state)
         self._usage = UsageMeter(metrics.usage)
         self._log = CycleLog()
-        self._refusals = Refusals(metrics)
+        self._refusals = RefusalLog(metrics)
         self._notebook = Notebook(state, interval, refused)
         self._config = ConfigWatch(metrics.loop, state, digests)
         self._health = LoopHealth(interval)

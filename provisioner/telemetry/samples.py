@@ -16,10 +16,10 @@ EVERY = 60.0
 HELD = 1440
 """Samples that are held: a day."""
 
-Subject = tuple[str, str]
+PlottedSubject = tuple[str, str]
 """``pool`` or ``template``, and a name; two empty words are all machines."""
 
-ALL: Subject = ("", "")
+ALL: PlottedSubject = ("", "")
 
 
 class Point(NamedTuple):
@@ -40,7 +40,7 @@ class Moment(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class _Sample:
     wall: float
-    points: Mapping[Subject, Point]
+    points: Mapping[PlottedSubject, Point]
 
 
 class Samples:
@@ -60,14 +60,14 @@ class Samples:
         self._ring.append(_Sample(wall, last.points if last and same else points(memory, deferred)))
         self._memory = memory
 
-    def of(self, subject: Subject) -> Sequence[Moment]:
+    def of(self, subject: PlottedSubject) -> Sequence[Moment]:
         """The samples of a pool, a template or all machines, the oldest first."""
         return [Moment(sample.wall, sample.points.get(subject, Point())) for sample in tuple(self._ring)]
 
 
-def points(memory: Memory, deferred: Mapping[tuple[str, str, DeferReason], int]) -> Mapping[Subject, Point]:
+def points(memory: Memory, deferred: Mapping[tuple[str, str, DeferReason], int]) -> Mapping[PlottedSubject, Point]:
     """The machines of all pools and templates; wanted is what runs, is pending or is deferred. Pure."""
-    points = defaultdict[Subject, Point](Point, {ALL: Point()})
+    points = defaultdict[PlottedSubject, Point](Point, {ALL: Point()})
 
     def add(pool: str, template: str, more: Point) -> None:
         for subject in (ALL, ("pool", pool), ("template", template)):

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from provisioner.settings.advice import is_loopback
-from provisioner.telemetry.access import NOBODY_ASKED, Access, AccessError, Files, is_meant
+from provisioner.telemetry.access import NOBODY_ASKED, Access, AccessError, AccessFiles, is_meant
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Server:
         health: Callable[[], Health],
         status: Callable[[], Mapping[str, Any]],
         page: Page = lambda path, query: None,
-        files: Files = NOBODY_ASKED,
+        files: AccessFiles = NOBODY_ASKED,
     ) -> None:
         self._listen, self._registry, self._health, self._status = listen, registry, health, status
         self._page, self._files = page, files
@@ -146,12 +146,12 @@ class Server:
         if not (allowed or question.path in PROBES):
             words = b"This needs the token: as Authorization: Bearer TOKEN, or in a browser as the password.\n"
             return Response(HTTPStatus.UNAUTHORIZED, TEXT, words, REFUSED_HEADERS)
-        response = self._known(question.path, question.accept) or self._page(question.path, question.query)
+        response = self._fixed_path(question.path, question.accept) or self._page(question.path, question.query)
         if response is None:
             return Response(HTTPStatus.NOT_FOUND, TEXT, f"there are {PATHS}\n".encode())
         return response if allowed else replace(response, body=f"{response.status.phrase}\n".encode())
 
-    def _known(self, path: str, accept: str) -> Response | None:
+    def _fixed_path(self, path: str, accept: str) -> Response | None:
         """What programs ask for; ``accept`` chooses the format of the metrics."""
         if path == "/metrics":
             encode, kind = choose_encoder(accept)

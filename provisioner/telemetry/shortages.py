@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from provisioner.loop.clock import utc
-from provisioner.model import Limits, Memory
+from provisioner.model import DAY, HOUR, Limits, Memory
 from provisioner.planning.shortage import BesideMemory, Lack, Shortage, Trouble, shortages
 from provisioner.telemetry.notes import Notes
 
@@ -20,9 +20,6 @@ Key = tuple[str, str]
 
 HOLDERS = 3
 """The most requests named as users of a cap on a terminal; ``-o json`` names all."""
-
-DAY = 86_400.0
-"""Seconds for which a time is shown without its date."""
 
 
 def missing(
@@ -236,6 +233,6 @@ def lasting(seconds: float) -> str:
     """So many seconds as people say it."""
     if seconds < 120:
         return f"{seconds:.0f} s"
-    if seconds < 7200:
+    if seconds < 2 * HOUR:
         return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h" if seconds < 2 * DAY else f"{seconds / DAY:.0f} d"
+    return f"{seconds / HOUR:.0f} h" if seconds < 2 * DAY else f"{seconds / DAY:.0f} d"

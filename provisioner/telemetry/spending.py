@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from provisioner.model import Limits, Memory
-from provisioner.planning.budget import HOUR, hourly, month_cost, priced
+from provisioner.model import HOUR, Limits, Memory
+from provisioner.planning.budget import hourly, month_cost, priced
 from provisioner.planning.shortage import Lack
 from provisioner.planning.usage import month_of
 from provisioner.telemetry.shortages import Document, lasting, local, past

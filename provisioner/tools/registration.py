@@ -14,12 +14,12 @@ from provisioner.files.yaml_text import join
 from provisioner.hostfactory import templates
 from provisioner.schema.problems import ConfigError, Problem
 
-Entry = Mapping[str, Any]
+JsonObject = Mapping[str, Any]
 VERSION = 2
 """Of the registration files, since Symphony 7.3 (docs/hostfactory.md: registration files)."""
 
 
-def with_entries(path: Path, key: str, entries: Iterable[Entry]) -> Entry:
+def with_entries(path: Path, key: str, entries: Iterable[JsonObject]) -> JsonObject:
     """The document for ``path`` with our entries: each replaces one of the same name, or follows those of others.
 
     Raises ConfigError when the file is there and has another shape.
@@ -30,7 +30,7 @@ def with_entries(path: Path, key: str, entries: Iterable[Entry]) -> Entry:
     return {**document, key: [*kept, *left.values()]}
 
 
-def with_requestors(path: Path, entries: Iterable[Entry], instance: str) -> Entry:
+def with_requestors(path: Path, entries: Iterable[JsonObject], instance: str) -> JsonObject:
     """The document for hostRequestors.json: ``instance`` is added to what a requestor of the same name has.
 
     Raises ConfigError as ``with_entries``, and when a requestor that others use has another mode than ours: it is
@@ -47,13 +47,13 @@ def with_requestors(path: Path, entries: Iterable[Entry], instance: str) -> Entr
     return with_entries(path, "requestors", {**ours, **joined}.values())
 
 
-def without_entries(path: Path, key: str, name: str) -> Entry:
+def without_entries(path: Path, key: str, name: str) -> JsonObject:
     """The document for ``path`` without the entry of that name. Raises ConfigError as ``with_entries``."""
     document = _read(path, key)
     return {**document, key: [entry for entry in document[key] if entry["name"] != name]}
 
 
-def without_requestor(path: Path, instance: str) -> Entry:
+def without_requestor(path: Path, instance: str) -> JsonObject:
     """The document for hostRequestors.json in which nobody asks ``instance``; raises ConfigError as ``with_entries``.
 
     A requestor that has no other provider is disabled, and kept: it may have been there before us.
@@ -62,18 +62,18 @@ def without_requestor(path: Path, instance: str) -> Entry:
     return {**document, "requestors": [_parted(entry, instance) for entry in document["requestors"]]}
 
 
-def _parted(entry: Entry, instance: str) -> Entry:
+def _parted(entry: JsonObject, instance: str) -> JsonObject:
     if instance not in entry.get("providers", []):
         return entry
     others = _others(entry, instance)
     return {**entry, "providers": others} if others else {**entry, "enabled": 0, "providers": []}
 
 
-def _others(entry: Entry, instance: str) -> list[object]:
+def _others(entry: JsonObject, instance: str) -> list[object]:
     return [provider for provider in entry.get("providers", []) if provider != instance]
 
 
-def _other_mode(path: Path, entry: Entry, own: Entry, instance: str) -> Iterator[Problem]:
+def _other_mode(path: Path, entry: JsonObject, own: JsonObject, instance: str) -> Iterator[Problem]:
     mode = entry.get("requestMode")
     if _others(entry, instance) and mode != own["requestMode"]:
         text = templates.expected(f"{own['requestMode']} of the settings file", mode)
@@ -81,7 +81,7 @@ def _other_mode(path: Path, entry: Entry, own: Entry, instance: str) -> Iterator
         yield Problem(str(path), where, f"{text}, which other providers use: give the settings file that mode")
 
 
-def _joined(entry: Entry, own: Entry, instance: str) -> Entry:
+def _joined(entry: JsonObject, own: JsonObject, instance: str) -> JsonObject:
     """A requestor that is there, with our provider in it; one that no other provider has takes our mode."""
     if not _others(entry, instance):
         return {**own, **entry, "providers": [instance], "requestMode": own["requestMode"]}
@@ -89,7 +89,7 @@ def _joined(entry: Entry, own: Entry, instance: str) -> Entry:
     return {**entry, "providers": providers if instance in providers else [*providers, instance]}
 
 
-def _read(path: Path, key: str) -> Entry:
+def _read(path: Path, key: str) -> JsonObject:
     """The document that is there; one without entries where there is no file. Raises ConfigError."""
     if not os.path.lexists(path):
         return {"version": VERSION, key: []}

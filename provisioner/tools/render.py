@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, NamedTuple
@@ -23,7 +22,7 @@ from provisioner.schema.pool import Pool
 from provisioner.schema.problems import ConfigError, Expects, Problem, Section, quoted, read_mapping, validate
 from provisioner.settings import loader
 from provisioner.tools.placing import Rendered
-from provisioner.tools.registration import Entry, with_entries, with_requestors, without_entries, without_requestor
+from provisioner.tools.registration import JsonObject, with_entries, with_requestors, without_entries, without_requestor
 
 HfName = Annotated[
     str,
@@ -75,7 +74,7 @@ class HostFactorySettings(Section):
     registered of those instances stays so: disable them before this one runs."""
 
 
-class Found(NamedTuple):
+class Given(NamedTuple):
     """A value, and the file that has it."""
 
     value: Any
@@ -88,7 +87,7 @@ class Rendering:
     def __init__(self, settings: HostFactorySettings, file: Path) -> None:
         self._settings = settings
         self._file = file
-        self._problems = list(_mistakes(settings, str(file)))
+        self._problems = list(_own_problems(settings, str(file)))
         self._config = self._given(settings.config)
         self._sections = self._given(settings.provisioner)
         self._templates = self._given({str(entry.get("templateId")): entry for entry in settings.templates})
@@ -99,8 +98,8 @@ class Rendering:
         for source in settings.merge:
             self._take(file.parent / source)
 
-    def _given(self, values: Mapping[str, Any]) -> dict[str, Found]:
-        return {name: Found(value, str(self._file)) for name, value in values.items()}
+    def _given(self, values: Mapping[str, Any]) -> dict[str, Given]:
+        return {name: Given(value, str(self._file)) for name, value in values.items()}
 
     def files(self, out: Path) -> dict[Path, Rendered]:
         """Every file below ``out``, which is laid out as HF_TOP, the registrations last; raises ConfigError."""
@@ -133,7 +132,7 @@ class Rendering:
     def _registrations(self, conf: Path) -> dict[Path, Rendered]:
         """The registration files, with what others have there."""
         instance = self._settings.instance
-        documents: dict[str, Callable[[Path], Entry]] = {
+        documents: dict[str, Callable[[Path], JsonObject]] = {
             "providerplugins": lambda path: with_entries(path, "providerplugins", [self.plugin()]),
             "providers": lambda path: with_entries(path, "providers", [self.provider()]),
             "requestors": lambda path: with_requestors(path, self.requestors(), instance),
@@ -156,27 +155,26 @@ class Rendering:
                 path.write_bytes(rendered.content)
             problems = self._problems_in(Path(staged))
         if problems:
-            raise ConfigError(Problem(*(part.replace(staged, str(conf)) for part in astuple(one))) for one in problems)
+            raise ConfigError(Problem(*(part.replace(staged, str(conf)) for part in one)) for one in problems)
 
     def _problems_in(self, directory: Path) -> Sequence[Problem]:
         environment = {"HF_PROVIDER_NAME": self._settings.instance}
         try:
             if self._has_own_settings():
                 loader.load(directory / "provisioner.yaml", environment)
-            mistakes = templates.load(directory, environment).mistakes
+            return templates.load(directory, environment).problems
         except templates.TemplatesError as error:
             return [Problem(error.path, "", error.reason)]
         except ConfigError as error:
             return error.problems
-        return [Problem(mistake.file, mistake.where, mistake.text) for mistake in mistakes]
 
-    def plugin(self) -> Entry:
+    def plugin(self) -> JsonObject:
         """Our entry in hostProviderPlugins.json."""
         name = self._settings.plugin
         scripts = self._settings.scripts or f"${{HF_TOP}}/${{HF_VERSION}}/providerplugins/{name}/scripts/"
         return {"name": name, "enabled": 1, "scriptPath": scripts}
 
-    def provider(self) -> Entry:
+    def provider(self) -> JsonObject:
         """Our entry in hostProviders.json."""
         name = self._settings.instance
         places = {
@@ -186,11 +184,11 @@ class Rendering:
         }
         return {"name": name, "enabled": 1, "plugin": self._settings.plugin, **places}
 
-    def requestors(self) -> list[Entry]:
+    def requestors(self) -> list[JsonObject]:
         """The entries in hostRequestors.json that name our provider."""
         return [self._requestor(name, mode) for name, mode in self._settings.requestors.items()]
 
-    def _requestor(self, name: str, mode: str) -> Entry:
+    def _requestor(self, name: str, mode: str) -> JsonObject:
         own = {"providers": [self._settings.instance], "requestMode": mode}
         if mode != "POLL":
             return {"name": name, "enabled": 1, **own}
@@ -219,9 +217,9 @@ class Rendering:
         self._take_config(provider.config_path)
         self._take_sections(file, provider, settings.name_prefix)
         for entry in _entries(provider.templates_path):
-            self._take_new(self._templates, "templates", entry["templateId"], Found(entry, provider.templates_path))
+            self._take_new(self._templates, "templates", entry["templateId"], Given(entry, provider.templates_path))
         for name, pool in settings.pools.items():
-            self._take_new(self._pools, "pools", name, Found(_body(pool, source), str(source)))
+            self._take_new(self._pools, "pools", name, Given(_body(pool, source), str(source)))
         own = {Path(provider.config_path), Path(provider.templates_path), file}
         for copied in sorted(source.rglob("*")):
             if copied.is_file() and copied not in own:
@@ -231,26 +229,26 @@ class Rendering:
         values = templates.read_json(path) if os.path.exists(path) else {}
         for key, value in (values if isinstance(values, dict) else {}).items():
             if key != "HF_TEMPLATES_FILENAME":
-                self._take_same(self._config, "config", key, Found(value, path))
+                self._take_same(self._config, "config", key, Given(value, path))
 
     def _take_sections(self, file: Path, provider: templates.Provider, name_prefix: str) -> None:
         """The other sections of a provisioner.yaml. The name prefix counts as one, also where HF's file gives it."""
-        sections = {name: Found(value, str(file)) for name, value in read_mapping(file)[0].items() if name != "pools"}
+        sections = {name: Given(value, str(file)) for name, value in read_mapping(file)[0].items() if name != "pools"}
         if provider.config.gcp_instance_prefix:
-            sections.setdefault("name_prefix", Found(name_prefix, provider.config_path))
+            sections.setdefault("name_prefix", Given(name_prefix, provider.config_path))
         if self._settings.config.get("GCP_INSTANCE_PREFIX"):
             sections.pop("name_prefix", None)
         for name, section in sections.items():
             self._take_same(self._sections, "provisioner", name, section)
 
-    def _take_same(self, taken: dict[str, Found], where: str, name: str, given: Found) -> None:
+    def _take_same(self, taken: dict[str, Given], where: str, name: str, given: Given) -> None:
         """Take what the settings file does not give; others that give it have to agree."""
         first = taken.setdefault(name, given)
         if first.file != str(self._file) and first.value != given.value:
             values = f"{quoted(first.value)} in {first.file} and {quoted(given.value)} in {given.file}"
             self._problems.append(Problem(str(self._file), where, f"{name} is {values}: give it here"))
 
-    def _take_new(self, taken: dict[str, Found], where: str, name: str, given: Found) -> None:
+    def _take_new(self, taken: dict[str, Given], where: str, name: str, given: Given) -> None:
         """Take what the settings file does not give; no other may give it too."""
         first = taken.setdefault(name, given)
         if first.file not in (str(self._file), given.file):
@@ -310,8 +308,8 @@ def _settings(file: Path) -> HostFactorySettings:
     return settings
 
 
-def _mistakes(settings: HostFactorySettings, file: str) -> Iterator[Problem]:
-    """The mistakes that the settings file has by itself."""
+def _own_problems(settings: HostFactorySettings, file: str) -> Iterator[Problem]:
+    """The problems that the settings file has by itself."""
     if "pools" in settings.provisioner:
         yield Problem(file, "provisioner.pools", "pools stand beside provisioner in this file, not in it; move them")
     first: dict[object, int] = {}
@@ -322,7 +320,7 @@ def _mistakes(settings: HostFactorySettings, file: str) -> Iterator[Problem]:
             yield Problem(file, join("templates", index, "templateId"), text)
 
 
-def _values(given: Mapping[str, Found]) -> dict[str, Any]:
+def _values(given: Mapping[str, Given]) -> dict[str, Any]:
     return {name: one.value for name, one in given.items()}
 
 

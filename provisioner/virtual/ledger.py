@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from provisioner.model import PoolLimits
+from provisioner.model import HOUR, PoolLimits
 from provisioner.simulator.world import World
 from provisioner.virtual.place import Member
 
-MINUTE, HOUR = 60.0, 3600.0
+MINUTE = 60.0
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from provisioner.model import ErrorClass, Failure, Fingerprint, LossCause, Machi
 from provisioner.simulator.world import World
 from provisioner.virtual.scenario import Calls, VirtualPool
 
-NO_ROOM = Failure(ErrorClass.STOCKOUT, "The place has no room for this machine.")
+FULL = Failure(ErrorClass.STOCKOUT, "The place has no room for this machine.")
 QUOTA = Failure(ErrorClass.QUOTA, "The quota of machines is exceeded.")
 DENIED = Failure(ErrorClass.DENIED, "The call is not allowed.")
 THROTTLED = Failure(ErrorClass.THROTTLED, "Too many calls.")
@@ -215,7 +215,7 @@ class Place:
     def _find_room(self, member: Member) -> None:
         capacity = self.pool.capacity
         member.waits = capacity is not None and self._roomy >= capacity
-        member.failure = NO_ROOM if member.waits else None
+        member.failure = FULL if member.waits else None
         if not member.waits:
             self._roomy += 1
             self._boot(member)

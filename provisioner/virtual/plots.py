@@ -15,7 +15,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from provisioner.virtual.ledger import HOUR, MINUTE, Sample
+from provisioner.model import HOUR
+from provisioner.virtual.ledger import MINUTE, Sample
 from provisioner.virtual.report import OURS, Report, middle
 from provisioner.virtual.run import Result
 

@@ -10,11 +10,11 @@ from functools import partial
 from typing import Protocol
 
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import DeferReason, ErrorClass, Lever, LeverKind, LossCause, Plan
+from provisioner.model import HOUR, DeferReason, ErrorClass, Lever, LeverKind, LossCause, Plan
 from provisioner.simulator.world import World
 from provisioner.virtual.driver import VirtualLoop
 from provisioner.virtual.grid import Grid
-from provisioner.virtual.ledger import HOUR, MINUTE, Ledger, Sample
+from provisioner.virtual.ledger import MINUTE, Ledger, Sample
 from provisioner.virtual.place import Place
 from provisioner.virtual.scenario import Act, Event, Scenario
 from provisioner.virtual.state import VirtualState

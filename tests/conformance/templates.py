@@ -62,7 +62,7 @@ def one_invalid(hf: Grid) -> None:
     hf.write_templates(template("T1"), template("T3", maxNumber="many"))
     assert list(listed(hf)) == ["T1"]
     [warning] = [line for line in hf.log if line["severity"] == "WARNING"]
-    assert "templates[1].maxNumber" in warning["problem"]
+    assert warning["problem"].startswith(f"{hf.templates_file}: templates[1].maxNumber: ")
 
 
 @case(29, "a templateId twice, of illegal characters, too long → left out, logged", loop=False)

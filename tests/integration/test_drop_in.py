@@ -184,10 +184,10 @@ def _preserved(cloud: Simulator) -> dict[str, object]:
 def test_their_files_alone_are_a_configuration(gke: Moved, gce: Moved) -> None:
     pods = loader.load(gke.conf / "provisioner.yaml", gke.environment)
     [pool] = pods.pools.values()
-    assert (pods.id, pool.place[-2:]) == ("gcpgkeinst", (NAMESPACE, str(gke.conf / "pod-specs" / "pod-spec.yaml")))
+    assert (pods.id, pool.identity[-2:]) == ("gcpgkeinst", (NAMESPACE, str(gke.conf / "pod-specs" / "pod-spec.yaml")))
     instances = loader.load(gce.conf / "provisioner.yaml", gce.environment)
     [pool] = instances.pools.values()
-    assert (instances.name_prefix, pool.place[-3:]) == ("sym", (PROJECT, ZONE, GROUP))
+    assert (instances.name_prefix, pool.identity[-3:]) == ("sym", (PROJECT, ZONE, GROUP))
 
 
 THEIR_SCRIPT = """#!/bin/sh

@@ -15,7 +15,7 @@ import pytest
 import requests
 from prometheus_client import CollectorRegistry
 
-from provisioner.telemetry.access import Access, AccessError, Files
+from provisioner.telemetry.access import Access, AccessError, AccessFiles
 from provisioner.telemetry.server import Health, ListenError, Server
 from tests.support.status_page import TIDY, grid, page, served
 
@@ -32,7 +32,7 @@ def token(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def url(tmp_path: Path, token: Path) -> Iterator[str]:
-    with served(page(tmp_path, *grid()), Files(token)) as url:
+    with served(page(tmp_path, *grid()), AccessFiles(token)) as url:
         yield url
 
 
@@ -116,7 +116,7 @@ def address_of(url: str) -> tuple[str, int]:
 
 
 def test_on_another_address_whoever_may_read_asks_by_any_name(tmp_path: Path, token: Path) -> None:
-    with served(page(tmp_path, *grid()), Files(token), listen="0.0.0.0:0") as url:
+    with served(page(tmp_path, *grid()), AccessFiles(token), listen="0.0.0.0:0") as url:
         here = url.replace("0.0.0.0", "127.0.0.1")
         headers = {"Host": "grid.example:9464", "Authorization": f"Bearer {TOKEN}".encode()}
         assert requests.get(f"{here}/status.json", headers=headers, timeout=5).status_code == 200
@@ -138,9 +138,9 @@ def test_an_emptied_token_file_lets_nobody_in(url: str, token: Path) -> None:
 
 def test_who_listens_beyond_this_host_without_a_token_says_so(token: Path, caplog: pytest.LogCaptureFixture) -> None:
     for listen, files, said in (
-        ("127.0.0.1:0", Files(), False),
-        ("0.0.0.0:0", Files(token), False),
-        ("0.0.0.0:0", Files(), True),
+        ("127.0.0.1:0", AccessFiles(), False),
+        ("0.0.0.0:0", AccessFiles(token), False),
+        ("0.0.0.0:0", AccessFiles(), True),
     ):
         server = Server(listen, CollectorRegistry(), lambda: Health(True, True, ""), dict, files=files)
         server.start()
@@ -154,7 +154,7 @@ def test_a_start_without_a_usable_token_is_refused(tmp_path: Path, content: str 
     if content is not None:
         file.write_text(content)
     shown = page(tmp_path, *grid())
-    with pytest.raises(ListenError, match=f"^server.token_file {file}: "), served(shown, Files(file)):
+    with pytest.raises(ListenError, match=f"^server.token_file {file}: "), served(shown, AccessFiles(file)):
         pass
 
 
@@ -213,7 +213,7 @@ needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="need
 def test_with_a_certificate_it_speaks_tls_and_takes_a_renewed_one(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path, "first")
     shown = page(tmp_path, *grid())
-    with served(shown, Files(cert=cert, key=key)) as url:
+    with served(shown, AccessFiles(cert=cert, key=key)) as url:
         assert url.startswith("https://")
         assert requests.get(f"{url}/healthz", verify=str(cert), timeout=5).status_code == 200
         certificate(tmp_path, "second")
@@ -227,7 +227,7 @@ def test_with_a_certificate_it_speaks_tls_and_takes_a_renewed_one(tmp_path: Path
 def test_who_speaks_no_tls_holds_nobody_up(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path, "one")
     shown = page(tmp_path, *grid())
-    with served(shown, Files(cert=cert, key=key)) as url:
+    with served(shown, AccessFiles(cert=cert, key=key)) as url:
         host, port = url.removeprefix("https://").split(":")
         with (
             socket.create_connection((host, int(port)), timeout=5) as silent,
@@ -242,4 +242,4 @@ def test_who_speaks_no_tls_holds_nobody_up(tmp_path: Path) -> None:
 def test_a_certificate_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "c").write_text("no certificate")
     with pytest.raises(AccessError, match=r"^server\.tls_cert .* with server\.tls_key "):
-        Access(Files(cert=tmp_path / "c", key=tmp_path / "c"))
+        Access(AccessFiles(cert=tmp_path / "c", key=tmp_path / "c"))

@@ -45,7 +45,7 @@ def test_its_settings_are_read_and_its_limits_are_those_of_every_pool(site: Site
     settings = site.load()
 
     pool = settings.pools["host"]
-    assert (pool.kind, pool.place, pool.limits().max_machines) == ("yard", ("yard", "north"), 7)
+    assert (pool.kind, pool.identity, pool.limits().max_machines) == ("yard", ("yard", "north"), 7)
     assert settings.template_limits["T"].pools == ("host", "vm")
     assert registry.longest_call([pool]) == 90.0
 
@@ -54,7 +54,7 @@ def test_it_inherits_what_it_says_of_the_environment(site: Site) -> None:
     del site.settings["pools"]["host"]["yard"]
     assert site.problems() == ["provisioner.yaml: pools.host.yard: missing; expected a text"]
     site.environment = {"YARD": "south"}
-    assert site.load().pools["host"].place == ("yard", "south")
+    assert site.load().pools["host"].identity == ("yard", "south")
 
 
 @pytest.mark.parametrize(

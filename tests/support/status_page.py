@@ -28,8 +28,8 @@ from provisioner.model import (
     Window,
 )
 from provisioner.state.directory import StateDir
-from provisioner.telemetry.access import NOBODY_ASKED, Files
-from provisioner.telemetry.notes import Notes, Refusal, Trouble, terms_of
+from provisioner.telemetry.access import NOBODY_ASKED, AccessFiles
+from provisioner.telemetry.notes import LastingFailure, Notes, StandingRefusal, terms_of
 from provisioner.telemetry.page import StatusPage
 from provisioner.telemetry.samples import EVERY, Samples
 from provisioner.telemetry.server import Health, Server
@@ -84,9 +84,9 @@ def grid(word: str = TIDY) -> tuple[Memory, Notes]:
     )
     notes = Notes(
         pools={word: [word]},
-        problem=Trouble(0.0, word),
-        configuration=Trouble(0.0, word),
-        refused=[Refusal(word, "create", word, 0.0, word)],
+        problem=LastingFailure(0.0, word),
+        configuration=LastingFailure(0.0, word),
+        refused=[StandingRefusal(word, "create", word, 0.0, word)],
         paused=[word],
         orphans={word: [word]},
         terms=terms_of(allowed),
@@ -123,7 +123,7 @@ def page(directory: Path, held: Memory, notes: Notes) -> StatusPage:
 
 
 @contextmanager
-def served(shown: StatusPage, files: Files = NOBODY_ASKED, listen: str = "127.0.0.1:0") -> Iterator[str]:
+def served(shown: StatusPage, files: AccessFiles = NOBODY_ASKED, listen: str = "127.0.0.1:0") -> Iterator[str]:
     """Where the page is answered."""
     health = Health(True, True, "fine, says gke-main")
     server = Server(listen, CollectorRegistry(), lambda: health, dict, shown.respond, files)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.backends.fake import Mark
-from provisioner.loop.looks import DoubtedPools
+from provisioner.loop.look_filters import DoubtedPools
 from provisioner.model import (
     NEVER,
     Brake,
@@ -57,7 +57,7 @@ def test_another_world_is_never_believed_however_often_it_shows() -> None:
     last = planned(grid(), *(look(others=range(3), began=SEEN + 100 * times) for times in range(20)))
     assert (lost(last), last.creates, last.deletes) == (0, (), ())
     doubt = last.doubts["a"]
-    assert (doubt.machines, doubt.known, doubt.since, doubt.settled_by) == (10, 10, SEEN + 1, NEVER)
+    assert (doubt.machines, doubt.expected, doubt.since, doubt.settled_by) == (10, 10, SEEN + 1, NEVER)
     assert last.memory.brake is not None
     assert (last.memory.brake.reason, last.memory.brake.pool) == (BrakeReason.POOL_ASTRAY, "a")
     assert last.memory.brake.detail == (
@@ -111,40 +111,40 @@ def test_a_look_that_fails_changes_nothing() -> None:
 
 
 def test_the_identity_of_the_place_is_remembered() -> None:
-    assert planned(grid(), look(range(10), place="one")).memory.places == {"a": "one"}
+    assert planned(grid(), look(range(10), answered_by="one")).memory.answered_by == {"a": "one"}
 
 
 @pytest.mark.parametrize("others", [(), range(3)], ids=["an empty cluster", "machines of ours"])
 @pytest.mark.parametrize("count", [1, 10])
 def test_another_place_of_the_same_name_is_never_believed(count: int, others: Collection[int]) -> None:
-    known = grid(count, places={"a": "one"})
-    last = planned(known, *(look((), others, SEEN + 100 * times, place="two") for times in range(5)))
+    known = grid(count, answered_by={"a": "one"})
+    last = planned(known, *(look((), others, SEEN + 100 * times, answered_by="two") for times in range(5)))
     assert (lost(last), last.creates, last.deletes) == (0, (), ())
-    assert last.memory.places == {"a": "one"}
+    assert last.memory.answered_by == {"a": "one"}
     assert last.memory.brake is not None
     assert last.memory.brake.detail.startswith("It is two now, but its machines were made in one. ")
-    back = planned(last.memory, look(range(count), began=SEEN + HOUR, place="one"))
+    back = planned(last.memory, look(range(count), began=SEEN + HOUR, answered_by="one"))
     assert not back.doubts
     assert not back.memory.astray
 
 
 def test_a_pool_without_machines_may_move() -> None:
-    last = planned(memory(places={"a": "one"}), look(others=range(3), place="two"))
-    assert last.memory.places == {"a": "two"}
+    last = planned(memory(answered_by={"a": "one"}), look(others=range(3), answered_by="two"))
+    assert last.memory.answered_by == {"a": "two"}
     assert not last.doubts
 
 
 def test_in_the_same_place_strange_machines_prove_no_other_one() -> None:
     """It is a mass loss, and what is left is orphans."""
-    known = grid(places={"a": "one"})
-    looks = [look((), range(3), SEEN + later, place="one") for later in (0, 60, 65)]
+    known = grid(answered_by={"a": "one"})
+    looks = [look((), range(3), SEEN + later, answered_by="one") for later in (0, 60, 65)]
     last = planned(known, *looks)
     assert lost(last) == 10
     assert not last.memory.astray
 
 
 def test_a_look_that_does_not_say_its_place_is_judged_by_what_it_shows() -> None:
-    known = grid(places={"a": "one"})
+    known = grid(answered_by={"a": "one"})
     assert not planned(known, look(range(10))).doubts
     assert planned(known, look(others=range(3))).memory.astray
 
@@ -186,13 +186,15 @@ def test_a_person_may_say_that_the_machines_are_gone(tmp_path: Path) -> None:
 
 def test_a_release_for_another_reason_says_nothing_of_machines() -> None:
     """Nor does that of one pool say anything of another's: each has its own word."""
-    held = grid(brake=Brake(BrakeReason.TOO_MANY_ORPHANS, SEEN - 10, "before"), places={"a": "one", "b": "three"})
-    first = planned(held, look(place="two"))
+    held = grid(brake=Brake(BrakeReason.TOO_MANY_ORPHANS, SEEN - 10, "before"), answered_by={"a": "one", "b": "three"})
+    first = planned(held, look(answered_by="two"))
     assert first.memory.brake is held.brake
-    again = planned(without_brake(first.memory), look(place="two", began=SEEN + 100))
+    again = planned(without_brake(first.memory), look(answered_by="two", began=SEEN + 100))
     assert lost(again) == 0
     assert again.memory.brake is not None
     assert (again.memory.brake.reason, again.memory.brake.pool) == (BrakeReason.POOL_ASTRAY, "a")
     free = without_brake(again.memory)
-    assert (free.brake, free.astray, free.places) == (None, {}, {"b": "three"})
-    assert lost(planned(free, look(place="two", began=SEEN + 200), look(place="two", began=SEEN + 205))) == 10
+    assert (free.brake, free.astray, free.answered_by) == (None, {}, {"b": "three"})
+    assert (
+        lost(planned(free, look(answered_by="two", began=SEEN + 200), look(answered_by="two", began=SEEN + 205))) == 10
+    )

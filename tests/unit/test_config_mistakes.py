@@ -468,6 +468,11 @@ TEXTS = {
         "loop:\n  act_seconds: 1\n  act_seconds: 2\n",
         "loop.act_seconds: given twice, in lines 2 and 3",
     ),
+    "a value that is not of its tag says of which": (
+        "id: !!int x\n",
+        "line 1, column 5: this is no whole number",
+    ),
+    "a date that no calendar has": ("id: 2021-13-40\n", "line 1, column 5: this is no date"),
     "a list is no configuration": ("- a\n", "expected a mapping of settings, got ['a']"),
     "a setting named by a number": ("5: a\n", "5: a setting's name has to be a text"),
     "an alias into itself": ("id: &a [*a]\nid: x\n", f"line 1, column 5: {TOO_DEEP}"),

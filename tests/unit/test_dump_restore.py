@@ -58,7 +58,7 @@ class Site:
 
     def rewrite(self, files: dict[str, bytes], **facts: Any) -> None:
         """A dump with these files, whose manifest is right."""
-        known = archive.Facts(**{**asdict(archive.Facts(archive.FORMAT, "1", "demo", "then")), **facts})
+        known = archive.Manifest(**{**asdict(archive.Manifest(archive.FORMAT, "1", "demo", "then")), **facts})
         saved = {name: archive.Saved(content, 0) for name, content in files.items()}
         self.file.write_bytes(archive.pack(known, saved))
 

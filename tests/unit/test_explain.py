@@ -32,7 +32,7 @@ from provisioner.model import (
 )
 from provisioner.state.directory import StateDir
 from provisioner.state.journal import stamp
-from provisioner.telemetry.notes import Notebook, Notes, Refusal, terms_of
+from provisioner.telemetry.notes import Notebook, Notes, StandingRefusal, terms_of
 from provisioner.telemetry.story import Kind, Subject, needles, story
 from tests.unit.core import (
     BEFORE,
@@ -297,7 +297,10 @@ def test_a_pool_says_what_people_have_to_know(desk: Desk) -> None:
         memory(record(running(0), slot(1)), brake=Brake(BrakeReason.POOL_ASTRAY, NOW, "Another place.", "a")),
         paused=["a"],
         pools={"a": ["not seen: no route"]},
-        refused=[Refusal("a", "delete", "", time.time(), "denied"), Refusal("a", "create", "T", time.time(), "no")],
+        refused=[
+            StandingRefusal("a", "delete", "", time.time(), "denied"),
+            StandingRefusal("a", "create", "T", time.time(), "no"),
+        ],
     )
     text = "\n".join(desk.now("a"))
     for words in (

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.backends.fake import Entry
-from provisioner.loop.looks import DoubtedPools, identity
+from provisioner.loop.look_filters import DoubtedPools, identity
 from provisioner.model import (
     DeleteReason,
     Limits,
@@ -133,7 +133,7 @@ def test_in_a_pool_in_doubt_those_with_a_cause_are_told_and_the_others_wait() ->
     causes = {name(0): LossCause.PREEMPTED}
     last = planned(grid(), look((), causes=causes), look((), SEEN + 5, causes=causes))
     assert verdicts(last) == [Verdict.LOST, *[Verdict.SUCCEEDED] * 9]
-    assert (last.doubts["a"].machines, last.doubts["a"].known) == (9, 10)
+    assert (last.doubts["a"].machines, last.doubts["a"].expected) == (9, 10)
 
 
 # --- while it waits ---------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_a_machine_that_was_given_back_is_not_gone_before_the_second_look() -> N
 def test_a_second_look_that_is_independent_settles_it() -> None:
     first = planned(grid(), look(()))
     doubt = first.doubts["a"]
-    assert (doubt.machines, doubt.known, doubt.since, doubt.settled_by) == (10, 10, SEEN, SEEN + APART)
+    assert (doubt.machines, doubt.expected, doubt.since, doubt.settled_by) == (10, 10, SEEN, SEEN + APART)
     assert verdicts(planned(first.memory, look((), SEEN + APART - 1))) == [Verdict.SUCCEEDED] * 10
     last = planned(first.memory, look((), SEEN + APART))
     assert verdicts(last) == [Verdict.LOST] * 10

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from provisioner.model import ErrorClass, Limits, Memory, PoolLimits, RequestRecord, Slot, Verdict
-from provisioner.planning.relocation import moved, whereabouts
+from provisioner.planning.relocation import configured_places, moved
 
 HERE, THERE = "group a in z of project p", "group b in z of project p"
 RUNNING = Slot("hf-aaaaaaaaaa-000000", 0, "m", Verdict.SUCCEEDED, 0.0, submitted=0.0)
@@ -19,7 +19,7 @@ def limits(where: str) -> Limits:
 
 def memory(where: str, *slots: Slot) -> Memory:
     record = RequestRecord("aaaaaaaaaa", "T", 1, 0.0, 60.0, slots=dict(enumerate(slots)))
-    return Memory("demo", requests={record.id: record}, whereabouts={"m": where} if where else {})
+    return Memory("demo", requests={record.id: record}, configured_places={"m": where} if where else {})
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def memory(where: str, *slots: Slot) -> Memory:
 )
 def test_a_pool_stays_where_its_machines_are(slot: Slot, held: bool) -> None:
     remembered = memory(HERE, slot)
-    assert whereabouts(remembered, limits(THERE)) == {"m": HERE if held else THERE}
+    assert configured_places(remembered, limits(THERE)) == {"m": HERE if held else THERE}
     assert moved(remembered, limits(THERE)).keys() == ({"m"} if held else set())
     assert moved(remembered, limits(HERE)) == {}
 
@@ -47,11 +47,11 @@ def test_what_is_said_names_the_setting_and_both_places() -> None:
 
 def test_a_place_that_memory_does_not_know_yet_is_the_one_configured() -> None:
     remembered = memory("", RUNNING)
-    assert whereabouts(remembered, limits(HERE)) == {"m": HERE}
+    assert configured_places(remembered, limits(HERE)) == {"m": HERE}
     assert moved(remembered, limits(HERE)) == {}
 
 
 def test_a_pool_that_is_not_configured_keeps_its_place_in_mind() -> None:
     none = replace(limits(HERE), pools={})
-    assert whereabouts(memory(HERE, RUNNING), none) == {"m": HERE}
+    assert configured_places(memory(HERE, RUNNING), none) == {"m": HERE}
     assert moved(memory(HERE, RUNNING), none) == {}

@@ -22,7 +22,7 @@ from provisioner.model import (
     Window,
 )
 from provisioner.state.directory import StateDir
-from provisioner.telemetry.notes import Notebook, Notes, Trouble, read_notes
+from provisioner.telemetry.notes import LastingFailure, Notebook, Notes, read_notes
 from tests.unit.core import NOW, TEMPLATE, limits, machine, memory, name, pool, snapshot, unobserved
 
 LIMITS = limits()
@@ -84,16 +84,16 @@ def test_what_is_wrong_with_pools_is_left_once(desk: Desk) -> None:
 
 def test_a_problem_lasts_until_a_cycle_could_plan_also_in_other_words(desk: Desk) -> None:
     assert desk.cycle().problem is None
-    assert desk.cycle(problem="not seen yet: a, b").problem == Trouble(102.0, "not seen yet: a, b")
-    assert desk.cycle(problem="not seen yet: b").problem == Trouble(102.0, "not seen yet: b")
+    assert desk.cycle(problem="not seen yet: a, b").problem == LastingFailure(102.0, "not seen yet: a, b")
+    assert desk.cycle(problem="not seen yet: b").problem == LastingFailure(102.0, "not seen yet: b")
     assert desk.cycle().problem is None
-    assert desk.cycle(problem="not seen yet: b").problem == Trouble(105.0, "not seen yet: b")
+    assert desk.cycle(problem="not seen yet: b").problem == LastingFailure(105.0, "not seen yet: b")
 
 
 def test_a_refused_configuration_lasts_until_it_is_in_force(desk: Desk) -> None:
     desk.refused = "nonsense: unknown setting"
-    assert desk.cycle().configuration == Trouble(101.0, "nonsense: unknown setting")
-    assert desk.cycle().configuration == Trouble(101.0, "nonsense: unknown setting")
+    assert desk.cycle().configuration == LastingFailure(101.0, "nonsense: unknown setting")
+    assert desk.cycle().configuration == LastingFailure(101.0, "nonsense: unknown setting")
     desk.refused = ""
     assert desk.cycle().configuration is None
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from provisioner.model import Limits, Memory, RequestStatus, Verdict, Window
 from provisioner.planning.release import ScriptCalls
-from provisioner.telemetry.facts import Facts, File, Signs
-from provisioner.telemetry.notes import Notes, Refusal, Trouble, terms_of
+from provisioner.telemetry.facts import Facts, File, LifeSigns
+from provisioner.telemetry.notes import LastingFailure, Notes, StandingRefusal, terms_of
 from provisioner.telemetry.overview import Overview, Row, narrowed, overview
 from tests.unit.core import (
     NOW,
@@ -45,7 +45,7 @@ def facts(held: Memory, allowed: Limits = TWO_POOLS, **changes: Any) -> Facts:
         intent=intent_of(held),
         intent_file=File(),
         notes=replace(notes, **changes),
-        signs=Signs({"epoch": 1}, NOW - 1, 1.0),
+        signs=LifeSigns({"epoch": 1}, NOW - 1, 1.0),
         refusal="",
         calls=ScriptCalls({}, frozenset(), 0.0),
         release_asked=False,
@@ -135,7 +135,7 @@ def everything() -> Overview:
         giving_back("hf-bbbbbbbbbb-000000"),
         pressures={("a", TEMPLATE): Window(1), ("b", second): Window(2)},
     )
-    refused = [Refusal("a", "create", TEMPLATE, 0.0, "no"), Refusal("b", "delete", "", 0.0, "no")]
+    refused = [StandingRefusal("a", "create", TEMPLATE, 0.0, "no"), StandingRefusal("b", "delete", "", 0.0, "no")]
     return overview(
         facts(
             held,
@@ -143,7 +143,7 @@ def everything() -> Overview:
             refused=refused,
             paused=["a", "b"],
             pools={"a": ["odd"], "b": ["odd"]},
-            problem=Trouble(0, "x"),
+            problem=LastingFailure(0, "x"),
         )
     )
 

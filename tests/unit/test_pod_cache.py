@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from provisioner.backends import CAUSE_SECONDS
 from provisioner.backends.dns import Resolver
-from provisioner.backends.gke.pod_cache import CAUSE_SECONDS, UNRESOLVED, PodCache
+from provisioner.backends.gke.pod_cache import UNRESOLVED, PodCache
 from provisioner.backends.gke.pods import Identity, Pod, Reading
 from provisioner.model import Create, ErrorClass, Failure, LossCause, Notice, Phase
 from tests.support.waiting import until

@@ -19,7 +19,7 @@ from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing, StateStale, StateTooNew, StateUnwritable
 from provisioner.state.intent import IntentStore
 from provisioner.state.memory import MemoryStore
-from provisioner.state.recovery import LONG_AGO, Recovery, apply, read_files, recovery
+from provisioner.state.recovery import UNKNOWN_MOMENT, Recovery, apply, read_files, recovery
 from tests.unit.core import NOW, OTHER, PREFIX, REQUEST, TEMPLATE, giving_back, memory, name, record, running
 
 RETURN = "ret-aaaaaaaaaa"
@@ -167,7 +167,7 @@ def test_without_memory_an_old_intent_what_hf_was_told_and_the_names_that_run_te
     requests, returns = written(state)
     assert requests == {old: (TEMPLATE, 9), REQUEST: (NO_TEMPLATE, 1), OTHER: (NO_TEMPLATE, 1), THIRD: (NO_TEMPLATE, 2)}
     assert returns == {RETURN: (name(0),)}
-    assert state.intent.read().requests[THIRD].created_wall == LONG_AGO, "nothing is ever made for it"
+    assert state.intent.read().requests[THIRD].created_wall == UNKNOWN_MOMENT, "nothing is ever made for it"
     assert THIRD in state.told.ids(), "HF counts as having its machines: they are not cancelled"
     assert not state.recovery_asked()
 

@@ -29,7 +29,7 @@ from provisioner.model import (
 )
 from provisioner.planning.refusals import REFUSALS, Refusal, held_back, news, waiting
 from provisioner.telemetry.metrics import Metrics
-from provisioner.telemetry.refusals import AGAIN_SECONDS, Refusals
+from provisioner.telemetry.refusal_log import AGAIN_SECONDS, RefusalLog
 from tests.unit.core import NOW, STOCKOUT, TEMPLATE, limits, memory, record, running, slot, unsent
 
 QUOTA = Failure(ErrorClass.QUOTA, "Quota 'N2_CPUS' exceeded.")
@@ -148,7 +148,7 @@ class Told:
         self._caplog = caplog
         self.metrics = Metrics(CollectorRegistry())
         self.metrics.configure(limits())
-        self._refusals = Refusals(self.metrics)
+        self._refusals = RefusalLog(self.metrics)
 
     def cycle(
         self,

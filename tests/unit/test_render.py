@@ -109,7 +109,7 @@ def test_two_instances_become_one_whose_templates_may_name_both_kinds_of_pool(
     conf = tmp_path / "out" / "conf" / "providers" / "demoinst"
     assert str(conf / "provisioner.yaml") in capsys.readouterr().out.splitlines()
     made = loader.load(conf / "provisioner.yaml", {})
-    assert {name: (pool.kind, pool.place[-1]) for name, pool in made.pools.items()} == {
+    assert {name: (pool.kind, pool.identity[-1]) for name, pool in made.pools.items()} == {
         "Pod": ("gke", str(conf / "pod.yaml")),
         "Vm": ("mig", "g"),
     }
@@ -405,7 +405,7 @@ def test_own_pools_go_before_merged_ones_of_the_same_name(tmp_path: Path) -> Non
     mine = {"vms": POOLS["vms"] | {"group": "other"}}
     render(settings(tmp_path, pools=mine, merge=["first/conf/providers/demoinst"]), tmp_path / "out")
     made = loader.load(tmp_path / "out" / "conf" / "providers" / "demoinst" / "provisioner.yaml", {})
-    assert (made.pools["vms"].place[-1], made.pools["pods"].max_machines) == ("other", 7)
+    assert (made.pools["vms"].identity[-1], made.pools["pods"].max_machines) == ("other", 7)
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_a_response_about_a_name_that_was_forgotten_meanwhile_is_not_kept(names:
     names.answering.set()
     resolver._workers.shutdown()
     assert names.asked == ["a"]
-    assert not resolver._known
+    assert not resolver._resolved
 
 
 def test_a_forgotten_name_is_asked_about_anew(names: Names, resolver: Resolver) -> None:

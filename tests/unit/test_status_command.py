@@ -19,7 +19,7 @@ from provisioner.commands.cli import run
 from provisioner.model import Brake, BrakeReason, Memory, RequestRecord, Slot, Verdict, evolve
 from provisioner.state.directory import StateDir
 from provisioner.state.loop_signals import UNSEEN
-from provisioner.telemetry.notes import Notes, Refusal, Trouble
+from provisioner.telemetry.notes import LastingFailure, Notes, StandingRefusal
 from tests.support.clock_times import clock_time
 from tests.support.hostfactory.sites import example_site
 
@@ -135,20 +135,20 @@ EPOCH = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(0))
 
 TROUBLES: dict[str, tuple[dict[str, Any], str]] = {
     "nothing is planned": (
-        {"problem": Trouble(0.0, "not seen yet: mig-a.")},
+        {"problem": LastingFailure(0.0, "not seen yet: mig-a.")},
         f"NOTHING IS PLANNED since {EPOCH}: not seen yet: mig-a.",
     ),
     "a refused configuration": (
-        {"configuration": Trouble(0.0, "provisioner.yaml: 1 problem\n  nonsense: unknown setting")},
+        {"configuration": LastingFailure(0.0, "provisioner.yaml: 1 problem\n  nonsense: unknown setting")},
         f"CONFIGURATION REFUSED, the one before stays in force, since {EPOCH}: provisioner.yaml: 1 problem",
     ),
     "a paused pool": ({"paused": ["mig-a"]}, "PAUSED pool mig-a: it gets no new machines"),
     "creates that are refused": (
-        {"refused": [Refusal("gke-main", "create", "GkePod", 0.0, "pods is forbidden")]},
+        {"refused": [StandingRefusal("gke-main", "create", "GkePod", 0.0, "pods is forbidden")]},
         f"REFUSED by pool gke-main: creates of GkePod since {EPOCH}: pods is forbidden",
     ),
     "deletes that are refused": (
-        {"refused": [Refusal("mig-a", "delete", "", 0.0, "Required permission")]},
+        {"refused": [StandingRefusal("mig-a", "delete", "", 0.0, "Required permission")]},
         f"REFUSED by pool mig-a: deletes since {EPOCH}: Required permission",
     ),
 }

@@ -100,7 +100,7 @@ def test_memory_of_windows_orphans_and_the_brake(state: StateDir) -> None:
     assert (memory.orphan_deletes, memory.accepted) == ((999_900.0,), ("hf-yyyyyyyyyy-000000",))
     assert (memory.unlisted, memory.strangers) == ({KEPT: 999_000.0}, {"hf-xxxxxxxxxx-000000": 999_500.5})
     assert (memory.lost_strangers, memory.unseen_pools) == (("hf-wwwwwwwwww-000001",), ("gone",))
-    assert memory.whereabouts == {"pool": "namespace grid"}
+    assert memory.configured_places == {"pool": "namespace grid"}
 
 
 def test_memory_is_written_as_it_was_with_new_columns_after_those_of_before(state: StateDir) -> None:

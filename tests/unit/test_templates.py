@@ -159,15 +159,16 @@ def test_an_invalid_template_is_left_out_and_told_and_the_others_stay(
 ) -> None:
     provider = load(tmp_path, GOOD | {"templateId": "good"}, GOOD | change, GOOD | {"templateId": "last"})
     assert [template.id for template in provider.templates] == ["good", "last"]
-    [mistake] = provider.mistakes
-    assert mistake.where == f"templates[1]{where}"
-    assert words in mistake.text
-    assert str(mistake).startswith(f"{tmp_path}/demoinstprov_templates.json: templates[1]{where}: ")
+    [problem] = provider.problems
+    assert problem.where == f"templates[1]{where}"
+    assert words in problem.text
+    assert problem.file == f"{tmp_path}/demoinstprov_templates.json"
+    assert str(problem).startswith(f"templates[1]{where}: ")
 
 
 def test_a_template_that_is_no_object_is_left_out(tmp_path: Path) -> None:
     provider = load(tmp_path, "T1", GOOD)
-    assert [(mistake.where, mistake.text) for mistake in provider.mistakes] == [
+    assert [(problem.where, problem.text) for problem in provider.problems] == [
         ("templates[0]", 'expected an object, got "T1"')
     ]
 
@@ -269,7 +270,7 @@ def test_a_config_value_that_cannot_be_used_is_told_and_leaves_the_default(tmp_p
         tmp_path, GOOD, config={"LOG_MAX_ROTATE": "many", "LOG_LEVEL": 7, "LOGFILE": None, "PUBSUB_TOPIC": "\ud800"}
     )
     assert provider.config == templates.ProviderConfig()
-    assert {(mistake.where, mistake.text) for mistake in provider.mistakes} == {
+    assert {(problem.where, problem.text) for problem in provider.problems} == {
         ("LOG_MAX_ROTATE", 'expected a number of at least 0, got "many"'),
         ("LOG_LEVEL", "expected a text, got 7"),
         ("PUBSUB_TOPIC", 'expected printable characters, got "\\ud800"'),
@@ -301,7 +302,7 @@ def test_the_example_names_the_pools_of_its_provisioner_yaml() -> None:
         "GceVm": (("mig-a", "mig-b"), 400),
         "Mixed": (("gke-main", "mig-a"), 200),
     }
-    assert provider.mistakes == ()
+    assert provider.problems == ()
 
 
 def test_hf_s_registration_examples_fit_together() -> None:

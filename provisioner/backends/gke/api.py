@@ -115,16 +115,16 @@ class KubeApi:
 
     def __post_init__(self) -> None:
         self._prefix = urlsplit(self.host).path
-        self._pool = self._found()
+        self._pool = self._pool_for_host()
 
-    def _found(self) -> urllib3.HTTPConnectionPool | None:
+    def _pool_for_host(self) -> urllib3.HTTPConnectionPool | None:
         by_proxy = self.connections.proxy is not None and self.host.startswith("http://")
         return None if by_proxy else self.connections.connection_from_url(self.host)
 
     def close(self) -> None:
         """End the idle connections; a later call makes new ones."""
         self.connections.clear()
-        self._pool = self._found()
+        self._pool = self._pool_for_host()
 
     def get(self, path: str, query: Mapping[str, str | int] | None = None, *, accept: str = JSON) -> Document:
         """The JSON object at ``path``."""

@@ -65,8 +65,8 @@ class GkeBackend:
         self._list_after = -math.inf
         self._rests_on: tuple[float, float] | None = None
         """When the list began that the looks rest on: in monotonic time and, the same for all of them, in loop time."""
-        self._place = ""
-        """As ``Snapshot.place``, read after that list."""
+        self._answered_by = ""
+        """As ``Snapshot.answered_by``, read after that list."""
 
     def start(self, wake: Callable[[], None]) -> None:
         """Watch from now on; without it every look lists the pods."""
@@ -95,7 +95,7 @@ class GkeBackend:
             spec=self._spec.current().digest,
             asked=frozenset(strangers),
             causes=self._cache.causes(),
-            place=self._place,
+            answered_by=self._answered_by,
             listed=listed,
         )
 
@@ -104,7 +104,7 @@ class GkeBackend:
         oldest = now - self._list_after
         begun = self._namespace.refresh(self._cache, oldest if oldest >= 0 else math.inf)
         if begun is None or self._rests_on is None or self._rests_on[0] != begun:
-            self._place = self._namespace.place()
+            self._answered_by = self._namespace.identity()
             self._rests_on = None if begun is None else (begun, now - (time.monotonic() - begun))
         return self._rests_on[1] if self._rests_on else None
 

@@ -75,7 +75,7 @@ class ExecPlugin:
     def _ask(self) -> Mapping[str, Any]:
         """The status of a credential, with its token."""
         try:
-            code, output, said = self._run()
+            code, output, stderr = self._run()
         except FileNotFoundError as error:
             raise self._failed(f"not found; {self._hint}") from error
         except subprocess.TimeoutExpired as error:
@@ -83,7 +83,7 @@ class ExecPlugin:
         except OSError as error:
             raise self._failed(f"cannot be run: {error.strerror}") from error
         if code != 0:
-            raise self._failed(f"ended with {code}: {said.decode(errors='replace').strip() or 'it said nothing'}")
+            raise self._failed(f"ended with {code}: {stderr.decode(errors='replace').strip() or 'it said nothing'}")
         return self._status(output)
 
     def _run(self) -> tuple[int, bytes, bytes]:
@@ -98,11 +98,11 @@ class ExecPlugin:
         ) as process:
             try:
                 with ended_first(process.pid):
-                    output, said = process.communicate(timeout=PLUGIN_SECONDS)
+                    output, stderr = process.communicate(timeout=PLUGIN_SECONDS)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise
-            return process.returncode, output, said
+            return process.returncode, output, stderr
 
     def _status(self, output: bytes) -> Mapping[str, Any]:
         """What is in a plugin's output. Its words may be secret: they are not repeated."""

@@ -52,7 +52,7 @@ MALFORMED = (
     urllib3.exceptions.HTTPError,
     GoogleAuthError,
 )
-"""What the official client, and those that it asks, raise for a kubeconfig that is none."""
+"""What the official client, and those that it asks, raise for a file that is no kubeconfig."""
 
 
 class UnusableAuthority(ValueError):
@@ -139,7 +139,7 @@ def _reason(error: Exception) -> str:
         return words(error.failure.text)
     said = words(str(error)).rstrip(".")
     odd = isinstance(error, TypeError | AttributeError | KeyError | RecursionError)
-    return f"it is none ({said})" if odd else said
+    return f"it is no kubeconfig ({said})" if odd else said
 
 
 def _credentials(pool: GkePool, configuration: Any) -> Credentials:

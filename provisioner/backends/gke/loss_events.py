@@ -54,7 +54,7 @@ WORDS: Mapping[str, str] = {
 
 
 @dataclass(slots=True)
-class Waiting:
+class UntoldLosses:
     """What is to be said."""
 
     each: list[tuple[str, Ended]] = field(default_factory=list)
@@ -80,7 +80,7 @@ class LossEvents:
         self._api, self._namespace, self._provisioner = api, namespace, provisioner
         self._path = f"/api/v1/namespaces/{namespace}/events"
         self._lock = threading.Lock()
-        self._waiting = Waiting()
+        self._waiting = UntoldLosses()
         self._sending: threading.Thread | None = None
         self._refused = False
         """The server takes none, until the next start."""
@@ -111,10 +111,10 @@ class LossEvents:
             except BackendError as error:
                 self._failed(error)
 
-    def _taken(self) -> Waiting | None:
+    def _taken(self) -> UntoldLosses | None:
         """What waits now; None when nothing does, and this sending is over."""
         with self._lock:
-            taken, self._waiting = self._waiting, Waiting()
+            taken, self._waiting = self._waiting, UntoldLosses()
             if self._refused or not taken.each:
                 self._sending = None
                 return None
@@ -125,7 +125,7 @@ class LossEvents:
         words = "Events on lost pods are refused, and not tried again" if self._refused else "Events were not written"
         log.warning(words, extra={"path": self._path, **error.failure.facts})
 
-    def _bodies(self, waiting: Waiting) -> Iterator[dict[str, Any]]:
+    def _bodies(self, waiting: UntoldLosses) -> Iterator[dict[str, Any]]:
         for pool, end in waiting.each:
             yield self._body(pool, end, reason_of(end), message(pool, end))
         for pool, counts in waiting.others.items():

@@ -56,7 +56,7 @@ class Namespace:
         cache.replace(pods.readings(cache.identity), version)
         return None
 
-    def place(self) -> str:
+    def identity(self) -> str:
         """What tells it from a namespace of the same name in another cluster; empty where we may not read it."""
         try:
             uid = self.api.get(f"/api/v1/namespaces/{self._name}")["metadata"]["uid"]

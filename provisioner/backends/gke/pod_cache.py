@@ -10,14 +10,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
+from provisioner.backends import CAUSE_SECONDS
 from provisioner.backends.dns import Resolver
 from provisioner.backends.gke.api import words
 from provisioner.backends.gke.pods import Ending, Identity, IsSpot, Pod, Reading, is_unplaced, node_of, not_known
 from provisioner.backends.gke.spot_nodes import NO_NODES, Nodes
 from provisioner.model import ErrorClass, Failure, LossCause, Machine, Notice, Phase
-
-CAUSE_SECONDS = 300.0
-"""How long it is remembered why a pod went: longer than a plan can be late."""
 
 UNRESOLVED = Failure(ErrorClass.OTHER, "its name does not resolve yet")
 

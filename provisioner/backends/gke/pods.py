@@ -99,7 +99,7 @@ IsSpot = Callable[[str], bool | None]
 
 
 def not_known(_: str) -> bool | None:
-    """An ``IsSpot`` that knows no node: then the pod's own wishes decide."""
+    """An ``IsSpot`` that knows no node: then the pod's own spec decides."""
     return None
 
 

@@ -90,6 +90,6 @@ class GkePool(Pool):
         return (str(self.kubeconfig or ""), self.context or "")
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def identity(self) -> tuple[str, ...]:
         """What makes two pools the same: here a namespace may hold several pools, each with its own pod spec."""
         return ("gke", *self.cluster, self.namespace, str(self.pod_spec))

@@ -45,7 +45,7 @@ from provisioner.backends.mig.inspection import GroupInspection
 from provisioner.backends.mig.instances import Member
 from provisioner.backends.mig.observer import GroupObserver, read_members
 from provisioner.backends.mig.project import Project, Projects
-from provisioner.backends.mig.reads import USUAL_TIMES, ComputeTimes, Place, credentials_for, end_in_time
+from provisioner.backends.mig.reads import USUAL_TIMES, ComputeTimes, GroupAddress, credentials_for, end_in_time
 from provisioner.backends.mig.settings import MigPool
 from provisioner.model import STOPPING_ERRORS, Action, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
 from provisioner.names import name_pattern
@@ -89,7 +89,7 @@ class MigBackend:
         self.pace = pool.observe_seconds
         self._settings = pool
         self._project = (projects or Projects(prefix=prefix, times=times)).of(pool)
-        self._place = Place.of(pool)
+        self._address = GroupAddress.of(pool)
         self._shape = name_pattern(prefix)
         self._resolver = Resolver() if pool.require_dns else None
         self._observer = GroupObserver(
@@ -113,7 +113,7 @@ class MigBackend:
         """
         self._ending.wait(max(0.0, self._next_look - time.monotonic()))
         self._next_look = time.monotonic() + HASTE * self.pace
-        reads, location = self._project.reads, self._place.location
+        reads, location = self._project.reads, self._address.location
         deadline = time.monotonic() + reads.times.call  # for all operations together: they must not hold up the look
         members = self._observer.members
         self._admissions.ask(lambda name: reads.operation(location, name, deadline), members)
@@ -200,7 +200,7 @@ class MigBackend:
         return delete.adopted or bool(self._shape.fullmatch(delete.name))
 
     def _members(self, deadline: float) -> dict[str, Member]:
-        return read_members(self._project.reads, self._place, deadline)
+        return read_members(self._project.reads, self._address, deadline)
 
     def _create(self, names: Sequence[str]) -> Mapping[str, Failure]:
         """One createInstances. Compute has taken it once it is answered; a late result is for the looks."""
@@ -209,7 +209,7 @@ class MigBackend:
         try:
             operation = api.create(names, id_)
             done = operation.get("status") == "DONE"
-            ended = operation if done else self._project.reads.finished(self._place.location, operation["name"])
+            ended = operation if done else self._project.reads.finished(self._address.location, operation["name"])
             if ended is None:
                 self._admissions.expect(operation["name"], names)
             elif error := operation_error(ended):
@@ -222,7 +222,7 @@ class MigBackend:
     def _unspent_id(self, names: Sequence[str]) -> str:
         """The request id of a create: the same for the same names, until Compute has answered it with an error."""
         tries = 0
-        while (id_ := request_id(self._settings.place, names, tries)) in self._spent:
+        while (id_ := request_id(self._settings.identity, names, tries)) in self._spent:
             tries += 1
         return id_
 
@@ -287,10 +287,10 @@ class _Api:
 
     def __init__(self, pool: MigPool, project: Project) -> None:
         credentials = credentials_for(pool)
-        self._place, self._times, self._budget = Place.of(pool), project.times, project.budget
-        zonal = bool(self._place.zone)
+        self._address, self._times, self._budget = GroupAddress.of(pool), project.times, project.budget
+        zonal = bool(self._address.zone)
         kind = compute_v1.InstanceGroupManagersClient if zonal else compute_v1.RegionInstanceGroupManagersClient
-        self._client = kind(credentials=credentials, client_options=ClientOptions(api_endpoint=self._place.root))
+        self._client = kind(credentials=credentials, client_options=ClientOptions(api_endpoint=self._address.root))
         end_in_time(self._client.transport._session)
         self._body = ("" if zonal else "region_") + "instance_group_managers_{}_instances_request_resource"
 
@@ -305,11 +305,11 @@ class _Api:
         return self._send("delete", self._client.delete_instances_unary, body)
 
     def _send(self, verb: str, call: Callable[..., Any], body: Mapping[str, Any], **more: str) -> Mapping[str, Any]:
-        kind, _, location = self._place.location.partition("s/")
+        kind, _, location = self._address.location.partition("s/")
         request = {
-            "project": self._place.project,
+            "project": self._address.project,
             kind: location,
-            "instance_group_manager": self._place.group,
+            "instance_group_manager": self._address.group,
             self._body.format(verb): body,
             **more,
         }

@@ -21,7 +21,7 @@ from provisioner.backends.mig.errors import understood
 from provisioner.backends.mig.instances import custom_size, zones
 from provisioner.backends.mig.observer import read_members
 from provisioner.backends.mig.project import Project
-from provisioner.backends.mig.reads import Json, Place
+from provisioner.backends.mig.reads import GroupAddress, Json
 from provisioner.backends.mig.settings import MigPool
 from provisioner.model import ErrorClass
 from provisioner.names import name_pattern
@@ -36,7 +36,7 @@ class GroupInspection:
     """The questions about one group. Each takes so many seconds at most, and raises BackendError without a response."""
 
     def __init__(self, pool: MigPool, project: Project, *, prefix: str, adopt_prefixes: tuple[str, ...]) -> None:
-        self._pool, self._place, self._project = pool, Place.of(pool), project
+        self._pool, self._address, self._project = pool, GroupAddress.of(pool), project
         self._prefix, self._adopt = prefix, adopt_prefixes
         self._shape = name_pattern(prefix)
 
@@ -47,14 +47,14 @@ class GroupInspection:
 
     def _findings(self, deadline: float) -> list[Finding]:
         try:
-            group = self._project.reads.group(self._place, deadline)
+            group = self._project.reads.group(self._address, deadline)
         except BackendError as error:
             if text := missing_place(self._pool, error.failure):
                 return [Finding(self._pool.name, Severity.ERROR, text)]
             if error.failure.error is ErrorClass.NOT_FOUND:
                 return [missing(self._pool)]
             raise
-        members = read_members(self._project.reads, self._place, deadline)
+        members = read_members(self._project.reads, self._address, deadline)
         return [
             *group_findings(self._pool, group),
             *self._of_resource(autoscaler_findings, group.get("status", {}).get("autoscaler"), deadline),
@@ -67,7 +67,7 @@ class GroupInspection:
         """What we may not do with the group; a warning where Compute does not say."""
         try:
             with understood():
-                granted = self._project.reads.permissions(self._place, NEEDED, time.monotonic() + seconds)
+                granted = self._project.reads.permissions(self._address, NEEDED, time.monotonic() + seconds)
         except BackendError as error:
             text = f"which rights the pool's account has cannot be asked: {error.failure.text}"
             return [Finding(self._pool.name, Severity.WARNING, text)]
@@ -77,20 +77,20 @@ class GroupInspection:
         """What the machine type in the group's instance template has; None where the template names none."""
         deadline = time.monotonic() + seconds
         with understood():
-            group = self._project.reads.group(self._place, deadline)
+            group = self._project.reads.group(self._address, deadline)
             template = group.get("instanceTemplate", "").partition("/projects/")[2]
             if not template:
                 return None
             properties = self._project.reads.resource(f"projects/{template}", TYPE_FIELDS, deadline)["properties"]
             kind = properties["machineType"].rpartition("/")[2]
-            size = custom_size(kind) or self._type_size(kind, zones(group, self._place.zone), deadline)
+            size = custom_size(kind) or self._type_size(kind, zones(group, self._address.zone), deadline)
             return MachineSize(f"machine type {kind}", *size)
 
     def _type_size(self, kind: str, zones: Collection[str], deadline: float) -> tuple[int, int]:
         """Processors and memory of one of Google's machine types, as the first zone says that has it."""
         unknown = BackendError(ErrorClass.NOT_FOUND, "the group names no zone")
         for zone in sorted(zones):
-            path = f"projects/{self._place.project}/zones/{zone}/machineTypes/{kind}"
+            path = f"projects/{self._address.project}/zones/{zone}/machineTypes/{kind}"
             try:
                 response = self._project.reads.resource(path, "guestCpus,memoryMb", deadline)
             except BackendError as error:

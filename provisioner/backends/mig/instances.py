@@ -17,7 +17,7 @@ from typing import Any
 
 from provisioner.backends.mig.errors import attempt_error
 from provisioner.backends.spot import SPOT_GRACE_SECONDS
-from provisioner.model import ErrorClass, Failure, Fingerprint, LossCause, Machine, Notice, Phase
+from provisioner.model import NO_ROOM, ErrorClass, Failure, Fingerprint, LossCause, Machine, Notice, Phase
 
 Json = Mapping[str, Any]
 
@@ -96,10 +96,6 @@ def read_member(item: Json, zone: str) -> Member:
         action=item.get("currentAction", "NONE"),
         attempt=error.failure() if error else None,
     )
-
-
-NO_ROOM = frozenset({ErrorClass.STOCKOUT, ErrorClass.QUOTA})
-"""Errors of a group's attempt that say of the zone, and not of the instance, why there is none."""
 
 
 def read_instance(item: Json) -> Instance:

@@ -29,7 +29,7 @@ from provisioner.backends.mig.instances import (
 from provisioner.backends.mig.preemptions import End, Preemptions, preempted, unexplained
 from provisioner.backends.mig.problems import Entries, Problems
 from provisioner.backends.mig.project import ListResult, Project, SharedList
-from provisioner.backends.mig.reads import ComputeReads, Json, Place
+from provisioner.backends.mig.reads import ComputeReads, GroupAddress, Json
 from provisioner.backends.mig.settings import MigPool
 from provisioner.model import ErrorClass, Failure, Machine, Phase, Snapshot
 from provisioner.names import name_pattern
@@ -67,7 +67,7 @@ class GroupObserver:
         resolver: Resolver | None,
     ) -> None:
         """With a ``resolver`` a machine runs only once its name resolves."""
-        self._pool, self._place, self._project = pool, Place.of(pool), project
+        self._pool, self._address, self._project = pool, GroupAddress.of(pool), project
         self._shape, self._adopt = name_pattern(prefix), adopt_prefixes
         self._resolver = resolver
         self._seen: Mapping[str, _Seen] = {}
@@ -104,8 +104,8 @@ class GroupObserver:
         self, now: float, strangers: Collection[str], refused: Mapping[str, Machine], deadline: float
     ) -> Snapshot:
         groups = self._groups(now, deadline)
-        group = groups.items.get(self._place.group)
-        self._zones |= zones(group or {}, self._place.zone)
+        group = groups.items.get(self._address.group)
+        self._zones |= zones(group or {}, self._address.zone)
         lists = self._instances(now, deadline)
         entries = {zone: listed.items for zone, listed in lists.items()}
         if group is None:
@@ -163,7 +163,7 @@ class GroupObserver:
     def _groups(self, now: float, deadline: float) -> ListResult:
         """The groups of the location; without project, zone or region there is none, and only a person can mend it."""
         try:
-            return self._newer(self._project.groups(self._place.location), now, deadline)
+            return self._newer(self._project.groups(self._address.location), now, deadline)
         except BackendError as error:
             if text := missing_place(self._pool, error.failure):
                 raise self._absent(text) from error
@@ -202,8 +202,8 @@ class GroupObserver:
     def _list_members(self, group: Json, deadline: float) -> Mapping[str, Member]:
         """The members; BackendError when the list lacks some that the group counted before it and counts after it."""
         reads = self._project.reads
-        members = read_members(reads, self._place, deadline)
-        if self._lacking(members, group) and (count := self._lacking(members, reads.group(self._place, deadline))):
+        members = read_members(reads, self._address, deadline)
+        if self._lacking(members, group) and (count := self._lacking(members, reads.group(self._address, deadline))):
             raise BackendError(ErrorClass.OTHER, f"{len(members)} members are listed, but the group counts {count}")
         self._zones |= {member.zone for member in members.values()} - {""}
         return members
@@ -270,8 +270,8 @@ def _entry(entries: Entries, member: Member) -> Json | None:
     return next((instances[member.name] for instances in entries.values() if member.name in instances), None)
 
 
-def read_members(reads: ComputeReads, place: Place, deadline: float) -> dict[str, Member]:
+def read_members(reads: ComputeReads, address: GroupAddress, deadline: float) -> dict[str, Member]:
     """The members of the group by name, or BackendError. ``deadline`` is monotonic time."""
     with understood():
-        items = reads.members(place, deadline)
-        return {member.name: member for member in (read_member(item, place.zone) for item in items)}
+        items = reads.members(address, deadline)
+        return {member.name: member for member in (read_member(item, address.zone) for item in items)}

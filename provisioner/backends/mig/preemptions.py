@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from provisioner.backends import BackendError
+from provisioner.backends import CAUSE_SECONDS, BackendError
 from provisioner.backends.mig.instances import PREEMPTION
 from provisioner.model import LossCause, Machine, Phase
 
@@ -23,9 +23,6 @@ Read = Callable[[str, float], Iterable[Json]]
 
 READ_SECONDS = 5.0
 """How long a zone's operations are waited for: a look must not wait for a cause."""
-
-CAUSE_SECONDS = 300.0
-"""How long it is remembered why a machine went: longer than a plan can be late."""
 
 
 @dataclass(frozen=True, slots=True)

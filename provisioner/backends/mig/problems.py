@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from provisioner.backends.mig.checks import foreign_text, group_findings
 from provisioner.backends.mig.instances import LEAVING_ACTIONS, Member
-from provisioner.backends.mig.reads import Json, Place
+from provisioner.backends.mig.reads import GroupAddress, Json
 from provisioner.backends.mig.settings import MigPool
 from provisioner.model import Machine, Phase
 
@@ -59,7 +59,7 @@ class Problems:
 
     def _settings(self, group: Json | None) -> Iterator[str]:
         if group is None:
-            yield f"the group was deleted: {Place.of(self._pool).path}"
+            yield f"the group was deleted: {GroupAddress.of(self._pool).path}"
         else:
             yield from (finding.text for finding in group_findings(self._pool, group))
 

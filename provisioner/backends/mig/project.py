@@ -15,7 +15,7 @@ from functools import partial
 from provisioner.backends import BackendError
 from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.errors import understood
-from provisioner.backends.mig.reads import USUAL_TIMES, ComputeReads, ComputeTimes, Json, Place, credentials_for
+from provisioner.backends.mig.reads import USUAL_TIMES, ComputeReads, ComputeTimes, GroupAddress, Json, credentials_for
 from provisioner.backends.mig.settings import MigPool
 from provisioner.model import Failure
 from provisioner.schema.site import Compute
@@ -91,10 +91,10 @@ class Project:
         """The connections, made at first use: missing credentials make pools unobservable, not the loop fail."""
         with self._lock:
             if self._connected is None:
-                place = Place.of(self._pool)
+                address = GroupAddress.of(self._pool)
                 self._connected = ComputeReads(
-                    place.root,
-                    place.project,
+                    address.root,
+                    address.project,
                     credentials_for(self._pool),
                     prefix=self._prefix,
                     budget=self.budget,
@@ -129,17 +129,17 @@ class Projects:
 
     def __init__(self, *, prefix: str, settings: Compute | None = None, times: ComputeTimes = USUAL_TIMES) -> None:
         self._prefix, self._settings, self._times = prefix, settings or Compute(), times
-        self._known: dict[tuple[str, ...], Project] = {}
+        self._projects: dict[tuple[str, ...], Project] = {}
         self._budgets: dict[tuple[str, str], CallBudget] = {}
         """By address and project: Compute counts all of a project's calls, whoever makes them."""
 
     def of(self, pool: MigPool) -> Project:
         """The project of a pool, the same for all pools that reach it the same way."""
-        place = Place.of(pool).root, pool.project
-        key = (*place, str(pool.credentials))
-        if key not in self._known:
-            if place not in self._budgets:
-                self._budgets[place] = CallBudget(self._settings.calls_per_minute, self._times.window)
-            budget = self._budgets[place]
-            self._known[key] = Project(pool, prefix=self._prefix, budget=budget, times=self._times)
-        return self._known[key]
+        counted = GroupAddress.of(pool).root, pool.project
+        key = (*counted, str(pool.credentials))
+        if key not in self._projects:
+            if counted not in self._budgets:
+                self._budgets[counted] = CallBudget(self._settings.calls_per_minute, self._times.window)
+            budget = self._budgets[counted]
+            self._projects[key] = Project(pool, prefix=self._prefix, budget=budget, times=self._times)
+        return self._projects[key]

@@ -96,8 +96,8 @@ USUAL_TIMES = ComputeTimes()
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a group is, and how it is reached."""
+class GroupAddress:
+    """Where a group is, and by which address it is reached."""
 
     root: str
     """Address of the API without path."""
@@ -109,8 +109,8 @@ class Place:
     """The zone of a zonal group; empty for a regional one."""
 
     @classmethod
-    def of(cls, pool: MigPool) -> Place:
-        """The place that a pool's settings name."""
+    def of(cls, pool: MigPool) -> GroupAddress:
+        """The address that a pool's settings name."""
         location = f"zones/{pool.zone}" if pool.zone else f"regions/{pool.region}"
         return cls(pool.address, pool.project, location, pool.group, pool.zone or "")
 
@@ -155,13 +155,13 @@ class ComputeReads:
         kind = "instanceGroupManagerList" if location.startswith("zones/") else "regionInstanceGroupManagerList"
         return _by_name(self._pages("GET", path, "items", GROUPS_FIELDS, deadline, f"compute#{kind}"))
 
-    def group(self, place: Place, deadline: float) -> Json:
+    def group(self, address: GroupAddress, deadline: float) -> Json:
         """One group."""
-        return self._call("GET", place.path, {"fields": GROUP_FIELDS}, deadline, "compute#instanceGroupManager")
+        return self._call("GET", address.path, {"fields": GROUP_FIELDS}, deadline, "compute#instanceGroupManager")
 
-    def members(self, place: Place, deadline: float) -> list[Json]:
+    def members(self, address: GroupAddress, deadline: float) -> list[Json]:
         """Every managed instance. Without pages unless the group's listManagedInstancesResults is PAGINATED."""
-        return self._pages("POST", f"{place.path}/listManagedInstances", "managedInstances", MEMBER_FIELDS, deadline)
+        return self._pages("POST", f"{address.path}/listManagedInstances", "managedInstances", MEMBER_FIELDS, deadline)
 
     def instances(self, zone: str, deadline: float, begins: str = "") -> Mapping[str, Json]:
         """Every instance of the zone whose name begins so, members of a group or not, by name; default: as ours do."""
@@ -184,9 +184,9 @@ class ComputeReads:
         """Whatever stands at a path below ``projects/``."""
         return self._call("GET", path, {"fields": fields}, deadline)
 
-    def permissions(self, place: Place, wanted: Sequence[str], deadline: float) -> frozenset[str]:
+    def permissions(self, address: GroupAddress, wanted: Sequence[str], deadline: float) -> frozenset[str]:
         """Those of the wanted permissions that we have on the group; a question that only the beta API answers."""
-        url = f"{self._beta}{place.path}/testIamPermissions"
+        url = f"{self._beta}{address.path}/testIamPermissions"
         return frozenset(self._send("POST", url, deadline, json={"permissions": wanted}).get("permissions") or ())
 
     def operation(self, location: str, name: str, deadline: float) -> Json | None:

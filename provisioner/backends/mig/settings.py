@@ -65,6 +65,6 @@ class MigPool(Pool):
         return replace(super().limits(), where=where)
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def identity(self) -> tuple[str, ...]:
         """What makes two pools the same: a group belongs to one pool, for its members are known by name alone."""
         return ("mig", self.address, self.project, self.location, self.group)

@@ -20,7 +20,7 @@ class YardPool(FakePool):
     """Name of the yard. No default."""
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def identity(self) -> tuple[str, ...]:
         """What makes two pools the same."""
         return (self.kind, self.yard)
 

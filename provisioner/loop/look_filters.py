@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 def identity(look: Look) -> tuple[object, ...]:
     """The same for two looks that say the same, except for when they began."""
     if isinstance(look, Snapshot):
-        said = look.causes, look.foreign, look.namesakes, look.asked, look.spec, look.place, look.listed
+        said = look.causes, look.foreign, look.namesakes, look.asked, look.spec, look.answered_by, look.listed
         return look.pool, id(look.machines), *said
     return (look.pool,)
 
@@ -56,7 +56,7 @@ class DoubtedPools:
         for name in self._begun.keys() - begun.keys():
             log.warning("Pool is no longer in doubt", extra={"pool": name})
         for name in doubts.keys() - self._begun.keys():
-            facts = {"machines": doubts[name].machines, "known": doubts[name].known, "since": utc(begun[name])}
+            facts = {"machines": doubts[name].machines, "known": doubts[name].expected, "since": utc(begun[name])}
             log.warning("Pool lacks many machines at once: waiting for a second look", extra={"pool": name, **facts})
         self._begun = begun
         return {name: _doubted(look, doubts.get(name), begun.get(name, now)) for name, look in looks.items()}
@@ -74,8 +74,8 @@ def _doubted(look: Look, doubt: Doubt | None, begun: float) -> Look:
         )
         return Unobserved(look.pool, look.began, Failure(ErrorClass.INVALID, text))
     text = (
-        f"{doubt.machines} of {doubt.known} machines are missing since {utc(begun)}, all at once and without a cause. "
-        "Nothing is made or deleted here and HostFactory is told nothing of them before a look "
+        f"{doubt.machines} of {doubt.expected} machines are missing since {utc(begun)}, all at once and without a "
+        "cause. Nothing is made or deleted here and HostFactory is told nothing of them before a look "
         f"{doubt.settled_by - doubt.since:g} s later says the same."
     )
     return replace(look, problems=(*look.problems, text))

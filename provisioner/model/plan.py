@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from provisioner.model.remembered import Memory
+from provisioner.model.memory import Memory
 from provisioner.model.words import NEVER, DeferReason, DeleteReason, Failure, LossCause, Verdict
 
 
@@ -72,7 +72,7 @@ class Doubt:
 
     machines: int
     """How many are missing and nobody knows why."""
-    known: int
+    expected: int
     """How many HF has or was told of there."""
     since: float
     """When the look began that was the first to lack one of them."""

@@ -1,21 +1,10 @@
-"""What is wrong with a configuration, as values and as an error; apart, as no more than this is needed to catch it."""
+"""A configuration that cannot be used, as an error; apart, as no more than this is needed to catch it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One mistake: the file, the setting's path within it (may be empty), and the text."""
-
-    file: str
-    where: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.text}" if self.where else self.text
+from provisioner.files.problem import Problem
 
 
 class ConfigError(Exception):

@@ -33,14 +33,14 @@ class Sums(dict[Key, Refusal]):
         return self.get(key) or Refusal(*key, text="", machines=0)
 
 
-class Refusals:
+class RefusalLog:
     """Takes in each cycle, in the loop's thread."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._memory: Memory | None = None
         """The memory of the cycle before."""
-        self._known: Mapping[str, Refusal] = {}
+        self._refused_before: Mapping[str, Refusal] = {}
         """The refused machines that were waiting in the cycle before, by name."""
         self._snapshots: dict[str, Snapshot] = {}
         """The last complete snapshot of each pool; a pool that cannot be seen keeps its own."""
@@ -63,11 +63,11 @@ class Refusals:
     def _compare(self, report: CycleReport, memory: Memory) -> None:
         held = waiting(memory, self._snapshots)
         if self._memory is not None:
-            new = list(news(self._memory, memory, self._known, held))
+            new = list(news(self._memory, memory, self._refused_before, held))
             self._unsaid.add(new)
             for refusal in new:
                 self._metrics.slots.refused(refusal.pool, refusal.error)
-        self._memory, self._known = memory, held
+        self._memory, self._refused_before = memory, held
         self._waiting = Sums()
         self._waiting.add([*held.values(), *held_back(memory, report.deferred)])
         self._metrics.machines.refused.replace({key: one.machines for key, one in self._waiting.items()})

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from provisioner.model.seen import Fingerprint, Notice
+from provisioner.model.snapshot import Fingerprint, Notice
 from provisioner.model.words import BrakeReason, DeleteReason, Failure, LossCause, RequestStatus, Verdict
 
 
@@ -236,20 +236,21 @@ class Memory:
     """Orphans that appeared while the loop ran, and when; for an hour, also those that are gone."""
     astray: Mapping[str, float] = field(default_factory=dict)
     """Pools for which another place seems to answer; since when."""
-    places: Mapping[str, str] = field(default_factory=dict)
-    """``Snapshot.place`` of each pool, as it was where its machines are."""
+    answered_by: Mapping[str, str] = field(default_factory=dict)
+    """``Snapshot.answered_by`` of each pool, as it was where its machines are."""
     accepted: tuple[str, ...] = ()
     """Orphans that were known when a person released the brake: their number latches it no more."""
     unlisted: Mapping[str, float] = field(default_factory=dict)
     """Machines that HF was told of and no list of HF has named for an hour (lists come in parts), and since when."""
     brake: Brake | None = None
     strangers: Mapping[str, float] = field(default_factory=dict)
-    """Hosts that HF lists, with our shape, that we do not know and no pool holds; since which set of snapshots."""
+    """Hosts in HF's list that are named like ours, have no slot and are in no pool; when the first complete set of
+    snapshots lacked each."""
     lost_strangers: tuple[str, ...] = ()
     """Those of them that two sets of complete snapshots lack: reported as lost."""
     unseen_pools: tuple[str, ...] = ()
     """Pools not seen yet since this memory was made: a machine of ours there means that a memory was lost."""
-    whereabouts: Mapping[str, str] = field(default_factory=dict)
+    configured_places: Mapping[str, str] = field(default_factory=dict)
     """Where the machines of each pool are, as ``PoolLimits.where``."""
     usage: Mapping[str, Mapping[tuple[str, str, str], int]] = field(default_factory=dict)
     """Milliseconds for which machines were there that are gone: by UTC day, then by template, pool and account. Those

@@ -81,10 +81,10 @@ class Snapshot:
     namesakes: frozenset[str] = frozenset()
     """Of the names asked about, those that stand in the pool's place without being its machines. They may be ours, so
     none of them is gone."""
-    place: str = ""
+    answered_by: str = ""
     """What tells the pool's place from any other of the same name, as the uid of a namespace; empty: nobody says."""
     listed: float | None = None
-    """When the list began that it rests on, where what was heard since then was added to one; None: with the look."""
+    """When the list began on which this snapshot rests; what was watched since counts as newer. None: with the look."""
 
     @property
     def proves(self) -> float:
@@ -141,5 +141,6 @@ class Contact:
 
     @property
     def news(self) -> tuple[object, ...]:
-        """The same for two contacts between which HF has only gone on to list the same hosts, for ``NEWS_SECONDS``."""
+        """A key that changes when HF tells something new; the same list repeated within ``NEWS_SECONDS`` leaves it
+        as it is."""
         return self.told, self.inventory, self.since, self.started, len(self.polled), self.active // NEWS_SECONDS
