@@ -19,6 +19,7 @@ from provisioner.planning.shortage import troubles
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import PeopleState
 from provisioner.state.journal import Found
+from provisioner.state.loop_signals import loop_runs
 from provisioner.telemetry.facts import script_calls
 from provisioner.telemetry.notes import Notes, read_notes
 from provisioner.telemetry.overview import released, time_at, waits
@@ -303,13 +304,12 @@ def _silence(files: _Files) -> str | None:
     """Since when no loop runs; None where one does, or nobody can say."""
     try:
         holder, last = files.state.loop_lock.holder(), files.state.heartbeat.last()
-        silent = files.state.heartbeat.silent_now()
+        running = loop_runs(holder, last, files.state.heartbeat.silent_now())
     except StateError:
         return None
     if last is None:
         return "and it has never run on this directory"
-    dead = bool(holder.get("ended")) or (silent is not None and silent > files.notes.silence)
-    return f"since {local(utc(last))}" if dead else None
+    return f"since {local(utc(last))}" if running is False else None
 
 
 def _ended(sentence: str) -> str:

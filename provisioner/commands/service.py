@@ -78,7 +78,6 @@ class Service:
             metrics,
             self._state,
             limits=limits,
-            interval=pace.interval_seconds,
             refused=lambda: configuration.refused,
             digests=lambda: configuration.settings.digests,
         )
