@@ -13,7 +13,6 @@ import pytest
 
 from provisioner.backends import MayStart
 from provisioner.backends.fake import Entry, FakeBackend, FakePlace, FakePool, Mark
-from provisioner.loop.actors import InlineActors
 from provisioner.loop.clock import LONGEST_GAP
 from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
 from provisioner.model import (
@@ -38,6 +37,7 @@ from provisioner.model import (
 )
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateUnwritable
+from tests.support.inline_actors import InlineActors
 
 LIMITS = Limits(
     "hf",
