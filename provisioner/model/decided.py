@@ -99,8 +99,3 @@ class Plan:
     """Pools whose newest look is not believed yet."""
     due: float = NEVER
     """Loop time before which another plan, of the same inputs, would say the same."""
-
-    @property
-    def settled(self) -> bool:
-        """Nothing to do and nothing held back."""
-        return not (self.creates or self.deletes or self.deferred)
