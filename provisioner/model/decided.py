@@ -44,7 +44,6 @@ class Outcome:
 
     action: Action
     failure: Failure | None = None
-    seconds: float = 0.0
     retry_after: float | None = None
     """Seconds for which a throttling cloud asked not to be called; None when it did not say."""
 
