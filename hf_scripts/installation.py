@@ -23,7 +23,7 @@ from provisioner.hostfactory.environment import Directories, DirectoryError
 from provisioner.state.atomic import FILE_MODE, create_whole, discard, open_shared, replace
 from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.errors import MOVE_AWAY, STALE, StateError, is_denied, is_stale, what_to_do
-from provisioner.state.loop_signals import SILENT_SECONDS
+from provisioner.state.loop_signals import loop_runs
 from provisioner.state.marks import DIRECTORY_MODE
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -320,7 +320,7 @@ def _loop(state: StateDir) -> Iterator[CheckResult]:
     silent = state.heartbeat.silent_now()
     if silent is None:
         yield fix(f"{state.path}: no loop has run here yet: start `provisioner run`")
-    elif silent > SILENT_SECONDS:
+    elif not loop_runs(state.loop_lock.holder(), state.heartbeat.last(), silent):
         yield fix(f"{state.path}: the loop has not run for {silent:.0f} s: start `provisioner run`")
     else:
         yield fine(f"{state.path}: the loop runs")

@@ -49,6 +49,11 @@ def split_name(prefix: str, name: str) -> tuple[str, int] | None:
     return (request, int(slot)) if request.isalnum() and request == request.lower() else None
 
 
+def prefix_of(name: str) -> str:
+    """What stands before request and slot in a machine's name, whoever's it is: they are of fixed width."""
+    return name[: -REQUEST_ID_LENGTH - SLOT_DIGITS - 2]
+
+
 def request_of(prefix: str, name: str) -> str:
     """Request id of a name of this provisioner's shape; empty for any other."""
     parts = split_name(prefix, name)

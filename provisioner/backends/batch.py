@@ -138,7 +138,7 @@ class _Batch:
             stopped = [action for action in call.actions if _error(failures, action) in self._stops]
             with self._lock:
                 self._stopped |= _templates(stopped)
-        return [Outcome(action, failures.get(action.name), ended - began, wait) for action in call.actions]
+        return [Outcome(action, failures.get(action.name), wait) for action in call.actions]
 
 
 def _templates(actions: Iterable[Action]) -> set[str]:

@@ -91,11 +91,6 @@ class SharedFlow:
         self._flow = Flow()
         self._callers = 0
 
-    @property
-    def limit(self) -> int:
-        """Calls that may be under way."""
-        return self._flow.limit
-
     def room(self) -> int:
         """How many more callers may begin; when negative, how many should end."""
         return self._flow.limit - self._callers

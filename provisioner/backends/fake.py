@@ -42,8 +42,6 @@ from provisioner.schema.site import Site
 
 Share = Annotated[float, Field(ge=0, le=1), Expects("a number from 0 to 1")]
 
-STOCKOUT = Failure(ErrorClass.STOCKOUT, "The place has no room for this machine.")
-
 # --- the settings -----------------------------------------------------------------------------------------------------
 
 
@@ -108,7 +106,7 @@ class Entry:
 
 
 class FakePlace:
-    """Everything that exists in one place, whoever made it; it outlives the backends, and tests change it.
+    """Everything that exists in one place, whoever made it; it outlives the backends.
 
     A call to it, from any thread, takes effect whole or raises BackendError.
     """
@@ -120,22 +118,9 @@ class FakePlace:
         self._numbers = count(1)
         self.wakes: list[Callable[[], None]] = []
         """Called when a machine comes or goes."""
-        self.creates = 0
-        """Create calls that were answered or lost."""
-        self.refusal: Failure | None = None
-        """Why every create is refused."""
-        self.silence: Failure | None = None
-        """What every call meets instead of a response; it has no effect."""
-        self.loss: Failure | None = None
-        """What every change meets instead of a response; it has its effect."""
 
     def entries(self) -> dict[str, Entry]:
         """All that exists, by name."""
-        self._meet(self.silence)
-        return self.present()
-
-    def present(self) -> dict[str, Entry]:
-        """The same for those who need no answer: whoever owns the place."""
         with self._lock:
             now = self._clock()
             self._entries = {name: entry for name, entry in self._entries.items() if now < entry.gone}
@@ -143,40 +128,23 @@ class FakePlace:
 
     def create(self, name: str, mark: Mark | None) -> Entry:
         """Make a machine, or find the one that bears this mark; a name that is taken otherwise is refused."""
-        self._meet(self.silence)
-        self.creates += 1
         chance = random.Random(f"{self._pool.seed} {name}")
-        self._meet(self.refusal or (STOCKOUT if chance.random() < self._pool.refused else None))
-        there = self.present().get(name)
+        if chance.random() < self._pool.refused:
+            raise BackendError(ErrorClass.STOCKOUT, "The place has no room for this machine.")
+        there = self.entries().get(name)
         if there is None:
             there = self._add(name, mark, chance)
         elif there.mark is None or there.mark != mark or there.gone < math.inf:
             raise BackendError(ErrorClass.OTHER, f"the name is taken: {name} exists, and is not ours or about to go")
-        self._meet(self.loss)
         return there
 
     def delete(self, entry: Entry, *, at_once: bool = False) -> None:
         """Begin to delete this machine, not a namesake of it."""
-        self._meet(self.silence)
         with self._lock:
             there = self._entries.get(entry.name)
             if there is not None and there.uid == entry.uid:
                 gone = self._clock() + (0.0 if at_once else self._pool.stop_seconds)
                 self._entries[entry.name] = replace(there, gone=min(there.gone, gone))
-        self._wake()
-        self._meet(self.loss)
-
-    def boot(self) -> None:
-        """Every machine that waits runs now."""
-        with self._lock:
-            now = self._clock()
-            self._entries = {name: replace(one, runs=min(one.runs, now)) for name, one in self._entries.items()}
-        self._wake()
-
-    def crash(self, name: str) -> None:
-        """A machine ends by itself now."""
-        with self._lock:
-            self._entries[name] = replace(self._entries[name], ends=self._clock())
         self._wake()
 
     def machines(self, entries: Collection[Entry]) -> dict[str, Machine]:
@@ -197,11 +165,6 @@ class FakePlace:
     def _wake(self) -> None:
         for wake in self.wakes:
             wake()
-
-    def _meet(self, failure: Failure | None) -> None:
-        """Raise what a call meets instead of its response, if anything."""
-        if failure is not None:
-            raise BackendError(failure.error, failure.text)
 
 
 # --- the backend ------------------------------------------------------------------------------------------------------

@@ -13,17 +13,19 @@ from typing import Any, TypeVar
 from provisioner.commands.options import Document, add_shared, show, state_directory
 from provisioner.loop.clock import utc
 from provisioner.model import DESIRED, Memory, RequestRecord, ReturnRecord, Slot
-from provisioner.names import short_name
+from provisioner.names import prefix_of, request_of, short_name
 from provisioner.planning.deadlines import boots_by
 from provisioner.planning.shortage import troubles
+from provisioner.planning.slots import slot_named
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import PeopleState
 from provisioner.state.journal import Excerpt
+from provisioner.state.loop_signals import loop_runs
 from provisioner.telemetry.facts import script_calls
 from provisioner.telemetry.notes import Notes, read_notes
 from provisioner.telemetry.overview import released, time_at, waits
 from provisioner.telemetry.shortages import learned, local, missing, missing_lines, pool_line
-from provisioner.telemetry.story import Kind, Subject, machines_of, named_in, needles, request_of, story
+from provisioner.telemetry.story import Kind, Subject, machines_of, named_in, needles, story
 
 NEAR = 5
 """Ids that are named where what was asked for is unknown."""
@@ -158,9 +160,7 @@ def _pool_names(files: _Sources) -> set[str]:
 
 
 def _slot(memory: Memory, name: str) -> Slot | None:
-    record = memory.requests.get(request_of(name))
-    number = name.rpartition("-")[2]
-    slot = record.slots.get(int(number)) if record and number.isascii() and number.isdecimal() else None
+    slot = slot_named(memory.requests, prefix_of(name), name)
     return slot if slot and slot.name == name else None
 
 
@@ -169,10 +169,10 @@ def _near(files: _Sources, id_: str) -> list[str]:
     memory = files.memory
     ids = [*(memory.requests if memory else ()), *(memory.returns if memory else ()), *sorted(_pool_names(files))]
     name = short_name(id_)
-    record = memory.requests.get(request_of(name)) if memory else None
+    record = memory.requests.get(request_of(prefix_of(name), name)) if memory else None
     siblings = [slot.name for slot in record.slots.values()][:NEAR] if record else []
     alike = difflib.get_close_matches(id_, ids, NEAR, 0.6)
-    part = difflib.get_close_matches(request_of(name), ids, NEAR, 0.6) if request_of(name) else []
+    part = [near for part in name.split("-")[1:-1] for near in difflib.get_close_matches(part, ids, NEAR, 0.6)]
     return list(dict.fromkeys([*siblings, *alike, *part]))[:NEAR]
 
 
@@ -303,13 +303,12 @@ def _silence(files: _Sources) -> str | None:
     """Since when no loop runs; None where one does, or nobody can say."""
     try:
         holder, last = files.state.loop_lock.holder(), files.state.heartbeat.last()
-        silent = files.state.heartbeat.silent_now()
+        running = loop_runs(holder, last, files.state.heartbeat.silent_now())
     except StateError:
         return None
     if last is None:
         return "and it has never run on this directory"
-    dead = bool(holder.get("ended")) or (silent is not None and silent > files.notes.silence)
-    return f"since {local(utc(last))}" if dead else None
+    return f"since {local(utc(last))}" if running is False else None
 
 
 def _ended(sentence: str) -> str:

@@ -24,6 +24,7 @@ from provisioner.schema.problems import ConfigError, suggestion
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
 from provisioner.state.interfaces import PeopleState
 from provisioner.state.levers import let_go, pulled
+from provisioner.state.loop_signals import loop_runs
 from provisioner.telemetry.notes import Notes, read_notes
 
 LONGEST_REASON = 500
@@ -170,9 +171,8 @@ class _Here:
 
     def loop_runs(self) -> bool:
         """Whether a loop runs, by the file system's clock alone."""
-        silent = self._state.heartbeat.silent_now()
-        alive = self._state.heartbeat.last() is not None and not self._state.loop_lock.holder().get("ended")
-        return alive and silent is not None and silent <= self.notes.silence
+        beat = self._state.heartbeat
+        return bool(loop_runs(self._state.loop_lock.holder(), beat.last(), beat.silent_now()))
 
 
 def _there_are(name: str, names: set[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.loop.actors import InlineActors
+from provisioner.loop.actors import ThreadedActors
 from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle import Mandate, Reconciler
 from provisioner.settings.tree import Settings
@@ -23,7 +23,7 @@ def reconciler(settings: Settings, state: LoopState, clock: LoopClock, epoch: in
     return Reconciler(
         clock=clock,
         state=state,
-        actors=InlineActors({}),
+        actors=ThreadedActors({}, wake=lambda: None),
         limits=settings.limits(),
         provisioner=settings.instance,
         mandate=Mandate(epoch),

@@ -78,7 +78,6 @@ class Service:
             metrics,
             self._state,
             limits=limits,
-            interval=pace.interval_seconds,
             refused=lambda: configuration.refused,
             digests=lambda: configuration.settings.digests,
         )
@@ -87,7 +86,7 @@ class Service:
             metrics.configure(new)
             reporter.limits = new
 
-        configuration.applied, configuration.judged = applied, metrics.loop.config_ok
+        configuration.applied, configuration.judged = applied, metrics.loop.config_ok.set
         self._loop = Loop(
             Setup(
                 state=self._state,
@@ -104,7 +103,7 @@ class Service:
             ),
             reporter,
             refresh=configuration.refresh,
-            count_wake=lambda source: metrics.loop.wakeup(str(source)),
+            count_wake=lambda source: metrics.loop.wakeups.labels(source).inc(),
             hints=self._events(),
         )
         page = StatusPage(self._state, lambda: reporter.memory, reporter.samples)
@@ -175,7 +174,7 @@ class Service:
         counters = EventMetrics(self.registry)
 
         def taken(message: Judged) -> None:
-            counters.taken(str(message.worth))
+            counters.events.labels(message.worth).inc()
             hint = message.news
             if hint is not None and hint.grace is not None:
                 self._loop.announce(hint.instance, LossCause.PREEMPTED, hint.grace)
@@ -187,5 +186,5 @@ class Service:
             self._settings.events.subscription,
             prefix=self._settings.name_prefix,
             taken=taken,
-            broke=lambda _: counters.broke(),
+            broke=lambda _: counters.breaks.inc(),
         )

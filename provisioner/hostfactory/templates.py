@@ -30,12 +30,15 @@ NUMERIC_ATTRIBUTES = frozenset({"ncpus", "ncores", "nram", "mem", "nthreads", "r
 UNUSED_KEYS = frozenset(
     {
         "HF_DBDIR",
+        "PUBSUB_TOPIC",
+        "PUBSUB_SUBSCRIPTION",
         "PUBSUB_TIMEOUT",
         "PUBSUB_LOCKFILE",
         "PUBSUB_AUTOLAUNCH",
         "AUTO_RUN_TRIM_DB_CMD",
         "RETURNED_VM_TTL",
         "GKE_POLLING_INTERVAL",
+        "GKE_REQUEST_TIMEOUT",
         "ACCEPT_PROPAGATED_LOG_SETTING",
     }
 )
@@ -85,11 +88,8 @@ class ProviderConfig(NamedTuple):
     gcp_credentials_file: str = ""
     gcp_instance_prefix: str = ""
     """In lower case; Google's users write it with a final ``-``."""
-    pubsub_topic: str = ""
-    pubsub_subscription: str = ""
     gke_kubeconfig: str = ""
     gke_namespace: str = ""
-    gke_request_timeout_seconds: float | None = None
     unused: tuple[str, ...] = ()
     """Known keys in the file that have no use here."""
     unknown: tuple[str, ...] = ()
@@ -279,11 +279,8 @@ def _config(path: str, values: Mapping[str, object]) -> tuple[ProviderConfig, li
         gcp_project_id=text("GCP_PROJECT_ID"),
         gcp_credentials_file=text("GCP_CREDENTIALS_FILE"),
         gcp_instance_prefix=text("GCP_INSTANCE_PREFIX").lower(),
-        pubsub_topic=text("PUBSUB_TOPIC"),
-        pubsub_subscription=text("PUBSUB_SUBSCRIPTION"),
         gke_kubeconfig=text("GKE_KUBECONFIG"),
         gke_namespace=text("GKE_CRD_NAMESPACE"),
-        gke_request_timeout_seconds=number("GKE_REQUEST_TIMEOUT"),
     )
     unused = tuple(key for key in left if key in UNUSED_KEYS or key.startswith(UNUSED_PREFIX))
     return config._replace(unused=unused, unknown=tuple(key for key in left if key not in unused)), problems

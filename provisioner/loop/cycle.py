@@ -43,6 +43,8 @@ from provisioner.planning.returns import unknown_names
 from provisioner.state.errors import StateError, StateMissing
 from provisioner.state.interfaces import LoopState
 
+CycleResult = Literal["ok", "partial", "failed"]
+
 
 class SupersededError(Exception):
     """A newer loop has taken over: this one must not write or act again (law: one writer per file, one loop)."""
@@ -74,7 +76,7 @@ class CycleReport:
     """Those that were in force."""
 
     @property
-    def result(self) -> Literal["ok", "partial", "failed"]:
+    def result(self) -> CycleResult:
         """``ok``, ``partial`` (some action or look failed) or ``failed``."""
         if self.problem:
             return "failed"

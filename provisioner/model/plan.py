@@ -44,7 +44,6 @@ class Outcome:
 
     action: Action
     failure: Failure | None = None
-    seconds: float = 0.0
     retry_after: float | None = None
     """Seconds for which a throttling cloud asked not to be called; None when it did not say."""
 
@@ -99,8 +98,3 @@ class Plan:
     """Pools whose newest look is not believed yet."""
     due: float = NEVER
     """Loop time before which another plan, of the same inputs, would say the same."""
-
-    @property
-    def settled(self) -> bool:
-        """Nothing to do and nothing held back."""
-        return not (self.creates or self.deletes or self.deferred)

@@ -23,6 +23,8 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
+from provisioner.names import prefix_of
+from provisioner.planning.slots import slot_named
 
 DRAINED = Loss(3600, "drained")
 """What HF is told of a machine in a pool that is drained. It runs until HF gives it back, so the hour stays one."""
@@ -84,9 +86,8 @@ def is_done(lever: Lever, memory: Memory) -> bool:
     record = memory.requests.get(lever.target)
     if record is not None:
         return record.ended is not None
-    owner = memory.requests.get(lever.target.rsplit("-", 2)[-2]) if lever.target.count("-") > 1 else None
-    slots = owner.slots.values() if owner else ()
-    return not any(slot.name == lever.target and slot.verdict in DESIRED for slot in slots)
+    slot = slot_named(memory.requests, prefix_of(lever.target), lever.target)
+    return slot is None or slot.name != lever.target or slot.verdict not in DESIRED
 
 
 def counts(levers: Levers, memory: Memory | None) -> Counter[tuple[LeverKind, str]]:

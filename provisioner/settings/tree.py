@@ -31,6 +31,7 @@ from provisioner.schema.site import Compute, Site
 
 Amount = Annotated[float | None, Field(gt=0), Expects("a number > 0")]
 CountOrZero = Annotated[int, Field(ge=0), Expects("a whole number ≥ 0")]
+Interval = Annotated[float, Field(gt=0, le=15), Expects("a number > 0, at most 15")]
 UsageDays = Annotated[int, Field(ge=32, le=3660), Expects("a whole number from 32 to 3660")]
 UnlistedHours = Annotated[float | None, Field(ge=1), Expects("a number ≥ 1")]
 Prefix = Annotated[
@@ -53,8 +54,9 @@ Listen = Annotated[
 class Loop(Section):
     """The pace of the loop."""
 
-    interval_seconds: Duration = 5.0
-    """Seconds between two cycles when nothing wakes the loop; default 5. A lost wake-up costs no more than this."""
+    interval_seconds: Interval = 5.0
+    """Seconds between two cycles when nothing wakes the loop; default 5, at most 15: a loop that is silent for a minute
+    counts as dead. A lost wake-up costs no more than this."""
     floor_seconds: DurationOrZero = 0.5
     """Least seconds between two cycles of a busy loop; default 0.5. Changes gather, instead of one plan for each."""
     act_seconds: Duration = 2.0

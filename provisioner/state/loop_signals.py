@@ -13,10 +13,17 @@ from provisioner.state.errors import StateMissing, StateUnreadable, unwritable
 from provisioner.state.marks import touch
 
 SILENT_SECONDS = 60.0
-"""Without a heartbeat for longer than this the loop is taken to be down: it beats every few seconds."""
+"""Without a heartbeat for longer than this the loop is taken to be down: ``interval_seconds`` leaves it four beats."""
 
 UNSEEN = "cannot be seen: "
 """Begins the note on a pool while no look at it is complete; the reason follows."""
+
+
+def loop_runs(holder: Mapping[str, Any], last: float | None, silent: float | None) -> bool | None:
+    """Whether a loop runs, by who signed last, the last heartbeat and its age; None: nobody can say."""
+    if last is None or holder.get("ended"):
+        return False
+    return None if silent is None else silent <= SILENT_SECONDS
 
 
 class Heartbeat:

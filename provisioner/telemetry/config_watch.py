@@ -47,7 +47,7 @@ class ConfigWatch:
         except StateError as error:
             log.warning("What the scripts have read cannot be compared", extra={"error": str(error)})
             return
-        self._metrics.config_differs({one.file for one in differences})
+        self._metrics.config_differs.replace({one.file: 1.0 for one in differences})
         if differences and differences != self._told:
             log.warning("Configuration differs", extra={"problem": "; ".join(map(sentence, differences))})
         self._told = differences

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from provisioner.loop.clock import utc
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import Brake
-from provisioner.telemetry import cycle_line
+from provisioner.model import Brake, Close, Create, DeferReason, Delete, Outcome, Unobserved
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +41,12 @@ class CycleLog:
 
     def _log_cycle(self, report: CycleReport) -> None:
         """INFO for a cycle that did something or met something new, DEBUG for a quiet one."""
-        standing = cycle_line.standing(report)
-        quiet = cycle_line.is_quiet(report) and standing == self._standing
+        standing = _standing(report)
+        quiet = _is_quiet(report) and standing == self._standing
         self._standing = standing
         level = logging.DEBUG if quiet else logging.INFO
         if log.isEnabledFor(level):
-            log.log(level, "Cycle", extra=cycle_line.facts(report))
+            log.log(level, "Cycle", extra=facts(report))
 
     def _log_brake(self, report: CycleReport) -> None:
         """Log the brake once when it latches, or holds at the start, and once when it is released."""
@@ -66,3 +67,72 @@ class CycleLog:
                 "orphans": len(report.memory.orphans),
             },
         )
+
+
+# --- the line ``Cycle`` -----------------------------------------------------------------------------------------------
+
+
+def _is_quiet(report: CycleReport) -> bool:
+    """True when no call and no slot has ended in this cycle or the one before."""
+    return not (report.closes or any(done.outcomes for done in report.results))
+
+
+def _standing(report: CycleReport) -> object:
+    """The deferrals and unseen pools, which may stay for many cycles and are news only when they change."""
+    return dict(report.deferred), {look.pool: look.failure.error for look in _unseen(report)}
+
+
+def facts(report: CycleReport) -> Mapping[str, object]:
+    """The line's numbers. ``creates`` and ``deletes`` were accepted, ``failures`` refused; ``closes`` are slots."""
+    outcomes = _outcomes(report)
+    accepted = Counter(type(outcome.action) for outcome in outcomes if outcome.failure is None)
+    return {
+        "result": report.result,
+        "creates": accepted[Create],
+        "deletes": accepted[Delete],
+        "closes": len(report.closes),
+        "failures": sum(outcome.failure is not None for outcome in outcomes),
+        "deferred": sum(report.deferred.values()),
+        "seconds": round(report.seconds, 3),
+        "causes": "; ".join(_causes(report)),
+    }
+
+
+def _causes(report: CycleReport) -> Iterator[str]:
+    """Each cause once, with its count."""
+    counts = Counter[str]()
+    counts.update(cause for outcome in _outcomes(report) if (cause := _cause_of_outcome(outcome)))
+    counts.update(map(_cause_of_close, report.closes))
+    for (pool, template, reason), machines in report.deferred.items():
+        counts[f"deferred in {pool}: {_deferral(report, pool, template, reason)}"] += machines
+    yield from (f"{count} {cause}" for cause, count in counts.items())
+    yield from (f"{look.pool} unseen: {look.failure.error}" for look in _unseen(report))
+
+
+def _outcomes(report: CycleReport) -> list[Outcome]:
+    return [outcome for done in report.results for outcome in done.outcomes]
+
+
+def _unseen(report: CycleReport) -> list[Unobserved]:
+    return [look for look in report.looks.values() if isinstance(look, Unobserved)]
+
+
+def _cause_of_outcome(outcome: Outcome) -> str:
+    """The cause of a delete or of a refused create; empty for a create that was accepted."""
+    action = outcome.action
+    if outcome.failure is not None:
+        return f"not {'deleted' if isinstance(action, Delete) else 'created'} in {action.pool}: {outcome.failure.error}"
+    return f"deleted in {action.pool}: {action.reason}" if isinstance(action, Delete) else ""
+
+
+def _cause_of_close(close: Close) -> str:
+    cause = close.cause or (close.failure.error if close.failure else None)
+    return f"{close.verdict} in {close.pool}" + (f": {cause}" if cause else "")
+
+
+def _deferral(report: CycleReport, pool: str, template: str, reason: DeferReason) -> str:
+    """The reason of a deferral, and the failure from which its pool backs off."""
+    window = report.memory.pressures.get((pool, template)) if report.memory else None
+    if reason is DeferReason.BACKOFF and window is not None and window.failure is not None:
+        return f"{reason} after {window.failure.error}"
+    return str(reason)

@@ -62,7 +62,7 @@ class CycleMeter:
         for close in report.closes:
             self._count_close(close)
         if report.lock_wait is not None:
-            metrics.store.lock_wait(report.lock_wait)
+            metrics.store.lock_wait.observe(report.lock_wait)
         self._count_windows(report.memory, limits)
         if report.memory is not None:
             pools = Counter(slot.pool for slot in unlisted(report.memory, limits.prefix, report.now))
@@ -81,9 +81,9 @@ class CycleMeter:
     def _count_close(self, close: Close) -> None:
         slots = self._metrics.slots
         if close.lost:
-            slots.lost(close.pool, close.template, close.cause or LossCause.UNKNOWN)
+            slots.lost.labels(close.pool, close.template, close.cause or LossCause.UNKNOWN).inc()
         elif close.verdict is Verdict.FAILED and close.failure is not None:
-            slots.failed(close.pool, close.template, close.failure.error)
+            slots.failed.labels(close.pool, close.template, close.failure.error).inc()
 
     def _count_memory(self, report: CycleReport, memory: Memory, limits: Limits, wall: float) -> None:
         """Count memory and snapshots. What has not changed since it was counted last is not counted again."""
@@ -117,7 +117,7 @@ class CycleMeter:
         desired = Counter((slot.pool, record.template) for record, slot in slots if slot.verdict in DESIRED)
         self._metrics.use(desired.keys())
         machines.desired.replace(desired)
-        self._metrics.slots.set_aside(sum(slot.set_aside for _, slot in slots))
+        self._metrics.slots.set_aside.set(sum(slot.set_aside for _, slot in slots))
         machines.stuck.replace(Counter(slot.pool for _, slot in slots if slot.stuck and not slot.gone))
 
     def _count_changes(self, report: CycleReport, former: Memory, memory: Memory) -> None:
@@ -127,10 +127,10 @@ class CycleMeter:
 
     def _count_change(self, report: CycleReport, record: RequestRecord, former: Slot | None, slot: Slot) -> None:
         if slot.ran is not None and (former is None or former.ran is None):
-            self._metrics.slots.started(slot.pool, record.template, slot.ran - record.read)
+            self._metrics.slots.startup.labels(slot.pool, record.template).observe(slot.ran - record.read)
         went = slot.gone and former is not None and not former.gone
         if went and slot.verdict is Verdict.RETURNED and slot.closed is not None:
-            self._metrics.slots.stopped(slot.pool, report.now - slot.closed)
+            self._metrics.slots.shutdown.labels(slot.pool).observe(report.now - slot.closed)
         if slot.stuck and not (former is not None and former.stuck):
             log.warning("Machine is stuck terminating", extra={"machine": slot.name, "pool": slot.pool})
 

@@ -8,15 +8,14 @@ from typing import Any
 
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import Snapshot, Unobserved
-from provisioner.telemetry.notes import longest_silence
+from provisioner.state.loop_signals import SILENT_SECONDS
 from provisioner.telemetry.server import Health
 
 
 class LoopHealth:
     """Takes in each cycle, in the loop's thread; is asked in the server's."""
 
-    def __init__(self, interval: float) -> None:
-        self._alive_within = longest_silence(interval)
+    def __init__(self) -> None:
         self._report: CycleReport | None = None
         self._complete = False
         self._ended = time.monotonic()
@@ -41,7 +40,7 @@ class LoopHealth:
         if report is None:
             return Health(True, False, "No cycle has ended yet: the loop starts, or stands by for another one.")
         silent = time.monotonic() - self._ended
-        if silent > self._alive_within:
+        if silent > SILENT_SECONDS:
             return Health(False, self._complete, f"No cycle has ended for {silent:.0f} s.")
         if report.problem and self._failing is not None:
             words = f"Nothing has been planned for {time.monotonic() - self._failing:.0f} s: {report.problem}"

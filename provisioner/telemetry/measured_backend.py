@@ -28,10 +28,10 @@ class MeasuredBackend:
             return self._backend.observe(now, strangers)
         except Exception as error:
             kind = error.failure.error if isinstance(error, BackendError) else ErrorClass.OTHER
-            self._metrics.error(self.pool, "observe", kind)
+            self._metrics.errors.labels(self.pool, "observe", kind).inc()
             raise
         finally:
-            self._metrics.call(self.pool, "observe", time.monotonic() - began)
+            self._metrics.calls.labels(self.pool, "observe").observe(time.monotonic() - began)
 
     def list_after(self, when: float) -> None:
         """As the backend does, if it can."""
@@ -60,8 +60,8 @@ class MeasuredBackend:
         try:
             outcomes = act()
         finally:
-            self._metrics.call(self.pool, operation, time.monotonic() - began)
+            self._metrics.calls.labels(self.pool, operation).observe(time.monotonic() - began)
         for outcome in outcomes:
             if outcome.failure is not None:
-                self._metrics.error(self.pool, operation, outcome.failure.error)
+                self._metrics.errors.labels(self.pool, operation, outcome.failure.error).inc()
         return outcomes

@@ -8,13 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from provisioner import __version__
+from provisioner.loop.cycle import CycleResult
+from provisioner.loop.wakeups import Wake
 from provisioner.model import (
     BrakeReason,
     Create,
@@ -36,12 +38,10 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 Key = TypeVar("Key", bound=str | tuple[str, ...])
 """The label value of a series, or the values where it has several labels."""
 
-CycleResult = Literal["ok", "partial", "failed"]
 Operation = Literal["observe", "create", "delete"]
 OPERATIONS: tuple[Operation, ...] = ("observe", "create", "delete")
 RESULTS = ("ok", "failed")
 """Results of one create or delete."""
-WAKEUPS = ("timer", "intent", "watch", "pubsub", "signal")
 WORTHS = ("notice", "wake_up", "repeated", "foreign", "malformed")
 """What a Pub/Sub message was good for (``events.Worth``, whose module loads Pub/Sub's client)."""
 KINDS = ("request", "return")
@@ -122,7 +122,7 @@ class LoopMetrics:
         self._cycles = counter(
             "hf_provisioner_cycles_total", "Cycles; partial: some action or pool failed.", ["result"]
         )
-        for result in ("ok", "partial", "failed"):
+        for result in get_args(CycleResult):
             self._cycles.labels(result)
         self._cycle_duration = histogram("hf_provisioner_cycle_duration_seconds", "One cycle.", buckets=CYCLE_BUCKETS)
         self._last_success = gauge(
@@ -130,17 +130,17 @@ class LoopMetrics:
             "End of the last ok cycle; begins with the start of the process.",
         )
         self._last_success.set(time.time())
-        self._config_ok = gauge("hf_provisioner_config_ok", "0 while a bad new configuration is refused.")
-        self._config_ok.set(1)
-        self._config_differs: Table[str] = Table(
+        self.config_ok = gauge("hf_provisioner_config_ok", "0 while a bad new configuration is refused.")
+        self.config_ok.set(1)
+        self.config_differs: Table[str] = Table(
             registry,
             "hf_provisioner_config_differs",
             "1 for a file of HostFactory's of which its scripts have read another content than the loop.",
             ["file"],
         )
-        self._wakeups = counter("hf_provisioner_wakeups_total", "What ended the wait for a cycle.", ["source"])
-        for source in WAKEUPS:
-            self._wakeups.labels(source)
+        self.wakeups = counter("hf_provisioner_wakeups_total", "What ended the wait for a cycle.", ["source"])
+        for source in Wake:
+            self.wakeups.labels(source)
 
     def cycle(self, result: CycleResult, seconds: float, ended: float) -> None:
         """A cycle ended with ``result`` after ``seconds``, at epoch time ``ended``: so this process is the loop."""
@@ -149,18 +149,6 @@ class LoopMetrics:
         self._cycle_duration.observe(seconds)
         if result == "ok":
             self._last_success.set(ended)
-
-    def wakeup(self, source: str) -> None:
-        """What ended the wait: one of ``WAKEUPS``."""
-        self._wakeups.labels(source).inc()
-
-    def config_ok(self, ok: bool) -> None:
-        """Whether the configuration in the files is the one in force."""
-        self._config_ok.set(ok)
-
-    def config_differs(self, files: Set[str]) -> None:
-        """The files of which scripts and loop have different contents; only these have a series."""
-        self._config_differs.replace(dict.fromkeys(files, 1.0))
 
 
 class MachineMetrics:
@@ -234,20 +222,20 @@ class SlotMetrics:
         counter = partial(Counter, registry=registry)
         gauge = partial(Gauge, registry=registry)
         histogram = partial(Histogram, registry=registry)
-        self._set_aside = gauge("hf_provisioner_slots_set_aside", "Slots of which a forbidden transition was asked.")
-        self._startup = histogram(
+        self.set_aside = gauge("hf_provisioner_slots_set_aside", "Slots of which a forbidden transition was asked.")
+        self.startup = histogram(
             "hf_provisioner_machine_startup_seconds", "From requested to running.", PAIR, buckets=START_BUCKETS
         )
-        self._shutdown = histogram(
+        self.shutdown = histogram(
             "hf_provisioner_machine_shutdown_seconds", "From returned to gone.", ["pool"], buckets=STOP_BUCKETS
         )
-        self._lost = counter(
+        self.lost = counter(
             "hf_provisioner_machines_lost_total",
             "Machines that succeeded and then vanished, or that HostFactory gave back as their end was announced.",
             [*PAIR, "cause"],
         )
-        self._failed = counter("hf_provisioner_slots_failed_total", "Slots that ended failed.", [*PAIR, "error"])
-        self._refused = counter(
+        self.failed = counter("hf_provisioner_slots_failed_total", "Slots that ended failed.", [*PAIR, "error"])
+        self.refused = counter(
             "hf_provisioner_refusals_total",
             "Machines that their place refused, whatever became of their slots.",
             ["pool", "error"],
@@ -257,34 +245,10 @@ class SlotMetrics:
         """Export the series of these pools, templates and pairs as zero."""
         for pair in pairs:
             for cause in LossCause:
-                self._lost.labels(*pair, cause)
+                self.lost.labels(*pair, cause)
         for pool in limits.pools:
             for error in REFUSALS:
-                self._refused.labels(pool, error)
-
-    def set_aside(self, count: int) -> None:
-        """Slots that wait for a person."""
-        self._set_aside.set(count)
-
-    def started(self, pool: str, template: str, seconds: float) -> None:
-        """A machine runs, ``seconds`` after its request."""
-        self._startup.labels(pool, template).observe(seconds)
-
-    def stopped(self, pool: str, seconds: float) -> None:
-        """A returned machine is gone, ``seconds`` after its return."""
-        self._shutdown.labels(pool).observe(seconds)
-
-    def lost(self, pool: str, template: str, cause: LossCause) -> None:
-        """A machine that succeeded has vanished."""
-        self._lost.labels(pool, template, cause).inc()
-
-    def failed(self, pool: str, template: str, error: ErrorClass) -> None:
-        """A slot ended failed."""
-        self._failed.labels(pool, template, error).inc()
-
-    def refused(self, pool: str, error: ErrorClass) -> None:
-        """A place has refused a machine."""
-        self._refused.labels(pool, error).inc()
+                self.refused.labels(pool, error)
 
 
 class BackendMetrics:
@@ -303,13 +267,13 @@ class BackendMetrics:
         self._deletes = counter(
             "hf_provisioner_deletes_total", "Delete actions, in machines.", ["pool", "reason", "result"]
         )
-        self._calls = histogram(
+        self.calls = histogram(
             "hf_provisioner_backend_call_seconds",
             "One look at a pool, or one batch of creates or deletes.",
             ["pool", "operation"],
             buckets=CALL_BUCKETS,
         )
-        self._errors = counter(
+        self.errors = counter(
             "hf_provisioner_backend_errors_total",
             "Looks, creates and deletes that failed.",
             ["pool", "operation", "error"],
@@ -325,7 +289,7 @@ class BackendMetrics:
             for reason in DeleteReason:
                 self._deletes.labels(pool, reason, RESULTS[0])
             for operation in OPERATIONS:
-                self._errors.labels(pool, operation, ErrorClass.DENIED)
+                self.errors.labels(pool, operation, ErrorClass.DENIED)
 
     def outcome(self, outcome: Outcome) -> None:
         """An action was tried."""
@@ -335,14 +299,6 @@ class BackendMetrics:
             self._creates.labels(action.pool, result).inc()
         else:
             self._deletes.labels(action.pool, action.reason, result).inc()
-
-    def call(self, pool: str, operation: Operation, seconds: float) -> None:
-        """A backend was called."""
-        self._calls.labels(pool, operation).observe(seconds)
-
-    def error(self, pool: str, operation: Operation, error: ErrorClass) -> None:
-        """A look, a create or a delete failed."""
-        self._errors.labels(pool, operation, error).inc()
 
 
 class StoreMetrics:
@@ -354,14 +310,10 @@ class StoreMetrics:
             registry, "hf_provisioner_requests", "Requests and returns in the state files.", ["kind", "status"]
         )
         self.requests.expect((kind, status) for kind in KINDS for status in RequestStatus)
-        self._lock_wait = histogram(
+        self.lock_wait = histogram(
             "hf_provisioner_store_lock_wait_seconds", "Wait for the lock of intent.json.", buckets=LOCK_BUCKETS
         )
         self.bytes: Table[str] = Table(registry, "hf_provisioner_store_bytes", "Size of a state file.", ["file"])
-
-    def lock_wait(self, seconds: float) -> None:
-        """The lock of intent.json was waited for."""
-        self._lock_wait.observe(seconds)
 
 
 class UsageMetrics:
@@ -390,23 +342,13 @@ class EventMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         counter = partial(Counter, registry=registry)
-        self._events = counter(
-            "hf_provisioner_events_total", "Pub/Sub messages, by what they were good for.", ["worth"]
-        )
+        self.events = counter("hf_provisioner_events_total", "Pub/Sub messages, by what they were good for.", ["worth"])
         for worth in WORTHS:
-            self._events.labels(worth)
-        self._breaks = counter(
+            self.events.labels(worth)
+        self.breaks = counter(
             "hf_provisioner_event_stream_breaks_total",
             "How often the Pub/Sub stream ended by itself and was opened again.",
         )
-
-    def taken(self, worth: str) -> None:
-        """A message came."""
-        self._events.labels(worth).inc()
-
-    def broke(self) -> None:
-        """The stream ended by itself."""
-        self._breaks.inc()
 
 
 class Metrics:

@@ -35,16 +35,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LEAST_SILENCE = 60.0
-"""Seconds without the end of a cycle after which a loop counts as dead; a slow loop has more."""
-
 TERMS = ("orphan_grace", "orphan_cap_per_hour", "cancel_after", "delete_unlisted_after")
 """The limits that ``status`` needs to tell what a release of the brake deletes and cancels."""
-
-
-def longest_silence(interval: float) -> float:
-    """Seconds after which a loop with such an interval between cycles counts as dead."""
-    return max(LEAST_SILENCE, 12 * interval)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +86,6 @@ class Notes:
     """Which pools each template names, as the loop has it."""
     budget: Budget = field(default_factory=Budget)
     """What machines may cost, and in which currency."""
-    silence: float = LEAST_SILENCE
-    """Seconds without the end of a cycle after which this loop counts as dead."""
     levers: Levers = NO_LEVERS
     """The levers that are held. They come from a file of their own and are not written with the notes."""
 
@@ -168,17 +158,15 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "pool_limits": Rules().rule(Mapping[str, PoolLimits]).decode,
     "template_limits": Rules().rule(Mapping[str, TemplateLimits]).decode,
     "budget": Rules().rule(Budget).decode,
-    "silence": float,
 }
 
 
 class Notebook:
     """Takes in each cycle, in the loop's thread, and writes what people should know when that changes."""
 
-    def __init__(self, state: PeopleState, interval: float, refused: Callable[[], str] = lambda: "") -> None:
+    def __init__(self, state: PeopleState, refused: Callable[[], str] = lambda: "") -> None:
         """``refused``: why the configuration in the files is not in force; empty when it is."""
         self._state = state
-        self._silence = longest_silence(interval)
         self._refused = refused
         self._problem: LastingFailure | None = None
         self._configuration: LastingFailure | None = None
@@ -215,7 +203,6 @@ class Notebook:
             pool_limits=limits.pools,
             template_limits=limits.templates,
             budget=limits.budget,
-            silence=self._silence,
         )
         if notes == self._written:
             return

@@ -16,7 +16,7 @@ from provisioner.planning.answers import UNLISTED_AFTER
 from provisioner.planning.release import ScriptCalls, Waiting, forgotten, owned, waiting
 from provisioner.planning.shortage import Lack, troubles
 from provisioner.state.condition import Condition
-from provisioner.state.loop_signals import UNSEEN
+from provisioner.state.loop_signals import UNSEEN, loop_runs
 from provisioner.telemetry import notes as notebook
 from provisioner.telemetry.config_watch import sentence
 from provisioner.telemetry.facts import Facts
@@ -231,11 +231,8 @@ def _waiting(one: Waiting, pool: str, at: str | None) -> dict[str, Any]:
 
 
 def _loop(facts: Facts) -> Document:
-    signs, running = facts.signs, None
-    if signs.last_beat is None or signs.holder.get("ended"):
-        running = False
-    elif signs.silent is not None:
-        running = signs.silent <= facts.notes.silence
+    signs = facts.signs
+    running = loop_runs(signs.holder, signs.last_beat, signs.silent)
     beat = None if signs.last_beat is None else utc(signs.last_beat)
     return {**signs.holder, "last_beat": beat, "silent_seconds": signs.silent, "running": running}
 

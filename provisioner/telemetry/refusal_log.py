@@ -66,7 +66,7 @@ class RefusalLog:
             new = list(news(self._memory, memory, self._refused_before, held))
             self._unsaid.add(new)
             for refusal in new:
-                self._metrics.slots.refused(refusal.pool, refusal.error)
+                self._metrics.slots.refused.labels(refusal.pool, refusal.error).inc()
         self._memory, self._refused_before = memory, held
         self._waiting = Sums()
         self._waiting.add([*held.values(), *held_back(memory, report.deferred)])

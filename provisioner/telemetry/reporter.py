@@ -31,7 +31,6 @@ class Reporter:
         state: PeopleState,
         *,
         limits: Limits,
-        interval: float,
         refused: Callable[[], str] = lambda: "",
         digests: Callable[[], Digests],
     ) -> None:
@@ -44,9 +43,9 @@ class Reporter:
         self._usage = UsageMeter(metrics.usage)
         self._log = CycleLog()
         self._refusals = RefusalLog(metrics)
-        self._notebook = Notebook(state, interval, refused)
+        self._notebook = Notebook(state, refused)
         self._config = ConfigWatch(metrics.loop, state, digests)
-        self._health = LoopHealth(interval)
+        self._health = LoopHealth()
 
     def __call__(self, report: CycleReport) -> None:
         """Take in one cycle."""

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from provisioner.model import DeferReason, Memory, RequestRecord, RequestStatus, ReturnRecord, Slot, Verdict
+from provisioner.names import prefix_of, request_of
 from provisioner.state.journal import Line, when
 
 FEW = 3
@@ -45,7 +46,7 @@ class Subject(NamedTuple):
         """The request that a machine belongs to by its name, or the request itself; empty of the others."""
         if self.kind is Kind.REQUEST:
             return self.id
-        return request_of(self.id) if self.kind is Kind.MACHINE else ""
+        return request_of(prefix_of(self.id), self.id) if self.kind is Kind.MACHINE else ""
 
 
 class Sentence(NamedTuple):
@@ -74,12 +75,6 @@ class _Fact(NamedTuple):
     until: float = 0.0
 
 
-def request_of(machine: str) -> str:
-    """The request that a machine's name holds, ``<prefix>-<request>-<slot>``; empty for a name of another shape."""
-    parts = machine.rsplit("-", 2)
-    return parts[1] if len(parts) == 3 else ""
-
-
 def needles(subject: Subject, memory: Memory | None, lines: Iterable[Line] = ()) -> tuple[str, ...]:
     """Texts of which each line of the journal that tells of the subject holds one.
 
@@ -91,7 +86,7 @@ def needles(subject: Subject, memory: Memory | None, lines: Iterable[Line] = ())
         return (subject.id, f'"request":"{subject.request}"')
     back = memory.returns.get(subject.id) if memory else None
     names = {*(back.names if back else ()), *_given(subject, lines)}
-    return (subject.id, *sorted({request_of(name) for name in names} - {""}))
+    return (subject.id, *sorted({request_of(prefix_of(name), name) for name in names} - {""}))
 
 
 def _given(subject: Subject, lines: Iterable[Line]) -> Iterator[str]:
@@ -454,9 +449,12 @@ def _in(fact: _Fact) -> str:
 
 def _because(fact: _Fact) -> str:
     """Class or cause, and the cloud's words."""
+    return (f": {fact.about}" if fact.about else "") + _quoted(fact)
+
+
+def _quoted(fact: _Fact) -> str:
     said = " ".join(fact.words.split())
-    why = ": ".join(filter(None, (fact.about, f"“{said}”" if said else "")))
-    return f": {why}" if why else ""
+    return f": “{said}”" if said else ""
 
 
 def _refused(fact: _Fact, word: str) -> str:
@@ -483,9 +481,7 @@ def _milestone(fact: _Fact) -> str:
 
 
 def _waits(fact: _Fact) -> str:
-    said = " ".join(fact.words.split())
-    words = f": “{said}”" if said else ""
-    return f"{_many(fact.number, 'machine')} {'waits' if fact.number == 1 else 'wait'}{_in(fact)}: {fact.about}{words}."
+    return f"{_many(fact.number, 'machine')} {'waits' if fact.number == 1 else 'wait'}{_in(fact)}{_because(fact)}."
 
 
 def _answer(fact: _Fact) -> str:
@@ -521,11 +517,6 @@ _SENTENCES: Mapping[str, Callable[[_Fact], str]] = {
 """The order is that in which events of one moment are told."""
 
 _ORDER = {event: place for place, event in enumerate(_SENTENCES)}
-
-
-def _quoted(fact: _Fact) -> str:
-    said = " ".join(fact.words.split())
-    return f": “{said}”" if said else ""
 
 
 def _any(fact: _Fact) -> str:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from provisioner.hostfactory.environment import SCRIPTS
 from provisioner.hostfactory.trace import Document, Event, listed, machines_in
 from provisioner.state.interfaces import PeopleState
-from provisioner.state.loop_signals import SILENT_SECONDS
+from provisioner.state.loop_signals import loop_runs
 
 LONGEST_WAIT = 1e9
 """The longest pause between two calls, thirty years: no process can wait for all that a trace may say."""
@@ -41,10 +41,8 @@ CallScript = Callable[[str, Document], ScriptResult]
 
 def loop_lives(state: PeopleState) -> bool:
     """True when a loop works on that directory: it holds the lock, or has a fresh heartbeat from another host."""
-    if state.loop_lock.is_held():
-        return True
-    silent = state.heartbeat.silent_now()
-    return silent is not None and silent < SILENT_SECONDS and not state.loop_lock.holder().get("ended")
+    lock, beat = state.loop_lock, state.heartbeat
+    return lock.is_held() or bool(loop_runs(lock.holder(), beat.last(), beat.silent_now()))
 
 
 # --- replaying --------------------------------------------------------------------------------------------------------

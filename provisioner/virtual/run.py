@@ -42,7 +42,6 @@ class Result:
     reasons: tuple[str, ...]
     """What people were told of why machines are missing."""
     samples: tuple[Sample, ...] = field(repr=False)
-    events: tuple[tuple[float, str], ...] = ()
 
 
 class Controller(Protocol):

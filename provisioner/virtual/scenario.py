@@ -276,8 +276,6 @@ class Scenario(Section):
     name: str
     about: Text
     """What happens, in a sentence."""
-    rows: Annotated[tuple[int, ...], Field(strict=False), Expects("a list of numbers")] = ()
-    """Numbers of this story in other lists; default none."""
     hours: Duration = 2.0
     """How long it is; default 2."""
     judge_from_minutes: DurationOrZero = 0.0

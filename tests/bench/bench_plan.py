@@ -19,7 +19,6 @@ from dataclasses import replace
 from rich.console import Console
 from rich.table import Table
 
-from provisioner.loop.actors import InlineActors
 from provisioner.loop.cycle import Reconciler
 from provisioner.loop.loop import calm_collector, uncollected
 from provisioner.model import (
@@ -39,6 +38,7 @@ from provisioner.model import (
 )
 from provisioner.planning.plan import World, make_plan
 from provisioner.state.directory import StateDir
+from tests.support.inline_actors import InlineActors
 
 SIZES = (1_000, 10_000, 100_000)
 PER_REQUEST = 10_000

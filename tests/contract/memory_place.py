@@ -9,6 +9,7 @@ from provisioner.backends.kind import Kind
 from provisioner.model import ErrorClass, Failure
 from provisioner.schema.site import Site
 from tests.contract.places import PREFIX, Place
+from tests.support.steered_place import steered
 
 
 class MemoryPlace(Place):
@@ -23,7 +24,7 @@ class MemoryPlace(Place):
         self._pool = kind.pool(name=self.pool, kind=kind.name, **times, **settings)
         self._backend_of = kind.factory(Site("demo", PREFIX))
         self.backend = self.another()
-        self._place = self.backend.place
+        self._place = steered(self.backend.place)
 
     def another(self) -> FakeBackend:
         backend = self._backend_of(self._pool)

@@ -152,7 +152,7 @@ def test_pods_of_google_s_connector_drain_into_ours(gke: Moved, cloud: Simulator
     drained(gke, theirs, "template-gke-01")
     assert [file.name for file in gke.logs.iterdir()] == ["gcpgkeinst-provider.master1.log"]
     [unused] = [line["keys"] for line in gke.log if "keys" in line]
-    assert unused == ["GKE_CRD_GROUP", "GKE_CRD_KIND", "GKE_POLLING_INTERVAL"]
+    assert unused == ["GKE_CRD_GROUP", "GKE_CRD_KIND", "GKE_REQUEST_TIMEOUT", "GKE_POLLING_INTERVAL"]
 
 
 @pytest.mark.usefixtures("switches")

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.loop.actors import InlineActors
 from provisioner.loop.cycle import CycleReport, Reconciler
 from provisioner.model import Create, ErrorClass, Failure, Limits, PoolLimits, TemplateLimits, Window
 from provisioner.simulator.kubernetes.pods import Cluster
@@ -22,6 +21,7 @@ from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing
 from tests.support.clouds.direct import DirectGke
 from tests.support.clouds.virtual_site import SPEC, VirtualSite, limits_of, succeeded
+from tests.support.inline_actors import InlineActors
 
 WANTED = 200
 CALLS = 30.0

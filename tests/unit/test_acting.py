@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from provisioner.loop.actors import Batch, InlineActors, Results, ThreadedActors, batches, carry_out
+from provisioner.loop.actors import Batch, Results, ThreadedActors, batches, carry_out
 from provisioner.model import Action, Create, Delete, DeleteReason, ErrorClass, Failure, Outcome
 from tests.support.waiting import until
 
@@ -154,14 +154,6 @@ def test_a_create_and_a_delete_of_one_name_are_told_apart() -> None:
 
 def skip_none_but_delete(action: Action) -> Outcome | None:
     return Outcome(action) if isinstance(action, Delete) else None
-
-
-def test_inline_actors_are_never_busy_and_hand_over_results_once() -> None:
-    actors = InlineActors({"a": Place()})
-    actors.submit(Batch("a", (), (C1,)), always)
-    assert not actors.busy()
-    assert actors.collect() == [Results("a", (Outcome(C1),), ())]
-    assert actors.collect() == []
 
 
 def test_a_pool_is_busy_until_its_results_are_collected_and_delays_no_other() -> None:

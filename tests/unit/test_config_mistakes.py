@@ -74,7 +74,11 @@ WRONG_SETTINGS = {
     ),
     "a number for a switch": (f"{MIG}.paused", 1, f"{MIG}.paused: expected true or false, got 1"),
     "a text for a switch": (f"{MIG}.paused", "off!", f"{MIG}.paused: expected true or false, got 'off!'"),
-    "a duration of nothing": ("loop.interval_seconds", 0, "loop.interval_seconds: expected a number > 0, got 0"),
+    "a duration of nothing": (
+        "loop.interval_seconds",
+        0,
+        "loop.interval_seconds: expected a number > 0, at most 15, got 0",
+    ),
     "an endless duration": (
         "retention_hours",
         float("inf"),
@@ -137,6 +141,11 @@ WRONG_SETTINGS = {
         f"{MIG}.mass_loss_seconds",
         91,
         f"{MIG}.mass_loss_seconds: expected a number ≥ 0, at most 90, got 91",
+    ),
+    "an interval that scripts would take for the loop's end": (
+        "loop.interval_seconds",
+        16,
+        "loop.interval_seconds: expected a number > 0, at most 15, got 16",
     ),
     "a port without a host": ("listen", "9464", "listen: expected HOST:PORT such as 127.0.0.1:9464, got '9464'"),
     "a floor above the interval": (

@@ -25,8 +25,7 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.telemetry.cycle_line import facts
-from provisioner.telemetry.cycle_log import CycleLog
+from provisioner.telemetry.cycle_log import CycleLog, facts
 from tests.unit.core import BROKEN, NOW, STOCKOUT, TEMPLATE, memory, name, snapshot, unobserved
 
 CREATE = Create(name(0), "a", TEMPLATE, "aaaaaaaaaa")

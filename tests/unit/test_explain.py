@@ -114,7 +114,7 @@ class Life:
 
     def __init__(self, directory: Path) -> None:
         self.bench = Bench(directory)
-        self.notes = Notebook(self.bench.state, 5.0)
+        self.notes = Notebook(self.bench.state)
         self.bench.clock.time = time.time() - 3000
         self.bench.place.fails = {0: NO_ROOM, 1: NO_ROOM}
         self.request = self.bench.request(6)

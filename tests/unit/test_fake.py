@@ -8,6 +8,7 @@ from provisioner.backends import BackendError
 from provisioner.backends.fake import FakeBackend, FakePlace, FakePool
 from provisioner.model import Create, ErrorClass, LossCause, Machine, Phase
 from provisioner.names import machine_name
+from tests.support.steered_place import steered
 
 NAMES = [machine_name("hf", "abcdefghij", number) for number in range(1, 101)]
 
@@ -63,10 +64,10 @@ def test_some_machines_end_by_themselves_and_what_is_left_of_them_is_seen() -> N
 def test_a_deleted_machine_stops_for_the_seconds_that_the_settings_give_it() -> None:
     world = World(stop_seconds=30)
     world.create(NAMES[0])
-    world.place.delete(world.place.present()[NAMES[0]])
+    world.place.delete(world.place.entries()[NAMES[0]])
     assert world.phases() == {NAMES[0]: Phase.STOPPING}
     with pytest.raises(BackendError, match="about to go"):
-        world.place.create(NAMES[0], world.place.present()[NAMES[0]].mark)
+        world.place.create(NAMES[0], world.place.entries()[NAMES[0]].mark)
     world.time = 30.0
     assert world.phases() == {}
 
@@ -76,7 +77,7 @@ def test_who_watches_is_woken_when_a_machine_comes_or_goes() -> None:
     world.backend.start(lambda: woken.append(world.time))
     world.create(NAMES[0])
     world.time = 1.0
-    world.place.crash(NAMES[0])
+    steered(world.place).crash(NAMES[0])
     world.time = 2.0
-    world.place.delete(world.place.present()[NAMES[0]])
+    world.place.delete(world.place.entries()[NAMES[0]])
     assert woken == [0.0, 1.0, 2.0]

@@ -149,4 +149,4 @@ def test_whatever_a_server_does_the_limit_stays_within_its_bounds(
         else:
             shared.refused(now - seconds, now, wait)
             assert shared.open(now + 300.0)
-        assert LEAST <= shared.limit <= MOST
+        assert LEAST <= shared.room() <= MOST

@@ -67,7 +67,7 @@ class Place(FakeBackend):
 
     @property
     def machines(self) -> dict[str, Entry]:
-        return self.place.present()
+        return self.place.entries()
 
     def hint(self) -> None:
         """Tell the loop that something may have changed."""

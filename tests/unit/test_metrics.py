@@ -102,14 +102,14 @@ def everything_once(metrics: Metrics) -> None:
     EventMetrics(metrics.registry)
     metrics.configure(LIMITS)
     metrics.machines.refused.replace({("pool", "T", ErrorClass.QUOTA): 1})
-    metrics.loop.config_differs({"templates"})
+    metrics.loop.config_differs.replace({"templates": 1})
     metrics.machines.levers.replace({(LeverKind.PAUSE, "pool"): 1})
-    metrics.slots.started("pool", "T", 1)
-    metrics.slots.failed("pool", "T", ErrorClass.QUOTA)
-    metrics.slots.stopped("pool", 1)
-    metrics.backends.call("pool", "observe", 1)
+    metrics.slots.startup.labels("pool", "T").observe(1)
+    metrics.slots.failed.labels("pool", "T", ErrorClass.QUOTA).inc()
+    metrics.slots.shutdown.labels("pool").observe(1)
+    metrics.backends.calls.labels("pool", "observe").observe(1)
     metrics.store.bytes.replace({"intent.json": 10})
-    metrics.store.lock_wait(0.1)
+    metrics.store.lock_wait.observe(0.1)
     metrics.usage.seconds.replace({"pool": 1})
     metrics.usage.per_hour.replace({(): 1})
     metrics.usage.month.replace({(): 1})
@@ -153,7 +153,7 @@ def test_the_page_lists_every_metric_with_its_type_and_labels() -> None:
 
 def test_two_instances_do_not_share_series(metrics: Metrics) -> None:
     other = Metrics(CollectorRegistry())
-    metrics.loop.wakeup("timer")
+    metrics.loop.wakeups.labels("timer").inc()
 
     assert value(other, "hf_provisioner_wakeups_total", source="timer") == 0
 
@@ -163,11 +163,11 @@ def test_no_series_beyond_500_with_ten_templates_and_four_pools(metrics: Metrics
     templates = {f"T{n}": TemplateLimits(f"T{n}", tuple(pools[n % 4 :] + pools[: n % 4])) for n in range(10)}
     metrics.configure(Limits(prefix="hf", pools={pool: PoolLimits(pool) for pool in pools}, templates=templates))
     for template in templates.values():
-        metrics.slots.started(template.pools[0], template.id, 1)
+        metrics.slots.startup.labels(template.pools[0], template.id).observe(1)
     for pool in pools:
-        metrics.slots.stopped(pool, 1)
+        metrics.slots.shutdown.labels(pool).observe(1)
         for operation in OPERATIONS:
-            metrics.backends.call(pool, operation, 1)
+            metrics.backends.calls.labels(pool, operation).observe(1)
     metrics.machines.observed.replace({(t.pools[0], t.id, phase): 1 for t in templates.values() for phase in Phase})
     metrics.usage.seconds.replace(dict.fromkeys(pools, 1))
     metrics.usage.per_hour.replace({(): 1})
@@ -232,8 +232,8 @@ def test_a_pool_that_a_template_names_second_has_its_series_once_it_is_used(
 def test_messages_are_counted_by_worth_from_zero_on_where_there_is_a_subscription(metrics: Metrics) -> None:
     assert value(metrics, "hf_provisioner_events_total", worth="notice") is None
     events = EventMetrics(metrics.registry)
-    events.taken("notice")
-    events.broke()
+    events.events.labels("notice").inc()
+    events.breaks.inc()
 
     assert value(metrics, "hf_provisioner_events_total", worth="notice") == 1
     assert value(metrics, "hf_provisioner_events_total", worth="malformed") == 0
@@ -282,9 +282,9 @@ def test_only_an_ok_cycle_moves_the_last_success(metrics: Metrics) -> None:
 
 
 def test_a_refused_configuration_shows_until_a_good_one(metrics: Metrics) -> None:
-    metrics.loop.config_ok(False)
+    metrics.loop.config_ok.set(False)
     refused = value(metrics, "hf_provisioner_config_ok")
-    metrics.loop.config_ok(True)
+    metrics.loop.config_ok.set(True)
 
     assert (refused, value(metrics, "hf_provisioner_config_ok")) == (0, 1)
 

@@ -38,7 +38,7 @@ class Desk:
         self.refused = ""
         self.limits = LIMITS
         self.wall = 100.0
-        self.notebook = Notebook(self.state, 5.0, lambda: self.refused)
+        self.notebook = Notebook(self.state, lambda: self.refused)
 
     def cycle(
         self, *looks: Look, held: Memory | None = None, problem: str = "", outcomes: tuple[Outcome, ...] = ()
@@ -182,13 +182,6 @@ def test_the_limits_of_pools_and_templates_are_left(desk: Desk) -> None:
 def test_the_pools_that_cannot_be_seen_are_named_without_the_word_for_it(desk: Desk) -> None:
     notes = desk.cycle(replace(SEEN, problems=("someone else shrinks the group",)), unobserved("b"))
     assert notes.unseen == {"b": unobserved("b").failure.text}
-
-
-@pytest.mark.parametrize(("interval", "silence"), [(5.0, 60.0), (20.0, 240.0)], ids=["a usual loop", "a slow one"])
-def test_how_long_a_loop_may_be_silent_is_left(tmp_path: Path, interval: float, silence: float) -> None:
-    state = StateDir(tmp_path)
-    Notebook(state, interval).take(CycleReport(1, NOW, 0.1, {}, None, None, {}), LIMITS, 100.0)
-    assert read_notes(state).silence == silence
 
 
 @pytest.mark.parametrize("wall", [1e18, -1e18, float("inf"), float("nan")])

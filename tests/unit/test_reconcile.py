@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.backends import MayStart
-from provisioner.backends.fake import Entry, FakeBackend, FakePlace, FakePool, Mark
-from provisioner.loop.actors import InlineActors
+from provisioner.backends.fake import Entry, FakeBackend, FakePool, Mark
 from provisioner.loop.clock import LONGEST_GAP
 from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
 from provisioner.model import (
@@ -38,6 +37,8 @@ from provisioner.model import (
 )
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateUnwritable
+from tests.support.inline_actors import InlineActors
+from tests.support.steered_place import SteeredPlace
 
 LIMITS = Limits(
     "hf",
@@ -69,9 +70,11 @@ class Clock:
 class Place(FakeBackend):
     """The fake, whose machines boot when they are told to, and which refuses creates by their number."""
 
+    place: SteeredPlace
+
     def __init__(self, name: str, state: StateDir, clock: Clock) -> None:
         pool = FakePool(name=name, boot_seconds=1e12)
-        super().__init__(pool, FakePlace(pool, clock.now), provisioner="demo")
+        super().__init__(pool, SteeredPlace(pool, clock.now), provisioner="demo")
         self.fails: dict[int, Failure] = {}
         """The creates that fail, by their number among all so far."""
         self.created: list[str] = []

@@ -74,7 +74,7 @@ def metrics() -> Metrics:
 def reporter(metrics: Metrics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reporter:
     monkeypatch.setattr("time.time", lambda: WALL)
     digests = Digests("0" * 8, "1" * 8)
-    return Reporter(metrics, StateDir(tmp_path), limits=LIMITS, interval=5, digests=lambda: digests)
+    return Reporter(metrics, StateDir(tmp_path), limits=LIMITS, digests=lambda: digests)
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:

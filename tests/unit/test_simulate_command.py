@@ -453,7 +453,7 @@ def test_scenarios_of_which_only_one_file_knows_are_named(said: Said, write: Wri
         ),
         (
             {"settings": {"loop": {"interval_seconds": "1x"}}},
-            "own.settings.loop.interval_seconds: expected a number > 0, got '1x'",
+            "own.settings.loop.interval_seconds: expected a number > 0, at most 15, got '1x'",
         ),
         ({"settings": {"loop": 3}}, "own.settings.loop: expected a mapping of settings, got 3"),
         (

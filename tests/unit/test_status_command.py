@@ -97,16 +97,6 @@ def test_a_loop_that_has_signed_off_is_not_waited_for(state: StateDir, capsys: p
     assert (code, "LOOP NOT RUNNING since" in text) == (1, True), text
 
 
-def test_a_slow_loop_says_itself_how_long_its_silence_may_be(
-    state: StateDir, capsys: pytest.CaptureFixture[str]
-) -> None:
-    leave(state, silence=240.0)
-    ago(state.heartbeat.path, 230)
-    assert shown(capsys)[0] == 0
-    ago(state.heartbeat.path, 250)
-    assert shown(capsys)[0] == 1
-
-
 def test_where_nobody_can_say_it_is_not_said_that_the_loop_is_dead(
     state: StateDir, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

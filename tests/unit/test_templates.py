@@ -251,29 +251,26 @@ def test_google_s_config_keys_are_read(tmp_path: Path) -> None:
         gcp_project_id="p",
         gcp_credentials_file="/k.json",
         gcp_instance_prefix="sym-",
-        pubsub_topic="t",
-        pubsub_subscription="s",
         gke_kubeconfig="kubeconfig",
         gke_namespace="gcp-symphony",
-        gke_request_timeout_seconds=300.0,
         log_file="x.log",
         log_level="WARNING",
         log_max_megabytes=20.0,
         log_max_rotate=3,
-        unused=("PUBSUB_AUTOLAUNCH", "GKE_CRD_VERSION"),
+        unused=("PUBSUB_TOPIC", "PUBSUB_SUBSCRIPTION", "GKE_REQUEST_TIMEOUT", "PUBSUB_AUTOLAUNCH", "GKE_CRD_VERSION"),
         unknown=("COLOUR",),
     )
 
 
 def test_a_config_value_that_cannot_be_used_is_told_and_leaves_the_default(tmp_path: Path) -> None:
     provider = load(
-        tmp_path, GOOD, config={"LOG_MAX_ROTATE": "many", "LOG_LEVEL": 7, "LOGFILE": None, "PUBSUB_TOPIC": "\ud800"}
+        tmp_path, GOOD, config={"LOG_MAX_ROTATE": "many", "LOG_LEVEL": 7, "LOGFILE": None, "GCP_PROJECT_ID": "\ud800"}
     )
     assert provider.config == templates.ProviderConfig()
     assert {(problem.where, problem.text) for problem in provider.problems} == {
         ("LOG_MAX_ROTATE", 'expected a number of at least 0, got "many"'),
         ("LOG_LEVEL", "expected a text, got 7"),
-        ("PUBSUB_TOPIC", 'expected printable characters, got "\\ud800"'),
+        ("GCP_PROJECT_ID", 'expected printable characters, got "\\ud800"'),
     }
 
 

@@ -6,14 +6,14 @@ Words, never state: whatever is lost, late or refused here changes no machine, o
 from __future__ import annotations
 
 import logging
-import threading
-import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import KubeApi, words
 from provisioner.backends.gke.pod_cache import FAILED, PodCaches
+from provisioner.backends.gke.readings import Readings
 from provisioner.model import ErrorClass, Failure
 
 log = logging.getLogger(__name__)
@@ -31,8 +31,6 @@ reservation that is used up) is a place without machines."""
 
 PAGE = 500
 """Events per page of a list: half a megabyte."""
-CLOSE_SECONDS = 2.0
-"""How long the end of a reading is waited for. It dies with the process anyway."""
 
 
 class PodEvents:
@@ -41,29 +39,19 @@ class PodEvents:
     def __init__(self, api: KubeApi, namespace: str, caches: PodCaches) -> None:
         self._api, self._caches = api, caches
         self._path = f"/api/v1/namespaces/{namespace}/events"
-        self._lock = threading.Lock()
-        """Each pool looks in a thread of its own."""
-        self._due = 0.0
-        """Monotonic time before which nothing is read."""
-        self._reading: threading.Thread | None = None
+        self._readings = Readings(f"events {self._path}")
 
     def look(self) -> None:
         """Begin to read if pods have waited long enough, and the last reading is past; returns at once."""
-        with self._lock:
-            if time.monotonic() < self._due or (self._reading is not None and self._reading.is_alive()):
-                return
-            uids = self._caches.unplaced(self._api.times.unplaced)
-            if uids:
-                self._due = time.monotonic() + self._api.times.events
-                self._reading = threading.Thread(
-                    target=self._read, args=(uids,), name=f"events {self._path}", daemon=True
-                )
-                self._reading.start()
+        self._readings.begin(self._api.times.events, self._wanted)
+
+    def _wanted(self) -> Callable[[], None] | None:
+        uids = self._caches.unplaced(self._api.times.unplaced)
+        return partial(self._read, uids) if uids else None
 
     def close(self) -> None:
         """Wait a moment for a reading that is under way."""
-        if self._reading is not None:
-            self._reading.join(CLOSE_SECONDS)
+        self._readings.close()
 
     def _read(self, uids: Collection[str]) -> None:
         """Tell the caches what is said of these pods."""

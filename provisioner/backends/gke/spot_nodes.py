@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from typing import Protocol
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import METADATA, NOT_FOR_US, KubeApi, KubeError
 from provisioner.backends.gke.pods import SPOT_SELECTORS, not_known
+from provisioner.backends.gke.readings import Readings
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +25,6 @@ MOST = 20_000
 """Nodes that are remembered, more than a cluster has; the oldest are forgotten, and known again by their next pod."""
 PAUSE_SECONDS = 30.0
 """Pause between two readings: a Spot node that lives shorter is told by its pod alone."""
-CLOSE_SECONDS = 2.0
-"""How long the end of a reading is waited for. It dies with the process anyway."""
 
 
 class Nodes(Protocol):
@@ -61,9 +59,7 @@ class SpotNodes:
         """Whether a node is on Spot, by name, in the order in which they were met; None: not asked yet."""
         self._wanting = False
         """True while one of them may be None."""
-        self._due = 0.0
-        """Monotonic time before which nothing is read; infinite once the server has refused."""
-        self._reading: threading.Thread | None = None
+        self._readings = Readings("spot nodes")
 
     def is_spot(self, name: str) -> bool | None:
         """What the node's labels said; None before they were read."""
@@ -80,18 +76,11 @@ class SpotNodes:
 
     def look(self) -> None:
         """Begin to read if a node is not known, and the last reading is past; returns at once."""
-        with self._lock:
-            reading = self._reading is not None and self._reading.is_alive()
-            if reading or not self._wanting or time.monotonic() < self._due:
-                return
-            self._due = time.monotonic() + PAUSE_SECONDS
-            self._reading = threading.Thread(target=self._read, name="spot nodes", daemon=True)
-            self._reading.start()
+        self._readings.begin(PAUSE_SECONDS, lambda: self._read if self._wanting else None)
 
     def close(self) -> None:
         """Wait a moment for a reading that is under way."""
-        if self._reading is not None:
-            self._reading.join(CLOSE_SECONDS)
+        self._readings.close()
 
     def _read(self) -> None:
         """Learn of each node that was met before this reading whether it is on Spot."""
@@ -101,7 +90,7 @@ class SpotNodes:
         except BackendError as error:
             refused = isinstance(error, KubeError) and error.status in NOT_FOR_US
             if refused:
-                self._due = float("inf")
+                self._readings.give_up()
                 log.info("Spot nodes are not known: the pods alone tell a preemption", extra=error.failure.facts)
             else:
                 log.warning("Nodes could not be read", extra=error.failure.facts)

@@ -24,7 +24,6 @@ class ApiError(Exception):
         *,
         details: Mapping[str, Any] | None = None,
         retry_after: int | None = None,
-        continue_token: str = "",
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -33,7 +32,7 @@ class ApiError(Exception):
         self.status: Json = {
             "kind": "Status",
             "apiVersion": "v1",
-            "metadata": {"continue": continue_token} if continue_token else {},
+            "metadata": {},
             "status": "Failure",
             "message": message,
             "reason": reason,
@@ -146,9 +145,9 @@ def modified(resource: str, name: str) -> ApiError:
     return conflict(resource, name, words)
 
 
-def expired(message: str, *, continue_token: str = "") -> ApiError:
+def expired(message: str) -> ApiError:
     """410: that version is no longer known."""
-    return ApiError(410, "Expired", message, continue_token=continue_token)
+    return ApiError(410, "Expired", message)
 
 
 def too_large_version(asked: int, current: int) -> ApiError:

@@ -39,10 +39,10 @@ def partial(stored: Stored) -> Json:
     return {**head, "metadata": stored.document["metadata"]}
 
 
-def _column(name: str, words: str = "", *, wide: bool = False, kind: str = "string") -> Json:
+def _column(name: str, words: str = "", *, wide: bool = False) -> Json:
     form = "name" if name == "Name" else ""
     words = words or (_NAME_WORDS if name == "Name" else name)
-    return {"name": name, "type": kind, "format": form, "description": words, "priority": int(wide)}
+    return {"name": name, "type": "string", "format": form, "description": words, "priority": int(wide)}
 
 
 def duration(seconds: float) -> str:

@@ -18,7 +18,6 @@ from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.reads import ComputeTimes
 from provisioner.backends.mig.settings import MigPool
-from provisioner.loop.actors import InlineActors
 from provisioner.loop.cycle import Reconciler
 from provisioner.model import Limits, Look, PoolLimits, TemplateLimits, Unobserved
 from provisioner.schema.site import Compute
@@ -30,6 +29,7 @@ from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing
 from tests.support.clouds.compute_cloud import ComputeCloud
 from tests.support.clouds.mig_cloud import EXACT
+from tests.support.inline_actors import InlineActors
 
 PROJECT = "demo-project"
 LAG = 30.0

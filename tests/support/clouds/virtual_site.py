@@ -18,7 +18,6 @@ from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.reads import ComputeTimes
 from provisioner.backends.mig.settings import MigPool
-from provisioner.loop.actors import InlineActors
 from provisioner.loop.cycle import CycleReport, Reconciler
 from provisioner.loop.early_notices import Notices
 from provisioner.model import (
@@ -39,6 +38,7 @@ from provisioner.state import additions
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing
 from tests.support.clouds.virtual_compute import ENDPOINT, VirtualWire
+from tests.support.inline_actors import InlineActors
 
 if TYPE_CHECKING:
     from provisioner.backends.events import Worth

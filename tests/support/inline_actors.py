@@ -1,0 +1,29 @@
+"""Who carries out batches where time is virtual, or a test wants one step after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+
+from provisioner.backends import Backend
+from provisioner.loop.actors import Batch, Results, carry_out
+
+
+class InlineActors:
+    """Carries a batch out at once: one step after the other, as virtual time needs it."""
+
+    def __init__(self, backends: Mapping[str, Backend]) -> None:
+        self._backends = backends
+        self._ended: list[Results] = []
+
+    def busy(self) -> Set[str]:
+        """None ever is."""
+        return frozenset()
+
+    def submit(self, batch: Batch, may_start: Callable[[], bool]) -> None:
+        """Do it now."""
+        self._ended.append(carry_out(batch, self._backends[batch.pool], may_start))
+
+    def collect(self) -> list[Results]:
+        """What was done since the last call."""
+        ended, self._ended = self._ended, []
+        return ended

@@ -1,0 +1,72 @@
+"""The fake's place under the hands of a test: what it refuses and loses, what boots, and what ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from provisioner.backends import BackendError
+from provisioner.backends.fake import Entry, FakePlace, Mark
+from provisioner.model import Failure
+
+
+class SteeredPlace(FakePlace):
+    """A place that does what a test says; ``steered`` makes one of the place that a kind has made."""
+
+    creates = 0
+    """Create calls that were answered or lost."""
+    refusal: Failure | None = None
+    """Why every create is refused."""
+    silence: Failure | None = None
+    """What every call meets instead of a response; it has no effect."""
+    loss: Failure | None = None
+    """What every change meets instead of a response; it has its effect."""
+
+    def entries(self) -> dict[str, Entry]:
+        """All that exists, by name."""
+        _meet(self.silence)
+        return self.present()
+
+    def present(self) -> dict[str, Entry]:
+        """The same for those who need no answer: whoever owns the place."""
+        return super().entries()
+
+    def create(self, name: str, mark: Mark | None) -> Entry:
+        """Make a machine, or find the one that bears this mark."""
+        _meet(self.silence)
+        self.creates += 1
+        _meet(self.refusal)
+        there = super().create(name, mark)
+        _meet(self.loss)
+        return there
+
+    def delete(self, entry: Entry, *, at_once: bool = False) -> None:
+        """Begin to delete this machine."""
+        _meet(self.silence)
+        super().delete(entry, at_once=at_once)
+        _meet(self.loss)
+
+    def boot(self) -> None:
+        """Every machine that waits runs now."""
+        with self._lock:
+            now = self._clock()
+            self._entries = {name: replace(one, runs=min(one.runs, now)) for name, one in self._entries.items()}
+        self._wake()
+
+    def crash(self, name: str) -> None:
+        """A machine ends by itself now."""
+        with self._lock:
+            self._entries[name] = replace(self._entries[name], ends=self._clock())
+        self._wake()
+
+
+def steered(place: FakePlace) -> SteeredPlace:
+    """The same place, from now on under the test's hands."""
+    place.__class__ = SteeredPlace
+    assert isinstance(place, SteeredPlace)
+    return place
+
+
+def _meet(failure: Failure | None) -> None:
+    """Raise what a call meets instead of its response, if anything."""
+    if failure is not None:
+        raise BackendError(failure.error, failure.text)

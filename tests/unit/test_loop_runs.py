@@ -1,0 +1,71 @@
+"""Whether the loop runs: scripts, check_install and every command say the same of the same files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hf_scripts.installation import look
+from provisioner.commands.cli import run
+from provisioner.commands.explain import explain
+from provisioner.hostfactory.environment import Directories
+from provisioner.settings.tree import Loop
+from provisioner.state.loop_signals import SILENT_SECONDS
+from provisioner.tools.replay import loop_lives
+from tests.support.hostfactory.in_process import Here, heartbeat_before
+from tests.support.hostfactory.provider import requesting
+
+
+@pytest.fixture
+def hf(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
+    """A provider instance of which a loop has signed the state directory."""
+    here = Here(tmp_path, capfd)
+    for name, value in here.environment.items():
+        monkeypatch.setenv(name, value)
+    lock = here.state.loop_lock
+    assert lock.acquire(0)
+    lock.raise_epoch()
+    lock.release()
+    here.state.notes.write({"pools": {"a-pool": ["It is full."]}})
+    return here
+
+
+def said(hf: Here) -> dict[str, bool]:
+    """What each says of the loop; the scripts look at the heartbeat alone."""
+    message = hf.answer("requestMachines", requesting())["message"]
+    request = next(iter(hf.recorded()[0]))
+    told = {"a script": "has not run for" not in message}
+    told["explain"] = "LOOP NOT RUNNING" not in " ".join(explain(hf.state, "a-pool")["now"])
+    told["replay"] = loop_lives(hf.state)
+    found = (str(result) for result in look(Directories(hf.environment), ""))
+    told["check_install"] = next(line for line in found if "loop runs" in line or "loop has" in line)[:4] == "fine"
+    for name, arguments in {"status": ["status"], "cancel": ["cancel", request, "--reason", "x"]}.items():
+        hf.capture.readouterr()
+        run([*arguments, "-o", "json"])
+        document = json.loads(hf.capture.readouterr().out)
+        told[name] = document["loop"]["running"] if name == "status" else document["loop_runs"]
+    return told
+
+
+@pytest.mark.parametrize(("silent", "runs"), [(0.0, True), (50.0, True), (70.0, False), (200.0, False)])
+def test_all_agree_for_how_long_a_running_loop_may_be_silent(hf: Here, silent: float, runs: bool) -> None:
+    heartbeat_before(hf, silent)
+    found = said(hf)
+    assert found == dict.fromkeys(found, runs)
+
+
+def test_all_but_the_scripts_see_at_once_that_a_loop_has_signed_off(hf: Here) -> None:
+    hf.state.heartbeat.touch()
+    lock = hf.state.loop_lock
+    assert lock.acquire(0)
+    lock.sign_off()
+    lock.release()
+    found = said(hf)
+    assert found == dict.fromkeys(found, False) | {"a script": True}
+
+
+def test_the_slowest_loop_beats_four_times_before_it_counts_as_dead() -> None:
+    most = Loop.model_json_schema()["properties"]["interval_seconds"]["maximum"]
+    assert 4 * most <= SILENT_SECONDS
