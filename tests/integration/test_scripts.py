@@ -411,7 +411,8 @@ def test_no_command_imports_a_cloud_client_nor_anything_slow(hf: HostFactory) ->
         *("hf_signals", "intent", "locks", "loop_signals", "marks", "state_file", "status", "terminal_answers"),
     )
     assert {module for module in modules if module.startswith("provisioner.")} <= {
-        *("provisioner.files", "provisioner.files.regular", "provisioner.names", "provisioner.state"),
+        *("provisioner.files", "provisioner.files.problem", "provisioner.files.regular", "provisioner.names"),
+        "provisioner.state",
         *("provisioner.hostfactory", *(f"provisioner.hostfactory.{name}" for name in ("answer", "digest"))),
         *("provisioner.hostfactory.environment", "provisioner.hostfactory.templates"),
         *(f"provisioner.state.{name}" for name in state),
