@@ -677,7 +677,7 @@ class Leaver:
         self.begun = 0.0
 
     def start(self, script: str, **environment: str) -> subprocess.Popen[bytes]:
-        self._scripts.append(self.machine.start(script, **OWN_TIMES, **environment))
+        self._scripts.append(self.machine.start(script, **environment | OWN_TIMES))
         return self._scripts[-1]
 
     def seconds(self) -> float:
