@@ -34,6 +34,7 @@ from provisioner.backends.mig.settings import MigPool
 from provisioner.settings import loader
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
+from provisioner.state.atomic import replace
 from tests.integration.test_google_setup import GCLOUD, gcloud_table, unknown, value
 from tests.support.hostfactory.sites import template
 from tests.support.manifests import GKE, ROOT, built, container
@@ -177,7 +178,7 @@ class Bank:
         self.proxy.asked.clear()
         self.proxy.bearers.clear()
         self.streamed.clear()
-        (self.directory / "conf" / "provisioner.yaml").write_text(json.dumps(self.settings))
+        replace(str(self.directory / "conf" / "provisioner.yaml"), json.dumps(self.settings).encode())
         clean = {
             name: value
             for name, value in os.environ.items()

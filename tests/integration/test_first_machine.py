@@ -361,6 +361,7 @@ def test_the_page_leads_to_machines_of_both_kinds_and_back(walk: Walk) -> None:
                 walk.attach()
         if worked := WORKED.get(title[:1]):
             worked(walk, printed)
+    assert walk.machines() == {}
 
 
 def step(walk: Walk, who: str, lines: str) -> str:
