@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Collection
 from typing import Any
 
+from tests.support.hostfactory.sites import template
 from tests.vm.build import TESTS
 from tests.vm.guest import Guest
 from tests.vm.shared import EXPORT, ONE, Host
@@ -19,13 +20,7 @@ PORT = 8002
 TIMINGS = {"gke": {"schedule": 0.05, "start": 0.05, "ready": 0.05, "stop": 0.1, "confirm": 0.05}}
 POOL = {"kind": "gke", "namespace": "symphony", "pod_spec": "pod.yaml", "kubeconfig": f"{DIRECTORY}/kubeconfig"}
 SETTINGS = {"id": "demo", "loop": {"interval_seconds": 1, "floor_seconds": 0.1}, "pools": {"gke-main": POOL}}
-ATTRIBUTES = {
-    "type": ["String", "X86_64"],
-    "ncpus": ["Numeric", "1"],
-    "ncores": ["Numeric", "1"],
-    "nram": ["Numeric", "1024"],
-}
-TEMPLATE = {"templateId": "T", "maxNumber": 50, "pools": ["gke-main"], "attributes": ATTRIBUTES}
+TEMPLATE = template("T", maxNumber=50, pools=["gke-main"])
 
 
 def wanted(count: int) -> object:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.hostfactory.sites import template
 from tests.support.hosts import ROOT
 from tests.vm.build import TESTS
 from tests.vm.conftest import NEWER
@@ -29,13 +30,7 @@ loop: {{interval_seconds: 2, floor_seconds: 0.5}}
 pools:
   gke-main: {{kind: gke, namespace: {SPACE}, pod_spec: pod.yaml, kubeconfig: {CONF}/kubeconfig}}
 """
-ATTRIBUTES = {
-    "type": ["String", "X86_64"],
-    "ncpus": ["Numeric", "1"],
-    "ncores": ["Numeric", "1"],
-    "nram": ["Numeric", "1024"],
-}
-TEMPLATE = {"templateId": "T", "maxNumber": 50, "pools": ["gke-main"], "attributes": ATTRIBUTES}
+TEMPLATE = template("T", maxNumber=50, pools=["gke-main"])
 PLUGIN = "/usr/local/bin/log-in"
 PLUGIN_LINES = """#!/bin/sh
 set -eu
