@@ -76,10 +76,10 @@ def scripts_run(directory: str, lines: list[str]) -> CheckResult:
 
 
 def labels(paths: Mapping[str, str]) -> Iterator[CheckResult]:
-    """SELinux's label of each path, where it enforces. ``paths``: the type that a path should have, by path."""
+    """SELinux's label of what each path leads to, where it enforces. ``paths``: the type it should have, by path."""
     if _printed("getenforce") != "Enforcing":
         return
-    for path, wanted in paths.items():
+    for path, wanted in ((os.path.realpath(path), wanted) for path, wanted in paths.items()):
         label = _printed("ls", "-Zd", path).split(" ")[0]
         given = label.split(":")[2] if label.count(":") >= 2 else "unknown"
         if given in HELD_BACK:

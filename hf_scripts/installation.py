@@ -301,8 +301,8 @@ def _mount(directory: str, mounts: list[str]) -> CheckResult:
         return fix(f"{where}: it is gone after a restart: use a disk")
     if kind.startswith("nfs") and not (_uncached(given) and "lookupcache=none" in given):
         return fix(f"{where} with caches: mount it with {NFS_OPTIONS}")
-    if kind.startswith("nfs") and "soft" in given:
-        return fix(f"{where}, soft: mount it with hard, or half a write may be taken for a whole one")
+    if kind.startswith("nfs") and (giving_up := " and ".join(given & {"soft", "softerr"})):
+        return fix(f"{where}, {giving_up}: mount it with hard, or half a write may be taken for a whole one")
     if kind.startswith("nfs") and given & {"nolock", "local_lock=all", "local_lock=flock"}:
         return fix(f"{where} with local locks: mount it without nolock and local_lock")
     return fine(where)

@@ -147,6 +147,21 @@ def test_where_selinux_enforces_labels_of_homes_are_to_be_changed(tmp_path: Path
     assert f"fine: {SCRIPTS}: SELinux enforces; its type is usr_t" in lines
 
 
+def test_the_label_that_counts_is_that_of_what_a_link_leads_to(tmp_path: Path) -> None:
+    """HostFactory finds configuration and state by links, whose own labels bar nobody."""
+    hf = HostFactory(tmp_path / "home")
+    hf.state.heartbeat.touch()
+    link = hf.work
+    state = hf.work.rename(tmp_path / "state")
+    link.symlink_to(state)
+    path = selinux(tmp_path / "bin", "Enforcing", {str(link): "default_t", str(state): "user_home_t"})
+    code, lines = checked(hf, PATH=path)
+
+    assert code == 1
+    (line,) = (line for line in lines if line.startswith("fix: "))
+    assert line.startswith(f"fix: {state}: SELinux enforces, and its type is user_home_t")
+
+
 @pytest.mark.parametrize("mode", ["Permissive", "Disabled"])
 def test_where_selinux_does_not_enforce_labels_are_not_looked_at(mode: str, tmp_path: Path) -> None:
     hf = HostFactory(tmp_path)
