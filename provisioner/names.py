@@ -50,7 +50,7 @@ def split_name(prefix: str, name: str) -> tuple[str, int] | None:
 
 
 def prefix_of(name: str) -> str:
-    """What stands before request and slot in a machine's name, whoever's it is: they are of fixed width."""
+    """What stands before request and slot in any machine's name: both are of fixed width."""
     return name[: -REQUEST_ID_LENGTH - SLOT_DIGITS - 2]
 
 

@@ -30,12 +30,12 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"{options.file}: is a directory; name a file in it, such as {options.file}/state.tar.gz")
     if not options.file.absolute().parent.is_dir():
         raise UsageError(f"{options.file}: its directory does not exist; create it, or name another")
-    facts, packed = take(state)
+    manifest, packed = take(state)
     if options.file == STDOUT:
         sys.stdout.buffer.write(packed)
         sys.stdout.buffer.flush()
         return FINE
     replace(os.path.abspath(options.file), packed, mode=MODE)
     size = f"{len(packed) / 1000:.0f} kB"
-    print(f"Saved the state of provider instance {facts.instance} at {facts.time}: {options.file}, {size}.")
+    print(f"Saved the state of provider instance {manifest.instance} at {manifest.time}: {options.file}, {size}.")
     return FINE

@@ -66,16 +66,16 @@ def explain(state: PeopleState, id_: str) -> dict[str, Any]:
     ``now``: sentences on how it stands and what comes next. ``machines``: those of a request (``machines_of`` has the
     fields). ``caveats``: what the answer lacks. ``near``: known ids that are spelled alike, where nobody knows this.
     """
-    files = _read(state)
-    subject, excerpt = _find(files, id_)
-    caveats = [*files.caveats, *_journal_caveats(excerpt)]
+    sources = _read(state)
+    subject, excerpt = _find(sources, id_)
+    caveats = [*sources.caveats, *_journal_caveats(excerpt)]
     if subject is None:
-        return {"kind": None, "id": id_, "story": [], "now": [], "machines": [], "near": _near(files, id_)} | {
+        return {"kind": None, "id": id_, "story": [], "now": [], "machines": [], "near": _near(sources, id_)} | {
             "caveats": caveats
         }
     told = [
         {"at": utc(one.at), "until": utc(one.until), "event": one.event, "text": one.text}
-        for one in story(subject, excerpt.lines, files.memory)
+        for one in story(subject, excerpt.lines, sources.memory)
     ]
     if not told and excerpt.since is not None:
         caveats.append(f"The journal, which begins at {local(utc(excerpt.since))}, does not tell of it.")
@@ -83,8 +83,8 @@ def explain(state: PeopleState, id_: str) -> dict[str, Any]:
         "kind": subject.kind,
         "id": subject.id,
         "story": told,
-        "now": [*_now(files, subject), *_loop(files)],
-        "machines": machines_of(files.memory, subject.id) if files.memory and subject.kind is Kind.REQUEST else [],
+        "now": [*_now(sources, subject), *_loop(sources)],
+        "machines": machines_of(sources.memory, subject.id) if sources.memory and subject.kind is Kind.REQUEST else [],
         "near": [],
         "caveats": caveats,
     }
@@ -116,25 +116,25 @@ def _journal_caveats(excerpt: Excerpt) -> Iterator[str]:
         yield "There is no journal: this is what memory.json knows."
 
 
-def _find(files: _Sources, id_: str) -> tuple[Subject | None, Excerpt]:
+def _find(sources: _Sources, id_: str) -> tuple[Subject | None, Excerpt]:
     """Whose id it is, by the state files or else by the journal, and what the journal says of it."""
-    subject = _in_files(files, id_)
+    subject = _in_files(sources, id_)
     if subject is not None:
-        return subject, files.state.journal.find(*needles(subject, files.memory))
-    excerpt = files.state.journal.find(id_, short_name(id_))
+        return subject, sources.state.journal.find(*needles(subject, sources.memory))
+    excerpt = sources.state.journal.find(id_, short_name(id_))
     subject = _in_lines(excerpt, id_)
     if subject is None:
         return None, excerpt
-    return subject, files.state.journal.find(*needles(subject, files.memory, excerpt.lines))
+    return subject, sources.state.journal.find(*needles(subject, sources.memory, excerpt.lines))
 
 
-def _in_files(files: _Sources, id_: str) -> Subject | None:
-    memory, notes, name = files.memory, files.notes, short_name(id_)
+def _in_files(sources: _Sources, id_: str) -> Subject | None:
+    memory, notes, name = sources.memory, sources.notes, short_name(id_)
     if memory and id_ in memory.requests:
         return Subject(Kind.REQUEST, id_)
     if memory and id_ in memory.returns:
         return Subject(Kind.RETURN, id_)
-    if id_ in _pool_names(files):
+    if id_ in _pool_names(sources):
         return Subject(Kind.POOL, id_)
     orphan = any(name in names for names in notes.orphans.values())
     return Subject(Kind.MACHINE, name) if orphan or (memory and _slot(memory, name)) else None
@@ -154,9 +154,9 @@ def _in_lines(excerpt: Excerpt, id_: str) -> Subject | None:
     return None
 
 
-def _pool_names(files: _Sources) -> set[str]:
-    learned = {pool for pool, _ in files.memory.pressures} if files.memory else set()
-    return learned | files.notes.pool_limits.keys() | files.notes.pools.keys()
+def _pool_names(sources: _Sources) -> set[str]:
+    learned = {pool for pool, _ in sources.memory.pressures} if sources.memory else set()
+    return learned | sources.notes.pool_limits.keys() | sources.notes.pools.keys()
 
 
 def _slot(memory: Memory, name: str) -> Slot | None:
@@ -164,10 +164,10 @@ def _slot(memory: Memory, name: str) -> Slot | None:
     return slot if slot and slot.name == name else None
 
 
-def _near(files: _Sources, id_: str) -> list[str]:
+def _near(sources: _Sources, id_: str) -> list[str]:
     """Known ids that are spelled alike; for a machine of a known request, the first machine of that."""
-    memory = files.memory
-    ids = [*(memory.requests if memory else ()), *(memory.returns if memory else ()), *sorted(_pool_names(files))]
+    memory = sources.memory
+    ids = [*(memory.requests if memory else ()), *(memory.returns if memory else ()), *sorted(_pool_names(sources))]
     name = short_name(id_)
     record = memory.requests.get(request_of(prefix_of(name), name)) if memory else None
     siblings = [slot.name for slot in record.slots.values()][:NEAR] if record else []
@@ -179,23 +179,23 @@ def _near(files: _Sources, id_: str) -> list[str]:
 # --- how it stands ----------------------------------------------------------------------------------------------------
 
 
-def _now(files: _Sources, subject: Subject) -> Iterator[str]:
-    memory = files.memory
+def _now(sources: _Sources, subject: Subject) -> Iterator[str]:
+    memory = sources.memory
     if subject.kind is Kind.POOL:
-        yield from _pool(files, subject.id)
+        yield from _pool(sources, subject.id)
     elif memory and subject.kind is Kind.REQUEST and (record := memory.requests.get(subject.id)):
-        yield from _request(files, memory, record)
+        yield from _request(sources, memory, record)
     elif memory and subject.kind is Kind.RETURN and (back := memory.returns.get(subject.id)):
         yield _return(memory, back)
     elif memory and (slot := _slot(memory, subject.id)):
-        yield from _machine(files, memory, slot)
-    elif memory and subject.kind is Kind.MACHINE and (one := _waiting(files, memory, subject.id)):
+        yield from _machine(sources, memory, slot)
+    elif memory and subject.kind is Kind.MACHINE and (one := _waiting(sources, memory, subject.id)):
         yield f"No request explains it: it is deleted as an orphan {one}."
     elif memory:
         yield "It has left the state files; the journal alone tells of it."
 
 
-def _request(files: _Sources, memory: Memory, record: RequestRecord) -> Iterator[str]:
+def _request(sources: _Sources, memory: Memory, record: RequestRecord) -> Iterator[str]:
     slots = record.slots.values()
     if record.ended is not None:
         heard = "" if record.told_at is not None else "; HostFactory has not heard of it yet"
@@ -206,25 +206,25 @@ def _request(files: _Sources, memory: Memory, record: RequestRecord) -> Iterator
         return
     ran = sum(slot.ran is not None and slot.verdict in DESIRED for slot in slots)
     yield f"It is running: {ran:,} of {record.count:,} machines run."
-    yield from _lacking(files, memory, record)
+    yield from _lacking(sources, memory, record)
     yield f"What does not run by {_local(memory, record.deadline)} fails, with the reason."
 
 
-def _lacking(files: _Sources, memory: Memory, record: RequestRecord) -> Iterator[str]:
+def _lacking(sources: _Sources, memory: Memory, record: RequestRecord) -> Iterator[str]:
     """Why it is short of machines, and when they are asked for again."""
-    lacks = missing(memory, files.notes, troubles(memory), time_at(memory, time.time()))
+    lacks = missing(memory, sources.notes, troubles(memory), time_at(memory, time.time()))
     document = {"missing": lacks.get(record.id, [])}
-    for line in missing_lines(document, loop_acts=_silence(files) is None):
+    for line in missing_lines(document, loop_acts=_silence(sources) is None):
         yield _ended(line.strip())
 
 
-def _machine(files: _Sources, memory: Memory, slot: Slot) -> Iterator[str]:
+def _machine(sources: _Sources, memory: Memory, slot: Slot) -> Iterator[str]:
     record = memory.requests[slot.request]
     yield f"It belongs to request {slot.request} of template {record.template}, and was asked for in pool {slot.pool}."
     if slot.set_aside:
         yield "It is set aside: nothing is done for it until a person has looked."
     if slot.verdict in DESIRED:
-        yield from _wanted(files, memory, slot)
+        yield from _wanted(sources, memory, slot)
     elif slot.gone:
         yield f"It is {slot.verdict}, and nothing is left of it."
     else:
@@ -233,13 +233,13 @@ def _machine(files: _Sources, memory: Memory, slot: Slot) -> Iterator[str]:
         yield f"It is {slot.verdict}. Its delete {sent}, and is repeated until a look shows that it is gone.{stuck}"
 
 
-def _wanted(files: _Sources, memory: Memory, slot: Slot) -> Iterator[str]:
+def _wanted(sources: _Sources, memory: Memory, slot: Slot) -> Iterator[str]:
     if slot.notice is not None:
         yield f"It ends at {_local(memory, slot.notice.ends)}: {slot.notice.cause}."
     if slot.ran is not None:
         yield f"It runs since {_local(memory, slot.ran)} at {slot.ip}, and is kept until HostFactory returns it."
         return
-    limits = files.notes.pool_limits.get(slot.pool)
+    limits = sources.notes.pool_limits.get(slot.pool)
     said = f": {slot.failure.error}, “{slot.failure.text}”" if slot.failure else ""
     yield f"It does not run yet{said}."
     if limits and slot.submitted is not None:
@@ -254,10 +254,10 @@ def _return(memory: Memory, back: ReturnRecord) -> str:
     return f"It is running: {settled}; it ends by {_local(memory, back.deadline)}."
 
 
-def _waiting(files: _Sources, memory: Memory, name: str) -> str:
+def _waiting(sources: _Sources, memory: Memory, name: str) -> str:
     """When an orphan is deleted; empty for a machine that is none."""
     try:
-        document = released(memory, files.notes, script_calls(files.state), time.time())
+        document = released(memory, sources.notes, script_calls(sources.state), time.time())
     except StateError:
         return ""
     held = ", once the brake is released" if document["brake"] else ""
@@ -267,8 +267,8 @@ def _waiting(files: _Sources, memory: Memory, name: str) -> str:
     return ""
 
 
-def _pool(files: _Sources, name: str) -> Iterator[str]:
-    notes = files.notes
+def _pool(sources: _Sources, name: str) -> Iterator[str]:
+    notes = sources.notes
     if name in notes.paused:
         yield "It is paused: it gets no new machines."
     yield from map(_ended, notes.pools.get(name, ()))
@@ -276,8 +276,8 @@ def _pool(files: _Sources, name: str) -> Iterator[str]:
         if one.pool == name:
             what = f"creates of {one.template}" if one.operation == "create" else "deletes"
             yield f"It refuses {what} since {local(utc(one.since))}: “{one.text}”."
-    if files.memory:
-        yield from _learned(files.memory, notes, name)
+    if sources.memory:
+        yield from _learned(sources.memory, notes, name)
 
 
 def _learned(memory: Memory, notes: Notes, name: str) -> Iterator[str]:
@@ -293,17 +293,17 @@ def _learned(memory: Memory, notes: Notes, name: str) -> Iterator[str]:
     yield f"{sum(wanted):,} machines run in it, {len(wanted) - sum(wanted):,} are to run."
 
 
-def _loop(files: _Sources) -> Iterator[str]:
-    silence = _silence(files)
+def _loop(sources: _Sources) -> Iterator[str]:
+    silence = _silence(sources)
     if silence is not None:
         yield f"LOOP NOT RUNNING {silence}: what comes next waits until `provisioner run` is started."
 
 
-def _silence(files: _Sources) -> str | None:
+def _silence(sources: _Sources) -> str | None:
     """Since when no loop runs; None where one does, or nobody can say."""
     try:
-        holder, last = files.state.loop_lock.holder(), files.state.heartbeat.last()
-        running = loop_runs(holder, last, files.state.heartbeat.silent_now())
+        holder, last = sources.state.loop_lock.holder(), sources.state.heartbeat.last()
+        running = loop_runs(holder, last, sources.state.heartbeat.silent_now())
     except StateError:
         return None
     if last is None:

@@ -58,7 +58,7 @@ class Manifest:
 class Dump:
     """A dump that is whole."""
 
-    facts: Manifest
+    manifest: Manifest
     files: Mapping[str, Saved]
     source: str
     """What people call it."""
@@ -73,7 +73,7 @@ class Dump:
         if problem := shape_problem(tables, kind):
             raise _damaged(where, problem)
         if (schema := about(tables)["schema"]) > SCHEMA:
-            raise _too_new(f"{where}: has schema version {schema}", self.facts.version, SCHEMA)
+            raise _too_new(f"{where}: has schema version {schema}", self.manifest.version, SCHEMA)
         return tables
 
     def told(self) -> dict[str, Saved]:
@@ -84,12 +84,12 @@ class Dump:
 ADVICE = "Nothing was changed. Take an earlier or a later dump."
 
 
-def pack(facts: Manifest, files: Mapping[str, Saved]) -> bytes:
+def pack(manifest: Manifest, files: Mapping[str, Saved]) -> bytes:
     """The files and their manifest as .tar.gz."""
-    manifest = asdict(facts) | {"files": {name: _described(saved) for name, saved in files.items()}}
+    document = asdict(manifest) | {"files": {name: _described(saved) for name, saved in files.items()}}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=6) as tar:
-        _add(tar, MANIFEST, Saved(json.dumps(manifest, indent=1).encode(), 0))
+        _add(tar, MANIFEST, Saved(json.dumps(document, indent=1).encode(), 0))
         for name, saved in files.items():
             _add(tar, name, saved)
     return packed.getvalue()
@@ -110,11 +110,11 @@ def unpack(source: str, packed: bytes) -> Dump:
     """The dump, if it is whole and of a format that we know. Raises StateUnreadable or StateTooNew."""
     try:
         members = dict(_members(packed))
-        manifest = json.loads(members.pop(MANIFEST))
-        facts = Manifest(**{field.name: manifest[field.name] for field in fields(Manifest)})
-        described: dict[str, dict[str, Any]] = dict(manifest["files"])
-        if facts.format > FORMAT:
-            raise _too_new(f"{source}: is a dump of format {facts.format}", facts.version, FORMAT)
+        document = json.loads(members.pop(MANIFEST))
+        manifest = Manifest(**{field.name: document[field.name] for field in fields(Manifest)})
+        described: dict[str, dict[str, Any]] = dict(document["files"])
+        if manifest.format > FORMAT:
+            raise _too_new(f"{source}: is a dump of format {manifest.format}", manifest.version, FORMAT)
         files = {name: Saved(members[name], entry["mtime_ns"]) for name, entry in described.items()}
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise _damaged(source, f"is cut off, or no dump of ours ({error})") from error
@@ -129,7 +129,7 @@ def unpack(source: str, packed: bytes) -> Dump:
             raise _damaged(source, f"holds {name!r}, which is no file of a state directory")
         if _described(saved) != described[name]:
             raise _damaged(source, f"{name} is not as it was when it was saved")
-    return Dump(facts, files, source)
+    return Dump(manifest, files, source)
 
 
 def _members(packed: bytes) -> Iterator[tuple[str, bytes]]:

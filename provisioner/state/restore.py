@@ -57,9 +57,9 @@ def restore(state: StateDir, dump: Dump, instance: str, *, replaces: bool) -> Re
     Raises StateExists where something is there and may not be moved, LockTimeout while a loop or a script works on the
     directory, StateError.
     """
-    if dump.facts.instance != instance:
+    if dump.manifest.instance != instance:
         raise StateError(
-            f"{dump.source}: is of HF's provider instance {dump.facts.instance!r}, not of {instance!r}; nothing was "
+            f"{dump.source}: is of HF's provider instance {dump.manifest.instance!r}, not of {instance!r}; nothing was "
             "changed. Give a dump of this instance, or correct HF_PROVIDER_NAME or --config."
         )
     saved = _Saved.of(dump)

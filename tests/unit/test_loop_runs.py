@@ -1,4 +1,4 @@
-"""Whether the loop runs: scripts, check_install and every command say the same of the same files."""
+"""Whether the loop runs: scripts, check_install and every command say the same, but of a loop that has signed off."""
 
 from __future__ import annotations
 
