@@ -43,12 +43,21 @@ echo ' "status": {"token": "of-the-plug-in"}}'
 STATE_OF_UNIT = ("ActiveState", "SubState", "User", "MainPID", "NRestarts", "NeedDaemonReload")
 
 
+def block(page: str, begin: str) -> str:
+    """The lines of a page that root types, by how they begin."""
+    (lines,) = re.findall(rf"(?s)\n```\n({re.escape(begin)}.*?)```", (ROOT / "docs" / page).read_text())
+    return str(lines)
+
+
 class Host:
     """HostFactory's host: what HF's user calls, and what root sees."""
 
-    def __init__(self, guest: Guest) -> None:
+    def __init__(self, guest: Guest, instance: str = "gcpinst", suffix: str = "") -> None:
+        """``suffix``: what the instance's directories have behind their names."""
         self.guest = guest
         self.version = guest.run("cat /opt/old/VERSION")
+        directories = f"HF_PROVIDER_CONFDIR={CONF}{suffix} HF_PROVIDER_WORKDIR={STATE}{suffix}"
+        self.variables = f"HF_PROVIDER_NAME={instance} {directories} HF_PROVIDER_LOGDIR={LOG}"
 
     def install(self, bundle: str, command: str = "install") -> str:
         """Runs install.sh as root; the version's directory is as it built it outside."""
@@ -60,11 +69,8 @@ class Host:
 
     def script(self, name: str, document: Mapping[str, Any] | None = None) -> str:
         """What a script prints, called as HostFactory calls it."""
-        variables = f"HF_PROVIDER_NAME=gcpinst HF_PROVIDER_CONFDIR={CONF} HF_PROVIDER_WORKDIR={STATE}"
         given = "" if document is None else shlex.quote(json.dumps(document))
-        return self.guest.run(
-            f"{variables} HF_PROVIDER_LOGDIR={LOG} {PREFIX}/hf_scripts/{name}.sh {given}", user="egoadmin"
-        )
+        return self.guest.run(f"{self.variables} {PREFIX}/hf_scripts/{name}.sh {given}", user="egoadmin")
 
     def request(self, count: int) -> str:
         template = {"templateId": "T", "machineCount": count}
@@ -208,7 +214,7 @@ def test_logrotate_takes_the_scripts_log_and_they_begin_another(host: Host) -> N
 def test_the_proxy_s_address_reaches_the_service_as_it_stands_and_nobody_else(host: Host) -> None:
     """By the page's own lines; a name with a special character, which a unit's ``Environment=`` would spoil."""
     page = (ROOT / "docs" / "deploy-banks.md").read_text()
-    (lines,) = re.findall(r"(?s)\n```\n(touch /etc/default/provisioner\n.*?)```", page)
+    lines = block("deploy-banks.md", "touch /etc/default/provisioner")
     (check,) = re.findall(r"(?m)^    (HTTPS_PROXY_FILE=.* provisioner check --live)$", page)
     address = "http://grid:h%C3%A1t%40s@proxy.bank.example:3128"
     host.guest.run(f"{lines}\nprintf '%s\\n' '{address}' >/etc/hostfactory/proxy")
@@ -221,9 +227,8 @@ def test_the_proxy_s_address_reaches_the_service_as_it_stands_and_nobody_else(ho
     assert "proxy.bank.example" not in host.guest.run("systemctl show provisioner", user="egoadmin")
     assert host.guest.call("cat /etc/default/provisioner", user="egoadmin").code != 0
     assert host.guest.call("runuser -u nobody -- cat /etc/hostfactory/proxy").code != 0
-    variables = f"HF_PROVIDER_NAME=gcpinst HF_PROVIDER_CONFDIR={CONF} HF_PROVIDER_WORKDIR={STATE} "
     said = host.guest.call(
-        variables + check.replace("provisioner check", f"{PREFIX}/bin/provisioner check"), user="egoadmin"
+        f"{host.variables} " + check.replace("provisioner check", f"{PREFIX}/bin/provisioner check"), user="egoadmin"
     )
     assert "cannot be used" not in said.text
     assert said.code in (0, 1), said.text
@@ -233,8 +238,9 @@ def test_the_proxy_s_address_reaches_the_service_as_it_stands_and_nobody_else(ho
 def test_a_backup_is_made_by_its_timer_s_service_beside_the_loop(host: Host) -> None:
     """By the page's own lines."""
     before = host.unit()
-    page = (ROOT / "docs" / "backup.md").read_text()
-    enable, start, listed = re.findall(r"(?m)^(systemctl [^#\n]*?) *(?:#.*)?$", page)
+    enable, start, listed = (
+        line.partition("#")[0].strip() for line in block("backup.md", "systemctl enable").splitlines()
+    )
     host.guest.run(enable)
     assert "provisioner-backup.service" in host.guest.run(listed)
     host.guest.run("systemctl stop provisioner-backup.timer")  # its quarter may be now
@@ -253,6 +259,65 @@ def test_a_backup_is_made_by_its_timer_s_service_beside_the_loop(host: Host) -> 
     assert float(exposure.split("provisioner-backup.service: ")[1].split()[0]) <= 2.5
     assert host.unit() == before
     host.guest.run("rm /etc/default/provisioner; systemctl start provisioner-backup.timer")
+
+
+def test_where_hostfactory_fails_over_the_backup_is_that_of_its_user(host: Host) -> None:
+    """By the page's own lines, of a copy of the state directory that is HostFactory's alone."""
+    host.guest.run(
+        "mkdir -p /shared/hf/conf/providers /shared/hf/work/providers; "
+        f"cp -R {CONF} /shared/hf/conf/providers/gcpinst; cp -R {STATE} /shared/hf/work/providers/gcpinst; "
+        "chown -R egoadmin:egoadmin /shared/hf; chmod -R go= /shared/hf/work/providers/gcpinst"
+    )
+    host.guest.run(block("backup.md", "install -d"))
+    host.guest.run("systemctl start provisioner-backup")
+
+    assert re.fullmatch(
+        r"egoadmin 600 state-\w+\.tar\.gz", host.guest.run("cd /shared/backups; stat --format '%U %a %n' *")
+    )
+    host.guest.run("rm -r /etc/systemd/system/provisioner-backup.service.d /shared; systemctl daemon-reload")
+
+
+def test_a_lost_state_directory_is_put_back_from_a_backup(host: Host) -> None:
+    """By the page's own lines."""
+    id_ = host.request(1)
+    host.complete(id_)
+    told, had = host.answer(id_), host.cloud()
+    host.guest.run("systemctl start provisioner-backup; systemctl stop provisioner; rm -r " + STATE)
+    newest = host.guest.run("ls /var/backups/hostfactory").split()[-1]
+    host.guest.run(block("backup.md", "systemctl stop provisioner ").replace("FILE", newest))
+    host.guest.run("systemctl start provisioner provisioner-backup.timer")
+
+    assert host.answer(id_) == told
+    recover = f"{host.variables} {PREFIX}/bin/provisioner recover"
+    host.guest.until(
+        lambda: host.guest.call(f"{recover} --release-brake", user="egoadmin").code == 0, what="the brake is released"
+    )
+    more = host.complete(host.request(1))
+    assert host.cloud() == had | set(more)
+
+
+def test_a_second_instance_has_a_loop_of_its_own_beside_the_first(host: Host) -> None:
+    """By the page's own lines."""
+    before, had = host.unit(), host.cloud()
+    host.guest.run(block("deploy-host.md", "name=gkeinst"))
+    host.guest.run(f"cd {CONF}; cp --no-preserve=ownership pod.yaml kubeconfig {CONF}-gkeinst")
+    host.guest.write(f"{CONF}-gkeinst/gkeinstprov_templates.json", json.dumps([TEMPLATE]))
+    host.guest.write(
+        f"{CONF}-gkeinst/provisioner.yaml",
+        SETTINGS.replace("id: demo", "id: second\nname_prefix: second\nlisten: 127.0.0.1:9465"),
+    )
+    host.guest.run("systemctl enable --now provisioner-gkeinst provisioner-gkeinst-backup.timer")
+    second = Host(host.guest, "gkeinst", "-gkeinst")
+    names = second.complete(second.request(2))
+
+    assert all(name.startswith("second-") for name in names)
+    assert host.cloud() == had | set(names)
+    host.guest.run("systemctl start provisioner-gkeinst-backup; ls /var/backups/hostfactory-gkeinst/state-*")
+    assert host.unit() == before
+    host.guest.run(
+        "systemctl disable --now provisioner-gkeinst provisioner-gkeinst-backup.timer; "
+        "rm /etc/systemd/system/provisioner-gkeinst*; systemctl daemon-reload"
+    )
 
 
 def test_upgrade_and_rollback_leave_state_and_machines_alone(host: Host) -> None:
