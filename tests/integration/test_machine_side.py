@@ -527,6 +527,64 @@ def test_the_shutdown_script_waits_while_the_start_up_script_leaves(machine: Mac
     assert machine.calls.count(f"egosh resource close {NAME}") == 1
 
 
+@pytest.mark.parametrize("when", ["before it joins", "before it leaves"])
+def test_the_start_up_script_leaves_though_nobody_reads_its_log(
+    machine: Machine, metadata: MetadataServer, when: str
+) -> None:
+    """Google's script runner, which reads it, ends when the shutdown begins."""
+    instance, log = machine.start_heard("startup.sh", GCE_METADATA_HOST=metadata.host)
+    if when == "before it joins":
+        log.close()
+    ready(machine)
+    assert metadata.waiting.wait(30)
+    log.close()
+    metadata.change("instance/preempted", "TRUE")
+    assert instance.wait(timeout=30) == 0
+    assert not (machine.ego / "up").exists(), "EGO's daemons have ended"
+
+
+def test_the_shutdown_script_leaves_though_nobody_reads_its_log(machine: Machine, metadata: MetadataServer) -> None:
+    machine.start("startup.sh", GCE_METADATA_HOST=metadata.host)
+    ready(machine)
+    script, log = machine.start_heard("shutdown.sh", GCE_METADATA_HOST=metadata.host)
+    log.close()
+    assert script.wait(timeout=30) == 0
+    assert not (machine.ego / "up").exists(), "EGO's daemons have ended"
+
+
+def test_who_reads_the_start_up_script_s_log_need_not_wait_for_ego_s_daemons(
+    machine: Machine, metadata: MetadataServer
+) -> None:
+    machine.behave("keeps-output")
+    metadata.values["instance/preempted"] = "TRUE"
+    instance, log = machine.start_heard("startup.sh", GCE_METADATA_HOST=metadata.host)
+    assert instance.wait(timeout=30) == 0
+    os.set_blocking(log.fileno(), False)
+    assert b"left EGO\n" in log.read()
+    assert log.read() == b"", "nobody else has the pipe"
+
+
+def test_an_instance_that_is_told_to_end_leaves(machine: Machine, metadata: MetadataServer) -> None:
+    instance = machine.start("startup.sh", GCE_METADATA_HOST=metadata.host)
+    ready(machine)
+    assert metadata.waiting.wait(30)
+    instance.send_signal(signal.SIGTERM)
+    assert instance.wait(timeout=30) == 0
+    assert machine.calls[-2:] == [f"egosh resource close {NAME}", "egosh ego shutdown -f"]
+
+
+def test_of_an_instance_s_scripts_one_alone_leaves(machine: Machine, metadata: MetadataServer) -> None:
+    """All three hear of the end at once."""
+    instance = machine.start("startup.sh", GCE_METADATA_HOST=metadata.host)
+    ready(machine)
+    assert metadata.waiting.wait(30)
+    shutdown = machine.start("shutdown.sh", GCE_METADATA_HOST=metadata.host)
+    metadata.change("instance/preempted", "TRUE")
+    instance.send_signal(signal.SIGTERM)
+    assert (instance.wait(timeout=30), shutdown.wait(timeout=30)) == (0, 0)
+    assert machine.calls.count("egosh ego shutdown -f") == 1
+
+
 def test_a_metadata_server_without_etags_is_not_asked_all_the_time(machine: Machine, metadata: MetadataServer) -> None:
     metadata.etags = False
     machine.start("startup.sh", GCE_METADATA_HOST=metadata.host, HF_POLL_SECONDS="1000")
