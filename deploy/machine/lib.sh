@@ -150,8 +150,18 @@ start_ego() {
     local file=$HF_READY_FILE.start code=0
     mkdir -p "$(dirname "$HF_READY_FILE")"
     heedful into "$file" in_time "$1" egosh ego start || code=$?
-    [ "$code" = 0 ] || say "egosh ego start ended with $code and said: $(first_line "$(cat "$file")")"
+    [ "$code" = 0 ] || say "egosh ego start ended with $code and said: $(first_line "$(cat "$file")")$(not_root)"
     rm -f "$file"
+}
+
+# not_root: why EGO may refuse to start or end its daemons: by default, root alone may. Empty where this is root.
+not_root() {
+    [ "$(id -u)" != 0 ] || return 0
+    if grep -qsE '^NoNewPrivs:[[:space:]]*1$' /proc/self/status; then
+        echo "; EGO may ask for root: this is user $(id -u), and no_new_privs (allowPrivilegeEscalation: false) voids egosetsudoers.sh"
+    else
+        echo "; EGO may ask for root: this is user $(id -u), who needs egosetsudoers.sh to have run in the image"
+    fi
 }
 
 # join NAME: true once EGO has it; false when time is up. A refused join is tried again.
@@ -172,7 +182,7 @@ join() {
         fi
         pause "$HF_POLL_SECONDS"
     done
-    say "did not join $HF_EGO_MASTER as $1 within $HF_JOIN_SECONDS s"
+    say "did not join $HF_EGO_MASTER as $1 within $HF_JOIN_SECONDS s$(not_root)"
     return 1
 }
 
@@ -219,7 +229,7 @@ leave() {
     rm -f "$HF_READY_FILE"
     drain "$1"
     in_time $((ends - SECONDS)) egosh ego shutdown -f || code=1
-    if [ "$code" = 0 ]; then say "left EGO"; else say "EGO did not let $1 go within $HF_LEAVE_SECONDS s; it will miss it"; fi
+    if [ "$code" = 0 ]; then say "left EGO"; else say "EGO did not let $1 go within $HF_LEAVE_SECONDS s; it will miss it$(not_root)"; fi
     return "$code"
 }
 

@@ -106,6 +106,32 @@ def test_what_never_joins_ends_with_a_failure_and_was_never_ready(machine: Machi
     assert f"did not join master1 as {NAME} within 1 s" in machine.log.read_text()
 
 
+AS_A_POD_S_USER = ("unshare", "--user", "--map-user=4711")
+"""An id that is nobody's here; files are to it as to whoever runs the tests."""
+
+
+@pytest.mark.parametrize(
+    ("within", "why"),
+    [
+        (["setpriv", "--no-new-privs"], "no_new_privs (allowPrivilegeEscalation: false) voids egosetsudoers.sh"),
+        ([], "who needs egosetsudoers.sh to have run in the image"),
+    ],
+    ids=["in a pod that forbids it", "in one that does not"],
+)
+def test_where_ego_wants_root_a_pod_says_what_keeps_its_user_from_starting_it(
+    machine: Machine, within: list[str], why: str
+) -> None:
+    if subprocess.run([*AS_A_POD_S_USER, "true"], capture_output=True, check=False).returncode:
+        pytest.skip(f"needs namespaces for users who are not root ({shlex.join(AS_A_POD_S_USER)})")
+    machine.behave("wants-root")
+    pod = machine.start("entry.sh", *AS_A_POD_S_USER, *within, HF_MACHINE_NAME=NAME, HF_JOIN_SECONDS="1")
+    assert pod.wait(timeout=30) == 1
+    lines = said(machine)
+    cause = f"EGO may ask for root: this is user 4711, {'and ' if within else ''}{why}"
+    assert f"egosh ego start ended with 1 and said: Only root may do this; {cause}" in lines
+    assert lines[-1] == f"did not join master1 as {NAME} within 1 s; {cause}"
+
+
 def test_without_a_master_it_says_what_to_name(machine: Machine) -> None:
     assert machine.start("entry.sh", HF_EGO_MASTER="").wait(timeout=30) == 1
     assert "HF_EGO_MASTER is not set" in machine.log.read_text()

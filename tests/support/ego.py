@@ -21,6 +21,7 @@ case "$(basename "$0") $*" in
     [ ! -e "$EGO/never-joins" ] || exit 1
     [ ! -e "$EGO/hangs" ] || exec sleep 1000 ;;
 "egosh ego start"*)
+    [ ! -e "$EGO/wants-root" ] || { echo 'Only root may do this' >&2; exit 1; }
     while [ -e "$EGO/keeps-output" ]; do sleep 0.2; done &
     [ ! -e "$EGO/leaves-daemon" ] ||
         sh -c 'while [ -d "/proc/$1" ]; do sleep 0.05; done; touch "$EGO/daemon-ended"' daemon $$ &
