@@ -40,15 +40,27 @@ metadata() {
         "http://$GCE_METADATA_HOST/computeMetadata/v1/$1"
 }
 
-# secret NAME: the newest value of projects/PROJECT/secrets/NAME, as the instance's account; a network that is not up yet
-# is asked again for half a minute. The token is no argument: all users of a machine see those.
+# told_secret NAME: the newest value of projects/PROJECT/secrets/NAME, as the instance's account. The token is no argument:
+# all users of a machine see those.
+told_secret() {
+    local token value
+    token=$(metadata instance/service-accounts/default/token) || return
+    token=$(sed -nE 's/.*"access_token" *: *"([^"]+)".*/\1/p' <<<"$token")
+    value=$(printf 'header = "Authorization: Bearer %s"\n' "$token" | curl --silent --show-error --fail --max-time 10 \
+        --config - "$HF_SECRETS_SERVER/v1/$1/versions/latest:access") || return
+    sed -nE 's/.*"data" *: *"([^"]+)".*/\1/p' <<<"$value" | base64 -d
+}
+
+# secret NAME: the same, asked again for half a minute unless it is refused: the network may not be up yet.
 secret() {
-    local again=(--retry 5 --retry-connrefused)
-    metadata instance/service-accounts/default/token 5 "${again[@]}" |
-        sed -nE 's/.*"access_token" *: *"([^"]+)".*/header = "Authorization: Bearer \1"/p' |
-        curl --silent --show-error --fail --max-time 40 "${again[@]}" --config - \
-            "$HF_SECRETS_SERVER/v1/$1/versions/latest:access" |
-        sed -nE 's/.*"data" *: *"([^"]+)".*/\1/p' | base64 -d
+    local ends=$((SECONDS + 30)) why before=
+    until { why=$(told_secret "$1" 2>&1 >&3); } 3>&1; do
+        why=$(first_line "$why")
+        [ "${why//[0-9]/}" = "$before" ] || say "$1 is not told: $why"
+        if [[ $why =~ error:\ 4[0-9][0-9] && ! $why =~ error:\ 4(08|29) ]] || [ "$SECONDS" -ge "$ends" ]; then return 1; fi
+        before=${why//[0-9]/} # but for its times
+        pause "$HF_POLL_SECONDS"
+    done
 }
 
 # The name under which EGO has to know this machine.

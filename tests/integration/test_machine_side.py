@@ -22,6 +22,7 @@ import pytest
 from tests.support.clouds.mig_grid import FIRST, Grid
 from tests.support.machine import MACHINE, NAME, Machine, container
 from tests.support.metadata_server import MetadataServer
+from tests.support.ports import free_ports
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -657,7 +658,7 @@ def test_the_shutdown_script_closes_it_with_a_password_from_secret_manager(
     assert PASSWORD not in machine.library.read_text() + machine.log.read_text()
 
 
-def test_a_secret_is_asked_for_again_while_the_network_is_not_up(machine: Machine, metadata: MetadataServer) -> None:
+def test_a_secret_is_asked_for_again_while_its_servers_are_not_up(machine: Machine, metadata: MetadataServer) -> None:
     name = "projects/p/secrets/hf-ego-password"
     metadata.values["instance/attributes/hf-ego-user"] = "hf"
     metadata.values["instance/attributes/hf-ego-password-secret"] = name
@@ -668,6 +669,25 @@ def test_a_secret_is_asked_for_again_while_the_network_is_not_up(machine: Machin
     ready(machine)
     assert metadata.away == {"instance/service-accounts/default/token": 0, name: 0}
     assert machine.library.with_name("ego-password").read_text() == PASSWORD
+
+
+def test_a_secret_whose_server_nobody_reaches_yet_is_asked_for_until_it_is_there(
+    machine: Machine, metadata: MetadataServer
+) -> None:
+    (port,) = free_ports(1)
+    name = "projects/p/secrets/hf-ego-password"
+    metadata.values["instance/attributes/hf-ego-user"] = "hf"
+    metadata.values["instance/attributes/hf-ego-password-secret"] = name
+    server = {"HF_SECRETS_SERVER": f"http://127.0.0.1:{port}", "no_proxy": "127.0.0.1"}
+    machine.start("startup.sh", GCE_METADATA_HOST=metadata.host, **server)
+    told = f"{name} is not told: curl: (7)"
+    until(lambda: machine.log.exists() and told in machine.log.read_text(), 30, what="it has asked in vain")
+    assert not machine.ready.exists()
+    with MetadataServer({}, port) as secrets:
+        secrets.secrets[name] = PASSWORD
+        ready(machine)
+    assert machine.library.with_name("ego-password").read_text() == PASSWORD
+    assert machine.log.read_text().count(told) == 1, "it is said once"
 
 
 def test_a_secret_that_its_account_may_not_read_is_told(machine: Machine, metadata: MetadataServer) -> None:
