@@ -433,7 +433,7 @@ def test_a_worker_s_image_joins_ego_as_its_user_and_leaves_at_sigterm(
     ego.chmod(0o777)
     (ego / "name").write_text("hf-a-000001")
     symphony = run("buildah", "from", base, **storage).stdout.strip()
-    assert run("buildah", "config", "--user", "nobody", symphony, **storage).returncode == 0
+    assert run("buildah", "config", "--user", "65534", symphony, **storage).returncode == 0
     assert run("buildah", "commit", "--quiet", "--rm", symphony, "localhost/symphony", **storage).returncode == 0
     options = ("--build-arg", "BASE=localhost/symphony", "--build-arg", "EGO_UID=4711")
     done = run("buildah", "build", *OPTIONS.split(), *options, "--tag", "localhost/worker", MACHINE, **storage)
