@@ -17,6 +17,7 @@
 : "${HF_POLL_SECONDS:=5}"
 : "${HF_WATCH_SECONDS:=60}"         # between two looks whether EGO still has a pod; each asks for EGO's whole list
 : "${GCE_METADATA_HOST:=metadata.google.internal}"
+: "${HF_SYSTEMD:=/run/systemd/system}" # is there where systemd runs
 : "${HF_SECRETS_SERVER:=https://secretmanager.googleapis.com}"
 
 if [ -r "$HF_EGO_PROFILE" ]; then
@@ -25,6 +26,9 @@ if [ -r "$HF_EGO_PROFILE" ]; then
     . "$HF_EGO_PROFILE"
     set -u
 fi
+
+# A start-up script's log is a pipe, whose reader ends when the machine is told to: a line is lost then, and no script.
+trap : PIPE
 
 say() {
     printf '%s hf-machine: %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$*" >&2
@@ -36,15 +40,27 @@ metadata() {
         "http://$GCE_METADATA_HOST/computeMetadata/v1/$1"
 }
 
-# secret NAME: the newest value of projects/PROJECT/secrets/NAME, as the instance's account; a network that is not up yet
-# is asked again for half a minute. The token is no argument: all users of a machine see those.
+# told_secret NAME: the newest value of projects/PROJECT/secrets/NAME, as the instance's account. The token is no argument:
+# all users of a machine see those.
+told_secret() {
+    local token value
+    token=$(metadata instance/service-accounts/default/token) || return
+    token=$(sed -nE 's/.*"access_token" *: *"([^"]+)".*/\1/p' <<<"$token")
+    value=$(printf 'header = "Authorization: Bearer %s"\n' "$token" | curl --silent --show-error --fail --max-time 10 \
+        --config - "$HF_SECRETS_SERVER/v1/$1/versions/latest:access") || return
+    sed -nE 's/.*"data" *: *"([^"]+)".*/\1/p' <<<"$value" | base64 -d
+}
+
+# secret NAME: the same, asked again for half a minute unless it is refused: the network may not be up yet.
 secret() {
-    local again=(--retry 5 --retry-connrefused)
-    metadata instance/service-accounts/default/token 5 "${again[@]}" |
-        sed -nE 's/.*"access_token" *: *"([^"]+)".*/header = "Authorization: Bearer \1"/p' |
-        curl --silent --show-error --fail --max-time 40 "${again[@]}" --config - \
-            "$HF_SECRETS_SERVER/v1/$1/versions/latest:access" |
-        sed -nE 's/.*"data" *: *"([^"]+)".*/\1/p' | base64 -d
+    local ends=$((SECONDS + 30)) why before=
+    until { why=$(told_secret "$1" 2>&1 >&3); } 3>&1; do
+        why=$(first_line "$why")
+        [ "${why//[0-9]/}" = "$before" ] || say "$1 is not told: $why"
+        if [[ $why =~ error:\ 4[0-9][0-9] && ! $why =~ error:\ 4(08|29) ]] || [ "$SECONDS" -ge "$ends" ]; then return 1; fi
+        before=${why//[0-9]/} # but for its times
+        pause "$HF_POLL_SECONDS"
+    done
 }
 
 # The name under which EGO has to know this machine.
@@ -136,6 +152,30 @@ at_most() {
     echo $((left < 1 ? 1 : left < $1 ? left : $1))
 }
 
+# into FILE COMMAND...: what it writes goes there.
+into() {
+    "${@:2}" >"$1" 2>&1
+}
+
+# start_ego SECONDS: daemons may keep the output they begin with; of a pipe, who reads the log would wait for their end.
+start_ego() {
+    local file=$HF_READY_FILE.start code=0
+    mkdir -p "$(dirname "$HF_READY_FILE")"
+    heedful into "$file" in_time "$1" egosh ego start || code=$?
+    [ "$code" = 0 ] || say "egosh ego start ended with $code and said: $(first_line "$(cat "$file")")$(not_root)"
+    rm -f "$file"
+}
+
+# not_root: why EGO may refuse to start or end its daemons: by default, root alone may. Empty where this is root.
+not_root() {
+    [ "$(id -u)" != 0 ] || return 0
+    if grep -qsE '^NoNewPrivs:[[:space:]]*1$' /proc/self/status; then
+        echo "; EGO may ask for root: this is user $(id -u), and no_new_privs (allowPrivilegeEscalation: false) voids egosetsudoers.sh"
+    else
+        echo "; EGO may ask for root: this is user $(id -u), who needs egosetsudoers.sh to have run in the image"
+    fi
+}
+
 # join NAME: true once EGO has it; false when time is up. A refused join is tried again.
 join() {
     local ends=$((SECONDS + HF_JOIN_SECONDS)) configured=
@@ -145,8 +185,7 @@ join() {
         if [ -z "$configured" ] &&
             heedful as_admin timeout --kill-after=1 "$(at_most 30 "$ends")" egoconfig join "$HF_EGO_MASTER" -f; then
             configured=yes
-            heedful in_time "$(at_most 30 "$ends")" egosh ego start ||
-                say "egosh ego start failed; EGO is asked whether the machine is there"
+            start_ego "$(at_most 30 "$ends")"
         fi
         if [ -n "$configured" ] && joined "$1"; then
             mkdir -p "$(dirname "$HF_READY_FILE")" && : >"$HF_READY_FILE"
@@ -155,7 +194,7 @@ join() {
         fi
         pause "$HF_POLL_SECONDS"
     done
-    say "did not join $HF_EGO_MASTER as $1 within $HF_JOIN_SECONDS s"
+    say "did not join $HF_EGO_MASTER as $1 within $HF_JOIN_SECONDS s$(not_root)"
     return 1
 }
 
@@ -198,17 +237,25 @@ drain() {
 # leave NAME: no new work, then the daemons end; within HF_LEAVE_SECONDS and two, whatever EGO says.
 leave() {
     local ends=$((SECONDS + HF_LEAVE_SECONDS)) code=0
-    mv -f "$HF_READY_FILE" "$HF_READY_FILE.leaving" 2>/dev/null
+    trap '' PIPE # for egosh as well, which would else end at its first word that nobody reads
+    rm -f "$HF_READY_FILE"
     drain "$1"
     in_time $((ends - SECONDS)) egosh ego shutdown -f || code=1
-    if [ "$code" = 0 ]; then say "left EGO"; else say "EGO did not let $1 go within $HF_LEAVE_SECONDS s; it will miss it"; fi
-    rm -f "$HF_READY_FILE.leaving"
+    if [ "$code" = 0 ]; then say "left EGO"; else say "EGO did not let $1 go within $HF_LEAVE_SECONDS s; it will miss it$(not_root)"; fi
     return "$code"
 }
 
-# leaving: another script of this machine is leaving.
-leaving() {
-    [ -e "$HF_READY_FILE.leaving" ]
+# leave_once NAME: of an instance's scripts, the first to hear of its end leaves, if it has joined; the others stay until then,
+# as an instance ends with its shutdown script.
+leave_once() {
+    local ends=$((SECONDS + HF_LEAVE_SECONDS + 2)) code=0
+    if mv "$HF_READY_FILE" "$HF_READY_FILE.leaving" 2>/dev/null; then
+        leave "$1" || code=1
+        rm -f "$HF_READY_FILE.leaving"
+    else
+        while [ -e "$HF_READY_FILE.leaving" ] && [ "$SECONDS" -lt "$ends" ]; do pause "$HF_POLL_SECONDS"; done
+    fi
+    return "$code"
 }
 
 # pause SECONDS: a sleep that a signal ends.
@@ -220,10 +267,22 @@ pause() {
 # the last answer was, so that a change between two of them is not waited for; an answer without an ETag may come at once.
 preempted() {
     local said named etag=NONE
-    while said=$(metadata "instance/preempted?wait_for_change=true&timeout_sec=60&last_etag=$etag" 70 --include); do
+    while exec 3< <(metadata "instance/preempted?wait_for_change=true&timeout_sec=60&last_etag=$etag" 70 --include) &&
+        wait $!; do # which heeds a signal
+        said=$(cat <&3)
         [ "${said##*$'\n'}" != TRUE ] || return 0
         named=$(sed -nE 's/\r$//; s/^[Ee][Tt]ag: *//p' <<<"$said")
         if [ -n "$named" ]; then etag=$named; else pause "$HF_POLL_SECONDS"; fi
     done
     return 1
+}
+
+# stay NAME: for as long as an instance lives, as somebody has to hear of its end; then it leaves.
+stay() {
+    local name=$1
+    trap 'trap "" TERM INT; say "told to end"; leave_once "$name"; exit $?' TERM INT
+    until preempted; do pause "$HF_POLL_SECONDS"; done
+    trap '' TERM INT
+    say "is preempted"
+    leave_once "$name"
 }

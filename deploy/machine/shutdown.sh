@@ -5,8 +5,5 @@ library=${HF_LIBRARY:-/run/hf/lib.sh}
 [ -r "$library" ] || exit 0 # it never joined
 # shellcheck source=deploy/machine/lib.sh
 . "$library"
-if [ -e "$HF_READY_FILE" ]; then leave "$(machine_name)"; fi
-# Where the start-up script has heard first: the instance ends with this script.
-ends=$((SECONDS + HF_LEAVE_SECONDS + 2))
-while leaving && [ "$SECONDS" -lt "$ends" ]; do pause "$HF_POLL_SECONDS"; done
+leave_once "$(machine_name)"
 exit 0

@@ -45,8 +45,12 @@ if ! join "$name"; then
     leave "$name" || true
     give_up
 fi
-# It stays for as long as the instance lives: somebody has to hear of a preemption.
-if preempted; then
-    say "is preempted"
-    leave "$name"
+# What boots after this script goes on now. A service of its own stays, and is told of a shutdown as services are.
+if [ -d "$HF_SYSTEMD" ] && systemd-run --quiet --collect --unit hf-machine --description 'Leaves EGO with this machine' \
+    --property "After=network.target network-online.target remote-fs.target" --property KillMode=process \
+    --property "TimeoutStopSec=$((HF_LEAVE_SECONDS + 5))" \
+    --property StandardOutput=journal+console --property StandardError=journal+console \
+    bash -uc ". '$library'; stay '$name'"; then
+    exit 0
 fi
+stay "$name"

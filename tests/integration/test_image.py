@@ -426,12 +426,16 @@ def test_who_knows_the_authority_and_the_login_pulls_the_image_by_its_digest_and
 def test_a_worker_s_image_joins_ego_as_its_user_and_leaves_at_sigterm(
     storage: dict[str, str], base: str, tmp_path: Path
 ) -> None:
+    """Also from a base that ends with a user of its own."""
     put_programs(tmp_path / "bin")
     ego = tmp_path / "ego"
     ego.mkdir()
     ego.chmod(0o777)
     (ego / "name").write_text("hf-a-000001")
-    options = ("--build-arg", f"BASE={base}", "--build-arg", "EGO_UID=4711")
+    symphony = run("buildah", "from", base, **storage).stdout.strip()
+    assert run("buildah", "config", "--user", "65534", symphony, **storage).returncode == 0
+    assert run("buildah", "commit", "--quiet", "--rm", symphony, "localhost/symphony", **storage).returncode == 0
+    options = ("--build-arg", "BASE=localhost/symphony", "--build-arg", "EGO_UID=4711")
     done = run("buildah", "build", *OPTIONS.split(), *options, "--tag", "localhost/worker", MACHINE, **storage)
     assert done.returncode == 0, done.stderr
     container = run("buildah", "from", "--pull-never", "localhost/worker", **storage).stdout.strip()

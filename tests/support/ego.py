@@ -21,6 +21,8 @@ case "$(basename "$0") $*" in
     [ ! -e "$EGO/never-joins" ] || exit 1
     [ ! -e "$EGO/hangs" ] || exec sleep 1000 ;;
 "egosh ego start"*)
+    [ ! -e "$EGO/wants-root" ] || { echo 'Only root may do this' >&2; exit 1; }
+    while [ -e "$EGO/keeps-output" ]; do sleep 0.2; done &
     [ ! -e "$EGO/leaves-daemon" ] ||
         sh -c 'while [ -d "/proc/$1" ]; do sleep 0.05; done; touch "$EGO/daemon-ended"' daemon $$ &
     [ -e "$EGO/slow" ] || touch "$EGO/up" ;;
@@ -44,7 +46,10 @@ case "$(basename "$0") $*" in
     [ "$(id -un)" = "$(cat "$EGO/session" 2>/dev/null)" ] ||
         { echo 'You must first log on as cluster administrator' >&2; exit 1; }
     echo "$3" >"$EGO/closed" ;;
-"egosh ego shutdown"*) [ ! -e "$EGO/never-leaves" ] || hang; rm -f "$EGO/up" ;;
+"egosh ego shutdown"*)
+    echo 'Shut down LIM'
+    [ ! -e "$EGO/never-leaves" ] || hang
+    rm -f "$EGO/up" ;;
 esac
 """
 

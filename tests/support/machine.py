@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from subprocess import PIPE, STDOUT
+from typing import IO, Any
 
 import pytest
 
@@ -86,6 +87,7 @@ class Machine:
             "HF_READY_FILE": str(self.ready),
             "HF_HOSTS_FILE": str(self.hosts),
             "HF_LIBRARY": str(self.library),
+            "HF_SYSTEMD": "/nowhere",
             "HF_MACHINE_ADDRESS": "10.1.2.3",
             "HF_JOIN_SECONDS": "20",
             "HF_LEAVE_SECONDS": "3",
@@ -116,9 +118,17 @@ class Machine:
         """Run a script in a session of its own, as a container or a service does."""
         command = [*within, *([] if script == "entry.sh" else ["bash"]), str(MACHINE / script)]
         with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                command, env={**self.environment, **environment}, stderr=log, start_new_session=True
-            )
+            return self._begin(command, environment, stderr=log)
+
+    def start_heard(self, script: str, **environment: str) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+        """The same as Google's script runner does: its log is a pipe, whose reading end is returned."""
+        process = self._begin(["bash", str(MACHINE / script)], environment, stdout=PIPE, stderr=STDOUT)
+        assert process.stdout is not None
+        return process, process.stdout
+
+    def _begin(self, command: list[str], environment: dict[str, str], **outputs: Any) -> subprocess.Popen[bytes]:
+        given = {**self.environment, **environment}
+        process = subprocess.Popen(command, env=given, start_new_session=True, **outputs)
         self._started.append(process)
         return process
 
@@ -145,6 +155,7 @@ class Machine:
         return int(first)
 
     def end(self) -> None:
+        (self.ego / "keeps-output").unlink(missing_ok=True)
         for process in self._started:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)

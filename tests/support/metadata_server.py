@@ -22,8 +22,8 @@ class MetadataServer(Beside, ThreadingHTTPServer):
     daemon_threads = True
     TOKEN = "ya29.c.b0Aa"
 
-    def __init__(self, values: dict[str, str]) -> None:
-        super().__init__(("127.0.0.1", 0), _Answer)
+    def __init__(self, values: dict[str, str], port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Answer)
         token = {"access_token": self.TOKEN, "expires_in": 3599, "token_type": "Bearer"}
         self.values = {"instance/service-accounts/default/token": json.dumps(token)} | values
         self.secrets: dict[str, str] = {}

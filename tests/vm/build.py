@@ -24,7 +24,7 @@ PYTHON = "3.11"
 
 PACKAGES = (
     *("systemd-sysv", "dbus", "udev", "kmod", "procps", "linux-image-cloud-amd64", "qemu-guest-agent"),
-    *("nfs-kernel-server", "iproute2", "python3", "python3-venv", "logrotate"),
+    *("nfs-kernel-server", "iproute2", "python3", "python3-venv", "logrotate", "curl"),
 )
 TESTS = "/usr/local/tests"
 """The environment for tests, in the guest."""
