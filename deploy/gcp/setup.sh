@@ -19,7 +19,8 @@ Usage: setup.sh --project ID --region REGION [options]
   --node-machine TYPE      machine type of the nodes for pods (n2-standard-8)
   --max-nodes N            most nodes of each pool, on demand and Spot (50)
   --authorized-range CIDR  addresses that may reach its API, beside those of --symphony-range; may be repeated
-  --endpoint KIND          by which of its addresses a loop on HostFactory's host reaches it: public, private, dns (public)
+  --endpoint KIND          by which of its addresses a loop on HostFactory's host reaches it: public, private, dns; or none: the
+                           loop is a pod of the cluster (public)
 
   --pod-image IMAGE        with --settings: pools of pods of this image, on demand and Spot
   --pod-env KEY=VALUE      a variable of their environment, such as HF_EGO_MASTER=master1; may be repeated
@@ -90,7 +91,7 @@ done
 [[ $region =~ ^[a-z]+-[a-z]+[0-9]+$ ]] || fail "--region '$region' is no region such as us-central1"
 [[ $prefix =~ ^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$ ]] || fail "--prefix '$prefix': at most 20 lower-case letters, digits or '-'"
 [[ $cluster =~ ^(standard|autopilot|none)$ ]] || fail "--cluster '$cluster' is none of standard, autopilot, none"
-[[ $endpoint =~ ^(public|private|dns)$ ]] || fail "--endpoint '$endpoint' is none of public, private, dns"
+[[ $endpoint =~ ^(public|private|dns|none)$ ]] || fail "--endpoint '$endpoint' is none of public, private, dns, none"
 [[ $pod_cpus =~ ^[1-9][0-9]*$ ]] || fail "--pod-cpus '$pod_cpus' is no number of whole cores"
 [[ $credentials =~ ^(/[A-Za-z0-9_./-]+)?$ ]] || fail "--credentials '$credentials' is no path such as /etc/hostfactory/federation.json"
 [[ $pod_memory =~ ^[1-9][0-9]*$ ]] || fail "--pod-memory '$pod_memory' is no number of MB"
@@ -418,7 +419,7 @@ show_settings() {
         read -r cpus memory < <(gcloud compute machine-types list --filter="name=$machine AND zone~$region-" --limit=1 \
             --format='value(guestCpus,memoryMb)' "${in_project[@]}") || fail "$region has no machines of type $machine"
     fi
-    if [ -n "$apply" ] && [ -n "$pod_image" ]; then
+    if [ -n "$apply" ] && [ -n "$pod_image" ] && [ "$endpoint" != none ]; then
         api=$(of_cluster "$(address_field)")
         [ -n "$api" ] || fail "cluster $prefix has no $endpoint endpoint: choose another by --endpoint"
     fi
@@ -435,7 +436,11 @@ write_settings() { # cpus memory api: the file, and beside it what its pools of 
     mkdir -p "$beside/pod-specs"
     pod_spec pods >"$beside/pod-specs/pods.yaml"
     pod_spec pods-spot >"$beside/pod-specs/pods-spot.yaml"
-    [ "$endpoint" = dns ] || of_cluster masterAuth.clusterCaCertificate | base64 -d >"$beside/$ca_file"
+    ! has_authority || of_cluster masterAuth.clusterCaCertificate | base64 -d >"$beside/$ca_file"
+}
+
+has_authority() { # whether its address needs a certificate authority of the cluster's own
+    [[ $endpoint =~ ^(public|private)$ ]]
 }
 
 of_cluster() { # field
@@ -458,10 +463,10 @@ settings_of() { # cpus memory api
     echo "  id: gcpinst"
     echo "  name_prefix: $prefix"
     [ -z "$events" ] || echo "  events: {project: $project, subscription: $prefix-events}"
-    if [ -n "$pod_image" ] && [ "$endpoint" = dns ]; then
-        echo "files: [pod-specs]"
-    elif [ -n "$pod_image" ]; then
+    if [ -n "$pod_image" ] && has_authority; then
         echo "files: [pod-specs, $ca_file]"
+    elif [ -n "$pod_image" ]; then
+        echo "files: [pod-specs]"
     fi
     [ ${#groups[@]} -gt 0 ] || [ -n "$pod_image" ] || return 0
     echo "pools:"
@@ -490,9 +495,10 @@ show_attributes() { # cpus memory
 }
 
 show_pods() { # name api
-    local cluster="endpoint: https://$2"
-    [ "$endpoint" = dns ] || cluster+=", ca_file: $ca_file"
-    echo "  $1: {kind: gke, namespace: symphony, pod_spec: pod-specs/$1.yaml, $cluster${credentials:+, credentials: $credentials}, max_machines: 500}"
+    local cluster=''
+    [ "$endpoint" = none ] || cluster=", endpoint: https://$2"
+    ! has_authority || cluster+=", ca_file: $ca_file"
+    echo "  $1: {kind: gke, namespace: symphony, pod_spec: pod-specs/$1.yaml$cluster${credentials:+, credentials: $credentials}, max_machines: 500}"
 }
 
 pod_spec() { # name: what Terraform makes of the same (deploy/terraform/modules/settings)

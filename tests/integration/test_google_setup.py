@@ -227,7 +227,7 @@ def test_a_role_that_was_deleted_lately_is_brought_back(google: Google) -> None:
             [*ALL, "--metadata-from-file", "lib.sh"],
             "--metadata-from-file 'lib.sh' is not KEY=FILE without commas, such as hf-machine-lib=lib.sh",
         ),
-        ([*ALL, "--endpoint", "internal"], "--endpoint 'internal' is none of public, private, dns"),
+        ([*ALL, "--endpoint", "internal"], "--endpoint 'internal' is none of public, private, dns, none"),
         (
             [*ALL, "--credentials", "federation.json"],
             "--credentials 'federation.json' is no path such as /etc/hostfactory/federation.json",
@@ -349,6 +349,27 @@ def test_its_pods_name_the_cluster_by_address_and_authority(
         assert not (made / "cluster-ca.crt").exists()
     else:
         assert (made / pools["pods"]["ca_file"]).read_text() == (RENDERED / "cluster-ca.crt").read_text()
+
+
+def test_a_loop_that_is_a_pod_has_the_account_of_its_pod(
+    google: Google, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As Terraform's with ``endpoint = null``; and what the pod mounts of it is a configuration."""
+    file = tmp_path / "settings.yaml"
+    google.setup(*ALL, "--endpoint", "none", "--apply", "--settings", str(file))
+    assert google.done.returncode == 0, google.done.stderr
+    assert not (tmp_path / "cluster-ca.crt").exists()
+    assert provisioner(["render-hf", str(file), "--out", str(tmp_path / "hf")]) == 0
+    made = tmp_path / "hf" / "conf" / "providers" / "gcpinst"
+    capsys.readouterr()
+    assert provisioner(["configmap", "--config", str(made)]) == 0
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    for name, text in yaml.safe_load(capsys.readouterr().out)["data"].items():
+        (mounted / name).write_text(text)
+    pools = yaml.safe_load((mounted / "provisioner.yaml").read_text())["pools"]
+    assert {"endpoint", "ca_file"}.isdisjoint(pools["pods"])
+    assert provisioner(["check", str(mounted / "provisioner.yaml")]) == 0
 
 
 def test_its_pools_log_in_by_the_federation_that_is_named(google: Google, tmp_path: Path) -> None:
