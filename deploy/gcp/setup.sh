@@ -87,6 +87,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 
+[ -z "$apply" ] || command -v gcloud >/dev/null || fail "--apply needs gcloud, and there is none in PATH"
 [ -n "$project" ] || fail "--project is missing: the id of a project with billing enabled"
 [[ $region =~ ^[a-z]+-[a-z]+[0-9]+$ ]] || fail "--region '$region' is no region such as us-central1"
 [[ $prefix =~ ^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$ ]] || fail "--prefix '$prefix': at most 20 lower-case letters, digits or '-'"
@@ -150,10 +151,23 @@ run() {
     if [ -n "$apply" ]; then "$@"; fi
 }
 
+# What gcloud says where a thing, or a binding, is not there. Whatever else goes wrong says nothing about that.
+absent='NOT_FOUND|code=404|HTTPError 404|was not found|[Pp]olicy binding.* not found'
+
+stop() { # WORDS of gcloud
+    echo "$1" >&2
+    echo "setup.sh: gcloud failed, and nothing more was done. Mend what it says (an expired login: gcloud auth login)," \
+        "and run the same again: what was done stays." >&2
+    exit 1
+}
+
 there() { # GROUP NAME [WHERE…]: whether gcloud finds it; false where nothing is asked
-    local group=()
+    local group=() said
+    [ -n "$apply" ] || return 1
     read -ra group <<<"$1" && shift
-    [ -n "$apply" ] && gcloud "${group[@]}" describe "$@" "${in_project[@]}" >/dev/null 2>&1
+    said=$(gcloud "${group[@]}" describe "$@" "${in_project[@]}" 2>&1 >/dev/null) && return
+    [[ $said =~ $absent ]] || stop "$said"
+    return 1
 }
 
 later() { # what --destroy does in its turn
@@ -208,8 +222,12 @@ grant() { # MEMBER ROLE: in the project
 }
 
 revoke() {
-    run gcloud projects remove-iam-policy-binding "$project" --member="$1" --role="$2" --condition=None ||
-        echo "# It was not bound." >&2
+    local line said words=(gcloud projects remove-iam-policy-binding "$project" --member="$1" --role="$2" --condition=None)
+    printf -v line '%q ' "${words[@]}" && echo "${line% }"
+    [ -n "$apply" ] || return 0
+    said=$("${words[@]}" 2>&1 >/dev/null) && return
+    [[ $said =~ $absent ]] || stop "$said"
+    echo "# It was not bound." >&2
 }
 
 role() { # ID FILE
@@ -244,6 +262,11 @@ make_apis() {
     [ -n "$destroy" ] || run gcloud services enable "${apis[@]/%/.googleapis.com}" "${in_project[@]}"
 }
 
+find_project() { # before anything is taken for absent: the project is there, and gcloud is logged in
+    number=PROJECT_NUMBER
+    [ -z "$apply" ] || number=$(gcloud projects describe "$project" --format='value(projectNumber)' 2>&1) || stop "$number"
+}
+
 make_accounts() {
     account "$account" "HostFactory provisioner"
     [ "$cluster" = none ] || account "$prefix-nodes" "Nodes of the HostFactory cluster"
@@ -260,9 +283,7 @@ make_rights() {
         grant "serviceAccount:$loop" "projects/$project/roles/$cluster_role"
     fi
     [ ${#groups[@]} -gt 0 ] || return 0
-    local agent number=PROJECT_NUMBER
-    [ -z "$apply" ] || number=$(gcloud projects describe "$project" --format='value(projectNumber)')
-    agent=serviceAccount:$number@cloudservices.gserviceaccount.com
+    local agent=serviceAccount:$number@cloudservices.gserviceaccount.com
     role "$machines_role" "$roles/machines.yaml"
     grant "serviceAccount:$loop" "projects/$project/roles/$machines_role"
     grant "serviceAccount:$machines" roles/logging.logWriter
@@ -547,6 +568,7 @@ show_pool() { # name place spot
 }
 
 make_apis
+find_project
 make_accounts
 make_rights
 make_network

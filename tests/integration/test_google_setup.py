@@ -65,11 +65,12 @@ class Google:
             "CLUSTER_CA": str(RENDERED / "cluster-ca.crt"),
             "DELETED": "",
             "DNS": DNS,
+            "BOUND": "yes",
         }
 
-    def setup(self, *options: str, deleted: str = "", dns: str = DNS) -> list[Argv]:
+    def setup(self, *options: str, **more: str) -> list[Argv]:
         """Run the script; the calls of gcloud that it made."""
-        return self.calls_of([str(SETUP), *options], DELETED=deleted, DNS=dns)
+        return self.calls_of([str(SETUP), *options], **more)
 
     def calls_of(self, command: Sequence[str], directory: Path | None = None, **more: str) -> list[Argv]:
         """The calls of gcloud that a command makes, in a directory."""
@@ -120,7 +121,7 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> list[Argv]:
     autopilot = Google(tmp_path_factory.mktemp("autopilot") / "google")
     return [
         *google.setup(*ALL, "--apply"),
-        *google.setup(*ALL, "--apply", deleted="True"),
+        *google.setup(*ALL, "--apply", DELETED="True"),
         *google.setup(*ALL, "--destroy", "--apply"),
         *autopilot.setup(*ALL, "--cluster", "autopilot", "--endpoint", "dns", "--apply"),
         *autopilot.setup(*ALL, "--cluster", "autopilot", "--endpoint", "dns", "--apply"),
@@ -190,14 +191,58 @@ def test_what_destroy_leaves_is_what_the_page_says(google: Google, module: Modul
 
 def test_destroy_takes_away_what_is_left_and_may_be_repeated(google: Google) -> None:
     google.setup(*ALL, "--apply")
-    for _ in range(2):
-        google.setup(*ALL, "--destroy", "--apply")
+    for bound in ("yes", ""):
+        google.setup(*ALL, "--destroy", "--apply", BOUND=bound)
         assert google.done.returncode == 0, google.done.stderr
+    assert "# It was not bound.\n" in google.done.stderr
+
+
+@pytest.mark.parametrize("failing", ["describe", "projects describe", "remove-iam-policy-binding", "delete"])
+def test_destroy_takes_no_other_error_for_what_is_gone(google: Google, failing: str) -> None:
+    google.setup(*ALL, "--apply")
+    before = google.things()
+    google.setup(*ALL, "--destroy", "--apply", FAILING=failing)
+    assert google.done.returncode == 1
+    assert "auth tokens: invalid_grant\n" in google.done.stderr
+    assert google.things(), "not all is gone"
+    if failing != "remove-iam-policy-binding":
+        assert google.things() == before
+    if failing != "delete":  # which says it by itself
+        assert "(an expired login: gcloud auth login), and run the same again" in google.done.stderr
+
+
+@pytest.mark.parametrize("failing", ["describe", "projects describe"])
+def test_nothing_is_made_while_nobody_can_say_what_is_there(google: Google, failing: str) -> None:
+    calls = google.setup(*ALL, "--apply", FAILING=failing)
+    assert google.done.returncode == 1
+    assert "invalid_grant" in google.done.stderr
+    assert [call for call in calls if CHANGING.search(" ".join(call[:4]))] == []
+    assert google.things() == set()
+
+
+@pytest.mark.parametrize(
+    ("said", "absent"),
+    [
+        ("ERROR: (gcloud.iam.roles.describe) NOT_FOUND: The role named projects/p/roles/r was not found.", True),
+        ("ERROR: (gcloud.container.clusters.describe) ResponseError: code=404, message=Not found: projects/p", True),
+        (
+            "ERROR: (gcloud.compute.networks.describe) Could not fetch resource:\n - The resource 'n' was not found",
+            True,
+        ),
+        ("ERROR: (gcloud.logging.sinks.describe) NOT_FOUND: Sink hf-events does not exist", True),
+        ("ERROR: (gcloud.filestore.instances.describe) PERMISSION_DENIED: API not enabled on project", False),
+        ("ERROR: (gcloud.auth) There was a problem refreshing your current auth tokens: invalid_grant", False),
+        ("bash: gcloud: command not found", False),
+    ],
+)
+def test_only_what_gcloud_says_of_absent_things_counts_as_absent(said: str, absent: bool) -> None:
+    (pattern,) = re.findall(r"(?m)^absent='(.+)'$", SETUP.read_text())
+    assert bool(re.search(pattern, said)) is absent
 
 
 def test_a_role_that_was_deleted_lately_is_brought_back(google: Google) -> None:
     google.setup(*ALL, "--apply")
-    calls = [call[:3] for call in google.setup(*ALL, "--apply", deleted="True") if call[:2] == ("iam", "roles")]
+    calls = [call[:3] for call in google.setup(*ALL, "--apply", DELETED="True") if call[:2] == ("iam", "roles")]
     assert calls.count(("iam", "roles", "undelete")) == calls.count(("iam", "roles", "update")) == 2
 
 
@@ -429,7 +474,7 @@ def test_a_cluster_that_is_there_is_reached_by_what_is_asked_for_now(google: Goo
 
 def test_a_cluster_without_the_endpoint_that_is_asked_for_ends_it(google: Google, tmp_path: Path) -> None:
     settings = tmp_path / "settings.yaml"
-    google.setup(*ALL, "--endpoint", "dns", "--settings", str(settings), "--apply", dns="")
+    google.setup(*ALL, "--endpoint", "dns", "--settings", str(settings), "--apply", DNS="")
     assert google.done.returncode != 0
     assert "cluster hf has no dns endpoint: choose another by --endpoint" in google.done.stderr
     assert not settings.exists()

@@ -1,7 +1,12 @@
 #!/bin/bash
 # Stands in for gcloud: notes each call in $CALLS, one line of quoted words, and remembers in $THINGS what was made.
+# Where $FAILING names a command, that one says so and fails, as with a login that has expired.
 printf '%q ' "$@" >>"$CALLS"
 echo >>"$CALLS"
+[[ -z ${FAILING-} || " $* " != *" $FAILING "* ]] || {
+    echo "ERROR: (gcloud.$1) There was a problem refreshing your current auth tokens: invalid_grant" >&2
+    exit 1
+}
 
 group=()
 while [[ ! $1 =~ ^(create|create-auto|describe|list|delete|undelete|update|enable|.*-binding)$ ]]; do group+=("$1") && shift; done
@@ -12,6 +17,8 @@ case $1 in
         [ ! -e "$thing" ] || { echo "already there: $thing" >&2 && exit 1; }
         touch "$thing" ;;
     delete) rm "$thing" ;;
+    remove-iam-policy-binding)
+        [ "$BOUND" ] || { echo "ERROR: (gcloud.$1) Policy binding with the specified principal, role, and condition not found!" >&2 && exit 1; } ;;
     describe)
         case "$*" in
             *projectNumber*) echo 123456 ;;
@@ -22,6 +29,6 @@ case $1 in
             *clusterCaCertificate*) base64 -w0 "$CLUSTER_CA" ;;
             *dnsEndpointConfig*) echo "$DNS" ;;
             *'value(deleted)'*) echo "$DELETED" ;;
-            *) [ -e "$thing" ] ;;
+            *) [ -e "$thing" ] || { echo "ERROR: (gcloud.$1) NOT_FOUND: Requested entity was not found." >&2 && exit 1; } ;;
         esac ;;
 esac
