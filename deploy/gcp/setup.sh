@@ -132,7 +132,7 @@ nodes=$prefix-nodes@$project.iam.gserviceaccount.com
 machines=$prefix-machines@$project.iam.gserviceaccount.com
 machines_role=${prefix//-/_}_provisioner
 events_role=${machines_role}_events cluster_role=${machines_role}_cluster
-labels=app=hostfactory
+labels=app=hostfactory instance=gcpinst # of HostFactory
 in_project=(--project="$project")
 ca_file='cluster-ca.crt' # beside provisioner.yaml
 nodes_range=10.60.0.0/20 pods_range=10.64.0.0/14 services_range=10.61.0.0/20
@@ -429,7 +429,12 @@ make_secrets() { # their values are given to Google alone
 show_settings() {
     local address=ADDRESS_OF_THE_SHARE cpus=NCPUS memory=NRAM api=ADDRESS_OF_THE_CLUSTER
     echo "# Of the overlay's values.yaml:"
+    echo "# instance: $instance"
     echo "# googleServiceAccount: $loop"
+    if [ "$cluster" != none ]; then
+        echo "# image: $region-docker.pkg.dev/$project/$prefix/provisioner:VERSION"
+        echo "# nodesServiceAccount: $nodes"
+    fi
     if [ -n "$share" ]; then
         [ -z "$apply" ] || address=$(gcloud filestore instances describe "$prefix-state" --location="$share" \
             "${in_project[@]}" --format='value(networks[0].ipAddresses[0])')
@@ -478,10 +483,10 @@ address_field() {
 
 settings_of() { # cpus memory api
     local names
-    echo "instance: gcpinst"
+    echo "instance: $instance"
     echo "scripts: /opt/provisioner/hf_scripts/"
     echo "provisioner:"
-    echo "  id: gcpinst"
+    echo "  id: $instance"
     echo "  name_prefix: $prefix"
     [ -z "$events" ] || echo "  events: {project: $project, subscription: $prefix-events}"
     if [ -n "$pod_image" ] && has_authority; then

@@ -20,7 +20,7 @@ import yaml
 from provisioner.commands.cli import run as provisioner
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
-from tests.support.checks.terraform import Block, Module, plain
+from tests.support.checks.terraform import Block, Module, overlay_values, plain
 from tests.support.clients.compute_clients import Gcloud
 from tests.support.clients.terraform import RENDERED, TERRAFORM
 from tests.support.pages import blocks_of
@@ -485,17 +485,21 @@ def test_the_cluster_answers_symphony_and_those_who_are_named_besides(google: Go
     assert value(cluster, "master-authorized-networks") == "10.0.0.0/16,198.51.100.0/28"
 
 
-def test_the_values_that_it_prints_are_values_of_the_overlay(google: Google) -> None:
+def test_the_values_that_it_prints_are_values_of_the_overlay(google: Google, module: Module) -> None:
     google.setup(*ALL, "--apply")
     section = google.done.stdout.partition("values.yaml:\n")[2].partition("# Settings for provisioner render-hf")[0]
     printed = yaml.safe_load("\n".join(line.removeprefix("# ") for line in section.splitlines()))
     values = yaml.safe_load((ROOT / "deploy/kustomize/overlays/gke-workload-identity/values.yaml").read_text())["data"]
     assert printed == {
+        "instance": "gcpinst",
+        "image": "us-central1-docker.pkg.dev/my-grid-project/hf/provisioner:VERSION",
+        "nodesServiceAccount": "hf-nodes@my-grid-project.iam.gserviceaccount.com",
         "googleServiceAccount": "hostfactory-provisioner@my-grid-project.iam.gserviceaccount.com",
         "nfsServer": "10.9.8.2",
         "nfsPath": "/state",
     }
     assert printed.keys() <= values.keys()
+    assert printed.keys() == overlay_values(module), "Terraform names the same"
 
 
 def test_a_cluster_enforces_network_policies_and_mounts_secrets_where_one_is_named(google: Google) -> None:

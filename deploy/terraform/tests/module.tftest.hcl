@@ -53,6 +53,11 @@ run "makes_all_of_a_grid" {
   }
 
   assert {
+    condition     = output.overlay_values.image == "us-central1-docker.pkg.dev/grid-project/hf/provisioner:VERSION" && output.overlay_values.nodesServiceAccount == google_service_account.nodes[0].email
+    error_message = "The loop's image lies in the registry that is made, and compute classes give their nodes the nodes' account."
+  }
+
+  assert {
     condition     = !google_container_cluster.this[0].deletion_protection && google_filestore_instance.state[0].deletion_protection_enabled != true
     error_message = "Nothing refuses to be destroyed unless somebody said so."
   }
