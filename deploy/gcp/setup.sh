@@ -255,7 +255,7 @@ take_role() {
 
 make_apis() {
     local apis=(cloudresourcemanager compute iam logging monitoring)
-    [ "$cluster" = none ] || apis+=(artifactregistry container iamcredentials)
+    [ "$cluster" = none ] || apis+=(artifactregistry container containerfilesystem iamcredentials)
     [ -z "$events" ] || apis+=(pubsub)
     [ -z "$share" ] || apis+=(file)
     [ ${#secrets[@]} = 0 ] || apis+=(secretmanager)

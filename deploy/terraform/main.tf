@@ -18,7 +18,12 @@ locals {
       "logging.googleapis.com",
       "monitoring.googleapis.com",
     ],
-    local.has_cluster ? ["artifactregistry.googleapis.com", "container.googleapis.com", "iamcredentials.googleapis.com"] : [],
+    local.has_cluster ? [
+      "artifactregistry.googleapis.com",
+      "container.googleapis.com",
+      "containerfilesystem.googleapis.com", # image streaming
+      "iamcredentials.googleapis.com",
+    ] : [],
     local.has_events ? ["pubsub.googleapis.com"] : [],
     var.share != null ? ["file.googleapis.com"] : [],
     local.has_secrets ? ["secretmanager.googleapis.com"] : [],

@@ -662,6 +662,19 @@ def test_both_switch_on_the_same_apis(module: Module, made: list[Argv]) -> None:
     (enabled,) = [call for call in made if call[:2] == ("services", "enable")]
     theirs = set(re.findall(r"[a-z]+\.googleapis\.com", module.locals["apis"]))
     assert {word for word in enabled if word.endswith(".googleapis.com")} == theirs
+    page = (ROOT / "docs" / "deploy-google.md").read_text()
+    (told,) = re.findall(r"(?m)^\| APIs: (.+?) \|", page)
+    assert {f"{word}.googleapis.com" for word in re.findall(r"\b[a-z]{3,}\b", told)} >= theirs
+
+
+def test_both_switch_on_image_streaming_with_its_api(module: Module, made: list[Argv]) -> None:
+    """Without it a node pulls each image whole before its first pod starts."""
+    assert module.of("google_container_node_pool")["workers"]["node_config"][0]["gcfs_config"][0]["enabled"] is True
+    pools = [call for call in made if call[:3] == ("container", "node-pools", "create")]
+    assert all("--enable-image-streaming" in call for call in pools)
+    assert len(pools) == 2
+    (enabled,) = [call for call in made if call[:2] == ("services", "enable")]
+    assert "containerfilesystem.googleapis.com" in enabled
 
 
 def test_both_give_the_same_roles(module: Module, made: list[Argv]) -> None:
