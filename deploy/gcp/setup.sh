@@ -135,7 +135,7 @@ events_role=${machines_role}_events cluster_role=${machines_role}_cluster
 labels=app=hostfactory instance=gcpinst # of HostFactory
 in_project=(--project="$project")
 ca_file='cluster-ca.crt' # beside provisioner.yaml
-nodes_range=10.60.0.0/20 pods_range=10.64.0.0/14 services_range=10.61.0.0/20
+nodes_range=10.60.0.0/20 machines_range=10.62.0.0/20 pods_range=10.64.0.0/14 services_range=10.61.0.0/20
 joined_ranges=$(IFS=, && echo "${ranges[*]-}")
 api_ranges=$(IFS=, && echo "${ranges[*]-}${authorized[*]:+${ranges[*]:+,}${authorized[*]}}")
 joined_metadata=$(IFS=, && echo "${metadata[*]}")
@@ -145,10 +145,21 @@ joined_files=$(IFS=, && echo "${metadata_files[*]-}")
 
 undo=() # what takes all away, in the order in which it was made
 
-run() {
-    local line
-    printf -v line '%q ' "$@" && echo "${line% }"
-    if [ -n "$apply" ]; then "$@"; fi
+flags_file=''
+trap 'rm -f "$flags_file"' EXIT
+
+run() { # a word --flags-file={…} stands for a file that says so
+    local word quoted line='' words=()
+    for word; do
+        printf -v quoted %q "$word"
+        if [[ $word == --flags-file=* ]]; then
+            printf -v quoted -- '--flags-file=<(echo %q)' "${word#*=}"
+            [ -z "$apply" ] || { flags_file=$(mktemp) && echo "${word#*=}" >"$flags_file" && word=--flags-file=$flags_file; }
+        fi
+        line+="$quoted " words+=("$word")
+    done
+    echo "${line% }"
+    if [ -n "$apply" ]; then "${words[@]}"; fi
 }
 
 # What gcloud says where a thing, or a binding, is not there. Whatever else goes wrong says nothing about that.
@@ -297,8 +308,11 @@ make_network() {
     thing 'compute networks' "$prefix" -- --subnet-mode=custom
     thing 'compute networks subnets' "$prefix" --region="$region" -- --network="$prefix" --range="$nodes_range" \
         --secondary-range="pods=$pods_range,services=$services_range" --enable-private-ip-google-access
+    [ ${#groups[@]} = 0 ] || # by whose range they are told from the nodes, which may mount the share
+        thing 'compute networks subnets' "$prefix-machines" --region="$region" -- --network="$prefix" \
+            --range="$machines_range" --enable-private-ip-google-access
     thing 'compute firewall-rules' "$prefix-symphony" -- --network="$prefix" --direction=INGRESS \
-        --allow=tcp,udp,icmp --source-ranges="$nodes_range,$pods_range${joined_ranges:+,$joined_ranges}"
+        --allow=tcp,udp,icmp --source-ranges="$nodes_range,$machines_range,$pods_range${joined_ranges:+,$joined_ranges}"
 }
 
 make_cluster() {
@@ -365,7 +379,7 @@ make_template() { # name place spot
     [ -z "$3" ] || kind=(--provisioning-model=SPOT --instance-termination-action=STOP --maintenance-policy=TERMINATE)
     thing 'compute instance-templates' "$prefix-$1" -- --machine-type="$machine" \
         --image-project="${image_project:-$project}" --image-family="$image_family" \
-        --boot-disk-size=50GB --boot-disk-type=pd-balanced --no-address --subnet="$prefix" --region="$region" \
+        --boot-disk-size=50GB --boot-disk-type=pd-balanced --no-address --subnet="$prefix-machines" --region="$region" \
         "${kind[@]}" --no-restart-on-failure --service-account="$machines" --scopes=cloud-platform \
         --shielded-secure-boot --shielded-vtpm --shielded-integrity-monitoring --labels="$labels,hostfactory-pool=$1" \
         --metadata="$joined_metadata" ${joined_files:+--metadata-from-file="$joined_files"}
@@ -413,9 +427,12 @@ make_subscription() {
     bind "serviceAccount:$loop" "projects/$project/roles/$events_role" 'pubsub subscriptions' "$prefix-events"
 }
 
-make_share() {
+make_share() { # for nodes and Symphony's hosts: who mounts it may write in it as whoever it likes
+    local clients=$nodes_range${joined_ranges:+,$joined_ranges} options
+    options="{\"access-mode\": \"READ_WRITE\", \"squash-mode\": \"NO_ROOT_SQUASH\", \"ip-ranges\": [\"${clients//,/\", \"}\"]}"
     [ -z "$share" ] || thing 'filestore instances' "$prefix-state" --location="$share" -- --tier=basic-hdd \
-        --file-share=name=state,capacity=1TB --network="name=$prefix" --labels="$labels"
+        --flags-file="{\"--file-share\": {\"name\": \"state\", \"capacity\": \"1TB\", \"nfs-export-options\": [$options]}}" \
+        --network="name=$prefix" --labels="$labels"
 }
 
 make_secrets() { # their values are given to Google alone

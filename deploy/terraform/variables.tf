@@ -49,13 +49,15 @@ variable "deletion_protection" {
 }
 
 variable "network" {
-  description = "The network: a new one with a subnet of these ranges, or, where subnetwork is given, an existing one (self links; its secondary ranges must be named pods and services)."
+  description = "The network: a new one with two subnets of these ranges, for nodes and for groups, or, where subnetwork is given, an existing one (self links; its secondary ranges must be named pods and services; groups are in machines_subnetwork, or there too)."
   type = object({
-    network        = optional(string)
-    subnetwork     = optional(string)
-    nodes_range    = optional(string, "10.60.0.0/20")
-    pods_range     = optional(string, "10.64.0.0/14")
-    services_range = optional(string, "10.61.0.0/20")
+    network             = optional(string)
+    subnetwork          = optional(string)
+    machines_subnetwork = optional(string)
+    nodes_range         = optional(string, "10.60.0.0/20")
+    machines_range      = optional(string, "10.62.0.0/20")
+    pods_range          = optional(string, "10.64.0.0/14")
+    services_range      = optional(string, "10.61.0.0/20")
   })
   default = {}
 
@@ -213,10 +215,11 @@ variable "secrets" {
 }
 
 variable "share" {
-  description = "A Filestore share for the state directory, where HostFactory's host and the loop's pod both mount it; default none: the loop runs on HostFactory's host."
+  description = "A Filestore share for the state directory, where HostFactory's host and the loop's pod both mount it; default none: the loop runs on HostFactory's host. clients are the address ranges that may mount it, of which none may overlap another; default those of the nodes and of symphony_ranges, and, in a network that exists, the whole of it."
   type = object({
     tier     = optional(string, "BASIC_HDD")
     capacity = optional(number, 1024)
+    clients  = optional(list(string))
   })
   default = null
 

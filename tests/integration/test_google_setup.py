@@ -534,8 +534,12 @@ def test_gcloud_understands_every_line(every: list[Argv], tmp_path: Path) -> Non
     environment = os.environ | {"CLOUDSDK_CONFIG": str(tmp_path), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
 
     def complaint(call: Argv) -> str:
+        file = tmp_path / "flags.json"
+        if said := [word.partition("=")[2] for word in call if word.startswith("--flags-file=")]:
+            file.write_text(said[0])
+        written = [f"--flags-file={file}" if word.startswith("--flags-file=") else word for word in call]
         done = subprocess.run(
-            ["gcloud", *call, "--no-such-flag"],
+            ["gcloud", *written, "--no-such-flag"],
             env=environment,
             capture_output=True,
             text=True,
@@ -793,6 +797,19 @@ def test_both_give_every_instance_the_same_attributes_and_those_that_are_asked_f
         assert value(call, "metadata-from-file").split(",") == files
 
 
+def test_both_let_nodes_and_symphony_s_hosts_alone_mount_the_share(module: Module, made: list[Argv]) -> None:
+    """Whoever mounts it may write in it as whoever it likes: groups have a range of their own."""
+    (share,) = [call for call in made if call[:3] == ("filestore", "instances", "create")]
+    (options,) = json.loads(value(share, "flags-file"))["--file-share"]["nfs-export-options"]
+    assert options["ip-ranges"] == ["10.60.0.0/20", "10.0.0.0/16"]
+    (dynamic,) = module.of("google_filestore_instance")["state"]["file_shares"][0]["dynamic"]
+    (content,) = next(iter(dynamic.values()))["content"]
+    theirs = (plain(content["access_mode"]), plain(content["squash_mode"]))
+    assert theirs == (options["access-mode"], options["squash-mode"])
+    assert "nodes_range" in module.locals["share_clients"]
+    assert "machines" not in module.locals["share_clients"]
+
+
 def test_both_mark_the_nodes_for_machines_alike(module: Module, made: list[Argv]) -> None:
     nodes: Block = module.of("google_container_node_pool")["workers"]["node_config"][0]
     key = plain(nodes["taint"][0]["key"])
@@ -805,7 +822,13 @@ def test_both_mark_the_nodes_for_machines_alike(module: Module, made: list[Argv]
 def test_both_give_the_network_the_same_ranges(made: list[Argv]) -> None:
     text = (TERRAFORM / "variables.tf").read_text()
     ranges = dict(re.findall(r'(\w+)_range +=\s+optional\(string, "([\d./]+)"\)', text))
-    (subnet,) = [call for call in made if call[:4] == ("compute", "networks", "subnets", "create")]
+    subnet, machines = [call for call in made if call[:4] == ("compute", "networks", "subnets", "create")]
+    assert value(machines, "range") == ranges["machines"]
+    templates = [call for call in made if call[:3] == ("compute", "instance-templates", "create")]
+    assert {value(call, "subnet") for call in templates} == {machines[4]} == {"hf-machines"}
+    (rule,) = [call for call in made if call[:3] == ("compute", "firewall-rules", "create")]
+    answered = [ranges[name] for name in ("nodes", "machines", "pods")]
+    assert value(rule, "source-ranges").split(",") == [*answered, "10.0.0.0/16"]
     assert value(subnet, "range") == ranges["nodes"]
     assert value(subnet, "secondary-range") == f"pods={ranges['pods']},services={ranges['services']}"
 

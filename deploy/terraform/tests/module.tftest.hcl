@@ -28,8 +28,9 @@ run "makes_all_of_a_grid" {
   command = apply
 
   variables {
-    zones = ["us-central1-a", "us-central1-b"]
-    share = {}
+    zones           = ["us-central1-a", "us-central1-b"]
+    symphony_ranges = ["10.0.0.0/16"]
+    share           = {}
   }
 
   assert {
@@ -115,6 +116,16 @@ run "makes_all_of_a_grid" {
   assert {
     condition     = length(google_project_iam_custom_role.cluster) == 0 && length(google_container_cluster.this[0].control_plane_endpoints_config) == 0
     error_message = "Nothing is opened, and no right given, for an endpoint that is not used."
+  }
+
+  assert {
+    condition     = google_filestore_instance.state[0].file_shares[0].nfs_export_options[0].ip_ranges == tolist(["10.60.0.0/20", "10.0.0.0/16"])
+    error_message = "The share answers nodes and Symphony's hosts."
+  }
+
+  assert {
+    condition     = google_compute_instance_template.this["zonal"].network_interface[0].subnetwork == google_compute_subnetwork.machines[0].id && google_compute_subnetwork.machines[0].ip_cidr_range == "10.62.0.0/20" && contains(google_compute_firewall.symphony[0].source_ranges, "10.62.0.0/20")
+    error_message = "Groups have a subnet of their own, which the share does not answer, and Symphony does."
   }
 
   assert {
@@ -289,6 +300,18 @@ run "an_existing_network_is_used" {
 
   variables {
     network = { network = "projects/host/global/networks/n", subnetwork = "projects/host/regions/us-central1/subnetworks/s" }
+    zones   = ["us-central1-a"]
+    share   = { clients = ["10.9.0.0/24"] }
+  }
+
+  assert {
+    condition     = length(google_compute_subnetwork.machines) == 0 && google_compute_instance_template.this["zonal"].network_interface[0].subnetwork == "projects/host/regions/us-central1/subnetworks/s" && google_compute_instance_template.this["regional"].network_interface[0].subnetwork == "projects/host/regions/us-central1/subnetworks/s"
+    error_message = "Groups are in the subnetwork that is given."
+  }
+
+  assert {
+    condition     = google_filestore_instance.state[0].file_shares[0].nfs_export_options[0].ip_ranges == tolist(["10.9.0.0/24"])
+    error_message = "The share answers whom it is told."
   }
 
   assert {

@@ -1,7 +1,11 @@
 #!/bin/bash
-# Stands in for gcloud: notes each call in $CALLS, one line of quoted words, and remembers in $THINGS what was made.
+# Stands in for gcloud: notes each call in $CALLS, one line of quoted words, with what a file of flags says in the place of
+# its name, and remembers in $THINGS what was made.
 # Where $FAILING names a command, that one says so and fails, as with a login that has expired.
-printf '%q ' "$@" >>"$CALLS"
+for word; do
+    [[ $word != --flags-file=* ]] || word=--flags-file=$(<"${word#*=}")
+    printf '%q ' "$word" >>"$CALLS"
+done
 echo >>"$CALLS"
 [[ -z ${FAILING-} || " $* " != *" $FAILING "* ]] || {
     echo "ERROR: (gcloud.$1) There was a problem refreshing your current auth tokens: invalid_grant" >&2
