@@ -12,7 +12,7 @@ Usage: setup.sh --project ID --region REGION [options]
   --destroy                take away what was made, in the reverse order (with --apply; what stays: docs/deploy-google.md)
   --prefix NAME            first part of the names of machines and of all that is made (hf)
   --symphony-range CIDR    addresses of Symphony's management hosts; may be repeated
-  --account NAME           the loop's Google service account (hostfactory-provisioner)
+  --account NAME           the loop's Google service account (hostfactory-provisioner; with another prefix PREFIX-loop)
   --kubernetes-account N/A the Kubernetes service account of the loop's pod (hostfactory/provisioner)
 
   --cluster KIND           standard, autopilot or none (standard)
@@ -29,6 +29,8 @@ Usage: setup.sh --project ID --region REGION [options]
 
   --group NAME:PLACE[:spot]  a managed instance group in a zone or region; may be repeated
   --machine TYPE           machine type of the groups (n2-standard-8)
+  --disk-type TYPE         type of their boot disks (pd-balanced); n4 and c4 take hyperdisk-balanced alone
+  --disk-size GB           size of their boot disks (50)
   --image-project ID       project of their image (the project itself)
   --image-family NAME      family of their image (symphony-compute)
   --startup-script FILE    what makes an instance join Symphony
@@ -53,10 +55,10 @@ fail() {
 roles=$(cd "$(dirname "$0")/../terraform/roles" && pwd)
 filter_file=$roles/../sink-filter.txt
 
-project='' region='' prefix=hf account=hostfactory-provisioner kubernetes_account=hostfactory/provisioner
+project='' region='' prefix=hf account='' kubernetes_account=hostfactory/provisioner
 cluster=standard node_machine=n2-standard-8 max_nodes=50 machine=n2-standard-8 endpoint=public
 pod_image='' pod_cpus=3 pod_memory=12288
-image_project='' image_family=symphony-compute startup_script='' credentials='' events=1 share='' apply='' destroy='' settings=''
+disk_type=pd-balanced disk_size=50 image_project='' image_family=symphony-compute startup_script='' credentials='' events=1 share='' apply='' destroy='' settings=''
 groups=() ranges=() authorized=() secrets=() pod_env=() metadata=(block-project-ssh-keys=true enable-oslogin=TRUE) metadata_files=()
 
 while [ $# -gt 0 ]; do
@@ -68,7 +70,7 @@ while [ $# -gt 0 ]; do
         -h | --help) usage; exit 0 ;;
         --project | --region | --prefix | --account | --kubernetes-account | --cluster | --node-machine | --max-nodes | \
             --share | --machine | --image-project | --image-family | --startup-script | --group | --symphony-range | \
-            --metadata | --metadata-from-file | --secret | --settings | --authorized-range | --endpoint | --pod-image | \
+            --disk-type | --disk-size | --metadata | --metadata-from-file | --secret | --settings | --authorized-range | --endpoint | --pod-image | \
             --pod-env | --pod-cpus | --pod-memory | --credentials)
             [[ $# -ge 2 && $2 != --* ]] || fail "$1 needs a value"
             case $1 in
@@ -94,6 +96,7 @@ done
 [[ $cluster =~ ^(standard|autopilot|none)$ ]] || fail "--cluster '$cluster' is none of standard, autopilot, none"
 [[ $endpoint =~ ^(public|private|dns|none)$ ]] || fail "--endpoint '$endpoint' is none of public, private, dns, none"
 [[ $pod_cpus =~ ^[1-9][0-9]*$ ]] || fail "--pod-cpus '$pod_cpus' is no number of whole cores"
+[[ $disk_size =~ ^[1-9][0-9]*$ ]] || fail "--disk-size '$disk_size' is no number of GB"
 [[ $credentials =~ ^(/[A-Za-z0-9_./-]+)?$ ]] || fail "--credentials '$credentials' is no path such as /etc/hostfactory/federation.json"
 [[ $pod_memory =~ ^[1-9][0-9]*$ ]] || fail "--pod-memory '$pod_memory' is no number of MB"
 for pair in ${pod_env[@]+"${pod_env[@]}"}; do
@@ -108,6 +111,8 @@ fi
 for group in ${groups[@]+"${groups[@]}"}; do
     [[ $group =~ ^[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?:[a-z]+-[a-z]+[0-9]+(-[a-z])?(:spot)?$ ]] ||
         fail "--group '$group' is not NAME:PLACE or NAME:PLACE:spot, such as a:us-central1-a or any:us-central1:spot"
+    IFS=: read -r name place _ <<<"$group"
+    [[ $place =~ ^$region(-[a-z])?$ ]] || fail "--group '$group' lies in $place, and its subnet in $region"
 done
 [ -z "$share" ] || [[ $share =~ ^$region-[a-z]$ ]] || fail "--share '$share' is no zone of $region, such as $region-a"
 [ -z "$startup_script" ] || metadata_files=("startup-script=$startup_script" ${metadata_files[@]+"${metadata_files[@]}"})
@@ -127,6 +132,7 @@ done
     fail "--group: pods and pods-spot are the pools of --pod-image; choose another name"
 [ ${#groups[@]} -gt 0 ] || events=''
 
+if [ "$prefix" = hf ]; then : "${account:=hostfactory-provisioner}"; else : "${account:=$prefix-loop}"; fi
 loop=$account@$project.iam.gserviceaccount.com
 nodes=$prefix-nodes@$project.iam.gserviceaccount.com
 machines=$prefix-machines@$project.iam.gserviceaccount.com
@@ -379,7 +385,7 @@ make_template() { # name place spot
     [ -z "$3" ] || kind=(--provisioning-model=SPOT --instance-termination-action=STOP --maintenance-policy=TERMINATE)
     thing 'compute instance-templates' "$prefix-$1" -- --machine-type="$machine" \
         --image-project="${image_project:-$project}" --image-family="$image_family" \
-        --boot-disk-size=50GB --boot-disk-type=pd-balanced --no-address --subnet="$prefix-machines" --region="$region" \
+        --boot-disk-size="${disk_size}GB" --boot-disk-type="$disk_type" --no-address --subnet="$prefix-machines" --region="$region" \
         "${kind[@]}" --no-restart-on-failure --service-account="$machines" --scopes=cloud-platform \
         --shielded-secure-boot --shielded-vtpm --shielded-integrity-monitoring --labels="$labels,hostfactory-pool=$1" \
         --metadata="$joined_metadata" ${joined_files:+--metadata-from-file="$joined_files"}

@@ -144,6 +144,15 @@ variable "groups" {
     condition     = alltrue([for path in flatten([for group in values(var.groups) : values(group.metadata_from_file)]) : fileexists(path)])
     error_message = "metadata_from_file of groups names files, as seen from where Terraform runs."
   }
+
+  validation {
+    condition = alltrue(flatten([for group in values(var.groups) : [
+      for place in concat([try(coalesce(group.zone, group.region), var.region)], group.zones) : place == var.region || startswith(place, "${var.region}-")
+    ]]))
+    error_message = "groups lie in the region of their subnet, ${var.region}, and these do not: ${join(", ", flatten([for name, group in var.groups : [
+      for place in concat([try(coalesce(group.zone, group.region), var.region)], group.zones) : "${name} in ${place}" if place != var.region && !startswith(place, "${var.region}-")
+    ]]))}."
+  }
 }
 
 variable "templates" {
@@ -192,9 +201,9 @@ variable "kubernetes_account" {
 }
 
 variable "account" {
-  description = "Name of the loop's Google service account."
+  description = "Name of the loop's Google service account; default hostfactory-provisioner, and with another name_prefix than hf that prefix and -loop, so that no deployment has another's."
   type        = string
-  default     = "hostfactory-provisioner"
+  default     = null
 }
 
 variable "events" {

@@ -240,6 +240,34 @@ def test_only_what_gcloud_says_of_absent_things_counts_as_absent(said: str, abse
     assert bool(re.search(pattern, said)) is absent
 
 
+def test_two_deployments_of_a_project_share_nothing(google: Google) -> None:
+    groups = ["--group", "a:us-central1-a", "--share", "us-central1-b"]
+    google.setup(*SOME, *groups, "--apply")
+    first = google.things()
+    google.setup(*SOME, *groups, "--prefix", "grid-b", "--apply")
+    assert google.done.returncode == 0, google.done.stderr
+    assert len(google.things() - first) == len(first)
+    google.setup(*SOME, *groups, "--prefix", "grid-b", "--destroy", "--apply")
+    assert google.things() == first
+
+
+def test_groups_have_the_disk_that_is_asked_for(google: Google, module: Module) -> None:
+    def disk(*options: str) -> tuple[str, str]:
+        calls = google.setup(*SOME, "--group", "a:us-central1-a", *options, "--apply")
+        (template,) = [call for call in calls if call[:3] == ("compute", "instance-templates", "create")]
+        return value(template, "boot-disk-type"), value(template, "boot-disk-size")
+
+    defaults = dict(re.findall(r"disk_(\w+) +=\s+optional\(\w+, \"?([\w-]+)\"?\)", variable(module, "groups")))
+    assert disk() == (defaults["type"], f"{defaults['gb']}GB")
+    asked = ("--machine", "n4-standard-8", "--disk-type", "hyperdisk-balanced", "--disk-size", "80")
+    assert disk("--prefix", "b", *asked) == ("hyperdisk-balanced", "80GB")
+
+
+def variable(module: Module, name: str) -> str:
+    """What ``variables.tf`` says of one."""
+    return (module.directory / "variables.tf").read_text().partition(f'variable "{name}"')[2].partition("\n}")[0]
+
+
 def test_a_role_that_was_deleted_lately_is_brought_back(google: Google) -> None:
     google.setup(*ALL, "--apply")
     calls = [call[:3] for call in google.setup(*ALL, "--apply", DELETED="True") if call[:2] == ("iam", "roles")]
@@ -295,6 +323,11 @@ def test_a_role_that_was_deleted_lately_is_brought_back(google: Google) -> None:
             [*ALL, "--group", "pods:us-central1-a"],
             "--group: pods and pods-spot are the pools of --pod-image; choose another name",
         ),
+        (
+            [*ALL, "--group", "b:europe-west1-b:spot"],
+            "--group 'b:europe-west1-b:spot' lies in europe-west1-b, and its subnet in us-central1",
+        ),
+        ([*ALL, "--disk-size", "50GB"], "--disk-size '50GB' is no number of GB"),
         ([*SOME, "--settings", "settings.yaml"], "--settings needs a --group or --pod-image"),
         (
             [*ALL, "--group", "a"],
@@ -456,7 +489,7 @@ def test_the_dns_endpoint_is_opened_and_the_loop_s_account_let_in_where_it_is_as
     assert Path(value(role, "file")).relative_to(TERRAFORM) == Path("roles/cluster.yaml")
     assert "roles/cluster.yaml" in module.text
     (given,) = [call for call in calls if any(word.endswith("/b_provisioner_cluster") for word in call)]
-    assert value(given, "member") == "serviceAccount:hostfactory-provisioner@my-grid-project.iam.gserviceaccount.com"
+    assert value(given, "member") == "serviceAccount:b-loop@my-grid-project.iam.gserviceaccount.com"
 
 
 def test_a_cluster_that_is_there_is_reached_by_what_is_asked_for_now(google: Google, tmp_path: Path) -> None:

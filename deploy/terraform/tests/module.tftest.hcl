@@ -34,6 +34,11 @@ run "makes_all_of_a_grid" {
   }
 
   assert {
+    condition     = google_service_account.loop.account_id == "hostfactory-provisioner"
+    error_message = "The loop's account has the name that the pages have."
+  }
+
+  assert {
     condition     = google_container_cluster.this[0].datapath_provider == "ADVANCED_DATAPATH"
     error_message = "Dataplane V2 enforces the network policies of the manifests."
   }
@@ -361,6 +366,30 @@ run "a_zone_of_another_region_is_refused" {
   }
 
   expect_failures = [var.zones]
+}
+
+run "a_group_of_another_region_is_refused" {
+  command = plan
+
+  variables {
+    groups    = { zonal = { zone = "europe-west1-b", machine_type = "n2-standard-8", image = "i", max_machines = 10 } }
+    templates = { Small = { pools = ["zonal"], ncpus = 4, nram = 8192, max_number = 10 } }
+  }
+
+  expect_failures = [var.groups]
+}
+
+run "a_second_deployment_has_a_loop_s_account_of_its_own" {
+  command = apply
+
+  variables {
+    name_prefix = "b"
+  }
+
+  assert {
+    condition     = google_service_account.loop.account_id == "b-loop" && google_service_account.nodes[0].account_id == "b-nodes"
+    error_message = "What is called by the prefix never belongs to another deployment."
+  }
 }
 
 run "half_a_network_is_refused" {

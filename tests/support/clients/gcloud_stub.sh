@@ -15,6 +15,9 @@ echo >>"$CALLS"
 group=()
 while [[ ! $1 =~ ^(create|create-auto|describe|list|delete|undelete|update|enable|.*-binding)$ ]]; do group+=("$1") && shift; done
 thing="$THINGS/$(IFS=_ && echo "${group[*]}")_${2%%@*}"
+for word; do
+    [[ $word != --cluster=* ]] || thing+=_of_${word#*=}
+done
 case $1 in
     list) printf '8\t32768\n' ;; # machine-types
     create | create-auto)
