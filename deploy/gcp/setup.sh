@@ -18,6 +18,8 @@ Usage: setup.sh --project ID --region REGION [options]
   --cluster KIND           standard, autopilot or none (standard)
   --node-machine TYPE      machine type of the nodes for pods (n2-standard-8)
   --max-nodes N            most nodes of each pool, on demand and Spot (50)
+  --maintenance WINDOW     when Google may upgrade it, as START/END/RECURRENCE (at any hour):
+                           '2026-01-03T22:00:00Z/2026-01-04T04:00:00Z/FREQ=WEEKLY;BYDAY=SA,SU'
   --authorized-range CIDR  addresses that may reach its API, beside those of --symphony-range; may be repeated
   --endpoint KIND          by which of its addresses a loop on HostFactory's host reaches it: public, private, dns; or none: the
                            loop is a pod of the cluster (public)
@@ -56,7 +58,7 @@ roles=$(cd "$(dirname "$0")/../terraform/roles" && pwd)
 filter_file=$roles/../sink-filter.txt
 
 project='' region='' prefix=hf account='' kubernetes_account=hostfactory/provisioner
-cluster=standard node_machine=n2-standard-8 max_nodes=50 machine=n2-standard-8 endpoint=public
+cluster=standard node_machine=n2-standard-8 max_nodes=50 machine=n2-standard-8 endpoint=public maintenance=''
 pod_image='' pod_cpus=3 pod_memory=12288
 disk_type=pd-balanced disk_size=50 image_project='' image_family=symphony-compute startup_script='' credentials='' events=1 share='' apply='' destroy='' settings=''
 groups=() ranges=() authorized=() secrets=() pod_env=() metadata=(block-project-ssh-keys=true enable-oslogin=TRUE) metadata_files=()
@@ -70,7 +72,7 @@ while [ $# -gt 0 ]; do
         -h | --help) usage; exit 0 ;;
         --project | --region | --prefix | --account | --kubernetes-account | --cluster | --node-machine | --max-nodes | \
             --share | --machine | --image-project | --image-family | --startup-script | --group | --symphony-range | \
-            --disk-type | --disk-size | --metadata | --metadata-from-file | --secret | --settings | --authorized-range | --endpoint | --pod-image | \
+            --disk-type | --disk-size | --maintenance | --metadata | --metadata-from-file | --secret | --settings | --authorized-range | --endpoint | --pod-image | \
             --pod-env | --pod-cpus | --pod-memory | --credentials)
             [[ $# -ge 2 && $2 != --* ]] || fail "$1 needs a value"
             case $1 in
@@ -96,6 +98,9 @@ done
 [[ $cluster =~ ^(standard|autopilot|none)$ ]] || fail "--cluster '$cluster' is none of standard, autopilot, none"
 [[ $endpoint =~ ^(public|private|dns|none)$ ]] || fail "--endpoint '$endpoint' is none of public, private, dns, none"
 [[ $pod_cpus =~ ^[1-9][0-9]*$ ]] || fail "--pod-cpus '$pod_cpus' is no number of whole cores"
+IFS=/ read -r window_start window_end window_recurrence <<<"$maintenance"
+[[ $maintenance =~ ^([0-9TZ:+-]+/[0-9TZ:+-]+/FREQ=[A-Z0-9=\;,]+)?$ ]] ||
+    fail "--maintenance '$maintenance' is not START/END/RECURRENCE, such as 2026-01-03T22:00:00Z/2026-01-04T04:00:00Z/FREQ=DAILY"
 [[ $disk_size =~ ^[1-9][0-9]*$ ]] || fail "--disk-size '$disk_size' is no number of GB"
 [[ $credentials =~ ^(/[A-Za-z0-9_./-]+)?$ ]] || fail "--credentials '$credentials' is no path such as /etc/hostfactory/federation.json"
 [[ $pod_memory =~ ^[1-9][0-9]*$ ]] || fail "--pod-memory '$pod_memory' is no number of MB"
@@ -346,6 +351,12 @@ make_cluster() {
                 --workload-metadata=GKE_METADATA --enable-shielded-nodes --shielded-secure-boot --enable-dataplane-v2 ;;
         none) ;;
     esac
+}
+
+make_window() { # by a line of its own, as create-auto has no option for it
+    [ -z "$maintenance" ] || [ "$cluster" = none ] || [ -n "$destroy" ] ||
+        run gcloud container clusters update "$prefix" --region="$region" --maintenance-window-start="$window_start" \
+            --maintenance-window-end="$window_end" --maintenance-window-recurrence="$window_recurrence" "${in_project[@]}"
 }
 
 make_nodes() {
@@ -601,6 +612,7 @@ make_accounts
 make_rights
 make_network
 make_cluster
+make_window
 make_nodes
 make_registry
 make_identity

@@ -79,12 +79,13 @@ variable "symphony_ranges" {
 }
 
 variable "cluster" {
-  description = "The GKE cluster: standard with the node pools below, or Autopilot, which makes its own. null: no cluster, machines are instances only."
+  description = "The GKE cluster: standard with the node pools below, or Autopilot, which makes its own. maintenance is when Google may upgrade it: a first window from start to end, and how it recurs, such as FREQ=WEEKLY;BYDAY=SA,SU; default at any hour. null: no cluster, machines are instances only."
   type = object({
     autopilot         = optional(bool, false)
     release_channel   = optional(string, "REGULAR")
     authorized_ranges = optional(list(string), [])
     system_machine    = optional(string, "e2-standard-4")
+    maintenance       = optional(object({ start = string, end = string, recurrence = string }))
     node_pools = optional(map(object({
       machine_type = string
       spot         = optional(bool, false)
@@ -100,6 +101,11 @@ variable "cluster" {
   validation {
     condition     = var.cluster == null || contains(["RAPID", "REGULAR", "STABLE", "EXTENDED"], try(var.cluster.release_channel, ""))
     error_message = "cluster.release_channel is RAPID, REGULAR, STABLE or EXTENDED."
+  }
+
+  validation {
+    condition     = try(var.cluster.maintenance, null) == null || try(timecmp(var.cluster.maintenance.start, var.cluster.maintenance.end) < 0 && startswith(var.cluster.maintenance.recurrence, "FREQ="), false)
+    error_message = "cluster.maintenance has a start such as 2026-01-03T22:00:00Z, an end after it, and a recurrence such as FREQ=WEEKLY;BYDAY=SA,SU."
   }
 }
 

@@ -39,6 +39,7 @@ ALL = [
     *("--secret", "hostfactory-metrics-token", "--secret", "hostfactory-proxy"),
     *("--startup-script", str(SCRIPTS / "startup.sh"), "--metadata", "hf-ego-master=master1.bank.example"),
     *("--metadata-from-file", f"hf-machine-lib={SCRIPTS / 'lib.sh'}"),
+    *("--maintenance", "2026-01-03T22:00:00Z/2026-01-04T04:00:00Z/FREQ=WEEKLY;BYDAY=SA,SU"),
     *("--authorized-range", "198.51.100.0/28", "--pod-image", IMAGE, "--pod-env", "HF_EGO_MASTER=master1.bank.example"),
 ]
 ON_SIMULATOR = {"compute instance-groups managed describe", "compute instance-templates describe"}
@@ -251,6 +252,18 @@ def test_two_deployments_of_a_project_share_nothing(google: Google) -> None:
     assert google.things() == first
 
 
+@pytest.mark.parametrize("kind", ["standard", "autopilot"])
+def test_google_upgrades_in_the_window_that_is_given(google: Google, kind: str) -> None:
+    window = ("2026-01-03T22:00:00Z", "2026-01-04T04:00:00Z", "FREQ=WEEKLY;BYDAY=SA,SU")
+    for _ in ("made", "there"):
+        calls = google.setup(*SOME, "--cluster", kind, "--maintenance", "/".join(window), "--apply")
+        (update,) = [call for call in calls if call[:3] == ("container", "clusters", "update")]
+        assert tuple(value(update, f"maintenance-window-{part}") for part in ("start", "end", "recurrence")) == window
+    google.setup(*SOME, "--cluster", kind, "--maintenance", "/".join(window), "--destroy", "--apply")
+    assert google.done.returncode == 0
+    assert "maintenance" not in google.done.stdout
+
+
 def test_groups_have_the_disk_that_is_asked_for(google: Google, module: Module) -> None:
     def disk(*options: str) -> tuple[str, str]:
         calls = google.setup(*SOME, "--group", "a:us-central1-a", *options, "--apply")
@@ -326,6 +339,11 @@ def test_a_role_that_was_deleted_lately_is_brought_back(google: Google) -> None:
         (
             [*ALL, "--group", "b:europe-west1-b:spot"],
             "--group 'b:europe-west1-b:spot' lies in europe-west1-b, and its subnet in us-central1",
+        ),
+        (
+            [*ALL, "--maintenance", "22:00"],
+            "--maintenance '22:00' is not START/END/RECURRENCE, "
+            "such as 2026-01-03T22:00:00Z/2026-01-04T04:00:00Z/FREQ=DAILY",
         ),
         ([*ALL, "--disk-size", "50GB"], "--disk-size '50GB' is no number of GB"),
         ([*SOME, "--settings", "settings.yaml"], "--settings needs a --group or --pod-image"),
@@ -499,7 +517,7 @@ def test_a_cluster_that_is_there_is_reached_by_what_is_asked_for_now(google: Goo
         *ALL, "--endpoint", "dns", "--authorized-range", "192.0.2.0/24", "--settings", str(settings), "--apply"
     )
     assert google.done.returncode == 0, google.done.stderr
-    (cluster,) = [call for call in calls if call[:3] == ("container", "clusters", "update")]
+    cluster, _ = [call for call in calls if call[:3] == ("container", "clusters", "update")]
     assert "--enable-dns-access" in cluster
     assert value(cluster, "master-authorized-networks") == "10.0.0.0/16,198.51.100.0/28,192.0.2.0/24"
     assert DNS in settings.read_text()

@@ -282,7 +282,7 @@ def test_terraform_accepts_the_whole_module_and_its_own_tests_pass(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     done = terraform("test", "-no-color", directory=copy, settings=settings)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "21 passed, 0 failed" in done.stdout
+    assert "22 passed, 0 failed" in done.stdout
 
 
 @REAL

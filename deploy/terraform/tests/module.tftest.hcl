@@ -34,6 +34,11 @@ run "makes_all_of_a_grid" {
   }
 
   assert {
+    condition     = length(google_container_cluster.this[0].maintenance_policy) == 0
+    error_message = "There is no window unless one is given."
+  }
+
+  assert {
     condition     = google_service_account.loop.account_id == "hostfactory-provisioner"
     error_message = "The loop's account has the name that the pages have."
   }
@@ -208,17 +213,35 @@ run "secrets_are_mounted_by_the_cluster_and_read_by_the_loop_alone" {
   }
 }
 
+run "a_window_that_ends_before_it_begins_is_refused" {
+  command = plan
+
+  variables {
+    cluster = { maintenance = { start = "2026-01-04T04:00:00Z", end = "2026-01-03T22:00:00Z", recurrence = "FREQ=DAILY" } }
+  }
+
+  expect_failures = [var.cluster]
+}
+
 run "autopilot_makes_its_own_nodes" {
   command = apply
 
   variables {
-    cluster = { autopilot = true }
+    cluster = {
+      autopilot   = true
+      maintenance = { start = "2026-01-03T22:00:00Z", end = "2026-01-04T04:00:00Z", recurrence = "FREQ=WEEKLY;BYDAY=SA,SU" }
+    }
     secrets = ["hostfactory-proxy"]
   }
 
   assert {
     condition     = google_container_cluster.this[0].secret_manager_config[0].enabled
     error_message = "Autopilot has the add-on where it is asked for, too."
+  }
+
+  assert {
+    condition     = google_container_cluster.this[0].maintenance_policy[0].recurring_window[0].recurrence == "FREQ=WEEKLY;BYDAY=SA,SU" && google_container_cluster.this[0].maintenance_policy[0].recurring_window[0].end_time == "2026-01-04T04:00:00Z"
+    error_message = "Google upgrades in the window that is given."
   }
 
   assert {
