@@ -32,8 +32,9 @@ resource "google_filestore_instance" "state" {
   }
 
   networks {
-    network = local.own_network ? google_compute_network.this[0].name : var.network.network
-    modes   = ["MODE_IPV4"]
+    network      = local.own_network ? google_compute_network.this[0].name : var.network.network
+    modes        = ["MODE_IPV4"]
+    connect_mode = var.share.private_service_access ? "PRIVATE_SERVICE_ACCESS" : "DIRECT_PEERING"
   }
 
   depends_on = [google_project_service.this]

@@ -329,7 +329,12 @@ run "an_existing_network_is_used" {
   variables {
     network = { network = "projects/host/global/networks/n", subnetwork = "projects/host/regions/us-central1/subnetworks/s" }
     zones   = ["us-central1-a"]
-    share   = { clients = ["10.9.0.0/24"] }
+    share   = { clients = ["10.9.0.0/24"], private_service_access = true }
+  }
+
+  assert {
+    condition     = google_filestore_instance.state[0].networks[0].connect_mode == "PRIVATE_SERVICE_ACCESS" && google_filestore_instance.state[0].networks[0].network == "projects/host/global/networks/n" && length(google_compute_firewall.symphony) == 0
+    error_message = "The share is reached as a Shared VPC needs it, and nothing is made in a network that is given."
   }
 
   assert {
