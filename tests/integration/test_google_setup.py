@@ -198,7 +198,9 @@ def test_destroy_takes_away_what_is_left_and_may_be_repeated(google: Google) -> 
     assert "# It was not bound.\n" in google.done.stderr
 
 
-@pytest.mark.parametrize("failing", ["describe", "projects describe", "remove-iam-policy-binding", "delete"])
+@pytest.mark.parametrize(
+    "failing", ["projects describe", "filestore instances describe", "remove-iam-policy-binding", "delete"]
+)
 def test_destroy_takes_no_other_error_for_what_is_gone(google: Google, failing: str) -> None:
     google.setup(*ALL, "--apply")
     before = google.things()
@@ -212,7 +214,7 @@ def test_destroy_takes_no_other_error_for_what_is_gone(google: Google, failing: 
         assert "(an expired login: gcloud auth login), and run the same again" in google.done.stderr
 
 
-@pytest.mark.parametrize("failing", ["describe", "projects describe"])
+@pytest.mark.parametrize("failing", ["projects describe", "service-accounts describe"])
 def test_nothing_is_made_while_nobody_can_say_what_is_there(google: Google, failing: str) -> None:
     calls = google.setup(*ALL, "--apply", FAILING=failing)
     assert google.done.returncode == 1
