@@ -60,7 +60,8 @@ filter_file=$roles/../sink-filter.txt
 project='' region='' prefix=hf account='' kubernetes_account=hostfactory/provisioner
 cluster=standard node_machine=n2-standard-8 max_nodes=50 machine=n2-standard-8 endpoint=public maintenance=''
 pod_image='' pod_cpus=3 pod_memory=12288
-disk_type=pd-balanced disk_size=50 image_project='' image_family=symphony-compute startup_script='' credentials='' events=1 share='' apply='' destroy='' settings=''
+disk_type=pd-balanced disk_size=50 image_project='' image_family=symphony-compute startup_script='' credentials=''
+events=1 share='' apply='' destroy='' settings=''
 groups=() ranges=() authorized=() secrets=() pod_env=() metadata=(block-project-ssh-keys=true enable-oslogin=TRUE) metadata_files=()
 
 while [ $# -gt 0 ]; do
@@ -72,8 +73,8 @@ while [ $# -gt 0 ]; do
         -h | --help) usage; exit 0 ;;
         --project | --region | --prefix | --account | --kubernetes-account | --cluster | --node-machine | --max-nodes | \
             --share | --machine | --image-project | --image-family | --startup-script | --group | --symphony-range | \
-            --disk-type | --disk-size | --maintenance | --metadata | --metadata-from-file | --secret | --settings | --authorized-range | --endpoint | --pod-image | \
-            --pod-env | --pod-cpus | --pod-memory | --credentials)
+            --disk-type | --disk-size | --maintenance | --metadata | --metadata-from-file | --secret | --settings | \
+            --authorized-range | --endpoint | --pod-image | --pod-env | --pod-cpus | --pod-memory | --credentials)
             [[ $# -ge 2 && $2 != --* ]] || fail "$1 needs a value"
             case $1 in
                 --group) groups+=("$2") ;;
@@ -176,8 +177,8 @@ run() { # a word --flags-file={…} stands for a file that says so
 # What gcloud says where a thing, or a binding, is not there. Whatever else goes wrong says nothing about that.
 absent='NOT_FOUND|code=404|HTTPError 404|was not found|[Pp]olicy binding.* not found'
 
-stop() { # WORDS of gcloud
-    echo "$1" >&2
+stop() { # [WORDS of gcloud that have not been shown yet]
+    [ $# = 0 ] || echo "$1" >&2
     echo "setup.sh: gcloud failed, and nothing more was done. Mend what it says (an expired login: gcloud auth login)," \
         "and run the same again: what was done stays." >&2
     exit 1
@@ -286,7 +287,7 @@ make_apis() {
 
 find_project() { # before anything is taken for absent: the project is there, and gcloud is logged in
     number=PROJECT_NUMBER
-    [ -z "$apply" ] || number=$(gcloud projects describe "$project" --format='value(projectNumber)' 2>&1) || stop "$number"
+    [ -z "$apply" ] || number=$(gcloud projects describe "$project" --format='value(projectNumber)') || stop
 }
 
 make_accounts() {
@@ -396,8 +397,9 @@ make_template() { # name place spot
     [ -z "$3" ] || kind=(--provisioning-model=SPOT --instance-termination-action=STOP --maintenance-policy=TERMINATE)
     thing 'compute instance-templates' "$prefix-$1" -- --machine-type="$machine" \
         --image-project="${image_project:-$project}" --image-family="$image_family" \
-        --boot-disk-size="${disk_size}GB" --boot-disk-type="$disk_type" --no-address --subnet="$prefix-machines" --region="$region" \
-        "${kind[@]}" --no-restart-on-failure --service-account="$machines" --scopes=cloud-platform \
+        --boot-disk-size="${disk_size}GB" --boot-disk-type="$disk_type" \
+        --no-address --subnet="$prefix-machines" --region="$region" "${kind[@]}" --no-restart-on-failure \
+        --service-account="$machines" --scopes=cloud-platform \
         --shielded-secure-boot --shielded-vtpm --shielded-integrity-monitoring --labels="$labels,hostfactory-pool=$1" \
         --metadata="$joined_metadata" ${joined_files:+--metadata-from-file="$joined_files"}
 }
@@ -445,10 +447,10 @@ make_subscription() {
 }
 
 make_share() { # for nodes and Symphony's hosts: who mounts it may write in it as whoever it likes
-    local clients=$nodes_range${joined_ranges:+,$joined_ranges} options
-    options="{\"access-mode\": \"READ_WRITE\", \"squash-mode\": \"NO_ROOT_SQUASH\", \"ip-ranges\": [\"${clients//,/\", \"}\"]}"
+    local clients=$nodes_range${joined_ranges:+,$joined_ranges} between='", "' options
+    options='"access-mode": "READ_WRITE", "squash-mode": "NO_ROOT_SQUASH", "ip-ranges": ["'${clients//,/$between}'"]'
     [ -z "$share" ] || thing 'filestore instances' "$prefix-state" --location="$share" -- --tier=basic-hdd \
-        --flags-file="{\"--file-share\": {\"name\": \"state\", \"capacity\": \"1TB\", \"nfs-export-options\": [$options]}}" \
+        --flags-file='{"--file-share": {"name": "state", "capacity": "1TB", "nfs-export-options": [{'"$options"'}]}}' \
         --network="name=$prefix" --labels="$labels"
 }
 

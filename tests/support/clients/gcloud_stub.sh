@@ -28,7 +28,9 @@ case $1 in
         [ "$BOUND" ] || { echo "ERROR: (gcloud.$1) Policy binding with the specified principal, role, and condition not found!" >&2 && exit 1; } ;;
     describe)
         case "$*" in
-            *projectNumber*) echo 123456 ;;
+            *projectNumber*)
+                echo "WARNING: Your active project does not match the quota project." >&2
+                echo 123456 ;;
             *ipAddresses*) echo 10.9.8.2 ;;
             *writerIdentity*) echo serviceAccount:writer@example.com ;;
             *publicEndpoint*) echo 203.0.113.7 ;;
