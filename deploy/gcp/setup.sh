@@ -12,14 +12,17 @@ Usage: setup.sh --project ID --region REGION [options]
   --destroy                take away what was made, in the reverse order (with --apply; what stays: docs/deploy-google.md)
   --prefix NAME            first part of the names of machines and of all that is made (hf)
   --symphony-range CIDR    addresses of Symphony's management hosts; may be repeated
-  --account NAME           the loop's Google service account (hostfactory-provisioner)
+  --account NAME           the loop's Google service account (hostfactory-provisioner; with another prefix PREFIX-loop)
   --kubernetes-account N/A the Kubernetes service account of the loop's pod (hostfactory/provisioner)
 
   --cluster KIND           standard, autopilot or none (standard)
   --node-machine TYPE      machine type of the nodes for pods (n2-standard-8)
   --max-nodes N            most nodes of each pool, on demand and Spot (50)
+  --maintenance WINDOW     when Google may upgrade it, as START/END/RECURRENCE (at any hour):
+                           '2026-01-03T22:00:00Z/2026-01-04T04:00:00Z/FREQ=WEEKLY;BYDAY=SA,SU'
   --authorized-range CIDR  addresses that may reach its API, beside those of --symphony-range; may be repeated
-  --endpoint KIND          by which of its addresses a loop on HostFactory's host reaches it: public, private, dns (public)
+  --endpoint KIND          by which of its addresses a loop on HostFactory's host reaches it: public, private, dns; or none: the
+                           loop is a pod of the cluster (public)
 
   --pod-image IMAGE        with --settings: pools of pods of this image, on demand and Spot
   --pod-env KEY=VALUE      a variable of their environment, such as HF_EGO_MASTER=master1; may be repeated
@@ -28,6 +31,8 @@ Usage: setup.sh --project ID --region REGION [options]
 
   --group NAME:PLACE[:spot]  a managed instance group in a zone or region; may be repeated
   --machine TYPE           machine type of the groups (n2-standard-8)
+  --disk-type TYPE         type of their boot disks (pd-balanced); n4 and c4 take hyperdisk-balanced alone
+  --disk-size GB           size of their boot disks (50)
   --image-project ID       project of their image (the project itself)
   --image-family NAME      family of their image (symphony-compute)
   --startup-script FILE    what makes an instance join Symphony
@@ -52,10 +57,11 @@ fail() {
 roles=$(cd "$(dirname "$0")/../terraform/roles" && pwd)
 filter_file=$roles/../sink-filter.txt
 
-project='' region='' prefix=hf account=hostfactory-provisioner kubernetes_account=hostfactory/provisioner
-cluster=standard node_machine=n2-standard-8 max_nodes=50 machine=n2-standard-8 endpoint=public
+project='' region='' prefix=hf account='' kubernetes_account=hostfactory/provisioner
+cluster=standard node_machine=n2-standard-8 max_nodes=50 machine=n2-standard-8 endpoint=public maintenance=''
 pod_image='' pod_cpus=3 pod_memory=12288
-image_project='' image_family=symphony-compute startup_script='' credentials='' events=1 share='' apply='' destroy='' settings=''
+disk_type=pd-balanced disk_size=50 image_project='' image_family=symphony-compute startup_script='' credentials=''
+events=1 share='' apply='' destroy='' settings=''
 groups=() ranges=() authorized=() secrets=() pod_env=() metadata=(block-project-ssh-keys=true enable-oslogin=TRUE) metadata_files=()
 
 while [ $# -gt 0 ]; do
@@ -67,8 +73,8 @@ while [ $# -gt 0 ]; do
         -h | --help) usage; exit 0 ;;
         --project | --region | --prefix | --account | --kubernetes-account | --cluster | --node-machine | --max-nodes | \
             --share | --machine | --image-project | --image-family | --startup-script | --group | --symphony-range | \
-            --metadata | --metadata-from-file | --secret | --settings | --authorized-range | --endpoint | --pod-image | \
-            --pod-env | --pod-cpus | --pod-memory | --credentials)
+            --disk-type | --disk-size | --maintenance | --metadata | --metadata-from-file | --secret | --settings | \
+            --authorized-range | --endpoint | --pod-image | --pod-env | --pod-cpus | --pod-memory | --credentials)
             [[ $# -ge 2 && $2 != --* ]] || fail "$1 needs a value"
             case $1 in
                 --group) groups+=("$2") ;;
@@ -86,12 +92,17 @@ while [ $# -gt 0 ]; do
     shift
 done
 
+[ -z "$apply" ] || command -v gcloud >/dev/null || fail "--apply needs gcloud, and there is none in PATH"
 [ -n "$project" ] || fail "--project is missing: the id of a project with billing enabled"
 [[ $region =~ ^[a-z]+-[a-z]+[0-9]+$ ]] || fail "--region '$region' is no region such as us-central1"
 [[ $prefix =~ ^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$ ]] || fail "--prefix '$prefix': at most 20 lower-case letters, digits or '-'"
 [[ $cluster =~ ^(standard|autopilot|none)$ ]] || fail "--cluster '$cluster' is none of standard, autopilot, none"
-[[ $endpoint =~ ^(public|private|dns)$ ]] || fail "--endpoint '$endpoint' is none of public, private, dns"
+[[ $endpoint =~ ^(public|private|dns|none)$ ]] || fail "--endpoint '$endpoint' is none of public, private, dns, none"
 [[ $pod_cpus =~ ^[1-9][0-9]*$ ]] || fail "--pod-cpus '$pod_cpus' is no number of whole cores"
+IFS=/ read -r window_start window_end window_recurrence <<<"$maintenance"
+[[ $maintenance =~ ^([0-9TZ:+-]+/[0-9TZ:+-]+/FREQ=[A-Z0-9=\;,]+)?$ ]] ||
+    fail "--maintenance '$maintenance' is not START/END/RECURRENCE, such as 2026-01-03T22:00:00Z/2026-01-04T04:00:00Z/FREQ=DAILY"
+[[ $disk_size =~ ^[1-9][0-9]*$ ]] || fail "--disk-size '$disk_size' is no number of GB"
 [[ $credentials =~ ^(/[A-Za-z0-9_./-]+)?$ ]] || fail "--credentials '$credentials' is no path such as /etc/hostfactory/federation.json"
 [[ $pod_memory =~ ^[1-9][0-9]*$ ]] || fail "--pod-memory '$pod_memory' is no number of MB"
 for pair in ${pod_env[@]+"${pod_env[@]}"}; do
@@ -106,6 +117,8 @@ fi
 for group in ${groups[@]+"${groups[@]}"}; do
     [[ $group =~ ^[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?:[a-z]+-[a-z]+[0-9]+(-[a-z])?(:spot)?$ ]] ||
         fail "--group '$group' is not NAME:PLACE or NAME:PLACE:spot, such as a:us-central1-a or any:us-central1:spot"
+    IFS=: read -r name place _ <<<"$group"
+    [[ $place =~ ^$region(-[a-z])?$ ]] || fail "--group '$group' lies in $place, and its subnet in $region"
 done
 [ -z "$share" ] || [[ $share =~ ^$region-[a-z]$ ]] || fail "--share '$share' is no zone of $region, such as $region-a"
 [ -z "$startup_script" ] || metadata_files=("startup-script=$startup_script" ${metadata_files[@]+"${metadata_files[@]}"})
@@ -125,15 +138,16 @@ done
     fail "--group: pods and pods-spot are the pools of --pod-image; choose another name"
 [ ${#groups[@]} -gt 0 ] || events=''
 
+if [ "$prefix" = hf ]; then : "${account:=hostfactory-provisioner}"; else : "${account:=$prefix-loop}"; fi
 loop=$account@$project.iam.gserviceaccount.com
 nodes=$prefix-nodes@$project.iam.gserviceaccount.com
 machines=$prefix-machines@$project.iam.gserviceaccount.com
 machines_role=${prefix//-/_}_provisioner
 events_role=${machines_role}_events cluster_role=${machines_role}_cluster
-labels=app=hostfactory
+labels=app=hostfactory instance=gcpinst # of HostFactory
 in_project=(--project="$project")
 ca_file='cluster-ca.crt' # beside provisioner.yaml
-nodes_range=10.60.0.0/20 pods_range=10.64.0.0/14 services_range=10.61.0.0/20
+nodes_range=10.60.0.0/20 machines_range=10.62.0.0/20 pods_range=10.64.0.0/14 services_range=10.61.0.0/20
 joined_ranges=$(IFS=, && echo "${ranges[*]-}")
 api_ranges=$(IFS=, && echo "${ranges[*]-}${authorized[*]:+${ranges[*]:+,}${authorized[*]}}")
 joined_metadata=$(IFS=, && echo "${metadata[*]}")
@@ -143,16 +157,40 @@ joined_files=$(IFS=, && echo "${metadata_files[*]-}")
 
 undo=() # what takes all away, in the order in which it was made
 
-run() {
-    local line
-    printf -v line '%q ' "$@" && echo "${line% }"
-    if [ -n "$apply" ]; then "$@"; fi
+flags_file=''
+trap 'rm -f "$flags_file"' EXIT
+
+run() { # a word --flags-file={…} stands for a file that says so
+    local word quoted line='' words=()
+    for word; do
+        printf -v quoted %q "$word"
+        if [[ $word == --flags-file=* ]]; then
+            printf -v quoted -- '--flags-file=<(echo %q)' "${word#*=}"
+            [ -z "$apply" ] || { flags_file=$(mktemp) && echo "${word#*=}" >"$flags_file" && word=--flags-file=$flags_file; }
+        fi
+        line+="$quoted " words+=("$word")
+    done
+    echo "${line% }"
+    if [ -n "$apply" ]; then "${words[@]}"; fi
+}
+
+# What gcloud says where a thing, or a binding, is not there. Whatever else goes wrong says nothing about that.
+absent='NOT_FOUND|code=404|HTTPError 404|was not found|[Pp]olicy binding.* not found'
+
+stop() { # [WORDS of gcloud that have not been shown yet]
+    [ $# = 0 ] || echo "$1" >&2
+    echo "setup.sh: gcloud failed, and nothing more was done. Mend what it says (an expired login: gcloud auth login)," \
+        "and run the same again: what was done stays." >&2
+    exit 1
 }
 
 there() { # GROUP NAME [WHERE…]: whether gcloud finds it; false where nothing is asked
-    local group=()
+    local group=() said
+    [ -n "$apply" ] || return 1
     read -ra group <<<"$1" && shift
-    [ -n "$apply" ] && gcloud "${group[@]}" describe "$@" "${in_project[@]}" >/dev/null 2>&1
+    said=$(gcloud "${group[@]}" describe "$@" "${in_project[@]}" 2>&1 >/dev/null) && return
+    [[ $said =~ $absent ]] || stop "$said"
+    return 1
 }
 
 later() { # what --destroy does in its turn
@@ -207,8 +245,12 @@ grant() { # MEMBER ROLE: in the project
 }
 
 revoke() {
-    run gcloud projects remove-iam-policy-binding "$project" --member="$1" --role="$2" --condition=None ||
-        echo "# It was not bound." >&2
+    local line said words=(gcloud projects remove-iam-policy-binding "$project" --member="$1" --role="$2" --condition=None)
+    printf -v line '%q ' "${words[@]}" && echo "${line% }"
+    [ -n "$apply" ] || return 0
+    said=$("${words[@]}" 2>&1 >/dev/null) && return
+    [[ $said =~ $absent ]] || stop "$said"
+    echo "# It was not bound." >&2
 }
 
 role() { # ID FILE
@@ -236,11 +278,16 @@ take_role() {
 
 make_apis() {
     local apis=(cloudresourcemanager compute iam logging monitoring)
-    [ "$cluster" = none ] || apis+=(artifactregistry container iamcredentials)
+    [ "$cluster" = none ] || apis+=(artifactregistry container containerfilesystem iamcredentials)
     [ -z "$events" ] || apis+=(pubsub)
     [ -z "$share" ] || apis+=(file)
     [ ${#secrets[@]} = 0 ] || apis+=(secretmanager)
     [ -n "$destroy" ] || run gcloud services enable "${apis[@]/%/.googleapis.com}" "${in_project[@]}"
+}
+
+find_project() { # before anything is taken for absent: the project is there, and gcloud is logged in
+    number=PROJECT_NUMBER
+    [ -z "$apply" ] || number=$(gcloud projects describe "$project" --format='value(projectNumber)') || stop
 }
 
 make_accounts() {
@@ -259,9 +306,7 @@ make_rights() {
         grant "serviceAccount:$loop" "projects/$project/roles/$cluster_role"
     fi
     [ ${#groups[@]} -gt 0 ] || return 0
-    local agent number=PROJECT_NUMBER
-    [ -z "$apply" ] || number=$(gcloud projects describe "$project" --format='value(projectNumber)')
-    agent=serviceAccount:$number@cloudservices.gserviceaccount.com
+    local agent=serviceAccount:$number@cloudservices.gserviceaccount.com
     role "$machines_role" "$roles/machines.yaml"
     grant "serviceAccount:$loop" "projects/$project/roles/$machines_role"
     grant "serviceAccount:$machines" roles/logging.logWriter
@@ -275,8 +320,11 @@ make_network() {
     thing 'compute networks' "$prefix" -- --subnet-mode=custom
     thing 'compute networks subnets' "$prefix" --region="$region" -- --network="$prefix" --range="$nodes_range" \
         --secondary-range="pods=$pods_range,services=$services_range" --enable-private-ip-google-access
+    [ ${#groups[@]} = 0 ] || # by whose range they are told from the nodes, which may mount the share
+        thing 'compute networks subnets' "$prefix-machines" --region="$region" -- --network="$prefix" \
+            --range="$machines_range" --enable-private-ip-google-access
     thing 'compute firewall-rules' "$prefix-symphony" -- --network="$prefix" --direction=INGRESS \
-        --allow=tcp,udp,icmp --source-ranges="$nodes_range,$pods_range${joined_ranges:+,$joined_ranges}"
+        --allow=tcp,udp,icmp --source-ranges="$nodes_range,$machines_range,$pods_range${joined_ranges:+,$joined_ranges}"
 }
 
 make_cluster() {
@@ -304,6 +352,12 @@ make_cluster() {
                 --workload-metadata=GKE_METADATA --enable-shielded-nodes --shielded-secure-boot --enable-dataplane-v2 ;;
         none) ;;
     esac
+}
+
+make_window() { # by a line of its own, as create-auto has no option for it
+    [ -z "$maintenance" ] || [ "$cluster" = none ] || [ -n "$destroy" ] ||
+        run gcloud container clusters update "$prefix" --region="$region" --maintenance-window-start="$window_start" \
+            --maintenance-window-end="$window_end" --maintenance-window-recurrence="$window_recurrence" "${in_project[@]}"
 }
 
 make_nodes() {
@@ -343,8 +397,9 @@ make_template() { # name place spot
     [ -z "$3" ] || kind=(--provisioning-model=SPOT --instance-termination-action=STOP --maintenance-policy=TERMINATE)
     thing 'compute instance-templates' "$prefix-$1" -- --machine-type="$machine" \
         --image-project="${image_project:-$project}" --image-family="$image_family" \
-        --boot-disk-size=50GB --boot-disk-type=pd-balanced --no-address --subnet="$prefix" --region="$region" \
-        "${kind[@]}" --no-restart-on-failure --service-account="$machines" --scopes=cloud-platform \
+        --boot-disk-size="${disk_size}GB" --boot-disk-type="$disk_type" \
+        --no-address --subnet="$prefix-machines" --region="$region" "${kind[@]}" --no-restart-on-failure \
+        --service-account="$machines" --scopes=cloud-platform \
         --shielded-secure-boot --shielded-vtpm --shielded-integrity-monitoring --labels="$labels,hostfactory-pool=$1" \
         --metadata="$joined_metadata" ${joined_files:+--metadata-from-file="$joined_files"}
 }
@@ -391,9 +446,12 @@ make_subscription() {
     bind "serviceAccount:$loop" "projects/$project/roles/$events_role" 'pubsub subscriptions' "$prefix-events"
 }
 
-make_share() {
+make_share() { # for nodes and Symphony's hosts: who mounts it may write in it as whoever it likes
+    local clients=$nodes_range${joined_ranges:+,$joined_ranges} between='", "' options
+    options='"access-mode": "READ_WRITE", "squash-mode": "NO_ROOT_SQUASH", "ip-ranges": ["'${clients//,/$between}'"]'
     [ -z "$share" ] || thing 'filestore instances' "$prefix-state" --location="$share" -- --tier=basic-hdd \
-        --file-share=name=state,capacity=1TB --network="name=$prefix" --labels="$labels"
+        --flags-file='{"--file-share": {"name": "state", "capacity": "1TB", "nfs-export-options": [{'"$options"'}]}}' \
+        --network="name=$prefix" --labels="$labels"
 }
 
 make_secrets() { # their values are given to Google alone
@@ -407,7 +465,12 @@ make_secrets() { # their values are given to Google alone
 show_settings() {
     local address=ADDRESS_OF_THE_SHARE cpus=NCPUS memory=NRAM api=ADDRESS_OF_THE_CLUSTER
     echo "# Of the overlay's values.yaml:"
+    echo "# instance: $instance"
     echo "# googleServiceAccount: $loop"
+    if [ "$cluster" != none ]; then
+        echo "# image: $region-docker.pkg.dev/$project/$prefix/provisioner:VERSION"
+        echo "# nodesServiceAccount: $nodes"
+    fi
     if [ -n "$share" ]; then
         [ -z "$apply" ] || address=$(gcloud filestore instances describe "$prefix-state" --location="$share" \
             "${in_project[@]}" --format='value(networks[0].ipAddresses[0])')
@@ -418,7 +481,7 @@ show_settings() {
         read -r cpus memory < <(gcloud compute machine-types list --filter="name=$machine AND zone~$region-" --limit=1 \
             --format='value(guestCpus,memoryMb)' "${in_project[@]}") || fail "$region has no machines of type $machine"
     fi
-    if [ -n "$apply" ] && [ -n "$pod_image" ]; then
+    if [ -n "$apply" ] && [ -n "$pod_image" ] && [ "$endpoint" != none ]; then
         api=$(of_cluster "$(address_field)")
         [ -n "$api" ] || fail "cluster $prefix has no $endpoint endpoint: choose another by --endpoint"
     fi
@@ -435,7 +498,11 @@ write_settings() { # cpus memory api: the file, and beside it what its pools of 
     mkdir -p "$beside/pod-specs"
     pod_spec pods >"$beside/pod-specs/pods.yaml"
     pod_spec pods-spot >"$beside/pod-specs/pods-spot.yaml"
-    [ "$endpoint" = dns ] || of_cluster masterAuth.clusterCaCertificate | base64 -d >"$beside/$ca_file"
+    ! has_authority || of_cluster masterAuth.clusterCaCertificate | base64 -d >"$beside/$ca_file"
+}
+
+has_authority() { # whether its address needs a certificate authority of the cluster's own
+    [[ $endpoint =~ ^(public|private)$ ]]
 }
 
 of_cluster() { # field
@@ -452,16 +519,16 @@ address_field() {
 
 settings_of() { # cpus memory api
     local names
-    echo "instance: gcpinst"
+    echo "instance: $instance"
     echo "scripts: /opt/provisioner/hf_scripts/"
     echo "provisioner:"
-    echo "  id: gcpinst"
+    echo "  id: $instance"
     echo "  name_prefix: $prefix"
     [ -z "$events" ] || echo "  events: {project: $project, subscription: $prefix-events}"
-    if [ -n "$pod_image" ] && [ "$endpoint" = dns ]; then
-        echo "files: [pod-specs]"
-    elif [ -n "$pod_image" ]; then
+    if [ -n "$pod_image" ] && has_authority; then
         echo "files: [pod-specs, $ca_file]"
+    elif [ -n "$pod_image" ]; then
+        echo "files: [pod-specs]"
     fi
     [ ${#groups[@]} -gt 0 ] || [ -n "$pod_image" ] || return 0
     echo "pools:"
@@ -490,9 +557,10 @@ show_attributes() { # cpus memory
 }
 
 show_pods() { # name api
-    local cluster="endpoint: https://$2"
-    [ "$endpoint" = dns ] || cluster+=", ca_file: $ca_file"
-    echo "  $1: {kind: gke, namespace: symphony, pod_spec: pod-specs/$1.yaml, $cluster${credentials:+, credentials: $credentials}, max_machines: 500}"
+    local cluster=''
+    [ "$endpoint" = none ] || cluster=", endpoint: https://$2"
+    ! has_authority || cluster+=", ca_file: $ca_file"
+    echo "  $1: {kind: gke, namespace: symphony, pod_spec: pod-specs/$1.yaml$cluster${credentials:+, credentials: $credentials}, max_machines: 500}"
 }
 
 pod_spec() { # name: what Terraform makes of the same (deploy/terraform/modules/settings)
@@ -541,10 +609,12 @@ show_pool() { # name place spot
 }
 
 make_apis
+find_project
 make_accounts
 make_rights
 make_network
 make_cluster
+make_window
 make_nodes
 make_registry
 make_identity

@@ -77,6 +77,19 @@ resource "google_container_cluster" "this" {
     channel = var.cluster.release_channel
   }
 
+  # An upgrade ends the pods of a node, and so machines.
+  dynamic "maintenance_policy" {
+    for_each = var.cluster.maintenance == null ? [] : [var.cluster.maintenance]
+
+    content {
+      recurring_window {
+        start_time = maintenance_policy.value.start
+        end_time   = maintenance_policy.value.end
+        recurrence = maintenance_policy.value.recurrence
+      }
+    }
+  }
+
   dynamic "workload_identity_config" {
     for_each = local.autopilot ? [] : [1]
 

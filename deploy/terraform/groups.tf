@@ -23,7 +23,7 @@ resource "google_compute_instance_template" "this" {
   }
 
   network_interface {
-    subnetwork = local.subnetwork
+    subnetwork = local.machines_subnetwork
   }
 
   scheduling {

@@ -6,6 +6,8 @@ locals {
   has_events  = var.events && local.has_groups
   has_secrets = length(var.secrets) > 0
 
+  account = coalesce(var.account, var.name_prefix == "hf" ? "hostfactory-provisioner" : "${var.name_prefix}-loop")
+
   machines_role = yamldecode(file("${path.module}/roles/machines.yaml"))
   events_role   = yamldecode(file("${path.module}/roles/events.yaml"))
   cluster_role  = yamldecode(file("${path.module}/roles/cluster.yaml"))
@@ -18,7 +20,12 @@ locals {
       "logging.googleapis.com",
       "monitoring.googleapis.com",
     ],
-    local.has_cluster ? ["artifactregistry.googleapis.com", "container.googleapis.com", "iamcredentials.googleapis.com"] : [],
+    local.has_cluster ? [
+      "artifactregistry.googleapis.com",
+      "container.googleapis.com",
+      "containerfilesystem.googleapis.com", # image streaming
+      "iamcredentials.googleapis.com",
+    ] : [],
     local.has_events ? ["pubsub.googleapis.com"] : [],
     var.share != null ? ["file.googleapis.com"] : [],
     local.has_secrets ? ["secretmanager.googleapis.com"] : [],
@@ -45,7 +52,7 @@ resource "google_project_service" "this" {
 
 resource "google_service_account" "loop" {
   project      = var.project_id
-  account_id   = var.account
+  account_id   = local.account
   display_name = "HostFactory provisioner"
 
   depends_on = [google_project_service.this]

@@ -2,6 +2,10 @@ locals {
   own_network = var.network.subnetwork == null
   network     = local.own_network ? google_compute_network.this[0].id : var.network.network
   subnetwork  = local.own_network ? google_compute_subnetwork.this[0].id : var.network.subnetwork
+  machines_subnetwork = (
+    !local.own_network ? coalesce(var.network.machines_subnetwork, var.network.subnetwork) :
+    local.has_groups ? google_compute_subnetwork.machines[0].id : null
+  )
 }
 
 resource "google_compute_network" "this" {
@@ -35,6 +39,18 @@ resource "google_compute_subnetwork" "this" {
   }
 }
 
+# Of the groups: by its range they are told from the nodes, which may mount the share.
+resource "google_compute_subnetwork" "machines" {
+  count = local.own_network && local.has_groups ? 1 : 0
+
+  project                  = var.project_id
+  name                     = "${var.name_prefix}-machines"
+  region                   = var.region
+  network                  = google_compute_network.this[0].id
+  ip_cidr_range            = var.network.machines_range
+  private_ip_google_access = true
+}
+
 # Symphony's daemons choose their ports by configuration: machines and management hosts reach each other on all.
 resource "google_compute_firewall" "symphony" {
   count = local.own_network ? 1 : 0
@@ -43,7 +59,7 @@ resource "google_compute_firewall" "symphony" {
   name          = "${var.name_prefix}-symphony"
   network       = google_compute_network.this[0].id
   direction     = "INGRESS"
-  source_ranges = concat([var.network.nodes_range, var.network.pods_range], var.symphony_ranges)
+  source_ranges = concat([var.network.nodes_range, var.network.machines_range, var.network.pods_range], var.symphony_ranges)
 
   allow {
     protocol = "tcp"

@@ -34,9 +34,13 @@ output "subscription" {
 }
 
 output "overlay_values" {
-  description = "What data of deploy/kustomize/overlays/gke-workload-identity/values.yaml has of what is made here."
+  description = "What data of deploy/kustomize/overlays/gke-workload-identity/values.yaml has of what is made here; VERSION is that of the image that you push."
   value = merge(
     { instance = var.provider_name, googleServiceAccount = google_service_account.loop.email },
+    !local.has_cluster ? {} : {
+      image               = "${local.registry}/provisioner:VERSION"
+      nodesServiceAccount = google_service_account.nodes[0].email
+    },
     var.share == null ? {} : {
       nfsServer = one(google_filestore_instance.state[0].networks[0].ip_addresses)
       nfsPath   = "/${one(google_filestore_instance.state[0].file_shares).name}"

@@ -1,5 +1,9 @@
 # Where the image of the pods is pushed, and the nodes pull it from. It goes with all its images.
 
+locals {
+  registry = "${var.region}-docker.pkg.dev/${var.project_id}/${var.name_prefix}"
+}
+
 resource "google_artifact_registry_repository" "images" {
   count = local.has_cluster ? 1 : 0
 

@@ -1,3 +1,11 @@
+# Who may mount it may write in it as whoever it likes: NFS believes a client's numbers. So neither groups nor pods may.
+locals {
+  share_clients = (
+    try(var.share.clients, null) != null ? var.share.clients :
+    local.own_network ? concat([var.network.nodes_range], var.symphony_ranges) : []
+  )
+}
+
 resource "google_filestore_instance" "state" {
   count = var.share != null ? 1 : 0
 
@@ -11,11 +19,22 @@ resource "google_filestore_instance" "state" {
   file_shares {
     name        = "state"
     capacity_gb = var.share.capacity
+
+    dynamic "nfs_export_options" {
+      for_each = length(local.share_clients) > 0 ? [1] : []
+
+      content {
+        ip_ranges   = local.share_clients
+        access_mode = "READ_WRITE"
+        squash_mode = "NO_ROOT_SQUASH" # for the one chown with which the recipe begins
+      }
+    }
   }
 
   networks {
-    network = local.own_network ? google_compute_network.this[0].name : var.network.network
-    modes   = ["MODE_IPV4"]
+    network      = local.own_network ? google_compute_network.this[0].name : var.network.network
+    modes        = ["MODE_IPV4"]
+    connect_mode = var.share.private_service_access ? "PRIVATE_SERVICE_ACCESS" : "DIRECT_PEERING"
   }
 
   depends_on = [google_project_service.this]

@@ -49,13 +49,15 @@ variable "deletion_protection" {
 }
 
 variable "network" {
-  description = "The network: a new one with a subnet of these ranges, or, where subnetwork is given, an existing one (self links; its secondary ranges must be named pods and services)."
+  description = "The network: a new one with two subnets of these ranges, for nodes and for groups, or, where subnetwork is given, an existing one (self links; its secondary ranges must be named pods and services; groups are in machines_subnetwork, or there too)."
   type = object({
-    network        = optional(string)
-    subnetwork     = optional(string)
-    nodes_range    = optional(string, "10.60.0.0/20")
-    pods_range     = optional(string, "10.64.0.0/14")
-    services_range = optional(string, "10.61.0.0/20")
+    network             = optional(string)
+    subnetwork          = optional(string)
+    machines_subnetwork = optional(string)
+    nodes_range         = optional(string, "10.60.0.0/20")
+    machines_range      = optional(string, "10.62.0.0/20")
+    pods_range          = optional(string, "10.64.0.0/14")
+    services_range      = optional(string, "10.61.0.0/20")
   })
   default = {}
 
@@ -77,12 +79,13 @@ variable "symphony_ranges" {
 }
 
 variable "cluster" {
-  description = "The GKE cluster: standard with the node pools below, or Autopilot, which makes its own. null: no cluster, machines are instances only."
+  description = "The GKE cluster: standard with the node pools below, or Autopilot, which makes its own. maintenance is when Google may upgrade it: a first window from start to end, and how it recurs, such as FREQ=WEEKLY;BYDAY=SA,SU; default at any hour. null: no cluster, machines are instances only."
   type = object({
     autopilot         = optional(bool, false)
     release_channel   = optional(string, "REGULAR")
     authorized_ranges = optional(list(string), [])
     system_machine    = optional(string, "e2-standard-4")
+    maintenance       = optional(object({ start = string, end = string, recurrence = string }))
     node_pools = optional(map(object({
       machine_type = string
       spot         = optional(bool, false)
@@ -98,6 +101,11 @@ variable "cluster" {
   validation {
     condition     = var.cluster == null || contains(["RAPID", "REGULAR", "STABLE", "EXTENDED"], try(var.cluster.release_channel, ""))
     error_message = "cluster.release_channel is RAPID, REGULAR, STABLE or EXTENDED."
+  }
+
+  validation {
+    condition     = try(var.cluster.maintenance, null) == null || try(timecmp(var.cluster.maintenance.start, var.cluster.maintenance.end) < 0 && startswith(var.cluster.maintenance.recurrence, "FREQ="), false)
+    error_message = "cluster.maintenance has a start such as 2026-01-03T22:00:00Z, an end after it, and a recurrence such as FREQ=WEEKLY;BYDAY=SA,SU."
   }
 }
 
@@ -141,6 +149,15 @@ variable "groups" {
   validation {
     condition     = alltrue([for path in flatten([for group in values(var.groups) : values(group.metadata_from_file)]) : fileexists(path)])
     error_message = "metadata_from_file of groups names files, as seen from where Terraform runs."
+  }
+
+  validation {
+    condition = alltrue(flatten([for group in values(var.groups) : [
+      for place in concat([try(coalesce(group.zone, group.region), var.region)], group.zones) : place == var.region || startswith(place, "${var.region}-")
+    ]]))
+    error_message = "groups lie in the region of their subnet, ${var.region}, and these do not: ${join(", ", flatten([for name, group in var.groups : [
+      for place in concat([try(coalesce(group.zone, group.region), var.region)], group.zones) : "${name} in ${place}" if place != var.region && !startswith(place, "${var.region}-")
+    ]]))}."
   }
 }
 
@@ -190,9 +207,9 @@ variable "kubernetes_account" {
 }
 
 variable "account" {
-  description = "Name of the loop's Google service account."
+  description = "Name of the loop's Google service account; default hostfactory-provisioner, and with another name_prefix than hf that prefix and -loop, so that no deployment has another's."
   type        = string
-  default     = "hostfactory-provisioner"
+  default     = null
 }
 
 variable "events" {
@@ -213,10 +230,12 @@ variable "secrets" {
 }
 
 variable "share" {
-  description = "A Filestore share for the state directory, where HostFactory's host and the loop's pod both mount it; default none: the loop runs on HostFactory's host."
+  description = "A Filestore share for the state directory, where HostFactory's host and the loop's pod both mount it; default none: the loop runs on HostFactory's host. clients are the address ranges that may mount it, of which none may overlap another; default those of the nodes and of symphony_ranges, and, in a network that exists, the whole of it. A Shared VPC needs private_service_access, which its host project has set up."
   type = object({
-    tier     = optional(string, "BASIC_HDD")
-    capacity = optional(number, 1024)
+    tier                   = optional(string, "BASIC_HDD")
+    capacity               = optional(number, 1024)
+    clients                = optional(list(string))
+    private_service_access = optional(bool, false)
   })
   default = null
 

@@ -20,6 +20,11 @@ from provisioner.hostfactory import templates
 LARGEST = 1_048_576
 """Bytes of all that a ConfigMap holds."""
 
+PUBLIC = frozenset({"ca_file"})
+"""What a pool may name besides that is no secret; other files that may be left out are logins and keys."""
+
+KEY = re.compile("-----BEGIN [A-Z ]*PRIVATE KEY-----")
+
 SettingOf = tuple[str, str]
 """A pool, and one of its settings."""
 
@@ -37,13 +42,13 @@ def run(options: argparse.Namespace) -> int:
 
     file = config_file(options.config)
     provider = templates.load(file.parent, os.environ)
-    specs = _specs(options.config)
+    named, secret = _named(options.config)
     data: dict[str, str] = {}
-    for path in sorted({*_sources(file, provider), *specs.values()}, key=lambda path: path.name):
+    for path in sorted({*_sources(file, provider), *named.values()}, key=lambda path: path.name):
         if path.name in data:
             raise UsageError(f"{path}: another file has this name, and a ConfigMap no directories: rename one of them")
         data[path.name] = _text(path)
-    moved = {place: path.name for place, path in specs.items() if path.parent != file.parent.resolve()}
+    moved = {place: path.name for place, path in named.items() if path.parent != file.parent.resolve()}
     if moved:
         data[file.name] = _renamed(file, data.get(file.name, ""), moved)
     size = sum(len(name) + len(text.encode()) for name, text in data.items())
@@ -53,6 +58,11 @@ def run(options: argparse.Namespace) -> int:
             "that nobody asks for, or let the pod mount the directory itself"
         )
     print(f"# HostFactory's instance {provider.name}: the pod's HF_PROVIDER_NAME. Made from {file.parent.resolve()}")
+    for (pool, setting), path in named.items():
+        if setting in PUBLIC:
+            print(f"# With {path.name}, the {setting} of pool {pool}.")
+    for (pool, setting), path in secret.items():
+        print(f"# Without {path}, the {setting} of pool {pool}, which may hold a key: give it to the pod as a Secret.")
     metadata = {"name": options.name, "namespace": options.namespace}
     manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
     print(yaml.dump(manifest, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=1000), end="")
@@ -65,14 +75,16 @@ def _sources(file: Path, provider: templates.Provider) -> Iterator[Path]:
     yield Path(provider.templates_path)
 
 
-def _specs(given: Path | None) -> dict[SettingOf, Path]:
-    """What pools are made from, by the setting that names it; what may be left out are credentials."""
-    return {
-        (name, setting): value.resolve()
-        for name, pool in settings(given).pools.items()
-        for setting, field in type(pool).model_fields.items()
-        if field.is_required() and isinstance(value := getattr(pool, setting), Path)
-    }
+def _named(given: Path | None) -> tuple[dict[SettingOf, Path], dict[SettingOf, Path]]:
+    """The files that pools name, by setting: those that are carried, and those that may hold a key."""
+    carried: dict[SettingOf, Path] = {}
+    secret: dict[SettingOf, Path] = {}
+    for name, pool in settings(given).pools.items():
+        for setting, field in type(pool).model_fields.items():
+            if isinstance(value := getattr(pool, setting), Path):
+                public = field.is_required() or setting in PUBLIC
+                (carried if public else secret)[name, setting] = value.resolve()
+    return carried, secret
 
 
 def _renamed(file: Path, text: str, names: Mapping[SettingOf, str]) -> str:
@@ -102,7 +114,10 @@ def _entries(node: Any) -> dict[str, Any]:
 def _text(path: Path) -> str:
     if not re.fullmatch(r"[-._a-zA-Z0-9]+", path.name):
         raise UsageError(f"{path}: a ConfigMap takes names of letters, digits, '-', '_' and '.' alone: rename it")
-    return read_regular(str(path), most=templates.LARGEST).decode()
+    text = read_regular(str(path), most=templates.LARGEST).decode()
+    if KEY.search(text):
+        raise UsageError(f"{path}: it holds a private key, and a ConfigMap is no place for one: take it out")
+    return text
 
 
 def _dumper() -> type:

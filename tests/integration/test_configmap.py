@@ -12,9 +12,11 @@ import yaml
 
 from provisioner.commands import cli
 from provisioner.hostfactory import templates
+from tests.support.clients.terraform import RENDERED
 from tests.support.manifests import KUSTOMIZE, Manifest, built, only
 
 CONFIG = KUSTOMIZE / "base" / "config"
+AUTHORITY = RENDERED / "cluster-ca.crt"
 
 
 @pytest.fixture
@@ -59,14 +61,54 @@ def test_what_is_mounted_has_the_digest_of_what_is_here(
 
 
 def test_no_login_and_no_key_is_in_it(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = yaml.safe_load((conf / "provisioner.yaml").read_text())
-    settings["pools"]["gke-main"] |= {"endpoint": "https://1.2.3.4", "credentials": "key.json", "ca_file": "ca.pem"}
-    settings["server"] = {"token_file": "token"}
-    (conf / "provisioner.yaml").write_text(yaml.safe_dump(settings))
-    for name in ("ca.pem", "key.json", "token"):
+    """And a comment names what the pod has to have from elsewhere."""
+    set_of_pool(conf, endpoint="https://1.2.3.4", credentials="key.json")
+    with (conf / "provisioner.yaml").open("a") as file:
+        file.write("server: {token_file: token}\n")
+    for name in ("key.json", "token"):
         (conf / name).write_text("a secret")
 
-    assert "a secret" not in json.dumps(printed(capsys))
+    assert cli.run(["configmap"]) == 0
+    said = capsys.readouterr().out
+    assert "a secret" not in said
+    assert f"# Without {conf / 'key.json'}, the credentials of pool gke-main, which may hold a key" in said
+
+
+@pytest.mark.parametrize("place", ["cluster-ca.crt", "trust/cluster-ca.crt"])
+def test_a_cluster_s_authority_comes_along(
+    conf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    """A certificate is no secret, and without it the pod reaches no API server by an endpoint."""
+    (conf / "trust").mkdir()
+    shutil.copy(AUTHORITY, conf / place)
+    set_of_pool(conf, endpoint="https://1.2.3.4", ca_file=place)
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    assert cli.run(["configmap"]) == 0
+    said = capsys.readouterr().out
+    assert "# With cluster-ca.crt, the ca_file of pool gke-main.\n" in said
+    for name, text in yaml.safe_load(said)["data"].items():
+        (mounted / name).write_text(text)
+
+    assert (mounted / "cluster-ca.crt").read_text() == AUTHORITY.read_text()
+    (pool,) = yaml.safe_load((mounted / "provisioner.yaml").read_text())["pools"].values()
+    assert pool["ca_file"] == "cluster-ca.crt"
+    assert cli.run(["check", str(mounted / "provisioner.yaml")]) == 0
+
+
+def test_an_authority_with_its_key_is_refused(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = "-----BEGIN EC PRIVATE KEY-----\n"
+    (conf / "cluster-ca.crt").write_text(AUTHORITY.read_text() + key)
+    set_of_pool(conf, endpoint="https://1.2.3.4", ca_file="cluster-ca.crt")
+
+    assert "cluster-ca.crt: it holds a private key" in refused(capsys)
+
+
+def set_of_pool(conf: Path, **more: str) -> None:
+    """Give the only pool more settings."""
+    settings = yaml.safe_load((conf / "provisioner.yaml").read_text())
+    settings["pools"]["gke-main"] |= more
+    (conf / "provisioner.yaml").write_text(yaml.safe_dump(settings))
 
 
 def test_pod_specs_in_directories_come_to_lie_beside_provisioner_yaml(

@@ -55,11 +55,12 @@ CLUSTER = "203.0.113.7"
 
 REPLACED = {
     # No Google can be reached. Terraform itself makes the instance's files of the page's grid.tfvars, in Walk.cloud;
-    # that it takes the whole module is test_terraform.py's.
+    # that it takes the whole module is test_terraform.py's. Google refuses a template whose image is not there.
     "terraform": """test -e /home/cloud/login-of-terraform
     case "$*" in
         *"output -json files") cat /home/cloud/files.json ;;
-        *" init" | *" apply -var-file=$PWD/grid.tfvars" | *" destroy -var-file=$PWD/grid.tfvars") test -f grid.tfvars ;;
+        *" apply -var-file=$PWD/grid.tfvars") test -f grid.tfvars; test -e /home/cloud/boot-image ;;
+        *" init" | *" destroy -var-file=$PWD/grid.tfvars") test -f grid.tfvars ;;
         *) exit 64 ;;
     esac""",
     # Here is no Google. That gcloud knows the lines is test_pages_run.py's.
@@ -76,7 +77,8 @@ REPLACED = {
         "compute instances start "*) rm stopped ;;
         "auth configure-docker "*) echo "$3" >login-of-docker ;;
         "artifacts docker images describe "*) grep -qx "$5" pushed ;;
-        "compute images create "*) echo "$*" >boot-image ;;
+        "services enable compute.googleapis.com "*) touch api ;;
+        "compute images create "*) test -e api; echo "$*" >boot-image ;;
         *) exit 64 ;;
     esac""",
     # It has no daemon, and no base. That a builder takes the Dockerfile is test_image.py's.

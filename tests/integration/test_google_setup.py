@@ -20,7 +20,7 @@ import yaml
 from provisioner.commands.cli import run as provisioner
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
-from tests.support.checks.terraform import Block, Module, plain
+from tests.support.checks.terraform import Block, Module, overlay_values, plain
 from tests.support.clients.compute_clients import Gcloud
 from tests.support.clients.terraform import RENDERED, TERRAFORM
 from tests.support.pages import blocks_of
@@ -39,6 +39,7 @@ ALL = [
     *("--secret", "hostfactory-metrics-token", "--secret", "hostfactory-proxy"),
     *("--startup-script", str(SCRIPTS / "startup.sh"), "--metadata", "hf-ego-master=master1.bank.example"),
     *("--metadata-from-file", f"hf-machine-lib={SCRIPTS / 'lib.sh'}"),
+    *("--maintenance", "2026-01-03T22:00:00Z/2026-01-04T04:00:00Z/FREQ=WEEKLY;BYDAY=SA,SU"),
     *("--authorized-range", "198.51.100.0/28", "--pod-image", IMAGE, "--pod-env", "HF_EGO_MASTER=master1.bank.example"),
 ]
 ON_SIMULATOR = {"compute instance-groups managed describe", "compute instance-templates describe"}
@@ -65,11 +66,12 @@ class Google:
             "CLUSTER_CA": str(RENDERED / "cluster-ca.crt"),
             "DELETED": "",
             "DNS": DNS,
+            "BOUND": "yes",
         }
 
-    def setup(self, *options: str, deleted: str = "", dns: str = DNS) -> list[Argv]:
+    def setup(self, *options: str, **more: str) -> list[Argv]:
         """Run the script; the calls of gcloud that it made."""
-        return self.calls_of([str(SETUP), *options], DELETED=deleted, DNS=dns)
+        return self.calls_of([str(SETUP), *options], **more)
 
     def calls_of(self, command: Sequence[str], directory: Path | None = None, **more: str) -> list[Argv]:
         """The calls of gcloud that a command makes, in a directory."""
@@ -120,7 +122,7 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> list[Argv]:
     autopilot = Google(tmp_path_factory.mktemp("autopilot") / "google")
     return [
         *google.setup(*ALL, "--apply"),
-        *google.setup(*ALL, "--apply", deleted="True"),
+        *google.setup(*ALL, "--apply", DELETED="True"),
         *google.setup(*ALL, "--destroy", "--apply"),
         *autopilot.setup(*ALL, "--cluster", "autopilot", "--endpoint", "dns", "--apply"),
         *autopilot.setup(*ALL, "--cluster", "autopilot", "--endpoint", "dns", "--apply"),
@@ -190,14 +192,100 @@ def test_what_destroy_leaves_is_what_the_page_says(google: Google, module: Modul
 
 def test_destroy_takes_away_what_is_left_and_may_be_repeated(google: Google) -> None:
     google.setup(*ALL, "--apply")
-    for _ in range(2):
-        google.setup(*ALL, "--destroy", "--apply")
+    for bound in ("yes", ""):
+        google.setup(*ALL, "--destroy", "--apply", BOUND=bound)
         assert google.done.returncode == 0, google.done.stderr
+    assert "# It was not bound.\n" in google.done.stderr
+
+
+@pytest.mark.parametrize(
+    "failing", ["projects describe", "filestore instances describe", "remove-iam-policy-binding", "delete"]
+)
+def test_destroy_takes_no_other_error_for_what_is_gone(google: Google, failing: str) -> None:
+    google.setup(*ALL, "--apply")
+    before = google.things()
+    google.setup(*ALL, "--destroy", "--apply", FAILING=failing)
+    assert google.done.returncode == 1
+    assert "auth tokens: invalid_grant\n" in google.done.stderr
+    assert google.things(), "not all is gone"
+    if failing != "remove-iam-policy-binding":
+        assert google.things() == before
+    if failing != "delete":  # which says it by itself
+        assert "(an expired login: gcloud auth login), and run the same again" in google.done.stderr
+
+
+@pytest.mark.parametrize("failing", ["projects describe", "service-accounts describe"])
+def test_nothing_is_made_while_nobody_can_say_what_is_there(google: Google, failing: str) -> None:
+    calls = google.setup(*ALL, "--apply", FAILING=failing)
+    assert google.done.returncode == 1
+    assert "invalid_grant" in google.done.stderr
+    assert [call for call in calls if CHANGING.search(" ".join(call[:4]))] == []
+    assert google.things() == set()
+
+
+@pytest.mark.parametrize(
+    ("said", "absent"),
+    [
+        ("ERROR: (gcloud.iam.roles.describe) NOT_FOUND: The role named projects/p/roles/r was not found.", True),
+        ("ERROR: (gcloud.container.clusters.describe) ResponseError: code=404, message=Not found: projects/p", True),
+        (
+            "ERROR: (gcloud.compute.networks.describe) Could not fetch resource:\n - The resource 'n' was not found",
+            True,
+        ),
+        ("ERROR: (gcloud.logging.sinks.describe) NOT_FOUND: Sink hf-events does not exist", True),
+        ("ERROR: (gcloud.filestore.instances.describe) PERMISSION_DENIED: API not enabled on project", False),
+        ("ERROR: (gcloud.auth) There was a problem refreshing your current auth tokens: invalid_grant", False),
+        ("bash: gcloud: command not found", False),
+    ],
+)
+def test_only_what_gcloud_says_of_absent_things_counts_as_absent(said: str, absent: bool) -> None:
+    (pattern,) = re.findall(r"(?m)^absent='(.+)'$", SETUP.read_text())
+    assert bool(re.search(pattern, said)) is absent
+
+
+def test_two_deployments_of_a_project_share_nothing(google: Google) -> None:
+    groups = ["--group", "a:us-central1-a", "--share", "us-central1-b"]
+    google.setup(*SOME, *groups, "--apply")
+    first = google.things()
+    google.setup(*SOME, *groups, "--prefix", "grid-b", "--apply")
+    assert google.done.returncode == 0, google.done.stderr
+    assert len(google.things() - first) == len(first)
+    google.setup(*SOME, *groups, "--prefix", "grid-b", "--destroy", "--apply")
+    assert google.things() == first
+
+
+@pytest.mark.parametrize("kind", ["standard", "autopilot"])
+def test_google_upgrades_in_the_window_that_is_given(google: Google, kind: str) -> None:
+    window = ("2026-01-03T22:00:00Z", "2026-01-04T04:00:00Z", "FREQ=WEEKLY;BYDAY=SA,SU")
+    for _ in ("made", "there"):
+        calls = google.setup(*SOME, "--cluster", kind, "--maintenance", "/".join(window), "--apply")
+        (update,) = [call for call in calls if call[:3] == ("container", "clusters", "update")]
+        assert tuple(value(update, f"maintenance-window-{part}") for part in ("start", "end", "recurrence")) == window
+    google.setup(*SOME, "--cluster", kind, "--maintenance", "/".join(window), "--destroy", "--apply")
+    assert google.done.returncode == 0
+    assert "maintenance" not in google.done.stdout
+
+
+def test_groups_have_the_disk_that_is_asked_for(google: Google, module: Module) -> None:
+    def disk(*options: str) -> tuple[str, str]:
+        calls = google.setup(*SOME, "--group", "a:us-central1-a", *options, "--apply")
+        (template,) = [call for call in calls if call[:3] == ("compute", "instance-templates", "create")]
+        return value(template, "boot-disk-type"), value(template, "boot-disk-size")
+
+    defaults = dict(re.findall(r"disk_(\w+) +=\s+optional\(\w+, \"?([\w-]+)\"?\)", variable(module, "groups")))
+    assert disk() == (defaults["type"], f"{defaults['gb']}GB")
+    asked = ("--machine", "n4-standard-8", "--disk-type", "hyperdisk-balanced", "--disk-size", "80")
+    assert disk("--prefix", "b", *asked) == ("hyperdisk-balanced", "80GB")
+
+
+def variable(module: Module, name: str) -> str:
+    """What ``variables.tf`` says of one."""
+    return (module.directory / "variables.tf").read_text().partition(f'variable "{name}"')[2].partition("\n}")[0]
 
 
 def test_a_role_that_was_deleted_lately_is_brought_back(google: Google) -> None:
     google.setup(*ALL, "--apply")
-    calls = [call[:3] for call in google.setup(*ALL, "--apply", deleted="True") if call[:2] == ("iam", "roles")]
+    calls = [call[:3] for call in google.setup(*ALL, "--apply", DELETED="True") if call[:2] == ("iam", "roles")]
     assert calls.count(("iam", "roles", "undelete")) == calls.count(("iam", "roles", "update")) == 2
 
 
@@ -227,7 +315,7 @@ def test_a_role_that_was_deleted_lately_is_brought_back(google: Google) -> None:
             [*ALL, "--metadata-from-file", "lib.sh"],
             "--metadata-from-file 'lib.sh' is not KEY=FILE without commas, such as hf-machine-lib=lib.sh",
         ),
-        ([*ALL, "--endpoint", "internal"], "--endpoint 'internal' is none of public, private, dns"),
+        ([*ALL, "--endpoint", "internal"], "--endpoint 'internal' is none of public, private, dns, none"),
         (
             [*ALL, "--credentials", "federation.json"],
             "--credentials 'federation.json' is no path such as /etc/hostfactory/federation.json",
@@ -250,6 +338,16 @@ def test_a_role_that_was_deleted_lately_is_brought_back(google: Google) -> None:
             [*ALL, "--group", "pods:us-central1-a"],
             "--group: pods and pods-spot are the pools of --pod-image; choose another name",
         ),
+        (
+            [*ALL, "--group", "b:europe-west1-b:spot"],
+            "--group 'b:europe-west1-b:spot' lies in europe-west1-b, and its subnet in us-central1",
+        ),
+        (
+            [*ALL, "--maintenance", "22:00"],
+            "--maintenance '22:00' is not START/END/RECURRENCE, "
+            "such as 2026-01-03T22:00:00Z/2026-01-04T04:00:00Z/FREQ=DAILY",
+        ),
+        ([*ALL, "--disk-size", "50GB"], "--disk-size '50GB' is no number of GB"),
         ([*SOME, "--settings", "settings.yaml"], "--settings needs a --group or --pod-image"),
         (
             [*ALL, "--group", "a"],
@@ -351,6 +449,27 @@ def test_its_pods_name_the_cluster_by_address_and_authority(
         assert (made / pools["pods"]["ca_file"]).read_text() == (RENDERED / "cluster-ca.crt").read_text()
 
 
+def test_a_loop_that_is_a_pod_has_the_account_of_its_pod(
+    google: Google, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As Terraform's with ``endpoint = null``; and what the pod mounts of it is a configuration."""
+    file = tmp_path / "settings.yaml"
+    google.setup(*ALL, "--endpoint", "none", "--apply", "--settings", str(file))
+    assert google.done.returncode == 0, google.done.stderr
+    assert not (tmp_path / "cluster-ca.crt").exists()
+    assert provisioner(["render-hf", str(file), "--out", str(tmp_path / "hf")]) == 0
+    made = tmp_path / "hf" / "conf" / "providers" / "gcpinst"
+    capsys.readouterr()
+    assert provisioner(["configmap", "--config", str(made)]) == 0
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    for name, text in yaml.safe_load(capsys.readouterr().out)["data"].items():
+        (mounted / name).write_text(text)
+    pools = yaml.safe_load((mounted / "provisioner.yaml").read_text())["pools"]
+    assert {"endpoint", "ca_file"}.isdisjoint(pools["pods"])
+    assert provisioner(["check", str(mounted / "provisioner.yaml")]) == 0
+
+
 def test_its_pools_log_in_by_the_federation_that_is_named(google: Google, tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     google.setup(*ALL, "--apply", "--settings", str(file), "--credentials", "/etc/hostfactory/federation.json")
@@ -390,7 +509,7 @@ def test_the_dns_endpoint_is_opened_and_the_loop_s_account_let_in_where_it_is_as
     assert Path(value(role, "file")).relative_to(TERRAFORM) == Path("roles/cluster.yaml")
     assert "roles/cluster.yaml" in module.text
     (given,) = [call for call in calls if any(word.endswith("/b_provisioner_cluster") for word in call)]
-    assert value(given, "member") == "serviceAccount:hostfactory-provisioner@my-grid-project.iam.gserviceaccount.com"
+    assert value(given, "member") == "serviceAccount:b-loop@my-grid-project.iam.gserviceaccount.com"
 
 
 def test_a_cluster_that_is_there_is_reached_by_what_is_asked_for_now(google: Google, tmp_path: Path) -> None:
@@ -400,7 +519,7 @@ def test_a_cluster_that_is_there_is_reached_by_what_is_asked_for_now(google: Goo
         *ALL, "--endpoint", "dns", "--authorized-range", "192.0.2.0/24", "--settings", str(settings), "--apply"
     )
     assert google.done.returncode == 0, google.done.stderr
-    (cluster,) = [call for call in calls if call[:3] == ("container", "clusters", "update")]
+    cluster, _ = [call for call in calls if call[:3] == ("container", "clusters", "update")]
     assert "--enable-dns-access" in cluster
     assert value(cluster, "master-authorized-networks") == "10.0.0.0/16,198.51.100.0/28,192.0.2.0/24"
     assert DNS in settings.read_text()
@@ -408,7 +527,7 @@ def test_a_cluster_that_is_there_is_reached_by_what_is_asked_for_now(google: Goo
 
 def test_a_cluster_without_the_endpoint_that_is_asked_for_ends_it(google: Google, tmp_path: Path) -> None:
     settings = tmp_path / "settings.yaml"
-    google.setup(*ALL, "--endpoint", "dns", "--settings", str(settings), "--apply", dns="")
+    google.setup(*ALL, "--endpoint", "dns", "--settings", str(settings), "--apply", DNS="")
     assert google.done.returncode != 0
     assert "cluster hf has no dns endpoint: choose another by --endpoint" in google.done.stderr
     assert not settings.exists()
@@ -419,17 +538,21 @@ def test_the_cluster_answers_symphony_and_those_who_are_named_besides(google: Go
     assert value(cluster, "master-authorized-networks") == "10.0.0.0/16,198.51.100.0/28"
 
 
-def test_the_values_that_it_prints_are_values_of_the_overlay(google: Google) -> None:
+def test_the_values_that_it_prints_are_values_of_the_overlay(google: Google, module: Module) -> None:
     google.setup(*ALL, "--apply")
     section = google.done.stdout.partition("values.yaml:\n")[2].partition("# Settings for provisioner render-hf")[0]
     printed = yaml.safe_load("\n".join(line.removeprefix("# ") for line in section.splitlines()))
     values = yaml.safe_load((ROOT / "deploy/kustomize/overlays/gke-workload-identity/values.yaml").read_text())["data"]
     assert printed == {
+        "instance": "gcpinst",
+        "image": "us-central1-docker.pkg.dev/my-grid-project/hf/provisioner:VERSION",
+        "nodesServiceAccount": "hf-nodes@my-grid-project.iam.gserviceaccount.com",
         "googleServiceAccount": "hostfactory-provisioner@my-grid-project.iam.gserviceaccount.com",
         "nfsServer": "10.9.8.2",
         "nfsPath": "/state",
     }
     assert printed.keys() <= values.keys()
+    assert printed.keys() == overlay_values(module), "Terraform names the same"
 
 
 def test_a_cluster_enforces_network_policies_and_mounts_secrets_where_one_is_named(google: Google) -> None:
@@ -464,8 +587,12 @@ def test_gcloud_understands_every_line(every: list[Argv], tmp_path: Path) -> Non
     environment = os.environ | {"CLOUDSDK_CONFIG": str(tmp_path), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
 
     def complaint(call: Argv) -> str:
+        file = tmp_path / "flags.json"
+        if said := [word.partition("=")[2] for word in call if word.startswith("--flags-file=")]:
+            file.write_text(said[0])
+        written = [f"--flags-file={file}" if word.startswith("--flags-file=") else word for word in call]
         done = subprocess.run(
-            ["gcloud", *call, "--no-such-flag"],
+            ["gcloud", *written, "--no-such-flag"],
             env=environment,
             capture_output=True,
             text=True,
@@ -592,6 +719,19 @@ def test_both_switch_on_the_same_apis(module: Module, made: list[Argv]) -> None:
     (enabled,) = [call for call in made if call[:2] == ("services", "enable")]
     theirs = set(re.findall(r"[a-z]+\.googleapis\.com", module.locals["apis"]))
     assert {word for word in enabled if word.endswith(".googleapis.com")} == theirs
+    page = (ROOT / "docs" / "deploy-google.md").read_text()
+    (told,) = re.findall(r"(?m)^\| APIs: (.+?) \|", page)
+    assert {f"{word}.googleapis.com" for word in re.findall(r"\b[a-z]{3,}\b", told)} >= theirs
+
+
+def test_both_switch_on_image_streaming_with_its_api(module: Module, made: list[Argv]) -> None:
+    """Without it a node pulls each image whole before its first pod starts."""
+    assert module.of("google_container_node_pool")["workers"]["node_config"][0]["gcfs_config"][0]["enabled"] is True
+    pools = [call for call in made if call[:3] == ("container", "node-pools", "create")]
+    assert all("--enable-image-streaming" in call for call in pools)
+    assert len(pools) == 2
+    (enabled,) = [call for call in made if call[:2] == ("services", "enable")]
+    assert "containerfilesystem.googleapis.com" in enabled
 
 
 def test_both_give_the_same_roles(module: Module, made: list[Argv]) -> None:
@@ -710,6 +850,19 @@ def test_both_give_every_instance_the_same_attributes_and_those_that_are_asked_f
         assert value(call, "metadata-from-file").split(",") == files
 
 
+def test_both_let_nodes_and_symphony_s_hosts_alone_mount_the_share(module: Module, made: list[Argv]) -> None:
+    """Whoever mounts it may write in it as whoever it likes: groups have a range of their own."""
+    (share,) = [call for call in made if call[:3] == ("filestore", "instances", "create")]
+    (options,) = json.loads(value(share, "flags-file"))["--file-share"]["nfs-export-options"]
+    assert options["ip-ranges"] == ["10.60.0.0/20", "10.0.0.0/16"]
+    (dynamic,) = module.of("google_filestore_instance")["state"]["file_shares"][0]["dynamic"]
+    (content,) = next(iter(dynamic.values()))["content"]
+    theirs = (plain(content["access_mode"]), plain(content["squash_mode"]))
+    assert theirs == (options["access-mode"], options["squash-mode"])
+    assert "nodes_range" in module.locals["share_clients"]
+    assert "machines" not in module.locals["share_clients"]
+
+
 def test_both_mark_the_nodes_for_machines_alike(module: Module, made: list[Argv]) -> None:
     nodes: Block = module.of("google_container_node_pool")["workers"]["node_config"][0]
     key = plain(nodes["taint"][0]["key"])
@@ -722,7 +875,13 @@ def test_both_mark_the_nodes_for_machines_alike(module: Module, made: list[Argv]
 def test_both_give_the_network_the_same_ranges(made: list[Argv]) -> None:
     text = (TERRAFORM / "variables.tf").read_text()
     ranges = dict(re.findall(r'(\w+)_range +=\s+optional\(string, "([\d./]+)"\)', text))
-    (subnet,) = [call for call in made if call[:4] == ("compute", "networks", "subnets", "create")]
+    subnet, machines = [call for call in made if call[:4] == ("compute", "networks", "subnets", "create")]
+    assert value(machines, "range") == ranges["machines"]
+    templates = [call for call in made if call[:3] == ("compute", "instance-templates", "create")]
+    assert {value(call, "subnet") for call in templates} == {machines[4]} == {"hf-machines"}
+    (rule,) = [call for call in made if call[:3] == ("compute", "firewall-rules", "create")]
+    answered = [ranges[name] for name in ("nodes", "machines", "pods")]
+    assert value(rule, "source-ranges").split(",") == [*answered, "10.0.0.0/16"]
     assert value(subnet, "range") == ranges["nodes"]
     assert value(subnet, "secondary-range") == f"pods={ranges['pods']},services={ranges['services']}"
 

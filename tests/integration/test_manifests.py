@@ -219,7 +219,8 @@ def test_the_base_is_all_that_is_needed_and_nothing_more() -> None:
 
 
 def test_what_a_site_sets_reaches_its_places_and_no_cluster(tmp_path: Path) -> None:
-    manifests = built(GKE, "secret-csi")
+    manifests = built(GKE, "secret-csi", "compute-classes")
+    (nodes,) = {one["spec"]["nodePoolConfig"]["serviceAccount"] for one in manifests if one["kind"] == "ComputeClass"}
     egress = policies(manifests)["provisioner"]["egress"]
     pod = only(manifests, "Deployment")["spec"]["template"]["spec"]
     account = only(manifests, "ServiceAccount")["metadata"]["annotations"]
@@ -229,6 +230,7 @@ def test_what_a_site_sets_reaches_its_places_and_no_cluster(tmp_path: Path) -> N
         "image": container(manifests)["image"],
         "instance": next(one["value"] for one in container(manifests)["env"] if one["name"] == "HF_PROVIDER_NAME"),
         "googleServiceAccount": account["iam.gke.io/gcp-service-account"],
+        "nodesServiceAccount": nodes,
         "apiServer": egress[1]["to"][0]["ipBlock"]["cidr"],
         "googleApis": egress[2]["to"][0]["ipBlock"]["cidr"],
         "proxy": egress[3]["to"][0]["ipBlock"]["cidr"],

@@ -162,7 +162,9 @@ def cluster(manifests: list[Manifest]) -> Policies:
         one["metadata"]["name"]: one["metadata"].get("labels", {}) for one in manifests if one["kind"] == "Namespace"
     }
     others: dict[str, Any] = {"kube-system": {}, "monitoring": {"hostfactory/monitoring": "true"}, "foreign": {}}
-    return Policies([one for one in manifests if one["kind"] == "NetworkPolicy"], ours | others)
+    labels = ours | others | {"gmp-system": {}, "gke-gmp-system": {}}
+    named = {name: {**own, "kubernetes.io/metadata.name": name} for name, own in labels.items()}  # as Kubernetes does
+    return Policies([one for one in manifests if one["kind"] == "NetworkPolicy"], named)
 
 
 def flows(manifests: list[Manifest], proxy: int) -> dict[str, tuple[Pod | Host, Pod | Host, int, str]]:
@@ -179,6 +181,8 @@ def flows(manifests: list[Manifest], proxy: int) -> dict[str, tuple[Pod | Host, 
         "metadata server": (loop, Host("169.254.169.254"), 80, "TCP"),
         "metadata server of the node": (loop, Host("169.254.169.252"), 988, "TCP"),
         "a scrape from monitoring": (MONITORING, loop, 9464, "TCP"),
+        "a scrape by Managed Prometheus": (Pod("gmp-system", {}), loop, 9464, "TCP"),
+        "a scrape by Autopilot's": (Pod("gke-gmp-system", {}), loop, 9464, "TCP"),
         "the proxy's other port": (loop, Host("10.0.0.10"), 22, "TCP"),
         "beside the proxy": (loop, Host("10.0.0.11"), proxy, "TCP"),
         "ssh to Google": (loop, Host("199.36.153.8"), 22, "TCP"),
@@ -193,9 +197,11 @@ def flows(manifests: list[Manifest], proxy: int) -> dict[str, tuple[Pod | Host, 
     }
 
 
+SCRAPES = ("a scrape from monitoring", "a scrape by Managed Prometheus", "a scrape by Autopilot's")
 ALLOWED = (
     *("names over UDP", "names over TCP", "names of the node's cache", "API server", "Google's APIs", "the proxy"),
-    *("metadata server", "metadata server of the node", "a scrape from monitoring"),
+    *("metadata server", "metadata server of the node"),
+    *SCRAPES,
 )
 
 
@@ -250,7 +256,8 @@ def spoilt(manifests: list[Manifest], spoil: Callable[[Manifest], object]) -> li
         pytest.param(
             lambda spec: spec["egress"].pop(4), {"metadata server", "metadata server of the node"}, id="metadata server"
         ),
-        pytest.param(lambda spec: spec["ingress"].pop(), {"a scrape from monitoring"}, id="monitoring"),
+        pytest.param(lambda spec: spec["ingress"].pop(), {*SCRAPES}, id="monitoring"),
+        pytest.param(lambda spec: spec["ingress"][0]["from"].pop(), {*SCRAPES[1:]}, id="Managed Prometheus"),
         pytest.param(
             lambda spec: spec["egress"][3].pop("ports"), {"the proxy's other port"}, id="the proxy on every port"
         ),

@@ -15,7 +15,7 @@ from provisioner.backends.events import METHODS
 from provisioner.commands.cli import run
 from tests.support.checks.attributes import OPTIONAL, attributes_read
 from tests.support.checks.rights import ROLES
-from tests.support.checks.terraform import Block, Module, plain
+from tests.support.checks.terraform import Block, Module, overlay_values, plain
 from tests.support.clients.terraform import (
     ENDPOINT,
     EXAMPLE,
@@ -211,9 +211,13 @@ def test_a_cluster_enforces_the_policies_of_the_overlay_and_pulls_its_images(mod
 
 def test_the_values_that_it_names_are_values_of_the_overlay(module: Module) -> None:
     values = yaml.safe_load((ROOT / "deploy/kustomize/overlays/gke-workload-identity/values.yaml").read_text())["data"]
-    named = set(re.findall(r"(?m)\b(\w+) += ", (TERRAFORM / "outputs.tf").read_text().partition("overlay_values")[2]))
-    assert {"googleServiceAccount", "nfsServer", "nfsPath"} <= named
-    assert {name for name in named if name.startswith(("nfs", "google"))} <= values.keys()
+    named = overlay_values(module)
+    assert {"image", "instance", "googleServiceAccount", "nodesServiceAccount", "nfsServer", "nfsPath"} <= named
+    assert named <= values.keys()
+    registry = (
+        plain(module.locals["registry"]).replace("${var.region}", "REGION").replace("${var.project_id}", "PROJECT")
+    )
+    assert values["image"].startswith(registry.replace("${var.name_prefix}", "hf") + "/provisioner:")
 
 
 def test_all_that_can_have_labels_has_them(module: Module) -> None:
@@ -278,7 +282,7 @@ def test_terraform_accepts_the_whole_module_and_its_own_tests_pass(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     done = terraform("test", "-no-color", directory=copy, settings=settings)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "19 passed, 0 failed" in done.stdout
+    assert "22 passed, 0 failed" in done.stdout
 
 
 @REAL

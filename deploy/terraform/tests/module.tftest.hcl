@@ -28,8 +28,19 @@ run "makes_all_of_a_grid" {
   command = apply
 
   variables {
-    zones = ["us-central1-a", "us-central1-b"]
-    share = {}
+    zones           = ["us-central1-a", "us-central1-b"]
+    symphony_ranges = ["10.0.0.0/16"]
+    share           = {}
+  }
+
+  assert {
+    condition     = length(google_container_cluster.this[0].maintenance_policy) == 0
+    error_message = "There is no window unless one is given."
+  }
+
+  assert {
+    condition     = google_service_account.loop.account_id == "hostfactory-provisioner"
+    error_message = "The loop's account has the name that the pages have."
   }
 
   assert {
@@ -50,6 +61,11 @@ run "makes_all_of_a_grid" {
   assert {
     condition     = output.overlay_values.nfsPath == "/state" && output.overlay_values.nfsServer == output.share.address && output.overlay_values.googleServiceAccount == output.account
     error_message = "The overlay's values are those of the share and the account that are made."
+  }
+
+  assert {
+    condition     = output.overlay_values.image == "us-central1-docker.pkg.dev/grid-project/hf/provisioner:VERSION" && output.overlay_values.nodesServiceAccount == google_service_account.nodes[0].email
+    error_message = "The loop's image lies in the registry that is made, and compute classes give their nodes the nodes' account."
   }
 
   assert {
@@ -110,6 +126,16 @@ run "makes_all_of_a_grid" {
   assert {
     condition     = length(google_project_iam_custom_role.cluster) == 0 && length(google_container_cluster.this[0].control_plane_endpoints_config) == 0
     error_message = "Nothing is opened, and no right given, for an endpoint that is not used."
+  }
+
+  assert {
+    condition     = google_filestore_instance.state[0].file_shares[0].nfs_export_options[0].ip_ranges == tolist(["10.60.0.0/20", "10.0.0.0/16"])
+    error_message = "The share answers nodes and Symphony's hosts."
+  }
+
+  assert {
+    condition     = google_compute_instance_template.this["zonal"].network_interface[0].subnetwork == google_compute_subnetwork.machines[0].id && google_compute_subnetwork.machines[0].ip_cidr_range == "10.62.0.0/20" && contains(google_compute_firewall.symphony[0].source_ranges, "10.62.0.0/20")
+    error_message = "Groups have a subnet of their own, which the share does not answer, and Symphony does."
   }
 
   assert {
@@ -187,17 +213,35 @@ run "secrets_are_mounted_by_the_cluster_and_read_by_the_loop_alone" {
   }
 }
 
+run "a_window_that_ends_before_it_begins_is_refused" {
+  command = plan
+
+  variables {
+    cluster = { maintenance = { start = "2026-01-04T04:00:00Z", end = "2026-01-03T22:00:00Z", recurrence = "FREQ=DAILY" } }
+  }
+
+  expect_failures = [var.cluster]
+}
+
 run "autopilot_makes_its_own_nodes" {
   command = apply
 
   variables {
-    cluster = { autopilot = true }
+    cluster = {
+      autopilot   = true
+      maintenance = { start = "2026-01-03T22:00:00Z", end = "2026-01-04T04:00:00Z", recurrence = "FREQ=WEEKLY;BYDAY=SA,SU" }
+    }
     secrets = ["hostfactory-proxy"]
   }
 
   assert {
     condition     = google_container_cluster.this[0].secret_manager_config[0].enabled
     error_message = "Autopilot has the add-on where it is asked for, too."
+  }
+
+  assert {
+    condition     = google_container_cluster.this[0].maintenance_policy[0].recurring_window[0].recurrence == "FREQ=WEEKLY;BYDAY=SA,SU" && google_container_cluster.this[0].maintenance_policy[0].recurring_window[0].end_time == "2026-01-04T04:00:00Z"
+    error_message = "Google upgrades in the window that is given."
   }
 
   assert {
@@ -284,6 +328,23 @@ run "an_existing_network_is_used" {
 
   variables {
     network = { network = "projects/host/global/networks/n", subnetwork = "projects/host/regions/us-central1/subnetworks/s" }
+    zones   = ["us-central1-a"]
+    share   = { clients = ["10.9.0.0/24"], private_service_access = true }
+  }
+
+  assert {
+    condition     = google_filestore_instance.state[0].networks[0].connect_mode == "PRIVATE_SERVICE_ACCESS" && google_filestore_instance.state[0].networks[0].network == "projects/host/global/networks/n" && length(google_compute_firewall.symphony) == 0
+    error_message = "The share is reached as a Shared VPC needs it, and nothing is made in a network that is given."
+  }
+
+  assert {
+    condition     = length(google_compute_subnetwork.machines) == 0 && google_compute_instance_template.this["zonal"].network_interface[0].subnetwork == "projects/host/regions/us-central1/subnetworks/s" && google_compute_instance_template.this["regional"].network_interface[0].subnetwork == "projects/host/regions/us-central1/subnetworks/s"
+    error_message = "Groups are in the subnetwork that is given."
+  }
+
+  assert {
+    condition     = google_filestore_instance.state[0].file_shares[0].nfs_export_options[0].ip_ranges == tolist(["10.9.0.0/24"])
+    error_message = "The share answers whom it is told."
   }
 
   assert {
@@ -333,6 +394,30 @@ run "a_zone_of_another_region_is_refused" {
   }
 
   expect_failures = [var.zones]
+}
+
+run "a_group_of_another_region_is_refused" {
+  command = plan
+
+  variables {
+    groups    = { zonal = { zone = "europe-west1-b", machine_type = "n2-standard-8", image = "i", max_machines = 10 } }
+    templates = { Small = { pools = ["zonal"], ncpus = 4, nram = 8192, max_number = 10 } }
+  }
+
+  expect_failures = [var.groups]
+}
+
+run "a_second_deployment_has_a_loop_s_account_of_its_own" {
+  command = apply
+
+  variables {
+    name_prefix = "b"
+  }
+
+  assert {
+    condition     = google_service_account.loop.account_id == "b-loop" && google_service_account.nodes[0].account_id == "b-nodes"
+    error_message = "What is called by the prefix never belongs to another deployment."
+  }
 }
 
 run "half_a_network_is_refused" {

@@ -157,6 +157,11 @@ def given_problems(where: str, given: set[str], called: Module) -> Iterator[str]
             yield f"{where}: {variable.name} is missing"
 
 
+def overlay_values(module: Module) -> set[str]:
+    """The names of the overlay's values that a module's output has."""
+    return set(re.findall(r"\b(\w+) = ", module.outputs["overlay_values"]["value"]))
+
+
 def plain(text: Any) -> str:
     """A name or a text without its quotes."""
     return str(text).strip('"')

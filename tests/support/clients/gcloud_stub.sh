@@ -1,20 +1,36 @@
 #!/bin/bash
-# Stands in for gcloud: notes each call in $CALLS, one line of quoted words, and remembers in $THINGS what was made.
-printf '%q ' "$@" >>"$CALLS"
+# Stands in for gcloud: notes each call in $CALLS, one line of quoted words, with what a file of flags says in the place of
+# its name, and remembers in $THINGS what was made.
+# Where $FAILING names a command, that one says so and fails, as with a login that has expired.
+for word; do
+    [[ $word != --flags-file=* ]] || word=--flags-file=$(<"${word#*=}")
+    printf '%q ' "$word" >>"$CALLS"
+done
 echo >>"$CALLS"
+[[ -z ${FAILING-} || " $* " != *" $FAILING "* ]] || {
+    echo "ERROR: (gcloud.$1) There was a problem refreshing your current auth tokens: invalid_grant" >&2
+    exit 1
+}
 
 group=()
 while [[ ! $1 =~ ^(create|create-auto|describe|list|delete|undelete|update|enable|.*-binding)$ ]]; do group+=("$1") && shift; done
 thing="$THINGS/$(IFS=_ && echo "${group[*]}")_${2%%@*}"
+for word; do
+    [[ $word != --cluster=* ]] || thing+=_of_${word#*=}
+done
 case $1 in
     list) printf '8\t32768\n' ;; # machine-types
     create | create-auto)
         [ ! -e "$thing" ] || { echo "already there: $thing" >&2 && exit 1; }
         touch "$thing" ;;
     delete) rm "$thing" ;;
+    remove-iam-policy-binding)
+        [ "$BOUND" ] || { echo "ERROR: (gcloud.$1) Policy binding with the specified principal, role, and condition not found!" >&2 && exit 1; } ;;
     describe)
         case "$*" in
-            *projectNumber*) echo 123456 ;;
+            *projectNumber*)
+                echo "WARNING: Your active project does not match the quota project." >&2
+                echo 123456 ;;
             *ipAddresses*) echo 10.9.8.2 ;;
             *writerIdentity*) echo serviceAccount:writer@example.com ;;
             *publicEndpoint*) echo 203.0.113.7 ;;
@@ -22,6 +38,6 @@ case $1 in
             *clusterCaCertificate*) base64 -w0 "$CLUSTER_CA" ;;
             *dnsEndpointConfig*) echo "$DNS" ;;
             *'value(deleted)'*) echo "$DELETED" ;;
-            *) [ -e "$thing" ] ;;
+            *) [ -e "$thing" ] || { echo "ERROR: (gcloud.$1) NOT_FOUND: Requested entity was not found." >&2 && exit 1; } ;;
         esac ;;
 esac
