@@ -195,6 +195,9 @@ def test_a_reload_takes_the_new_configuration_without_another_start(host: Host) 
 
 
 def test_logrotate_takes_the_scripts_log_and_they_begin_another(host: Host) -> None:
+    owner = host.guest.run(f"stat --format %U {LOG}/*.log")
+    rotates = host.guest.run("sed -n 's/^ *su //p' /etc/logrotate.d/provisioner").splitlines()
+    assert {*rotates} == {f"{owner} hostfactory"}, "an older logrotate gives what it writes to that user, or fails"
     host.guest.run("logrotate --force /etc/logrotate.d/provisioner")
     (rotated,) = host.guest.run(f"ls {LOG}").split()
     host.script("getAvailableTemplates", {})
