@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bundles import shared, small, unpacked
-from tests.support.hosts import PYTHON
+from tests.support.hosts import PYTHON, ROOT
 from tests.support.installs import NEWER, open_directory
 from tests.support.scratch_host import ScratchHost
 
@@ -118,3 +119,19 @@ def test_logrotate_goes_on_whatever_is_installed(host: Installer, arguments: lis
     host.run("logrotate --force --state /root/state /root/all")
 
     assert host.run("ls /var/log/hostfactory").count(".gz") == (0 if arguments else 1)
+
+
+def test_the_share_of_a_loop_in_a_pod_stays_whose_it_is(host: Installer) -> None:
+    """By the page's own lines, but for the mount."""
+    page = (ROOT / "docs" / "deploy-gke.md").read_text()
+    (make,) = re.findall(r"(?m)^       (mkdir -p /\S+)$", page)
+    (give,) = re.findall(r"`(chown root:hostfactory [^`]+)`", page)
+    (number,) = re.findall(r"`groupadd --gid (\d+) hostfactory`", page)
+    host.run(f"useradd egoadmin; groupadd --gid {number} hostfactory")
+    host.install()
+    host.run(f"{make}; {' '.join(give.split())}")
+    host.install("upgrade", version=NEWER)
+
+    assert host.run(f"stat --format '%U:%G %g %a' {make.split()[-1]}").strip() == f"root:hostfactory {number} 2770"
+    assert host.run("id --group hostfactory").strip() == number
+    assert host.run(f"runuser -u egoadmin -- touch {make.split()[-1]}/of-the-scripts") == ""
