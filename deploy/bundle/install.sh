@@ -235,10 +235,13 @@ system_files() { # of the bundle, or of a version
   done
   host && [ $locks = loop ] || return 0
   run systemd-sysusers "$sysusers"
-  # Not by sysusers.d: that makes a user who is missing, as one of a directory service is while that is away.
-  id -Gn "$hf_user" | tr ' ' '\n' | grep -qx hostfactory || run gpasswd --add "$hf_user" hostfactory
   run systemd-tmpfiles --create "$tmpfiles"
   [ ! -d /run/systemd/system ] || run systemctl daemon-reload
+}
+
+join_group() { # not by sysusers.d: that makes a user who is missing, as one of a directory service is while that is away
+  host && [ $locks = loop ] || return 0
+  id -Gn "$hf_user" | tr ' ' '\n' | grep -qx hostfactory || run gpasswd --add "$hf_user" hostfactory
 }
 
 install() {
@@ -267,6 +270,7 @@ install() {
     [ "$old" = "$kept" ] || remove "$versions/$old"
   done
   system_files "$bundle"
+  join_group
   tell "Version $name runs from now on: scriptPath of HostFactory's plug-in is $prefix/hf_scripts/"
   [ $locks = scripts ] || tell "Restart the loop: systemctl restart provisioner (the first time: systemctl enable --now provisioner provisioner-backup.timer)"
 }
@@ -275,12 +279,12 @@ rollback() {
   [ -n "$current" ] || fail "$base: nothing is installed"
   [ -n "$previous" ] || fail "$base: there is no version before $current"
   settle "$previous"
-  find_user
   lock
   system_files "$versions/$previous"
   switch current "versions/$previous"
   switch previous "versions/$current"
-  tell "Version $previous runs from now on, $current is kept. Restart the loop: systemctl restart provisioner"
+  tell "Version $previous runs from now on, $current is kept"
+  [ $locks = scripts ] || tell "Restart the loop: systemctl restart provisioner"
 }
 
 uninstall() {
