@@ -338,6 +338,14 @@ def test_each_step_that_says_how_one_sees_that_it_worked_is_looked_at() -> None:
     assert [title[:1] for title, text in sections() if "**It worked:**" in text] == list(WORKED)
 
 
+def test_a_machine_without_symphony_ends_as_the_page_says() -> None:
+    (seconds,) = re.findall(r"HF_JOIN_SECONDS:=(\d+)", (ROOT / "deploy" / "machine" / "lib.sh").read_text())
+    script = (ROOT / "deploy" / "machine" / "startup.sh").read_text()
+    (key, value) = re.findall(r'"\$\(attribute (hf-join-failed)\)" = (\w+)', script)[0]
+
+    assert f"powers off after {seconds} s; metadata `{key}={value}` keeps it" in " ".join(PAGE.split())
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("terraform") is None, reason="needs terraform")
