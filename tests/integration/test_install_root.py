@@ -88,7 +88,7 @@ def test_an_upgrade_is_for_the_user_of_before_and_makes_none_while_that_one_is_a
     assert host.run("grep -c 'su sym.admin hostfactory' /etc/logrotate.d/provisioner").strip() == "2"
     host.run("sed -i /^sym.admin:/d /etc/passwd")
     host.install("rollback")
-    assert host.run("/opt/provisioner/bin/provisioner --version").split()[1] == OLD, "what is there is needed, nobody else"
+    assert host.run("/opt/provisioner/bin/provisioner --version").split()[1] == OLD, "without the user"
 
 
 def test_a_user_who_cannot_run_it_is_named_before_it_is_the_one_that_runs(host: Installer) -> None:
