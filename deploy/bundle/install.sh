@@ -6,13 +6,13 @@ umask 022
 
 usage='usage: install.sh [install | upgrade | rollback | uninstall | status] [OPTIONS]
   install     make this bundle'"'"'s version the one that runs; the one before it is kept (default)
-  upgrade     the same where a version is installed already
+  upgrade     the same for what is installed already: the scripts alone stay alone
   rollback    go back to the version before; once more: forward again
   uninstall   remove all versions; state, logs, configuration and users stay
   status      what is installed
   --prefix DIR      where (/opt/provisioner)
   --root DIR        put everything below DIR, as for a package: nothing of this host is touched
-  --hf-user USER    whom HostFactory runs scripts as (egoadmin); becomes a member of group hostfactory
+  --hf-user USER    whom HostFactory runs scripts as (as installed, else egoadmin); becomes a member of group hostfactory
   --python PYTHON   which Python runs it, 3.11 or newer (the newest of the PATH that the bundle has wheels for)
   --scripts-only    what the scripts need, and no loop: no service either
   --dry-run         say what would be done
@@ -29,7 +29,7 @@ wrong() {
   exit 2
 }
 
-command=install prefix=/opt/provisioner root='' hf_user=egoadmin python='' locks=loop dry=''
+command=install prefix=/opt/provisioner root='' hf_user='' python='' locks='' dry=''
 case ${1:-} in install | upgrade | rollback | uninstall | status) command=$1 && shift ;; esac
 while [ $# -gt 0 ]; do
   case $1 in
@@ -82,6 +82,11 @@ before() { # the version to go back to: the linked one, or the only other one wh
 
 fact() { sed -n "s/^$2: //p" "$versions/$1/installed"; } # VERSION NAME
 
+settle() { # VERSION, or none: what no option has named is as that one was installed
+  [ -z "$1" ] || : "${locks:=$(fact "$1" for)}" "${hf_user:=$(fact "$1" hf-user)}"
+  : "${locks:=loop}" "${hf_user:=egoadmin}"
+}
+
 status() {
   [ -n "$current" ] || { say "$base: nothing is installed" && return; }
   say "$base: version $current runs ($(fact "$current" for), Python $(fact "$current" python))"
@@ -113,6 +118,10 @@ lock() {
   for each in "$versions"/*/; do [ -e "${each}installed" ] || rm -rf -- "$each"; done
 }
 
+find_user() {
+  ! host || id "$hf_user" >/dev/null 2>&1 || fail "there is no user $hf_user here: name HostFactory's with --hf-user"
+}
+
 find_python() {
   needed=$(cat "$bundle/PYTHONS")
   advice="Python 3.11 or newer is needed (RHEL 8 and 9: dnf install python3.11); name it with --python"
@@ -142,6 +151,10 @@ pip() { # run from its wheel: the environment has none, and this host need not h
     --root-user-action ignore --no-index --find-links "$bundle/wheelhouse" "$@"
 }
 
+record() { # what a version was installed for
+  printf '%s: %s\n' for "$locks" hf-user "$hf_user" python "$python" bundle "$digest"
+}
+
 build() { # NAME: versions/NAME, whole or not at all
   new=$versions/.new-$1
   say "Installing version $1 in $prefix for Python $found ..."
@@ -156,9 +169,10 @@ build() { # NAME: versions/NAME, whole or not at all
   cp -- "$bundle/provisioner" "$new/bin/provisioner"
   library=$(cd -- "$new" && echo lib/python*/site-packages)
   ln -s -- "$library/hf_scripts" "$new/hf_scripts"
-  cp -R -- "$bundle/share" "$new/share"
+  cp -R -- "$bundle/share" "$bundle/vm" "$new"
   "$new/bin/python" -m compileall -q -f -j 0 -s "$new" -p "$prefix/versions/$1" "$new/lib"
-  printf 'for: %s\npython: %s\nbundle: %s\n' "$locks" "$python" "$digest" >"$new/installed"
+  chmod -R u=rwX,go=rX -- "$new" # whatever umask unpacked the bundle
+  record >"$new/installed"
   sync -f "$new" 2>/dev/null || sync
   mv -T -- "$new" "$versions/$1"
 }
@@ -166,28 +180,31 @@ build() { # NAME: versions/NAME, whole or not at all
 choose() { # the name of this version's directory: one that holds the same already, else a free one
   name=$version number=1
   while [ -e "$versions/$name" ]; do
-    [ "$(fact "$name" for) $(fact "$name" python) $(fact "$name" bundle)" != "$locks $python $digest" ] || break
+    [ "$(cat "$versions/$name/installed")" != "$(record)" ] || break
     number=$((number + 1)) && name=$version-$number
   done
 }
 
-put() { # FILE PLACE: ours, adapted to prefix and user
+text() { # FILE: one of the system's adapted to prefix and user, an example as it is
+  case ${1%/*} in
+    */vm) sed "s|/opt/provisioner|$prefix|g; s|egoadmin|$hf_user|g" "$1" ;;
+    *) cat -- "$1" ;;
+  esac
+}
+
+put() { # FILE PLACE: ours
   say "  $root$2"
   [ -z "$dry" ] || return 0
   mkdir -p -- "$(dirname -- "$root$2")"
-  sed "s|/opt/provisioner|$prefix|g; s|egoadmin|$hf_user|g" "$bundle/vm/$1" >"$root$2.new"
+  text "$1" >"$root$2.new"
   mv -f -- "$root$2.new" "$root$2"
 }
 
 put_once() { # FILE PLACE: yours from then on
-  if [ -e "$root$2" ]; then
-    cmp -s "$1" "$root$2" || say "  $root$2: left as it is, yours"
-  elif [ -n "$dry" ]; then
-    say "  $root$2"
+  if [ ! -e "$root$2" ]; then
+    put "$1" "$2"
   else
-    say "  $root$2"
-    mkdir -p -- "$(dirname -- "$root$2")"
-    cp -- "$1" "$root$2.new" && mv -f -- "$root$2.new" "$root$2"
+    text "$1" | cmp -s - "$root$2" || say "  $root$2: left as it is, yours"
   fi
 }
 
@@ -201,30 +218,30 @@ host() { # whether this host itself may be changed: by root, and not below anoth
   [ -z "$root" ] && [ "$(id -u)" = 0 ]
 }
 
-system_files() {
+system_files() { # of the bundle, or of a version
   if [ -z "$root" ] && ! host; then
-    say "Not root: no service, users and directories were made ($bundle/vm has their files)"
+    say "Not root: no service, users and directories were made ($1/vm has their files)"
     return
   fi
   say 'Files of the system:'
   if [ $locks = loop ]; then
-    put sysusers.conf "$sysusers"
-    put tmpfiles.conf "$tmpfiles"
-    for each in $ours; do put "$each" "$units/$each"; done
+    put "$1/vm/sysusers.conf" "$sysusers"
+    put "$1/vm/tmpfiles.conf" "$tmpfiles"
+    for each in $ours; do put "$1/vm/$each" "$units/$each"; done
+    put_once "$1/vm/logrotate.conf" "$logrotate"
   fi
-  put_once "$bundle/vm/logrotate.conf" "$logrotate"
-  (cd -- "$bundle/share/config" && find . -type f) | sort | while read -r file; do
-    put_once "$bundle/share/config/$file" "/etc/hostfactory/examples/${file#./}"
+  (cd -- "$1/share/config" && find . -type f) | sort | while read -r file; do
+    put_once "$1/share/config/$file" "/etc/hostfactory/examples/${file#./}"
   done
-  host || return 0
-  id "$hf_user" >/dev/null 2>&1 || fail "there is no user $hf_user here: name HostFactory's with --hf-user"
-  if [ $locks = loop ]; then
-    run systemd-sysusers "$sysusers"
-    run systemd-tmpfiles --create "$tmpfiles"
-    [ ! -d /run/systemd/system ] || run systemctl daemon-reload
-  fi
-  [ -n "$dry" ] || runuser -u "$hf_user" -- "$prefix/current/bin/python" -I -c 'import hf_scripts.commands' 2>/dev/null ||
-    fail "$hf_user cannot run $prefix/current/bin/python: let that user read $prefix and $python, and pass all above them"
+  host && [ $locks = loop ] || return 0
+  run systemd-sysusers "$sysusers"
+  run systemd-tmpfiles --create "$tmpfiles"
+  [ ! -d /run/systemd/system ] || run systemctl daemon-reload
+}
+
+join_group() { # not by sysusers.d: that makes a user who is missing, as one of a directory service is while that is away
+  host && [ $locks = loop ] || return 0
+  id -Gn "$hf_user" | tr ' ' '\n' | grep -qx hostfactory || run gpasswd --add "$hf_user" hostfactory
 }
 
 install() {
@@ -232,10 +249,13 @@ install() {
     fail "$bundle: is not what was packed (see above): unpack the bundle again"
   version=$(cat "$bundle/VERSION")
   digest=$(sha256sum <"$bundle/SHA256SUMS" | cut -c1-64)
+  find_user
   find_python
   lock
   choose
   if [ -e "$versions/$name" ]; then say "Version $name is built already"; else build "$name"; fi
+  [ -n "$dry" ] || ! host || runuser -u "$hf_user" -- "$versions/$name/bin/python" -I -c 'import hf_scripts.commands' 2>/dev/null ||
+    fail "$hf_user cannot run $versions/$name/bin/python: let that user read $prefix and $python, and pass all above them"
   if [ "$name" != "$current" ]; then
     [ -z "$current" ] || switch previous "versions/$current"
     switch current "versions/$name"
@@ -249,7 +269,8 @@ install() {
   for old in $(current=$name others); do
     [ "$old" = "$kept" ] || remove "$versions/$old"
   done
-  system_files
+  system_files "$bundle"
+  join_group
   tell "Version $name runs from now on: scriptPath of HostFactory's plug-in is $prefix/hf_scripts/"
   [ $locks = scripts ] || tell "Restart the loop: systemctl restart provisioner (the first time: systemctl enable --now provisioner provisioner-backup.timer)"
 }
@@ -257,14 +278,18 @@ install() {
 rollback() {
   [ -n "$current" ] || fail "$base: nothing is installed"
   [ -n "$previous" ] || fail "$base: there is no version before $current"
+  settle "$previous"
   lock
+  system_files "$versions/$previous"
   switch current "versions/$previous"
   switch previous "versions/$current"
-  tell "Version $previous runs from now on, $current is kept. Restart the loop: systemctl restart provisioner"
+  tell "Version $previous runs from now on, $current is kept"
+  [ $locks = scripts ] || tell "Restart the loop: systemctl restart provisioner"
 }
 
 uninstall() {
   [ -e "$base" ] || { say "$base: nothing is installed" && return; }
+  settle "$current"
   lock
   if host && [ -z "$dry" ] && [ -d /run/systemd/system ]; then
     for each in $ours; do
@@ -276,7 +301,7 @@ uninstall() {
   if [ -n "$root" ] || host; then
     for each in $ours; do run rm -f -- "$root$units/$each"; done
     run rm -f -- "$root$tmpfiles" "$root$sysusers"
-    ! cmp -s "$bundle/vm/logrotate.conf" "$root$logrotate" || run rm -f -- "$root$logrotate"
+    ! text "$bundle/vm/logrotate.conf" | cmp -s - "$root$logrotate" || run rm -f -- "$root$logrotate"
   fi
   run rm -f -- "$base/.lock"
   [ -n "$dry" ] || rmdir -- "$base" 2>/dev/null || say "$base: kept, as other files are in it"
@@ -286,8 +311,14 @@ uninstall() {
 current=$(target current) || current=''
 previous=$(before) || previous=''
 case $command in
+  install)
+    : "${locks:=loop}"
+    settle "$current"
+    install
+    ;;
   upgrade)
     [ -n "$current" ] || fail "$base: nothing is installed to upgrade: run install.sh without a command"
+    settle "$current"
     install
     ;;
   *) "$command" ;;

@@ -84,7 +84,7 @@ def _place(path: Path, rendered: Rendered, out: Path) -> None:
 
 
 def _make(directory: Path, out: Path) -> None:
-    """Make a directory for whom the one above it is, whatever the umask. Raises OSError where it may not be written."""
+    """Make a directory with the owner and mode of the one above it. Raises OSError where it may not be written."""
     if not directory.is_dir():
         if directory != out:
             _make(directory.parent, out)

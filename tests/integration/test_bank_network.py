@@ -425,7 +425,7 @@ def test_the_pages_pools_are_pools_and_name_what_the_line_writes(tmp_path: Path)
     text = section("The loop's identity without a key file").replace("PROJECT\n", "p\n").replace("PROJECT,", "p,")
     (pools,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     (variables,) = re.findall(r"```\n(.*?)```", text.replace(f"```yaml\n{pools}```", ""), re.DOTALL)
-    given = dict(line.split("=") for line in variables.split())
+    given = dict(line.split("=") for line in shlex.split(variables))
     conf = tmp_path / "conf"
     (conf / "pod-specs").mkdir(parents=True)
     (conf / "pod-specs" / "pods.yaml").write_text("containers: [{name: main, image: i}]\n")

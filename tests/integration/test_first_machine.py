@@ -117,11 +117,13 @@ REPLACED = {
         *) exit 64 ;;
     esac""",
     # The unit under systemd is tests/vm's. Here its command runs as its user, with its environment and mask.
-    "systemctl": r"""[ "$*" = "enable --now provisioner" ] || exit 64
+    "systemctl": r"""[ "$*" = "enable --now provisioner provisioner-backup.timer" ] || exit 64
+        test -f /usr/lib/systemd/system/provisioner-backup.timer
         of_unit() { sed -n "s/^$1=//p" /usr/lib/systemd/system/provisioner.service; }
         umask "$(of_unit UMask)"
         setsid setpriv --reuid "$(of_unit User)" --regid "$(of_unit Group)" --init-groups env -i \
-            $(of_unit Environment) $(cat /etc/default/provisioner) $(of_unit ExecStart) --listen 127.0.0.1:0 \
+            $(of_unit Environment) bash -c 'set -a; . /etc/default/provisioner; set +a; exec "$0" "$@"' \
+            $(of_unit ExecStart) --listen 127.0.0.1:0 \
             </dev/null >/var/log/service.log 2>&1 &
         echo $! >/var/service.pid""",
 }
@@ -212,14 +214,10 @@ class Walk(ScratchHost):
         """What is printed when these lines are typed into somebody's terminal, whose variables and directory stay."""
         terminal = f'{HOME[who]}/.terminal; if [ -e "$t" ]; then . "$t"; cd "$PWD"; fi'
         words = [f"{name}={value}" for name, value in {**self._variables[who], "HOME": HOME[who]}.items()]
-        user, mask = [], ""
-        if who == HF_USER:
-            user, mask = (
-                ["setpriv", "--reuid", "egoadmin", "--regid", "egoadmin", "--groups", self._groups],
-                "umask 077",
-            )
+        user = ["setpriv", "--reuid", "egoadmin", "--regid", "egoadmin", "--groups", self._groups]
+        mask = "" if who == CLONE else "umask 077"
         typed = f't={terminal}\n{mask}\n{lines}\nexport -p >"$t"'
-        return self.run(typed, *user, "env", "-i", *words, directory=HOME[who])
+        return self.run(typed, *(user if who == HF_USER else []), "env", "-i", *words, directory=HOME[who])
 
     def cloud(self) -> None:
         """Makes the instance's files of the page's grid.tfvars, as Terraform does, and a cloud of their pools.
@@ -249,7 +247,9 @@ class Walk(ScratchHost):
             "GCE_METADATA_IP": metadata.host,
             "PUBSUB_EMULATOR_HOST": "127.0.0.1:9",  # nobody: Google, which may be in reach, gets no token of ours
         }
-        self.path("/etc/default/provisioner").write_text("".join(f"{name}={value}\n" for name, value in around.items()))
+        file = self.path("/etc/default/provisioner")
+        file.write_text("".join(f"{name}={value}\n" for name, value in around.items()))
+        file.chmod(0o600)  # as by a root whose umask lets nobody in
 
     def attach(self) -> None:
         """HostFactory's host has the account from now on that the line has given it."""
@@ -340,12 +340,20 @@ def test_each_step_that_says_how_one_sees_that_it_worked_is_looked_at() -> None:
     assert [title[:1] for title, text in sections() if "**It worked:**" in text] == list(WORKED)
 
 
+def test_a_machine_without_symphony_ends_as_the_page_says() -> None:
+    (seconds,) = re.findall(r"HF_JOIN_SECONDS:=(\d+)", (ROOT / "deploy" / "machine" / "lib.sh").read_text())
+    script = (ROOT / "deploy" / "machine" / "startup.sh").read_text()
+    (key, value) = re.findall(r'"\$\(attribute (hf-join-failed)\)" = (\w+)', script)[0]
+
+    assert f"powers off after {seconds} s; metadata `{key}={value}` keeps it" in " ".join(PAGE.split())
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("terraform") is None, reason="needs terraform")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: users are made")
 def test_the_page_leads_to_machines_of_both_kinds_and_back(walk: Walk) -> None:
-    """Each step is begun in new terminals, and HostFactory's user lets nobody else read what it makes."""
+    """Each step is begun in new terminals, and on HostFactory's host nobody's umask lets others read what is made."""
     for title, text in sections():
         printed = ""
         walk.log_in()
@@ -440,7 +448,7 @@ def programs_installed(walk: Walk, printed: str) -> None:
     assert names_place == (
         f"Version {version} runs from now on: scriptPath of HostFactory's plug-in is /opt/provisioner/hf_scripts/"
     )
-    assert "systemctl enable --now provisioner" in last
+    assert "systemctl enable --now provisioner provisioner-backup.timer" in last
 
 
 def instance_registered(walk: Walk, printed: str) -> None:

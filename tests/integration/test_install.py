@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bundles import small
+from tests.support.bundles import sealed, small
 from tests.support.hosts import NOBODY, PYTHON, ROOT, as_nobody
 from tests.support.installs import PREFIX, Bundles, both_bundles, done, install, open_directory, open_root, versions
 
@@ -20,6 +20,9 @@ pytestmark = pytest.mark.timeout(900)
 """Bundles are made of what a package index sends."""
 
 INSTALLER = ROOT / "deploy" / "bundle" / "install.sh"
+UNIT, LOGROTATE = "usr/lib/systemd/system/provisioner.service", "etc/logrotate.d/provisioner"
+BOTH_LOGS = 2
+"""The scripts' own, and that of EGO's loop."""
 
 
 @pytest.fixture(scope="module")
@@ -119,10 +122,66 @@ def test_nothing_names_the_place_where_it_was_made_and_all_may_read_it(bundles: 
 def test_the_user_that_the_loop_shares_its_group_with_and_the_prefix_are_those_given(
     small_bundles: Bundles, root: Path
 ) -> None:
-    done(small_bundles.old, "--hf-user", "sym.admin", "--prefix", "/apps/p", root=root)
+    for bundle, words in (
+        (small_bundles.old, ["install", "--hf-user", "sym.admin"]),
+        (small_bundles.new, ["upgrade"]),
+        (small_bundles.new, ["install"]),
+    ):
+        done(bundle, *words, "--prefix", "/apps/p", root=root)
+        assert (root / LOGROTATE).read_text().count("\n    su sym.admin hostfactory\n") == BOTH_LOGS
+        assert "ExecStart=/apps/p/bin/provisioner run" in (root / UNIT).read_text()
+    assert (root / "apps/p/current/installed").read_text().splitlines()[1] == "hf-user: sym.admin"
 
-    assert "m sym.admin hostfactory" in (root / "usr/lib/sysusers.d/provisioner.conf").read_text()
-    assert "ExecStart=/apps/p/bin/provisioner run" in (root / "usr/lib/systemd/system/provisioner.service").read_text()
+    done(small_bundles.new, "uninstall", "--prefix", "/apps/p", root=root)
+    assert not (root / LOGROTATE).exists(), "it is as it was put"
+
+
+@pytest.mark.slow
+def test_an_upgrade_of_the_scripts_alone_is_of_the_scripts_alone(small_bundles: Bundles, root: Path) -> None:
+    """No user is made there, whom a line of logrotate or tmpfiles would need."""
+    done(small_bundles.old, "--scripts-only", root=root)
+    printed = done(small_bundles.new, "upgrade", "--dry-run", root=root)
+    done(small_bundles.new, "upgrade", root=root)
+
+    assert [line for line in printed.splitlines() if f"{root}/usr" in line] == []
+    assert "version 9.9.9 runs (scripts, " in done(small_bundles.new, "status", root=root)
+    assert not (root / "usr").exists()
+    assert not (root / LOGROTATE).exists()
+    done(small_bundles.new, "rollback", root=root)
+    assert not (root / "usr").exists()
+
+
+@pytest.mark.slow
+def test_a_rollback_puts_back_the_service_of_the_version_before(small_bundles: Bundles, root: Path) -> None:
+    newer = shutil.copytree(small_bundles.new, root.parent / "newer")
+    with (newer / "vm" / "provisioner.service").open("a") as unit:
+        unit.write("# of another version\n")
+    sealed(newer)
+    done(small_bundles.old, "--hf-user", "sym.admin", root=root)
+    before = {place: (root / place).read_text() for place in (UNIT, LOGROTATE)}
+    done(newer, "upgrade", root=root)
+    assert (root / UNIT).read_text() == f"{before[UNIT]}# of another version\n"
+
+    done(newer, "rollback", root=root)
+    assert {place: (root / place).read_text() for place in before} == before
+
+
+@pytest.mark.slow
+def test_all_may_read_what_is_installed_of_a_bundle_that_was_unpacked_for_nobody_else(
+    small_bundles: Bundles, root: Path
+) -> None:
+    """As by a root whose umask is 077."""
+    closed = shutil.copytree(small_bundles.old, root.parent / "closed")
+    for path in (closed, *closed.rglob("*")):
+        path.chmod(path.stat().st_mode & 0o700)
+        if os.geteuid() == 0:
+            os.chown(path, NOBODY, NOBODY)
+    done(closed, root=root)
+    modes = {path: path.stat().st_mode for path in root.rglob("*") if not path.is_symlink()}
+
+    assert [path for path, mode in modes.items() if mode & 0o044 != 0o044] == []
+    assert [path for path, mode in modes.items() if mode & 0o100 and not mode & 0o001] == []
+    assert modes[root / PREFIX / "versions/1.0.0/share/symphony/run-loop.sh"] & 0o777 == 0o755
 
 
 @pytest.mark.slow

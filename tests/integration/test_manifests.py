@@ -597,6 +597,18 @@ def test_the_page_tells_hostfactory_s_host_the_options_of_the_pod_s_volume() -> 
     assert sorted(options.split(",")) == sorted(ours)
 
 
+def test_the_share_has_a_directory_that_no_installation_gives_to_others() -> None:
+    (place,) = re.findall(
+        r"mount -t nfs -o \S+ NFS_SERVER:NFS_PATH (\S+)", (ROOT / "docs" / "deploy-gke.md").read_text()
+    )
+    (row,) = re.findall(r"(?m)^\| \[the loop as a pod\].*$", (ROOT / "docs" / "first-machine.md").read_text())
+    given = re.findall(r"(?m)^d (\S+) ", (ROOT / "deploy" / "vm" / "tmpfiles.conf").read_text())
+
+    assert f"`{place}`" in row
+    assert given
+    assert [path for path in given if place == path or place.startswith(f"{path}/")] == []
+
+
 def test_the_claim_takes_the_volume_that_is_shared() -> None:
     manifests = built(GKE)
     volume, claim = only(manifests, "PersistentVolume"), only(manifests, "PersistentVolumeClaim")

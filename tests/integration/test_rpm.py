@@ -29,6 +29,10 @@ STATE, LOG = "/var/lib/hostfactory", "/var/log/hostfactory"
 OLDER = "0.0.1"
 
 RPM = "rpm --dbpath /var/lib/rpm"
+SYSTEMCTL = "/usr/bin/systemctl"
+RECORDS = f"""#!/bin/sh
+echo "$*:" $(ls {PREFIX}/versions) >>/var/told"""
+"""Here is no systemd: what it is told, and which versions are there by then."""
 
 
 @pytest.fixture
@@ -37,10 +41,10 @@ def host() -> Iterator[ScratchHost]:
         yield made
 
 
-def rpm(archive: Path, directory: Path) -> Path:
+def rpm(archive: Path, directory: Path, **defined: str) -> Path:
     """The package that the page's command builds of a bundle."""
     version = archive.name.removesuffix(".tar.gz").rpartition("-")[2]
-    defined = {"version_": version, "_topdir": str(directory), "python": PYTHON, "_binary_payload": "w1.gzdio"}
+    defined |= {"version_": version, "_topdir": str(directory), "python": PYTHON, "_binary_payload": "w1.gzdio"}
     options = [word for name, value in defined.items() for word in ("--define", f"{name} {value}")]
     command = ["rpmbuild", "-tb", str(archive), "--nodeps", "--quiet", *options]
     built = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
@@ -74,7 +78,11 @@ def test_the_package_is_installed_upgraded_and_erased(
     assert host.run(f"{PREFIX}/bin/provisioner --version").split()[1] == OLDER
 
     host.run(f"echo '# mine' >>{EXAMPLE}; echo kept | tee {STATE}/memory.json >{LOG}/calls.log")
+    host.run(f"rm {SYSTEMCTL}; printf '%s\\n' '{RECORDS}' >{SYSTEMCTL}; chmod 755 {SYSTEMCTL}")
     host.run(f"{RPM} -U --nodeps {after}")
+    told = host.run("cat /var/told").splitlines()
+    assert told[-1] == f"try-restart provisioner: {version}", "once the version before is gone"
+    assert not any("disable" in line for line in told)
     assert host.run(f"{RPM} -q hostfactory-provisioner").startswith(f"hostfactory-provisioner-{version}-1")
     assert host.run(f"{PREFIX}/bin/provisioner --version").split()[1] == version
     assert host.run(f"ls {PREFIX}/versions").split() == [version]
@@ -96,6 +104,22 @@ def test_the_package_is_installed_upgraded_and_erased(
     assert host.path(f"{EXAMPLE}.rpmsave").read_text().endswith("# mine\n")
     assert host.run(f"cat {STATE}/memory.json {LOG}/calls.log") == "kept\nkept\n"
     assert "hostfactory" in host.run("getent passwd hostfactory")
+
+
+def test_a_package_for_another_user_asks_for_that_one_and_makes_nobody(
+    host: ScratchHost, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    archive = packed(small(unpacked(shared(tmp_path_factory), tmp_path), tmp_path, OLDER))
+    package = rpm(archive, tmp_path, hf_user="sym.admin")
+    said = host.run(f"{RPM} -i --nodeps {package}; systemd-sysusers")
+    assert "sym.admin is no member of group hostfactory: " in said
+    assert host.run("getent passwd sym.admin egoadmin || true") == ""
+    assert host.run("stat --format %U:%G " + STATE).strip() == "hostfactory:hostfactory", "the rest is made"
+
+    host.run("useradd sym.admin")
+    assert "no member" not in host.run(f"{RPM} -U --force --nodeps {package}")
+    assert "hostfactory" in host.run("id --groups --name sym.admin").split()
+    assert host.run("grep -c 'su sym.admin hostfactory' /etc/logrotate.d/provisioner").strip() == "2"
 
 
 def kept_by_all(host: ScratchHost) -> None:

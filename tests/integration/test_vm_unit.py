@@ -187,17 +187,20 @@ def test_the_backup_is_of_the_instance_that_the_service_runs_and_writes_beside_i
 @needs("systemd-sysusers", "systemd")
 @needs("systemd-tmpfiles", "systemd")
 def test_the_user_and_its_directories_are_made_as_the_service_and_the_scripts_need_them(tmp_path: Path) -> None:
-    """Below a root of their own; HF's user is there already, in a group of its own."""
+    """Below a root of their own; HF's user is one of a directory service that is away."""
     etc = tmp_path / "etc"
     etc.mkdir()
-    (etc / "passwd").write_text("root:x:0:0::/:/bin/sh\negoadmin:x:777:777::/:/bin/sh\n")
-    (etc / "group").write_text("root:x:0:\negoadmin:x:777:\n")
+    (etc / "passwd").write_text("root:x:0:0::/:/bin/sh\n")
+    (etc / "group").write_text("root:x:0:\n")
     made = run("systemd-sysusers", f"--root={tmp_path}", VM / "sysusers.conf")
     groups = {line.split(":")[0]: line.split(":") for line in (etc / "group").read_text().splitlines()}
     users = {line.split(":")[0]: line.split(":") for line in (etc / "passwd").read_text().splitlines()}
 
     assert made.returncode == 0, made.stderr
-    assert groups[service()["Group"]][3] == "egoadmin"
+    assert groups[service()["Group"]][3] == "", (
+        "HF's user is no matter of sysusers.d's, which makes one that it does not find"
+    )
+    assert users.keys() == {"root", service()["User"]}
     assert users[service()["User"]][6].endswith("nologin")
     if os.geteuid() == 0:  # only root can give directories away
         done = run("systemd-tmpfiles", f"--root={tmp_path}", "--create", VM / "tmpfiles.conf")
@@ -220,7 +223,7 @@ def test_logrotate_takes_its_file_and_rotates_the_scripts_log_and_that_of_ego_s_
     kept_open.write_text("{}\n")
     config = tmp_path / "provisioner"
     text = (VM / "logrotate.conf").read_text().replace("/var/log/hostfactory", str(tmp_path))
-    config.write_text(text.replace("su hostfactory hostfactory", f"su {user} {group}"))
+    config.write_text(text.replace("su egoadmin hostfactory", f"su {user} {group}"))
     config.chmod(0o644)
     dry = run("/usr/sbin/logrotate", "--debug", "--state", tmp_path / "dry", config)
     with kept_open.open("a") as loop:

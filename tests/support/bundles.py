@@ -106,11 +106,15 @@ def small(whole: Path, directory: Path, version: str) -> Path:
         lock = f"tinydb=={tinydb.name.split('-')[1]} --hash=sha256:{_sum(tinydb)}\n"
         (made / "requirements" / f"{name}.lock").write_text(lock)
     (made / "VERSION").write_text(f"{version}\n")
-    (made / "SHA256SUMS").unlink()
-    files = sorted(path for path in made.rglob("*") if path.is_file())
-    sums = "".join(f"{_sum(path)}  {path.relative_to(made)}\n" for path in files)
-    (made / "SHA256SUMS").write_text(sums)
-    return made
+    return sealed(made)
+
+
+def sealed(directory: Path) -> Path:
+    """A bundle's directory, once its sums are those of what lies in it."""
+    (directory / "SHA256SUMS").unlink()
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    (directory / "SHA256SUMS").write_text("".join(f"{_sum(path)}  {path.relative_to(directory)}\n" for path in files))
+    return directory
 
 
 def packed(directory: Path) -> Path:

@@ -201,6 +201,9 @@ def test_a_reload_takes_the_new_configuration_without_another_start(host: Host) 
 
 
 def test_logrotate_takes_the_scripts_log_and_they_begin_another(host: Host) -> None:
+    owner = host.guest.run(f"stat --format %U {LOG}/*.log")
+    rotates = host.guest.run("sed -n 's/^ *su //p' /etc/logrotate.d/provisioner").splitlines()
+    assert {*rotates} == {f"{owner} hostfactory"}, "an older logrotate gives what it writes to that user, or fails"
     host.guest.run("logrotate --force /etc/logrotate.d/provisioner")
     (rotated,) = host.guest.run(f"ls {LOG}").split()
     host.script("getAvailableTemplates", {})
@@ -212,24 +215,25 @@ def test_logrotate_takes_the_scripts_log_and_they_begin_another(host: Host) -> N
 
 
 def test_the_proxy_s_address_reaches_the_service_as_it_stands_and_nobody_else(host: Host) -> None:
-    """By the page's own lines; a name with a special character, which a unit's ``Environment=`` would spoil."""
-    page = (ROOT / "docs" / "deploy-banks.md").read_text()
+    """By the pages' own lines; a password of characters that a unit's ``Environment=``, or the shell, would spoil."""
     lines = block("deploy-banks.md", "touch /etc/default/provisioner")
-    (check,) = re.findall(r"(?m)^    (HTTPS_PROXY_FILE=.* provisioner check --live)$", page)
-    address = "http://grid:h%C3%A1t%40s@proxy.bank.example:3128"
-    host.guest.run(f"{lines}\nprintf '%s\\n' '{address}' >/etc/hostfactory/proxy")
-    host.guest.run(f"printf '%s\\n' 'HTTPS_PROXY={address}' >>/etc/default/provisioner; systemctl restart provisioner")
+    (sourced,) = re.findall(r"(?m)^set -a; .*; set \+a$", (ROOT / "docs" / "first-machine.md").read_text())
+    address = "http://grid:h%C3%A1t%40s&$HOME;x@proxy.bank.example:3128"
+    host.guest.run(f"umask 077\n{lines}\nprintf '%s\\n' '{address}' >/etc/hostfactory/proxy")
+    host.guest.run(
+        f"cat >>/etc/default/provisioner <<'END'\nHTTPS_PROXY='{address}'\nEND\nsystemctl restart provisioner"
+    )
     process = host.unit()["MainPID"]
     given = dict(line.split("=", 1) for line in host.guest.run(f"tr '\\0' '\\n' </proc/{process}/environ").splitlines())
 
     assert given["HTTPS_PROXY"] == address
     assert given["HTTPS_PROXY_FILE"] == "/etc/hostfactory/proxy"
     assert "proxy.bank.example" not in host.guest.run("systemctl show provisioner", user="egoadmin")
-    assert host.guest.call("cat /etc/default/provisioner", user="egoadmin").code != 0
-    assert host.guest.call("runuser -u nobody -- cat /etc/hostfactory/proxy").code != 0
-    said = host.guest.call(
-        f"{host.variables} " + check.replace("provisioner check", f"{PREFIX}/bin/provisioner check"), user="egoadmin"
-    )
+    for file in ("/etc/default/provisioner", "/etc/hostfactory/proxy"):
+        assert host.guest.call(f"cat {file}", user="nobody").code != 0
+    assert host.guest.run(f"{sourced}\nprintenv HTTPS_PROXY", user="egoadmin") == address
+    assert host.guest.run(f"{sourced}\necho goes on", user="nobody") == "goes on"
+    said = host.guest.call(f"{sourced}\n{host.variables} {PREFIX}/bin/provisioner check --live", user="egoadmin")
     assert "cannot be used" not in said.text
     assert said.code in (0, 1), said.text
     host.guest.run("rm /etc/default/provisioner; systemctl restart provisioner")
