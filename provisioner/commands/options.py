@@ -71,8 +71,8 @@ def state_directory(given: Path | None) -> StateDir:
         raise UsageError(f"{path}: is no directory; name one, with --state-dir or HF_PROVIDER_WORKDIR")
     if not path.is_dir():
         raise UsageError(
-            f"{path}: no such directory; create it for the loop's user and the group that it shares with HostFactory's, "
-            "mode 2770, or name another with --state-dir"
+            f"{path}: no such directory; create it for the loop's user and the group that it shares with HostFactory's "
+            "user, mode 2770, or name another with --state-dir"
         )
     return StateDir(str(path))
 
