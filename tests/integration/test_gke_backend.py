@@ -543,6 +543,7 @@ def running_pod(bench: Bench) -> GkeBackend:
 
 def test_a_preempted_pod_is_announced_with_the_seconds_left(bench: Bench) -> None:
     bench.spec.write_text(json.dumps({**SPEC, "tolerations": [{"key": "cloud.google.com/gke-spot"}]}))
+    bench.fault(Fault("spot_node"))
     backend = running_pod(bench)
     assert bench.simulator.preempt(name(1)) == [name(1)]
     machine = seen(backend, 1, Phase.STOPPING)
