@@ -129,6 +129,6 @@ def test_a_dump_that_is_killed_leaves_the_one_before_and_holds_up_nobody(tmp_pat
                 process.wait()
             grid.hf.request("GkePod", 1)  # nobody waits for a lock of the dead
             packed = dump.read_bytes()
-            facts = unpack("dump", packed).facts
-            assert packed == before or facts.instance == grid.environment["HF_PROVIDER_NAME"]
+            manifest = unpack("dump", packed).manifest
+            assert packed == before or manifest.instance == grid.environment["HF_PROVIDER_NAME"]
             before = packed
