@@ -57,9 +57,7 @@ def scraped(directory: Path, machines: int, each: int, used: int) -> tuple[float
     """Seconds of CPU at best, and how many series."""
     held, metrics, bounds = spread(grid(machines), used), Metrics(CollectorRegistry()), limits(each)
     metrics.configure(bounds)
-    report = Reporter(
-        metrics, StateDir(directory), limits=bounds, interval=5, digests=lambda: Digests("0" * 8, "1" * 8)
-    )
+    report = Reporter(metrics, StateDir(directory), limits=bounds, digests=lambda: Digests("0" * 8, "1" * 8))
     looks = {pool: Snapshot(pool, held.time, _machines(held, pool)) for pool in POOLS}
     for number in (1, 2):
         report(CycleReport(number, held.time, 0.1, looks, replace(held), None, {}))

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from hf_scripts import installation
+from hf_scripts.check_results import CheckResult
 from provisioner.files.owners import user_name
 from provisioner.hostfactory.environment import Directories
 from tests.support.hostfactory.provider import SCRIPTS, HostFactory
@@ -292,7 +293,7 @@ def test_a_file_is_given_to_the_group_of_the_user_s_new_files(users_hf: HostFact
 def test_a_finding_is_told_at_once(
     hf: HostFactory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def breaks(state: object) -> Iterator[installation.CheckResult]:
+    def breaks(state: object) -> Iterator[CheckResult]:
         raise RuntimeError
 
     monkeypatch.setattr(installation, "_loop", breaks)

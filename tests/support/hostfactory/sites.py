@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from provisioner.settings import loader
+from provisioner.settings.tree import Settings
 
 ATTRIBUTES = {"type": ["String", "X86_64"], "ncpus": ["Numeric", "4"], "nram": ["Numeric", "8192"]}
 SPEC = "containers: [{name: main, image: registry.example.com/main}]\n"
@@ -40,7 +41,7 @@ class Site:
         (self.directory / "tprov_config.json").write_text(json.dumps(self.provider))
         (self.directory / "tprov_templates.json").write_text(json.dumps({"templates": self.templates}))
 
-    def load(self) -> loader.Settings:
+    def load(self) -> Settings:
         self.write()
         return loader.load(self.path, self.environment)
 
