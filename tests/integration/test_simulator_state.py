@@ -24,7 +24,7 @@ WHERE = {"project": "p", "zone": ZONE}
 GROUP = WHERE | {"instanceGroupManager": "g"}
 ZONAL = MigSpec(project="p", zone=ZONE, name="g")
 ADDRESS = {"nic0": {"autoDelete": "NEVER", "ipAddress": {"literal": "10.128.0.99"}}}
-STATE = {"metadata": {"request": "r-1", "template": "t"}, "internalIPs": ADDRESS}
+STATE: dict[str, Any] = {"metadata": {"request": "r-1", "template": "t"}, "internalIPs": ADDRESS}
 """What Google's connector sends with each name, and more."""
 
 

@@ -124,7 +124,8 @@ HTTP = [
         float(churn(cpu)),
         float(processors),
         mebibytes(memory),
-        *(number(part.strip()) for part in (calls.partition("/")[0], churn(calls))),
+        number(calls.partition("/")[0].strip()),
+        number(churn(calls)),
         number(pod_calls),
     )
     for machines, kind, cpu, processors, memory, calls, pod_calls in cells("creates and deletes of pods")

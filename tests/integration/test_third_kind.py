@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -129,7 +130,7 @@ class Grid(HostFactory):
                 process.terminate()
                 assert process.wait(30) == 0
 
-    def ended(self, id_: str) -> dict[str, object]:
+    def ended(self, id_: str) -> dict[str, Any]:
         """The answer of a request, once it has ended."""
         return until(
             lambda: (entry := self.status(id_)[0])["status"] != "running" and entry, 60, every=0.2, what=f"{id_} ends"

@@ -30,6 +30,7 @@ SPEC = "terminationGracePeriodSeconds: 1\ncontainers: [{name: main, image: busyb
 class KubePlace(Place):
     """The backend acts as the provisioner's own account, through a proxy that can be made to fail."""
 
+    backend: GkeBackend
     pool = "gke-main"
     patience = 30.0
 

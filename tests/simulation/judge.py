@@ -24,7 +24,9 @@ from provisioner.model import (
     Look,
     Memory,
     Phase,
+    RequestRecord,
     RequestStatus,
+    ReturnRecord,
     Slot,
     Snapshot,
     Verdict,
@@ -566,7 +568,10 @@ class Judge:
     def in_time(self) -> None:
         """While the loop runs, sees and may act, nothing is older than its deadline."""
         memory, now = self._story.life.reconciler.memory, self._story.life.clock.now()
-        for record in [*memory.requests.values(), *memory.returns.values()] if memory else ():
+        records: list[RequestRecord | ReturnRecord] = []
+        if memory:
+            records = [*memory.requests.values(), *memory.returns.values()]
+        for record in records:
             late = now - record.deadline
             assert record.ended or late < LATENESS, (
                 f"{Law.ENDS}: {record.id} has not ended {late:.0f} s past its deadline"

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from provisioner.model import ErrorClass, Failure, LeverKind
 from provisioner.simulator.compute.settings import Switches
 from provisioner.simulator.world import Fault
-from tests.simulation.story import Story, crash, disk_is_full
+from tests.simulation.story import Story, WatchedGke, crash, disk_is_full
 from tests.support.clouds.direct import Mishap
 from tests.support.clouds.switches import FLIPS
 
@@ -254,7 +254,9 @@ class Laws(Telling):
 
     @rule(pool=st.sampled_from(["alpha", "gamma"]), spec=st.sampled_from(["pod", "another pod"]))
     def pod_spec_changes(self, pool: str, spec: str) -> None:
-        self.story.backends[pool].spec = spec
+        backend = self.story.backends[pool]
+        assert isinstance(backend, WatchedGke)
+        backend.spec = spec
 
     @rule(mode=st.sampled_from(FAULTS), rate=st.sampled_from([0.5, 1.0]), seconds=st.sampled_from([30.0, 600.0]))
     def place_has_a_fault(self, mode: str, rate: float, seconds: float) -> None:

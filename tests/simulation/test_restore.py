@@ -134,7 +134,7 @@ def test_what_hf_was_told_since_the_dump_stays_where_the_directory_is_still_ther
     site.story.poll(site.open)  # the judge compares with what HF was told before
 
 
-def test_what_machines_had_used_until_the_dump_comes_back_and_no_hour_is_counted_twice(site: Site) -> None:
+def test_what_machines_had_used_until_the_dump_comes_back_and_no_hour_is_counted_twice(site: Dumped) -> None:
     site.dump = unpack("dump", take(site.story.hf)[1])
     assert site.saved().usage, "one has gone"
     site.story.run(600.0, 10)
@@ -148,7 +148,7 @@ def test_what_machines_had_used_until_the_dump_comes_back_and_no_hour_is_counted
     assert grown == pytest.approx(len(kept) * 3600_000, rel=0.05)
 
 
-def test_a_dump_of_a_version_that_counted_nothing_is_put_back_all_the_same(site: Site) -> None:
+def test_a_dump_of_a_version_that_counted_nothing_is_put_back_all_the_same(site: Dumped) -> None:
     tables = site.dump.tables("memory")
     assert tables is not None
     old = {name: table for name, table in tables.items() if name != USAGE}

@@ -39,7 +39,7 @@ class VirtualWire:
         self._world = groups.world
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
-        self._patches = [
+        self._patches: list[Any] = [
             patch.object(HTTPAdapter, "send", self._intercept(HTTPAdapter.send)),
             patch.object(api, "_TICK", 0.0),
         ]
