@@ -113,7 +113,7 @@ first_line() {
 # listed NAME: `ok` where EGO has it as a host that takes work, else why not. The long list does not cut names; it begins
 # with name and status, below a line of titles.
 listed() {
-    local said code=0 status
+    local said code=0 status other short=${1%%.*}
     said=$(in_time 10 egosh resource list -l 2>&1) || code=$?
     status=$(printf '%s\n' "$said" | sed -nE "s/^${1//./\\.}[[:space:]]+([^[:space:]]+).*/\1/p")
     status=$(first_line "$status")
@@ -124,7 +124,8 @@ listed() {
     elif [ "$code" = 124 ] || [ "$code" = 137 ]; then
         echo "egosh resource list -l has not ended within 10 s"
     elif [[ $code = 0 && $(first_line "$said") = NAME* ]]; then
-        echo "EGO does not have $1"
+        other=$(printf '%s\n' "$said" | sed -nE "s/^($short(\.[^[:space:]]+)?)[[:space:]].*/\1/p")
+        echo "EGO does not have $1${other:+, but $(first_line "$other"): HF_MACHINE_DOMAIN has to be what follows the first dot}"
     else
         echo "egosh resource list -l ended with $code and said: $(first_line "$said")"
     fi

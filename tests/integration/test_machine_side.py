@@ -276,6 +276,17 @@ def test_why_ego_does_not_list_it_is_said_once_for_each_change(machine: Machine)
     ]
 
 
+@pytest.mark.parametrize(("domain", "other"), [("", f"{NAME}.c.p.internal"), ("grid", NAME), ("grid", f"{NAME}.c.p")])
+def test_a_machine_that_ego_has_with_another_domain_is_told_so(machine: Machine, domain: str, other: str) -> None:
+    machine.tell("name", other)
+    machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_MACHINE_DOMAIN=domain)
+    looked(machine)
+    name = f"{NAME}.{domain}" if domain else NAME
+    told = f"EGO does not have {name}, but {other}: HF_MACHINE_DOMAIN has to be what follows the first dot"
+    assert said(machine) == [told]
+    assert not machine.ready.exists()
+
+
 def test_a_list_that_is_none_is_told_though_egosh_ends_well(machine: Machine) -> None:
     (machine.ego / "no-master").write_text("0")
     machine.start("entry.sh", HF_MACHINE_NAME=NAME)
