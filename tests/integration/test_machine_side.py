@@ -314,7 +314,7 @@ def test_a_look_at_ego_that_hangs_keeps_nobody_from_leaving(machine: Machine) ->
 
 
 def test_a_pod_that_ego_lost_for_a_moment_stays_and_says_both(machine: Machine) -> None:
-    machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_WATCH_SECONDS="3")
+    machine.start("entry.sh", HF_MACHINE_NAME=NAME)
     ready(machine)
     machine.tell("no-master", "1")
     until(lambda: any("Cannot contact" in line for line in said(machine)), 30, what="it says why")
