@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Entry point of a worker's container: joins EGO, is ready while it is in it, leaves at SIGTERM.
 set -u
+# Nobody has joined yet; without a trap PID 1 does not hear of its end.
+trap 'exit 0' TERM INT
 # A pod's host name is its own; its metadata server may tell that of the node.
 : "${HF_MACHINE_NAME:=${HOSTNAME%%.*}}"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -22,14 +24,15 @@ trap on_term TERM INT
 know_own_name "$name" "${HF_MACHINE_ADDRESS:-$(hostname -I 2>/dev/null | cut -d' ' -f1)}"
 join "$name" || exit 1
 
-# Three looks in a row: the daemons may start again between two.
+# Three such answers, and no good one between them: the daemons may start again.
 missed=0
 while [ "$missed" -lt 3 ]; do
     pause "$HF_WATCH_SECONDS"
+    before=$found
     if joined "$name"; then
-        [ "$missed" = 0 ] || say "EGO has $name again"
+        [ "$before" = ok ] || say "EGO has $name again"
         missed=0
-    else
+    elif gone; then
         missed=$((missed + 1))
     fi
 done

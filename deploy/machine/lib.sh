@@ -3,7 +3,7 @@
 # HostFactory knows the machine by the name of its pod or instance; EGO must know it by the same.
 
 : "${HF_EGO_MASTER:=}"              # host that the machine joins; no default
-: "${HF_MACHINE_NAME:=}"            # the name that HostFactory was told; default: a pod's host name, an instance's name
+: "${HF_MACHINE_NAME:=}"            # the name that HostFactory was told: a pod's host name, an instance's name
 : "${HF_MACHINE_DOMAIN:=}"          # appended where HostFactory's host names have a domain
 : "${HF_MACHINE_ADDRESS:=}"         # of a name that nobody knows; default: the host's first
 : "${HF_READY_FILE:=/run/hf/ready}" # is there while the machine is in EGO
@@ -34,6 +34,13 @@ say() {
     printf '%s hf-machine: %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$*" >&2
 }
 
+# Seconds since the boot: a host that has just begun may set its clock.
+now() {
+    local uptime
+    IFS=. read -r uptime _ </proc/uptime
+    echo "$uptime"
+}
+
 # metadata PATH [SECONDS [OPTION ...]]: a value of the metadata server, never through a proxy; options are curl's.
 metadata() {
     curl --silent --show-error --fail --noproxy '*' --max-time "${2:-5}" --header 'Metadata-Flavor: Google' "${@:3}" \
@@ -53,11 +60,11 @@ told_secret() {
 
 # secret NAME: the same, asked again for half a minute unless it is refused: the network may not be up yet.
 secret() {
-    local ends=$((SECONDS + 30)) why before=
+    local ends=$(($(now) + 30)) why before=
     until { why=$(told_secret "$1" 2>&1 >&3); } 3>&1; do
         why=$(first_line "$why")
         [ "${why//[0-9]/}" = "$before" ] || say "$1 is not told: $why"
-        if [[ $why =~ error:\ 4[0-9][0-9] && ! $why =~ error:\ 4(08|29) ]] || [ "$SECONDS" -ge "$ends" ]; then return 1; fi
+        if [[ $why =~ error:\ 4[0-9][0-9] && ! $why =~ error:\ 4(08|29) ]] || [ "$(now)" -ge "$ends" ]; then return 1; fi
         before=${why//[0-9]/} # but for its times
         pause "$HF_POLL_SECONDS"
     done
@@ -65,9 +72,7 @@ secret() {
 
 # The name under which EGO has to know this machine.
 machine_name() {
-    local name=$HF_MACHINE_NAME
-    [ -n "$name" ] || name=$(metadata instance/name 2>/dev/null) || name=$(hostname -s)
-    printf '%s%s\n' "$name" "${HF_MACHINE_DOMAIN:+.$HF_MACHINE_DOMAIN}"
+    printf '%s%s\n' "$HF_MACHINE_NAME" "${HF_MACHINE_DOMAIN:+.$HF_MACHINE_DOMAIN}"
 }
 
 # in_time SECONDS COMMAND...: no daemon holds us up for longer; a second is the least.
@@ -89,11 +94,12 @@ resolves() {
 
 # know_own_name NAME ADDRESS: EGO looks its own host up; what neither hosts file nor DNS knows goes into the hosts file.
 know_own_name() {
-    local short=${1%%.*}
+    local short=${1%%.*} unended=
     [ "$short" != "$1" ] || short=
     heedful resolves "$1" && return
     [ -n "$2" ] || { say "EGO will not find $1: it does not resolve, and this host has no address to write down"; return; }
-    { printf '%s %s %s\n' "$2" "$1" "$short" >>"$HF_HOSTS_FILE"; } 2>/dev/null ||
+    [ -z "$(tail -c 1 "$HF_HOSTS_FILE" 2>/dev/null)" ] || unended=$'\n' # its last line
+    { printf '%s%s %s %s\n' "$unended" "$2" "$1" "$short" >>"$HF_HOSTS_FILE"; } 2>/dev/null ||
         say "EGO will not find $1: it does not resolve, and $HF_HOSTS_FILE cannot be written: let DNS know it, or run as root"
 }
 
@@ -107,7 +113,7 @@ first_line() {
 # listed NAME: `ok` where EGO has it as a host that takes work, else why not. The long list does not cut names; it begins
 # with name and status, below a line of titles.
 listed() {
-    local said code=0 status
+    local said code=0 status other short=${1%%.*}
     said=$(in_time 10 egosh resource list -l 2>&1) || code=$?
     status=$(printf '%s\n' "$said" | sed -nE "s/^${1//./\\.}[[:space:]]+([^[:space:]]+).*/\1/p")
     status=$(first_line "$status")
@@ -118,7 +124,8 @@ listed() {
     elif [ "$code" = 124 ] || [ "$code" = 137 ]; then
         echo "egosh resource list -l has not ended within 10 s"
     elif [[ $code = 0 && $(first_line "$said") = NAME* ]]; then
-        echo "EGO does not have $1"
+        other=$(printf '%s\n' "$said" | sed -nE "s/^($short(\.[^[:space:]]+)?)[[:space:]].*/\1/p")
+        echo "EGO does not have $1${other:+, but $(first_line "$other"): HF_MACHINE_DOMAIN has to be what follows the first dot}"
     else
         echo "egosh resource list -l ended with $code and said: $(first_line "$said")"
     fi
@@ -146,9 +153,15 @@ joined() {
     [ "$found" = ok ]
 }
 
+# gone: EGO, when it was last asked, did not have this machine or did not reach it. Where nobody answered it is not known, and
+# one that somebody has closed works on.
+gone() {
+    [[ $found = "EGO does not have "* || $found = *" says that it is unavail" ]]
+}
+
 # at_most SECONDS ENDS: the seconds that are left until then, no more than that, and one at least.
 at_most() {
-    local left=$(($2 - SECONDS))
+    local left=$(($2 - $(now)))
     echo $((left < 1 ? 1 : left < $1 ? left : $1))
 }
 
@@ -158,12 +171,15 @@ into() {
 }
 
 # start_ego SECONDS: daemons may keep the output they begin with; of a pipe, who reads the log would wait for their end.
+# Why it did not start is said when that changes.
+refused=
 start_ego() {
-    local file=$HF_READY_FILE.start code=0
-    mkdir -p "$(dirname "$HF_READY_FILE")"
+    local file=$HF_READY_FILE.start code=0 before=$refused
     heedful into "$file" in_time "$1" egosh ego start || code=$?
-    [ "$code" = 0 ] || say "egosh ego start ended with $code and said: $(first_line "$(cat "$file")")$(not_root)"
+    refused="egosh ego start ended with $code and said: $(first_line "$(cat "$file")")$(not_root)"
+    [ "$code" = 0 ] || [ "$refused" = "$before" ] || say "$refused"
     rm -f "$file"
+    return "$code"
 }
 
 # not_root: why EGO may refuse to start or end its daemons: by default, root alone may. Empty where this is root.
@@ -176,19 +192,33 @@ not_root() {
     fi
 }
 
-# join NAME: true once EGO has it; false when time is up. A refused join is tried again.
-join() {
-    local ends=$((SECONDS + HF_JOIN_SECONDS)) configured=
+# fit_to_join: false where a setting would let EGO have this machine and nobody hear of it.
+fit_to_join() {
+    local setting
     [ -n "$HF_EGO_MASTER" ] || { say "HF_EGO_MASTER is not set: name EGO's management host"; return 1; }
+    for setting in HF_JOIN_SECONDS HF_LEAVE_SECONDS; do
+        [[ ${!setting} =~ ^[1-9][0-9]*$ ]] || { say "$setting is ${!setting}: expected a whole number of seconds"; return 1; }
+    done
+    mkdir -p "$(dirname "$HF_READY_FILE")" && : >"$HF_READY_FILE.start" && return
+    say "$HF_READY_FILE cannot be made: let user $(id -u) write its directory, by a volume where the root file system is read-only"
+    return 1
+}
+
+# join NAME: true once EGO has it; false when time is up. A refused join is tried again, and so is a start.
+join() {
+    local ends configured='' started=''
+    fit_to_join || return
+    ends=$(($(now) + HF_JOIN_SECONDS))
     [ -z "$HF_EGO_USER" ] || has_password || say "$1 will leave undrained: $(no_password)"
-    while [ "$SECONDS" -lt "$ends" ]; do
+    while [ "$(now)" -lt "$ends" ]; do
         if [ -z "$configured" ] &&
             heedful as_admin timeout --kill-after=1 "$(at_most 30 "$ends")" egoconfig join "$HF_EGO_MASTER" -f; then
             configured=yes
-            start_ego "$(at_most 30 "$ends")"
         fi
-        if [ -n "$configured" ] && joined "$1"; then
-            mkdir -p "$(dirname "$HF_READY_FILE")" && : >"$HF_READY_FILE"
+        if [ -n "$configured" ] && [ -z "$started" ] && start_ego "$(at_most 30 "$ends")"; then
+            started=yes
+        fi
+        if [ -n "$configured" ] && joined "$1" && : >"$HF_READY_FILE"; then
             say "joined $HF_EGO_MASTER as $1"
             return 0
         fi
@@ -224,23 +254,23 @@ log_on() {
 
 # drain NAME: EGO gives it no new work. It obeys an administrator alone, who is logged on for as long as it takes.
 drain() {
-    local ends=$((SECONDS + HF_LEAVE_SECONDS / 2)) said=
+    local ends=$(($(now) + HF_LEAVE_SECONDS / 2)) said=
     if [ -n "$HF_EGO_USER" ]; then
         said=$(log_on $((HF_LEAVE_SECONDS / 4))) || { say "$1 leaves undrained: $said"; return; }
     else
         said=": HF_EGO_USER names nobody to log on"
     fi
-    in_time $((ends - SECONDS)) egosh resource close "$1" >/dev/null || say "EGO does not close $1, which leaves undrained$said"
+    in_time $((ends - $(now))) egosh resource close "$1" >/dev/null || say "EGO does not close $1, which leaves undrained$said"
     [ -z "$HF_EGO_USER" ] || in_time 1 egosh user logoff >/dev/null || say "EGO does not log $HF_EGO_USER off"
 }
 
 # leave NAME: no new work, then the daemons end; within HF_LEAVE_SECONDS and two, whatever EGO says.
 leave() {
-    local ends=$((SECONDS + HF_LEAVE_SECONDS)) code=0
+    local ends=$(($(now) + HF_LEAVE_SECONDS)) code=0
     trap '' PIPE # for egosh as well, which would else end at its first word that nobody reads
     rm -f "$HF_READY_FILE"
     drain "$1"
-    in_time $((ends - SECONDS)) egosh ego shutdown -f || code=1
+    in_time $((ends - $(now))) egosh ego shutdown -f || code=1
     if [ "$code" = 0 ]; then say "left EGO"; else say "EGO did not let $1 go within $HF_LEAVE_SECONDS s; it will miss it$(not_root)"; fi
     return "$code"
 }
@@ -248,12 +278,12 @@ leave() {
 # leave_once NAME: of an instance's scripts, the first to hear of its end leaves, if it has joined; the others stay until then,
 # as an instance ends with its shutdown script.
 leave_once() {
-    local ends=$((SECONDS + HF_LEAVE_SECONDS + 2)) code=0
+    local ends=$(($(now) + HF_LEAVE_SECONDS + 2)) code=0
     if mv "$HF_READY_FILE" "$HF_READY_FILE.leaving" 2>/dev/null; then
         leave "$1" || code=1
         rm -f "$HF_READY_FILE.leaving"
     else
-        while [ -e "$HF_READY_FILE.leaving" ] && [ "$SECONDS" -lt "$ends" ]; do pause "$HF_POLL_SECONDS"; done
+        while [ -e "$HF_READY_FILE.leaving" ] && [ "$(now)" -lt "$ends" ]; do pause "$HF_POLL_SECONDS"; done
     fi
     return "$code"
 }

@@ -4,9 +4,27 @@
 # hf-machine-lib, settings as attributes hf-….
 set -u
 host=${GCE_METADATA_HOST:-metadata.google.internal}
+
+# told PATH: a value of this instance, asked for ten times while the server does not answer: at a boot it may be late.
+# 1: there is none; 2: nobody knows whether there is one.
+told() {
+    local said code=0 tries=10
+    until said=$(curl --silent --fail --noproxy '*' --max-time 5 --header 'Metadata-Flavor: Google' \
+        --write-out '\n%{http_code}' "http://$host/computeMetadata/v1/instance/$1"); do
+        code=$?
+        [ "${said##*$'\n'}" != 404 ] || return 1
+        tries=$((tries - 1))
+        if [ "$tries" = 0 ]; then
+            echo "hf-machine: the metadata server does not tell $1: curl ended with $code, HTTP status ${said##*$'\n'}" >&2
+            return 2
+        fi
+        sleep "${HF_POLL_SECONDS:-2}"
+    done
+    printf '%s\n' "${said%$'\n'*}"
+}
+
 attribute() {
-    curl --silent --fail --noproxy '*' --max-time 5 --header 'Metadata-Flavor: Google' \
-        "http://$host/computeMetadata/v1/instance/attributes/$1"
+    told "attributes/$1"
 }
 
 # The provisioner sees an instance that runs, and not that EGO lacks it: one that is off is lost, and replaced.
@@ -20,18 +38,32 @@ give_up() {
     exit 1
 }
 
+# lacks NAME CODE: an attribute without which this instance does not join, and how `told` ended.
+lacks() {
+    [ "$2" != 1 ] || echo "hf-machine: the instance template lacks $1" >&2
+    give_up
+}
+
+# optional CODE: one that the template may lack, as long as that is known.
+optional() {
+    [ "$1" = 1 ] || give_up
+}
+
 library=${HF_LIBRARY:-/run/hf/lib.sh}
 mkdir -p "$(dirname "$library")"
-functions=$(attribute hf-machine-lib) || { echo "hf-machine: the instance template lacks hf-machine-lib" >&2; give_up; }
-HF_EGO_MASTER=$(attribute hf-ego-master) || { echo "hf-machine: the instance template lacks hf-ego-master" >&2; give_up; }
-HF_MACHINE_DOMAIN=$(attribute hf-machine-domain) || HF_MACHINE_DOMAIN=
-HF_EGO_USER=$(attribute hf-ego-user) || HF_EGO_USER=
-HF_EGO_PASSWORD_FILE=$(attribute hf-ego-password-file) || HF_EGO_PASSWORD_FILE=
-seconds=$(attribute hf-join-seconds) && HF_JOIN_SECONDS=$seconds
-password=$(attribute hf-ego-password-secret) && HF_EGO_PASSWORD_FILE=$(dirname "$library")/ego-password
+functions=$(attribute hf-machine-lib) || lacks hf-machine-lib $?
+HF_EGO_MASTER=$(attribute hf-ego-master) || lacks hf-ego-master $?
+HF_MACHINE_DOMAIN=$(attribute hf-machine-domain) || optional $?
+HF_EGO_USER=$(attribute hf-ego-user) || optional $?
+HF_EGO_PASSWORD_FILE=$(attribute hf-ego-password-file) || optional $?
+HF_MACHINE_NAME=$(told name) || give_up
+seconds=$(attribute hf-join-seconds) || optional $?
+[ -z "$seconds" ] || HF_JOIN_SECONDS=$seconds
+password=$(attribute hf-ego-password-secret) || optional $?
+[ -z "$password" ] || HF_EGO_PASSWORD_FILE=$(dirname "$library")/ego-password
 # With them, so that the shutdown script asks nobody.
 {
-    declare -p HF_EGO_MASTER HF_MACHINE_DOMAIN HF_EGO_USER HF_EGO_PASSWORD_FILE
+    declare -p HF_EGO_MASTER HF_MACHINE_NAME HF_MACHINE_DOMAIN HF_EGO_USER HF_EGO_PASSWORD_FILE
     printf '%s\n' "$functions"
 } >"$library"
 # shellcheck source=deploy/machine/lib.sh

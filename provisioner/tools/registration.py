@@ -82,7 +82,12 @@ def _other_mode(path: Path, entry: JsonObject, own: JsonObject, instance: str) -
 
 
 def _joined(entry: JsonObject, own: JsonObject, instance: str) -> JsonObject:
-    """A requestor that is there, with our provider in it; one that no other provider has takes our mode."""
+    """A requestor that is there, with our provider in it; one that no other provider has takes our mode.
+
+    One that asked nobody is enabled, as ``without_requestor`` has disabled it; else people have said what it is.
+    """
+    if not entry.get("providers"):
+        entry = {**entry, "enabled": own["enabled"]}
     if not _others(entry, instance):
         return {**own, **entry, "providers": [instance], "requestMode": own["requestMode"]}
     providers = entry["providers"]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import sqlite3
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +22,7 @@ from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from tests.conformance.stage import PROJECT, TIMINGS, ZONE, Instance, names
-from tests.support.hostfactory.provider import SCRIPTS
+from tests.support.hostfactory.provider import ROOT, SCRIPTS
 from tests.support.hostfactory.schemas import check_output
 from tests.support.waiting import until
 
@@ -50,12 +53,11 @@ GCE_TEMPLATE |= {"gcp_zone": ZONE, "gcp_instance_group": GROUP}
 POD_SPEC = "nodeSelector: {cloud.google.com/compute-class: default}\ncontainers: [{name: compute, image: example}]\n"
 
 QUICK = {"observe_seconds": 0.2, "lag_seconds": 0.2}
-OURS = {
-    "adopt_prefixes": ["sym-"],
-    "name_prefix": "hf",
-    "loop": {"interval_seconds": 0.2, "floor_seconds": 0.02, "intent_poll_seconds": 0.02},
-}
-"""provisioner.yaml: the one file that is added, and only to take over what runs."""
+PAGE = (ROOT / "docs" / "from-googles-connector.md").read_text()
+SHOWN = re.findall(r"(?ms)^   ```yaml\n   # (\w+)/provisioner.yaml\n(.*?)^   ```", PAGE)
+OURS = {instance: yaml.safe_load(lines) for instance, lines in SHOWN}
+"""provisioner.yaml by instance, as the page has it: the one file that is added, and only to take over what runs."""
+LOOP = {"interval_seconds": 0.2, "floor_seconds": 0.02, "intent_poll_seconds": 0.02}
 
 
 class Moved(Instance):
@@ -90,9 +92,17 @@ class Moved(Instance):
         check_output(name, answer)
         return answer
 
+    def provisioner(self, *words: str) -> str:
+        """What the command prints for a person of the site."""
+        clouds = {"KUBECONFIG": str(self.simulator.kubeconfig), "PROVISIONER_COMPUTE_ENDPOINT": self.simulator.compute}
+        environment = {**os.environ, **self.environment, **clouds, "PYTHONPATH": str(ROOT)}
+        done = self.run([sys.executable, "-m", "provisioner", *words], environment=environment)
+        assert done.code == 0, done
+        return done.out
+
     def take_over(self, **settings: object) -> None:
         """Add our file, and start the loop where theirs ran."""
-        (self.conf / "provisioner.yaml").write_text(yaml.safe_dump(OURS | settings))
+        (self.conf / "provisioner.yaml").write_text(yaml.safe_dump(OURS[self.instance] | {"loop": LOOP} | settings))
         self.start_loop()
 
 
@@ -141,7 +151,7 @@ def _requesting(template: str) -> dict[str, object]:
 
 def test_pods_of_google_s_connector_drain_into_ours(gke: Moved, cloud: Simulator) -> None:
     theirs = {}
-    for name in ("sym-a1b2c-pod-0", "sym-a1b2c-pod-1"):
+    for name in (f"g1c733ee2-1b4b-41ca-bab4-d8a23b52ade8-8s2rw-pod-{number}" for number in range(2)):
         pod = {"metadata": {"name": name, "labels": {"app": name}}, "spec": yaml.safe_load(POD_SPEC)}
         made = requests.post(f"{cloud.kubernetes}/api/v1/namespaces/{NAMESPACE}/pods", json=pod, timeout=10)
         made.raise_for_status()
@@ -227,6 +237,10 @@ def test_the_way_there_and_back_by_the_guide(gce: Moved, cloud: Simulator, tmp_p
     gce.until_cloud(lambda machines: len(machines) == 1, "running")
     before = files(gce.conf, tmp_path / "db")
     assert through(gce, plugins, "getReturnRequests", {"machines": []})["message"] == "theirs"
+    assert "ERROR" not in gce.provisioner("check", "--live")
+    plan = json.loads(gce.provisioner("run", "--dry-run", "--once"))
+    assert (plan["creates"], plan["deletes"]) == ([], [])
+    assert files(gce.conf, tmp_path / "db", gce.work) == before, "nothing is written beside the other"
 
     pool = {"kind": "mig", "project": PROJECT, "zone": ZONE, "group": GROUP} | QUICK
     point_at(plugins, SCRIPTS)
@@ -240,6 +254,8 @@ def test_the_way_there_and_back_by_the_guide(gce: Moved, cloud: Simulator, tmp_p
     assert gce.ended(back)["status"] == "complete"
     assert gce.cloud("running") == sorted(ours)
 
+    gce.provisioner("drain", "group", "--reason", "we go back")
+    gce.reclaims(*ours)
     given = {"machines": [{"name": name} for name in ours]}
     back = through(gce, plugins, "requestReturnMachines", given)["requestId"]
     assert gce.ended(back)["status"] == "complete"

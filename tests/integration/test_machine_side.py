@@ -100,11 +100,19 @@ def test_a_refused_join_is_tried_again(machine: Machine) -> None:
     assert machine.calls.count("egoconfig join master1 -f") == 2
 
 
+def test_a_refused_start_is_tried_again(machine: Machine) -> None:
+    machine.behave("refuses-start")
+    machine.start("entry.sh", HF_MACHINE_NAME=NAME)
+    ready(machine)
+    assert machine.calls.count("egosh ego start") == 2
+    assert "egosh ego start ended with 1 and said: No memory yet" in machine.log.read_text()
+
+
 def test_what_never_joins_ends_with_a_failure_and_was_never_ready(machine: Machine) -> None:
     machine.behave("never-joins")
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_JOIN_SECONDS="1")
     assert pod.wait(timeout=30) == 1
-    assert not machine.ready.parent.exists()
+    assert not machine.ready.exists()
     assert f"did not join master1 as {NAME} within 1 s" in machine.log.read_text()
 
 
@@ -139,6 +147,29 @@ def test_without_a_master_it_says_what_to_name(machine: Machine) -> None:
     assert "HF_EGO_MASTER is not set" in machine.log.read_text()
 
 
+@pytest.mark.parametrize("setting", ["HF_JOIN_SECONDS", "HF_LEAVE_SECONDS"])
+def test_with_seconds_that_are_no_number_it_says_so_and_does_not_join(machine: Machine, setting: str) -> None:
+    assert machine.start("entry.sh", **{setting: "20s"}).wait(timeout=30) == 1
+    assert said(machine) == [f"{setting} is 20s: expected a whole number of seconds"]
+    assert machine.calls == []
+
+
+def test_where_its_ready_file_cannot_be_it_says_so_and_does_not_join(machine: Machine) -> None:
+    """As on a read-only root file system. EGO would give it work, and HostFactory would never hear of it."""
+    assert machine.start("entry.sh", HF_READY_FILE="/proc/hf/ready").wait(timeout=30) == 1
+    assert said(machine)[-1].startswith("/proc/hf/ready cannot be made: let user ")
+    assert machine.calls == []
+
+
+def test_it_joins_for_as_long_as_it_may_though_the_clock_is_set_meanwhile(machine: Machine) -> None:
+    """Bash's own count of seconds follows the clock; here an hour goes by on it at each pause."""
+    machine.behave("slow")
+    machine.start_line(f". {MACHINE}/lib.sh; pause() {{ SECONDS=$((SECONDS + 3600)); sleep 0.05; }}; join {NAME}")
+    looked(machine)
+    machine.behave("up")
+    ready(machine)
+
+
 def test_told_to_end_while_it_joins_it_leaves(machine: Machine) -> None:
     machine.behave("slow")
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
@@ -163,6 +194,28 @@ def test_a_pod_that_ego_no_longer_has_fails(machine: Machine) -> None:
     (machine.ego / "up").unlink()
     assert pod.wait(timeout=30) == 1
     assert not machine.ready.exists()
+
+
+def test_a_pod_stays_while_nobody_answers_for_ego_and_fails_by_ego_s_own_word(machine: Machine) -> None:
+    """All pods of a grid see its master go at once, and their work goes on."""
+    pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
+    ready(machine)
+    machine.tell("no-master", "1")
+    looked(machine, 6)
+    assert pod.poll() is None
+    assert machine.ready.exists()
+    machine.tell("name", "another")
+    (machine.ego / "no-master").unlink()
+    assert pod.wait(timeout=30) == 1
+
+
+def test_a_pod_that_somebody_closed_works_on(machine: Machine) -> None:
+    pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
+    ready(machine)
+    machine.tell("closed", NAME)
+    looked(machine, 6)
+    assert pod.poll() is None
+    assert machine.ready.exists()
 
 
 def test_a_pod_s_name_is_its_host_s_and_not_what_its_node_s_metadata_says(machine: Machine) -> None:
@@ -223,6 +276,17 @@ def test_why_ego_does_not_list_it_is_said_once_for_each_change(machine: Machine)
     ]
 
 
+@pytest.mark.parametrize(("domain", "other"), [("", f"{NAME}.c.p.internal"), ("grid", NAME), ("grid", f"{NAME}.c.p")])
+def test_a_machine_that_ego_has_with_another_domain_is_told_so(machine: Machine, domain: str, other: str) -> None:
+    machine.tell("name", other)
+    machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_MACHINE_DOMAIN=domain)
+    looked(machine)
+    name = f"{NAME}.{domain}" if domain else NAME
+    told = f"EGO does not have {name}, but {other}: HF_MACHINE_DOMAIN has to be what follows the first dot"
+    assert said(machine) == [told]
+    assert not machine.ready.exists()
+
+
 def test_a_list_that_is_none_is_told_though_egosh_ends_well(machine: Machine) -> None:
     (machine.ego / "no-master").write_text("0")
     machine.start("entry.sh", HF_MACHINE_NAME=NAME)
@@ -250,7 +314,7 @@ def test_a_look_at_ego_that_hangs_keeps_nobody_from_leaving(machine: Machine) ->
 
 
 def test_a_pod_that_ego_lost_for_a_moment_stays_and_says_both(machine: Machine) -> None:
-    machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_WATCH_SECONDS="3")
+    machine.start("entry.sh", HF_MACHINE_NAME=NAME)
     ready(machine)
     machine.tell("no-master", "1")
     until(lambda: any("Cannot contact" in line for line in said(machine)), 30, what="it says why")
@@ -402,6 +466,13 @@ def test_told_to_end_while_dns_does_not_answer_it_leaves(machine: Machine) -> No
     assert Path("/proc", asking.read_text().strip()).exists(), "it did not wait until there was no answer"
 
 
+def test_its_name_gets_a_line_of_its_own_though_the_hosts_file_s_last_line_has_no_end(machine: Machine) -> None:
+    machine.hosts.write_text("127.0.0.1 localhost")
+    machine.start("entry.sh", HF_MACHINE_NAME=NAME)
+    ready(machine)
+    assert machine.hosts.read_text() == f"127.0.0.1 localhost\n10.1.2.3 {NAME} \n"
+
+
 # --- as PID 1 ---------------------------------------------------------------------------------------------------------
 
 
@@ -422,6 +493,17 @@ def test_as_pid_1_it_heeds_sigterm(machine: Machine, first: tuple[subprocess.Pop
     os.kill(process, signal.SIGTERM)
     assert pod.wait(timeout=30) == 0
     assert machine.calls[-1] == "egosh ego shutdown -f"
+
+
+def test_as_pid_1_it_heeds_sigterm_before_it_has_read_ego_s_profile(machine: Machine) -> None:
+    """A signal that PID 1 has no trap for is lost, and it would join although it is told to end."""
+    (machine.ego / "profile").write_text("touch $EGO/asks; sleep 1\n")
+    within = container(names={NAME: "10.1.2.3"}, hosts=machine.hosts, writable=False)
+    pod = machine.start("entry.sh", *within, HF_EGO_PROFILE=str(machine.ego / "profile"))
+    until((machine.ego / "asks").exists, 30, what="it reads the profile")
+    os.kill(machine.inside(pod), signal.SIGTERM)
+    assert pod.wait(timeout=30) == 0
+    assert machine.calls == []
 
 
 def test_as_pid_1_it_buries_what_ego_leaves_behind(
@@ -628,6 +710,39 @@ def test_an_instance_whose_template_lacks_its_settings_says_which(machine: Machi
         assert f"the instance template lacks {name}" in machine.log.read_text()
 
 
+@pytest.mark.parametrize(
+    "asked", ["attributes/hf-machine-lib", "attributes/hf-ego-master", "attributes/hf-machine-domain", "name"]
+)
+def test_what_a_metadata_server_that_is_late_does_not_tell_is_asked_for_again(
+    machine: Machine, metadata: MetadataServer, asked: str
+) -> None:
+    metadata.values["instance/attributes/hf-machine-domain"] = "grid"
+    (machine.ego / "name").write_text(f"{NAME}.grid")
+    metadata.away[f"instance/{asked}"] = 3
+    machine.start("startup.sh", GCE_METADATA_HOST=metadata.host)
+    ready(machine)
+    assert f"joined master2 as {NAME}.grid" in machine.log.read_text()
+
+
+@pytest.mark.parametrize("asked", ["attributes/hf-ego-master", "attributes/hf-machine-domain", "name"])
+def test_an_instance_that_is_not_told_whether_it_has_a_setting_does_not_join_without_it(
+    machine: Machine, metadata: MetadataServer, asked: str
+) -> None:
+    metadata.away[f"instance/{asked}"] = 1000
+    assert machine.start("startup.sh", GCE_METADATA_HOST=metadata.host).wait(timeout=30) == 1
+    log = machine.log.read_text()
+    assert f"the metadata server does not tell {asked}: curl ended with 22, HTTP status 503" in log
+    assert "lacks" not in log
+    assert machine.calls == ["poweroff "]
+
+
+def test_where_no_metadata_server_answers_an_instance_says_so_and_powers_off(machine: Machine) -> None:
+    assert machine.start("startup.sh").wait(timeout=30) == 1
+    log = machine.log.read_text()
+    assert "the metadata server does not tell attributes/hf-machine-lib: curl ended with 7, HTTP status 000" in log
+    assert machine.calls == ["poweroff "]
+
+
 def test_an_instance_closes_itself_with_a_password_of_its_image(machine: Machine, metadata: MetadataServer) -> None:
     settings = account(machine)
     metadata.values["instance/attributes/hf-ego-user"] = settings["HF_EGO_USER"]
@@ -654,8 +769,8 @@ def test_the_shutdown_script_closes_it_with_a_password_from_secret_manager(
     ready(machine)
     file = machine.library.with_name("ego-password")
     assert (file.read_text(), file.stat().st_mode & 0o777) == (PASSWORD, 0o600)
-    machine.start("shutdown.sh", HF_MACHINE_NAME=NAME).wait(timeout=30)
-    assert closed(machine)
+    machine.start("shutdown.sh").wait(timeout=30)
+    assert (machine.ego / "closed").read_text() == f"{NAME}\n"
     assert PASSWORD not in machine.library.read_text() + machine.log.read_text()
 
 

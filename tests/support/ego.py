@@ -21,6 +21,7 @@ case "$(basename "$0") $*" in
     [ ! -e "$EGO/never-joins" ] || exit 1
     [ ! -e "$EGO/hangs" ] || exec sleep 1000 ;;
 "egosh ego start"*)
+    [ ! -e "$EGO/refuses-start" ] || { rm "$EGO/refuses-start"; echo 'No memory yet' >&2; exit 1; }
     [ ! -e "$EGO/wants-root" ] || { echo 'Only root may do this' >&2; exit 1; }
     while [ -e "$EGO/keeps-output" ]; do sleep 0.2; done &
     [ ! -e "$EGO/leaves-daemon" ] ||
@@ -40,6 +41,7 @@ case "$(basename "$0") $*" in
     code=$(cat "$EGO/no-master" 2>/dev/null) && { echo 'Cannot contact the master host.'; exit "$code"; }
     name=$(cat "$EGO/name") state=unavail
     [ ! -e "$EGO/up" ] || state=ok
+    [ ! -e "$EGO/closed" ] || state=closed
     printf '%-24s %-8s mem swp\\n' NAME status master1 ok "$name" "$state" ;;
 "egosh resource close"*)
     [ ! -e "$EGO/never-leaves" ] && [ ! -e "$EGO/close-hangs" ] || hang

@@ -120,6 +120,11 @@ class Machine:
         with self.log.open("ab") as log:
             return self._begin(command, environment, stderr=log)
 
+    def start_line(self, line: str) -> subprocess.Popen[bytes]:
+        """Run a line of shell."""
+        with self.log.open("ab") as log:
+            return self._begin(["bash", "-uc", line], {}, stderr=log)
+
     def start_heard(self, script: str, **environment: str) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
         """The same as Google's script runner does: its log is a pipe, whose reading end is returned."""
         process = self._begin(["bash", str(MACHINE / script)], environment, stdout=PIPE, stderr=STDOUT)

@@ -198,7 +198,7 @@ def test_a_requestor_of_others_keeps_what_it_has_and_may_ask_us_too(tmp_path: Pa
         assert json.loads(path.read_text())["requestors"] == [
             other,
             tuned | {"providers": ["aws", "demoinst"]},
-            alone | {"providers": ["demoinst"], "requestMode": "REST_MANUAL"},
+            alone | {"enabled": 1, "providers": ["demoinst"], "requestMode": "REST_MANUAL"},
         ]
 
 
@@ -526,6 +526,25 @@ def test_uninstalled_the_files_are_as_they_were_before(tmp_path: Path, capsys: p
     assert left == [entries, plugins, {"version": 2, "requestors": [theirs, admin]}]
     assert (out / "conf" / "providers" / "demoinst" / "provisioner.yaml").exists()
     assert called(capsys, tmp_path / "hf.yaml", "--out", out, "--uninstall") == (0, ["Nothing was to be changed."])
+
+
+def test_installed_again_its_requestors_ask_as_they_did(tmp_path: Path) -> None:
+    file, out = own(tmp_path), tmp_path / "out"
+    render(file, out)
+    before = tree(out)
+    for option in (["--uninstall"], []):
+        assert run(["render-hf", str(file), "--out", str(out), *option]) == 0
+    assert {path: text for path, text in tree(out).items() if not path.startswith(str(KEPT))} == before
+
+
+def test_a_requestor_that_people_have_disabled_stays_so(tmp_path: Path) -> None:
+    file, out = own(tmp_path), tmp_path / "out"
+    render(file, out)
+    path = out / "conf" / REQUESTORS
+    path.write_text(path.read_text().replace('"enabled": 1', '"enabled": 0'))
+    before = path.read_text()
+    render(file, out)
+    assert path.read_text() == before
 
 
 def test_a_plug_in_that_another_instance_uses_stays(tmp_path: Path) -> None:
