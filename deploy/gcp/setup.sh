@@ -184,6 +184,8 @@ stop() { # [WORDS of gcloud that have not been shown yet]
     exit 1
 }
 
+export CLOUDSDK_CORE_DISABLE_PROMPTS=1 # what gcloud asks while it looks for something, nobody would see
+
 there() { # GROUP NAME [WHERE…]: whether gcloud finds it; false where nothing is asked
     local group=() said
     [ -n "$apply" ] || return 1
@@ -297,7 +299,11 @@ make_accounts() {
 }
 
 make_rights() {
+    # Groups make their instances as this agent of Google's, and GKE its nodes. Its role stays: others of the project may need it.
+    local agent=serviceAccount:$number@cloudservices.gserviceaccount.com
+    [ -n "$destroy" ] || { [ "$cluster" = none ] && [ ${#groups[@]} = 0 ]; } || grant "$agent" roles/compute.instanceAdmin.v1
     if [ "$cluster" != none ]; then
+        bind "$agent" roles/iam.serviceAccountUser 'iam service-accounts' "$nodes"
         grant "serviceAccount:$nodes" roles/container.defaultNodeServiceAccount
         grant "serviceAccount:$nodes" roles/artifactregistry.reader
     fi
@@ -306,13 +312,10 @@ make_rights() {
         grant "serviceAccount:$loop" "projects/$project/roles/$cluster_role"
     fi
     [ ${#groups[@]} -gt 0 ] || return 0
-    local agent=serviceAccount:$number@cloudservices.gserviceaccount.com
     role "$machines_role" "$roles/machines.yaml"
     grant "serviceAccount:$loop" "projects/$project/roles/$machines_role"
     grant "serviceAccount:$machines" roles/logging.logWriter
     grant "serviceAccount:$machines" roles/monitoring.metricWriter
-    # The groups make their instances as this agent of Google's. Its role stays: other groups of the project may need it.
-    [ -n "$destroy" ] || grant "$agent" roles/compute.instanceAdmin.v1
     bind "$agent" roles/iam.serviceAccountUser 'iam service-accounts' "$machines"
 }
 
@@ -334,9 +337,11 @@ make_cluster() {
     [ -z "$api_ranges" ] || reach+=(--enable-master-authorized-networks --master-authorized-networks="$api_ranges")
     [ "$endpoint" != dns ] || reach+=(--enable-dns-access)
     if [ "$cluster" != none ] && [ -z "$destroy" ] && there 'container clusters' "$prefix" --region="$region"; then
-        # What a cluster is reached by may be asked for anew; all else of it stays.
+        # What a cluster is reached by may be asked for anew, and the add-on that mounts secrets; all else of it stays.
         [ ${#reach[@]} = 0 ] ||
             run gcloud container clusters update "$prefix" --region="$region" "${reach[@]}" "${in_project[@]}"
+        [ ${#secrets[@]} = 0 ] || [ "$(of_cluster secretManagerConfig.enabled)" = True ] ||
+            run gcloud container clusters update "$prefix" --region="$region" --enable-secret-manager "${in_project[@]}"
         return
     fi
     [ -n "$api_ranges" ] || common+=(--enable-master-authorized-networks)

@@ -135,7 +135,11 @@ resource "google_container_cluster" "this" {
     }
   }
 
-  depends_on = [google_project_iam_member.nodes]
+  depends_on = [
+    google_project_iam_member.agent,
+    google_project_iam_member.nodes,
+    google_service_account_iam_member.agent,
+  ]
 
   lifecycle {
     ignore_changes = [node_config, initial_node_count]
@@ -151,9 +155,10 @@ resource "google_container_node_pool" "system" {
   cluster  = google_container_cluster.this[0].name
   location = var.region
 
+  initial_node_count = 1 # in each zone: else it begins with none, whatever the least is
   autoscaling {
     total_min_node_count = 1
-    total_max_node_count = 3
+    total_max_node_count = max(3, length(var.zones))
   }
 
   node_config {

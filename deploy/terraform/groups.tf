@@ -80,7 +80,7 @@ resource "google_compute_instance_group_manager" "this" {
     default_action_on_failure = "DO_NOTHING"
   }
 
-  depends_on = [google_project_iam_member.groups, google_service_account_iam_member.groups]
+  depends_on = [google_project_iam_member.agent, google_service_account_iam_member.agent]
 
   lifecycle {
     ignore_changes = [target_size]
@@ -112,7 +112,7 @@ resource "google_compute_region_instance_group_manager" "this" {
     default_action_on_failure = "DO_NOTHING"
   }
 
-  depends_on = [google_project_iam_member.groups, google_service_account_iam_member.groups]
+  depends_on = [google_project_iam_member.agent, google_service_account_iam_member.agent]
 
   lifecycle {
     ignore_changes = [target_size]

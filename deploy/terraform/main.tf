@@ -14,7 +14,6 @@ locals {
 
   apis = toset(concat(
     [
-      "cloudresourcemanager.googleapis.com",
       "compute.googleapis.com",
       "iam.googleapis.com",
       "logging.googleapis.com",
@@ -34,10 +33,18 @@ locals {
   cloudservices     = "serviceAccount:${data.google_project.this.number}@cloudservices.gserviceaccount.com"
 }
 
+# By itself, as the number of the project is read after it: after all APIs, it would be unknown whenever one more is switched
+# on, and Google's agent would lose its rights for as long as Terraform gives them again.
+resource "google_project_service" "projects" {
+  project            = var.project_id
+  service            = "cloudresourcemanager.googleapis.com"
+  disable_on_destroy = false
+}
+
 data "google_project" "this" {
   project_id = var.project_id
 
-  depends_on = [google_project_service.this]
+  depends_on = [google_project_service.projects]
 }
 
 resource "google_project_service" "this" {
@@ -46,6 +53,8 @@ resource "google_project_service" "this" {
   project            = var.project_id
   service            = each.value
   disable_on_destroy = false # others in the project may use it
+
+  depends_on = [google_project_service.projects]
 }
 
 # --- the loop ---------------------------------------------------------------------------------------------------------
@@ -148,19 +157,23 @@ resource "google_project_iam_member" "telemetry" {
   member  = google_service_account.machines[0].member
 }
 
-# The groups make their instances as this agent of Google's. It loses its default role where a policy takes it away.
-resource "google_project_iam_member" "groups" {
-  count = local.has_groups ? 1 : 0
+# Groups make their instances as this agent of Google's, and GKE its nodes. It loses its default role where a policy takes it
+# away.
+resource "google_project_iam_member" "agent" {
+  count = local.has_groups || local.has_cluster ? 1 : 0
 
   project = var.project_id
   role    = "roles/compute.instanceAdmin.v1"
   member  = local.cloudservices
 }
 
-resource "google_service_account_iam_member" "groups" {
-  count = local.has_groups ? 1 : 0
+resource "google_service_account_iam_member" "agent" {
+  for_each = merge(
+    local.has_groups ? { machines = google_service_account.machines[0].name } : {},
+    local.has_cluster ? { nodes = google_service_account.nodes[0].name } : {},
+  )
 
-  service_account_id = google_service_account.machines[0].name
+  service_account_id = each.value
   role               = "roles/iam.serviceAccountUser"
   member             = local.cloudservices
 }

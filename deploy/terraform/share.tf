@@ -4,17 +4,20 @@ locals {
     try(var.share.clients, null) != null ? var.share.clients :
     local.own_network ? concat([var.network.nodes_range], var.symphony_ranges) : []
   )
+  # Filestore takes a name, or projects/PROJECT/global/networks/NAME: a self link without its beginning.
+  share_network = local.own_network ? google_compute_network.this[0].name : replace(var.network.network, "/^https:.*/projects//", "projects/")
 }
 
 resource "google_filestore_instance" "state" {
   count = var.share != null ? 1 : 0
 
-  project                     = var.project_id
-  name                        = "${var.name_prefix}-state"
-  location                    = var.share.tier == "REGIONAL" ? var.region : var.zones[0]
-  tier                        = var.share.tier
-  labels                      = var.labels
-  deletion_protection_enabled = var.deletion_protection ? true : null # basic tiers know no such thing
+  project  = var.project_id
+  name     = "${var.name_prefix}-state"
+  location = var.share.tier == "REGIONAL" ? var.region : var.zones[0]
+  tier     = var.share.tier
+  labels   = var.labels
+  # Basic tiers know no such thing, and refuse to be made with it.
+  deletion_protection_enabled = var.deletion_protection && !startswith(var.share.tier, "BASIC") ? true : null
 
   file_shares {
     name        = "state"
@@ -32,7 +35,7 @@ resource "google_filestore_instance" "state" {
   }
 
   networks {
-    network      = local.own_network ? google_compute_network.this[0].name : var.network.network
+    network      = local.share_network
     modes        = ["MODE_IPV4"]
     connect_mode = var.share.private_service_access ? "PRIVATE_SERVICE_ACCESS" : "DIRECT_PEERING"
   }

@@ -43,7 +43,7 @@ variable "labels" {
 }
 
 variable "deletion_protection" {
-  description = "Whether cluster, secrets and share refuse to be destroyed. Default false, so that terraform destroy asks nothing: machines are rented, and the loop makes its memory again from what runs. Set true once the share holds a state that you want to keep."
+  description = "Whether cluster, secrets and a share of tier ZONAL or REGIONAL refuse to be destroyed. Default false, so that terraform destroy asks nothing: machines are rented, and the loop makes its memory again from what runs. Set true once the share holds a state that you want to keep."
   type        = bool
   default     = false
 }
@@ -242,6 +242,11 @@ variable "share" {
   validation {
     condition     = var.share == null || contains(["BASIC_HDD", "BASIC_SSD", "ZONAL", "REGIONAL"], try(var.share.tier, ""))
     error_message = "share.tier is BASIC_HDD, BASIC_SSD, ZONAL or REGIONAL."
+  }
+
+  validation {
+    condition     = var.share == null || try(var.share.capacity >= (var.share.tier == "BASIC_SSD" ? 2560 : 1024), false)
+    error_message = "share.capacity is 1024 GB at least, and with tier BASIC_SSD 2560."
   }
 
   validation {

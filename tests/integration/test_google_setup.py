@@ -66,6 +66,7 @@ class Google:
             "CLUSTER_CA": str(RENDERED / "cluster-ca.crt"),
             "DELETED": "",
             "DNS": DNS,
+            "MOUNTS": "True",
             "BOUND": "yes",
         }
 
@@ -122,7 +123,7 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> list[Argv]:
     autopilot = Google(tmp_path_factory.mktemp("autopilot") / "google")
     return [
         *google.setup(*ALL, "--apply"),
-        *google.setup(*ALL, "--apply", DELETED="True"),
+        *google.setup(*ALL, "--apply", DELETED="True", MOUNTS=""),
         *google.setup(*ALL, "--destroy", "--apply"),
         *autopilot.setup(*ALL, "--cluster", "autopilot", "--endpoint", "dns", "--apply"),
         *autopilot.setup(*ALL, "--cluster", "autopilot", "--endpoint", "dns", "--apply"),
@@ -184,8 +185,8 @@ def test_what_destroy_leaves_is_what_the_page_says(google: Google, module: Modul
     agent = ("serviceAccount:123456@cloudservices.gserviceaccount.com", "roles/compute.instanceAdmin.v1")
     assert granted - revoked == {agent}
     assert left[f"`{agent[1]}` of Google's agent"] == "`setup.sh`"
-    assert agent[1] in str(module.of("google_project_iam_member")["groups"]), "Terraform takes it away"
-    assert module.of("google_project_service")["this"]["disable_on_destroy"] is False
+    assert agent[1] in str(module.of("google_project_iam_member")["agent"]), "Terraform takes it away"
+    assert all(api["disable_on_destroy"] is False for api in module.of("google_project_service").values())
     assert left["the APIs, switched on"] == left["custom roles, deleted"] == left["service accounts, deleted"] == "both"
     assert not [type_ for type_, _ in module.resources if "bucket" in type_ or "identity_pool" in type_]
 
@@ -212,6 +213,11 @@ def test_destroy_takes_no_other_error_for_what_is_gone(google: Google, failing: 
         assert google.things() == before
     if failing != "delete":  # which says it by itself
         assert "(an expired login: gcloud auth login), and run the same again" in google.done.stderr
+
+
+def test_gcloud_asks_nothing_that_nobody_would_see(google: Google) -> None:
+    google.setup(*ALL, "--apply", ASKING="yes")
+    assert google.done.returncode == 0, google.done.stderr
 
 
 @pytest.mark.parametrize("failing", ["projects describe", "service-accounts describe"])
@@ -568,6 +574,16 @@ def test_a_cluster_enforces_network_policies_and_mounts_secrets_where_one_is_nam
     assert "--enable-dataplane-v2" not in autopilot  # which gcloud refuses there, as it is always on
 
 
+def test_a_cluster_that_is_there_mounts_secrets_once_one_is_named(google: Google) -> None:
+    def updates(*options: str, **more: str) -> list[Argv]:
+        return [call for call in google.setup(*SOME, *options, "--apply", **more) if "update" in call]
+
+    assert updates() == updates() == []
+    (update,) = updates("--secret", "s", MOUNTS="")
+    assert "--enable-secret-manager" in update
+    assert updates("--secret", "s", MOUNTS="True") == []
+
+
 # --- gcloud knows its lines -------------------------------------------------------------------------------------------
 
 
@@ -717,7 +733,8 @@ def test_both_make_the_same_kinds_of_things(module: Module, made: list[Argv]) ->
 
 def test_both_switch_on_the_same_apis(module: Module, made: list[Argv]) -> None:
     (enabled,) = [call for call in made if call[:2] == ("services", "enable")]
-    theirs = set(re.findall(r"[a-z]+\.googleapis\.com", module.locals["apis"]))
+    first = module.of("google_project_service")["projects"]["service"]
+    theirs = {plain(first), *re.findall(r"[a-z]+\.googleapis\.com", module.locals["apis"])}
     assert {word for word in enabled if word.endswith(".googleapis.com")} == theirs
     page = (ROOT / "docs" / "deploy-google.md").read_text()
     (told,) = re.findall(r"(?m)^\| APIs: (.+?) \|", page)
@@ -743,6 +760,31 @@ def test_both_give_the_same_roles(module: Module, made: list[Argv]) -> None:
     }
     assert custom == {Path("roles/machines.yaml"), Path("roles/events.yaml")}
     assert {role.rpartition("/")[2] for role in given - ours} == {"hf_provisioner", "hf_provisioner_events"}
+
+
+@pytest.mark.parametrize(
+    ("options", "accounts"),
+    [
+        (["--cluster", "none"], []),
+        ([], ["hf-nodes"]),
+        (["--cluster", "none", "--group", "a:us-central1-a"], ["hf-machines"]),
+        (["--group", "a:us-central1-a"], ["hf-nodes", "hf-machines"]),
+    ],
+    ids=["nothing", "nodes", "instances", "both"],
+)
+def test_google_s_agent_may_make_nodes_and_instances(google: Google, options: list[str], accounts: list[str]) -> None:
+    """Also where a policy of the organization took its default role away."""
+    calls = google.setup(*SOME, *options, "--apply")
+    given = {
+        (*call[:2], next(word for word in call if "binding" not in word and word not in call[:2]), value(call, "role"))
+        for call in calls
+        if "--member=serviceAccount:123456@cloudservices.gserviceaccount.com" in call
+    }
+    role = {("projects", "add-iam-policy-binding", "my-grid-project", "roles/compute.instanceAdmin.v1")}
+    assert given == (role if accounts else set()) | {
+        ("iam", "service-accounts", f"{name}@my-grid-project.iam.gserviceaccount.com", "roles/iam.serviceAccountUser")
+        for name in accounts
+    }
 
 
 def test_both_use_the_same_filter_for_the_sink(made: list[Argv]) -> None:
@@ -801,7 +843,8 @@ def test_both_use_the_same_filter_for_the_sink(made: list[Argv]) -> None:
         ("pubsub_subscription", "events", "ack_deadline_seconds", "hf-events", "ack-deadline"),
         ("container_node_pool", "workers", "autoscaling.location_policy", "workers", "location-policy"),
         ("container_node_pool", "workers", "autoscaling.total_min_node_count", "workers", "total-min-nodes"),
-        ("container_node_pool", "system", "autoscaling.total_max_node_count", "hf", "total-max-nodes"),
+        ("container_node_pool", "system", "initial_node_count", "hf", "num-nodes"),
+        ("container_node_pool", "system", "autoscaling.total_min_node_count", "hf", "total-min-nodes"),
     ],
 )
 def test_both_set_it_alike(

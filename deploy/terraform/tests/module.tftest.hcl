@@ -89,6 +89,11 @@ run "makes_all_of_a_grid" {
   }
 
   assert {
+    condition     = google_container_node_pool.system[0].initial_node_count == 1 && google_container_node_pool.system[0].autoscaling[0].total_max_node_count == 3
+    error_message = "The pool of the cluster's own pods begins with a node in each zone."
+  }
+
+  assert {
     condition     = google_container_node_pool.workers["workers-spot"].node_config[0].spot && length(google_container_node_pool.workers["workers-spot"].node_config[0].taint) == 2
     error_message = "Spot nodes are tainted twice: for machines alone, and as Spot."
   }
@@ -195,6 +200,18 @@ run "secrets_are_mounted_by_the_cluster_and_read_by_the_loop_alone" {
   variables {
     secrets             = ["hostfactory-metrics-token", "hostfactory-proxy"]
     deletion_protection = true
+    zones               = ["us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f"]
+    share               = {}
+  }
+
+  assert {
+    condition     = google_filestore_instance.state[0].deletion_protection_enabled != true
+    error_message = "A share of a basic tier cannot be made with it."
+  }
+
+  assert {
+    condition     = google_container_node_pool.system[0].autoscaling[0].total_max_node_count == 4
+    error_message = "There may be a node in each zone."
   }
 
   assert {
@@ -211,6 +228,31 @@ run "secrets_are_mounted_by_the_cluster_and_read_by_the_loop_alone" {
     condition     = google_container_cluster.this[0].deletion_protection && alltrue([for name in var.secrets : google_secret_manager_secret.this[name].deletion_protection])
     error_message = "What holds something refuses to be destroyed when somebody said so."
   }
+}
+
+run "a_share_that_can_be_protected_is" {
+  command = plan
+
+  variables {
+    deletion_protection = true
+    share               = { tier = "REGIONAL" }
+  }
+
+  assert {
+    condition     = google_filestore_instance.state[0].deletion_protection_enabled
+    error_message = "It refuses to be destroyed."
+  }
+}
+
+run "a_share_that_is_too_small_for_its_tier_is_refused" {
+  command = plan
+
+  variables {
+    zones = ["us-central1-a"]
+    share = { tier = "BASIC_SSD" }
+  }
+
+  expect_failures = [var.share]
 }
 
 run "a_window_that_ends_before_it_begins_is_refused" {
@@ -268,6 +310,11 @@ run "groups_alone_need_no_cluster" {
     condition     = length(google_container_cluster.this) == 0 && length(google_artifact_registry_repository.images) == 0 && !contains(keys(google_project_service.this), "container.googleapis.com") && output.cluster == null
     error_message = "Without a cluster nothing of one is made."
   }
+
+  assert {
+    condition     = keys(google_service_account_iam_member.agent) == ["machines"] && google_project_iam_member.agent[0].role == "roles/compute.instanceAdmin.v1"
+    error_message = "Google's agent makes instances with the account of the groups."
+  }
 }
 
 run "pods_alone_need_no_group" {
@@ -281,6 +328,11 @@ run "pods_alone_need_no_group" {
   assert {
     condition     = length(google_pubsub_subscription.events) == 0 && length(google_project_iam_custom_role.machines) == 0 && length(google_service_account.machines) == 0
     error_message = "Without groups the loop has no right in the project, and there are no events."
+  }
+
+  assert {
+    condition     = keys(google_service_account_iam_member.agent) == ["nodes"] && google_service_account_iam_member.agent["nodes"].service_account_id == google_service_account.nodes[0].name && google_project_iam_member.agent[0].role == "roles/compute.instanceAdmin.v1"
+    error_message = "Google's agent makes the nodes with their account, also where a policy took its default role away."
   }
 }
 
@@ -327,7 +379,7 @@ run "an_existing_network_is_used" {
   command = apply
 
   variables {
-    network = { network = "projects/host/global/networks/n", subnetwork = "projects/host/regions/us-central1/subnetworks/s" }
+    network = { network = "https://www.googleapis.com/compute/v1/projects/host/global/networks/n", subnetwork = "projects/host/regions/us-central1/subnetworks/s" }
     zones   = ["us-central1-a"]
     share   = { clients = ["10.9.0.0/24"], private_service_access = true }
   }

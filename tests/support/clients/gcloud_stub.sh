@@ -1,7 +1,8 @@
 #!/bin/bash
 # Stands in for gcloud: notes each call in $CALLS, one line of quoted words, with what a file of flags says in the place of
 # its name, and remembers in $THINGS what was made.
-# Where $FAILING names a command, that one says so and fails, as with a login that has expired.
+# Where $FAILING names a command, that one says so and fails, as with a login that has expired. Where $ASKING is set, each asks
+# whether to enable an API, unless it was told to ask nothing.
 for word; do
     [[ $word != --flags-file=* ]] || word=--flags-file=$(<"${word#*=}")
     printf '%q ' "$word" >>"$CALLS"
@@ -9,6 +10,10 @@ done
 echo >>"$CALLS"
 [[ -z ${FAILING-} || " $* " != *" $FAILING "* ]] || {
     echo "ERROR: (gcloud.$1) There was a problem refreshing your current auth tokens: invalid_grant" >&2
+    exit 1
+}
+[[ -z ${ASKING-} || ${CLOUDSDK_CORE_DISABLE_PROMPTS-} ]] || {
+    echo "API [compute.googleapis.com] not enabled on project. Would you like to enable and retry (y/N)?" >&2
     exit 1
 }
 
@@ -36,6 +41,7 @@ case $1 in
             *publicEndpoint*) echo 203.0.113.7 ;;
             *privateEndpoint*) echo 10.60.0.2 ;;
             *clusterCaCertificate*) base64 -w0 "$CLUSTER_CA" ;;
+            *secretManagerConfig*) echo "$MOUNTS" ;;
             *dnsEndpointConfig*) echo "$DNS" ;;
             *'value(deleted)'*) echo "$DELETED" ;;
             *) [ -e "$thing" ] || { echo "ERROR: (gcloud.$1) NOT_FOUND: Requested entity was not found." >&2 && exit 1; } ;;
