@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from provisioner.hostfactory.templates import higher
 from provisioner.state.archive import TOLD, Dump
-from provisioner.state.atomic import create_whole, facts_of, replace, settle
+from provisioner.state.atomic import create_whole, facts_of, remove, replace, settle
 from provisioner.state.database import Tables, encoded, generation_of
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
 from provisioner.state.errors import (
@@ -205,7 +205,9 @@ def _told_anew(state: StateDir, name: str, content: bytes) -> bool:
 
 def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:
     """What HF was shown, what people hold, what was published, and the journal; of the first two the present counts."""
-    if saved.status is not None:
+    if saved.status is None:
+        remove(state.status.path)  # it tells of requests that intent will not know
+    else:
         replace(state.status.path, encoded(saved.status))
     if saved.announced is not None:
         numbers = dict(saved.announced)

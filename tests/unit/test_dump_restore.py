@@ -19,6 +19,7 @@ from unittest.mock import patch
 import pytest
 
 from provisioner.commands.cli import run
+from provisioner.hostfactory.answer import Answer, Loss
 from provisioner.model import Lever, LeverKind, Memory
 from provisioner.state import archive
 from provisioner.state.condition import Condition
@@ -280,20 +281,27 @@ def test_the_highest_number_that_hf_was_shown_stays(site: Site) -> None:
     assert site.state.announced.read() == {"T": 40, "U": 3}
 
 
+@pytest.mark.parametrize("there", [False, True], ids=["into an empty directory", "over a state"])
 @pytest.mark.parametrize("content", ["", "{", "[]"])
 @pytest.mark.parametrize("name", ["status.json", "announced.json"])
 def test_what_is_made_again_holds_up_no_restore_where_it_was_damaged(
-    site: Site, capsys: pytest.CaptureFixture[str], name: str, content: str
+    site: Site, capsys: pytest.CaptureFixture[str], name: str, content: str, there: bool
 ) -> None:
     wanted = site.state.intent.read().requests
     (site.work / name).write_text(content)
     site.dump()
-    site.lose()
+    if there:
+        site.state.status.write({"later": Answer("{}", ended=False)}, {"hf-later": Loss(0, "preempted")})
+    else:
+        site.lose()
     capsys.readouterr()
-    assert site.restore() == 0
+    assert site.restore("--yes") == 0
     assert f"Left out, as it was damaged when it was saved: {name}\n" in capsys.readouterr().out
     assert site.state.intent.read().requests == wanted
-    assert not (site.work / name).exists()
+    if name == "status.json":
+        assert not (site.work / name).exists(), "what it said of later is no longer so"
+    elif not there:
+        assert site.state.announced.read() == {}
 
 
 @pytest.mark.parametrize("kind", ["link", "directory"])
