@@ -10,6 +10,7 @@ from pathlib import Path
 from provisioner.commands.options import FINE, UsageError, add_shared, state_directory
 from provisioner.state.archive import MODE
 from provisioner.state.atomic import replace
+from provisioner.state.directory import StateDir
 from provisioner.state.dump import take
 
 STDOUT = Path("-")
@@ -26,10 +27,8 @@ def run(options: argparse.Namespace) -> int:
     state = state_directory(options.state_dir)
     if options.file == STDOUT and sys.stdout.isatty():
         raise UsageError("-: stdout is a terminal; name a FILE, or let stdout lead to one")
-    if options.file != STDOUT and options.file.is_dir():
-        raise UsageError(f"{options.file}: is a directory; name a file in it, such as {options.file}/state.tar.gz")
-    if not options.file.absolute().parent.is_dir():
-        raise UsageError(f"{options.file}: its directory does not exist; create it, or name another")
+    if options.file != STDOUT:
+        _check(options.file, state)
     manifest, packed = take(state)
     if options.file == STDOUT:
         sys.stdout.buffer.write(packed)
@@ -39,3 +38,15 @@ def run(options: argparse.Namespace) -> int:
     size = f"{len(packed) / 1000:.0f} kB"
     print(f"Saved the state of provider instance {manifest.instance} at {manifest.time}: {options.file}, {size}.")
     return FINE
+
+
+def _check(file: Path, state: StateDir) -> None:
+    """Raises UsageError where a dump would be lost, or would take the place of what is no dump."""
+    if file.is_dir():
+        raise UsageError(f"{file}: is a directory; name a file in it, such as {file}/state.tar.gz")
+    if file.exists() and not file.is_file():
+        raise UsageError(f"{file}: is no regular file; name another, or - for stdout")
+    if not file.absolute().parent.is_dir():
+        raise UsageError(f"{file}: its directory does not exist; create it, or name another")
+    if file.absolute().parent.resolve().is_relative_to(Path(state.path).resolve()):
+        raise UsageError(f"{file}: is in the state directory, and would be lost with it; name a file elsewhere")

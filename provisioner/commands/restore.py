@@ -52,4 +52,6 @@ def _text(dump: Dump, done: Restored) -> str:
     ]
     if done.kept:
         lines.append(f"What was there before: {done.kept}")
+    if done.left_out:
+        lines.append(f"Left out, as it was damaged when it was saved: {', '.join(done.left_out)}")
     return "\n".join([*lines, "What comes next:", NEXT])

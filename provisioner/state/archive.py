@@ -115,12 +115,12 @@ def unpack(source: str, packed: bytes) -> Dump:
         described: dict[str, dict[str, Any]] = dict(document["files"])
         if manifest.format > FORMAT:
             raise _too_new(f"{source}: is a dump of format {manifest.format}", manifest.version, FORMAT)
-        files = {name: Saved(members[name], entry["mtime_ns"]) for name, entry in described.items()}
+        files = {name: Saved(members[name], _time(entry["mtime_ns"])) for name, entry in described.items()}
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise _damaged(source, f"is cut off, or no dump of ours ({error})") from error
     except KeyError as error:
         raise _damaged(source, f"lacks {error}") from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise _damaged(source, f"its {MANIFEST} is none of ours ({error})") from error
     if added := members.keys() - described.keys():
         raise _damaged(source, f"holds {sorted(added)[0]!r}, which its {MANIFEST} does not name")
@@ -136,10 +136,17 @@ def _members(packed: bytes) -> Iterator[tuple[str, bytes]]:
     whole = gzip.decompress(packed)  # to the end: a dump that lacks its last byte is none
     with tarfile.open(fileobj=io.BytesIO(whole), mode="r:") as tar:
         for member in tar:
-            content = tar.extractfile(member)
+            content = tar.extractfile(member) if member.isreg() else None
             if content is None:
                 raise tarfile.ReadError(f"{member.name} is no file")
             yield member.name, content.read()
+
+
+def _time(nanoseconds: object) -> int:
+    """A modification time that a file can be given. Raises ValueError."""
+    if not isinstance(nanoseconds, int) or not 0 <= nanoseconds < 1 << 63:
+        raise ValueError(f"{nanoseconds!r} is no time")
+    return nanoseconds
 
 
 def _damaged(what: str, problem: str) -> StateUnreadable:

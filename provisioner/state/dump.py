@@ -49,9 +49,7 @@ def take(state: StateDir) -> tuple[Manifest, bytes]:
 def _check(file: StateFile) -> None:
     """Raises StateUnreadable for a file that is not what was written last: to restore it would bring nothing back."""
     if (condition := file.condition()) not in USABLE:
-        raise StateUnreadable(
-            f"{file.path}: is {condition}; nothing was dumped. See `provisioner recover`, then try again."
-        )
+        raise StateUnreadable(f"{file.path}: is {condition}; nothing was dumped. {file.advice} Then try again.")
 
 
 def _read(state: StateDir, names: Iterable[str]) -> Iterator[tuple[str, Saved]]:

@@ -110,11 +110,11 @@ def unwritable(path: str, error: OSError) -> StateUnwritable:
 def what_to_do(error: OSError) -> str:
     """How a write comes to succeed that the operating system refused."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "Make room on the disk of the state directory, or raise the quota"
+        return "Make room on its disk, or raise the quota"
     if error.errno == errno.EROFS:
         return "Mount it for writing"
     if error.errno == errno.ESTALE:
         return STALE
     if error.errno == errno.EIO:
         return "The disk failed, or NFS lost a lock: the kernel's log (dmesg) says which"
-    return "Check owner, group and mode of the state directory"
+    return "Check owner, group and mode of its directory"

@@ -101,6 +101,14 @@ def _document(names: Iterable[str]) -> bytes:
     return json.dumps({"names": list(names)}).encode()
 
 
+def numbers_in(path: str, content: bytes, advice: str) -> dict[str, int]:
+    """maxNumber by templateId, as the content of ``announced.json`` says it. Raises StateUnreadable."""
+    document = parse(path, content, advice)
+    if not isinstance(document, dict) or not all(type(value) is int for value in document.values()):
+        raise StateUnreadable(f"{path}: expected {{TEMPLATE: NUMBER}}. {advice}")
+    return document
+
+
 class Announced:
     """``announced.json``: the highest maxNumber that HF was shown of each template.
 
@@ -119,12 +127,9 @@ class Announced:
         if not os.path.isdir(os.path.dirname(self.path)):
             raise missing(self.path, "")
         try:
-            document = parse(self.path, read_whole(self.path, advice), advice)
+            return numbers_in(self.path, read_whole(self.path, advice), advice)
         except StateMissing:
             return {}
-        if not isinstance(document, dict) or not all(type(value) is int for value in document.values()):
-            raise StateUnreadable(f"{self.path}: expected {{TEMPLATE: NUMBER}}. {advice}")
-        return document
 
     def write(self, numbers: Mapping[str, int]) -> None:
         """Replace the maxNumbers, durably. Raises StateUnwritable."""

@@ -11,16 +11,16 @@ again. Each step is durable, in this order:
 
 from __future__ import annotations
 
-import json
 import os
+import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from provisioner.hostfactory.templates import higher
 from provisioner.state.archive import TOLD, Dump
-from provisioner.state.atomic import create_whole, replace
+from provisioner.state.atomic import create_whole, facts_of, remove, replace, settle
 from provisioner.state.database import Tables, encoded, generation_of
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
 from provisioner.state.errors import (
@@ -32,11 +32,12 @@ from provisioner.state.errors import (
     StateUnreadable,
     unwritable,
 )
+from provisioner.state.hf_signals import numbers_in
 from provisioner.state.locks import DataLock
 from provisioner.state.marks import make_shared_directory
 from provisioner.state.state_file import StateFile
 
-DATABASES = ("intent", "memory", "status", "levers")
+DATABASES = ("intent.json", "memory.json", "status.json", "levers.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class Restored:
     """Entries of what HF was told that the directory lacked."""
     kept: str
     """The directory in which the files from before are; empty where there were none."""
+    left_out: tuple[str, ...]
+    """Files of the dump that were damaged when it was taken, and are made again without it."""
 
 
 def restore(state: StateDir, dump: Dump, instance: str, *, replaces: bool) -> Restored:
@@ -66,9 +69,10 @@ def restore(state: StateDir, dump: Dump, instance: str, *, replaces: bool) -> Re
     loop, lock = state.loop_lock, DataLock(state.intent.lock_path)
     if not loop.acquire(0):
         holder = loop.holder()
+        whose = f" (process {holder['pid']} on host {holder.get('host')})" if "pid" in holder else ""
         raise LockTimeout(
-            f"{loop.path}: a loop works on this directory (process {holder.get('pid')} on host {holder.get('host')}); "
-            "nothing was changed. Stop it, and any that stands by, then try again."
+            f"{loop.path}: a loop works on this directory{whose}, or another restore; nothing was changed. "
+            "Stop it, and any that stands by, then try again."
         )
     try:
         if not lock.try_acquire():
@@ -86,7 +90,7 @@ def restore(state: StateDir, dump: Dump, instance: str, *, replaces: bool) -> Re
             _restore_intent(state, saved, lock, dump.files["intent.json"].mtime_ns)
     finally:
         loop.release()
-    return Restored(len(saved.intent["requests"]), len(saved.intent["returns"]), told, kept)
+    return Restored(len(saved.intent["requests"]), len(saved.intent["returns"]), told, kept, saved.left_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +101,15 @@ class _Saved:
     memory: Tables | None
     status: Tables | None
     levers: Tables | None
+    announced: Mapping[str, int] | None
+    left_out: tuple[str, ...]
 
     @classmethod
     def of(cls, dump: Dump) -> _Saved:
-        intent, memory, status, levers = map(dump.tables, DATABASES)
+        intent, memory, levers = map(dump.tables, ("intent", "memory", "levers"))
+        status, announced = _status(dump), _announced(dump)  # both are made again, so nothing is lost with them
+        signs = {"status.json": status, ANNOUNCED_FILE: announced}
+        left_out = tuple(name for name, sound in signs.items() if sound is None and name in dump.files)
         if intent is None:
             raise StateUnreadable(f"{dump.source}: holds no intent.json. Nothing was changed.")
         for name in ("requests", "returns"):  # what was leaving the files stays away: what was told of it may be gone
@@ -110,12 +119,30 @@ class _Saved:
             # Of a request that went on HF may have had more: without an answer it counts as told of all that runs.
             answers = {id_: answer for id_, answer in status["answers"].items() if answer.get("ended")}
             status = {**status, "answers": answers, "lost": {}, "available": {}}
-        return cls(intent, memory, status, levers)
+        return cls(intent, memory, status, levers, announced, left_out)
+
+
+def _status(dump: Dump) -> Tables | None:
+    """What was published; None where it was not, or where the file was damaged."""
+    with suppress(StateUnreadable):
+        return dump.tables("status")
+    return None
+
+
+def _announced(dump: Dump) -> dict[str, int] | None:
+    """The maxNumbers that HF was shown; None where it was shown none, or where the file was damaged."""
+    with suppress(KeyError, StateUnreadable):
+        return numbers_in(ANNOUNCED_FILE, dump.files[ANNOUNCED_FILE].content, "")
+    return None
 
 
 def _present(state: StateDir) -> Iterator[str]:
-    for name in (*(f"{kind}.json" for kind in DATABASES), ANNOUNCED_FILE):
-        if os.path.lexists(os.path.join(state.path, name)):
+    """The files that will be replaced, as far as they are there. Raises StateError for a link or a directory."""
+    for name in (*DATABASES, ANNOUNCED_FILE):
+        path = os.path.join(state.path, name)
+        if (facts := facts_of(path)) is not None:
+            if not stat.S_ISREG(facts.st_mode):
+                raise StateError(f"{path}: is no regular file; nothing was changed. Move it away, then try again.")
             yield name
 
 
@@ -138,6 +165,8 @@ def _set_aside(state: StateDir, *, replaces: bool) -> str:
                 os.link(os.path.join(state.path, name), os.path.join(kept, name))
     except OSError as error:
         raise unwritable(kept, error) from error
+    settle(os.path.join(kept, present[0]))
+    settle(kept)
     return kept
 
 
@@ -176,10 +205,12 @@ def _told_anew(state: StateDir, name: str, content: bytes) -> bool:
 
 def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:
     """What HF was shown, what people hold, what was published, and the journal; of the first two the present counts."""
-    if saved.status is not None:
+    if saved.status is None:
+        remove(state.status.path)  # it tells of requests that intent will not know
+    else:
         replace(state.status.path, encoded(saved.status))
-    if ANNOUNCED_FILE in dump.files:
-        numbers = json.loads(dump.files[ANNOUNCED_FILE].content)
+    if saved.announced is not None:
+        numbers = dict(saved.announced)
         with suppress(StateUnreadable):
             present = state.announced.read()
             numbers |= {name: higher(most, numbers.get(name, most)) for name, most in present.items()}

@@ -158,6 +158,35 @@ def test_a_loop_that_starts_where_it_cannot_write_ends_with_the_reason(hf: Grid,
     assert command(hf, "run", "--once", "--listen", "127.0.0.1:0").returncode == 0
 
 
+@TROUBLES
+def test_a_dump_and_a_restore_name_their_disk_and_lose_nothing(
+    hf: Grid, room: Disk, trouble: Trouble, tmp_path: Path
+) -> None:
+    hf.complete(1)
+    hf.stop_loop()
+    recorded = hf.recorded()
+    with disk(tmp_path / "backups") as backups:
+        file = backups.directory / "state.tar.gz"
+        assert command(hf, "dump", str(file)).returncode == 0
+        before = file.read_bytes()
+        trouble.begin(backups)
+        refused = command(hf, "dump", str(file))
+        assert refused.returncode == 1
+        assert f"{file}: cannot be written: {trouble.words}. {trouble.advice}" in refused.stderr
+        assert "state directory" not in refused.stderr
+        assert file.read_bytes() == before
+        trouble.end(backups)
+
+        trouble.begin(room)
+        refused = command(hf, "restore", "--yes", str(file))
+        assert refused.returncode == 1
+        assert f"{trouble.words}. {trouble.advice}" in refused.stderr
+        assert hf.recorded() == recorded
+        trouble.end(room)
+        assert command(hf, "restore", "--yes", str(file)).returncode == 0
+        assert hf.recorded() == recorded
+
+
 def test_lines_of_the_journal_that_a_full_disk_refused_are_written_when_there_is_room(tmp_path: Path) -> None:
     with disk(tmp_path / "work", "256k") as room:
         journal = Journal(str(room.directory / "journal.jsonl"))

@@ -19,6 +19,7 @@ from unittest.mock import patch
 import pytest
 
 from provisioner.commands.cli import run
+from provisioner.hostfactory.answer import Answer, Loss
 from provisioner.model import Lever, LeverKind, Memory
 from provisioner.state import archive
 from provisioner.state.condition import Condition
@@ -70,6 +71,16 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     for kind in ("config", "templates"):
         (tmp_path / "conf" / f"demoinstprov_{kind}.json").rename(tmp_path / "conf" / f"demoprov_{kind}.json")
     return Site(tmp_path)
+
+
+def holding(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE) -> bytes:
+    """A .tar.gz with one member; a link leads to itself."""
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname, member.size = kind, name, len(content)
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        tar.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
 
 
 def every_byte(directory: Path) -> dict[str, bytes]:
@@ -143,13 +154,31 @@ def test_files_that_are_not_the_newest_are_not_dumped(
     [
         pytest.param("no/such/dir/file", "its directory does not exist", id="a directory that is not there"),
         pytest.param(".", "is a directory", id="a directory"),
+        pytest.param("fifo", "is no regular file", id="a FIFO, which a dump would replace, as it would a device"),
+        pytest.param("work/intent.json", "is in the state directory", id="a file of the state"),
+        pytest.param("link/state.tar.gz", "is in the state directory", id="the state directory by another name"),
     ],
 )
 def test_where_a_dump_cannot_go_it_is_said(
     site: Site, capsys: pytest.CaptureFixture[str], file: str, words: str
 ) -> None:
+    os.mkfifo(site.file.parent / "fifo")
+    (site.file.parent / "link").symlink_to(site.work)
+    before = every_byte(site.file.parent)
     assert run(["dump", str(site.file.parent / file)]) == 2
     assert words in said(capsys)
+    assert every_byte(site.file.parent) == before
+    assert (site.file.parent / "fifo").is_fifo()
+
+
+def test_levers_that_nobody_can_read_are_not_dumped_and_what_to_do_is_said(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (site.work / "levers.json").write_text("{")
+    assert run(["dump", str(site.file)]) == 1
+    assert "`provisioner stop-all` or `start-all` begins anew" in said(capsys)
+    assert run(["start-all"]) == 0
+    assert run(["dump", str(site.file)]) == 0
 
 
 def test_a_dump_goes_through_a_pipe(site: Site, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -252,6 +281,62 @@ def test_the_highest_number_that_hf_was_shown_stays(site: Site) -> None:
     assert site.state.announced.read() == {"T": 40, "U": 3}
 
 
+@pytest.mark.parametrize("there", [False, True], ids=["into an empty directory", "over a state"])
+@pytest.mark.parametrize("content", ["", "{", "[]"])
+@pytest.mark.parametrize("name", ["status.json", "announced.json"])
+def test_what_is_made_again_holds_up_no_restore_where_it_was_damaged(
+    site: Site, capsys: pytest.CaptureFixture[str], name: str, content: str, there: bool
+) -> None:
+    wanted = site.state.intent.read().requests
+    (site.work / name).write_text(content)
+    site.dump()
+    if there:
+        site.state.status.write({"later": Answer("{}", ended=False)}, {"hf-later": Loss(0, "preempted")})
+    else:
+        site.lose()
+    capsys.readouterr()
+    assert site.restore("--yes") == 0
+    assert f"Left out, as it was damaged when it was saved: {name}\n" in capsys.readouterr().out
+    assert site.state.intent.read().requests == wanted
+    if name == "status.json":
+        assert not (site.work / name).exists(), "what it said of later is no longer so"
+    elif not there:
+        assert site.state.announced.read() == {}
+
+
+@pytest.mark.parametrize("kind", ["link", "directory"])
+@pytest.mark.parametrize("name", ["intent.json", "memory.json", "status.json", "levers.json", "announced.json"])
+def test_what_is_no_file_of_ours_is_named_before_anything_changes(
+    site: Site, capsys: pytest.CaptureFixture[str], name: str, kind: str
+) -> None:
+    site.dump()
+    path = site.work / name
+    path.unlink()
+    if kind == "link":
+        path.symlink_to(site.file)
+    else:
+        path.mkdir()
+    before = every_byte(site.work)
+    assert site.restore("--yes") == 1
+    assert f"{path}: is no regular file; nothing was changed." in said(capsys)
+    after = every_byte(site.work)
+    assert {one: content for one, content in after.items() if ".lock" not in one} == {
+        one: content for one, content in before.items() if ".lock" not in one
+    }
+    assert [*site.work.glob("before-restore-*")] == []
+
+
+def test_of_two_restores_at_once_one_is_refused(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """The other has signed nothing: it is no loop."""
+    site.dump()
+    site.lose()
+    other = site.state.loop_lock
+    assert other.acquire(0)
+    assert site.restore() == 1
+    assert "a loop works on this directory, or another restore; nothing was changed" in said(capsys)
+    other.release()
+
+
 def test_a_dump_of_another_instance_is_refused(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     site.rewrite({"intent.json": (site.work / "intent.json").read_bytes()}, instance="other")
     site.lose()
@@ -293,6 +378,23 @@ def test_while_a_loop_runs_or_a_script_writes_it_is_refused(
             lambda packed: gzip.compress(gzip.decompress(packed).replace(b'"instance": "demo"', b'"instants": "demo"')),
             "lacks 'instance'",
             id="manifest",
+        ),
+        pytest.param(
+            lambda packed: gzip.compress(gzip.decompress(packed).replace(b'"mtime_ns": ', b'"mtime_ns":-')),
+            "is no time",
+            id="a time that no file can have",
+        ),
+        pytest.param(lambda packed: holding("manifest.json", b"[" * 100_000), "is none of ours", id="no end of lists"),
+        pytest.param(
+            lambda packed: holding("intent.json", kind=tarfile.SYMTYPE), "intent.json is no file", id="a link to itself"
+        ),
+        pytest.param(
+            lambda packed: holding("intent.json", kind=tarfile.LNKTYPE),
+            "intent.json is no file",
+            id="a second name of itself",
+        ),
+        pytest.param(
+            lambda packed: holding("intent.json", kind=tarfile.CHRTYPE), "intent.json is no file", id="a device"
         ),
     ],
 )
