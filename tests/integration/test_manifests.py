@@ -553,6 +553,16 @@ def test_the_overlay_that_the_page_makes_mounts_what_terraform_made(
     assert old != new == templates.load(site.conf, {}).digests, "the next apply -k takes it"
 
 
+def test_on_autopilot_the_patch_that_the_page_shows_leaves_no_node_to_choose(tmp_path: Path) -> None:
+    overlay = shutil.copytree(KUSTOMIZE, tmp_path / "kustomize") / GKE
+    file = overlay / "kustomization.yaml"
+    adding = re.compile(r"- op: add\n +path: /spec/template/spec/nodeSelector\n +value: .*")
+    file.write_text(adding.sub(shown("- {op: remove, path: /spec/template"), file.read_text()))
+    usual, left = (only(one, "Deployment")["spec"]["template"]["spec"] for one in (built(GKE), built_there(overlay)))
+
+    assert usual.keys() - left.keys() == {"nodeSelector", "affinity"}
+
+
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
