@@ -7,6 +7,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -736,6 +737,30 @@ def test_two_pools_in_one_namespace_see_their_own(bench: Bench) -> None:
     assert list(look(second)) == [name(2)]
     asked = first.observe(0.0, [name(2), name(3)])
     assert (asked.foreign, asked.namesakes) == (frozenset(), {name(2)}), "it is ours, if not this pool's"
+
+
+def test_pools_of_one_server_look_for_strangers_together_no_faster_than_it_bears(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.times = replace(TIMES, silence=30.0)
+    shared = Namespaces()
+    pools = [bench.backend(name=f"pool-{number}", watched=False, namespaces=shared) for number in range(5)]
+    for pool in pools:
+        pool.start(bench.woken.set)
+        look(pool)
+    foreign(bench, 1)
+    names = [name(number) for number in range(2 * MOST)]
+    others = bench.wire.connections()
+    bench.wire.block()
+    with ThreadPoolExecutor(len(pools)) as observers:
+        looks = [observers.submit(pool.observe, 0.0, names) for pool in pools]
+        until(lambda: bench.wire.connections() >= MOST, 30)
+        time.sleep(0.5)  # whoever asks more at once does so now
+        under_way = bench.wire.connections() - others
+        bench.wire.mend()
+    assert under_way <= MOST
+    assert [snapshot.result().foreign for snapshot in looks] == [{name(1)}] * len(pools)
+    assert caplog.messages == []
 
 
 def test_a_pod_of_a_pool_that_nobody_knows_any_more_is_not_gone(bench: Bench) -> None:

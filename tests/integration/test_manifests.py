@@ -113,7 +113,8 @@ SLIPS: list[tuple[str, str, object]] = [
     ("ComputeClass", "priorities.0.minCores", "16"),
     ("ComputeClass", "nodePoolAutoCreation.enabled", GONE),
     ("ComputeClass", "activeMigration.optimizeRulePriority", "no"),
-    ("ClusterQueue", "admissionCheck", ["hostfactory"]),
+    ("ClusterQueue", "admissionChecks", ["hostfactory"]),
+    ("ClusterQueue", "admissionChecksStrategy.admissionChecks.0.name", GONE),
     ("ClusterQueue", "queueingStrategy", "FIFO"),
     ("ClusterQueue", "resourceGroups.0.flavors", GONE),
     ("ClusterQueue", "resourceGroups.0.flavors.0.resources.0.nominalQuota", "4 cores"),
@@ -129,7 +130,7 @@ SLIPS: list[tuple[str, str, object]] = [
     ("AdmissionCheck", "controllername", "x"),
     ("AdmissionCheck", "controllerName", GONE),
     ("AdmissionCheck", "parameters.name", GONE),
-    ("AdmissionCheck", "parameters.apiGroup", "kueue.x-k8s.io/v1beta1"),
+    ("AdmissionCheck", "parameters.apiGroup", "kueue.x-k8s.io/v1beta2"),
     ("ProvisioningRequestConfig", "managedResources", "nvidia.com/gpu"),
     ("ProvisioningRequestConfig", "provisioningClassName", GONE),
     ("ProvisioningRequestConfig", "provisioningClassName", "Queued_Provisioning"),
@@ -550,6 +551,16 @@ def test_the_overlay_that_the_page_makes_mounts_what_terraform_made(
     site.type(shown("provisioner configmap --config $HF_PROVIDER_CONFDIR | tee", upto=" | kubectl"))
     new = templates.load(site.configured(tmp_path / "after"), given).digests
     assert old != new == templates.load(site.conf, {}).digests, "the next apply -k takes it"
+
+
+def test_on_autopilot_the_patch_that_the_page_shows_leaves_no_node_to_choose(tmp_path: Path) -> None:
+    overlay = shutil.copytree(KUSTOMIZE, tmp_path / "kustomize") / GKE
+    file = overlay / "kustomization.yaml"
+    adding = re.compile(r"- op: add\n +path: /spec/template/spec/nodeSelector\n +value: .*")
+    file.write_text(adding.sub(shown("- {op: remove, path: /spec/template"), file.read_text()))
+    usual, left = (only(one, "Deployment")["spec"]["template"]["spec"] for one in (built(GKE), built_there(overlay)))
+
+    assert usual.keys() - left.keys() == {"nodeSelector", "affinity"}
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------

@@ -28,8 +28,8 @@ class Source(NamedTuple):
 _KUEUE = "config/components/crd/bases/kueue.x-k8s.io_{}.yaml"
 SOURCES = (
     Source(
-        "sigs.k8s.io/kueue@v0.10.1",
-        "h1:td+Nae1z9L4IrkqJKOIMsKp2TmwUAvk/hWKhSaFupwk=",
+        "sigs.k8s.io/kueue@v0.17.0",
+        "h1:7hzb38M4eKGzYW+CFv2s1L+swzzacUCHOCXxZmAV90I=",
         tuple(
             _KUEUE.format(kinds)
             for kinds in (

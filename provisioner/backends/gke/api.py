@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -15,7 +16,7 @@ from urllib.parse import urlencode, urlsplit
 import urllib3
 
 from provisioner.backends import BackendError
-from provisioner.backends.concurrency import SharedFlow
+from provisioner.backends.concurrency import MOST, SharedFlow
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.model import ErrorClass, Failure
 
@@ -103,6 +104,8 @@ class KubeApi:
     times: KubeTimes = USUAL_TIMES
     flow: SharedFlow = field(default_factory=SharedFlow)
     """How many creates and deletes may be under way."""
+    lookers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MOST, "looker"))
+    """Who looks at single pods, for all pools together: so no more looks are under way than the server bears."""
     rejected: Callable[[Mapping[str, str]], None] = lambda _: None
     """Is told the headers that the server did not accept; BackendError where the server's own words would not help."""
     streams_lists: bool = True

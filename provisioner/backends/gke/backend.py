@@ -8,7 +8,6 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from provisioner.backends import BackendError, Ended, Finding, MayStart
@@ -200,8 +199,5 @@ class GkeBackend:
     def _strangers(self, names: Collection[str]) -> dict[str, Document]:
         """The pods of these names that exist here, by name."""
         names = [name for name in names if POD_NAME.fullmatch(name)]
-        if not names:
-            return {}
-        with ThreadPoolExecutor(min(MOST, len(names)), thread_name_prefix="stranger") as workers:
-            pods = workers.map(self._find, names)
-            return {name: pod for name, pod in zip(names, pods, strict=True) if pod is not None}
+        pods = self._api.lookers.map(self._find, names)
+        return {name: pod for name, pod in zip(names, pods, strict=True) if pod is not None}

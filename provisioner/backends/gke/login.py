@@ -31,8 +31,9 @@ from provisioner.backends.google_auth import GoogleToken, credentials_wanted
 from provisioner.backends.network import authorities, proxy_login
 from provisioner.model import ErrorClass
 
-CONNECTIONS = 2 * MOST
-"""Connections kept alive for all pools of a cluster: for calls, a watch of each namespace, and looks at single pods."""
+CONNECTIONS = 3 * MOST
+"""Connections kept alive for all pools of a cluster: for calls, for looks at single pods, and for what each namespace
+watches and lists."""
 RENEW_SECONDS = 5.0
 """Least time between two renewals of rejected credentials, and between two attempts to get missing ones: a plugin takes
 a second, and a thousand deletes may be waiting."""

@@ -28,6 +28,11 @@ class Wire:
         self._flowing.set()
         self._threads: list[threading.Thread] = []
 
+    def connections(self) -> int:
+        """How many stand now."""
+        with self._lock:
+            return len(self._open) // 2
+
     def cut(self) -> None:
         """Break all connections off; new ones are possible."""
         with self._lock:
