@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
+IS_NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; try make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 
 .PHONY: demo run test test-slow test-crowd test-chaos chaos test-flips test-pubsub test-kube test-nfs test-vm checkov lint dashboards pictures house simulate bench bench-kube bench-gce setup setup-test lock dist image image-base sbom clean
 .DEFAULT_GOAL := help
@@ -131,6 +132,7 @@ bench-gce: setup-test
 TOOLS := build/tools
 
 $(TOOLS)/installed: deploy/requirements/build.lock
+	@$(IS_NEW_ENOUGH)
 	@test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
 	@$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	@touch $@
@@ -153,6 +155,7 @@ image-base:
 	    sed -i "s|^ARG BASE=.*|ARG BASE=$$tag@$$digest|" deploy/docker/Dockerfile; grep '^ARG BASE=' deploy/docker/Dockerfile
 
 sbom:
+	@$(IS_NEW_ENOUGH)
 	@rm -rf build/sbom && mkdir -p build/sbom
 	@PYTHON=$(PYTHON) deploy/docker/environment.sh build/sbom/provisioner build/sbom.cdx.json
 	@echo build/sbom.cdx.json
@@ -161,7 +164,7 @@ setup: $(VENV)/installed
 setup-test: $(VENV)/installed-test
 
 $(VENV)/installed: setup.cfg pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; try make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	@$(IS_NEW_ENOUGH)
 	@echo 'Setting up $(VENV) (a minute or two, once) ...'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat --editable '.[all]'

@@ -51,10 +51,11 @@ def mount_of(path: str, lines: list[str]) -> Mount:
 
 
 def way_to(path: str) -> Iterator[CheckResult]:
-    """The first directory above the path that this user may not pass: below it, everything seems not to exist."""
-    above = os.path.dirname(os.path.abspath(path))
-    parents = ["/"] + [above[:end] for end, letter in enumerate(above + "/") if letter == "/" and end]
-    for parent in parents:
+    """The first directory above the path, or above what it leads to by links, that this user may not pass.
+
+    Below it, everything seems not to exist.
+    """
+    for parent in [*_parents(os.path.abspath(path)), *_parents(os.path.realpath(path))]:
         if os.path.isdir(parent) and not os.access(parent, os.X_OK):
             user = user_name(os.geteuid())
             yield fix(
@@ -62,6 +63,12 @@ def way_to(path: str) -> Iterator[CheckResult]:
                 f"chmod o+x {parent}, or setfacl -m u:{user}:x {parent}"
             )
             return
+
+
+def _parents(path: str) -> list[str]:
+    """The directories above a whole path, from the root on."""
+    above = os.path.dirname(path)
+    return ["/", *(above[:end] for end, letter in enumerate(above + "/") if letter == "/" and end)]
 
 
 def scripts_run(directory: str, lines: list[str]) -> CheckResult:

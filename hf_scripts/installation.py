@@ -129,13 +129,19 @@ def _state_directory(directory: str) -> Iterator[CheckResult]:
         yield fix(f"{directory}: cannot be written: {refusal.strerror}. {what_to_do(refusal)}")
     elif not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
         facts = os.stat(directory)
+        user, group = user_name(os.geteuid()), group_name(facts.st_gid)
         what = "change owner, group or mode"
-        if facts.st_mode & 0o070 == 0o070 and facts.st_gid in {os.getegid(), *os.getgroups()}:
+        if facts.st_mode & 0o070 == 0o070 and facts.st_gid in _groups():
             what = (
                 "the group would allow it, but the file server looks groups up itself (NFS: manage-gids of mountd, in "
                 "/etc/nfs.conf): put the user into the group there, or turn that off"
             )
-        yield fix(f"{directory}: {user_name(os.geteuid())} may not write here ({host.owner(facts)}): {what}")
+        elif facts.st_mode & 0o070 == 0o070 and facts.st_gid in _account_groups(os.geteuid()):
+            what = (
+                f"{user} is in group {group} by now, but was not yet when this login began: log in anew; what EGO "
+                "starts is in it once EGO was restarted on this host"
+            )
+        yield fix(f"{directory}: {user} may not write here ({host.owner(facts)}): {what}")
     else:
         yield fine(f"{directory}: the state directory can be read and written")
 
@@ -226,13 +232,20 @@ def _groups() -> set[int]:
     return {os.getegid(), *os.getgroups()}
 
 
-def _in_group(uid: int, directory: os.stat_result) -> bool:
-    """Whether the directory's group holds the loop's user. One without an account here, a pod's, has written in it."""
+def _account_groups(uid: int) -> list[int]:
+    """The groups that a login of this user would have now; none of one without an account here."""
     try:
         user = pwd.getpwuid(uid)
     except KeyError:
-        return uid != directory.st_uid and not directory.st_mode & 0o002
-    return directory.st_gid in os.getgrouplist(user.pw_name, user.pw_gid)
+        return []
+    return os.getgrouplist(user.pw_name, user.pw_gid)
+
+
+def _in_group(uid: int, directory: os.stat_result) -> bool:
+    """Whether the directory's group holds the loop's user. One without an account here, a pod's, has written in it."""
+    if groups := _account_groups(uid):
+        return directory.st_gid in groups
+    return uid != directory.st_uid and not directory.st_mode & 0o002
 
 
 # --- the file system of the state directory ---------------------------------------------------------------------------

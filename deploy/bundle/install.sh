@@ -13,8 +13,8 @@ usage='usage: install.sh [install | upgrade | rollback | uninstall | status] [OP
   --prefix DIR      where (/opt/provisioner)
   --root DIR        put everything below DIR, as for a package: nothing of this host is touched
   --hf-user USER    whom HostFactory runs scripts as (as installed, else egoadmin); becomes a member of group hostfactory
-  --python PYTHON   which Python runs it, 3.11 or newer (the newest of the PATH that the bundle has wheels for)
-  --scripts-only    what the scripts need, and no loop: no service either
+  --python PYTHON   which Python runs it, 3.11 or newer (as installed, else the newest of the PATH with wheels in the bundle)
+  --scripts-only    what the scripts need, and no loop: no service either; one that is there is stopped and removed
   --dry-run         say what would be done
 Exit codes: 0 done, 1 not done (the last line says why), 2 wrong usage.'
 
@@ -83,7 +83,11 @@ before() { # the version to go back to: the linked one, or the only other one wh
 fact() { sed -n "s/^$2: //p" "$versions/$1/installed"; } # VERSION NAME
 
 settle() { # VERSION, or none: what no option has named is as that one was installed
-  [ -z "$1" ] || : "${locks:=$(fact "$1" for)}" "${hf_user:=$(fact "$1" hf-user)}"
+  if [ -n "$1" ]; then
+    : "${locks:=$(fact "$1" for)}" "${hf_user:=$(fact "$1" hf-user)}"
+    had=$(fact "$1" python)
+    [ ! -x "$had" ] || : "${python:=$had}" # else it is gone from this host
+  fi
   : "${locks:=loop}" "${hf_user:=egoadmin}"
 }
 
@@ -169,7 +173,7 @@ build() { # NAME: versions/NAME, whole or not at all
   cp -- "$bundle/provisioner" "$new/bin/provisioner"
   library=$(cd -- "$new" && echo lib/python*/site-packages)
   ln -s -- "$library/hf_scripts" "$new/hf_scripts"
-  cp -R -- "$bundle/share" "$bundle/vm" "$new"
+  cp -R -- "$bundle/share" "$bundle/vm" "$bundle/install.sh" "$new" # so that it goes back without any bundle
   "$new/bin/python" -m compileall -q -f -j 0 -s "$new" -p "$prefix/versions/$1" "$new/lib"
   chmod -R u=rwX,go=rX -- "$new" # whatever umask unpacked the bundle
   record >"$new/installed"
@@ -218,6 +222,23 @@ host() { # whether this host itself may be changed: by root, and not below anoth
   [ -z "$root" ] && [ "$(id -u)" = 0 ]
 }
 
+systemd() { # whether it runs here, and is ours to change
+  host && [ -d /run/systemd/system ]
+}
+
+drop_service() { # as it was put from the bundle or a version; what is yours of it stays
+  for each in $ours; do
+    [ -e "$root$units/$each" ] || continue
+    ! systemd || run systemctl disable --now "$each" || fail "$each does not stop: stop it, then run this again"
+    run rm -f -- "$root$units/$each"
+  done
+  for each in "$tmpfiles" "$sysusers"; do
+    [ ! -e "$root$each" ] || run rm -f -- "$root$each"
+  done
+  ! text "$1/vm/logrotate.conf" | cmp -s - "$root$logrotate" || run rm -f -- "$root$logrotate"
+  ! systemd || run systemctl daemon-reload
+}
+
 system_files() { # of the bundle, or of a version
   if [ -z "$root" ] && ! host; then
     say "Not root: no service, users and directories were made ($1/vm has their files)"
@@ -229,6 +250,9 @@ system_files() { # of the bundle, or of a version
     put "$1/vm/tmpfiles.conf" "$tmpfiles"
     for each in $ours; do put "$1/vm/$each" "$units/$each"; done
     put_once "$1/vm/logrotate.conf" "$logrotate"
+  else
+    [ ! -e "$root$units/provisioner.service" ] || say '  none of the service: what is there of it is stopped and removed'
+    drop_service "$1"
   fi
   (cd -- "$1/share/config" && find . -type f) | sort | while read -r file; do
     put_once "$1/share/config/$file" "/etc/hostfactory/examples/${file#./}"
@@ -236,7 +260,7 @@ system_files() { # of the bundle, or of a version
   host && [ $locks = loop ] || return 0
   run systemd-sysusers "$sysusers"
   run systemd-tmpfiles --create "$tmpfiles"
-  [ ! -d /run/systemd/system ] || run systemctl daemon-reload
+  ! systemd || run systemctl daemon-reload
 }
 
 join_group() { # not by sysusers.d: that makes a user who is missing, as one of a directory service is while that is away
@@ -244,7 +268,12 @@ join_group() { # not by sysusers.d: that makes a user who is missing, as one of 
   id -Gn "$hf_user" | tr ' ' '\n' | grep -qx hostfactory || run gpasswd --add "$hf_user" hostfactory
 }
 
+next_step() {
+  [ $locks = scripts ] || tell "Restart the loop: systemctl restart provisioner (the first time: systemctl enable --now provisioner provisioner-backup.timer)"
+}
+
 install() {
+  [ -e "$bundle/SHA256SUMS" ] || fail "$bundle: is no bundle: unpack one, and run its install.sh"
   (cd -- "$bundle" && sha256sum --check --quiet --strict SHA256SUMS >&2) ||
     fail "$bundle: is not what was packed (see above): unpack the bundle again"
   version=$(cat "$bundle/VERSION")
@@ -272,7 +301,7 @@ install() {
   system_files "$bundle"
   join_group
   tell "Version $name runs from now on: scriptPath of HostFactory's plug-in is $prefix/hf_scripts/"
-  [ $locks = scripts ] || tell "Restart the loop: systemctl restart provisioner (the first time: systemctl enable --now provisioner provisioner-backup.timer)"
+  next_step
 }
 
 rollback() {
@@ -284,25 +313,16 @@ rollback() {
   switch current "versions/$previous"
   switch previous "versions/$current"
   tell "Version $previous runs from now on, $current is kept"
-  [ $locks = scripts ] || tell "Restart the loop: systemctl restart provisioner"
+  next_step
 }
 
 uninstall() {
   [ -e "$base" ] || { say "$base: nothing is installed" && return; }
   settle "$current"
   lock
-  if host && [ -z "$dry" ] && [ -d /run/systemd/system ]; then
-    for each in $ours; do
-      [ ! -e "$units/$each" ] || systemctl disable --now "$each" || fail "$each does not stop: stop it, then run this again"
-    done
-  fi
+  if [ -n "$root" ] || host; then drop_service "$bundle"; fi
   # Links first: whoever calls finds all or nothing.
   run rm -rf -- "$base/hf_scripts" "$base/bin" "$base/share" "$base/current" "$base/previous" "$versions"
-  if [ -n "$root" ] || host; then
-    for each in $ours; do run rm -f -- "$root$units/$each"; done
-    run rm -f -- "$root$tmpfiles" "$root$sysusers"
-    ! text "$bundle/vm/logrotate.conf" | cmp -s - "$root$logrotate" || run rm -f -- "$root$logrotate"
-  fi
   run rm -f -- "$base/.lock"
   [ -n "$dry" ] || rmdir -- "$base" 2>/dev/null || say "$base: kept, as other files are in it"
   tell "Uninstalled. State, logs, backups, configuration and users are as they were: /var/lib/hostfactory, /var/log/hostfactory, /var/backups/hostfactory, /etc/hostfactory"

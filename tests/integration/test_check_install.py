@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -186,16 +188,18 @@ USER = 54321
 """A user id that has no entry in /etc/passwd."""
 
 
-def found_by_user(hf: HostFactory) -> list[str]:
-    """What ``USER`` is told. In a child that has all modules: he may not be able to read this Python's."""
-    with ProcessPoolExecutor(1, get_context("fork"), initializer=become_user) as child:
+def found_by_user(hf: HostFactory, user: int = USER) -> list[str]:
+    """What a user of group ``USER`` alone is told. In a child that has all modules: he may not be able to read this
+    Python's.
+    """
+    with ProcessPoolExecutor(1, get_context("fork"), initializer=become_user, initargs=(user,)) as child:
         return child.submit(told, hf.environment).result(60)
 
 
-def become_user() -> None:
+def become_user(user: int) -> None:
     os.setgroups([])
     os.setresgid(USER, USER, USER)
-    os.setresuid(USER, USER, USER)
+    os.setresuid(user, user, user)
 
 
 def told(environment: dict[str, str]) -> list[str]:
@@ -215,6 +219,25 @@ def users_hf() -> Iterator[HostFactory]:
 @only_root
 def test_a_user_without_a_name_is_told_by_number(users_hf: HostFactory) -> None:
     assert found_by_user(users_hf)[0] == f"fine: the scripts run as user {USER}, in groups {USER}"
+
+
+@only_root
+def test_a_login_that_is_older_than_the_user_s_new_group_is_told_to_log_in_anew(users_hf: HostFactory) -> None:
+    """By the host's accounts, nobody is in the group of that name; this process is not."""
+    nobody = pwd.getpwnam("nobody")
+    work = users_hf.work
+    work.parent.chmod(0o755)
+    os.chown(users_hf.logs, nobody.pw_uid, USER)
+    os.chown(work, USER, nobody.pw_gid)
+    work.chmod(0o2770)
+    words = f"nobody is in group {grp.getgrgid(nobody.pw_gid).gr_name} by now, but was not yet when this login began"
+    (said,) = (line for line in found_by_user(users_hf, nobody.pw_uid) if line.startswith("fix: "))
+    assert said.startswith(f"fix: {work}: nobody may not write here")
+    assert f"): {words}: log in anew; " in said
+
+    work.chmod(0o2750)
+    (said,) = (line for line in found_by_user(users_hf, nobody.pw_uid) if line.startswith("fix: "))
+    assert said.endswith("): change owner, group or mode")
 
 
 @only_root

@@ -119,6 +119,20 @@ def test_a_python_that_the_bundle_has_no_wheels_for_is_named_with_those_that_it_
     assert not (tmp_path / "root").exists()
 
 
+@pytest.mark.parametrize("target", ["dist", "sbom", "setup"])
+def test_where_python3_is_too_old_make_says_so_and_leaves_no_environment_of_it(target: str, tmp_path: Path) -> None:
+    """As on a workstation with RHEL 9: what is made of an old Python would be taken by the next try."""
+    for name in ("setup.cfg", "pyproject.toml", "deploy/requirements/build.lock"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    done = run("make", "-C", tmp_path, "-f", ROOT / "Makefile", f"PYTHON={other_python('3.9')}", target)
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("Python 3.11 or newer is needed, this is 3.9.")
+    assert "; try make PYTHON=python3.12\n" in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"setup.cfg", "pyproject.toml", "deploy"}
+
+
 def test_make_dist_has_wheels_for_every_python_that_the_page_names() -> None:
     page = " ".join((ROOT / "docs" / "deploy-host.md").read_text().split())
     program = "import bundle; print(*bundle.PYTHONS)"

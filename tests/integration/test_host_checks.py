@@ -102,6 +102,7 @@ def test_a_directory_that_the_user_may_not_pass_is_named_and_not_what_is_below_i
     top = Path("/tmp", f"way-{os.getpid()}")
     state = top / "home" / "work" / "state"
     state.mkdir(parents=True)
+    (top / "link").symlink_to(state)
     try:
         for each in (top, top / "home", top / "home" / "work"):
             each.chmod(0o755)
@@ -112,6 +113,7 @@ def test_a_directory_that_the_user_may_not_pass_is_named_and_not_what_is_below_i
         assert line.endswith(
             f"so {state} cannot be opened: chmod o+x {top}/home, or setfacl -m u:{user_name(user)}:x {top}/home"
         )
+        assert told_of_the_way(top / "link") == [line.replace(str(state), str(top / "link"))]
     finally:
         (top / "home").chmod(0o700)
         shutil.rmtree(top)

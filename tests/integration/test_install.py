@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bundles import sealed, small
-from tests.support.hosts import NOBODY, PYTHON, ROOT, as_nobody
+from tests.support.hosts import NOBODY, PYTHON, ROOT, as_nobody, python_version
 from tests.support.installs import PREFIX, Bundles, both_bundles, done, install, open_directory, open_root, versions
 
 pytestmark = pytest.mark.timeout(900)
@@ -164,6 +164,53 @@ def test_a_rollback_puts_back_the_service_of_the_version_before(small_bundles: B
 
     done(newer, "rollback", root=root)
     assert {place: (root / place).read_text() for place in before} == before
+
+
+@pytest.mark.slow
+def test_what_is_installed_goes_back_and_out_without_any_bundle(small_bundles: Bundles, root: Path) -> None:
+    """Its install.sh is kept with it."""
+    done(small_bundles.old, root=root)
+    done(small_bundles.new, "upgrade", root=root)
+    kept = root / PREFIX / "current"
+    bare = install(kept, "upgrade", root=root)
+    assert (bare.returncode, bare.stderr) == (
+        1,
+        f"install.sh: {kept}: is no bundle: unpack one, and run its install.sh\n",
+    )
+    done(kept, "rollback", root=root)
+    assert version_of(root) == "1.0.0"
+
+    done(kept, "uninstall", root=root)
+    left = [path for path in root.rglob("*") if path.is_file() and "/etc/hostfactory/examples/" not in str(path)]
+    assert left == []
+
+
+@pytest.mark.slow
+def test_scripts_alone_take_the_service_of_a_whole_installation_away_until_it_is_taken_back(
+    small_bundles: Bundles, root: Path
+) -> None:
+    """Its loop could not start any more."""
+    done(small_bundles.old, root=root)
+    services = sorted((root / "usr").rglob("provisioner*"))
+    done(small_bundles.new, "--scripts-only", root=root)
+    assert len(services) == 5
+    assert [path for path in [*services, root / LOGROTATE] if path.exists()] == []
+
+    done(small_bundles.new, "rollback", root=root)
+    assert sorted((root / "usr").rglob("provisioner*")) == services
+    assert (root / LOGROTATE).exists()
+
+
+@pytest.mark.slow
+def test_an_upgrade_is_for_the_python_of_before_while_that_is_there(small_bundles: Bundles, root: Path) -> None:
+    mine = root.parent / "python-of-mine"
+    mine.symlink_to(PYTHON)
+    assert install(small_bundles.old, root=root, python=str(mine)).returncode == 0
+    for python in (mine, Path(f"/usr/bin/python{python_version()}")):
+        ended = install(small_bundles.new, "upgrade", root=root, python="")
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert f"(loop, Python {python})" in done(small_bundles.new, "status", root=root)
+        mine.unlink(missing_ok=True)
 
 
 @pytest.mark.slow

@@ -107,6 +107,27 @@ def test_a_user_who_cannot_run_it_is_named_before_it_is_the_one_that_runs(host: 
     assert host.run(program).split()[1] == NEWER
 
 
+def test_the_loop_s_service_ends_where_the_scripts_stay_alone(host: Installer) -> None:
+    """With a stand-in for systemctl: here is no systemd, and its place in /run."""
+    host.run("useradd egoadmin")
+    host.install()
+    systemctl = "/usr/bin/systemctl"
+    host.run(
+        "mount -t tmpfs tmpfs /run; mkdir -p /run/systemd/system; "
+        f"rm -f {systemctl}; echo 'echo systemctl \"$*\"' >{systemctl}; chmod 755 {systemctl}"
+    )
+    before = host.placed()
+    rehearsed = host.install("--scripts-only", "--dry-run").splitlines()
+    assert "would run: systemctl disable --now provisioner.service" in rehearsed
+    assert host.placed() == before
+
+    printed = host.install("--scripts-only").splitlines()
+    told = [line.removeprefix("systemctl ") for line in printed if line.startswith("systemctl ")]
+    units = ("provisioner-backup.timer", "provisioner-backup.service", "provisioner.service")
+    assert told == [*(f"disable --now {unit}" for unit in units), "daemon-reload"]
+    assert not re.search("/usr/lib|logrotate", host.placed())
+
+
 @pytest.mark.skipif(shutil.which("logrotate") is None, reason="needs logrotate (Debian package logrotate)")
 @pytest.mark.parametrize(
     "arguments", [pytest.param([], id="whole"), pytest.param(["--scripts-only"], id="scripts alone")]

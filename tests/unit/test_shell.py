@@ -35,7 +35,7 @@ def test_every_shell_file_is_clean() -> None:
     assert faults(*files) == ""
 
 
-@pytest.mark.parametrize("scriptlet", ["post", "preun"])
+@pytest.mark.parametrize("scriptlet", ["post", "posttrans", "preun"])
 def test_what_a_package_runs_is_clean(scriptlet: str) -> None:
     (text,) = re.findall(rf"(?ms)^%{scriptlet}\n(.*?)^(?=%\w|\Z)", SPEC)
 
