@@ -32,6 +32,13 @@ DIRECT = ("metadata.google.internal", "metadata", "169.254.169.254")
 DIRECT_BY_NAME = ("GCE_METADATA_HOST", "GCE_METADATA_IP", "KUBERNETES_SERVICE_HOST")
 """Variables that name further hosts that are here: another metadata server, the API server of a pod's own cluster."""
 
+TUNNEL_REFUSED = "Tunnel connection failed: 407"
+"""How Python's HTTP client begins what it says of a proxy that does not know us; the words after it are the proxy's."""
+ANOTHER_LOGIN = (
+    "the proxy wants another login than ours (HTTP 407): correct name and password in HTTPS_PROXY, or in the file that "
+    f"{PROXY_FILE} names, and start again"
+)
+
 SOON = 30 * 86_400.0
 """Seconds before the end of an authority at which people are told."""
 
@@ -65,6 +72,11 @@ def proxy_login(proxy: str | None) -> dict[str, str]:
         return {}
     login = f"{unquote(address.username)}:{unquote(address.password or '')}"
     return {"proxy-authorization": f"Basic {b64encode(login.encode()).decode()}"}
+
+
+def wants_another_login(error: BaseException) -> bool:
+    """Whether a call failed as the proxy does not know us: another would get the same, and may lock the account."""
+    return TUNNEL_REFUSED in str(error)
 
 
 def ending_authorities(ca_bundle: Path | None, wall: float) -> list[str]:

@@ -31,6 +31,7 @@ from google.pubsub_v1.types import Subscription
 
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.network import ANOTHER_LOGIN
 from provisioner.settings import loader
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
@@ -536,6 +537,22 @@ def test_without_the_authority_no_server_is_trusted(bank: Bank) -> None:
 def test_a_clusters_own_authority_counts_instead(bank: Bank) -> None:
     bank.settings["pools"]["pods"]["ca_file"] = str(Authority(bank.directory, "Another").file)
     assert any(text.startswith("pods: ") and "certificate" in text.lower() for text in wrong(bank))
+
+
+@pytest.mark.slow
+def test_a_proxy_that_wants_another_login_is_told_at_once(bank: Bank) -> None:
+    """A proxy locks accounts that try again and again: nobody looks until the time for a look is over."""
+    bank.proxy.login = "somebody:else"
+    checked = bank.findings()
+    assert {text for text in checked if text.startswith(("pods", "vms"))} == {
+        f"{pool}: cannot be checked: {ANOTHER_LOGIN}" for pool in ("pods", "vms")
+    }
+    planned = bank.run("plan")
+    assert planned.stdout.count(f"UNSEEN, {ANOTHER_LOGIN}") == 2
+    assert len(bank.proxy.asked) < 20
+    del bank.settings["events"]
+    assert f'"error": "denied", "text": "{ANOTHER_LOGIN}"' in bank.run("run", "--once").stderr
+    assert len(bank.proxy.asked) < 30
 
 
 @pytest.mark.slow
