@@ -17,6 +17,7 @@ from google.auth.transport.requests import Request
 from google.oauth2 import service_account
 
 from provisioner.backends import BackendError
+from provisioner.backends.network import ANOTHER_LOGIN, wants_another_login
 from provisioner.model import ErrorClass
 
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
@@ -42,6 +43,8 @@ def google_credentials(key_file: Path | None, scopes: Sequence[str] = SCOPES) ->
             return _in_file(key_file, scopes)
         return google.auth.default(scopes=scopes)[0]
     except UNUSABLE as error:
+        if wants_another_login(error):
+            raise BackendError(ErrorClass.DENIED, ANOTHER_LOGIN) from error
         text = f"no Google credentials: {_source(key_file)}{_reason(error)}; {HINT}"
         raise BackendError(ErrorClass.DENIED, text) from error
 
@@ -141,6 +144,8 @@ class GoogleToken:
             if not self._credentials.source.valid:
                 self._credentials.refresh(partial(Request(), timeout=TOKEN_SECONDS))
         except TransportError as error:
+            if wants_another_login(error):
+                raise BackendError(ErrorClass.DENIED, ANOTHER_LOGIN) from error
             raise BackendError(ErrorClass.UNAVAILABLE, f"no Google token: {error}") from error
         except GoogleAuthError as error:
             raise BackendError(ErrorClass.DENIED, f"no Google token: {error}") from error

@@ -27,24 +27,39 @@ BUNDLES = (BUNDLE, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "SSL_CERT_FILE")
 PROXY_FILE = "HTTPS_PROXY_FILE"
 """Names a file with the proxy's address: a password stands in no manifest, unit or environment of others."""
 PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
-DIRECT = ("metadata.google.internal", "metadata", "169.254.169.254")
-"""The metadata server answers only the host that asks: through a proxy it would say who the proxy is."""
+DIRECT = ("metadata.google.internal", "metadata", "169.254.169.254", "localhost", "127.0.0.1")
+"""What answers only the host that asks: through a proxy the metadata server would say who the proxy is, and this host,
+with the embedded cloud on it, would be the proxy's own."""
 DIRECT_BY_NAME = ("GCE_METADATA_HOST", "GCE_METADATA_IP", "KUBERNETES_SERVICE_HOST")
 """Variables that name further hosts that are here: another metadata server, the API server of a pod's own cluster."""
+
+TUNNEL_REFUSED = "Tunnel connection failed: 407"
+"""How Python's HTTP client begins what it says of a proxy that does not know us; the words after it are the proxy's."""
+ANOTHER_LOGIN = (
+    "the proxy wants another login than ours (HTTP 407): correct name and password in HTTPS_PROXY, or in the file that "
+    f"{PROXY_FILE} names, and start again"
+)
+NO_ADDRESS = (
+    "expected an address such as http://proxy:3128, or http://name:password@proxy:3128, in which a special character "
+    "is written as %40 is for @"
+)
+"""Said without the address, which may hold a password."""
 
 SOON = 30 * 86_400.0
 """Seconds before the end of an authority at which people are told."""
 
 
 def prepare(ca_bundle: Path | None) -> None:
-    """Let every client of this process take proxy and authorities. Raises BackendError for a bundle that is none, or a
-    proxy's file that cannot be read."""
+    """Let every client of this process take proxy and authorities. Raises BackendError for a bundle that is none, a
+    proxy's file that cannot be read, and an address of a proxy that is none."""
     environment = os.environ
     if file := environment.get(PROXY_FILE):
         environment["HTTPS_PROXY"] = environment["https_proxy"] = _proxy_in(file)
     for name in PROXIES:
         if (proxy := environment.get(name)) and not environment.get(name.lower()):
             environment[name.lower()] = proxy  # gRPC reads no other
+    if not _leads_to_a_proxy(environment.get("https_proxy", "")):
+        raise _unusable(file or "", PROXY_FILE if file else "HTTPS_PROXY", NO_ADDRESS)
     if any(environment.get(name.lower()) for name in PROXIES):
         environment["NO_PROXY"] = environment["no_proxy"] = ",".join(_direct(environment))
     given = str(ca_bundle or environment.get(BUNDLE, ""))
@@ -65,6 +80,11 @@ def proxy_login(proxy: str | None) -> dict[str, str]:
         return {}
     login = f"{unquote(address.username)}:{unquote(address.password or '')}"
     return {"proxy-authorization": f"Basic {b64encode(login.encode()).decode()}"}
+
+
+def wants_another_login(error: BaseException) -> bool:
+    """Whether a call failed as the proxy does not know us: another would get the same, and may lock the account."""
+    return TUNNEL_REFUSED in str(error)
 
 
 def ending_authorities(ca_bundle: Path | None, wall: float) -> list[str]:
@@ -93,6 +113,17 @@ def _proxy_in(file: str) -> str:
         raise _unusable(file, PROXY_FILE, reason) from error
 
 
+def _leads_to_a_proxy(address: str) -> bool:
+    """Whether all clients read it alike, or it is empty: some take one without a scheme, others are lost with it."""
+    try:
+        parts = urlsplit(address)
+        whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        return False
+    rest = parts.path.strip("/") or parts.query or parts.fragment
+    return not address or bool(whole and not rest and address.split() == [address])
+
+
 def _direct(environment: Mapping[str, str]) -> Iterator[str]:
     """The hosts that are reached without a proxy: as people have named them, and those that never are behind one."""
     named = (environment.get("no_proxy") or environment.get("NO_PROXY") or "").split(",")
@@ -119,7 +150,8 @@ def _authorities(file: str, setting: str) -> list[dict[str, Any]]:
 
 
 def _unusable(file: str, setting: str, reason: str | None) -> BackendError:
-    return BackendError(ErrorClass.INVALID, f"{setting} {file} cannot be used: {reason}; correct it, or leave it out")
+    named = f"{setting} {file}".rstrip()
+    return BackendError(ErrorClass.INVALID, f"{named} cannot be used: {reason}; correct it, or leave it out")
 
 
 def _name(authority: Mapping[str, Any]) -> str:

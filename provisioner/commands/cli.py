@@ -125,9 +125,12 @@ class Command(argparse.ArgumentParser):
     entry: CommandEntry | None = None
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does, once the module has added its options."""
+        """Parse as argparse does, once the module has added its options; what is unknown is told with these."""
         self.actions()
-        return super().parse_known_args(args, namespace)
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
 
     def actions(self) -> list[argparse.Action]:
         """The command's options, which its module has added."""

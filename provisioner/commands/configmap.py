@@ -10,23 +10,25 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from provisioner.commands.options import FINE, UsageError, add_shared, config_file, settings
 from provisioner.files.regular import read_regular
+from provisioner.files.yaml_text import join, reason_of
 from provisioner.hostfactory import templates
 
 LARGEST = 1_048_576
 """Bytes of all that a ConfigMap holds."""
 
-PUBLIC = frozenset({"ca_file"})
-"""What a pool may name besides that is no secret; other files that may be left out are logins and keys."""
+PUBLIC = frozenset({"ca_file", "ca_bundle"})
+"""What may be named besides that is no secret; other files that a pool may leave out are logins and keys."""
 
 KEY = re.compile("-----BEGIN [A-Z ]*PRIVATE KEY-----")
 
-SettingOf = tuple[str, str]
-"""A pool, and one of its settings."""
+Place = tuple[str, ...]
+"""Where a setting stands in provisioner.yaml: the names that lead to it."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -58,11 +60,11 @@ def run(options: argparse.Namespace) -> int:
             "that nobody asks for, or let the pod mount the directory itself"
         )
     print(f"# HostFactory's instance {provider.name}: the pod's HF_PROVIDER_NAME. Made from {file.parent.resolve()}")
-    for (pool, setting), path in named.items():
-        if setting in PUBLIC:
-            print(f"# With {path.name}, the {setting} of pool {pool}.")
-    for (pool, setting), path in secret.items():
-        print(f"# Without {path}, the {setting} of pool {pool}, which may hold a key: give it to the pod as a Secret.")
+    for place, path in named.items():
+        if place[-1] in PUBLIC:
+            print(f"# With {path.name}, the {_called(place)}.")
+    for place, path in secret.items():
+        print(f"# Without {path}, the {_called(place)}, which may hold a key: give it to the pod as a Secret.")
     metadata = {"name": options.name, "namespace": options.namespace}
     manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
     print(yaml.dump(manifest, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=1000), end="")
@@ -75,29 +77,37 @@ def _sources(file: Path, provider: templates.Provider) -> Iterator[Path]:
     yield Path(provider.templates_path)
 
 
-def _named(given: Path | None) -> tuple[dict[SettingOf, Path], dict[SettingOf, Path]]:
-    """The files that pools name, by setting: those that are carried, and those that may hold a key."""
-    carried: dict[SettingOf, Path] = {}
-    secret: dict[SettingOf, Path] = {}
-    for name, pool in settings(given).pools.items():
+def _named(given: Path | None) -> tuple[dict[Place, Path], dict[Place, Path]]:
+    """The files that are named, by setting: those that are carried, and those that may hold a key."""
+    carried: dict[Place, Path] = {}
+    secret: dict[Place, Path] = {}
+    configuration = settings(given)
+    if configuration.ca_bundle is not None:
+        carried["ca_bundle",] = configuration.ca_bundle.resolve()
+    for name, pool in configuration.pools.items():
         for setting, field in type(pool).model_fields.items():
             if isinstance(value := getattr(pool, setting), Path):
                 public = field.is_required() or setting in PUBLIC
-                (carried if public else secret)[name, setting] = value.resolve()
+                (carried if public else secret)["pools", name, setting] = value.resolve()
     return carried, secret
 
 
-def _renamed(file: Path, text: str, names: Mapping[SettingOf, str]) -> str:
+def _called(place: Place) -> str:
+    """A setting in words."""
+    return f"{place[-1]} of pool {place[1]}" if len(place) > 1 else place[0]
+
+
+def _renamed(file: Path, text: str, names: Mapping[Place, str]) -> str:
     """The text of provisioner.yaml with other values of these settings, and all else as it is. Raises UsageError."""
     import yaml
 
-    pools = _entries(_entries(yaml.compose(text, Loader=yaml.SafeLoader)).get("pools"))
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
     spans = {}
-    for (pool, setting), name in names.items():
-        node = _entries(pools.get(pool)).get(setting)
+    for place, name in names.items():
+        node = reduce(lambda at, key: _entries(at).get(key), place, root)
         if node is None or text[node.start_mark.index] in "&!":
             raise UsageError(
-                f"{file}: pools.{pool}.{setting}: a ConfigMap has no directories, and this value stands elsewhere: "
+                f"{file}: {join(*place)}: a ConfigMap has no directories, and this value stands elsewhere: "
                 f"move its file beside {file.name}, or write the value in the pool itself"
             )
         spans[node.start_mark.index, node.end_mark.index] = name
@@ -114,7 +124,10 @@ def _entries(node: Any) -> dict[str, Any]:
 def _text(path: Path) -> str:
     if not re.fullmatch(r"[-._a-zA-Z0-9]+", path.name):
         raise UsageError(f"{path}: a ConfigMap takes names of letters, digits, '-', '_' and '.' alone: rename it")
-    text = read_regular(str(path), most=templates.LARGEST).decode()
+    try:
+        text = read_regular(str(path), most=templates.LARGEST).decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: {reason_of(error)}") from error
     if KEY.search(text):
         raise UsageError(f"{path}: it holds a private key, and a ConfigMap is no place for one: take it out")
     return text

@@ -41,6 +41,9 @@ def read_text(path: Path) -> str:
 
 def reason_of(error: OSError | ValueError) -> str:
     """Why ``read_text`` failed, without the file's name, which stands before it anyway."""
+    if isinstance(error, UnicodeDecodeError):
+        line = error.object.count(b"\n", 0, error.start) + 1
+        return f"line {line} is no UTF-8 (byte 0x{error.object[error.start]:02x}); save the file as UTF-8"
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 

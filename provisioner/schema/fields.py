@@ -16,9 +16,9 @@ LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 def _nameable(path: Path) -> Path:
-    """A path that a file can have; ValueError for one with a NUL."""
-    if "\0" in str(path):
-        raise ValueError("a NUL ends a path")
+    """A path that a file can have; ValueError for an empty one, which Python takes for ".", and for one with a NUL."""
+    if path == Path() or "\0" in str(path):
+        raise ValueError("no file has this path")
     return path
 
 

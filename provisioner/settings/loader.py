@@ -94,7 +94,8 @@ class _Reader:
             fields = " or ".join(kind.template_field for kind in registry.built_in())
             self.complain("pools", f"none; name one here, or give a template {fields}")
         sections = {name: self.section(name, model) for name, model in SECTIONS.items()}
-        body = {**self.defaults(), **self.document, **sections, "pools": pools, "templates": own}
+        top = self.placed(Settings, self.document)
+        body = {**self.defaults(), **top, **sections, "pools": pools, "templates": own}
         body = {name: value for name, value in body.items() if value is not None or name not in SECTIONS}
         settings, problems = validate(
             Settings,
@@ -117,6 +118,16 @@ class _Reader:
             if own.startswith(prefix) or prefix.startswith(own):
                 wrong = f"{prefix!r} and name_prefix {settings.name_prefix!r} cover one another; choose a name_prefix"
                 self.complain(f"adopt_prefixes.{number}", f"{wrong} that no adopted name begins with")
+
+    @property
+    def around(self) -> Surroundings:
+        """What a configuration's meaning depends on besides itself."""
+        return Surroundings(self.path.parent, self.provider.config, self.environment)
+
+    def placed(self, model: type[Section], body: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings as written, their paths from the configuration's directory."""
+        paths = files(model)
+        return {key: self.around.beside(value) if key in paths else value for key, value in body.items()}
 
     def complain(self, where: str, text: str) -> None:
         """Note a mistake in provisioner.yaml."""
@@ -162,9 +173,7 @@ class _Reader:
         if not isinstance(body, dict):
             self.complain(name, expected("a mapping of settings", body))
             return None
-        around, paths = Surroundings(self.path.parent, self.provider.config, self.environment), files(model)
-        given = {key: around.beside(value) if key in paths else value for key, value in body.items()}
-        section, problems = validate(model, given, str(self.path), name)
+        section, problems = validate(model, self.placed(model, body), str(self.path), name)
         self.problems += [*problems, *_out_of_order(model, body, str(self.path), name)]
         if isinstance(section, Server) and (section.tls_cert is None) != (section.tls_key is None):
             self.complain(name, "tls_cert and tls_key need one another: name both, or neither")
@@ -210,13 +219,10 @@ class _Reader:
     def pool(self, name: str, name_of_kind: str, body: Mapping[str, Any]) -> tuple[Pool | None, list[Problem]]:
         """A pool with what it inherits, and what is wrong with it (places relative to the pool)."""
         kind = registry.kind(name_of_kind)
-        around = Surroundings(self.path.parent, self.provider.config, self.environment)
-        offered = kind.inherited(body, around)
+        offered = kind.inherited(body, self.around)
         inherited = {key: value for key, value in offered.items() if value and body.get(key) is None}
-        paths = files(kind.pool)
-        given = {key: around.beside(value) if key in paths else value for key, value in body.items()}
-        pool, problems = validate(kind.pool, {**given, **inherited}, "", "", name=name)
-        return pool, [*problems, *kind.problems(body, inherited, around)]
+        pool, problems = validate(kind.pool, {**self.placed(kind.pool, body), **inherited}, "", "", name=name)
+        return pool, [*problems, *kind.problems(body, inherited, self.around)]
 
     def template(self, template: templates.Template, pools: dict[str, Pool], own: TemplateSettings) -> TemplateLimits:
         """Where a template's machines are made; adds its implicit pool to ``pools`` when it has one.

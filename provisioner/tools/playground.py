@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import requests
 
+from provisioner.backends.network import prepare
 from provisioner.hostfactory.environment import SCRIPTS
 from provisioner.interrupts import held, orderly
 
@@ -131,6 +132,7 @@ class Playground:
         return self
 
     def _begin(self) -> None:
+        prepare(None)  # the cloud and the loop are here: no proxy leads to them
         self.directory.mkdir(mode=0o700)
         shutil.copytree(CONFIG, self.config)
         self.state.mkdir()
@@ -195,6 +197,7 @@ class Playground:
             "CLOUDSDK_CORE_CHECK_GCE_METADATA": "false",
             "CLOUDSDK_CORE_PROJECT": "demo-project",
             "SIMULATOR": self.addresses["control"].rstrip("/"),
+            **{name: os.environ[name] for name in ("NO_PROXY", "no_proxy") if os.environ.get(name)},
         }
         lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
         return "\n".join([f"cd {shlex.quote(str(CLONE))}", *lines])

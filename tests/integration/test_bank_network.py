@@ -29,8 +29,10 @@ import pytest
 from google.iam.v1 import iam_policy_pb2
 from google.pubsub_v1.types import Subscription
 
+from provisioner.backends import BackendError
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.network import ANOTHER_LOGIN, prepare
 from provisioner.settings import loader
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
@@ -536,6 +538,60 @@ def test_without_the_authority_no_server_is_trusted(bank: Bank) -> None:
 def test_a_clusters_own_authority_counts_instead(bank: Bank) -> None:
     bank.settings["pools"]["pods"]["ca_file"] = str(Authority(bank.directory, "Another").file)
     assert any(text.startswith("pods: ") and "certificate" in text.lower() for text in wrong(bank))
+
+
+@pytest.mark.parametrize("address", ["http://proxy:3128", "http://proxy:3128/", "https://name:p%40ss@[::1]:3128", ""])
+def test_a_proxys_address_is_one_with_a_scheme_or_empty(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"HTTPS_PROXY": address})
+    prepare(None)
+    assert os.environ.get("https_proxy", "") == address
+
+
+@pytest.mark.parametrize("named_by", ["HTTPS_PROXY", "https_proxy", "HTTPS_PROXY_FILE"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "proxy:3128",
+        "127.0.0.1:3128",
+        "name:hunter-2@proxy:3128",
+        "socks5://proxy:3128",
+        "http://proxy:port",
+        "http://name:hunter-2/@proxy:3128",
+        "http://name:hunter-2#@proxy:3128",
+        "http://proxy :3128",
+        "http://",
+    ],
+)
+def test_an_address_that_clients_would_read_differently_is_refused(
+    address: str, named_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its words: they may hold a password."""
+    file = tmp_path / "proxy"
+    file.write_text(f"{address}\n")
+    of_file = named_by == "HTTPS_PROXY_FILE"
+    monkeypatch.setattr(os, "environ", {named_by: str(file) if of_file else address})
+    with pytest.raises(BackendError) as caught:
+        prepare(None)
+    said = caught.value.failure.text
+    assert said.startswith(f"HTTPS_PROXY_FILE {file} cannot be used: " if of_file else "HTTPS_PROXY cannot be used: ")
+    assert "expected an address such as http://proxy:3128" in said
+    assert "hunter" not in said
+
+
+@pytest.mark.slow
+def test_a_proxy_that_wants_another_login_is_told_at_once(bank: Bank) -> None:
+    """A proxy locks accounts that try again and again: nobody looks until the time for a look is over."""
+    bank.proxy.login = "somebody:else"
+    checked = bank.findings()
+    assert {text for text in checked if text.startswith(("pods", "vms"))} == {
+        f"{pool}: cannot be checked: {ANOTHER_LOGIN}" for pool in ("pods", "vms")
+    }
+    planned = bank.run("plan")
+    assert planned.stdout.count(f"UNSEEN, {ANOTHER_LOGIN}") == 2
+    assert len(bank.proxy.asked) < 20
+    del bank.settings["events"]
+    assert f'"error": "denied", "text": "{ANOTHER_LOGIN}"' in bank.run("run", "--once").stderr
+    assert len(bank.proxy.asked) < 30
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from provisioner.commands import cli
 from provisioner.hostfactory import templates
 from tests.support.clients.terraform import RENDERED
 from tests.support.manifests import KUSTOMIZE, Manifest, built, only
+from tests.support.network.authority import Authority
 
 CONFIG = KUSTOMIZE / "base" / "config"
 AUTHORITY = RENDERED / "cluster-ca.crt"
@@ -94,6 +95,38 @@ def test_a_cluster_s_authority_comes_along(
     (pool,) = yaml.safe_load((mounted / "provisioner.yaml").read_text())["pools"].values()
     assert pool["ca_file"] == "cluster-ca.crt"
     assert cli.run(["check", str(mounted / "provisioner.yaml")]) == 0
+
+
+@pytest.mark.parametrize("place", ["all.pem", "trust/all.pem"])
+def test_the_authorities_of_all_clients_come_along(
+    conf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    """Without them the pod trusts no proxy that opens TLS; one that lies elsewhere comes to lie beside the rest."""
+    trust = tmp_path / "trust"
+    trust.mkdir()
+    bundle = conf / place if place == "all.pem" else tmp_path / place
+    bundle.write_bytes(Authority(trust).file.read_bytes())
+    with (conf / "provisioner.yaml").open("a") as file:
+        file.write(f"ca_bundle: {place if place == 'all.pem' else bundle} # of the bank\n")
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    assert cli.run(["configmap"]) == 0
+    said = capsys.readouterr().out
+    assert "# With all.pem, the ca_bundle.\n" in said
+    for name, text in yaml.safe_load(said)["data"].items():
+        (mounted / name).write_text(text)
+
+    assert (mounted / "all.pem").read_bytes() == bundle.read_bytes()
+    assert yaml.safe_load((mounted / "provisioner.yaml").read_text())["ca_bundle"] == "all.pem"
+    bundle.unlink()
+    assert cli.run(["check", str(mounted / "provisioner.yaml")]) == 0
+
+
+def test_an_authority_of_another_encoding_is_named(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (conf / "cluster-ca.crt").write_bytes("# für alle\n".encode("latin-1") + AUTHORITY.read_bytes())
+    set_of_pool(conf, endpoint="https://1.2.3.4", ca_file="cluster-ca.crt")
+
+    assert "cluster-ca.crt: line 1 is no UTF-8 (byte 0xfc); save the file as UTF-8" in refused(capsys)
 
 
 def test_an_authority_with_its_key_is_refused(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:

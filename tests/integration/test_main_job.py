@@ -159,6 +159,19 @@ def test_a_playground_takes_its_directory_with_it(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.slow
+def test_a_playground_is_reached_where_everything_else_is_behind_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing listens at the proxy's port."""
+    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, ".bank.example")
+    with Playground() as made:
+        assert made.cloud() == []
+        until(lambda: made.loop_answers("readyz"), 60, what="a cycle that saw every pool")
+        assert "export no_proxy=.bank.example,metadata.google.internal," in made.exports()
+
+
+@pytest.mark.slow
 def test_a_demonstration_that_fails_keeps_its_directory_and_says_where_and_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -56,6 +56,16 @@ def test_without_an_environment_the_variable_is_named(
     assert "HF_PROVIDER_CONFDIR" in capsys.readouterr().err
 
 
+def test_what_a_command_does_not_know_is_told_with_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(["check", "--lve"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("usage: provisioner check ")
+    assert "--live" in said
+    assert said.endswith("provisioner check: error: unrecognized arguments: --lve\n")
+
+
 def test_a_missing_state_directory_is_wrong_usage(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["status", "--state-dir", str(site / "nowhere")]) == 2
     assert "nowhere: no such directory" in capsys.readouterr().err

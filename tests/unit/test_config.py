@@ -147,9 +147,14 @@ def test_maxnumber_minus_one_is_no_cap_and_zero_is_none(site: Site) -> None:
 def test_paths_are_relative_to_the_configuration_and_absolute_ones_stay(site: Site) -> None:
     site.settings["pools"]["gke-main"]["kubeconfig"] = "keys/kubeconfig"
     site.settings["pools"]["mig-a"]["credentials"] = "/etc/key.json"
+    site.settings["server"] = {"token_file": "keys/token"}
+    site.settings["ca_bundle"] = "keys/all.pem"
 
-    pools: Mapping[str, Any] = site.load().pools
+    settings = site.load()
+    pools: Mapping[str, Any] = settings.pools
 
+    assert settings.ca_bundle == site.directory / "keys/all.pem"
+    assert settings.server.token_file == site.directory / "keys/token"
     assert pools["gke-main"].pod_spec == site.directory / "spec.yaml"
     assert pools["gke-main"].kubeconfig == site.directory / "keys/kubeconfig"
     assert pools["mig-a"].credentials == Path("/etc/key.json")

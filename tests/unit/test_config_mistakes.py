@@ -164,6 +164,8 @@ WRONG_SETTINGS = {
         f"{GKE}.namespace: expected the name of a Kubernetes namespace, got 'Grid'",
     ),
     "a number for a path": (f"{GKE}.kubeconfig", 5, f"{GKE}.kubeconfig: expected a path, got 5"),
+    "nothing for a pool's path": (f"{MIG}.credentials", "", f"{MIG}.credentials: expected a path, got ''"),
+    "nothing for a path": ("ca_bundle", "", "ca_bundle: expected a path, got ''"),
     "a region for a zone": (
         f"{MIG}.zone",
         "us-central1",
@@ -491,6 +493,14 @@ TEXTS = {
 @pytest.mark.parametrize(("content", "text"), TEXTS.values(), ids=TEXTS)
 def test_in_a_file_that_cannot_be_read_as_settings(site: Site, content: str, text: str) -> None:
     assert site.problems(content) == [f"provisioner.yaml: {text}"]
+
+
+def test_in_a_file_of_another_encoding_the_line_is_said(site: Site) -> None:
+    site.write()
+    site.path.write_bytes("id: demo\n# für alle\n".encode("latin-1"))
+
+    with pytest.raises(loader.ConfigError, match=r"cannot be read: line 2 is no UTF-8 \(byte 0xfc\); save the file as"):
+        loader.load(site.path, {})
 
 
 def test_a_file_that_is_not_there_is_not_an_empty_one(site: Site) -> None:

@@ -9,6 +9,7 @@ import urllib3
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import MAX_WAIT, MAX_WORDS, parse, refusal, unanswered
+from provisioner.backends.network import ANOTHER_LOGIN
 from provisioner.model import ErrorClass
 
 QUOTA = 'pods "a" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=50, limited: pods=50'
@@ -84,6 +85,15 @@ def test_half_a_response_is_no_response(body: bytes) -> None:
     with pytest.raises(BackendError) as caught:
         parse(body)
     assert caught.value.failure.error is ErrorClass.UNAVAILABLE
+
+
+def test_a_proxy_that_does_not_know_us_needs_a_person() -> None:
+    """Proxies say the reason in words of their own."""
+    tunnel = urllib3.exceptions.ProxyError("no proxy", OSError("Tunnel connection failed: 407 authenticationrequired"))
+    other = urllib3.exceptions.ProxyError("no proxy", OSError("Tunnel connection failed: 503 Service Unavailable"))
+
+    assert unanswered(tunnel) == (ErrorClass.DENIED, ANOTHER_LOGIN)
+    assert unanswered(other)[0] is ErrorClass.UNAVAILABLE
 
 
 def test_only_a_silent_server_is_a_timeout() -> None:

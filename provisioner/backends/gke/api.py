@@ -17,6 +17,7 @@ import urllib3
 
 from provisioner.backends import BackendError
 from provisioner.backends.concurrency import MOST, SharedFlow
+from provisioner.backends.network import ANOTHER_LOGIN, wants_another_login
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.model import ErrorClass, Failure
 
@@ -215,6 +216,8 @@ def _target(path: str, query: Mapping[str, str | int] | None) -> str:
 
 def unanswered(error: urllib3.exceptions.HTTPError) -> tuple[ErrorClass, str]:
     """The class and words of a request without a response: it may have been applied, or not."""
+    if wants_another_login(error):
+        return ErrorClass.DENIED, ANOTHER_LOGIN
     reading = isinstance(error, urllib3.exceptions.ReadTimeoutError)
     return (ErrorClass.TIMEOUT if reading else ErrorClass.UNAVAILABLE), words(f"{type(error).__name__}: {error}")
 

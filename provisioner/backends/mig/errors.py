@@ -18,6 +18,7 @@ import urllib3.exceptions as connection_errors
 from google.protobuf.json_format import ParseError
 
 from provisioner.backends import BackendError
+from provisioner.backends.network import ANOTHER_LOGIN, wants_another_login
 from provisioner.model import ErrorClass, Failure
 
 CALL_ERRORS = (
@@ -190,6 +191,8 @@ def of_exception(error: BaseException) -> BackendError:
     """What a call raised (one of ``CALL_ERRORS``), as ours."""
     if isinstance(error, google_errors.GoogleAPICallError):
         return raised(_of_google(error))
+    if wants_another_login(error):
+        return BackendError(ErrorClass.DENIED, ANOTHER_LOGIN)
     return BackendError(_class_of(error), f"{type(error).__name__}: {error}")
 
 
