@@ -11,6 +11,7 @@ import json
 import os
 import pwd
 import re
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 
@@ -274,12 +275,21 @@ def _locks(probe: str) -> bool:
     mine = open_shared(probe, os.O_RDWR)
     try:
         fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.waitstatus_to_exitcode(os.waitpid(_forked(probe), 0)[1]) == 0
+    finally:
+        os.close(mine)
+
+
+def _forked(probe: str) -> int:
+    """The process id of a child that tries. It heeds no Ctrl-C, of which Python would complain while the child begins."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
         child = os.fork()
         if child == 0:
             os._exit(_takes(probe))
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        return child
     finally:
-        os.close(mine)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _takes(probe: str) -> int:

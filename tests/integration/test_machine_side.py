@@ -221,8 +221,7 @@ def test_a_pod_that_somebody_closed_works_on(machine: Machine) -> None:
 def test_a_pod_s_name_is_its_host_s_and_not_what_its_node_s_metadata_says(machine: Machine) -> None:
     with MetadataServer({"instance/name": "gke-node-1"}) as server:
         machine.start("entry.sh", HOSTNAME=f"{NAME}.grid.svc", GCE_METADATA_HOST=server.host)
-        ready(machine)
-    assert f"joined master1 as {NAME}" in machine.log.read_text()
+        until(lambda: f"joined master1 as {NAME}" in said(machine), 30, what="it joins")
 
 
 @pytest.mark.parametrize(("script", "code"), [("entry.sh", 0), ("startup.sh", 1)])
@@ -720,8 +719,7 @@ def test_what_a_metadata_server_that_is_late_does_not_tell_is_asked_for_again(
     (machine.ego / "name").write_text(f"{NAME}.grid")
     metadata.away[f"instance/{asked}"] = 3
     machine.start("startup.sh", GCE_METADATA_HOST=metadata.host)
-    ready(machine)
-    assert f"joined master2 as {NAME}.grid" in machine.log.read_text()
+    until(lambda: f"joined master2 as {NAME}.grid" in said(machine), 30, what="it joins")
 
 
 @pytest.mark.parametrize("asked", ["attributes/hf-ego-master", "attributes/hf-machine-domain", "name"])
