@@ -281,7 +281,7 @@ def _locks(probe: str) -> bool:
 
 
 def _forked(probe: str) -> int:
-    """The process id of a child that tries. It heeds no Ctrl-C, of which Python would complain while the child begins."""
+    """The process id of a child that tries. It heeds no Ctrl-C: Python complains of one while a child begins."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         child = os.fork()
