@@ -739,6 +739,20 @@ def test_two_pools_in_one_namespace_see_their_own(bench: Bench) -> None:
     assert (asked.foreign, asked.namesakes) == (frozenset(), {name(2)}), "it is ours, if not this pool's"
 
 
+@pytest.mark.parametrize("mode", ["denied", "unavailable", "throttled"])
+def test_a_single_pod_that_the_server_does_not_tell_of_fails_the_look(bench: Bench, mode: str) -> None:
+    """Its list is whole: that one pod was asked for alone."""
+    backend = bench.backend()
+    look(backend)
+    foreign(bench, 1)
+    bench.fault(Fault(mode, target="pods.get"))
+    with pytest.raises(BackendError):
+        backend.observe(0.0, [name(1), name(2)])
+    assert look(backend) == {}
+    bench.fault()
+    assert backend.observe(0.0, [name(1), name(2)]).foreign == {name(1)}
+
+
 def test_pools_of_one_server_look_for_strangers_together_no_faster_than_it_bears(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -208,6 +208,7 @@ def test_no_process_outlives_a_simulation_that_was_killed(site: Site) -> None:
     process.kill()
     process.communicate(timeout=WAIT)
     until(lambda: not site.left(), 20.0, what=f"no process is left of {site.left()}")
+    assert process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.slow

@@ -168,6 +168,7 @@ def test_it_joins_for_as_long_as_it_may_though_the_clock_is_set_meanwhile(machin
     looked(machine)
     machine.behave("up")
     ready(machine)
+    assert not any(line.startswith("did not join") for line in said(machine))
 
 
 def test_told_to_end_while_it_joins_it_leaves(machine: Machine) -> None:
@@ -720,6 +721,8 @@ def test_what_a_metadata_server_that_is_late_does_not_tell_is_asked_for_again(
     metadata.away[f"instance/{asked}"] = 3
     machine.start("startup.sh", GCE_METADATA_HOST=metadata.host)
     until(lambda: f"joined master2 as {NAME}.grid" in said(machine), 30, what="it joins")
+    assert metadata.away[f"instance/{asked}"] == 0
+    assert "poweroff " not in machine.calls
 
 
 @pytest.mark.parametrize("asked", ["attributes/hf-ego-master", "attributes/hf-machine-domain", "name"])
