@@ -211,6 +211,8 @@ class Cluster:
             "--kube-api-qps=1000",
             "--kube-api-burst=2000",
             f"--flex-volume-plugin-dir={self.directory}/plugins",
+            # A claim bound in vain, since its caches are behind the server, waits for the next round: 15 s each.
+            "--pvclaimbinder-sync-period=1s",
         )
         self._start("kube-scheduler", f"--config={self.directory}/scheduler.yaml", "--secure-port=0")
         self._start(
