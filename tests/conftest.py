@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from tests.kube.cluster import Cluster, GivenCluster
     from tests.kube.proxy import Proxy
     from tests.kube.space import Space
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""A shell lets what it runs in the background ignore Ctrl-C, and so would every program that a test starts."""
 
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.load_profile("steady")
