@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 
 INTERRUPTED = 130
 """Exit code: what shells say of a program that SIGINT ended."""
@@ -19,6 +20,32 @@ _orderly: list[Callable[[], None]] = []
 _first: list[Callable[[], None]] = []
 _held: list[bool] = []
 """For each block that is not to be broken: whether Ctrl-C came meanwhile."""
+
+
+class Latch:
+    """Set once, by a signal handler or in any thread; one thread waits for it."""
+
+    def __init__(self) -> None:
+        self._closed = False
+        # The handler of a signal interrupts the main thread anywhere. A threading.Event has a lock, which that thread
+        # takes for its wait: a handler that needs it, too, waits for ever. This queue's put is reentrant.
+        self._news: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        """End the wait, and every later one."""
+        self._closed = True
+        self._news.put(None)
+
+    def is_set(self) -> bool:
+        """Whether it was set."""
+        return self._closed
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until it is set, at most so long; whether it is."""
+        if not self._closed:
+            with suppress(Empty):
+                self._news.get(timeout=seconds)
+        return self._closed
 
 
 def heed() -> None:

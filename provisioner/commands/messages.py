@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 from provisioner.backends.events import EventStream, Judged
+from provisioner.interrupts import Latch
 from provisioner.settings.tree import Events
 
 COLUMNS = "{worth:<10} {timestamp:<30} {kind:<10} {machine}{more}"
@@ -18,7 +19,7 @@ def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool)
 
     Raises BrokenPipeError when nobody reads on: messages that are taken are gone.
     """
-    ended, printing = threading.Event(), threading.Lock()
+    ended, printing = Latch(), threading.Lock()
     reasons: list[str] = []
     unread: list[BrokenPipeError] = []
 

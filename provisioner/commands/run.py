@@ -7,12 +7,11 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING
 
 from provisioner.commands.options import FINE, PROBLEM, add_shared, config_file, state_directory
-from provisioner.interrupts import INTERRUPTED
+from provisioner.interrupts import INTERRUPTED, Latch
 
 if TYPE_CHECKING:
     from provisioner.settings.tree import Settings
@@ -67,7 +66,7 @@ def dry_run(settings: Settings, state: LoopState, *, once: bool) -> None:
     """Print the plan of each cycle until interrupted, and carry nothing out. Raises StateError, BackendError."""
     from provisioner.commands.plan import plan_document, preview
 
-    ending = threading.Event()
+    ending = Latch()
     signal.signal(signal.SIGTERM, lambda *_: ending.set())
     while True:
         looks, plan = preview(settings, state)

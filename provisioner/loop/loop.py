@@ -6,7 +6,6 @@ import gc
 import logging
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from provisioner.backends import Backend
+from provisioner.interrupts import Latch
 from provisioner.loop.actors import ThreadedActors
 from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
@@ -125,7 +125,7 @@ class Loop:
         self._report = report
         self._refresh = refresh
         """Asked before each cycle for the limits in force; given those of the cycle before."""
-        self.wakeups, self._stop = Wakeups(count_wake), threading.Event()
+        self.wakeups, self._stop = Wakeups(count_wake), Latch()
         self._epoch = 0
         self._hints = hints
         self._notices = Notices()

@@ -1,0 +1,68 @@
+"""What a signal handler may set: at no line of the wait that it interrupts does the main thread wait for itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from provisioner.interrupts import Latch
+
+SECONDS = 60.0
+"""In which a process ends that does not wait for itself."""
+
+AT_EACH_LINE = """
+import signal, sys
+from provisioner.interrupts import Latch
+from provisioner.loop.wakeups import Wake, Wakeups
+
+def set_latch():
+    latch.set()
+
+def wake():
+    wakeups.wake(Wake.SIGNAL)
+
+counted, lines, within = [], [], False
+latch, wakeups = Latch(), Wakeups(counted.append)
+
+def trace(frame, event, argument):
+    global within
+    if event == "line" and not within:
+        within = True
+        lines.append(frame.f_lineno)
+        signal.raise_signal(signal.SIGHUP)
+        within = False
+    return trace
+
+for handler, wait in ((set_latch, lambda: latch.wait(60)), (wake, lambda: wakeups.wait(60, 60, lambda: False))):
+    signal.signal(signal.SIGHUP, lambda *_: handler())
+    sys.settrace(trace)
+    wait()
+    sys.settrace(None)
+print(latch.is_set(), set(counted) == {Wake.SIGNAL}, len(lines) > 10)
+"""
+
+
+def test_a_signal_at_any_line_of_a_wait_ends_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AT_EACH_LINE],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("True True True\n", "")
+
+
+def test_a_wait_ends_when_its_time_is_over() -> None:
+    assert not Latch().wait(0.01)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0, None])
+def test_every_wait_after_the_latch_was_set_ends_at_once(seconds: float | None) -> None:
+    latch = Latch()
+    latch.set()
+    assert [latch.wait(seconds) for _ in range(3)] == [True] * 3
