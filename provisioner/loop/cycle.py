@@ -37,7 +37,7 @@ from provisioner.model import (
     Snapshot,
 )
 from provisioner.planning.outcomes import remember
-from provisioner.planning.plan import World, make_plan, make_trim
+from provisioner.planning.plan import World, fresh, make_plan, make_trim
 from provisioner.planning.release import without_brake
 from provisioner.planning.returns import unknown_names
 from provisioner.state.errors import StateError, StateMissing
@@ -288,7 +288,7 @@ class Reconciler:
         assert self.memory is not None
         assert intent is not None
         contact, busy = self._contacts.read(now, intent), self._actors.busy()
-        rest = (intent.generation, id(self._limits), busy, tuple(identity(look) for look in looks.values()))
+        rest = (intent.generation, id(self._limits), busy, _seen(looks, self._limits, now))
         if (id(self.memory), _heard(contact, self.memory), *rest) == self._planned.inputs and now < self._planned.due:
             return None
         world = World(intent, looks, contact, busy, self._clock.wall())
@@ -316,6 +316,11 @@ class Reconciler:
         deadline = time.monotonic() + self._mandate.act_seconds
         for batch in batches(plan.creates, plan.deletes):
             self._actors.submit(batch, lambda: time.monotonic() < deadline and not self._mandate.stopping())
+
+
+def _seen(looks: Mapping[str, Look], limits: Limits, now: float) -> object:
+    """What matters of the looks: what they say, and whether a plan may still rest on them."""
+    return tuple((*identity(look), fresh(look, limits, now)) for look in looks.values())
 
 
 def _heard(contact: Contact, memory: Memory) -> object:

@@ -45,7 +45,7 @@ class World:
 def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
     """What to do now. ``Plan.memory`` is ``memory`` itself when nothing has to be recorded."""
     snapshots = {
-        name: look for name, look in world.looks.items() if isinstance(look, Snapshot) and _fresh(look, limits, now)
+        name: look for name, look in world.looks.items() if isinstance(look, Snapshot) and fresh(look, limits, now)
     }
     world = replace(world, busy=world.busy | stopped(limits))
     draft = Draft(memory, snapshots, limits, now, world.wall)
@@ -94,7 +94,7 @@ def make_trim(intent: Intent, contact: Contact, memory: Memory, limits: Limits, 
     return Plan(memory=draft.memory(), forget=tuple(draft.forget))
 
 
-def _fresh(look: Snapshot, limits: Limits, now: float) -> bool:
+def fresh(look: Look, limits: Limits, now: float) -> bool:
     """Of a pool that is configured, and young enough to act upon (law: a failed look is not an empty look)."""
     pool = limits.pools.get(look.pool)
     return pool is not None and now - look.began <= pool.stale_after

@@ -109,7 +109,7 @@ def a_failed_look_is_an_empty_pool() -> Break:
 
 
 def an_old_look_is_as_good_as_a_new_one() -> Break:
-    return patch.object(plan, "_fresh", lambda *_: True)
+    return patch.object(plan, "fresh", lambda *_: True)
 
 
 def any_machine_of_the_pool_is_deleted() -> Break:

@@ -254,6 +254,19 @@ def test_what_falls_due_is_planned_for_although_every_look_says_the_same(bench: 
     assert json.loads(bench.answer(id_))["status"] == "complete_with_error"
 
 
+def test_what_waited_while_the_looks_were_too_old_is_done_when_a_new_one_says_the_same(bench: Bench) -> None:
+    bench.succeed(3)
+    looks = {name: place.observe(bench.clock.time, ()) for name, place in bench.places.items()}
+    bench.clock.time += max(pool.stale_after for pool in LIMITS.pools.values()) + 1.0
+    bench.request(2)
+    bench.reconciler.cycle(looks)
+    waiting = bench.reconciler.cycle(looks)
+    made = bench.reconciler.cycle({name: replace(look, began=bench.clock.time) for name, look in looks.items()})
+    assert waiting.plan is None, "nothing is done on an old look"
+    assert made.plan is not None
+    assert len(made.plan.creates) == 2
+
+
 @pytest.mark.parametrize("news", ["limits", "a call of HF after minutes"])
 def test_what_no_look_and_no_request_says_is_planned_for_too(bench: Bench, news: str) -> None:
     id_ = bench.succeed(3)
@@ -276,7 +289,7 @@ def test_that_hf_goes_on_to_ask_for_the_same_is_no_news_within_minutes(bench: Be
     for second in range(0, int(NEWS_SECONDS), 5):
         bench.clock.time += 5.0 if second else 0.0
         os.utime(os.path.join(bench.state.path, "seen", id_), ns=(second, second))
-        report = bench.reconciler.cycle(looks)
+        report = bench.reconciler.cycle({name: replace(look, began=bench.clock.time) for name, look in looks.items()})
         assert (report.plan is None) is (second > 0), f"second {second}"
 
 
