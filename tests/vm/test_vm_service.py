@@ -100,6 +100,13 @@ class Host:
         shown = self.guest.run(f"systemctl show provisioner --property {','.join(STATE_OF_UNIT)}")
         return dict(line.split("=", 1) for line in shown.splitlines())
 
+    def stop_timer(self) -> None:
+        """From then on only tests start backups: ``systemctl start`` waits for one that its timer began before it, and
+        makes none of its own."""
+        self.guest.run("systemctl stop provisioner-backup.timer")
+        state = "systemctl show provisioner-backup --property ActiveState --value"
+        self.guest.until(lambda: self.guest.run(state) == "inactive", what="no backup runs")
+
     def journal(self) -> str:
         return self.guest.run("journalctl --unit provisioner --output cat --no-pager")
 
@@ -247,9 +254,10 @@ def test_a_backup_is_made_by_its_timer_s_service_beside_the_loop(host: Host) -> 
     )
     host.guest.run(enable)
     assert "provisioner-backup.service" in host.guest.run(listed)
-    host.guest.run("systemctl stop provisioner-backup.timer")  # its quarter may be now
+    host.stop_timer()
     host.guest.run(
-        "for old in 1 2; do install -o hostfactory /dev/null /var/backups/hostfactory/state-2026010$old.tar.gz; done"
+        "cd /var/backups/hostfactory; rm -f state-*; "
+        "for old in 1 2; do install -o hostfactory /dev/null state-2026010$old.tar.gz; done"
     )
     host.guest.run(f"echo BACKUPS_KEPT=2 >/etc/default/provisioner; {start}")
     oldest, newest = host.guest.run("ls /var/backups/hostfactory").split()
@@ -262,7 +270,7 @@ def test_a_backup_is_made_by_its_timer_s_service_beside_the_loop(host: Host) -> 
     assert host.guest.call("ls /var/backups/hostfactory", user="egoadmin").code != 0
     assert float(exposure.split("provisioner-backup.service: ")[1].split()[0]) <= 2.5
     assert host.unit() == before
-    host.guest.run("rm /etc/default/provisioner; systemctl start provisioner-backup.timer")
+    host.guest.run("rm /etc/default/provisioner")
 
 
 def test_where_hostfactory_fails_over_the_backup_is_that_of_its_user(host: Host) -> None:
