@@ -105,7 +105,8 @@ class Host:
         makes none of its own."""
         self.guest.run("systemctl stop provisioner-backup.timer")
         state = "systemctl show provisioner-backup --property ActiveState --value"
-        self.guest.until(lambda: self.guest.run(state) == "inactive", what="no backup runs")
+        self.guest.until(lambda: self.guest.run(state) in ("inactive", "failed"), what="no backup runs")
+        assert self.guest.run(state) == "inactive", self.guest.run("journalctl --unit provisioner-backup --no-pager")
 
     def journal(self) -> str:
         return self.guest.run("journalctl --unit provisioner --output cat --no-pager")
@@ -271,6 +272,15 @@ def test_a_backup_is_made_by_its_timer_s_service_beside_the_loop(host: Host) -> 
     assert float(exposure.split("provisioner-backup.service: ")[1].split()[0]) <= 2.5
     assert host.unit() == before
     host.guest.run("rm /etc/default/provisioner")
+
+
+def test_a_backup_that_was_missed_is_made_when_its_timer_starts(host: Host) -> None:
+    made = "cd /var/backups/hostfactory; ls state-*T*Z.tar.gz"
+    before = host.guest.run(made).split()
+    host.guest.run("touch --date yesterday /var/lib/systemd/timers/stamp-provisioner-backup.timer")
+    host.guest.run("systemctl start provisioner-backup.timer")
+    host.guest.until(lambda: len(host.guest.run(made).split()) > len(before), what="the timer has made one")
+    host.stop_timer()
 
 
 def test_where_hostfactory_fails_over_the_backup_is_that_of_its_user(host: Host) -> None:
