@@ -1,24 +1,28 @@
 # Everything runs from a virtual environment in .venv, which `make` sets up by itself.
-# What lacks a tool skips its tests; `REQUIRE_ALL=1 .ci/run` fails for it, on a machine that has all.
+# A test that lacks a tool is skipped with a reason; `make tools` installs what Debian has.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 IS_NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; try make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 
-.PHONY: demo run test test-slow test-crowd test-chaos chaos test-flips test-pubsub test-kube test-nfs test-vm checkov lint dashboards pictures house simulate bench bench-kube bench-gce setup setup-test lock dist image image-base sbom clean
+.PHONY: demo run check test test-all test-slow test-flips test-crowd test-chaos chaos test-pubsub test-kube test-nfs test-vm stress tools checkov lint dashboards pictures house simulate bench bench-kube bench-gce setup setup-test lock dist image image-base sbom clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
 help:
 	@echo 'make demo   the main job on the embedded cloud, judged step by step (about a minute)'
 	@echo 'make run    the same cloud and loop, kept running for you to play with'
-	@echo 'make test   all tests but those below (under five minutes)'
-	@echo 'make test-slow   thousands of machines, and groups with undocumented behaviours flipped (a quarter of an hour)'
-	@echo 'make test-crowd  many processes on one state directory (a minute and a half; with nothing else beside it)'
+	@echo 'make check  format, lint, types, import contracts, and the tests that need no process and no socket (a minute and a half)'
+	@echo 'make test   the laws, the contract of all backends, conformance, scripts and loop (under four minutes)'
+	@echo 'make test-all    everything below and the demonstration, recorded in .ci/complete-run.json (half an hour)'
+	@echo 'make stress TEST=tests/FILE.py::test_NAME N=20   one test N times while other processes occupy the processors'
+	@echo 'make tools  what Debian has of the programs that tests need (as root)'
+	@echo 'make test-slow   thousands of machines, installations, every fault (minutes)'
+	@echo 'make test-flips  Compute Engine with each undocumented behaviour flipped, alone and in pairs (minutes)'
+	@echo 'make test-crowd  many processes on one state directory (a minute and a half; with no other load)'
 	@echo 'make test-chaos  real processes killed, stopped and disturbed at random, the laws judged (two minutes; CHAOS_SEED=N plays one again)'
 	@echo 'make chaos       the same for ten minutes, with other seeds'
-	@echo 'make test-flips  all of make test with each undocumented behaviour flipped alone (ten times as long)'
 	@echo "make test-pubsub the tests on Google's Pub/Sub emulator (half a minute; needs a Cloud SDK that has it, and Java)"
 	@echo 'make test-kube   the tests on a real Kubernetes API server: builds it first, once per machine (six minutes; needs Go and openssl)'
 	@echo 'make test-nfs    the state directory on NFS, through two mounts of one export (TEST_NFS_MOUNTS=ONE:TWO)'
@@ -43,11 +47,30 @@ demo: setup
 run: setup
 	@$(BIN)/provisioner demo --keep
 
+PYTEST := env -u KUBEBUILDER_ASSETS -u TEST_KUBECONFIG $(BIN)/pytest -n auto --dist worksteal
+
+check: lint
+	$(PYTEST) -m 'not slow' $(PYTEST_ARGS) tests/unit
+
 test: setup-test
-	env -u KUBEBUILDER_ASSETS -u TEST_KUBECONFIG $(BIN)/pytest -n auto --dist worksteal -m 'not pubsub and not slow and not crowd and not chaos and not vm' $(PYTEST_ARGS) $(TESTS)
+	$(PYTEST) -m 'not pubsub and not slow and not flips and not crowd and not chaos and not vm' $(PYTEST_ARGS) $(TESTS)
+
+test-all: setup-test
+	@$(BIN)/python -m tests.gate all
 
 test-slow: setup-test
-	env -u KUBEBUILDER_ASSETS -u TEST_KUBECONFIG $(BIN)/pytest -n auto --dist worksteal -m slow $(PYTEST_ARGS) $(TESTS)
+	$(PYTEST) -m slow $(PYTEST_ARGS) $(TESTS)
+
+test-flips: setup-test
+	$(PYTEST) -m flips $(PYTEST_ARGS) $(TESTS)
+
+N ?= 20
+stress: setup-test
+	@[ -n "$(TEST)" ] || { echo 'TEST=tests/FILE.py::test_NAME has to name a test' >&2; exit 2; }
+	@$(BIN)/python -m tests.gate.stress $(N) $(TEST)
+
+tools:
+	@tests/gate/tools.sh
 
 # One after the other: tests beside them would wait for processors longer than they wait for anything.
 test-crowd: setup-test
@@ -59,10 +82,6 @@ test-chaos: setup-test
 
 chaos: setup-test
 	CHAOS_SECONDS=600 $(BIN)/pytest -m chaos $(PYTEST_ARGS) $(TESTS)/chaos
-
-test-flips: setup-test
-	@$(BIN)/python -m tests.support.clouds.switches | while read -r name; do \
-	    echo "With a flip: $$name"; $(MAKE) test PYTEST_ARGS="--flip '$$name' $(PYTEST_ARGS)" </dev/null || exit 1; done
 
 # On the emulator that PUBSUB_EMULATOR_HOST names, or on one of our own for the whole run.
 test-pubsub: setup-test

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -90,6 +91,22 @@ def pytest_configure(config: pytest.Config) -> None:
         patch = pytest.MonkeyPatch()
         config.add_cleanup(patch.undo)
         assume(FLIPPED[name], patch)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Write the first failure of each test that passed only when run again, by its id, to the file PYTEST_AGAIN."""
+    stats = terminalreporter.stats
+    passed = {report.nodeid for report in stats.get("passed", []) if report.when == "call"}
+    again = {report.nodeid: _last_line(report) for report in stats.get("rerun", []) if report.nodeid in passed}
+    if path := os.environ.get("PYTEST_AGAIN"):
+        Path(path).write_text(json.dumps(again))
+    for test, text in again.items():
+        terminalreporter.write_line(f"Passed only when run again: {test}: {text}")
+
+
+def _last_line(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message if crash else report.longrepr).strip()[:500]
 
 
 @pytest.fixture(params=EACH)

@@ -1,0 +1,82 @@
+"""Read what the tests of a stage did: passed, failed, skipped with reason, passed only when run again."""
+
+from __future__ import annotations
+
+import json
+import os
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+UNAVOIDABLE = {
+    "Windows": "the .bat files run on Windows only; their text is checked everywhere",
+    "make test-kube": "the stage kube has them",
+}
+"""Words of the reasons that are accepted on every machine, and why."""
+
+UNAVAILABLE = {
+    "needs gcloud": "Google's own archive alone has it, more than 100 MB",
+    "needs kubectl": "Debian's is years too old; from source it takes minutes, and 4 GB of Kubernetes' modules",
+    "needs terraform": "HashiCorp's own archive alone has it; from source it takes the clients of a dozen clouds",
+    "needs a mirror of Debian's": "debootstrap makes the guest of its packages; where CI reaches one, these tests run",
+    "needs another Python": "Debian has one Python; a machine that has others runs these tests",
+    "needs the Pub/Sub emulator": "a part of gcloud that its archive brings beside it, and Java",
+}
+"""Words of the reasons that are accepted unless REQUIRE_ALL=1, and why: CI installs from Debian, PyPI and the Go proxy
+alone. Before a release, a machine that has all of these runs with REQUIRE_ALL=1."""
+
+
+@dataclass
+class Result:
+    """The outcome of one stage."""
+
+    is_green: bool
+    seconds: float
+    passed: int = 0
+    failed: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Number of skipped tests by reason."""
+    problems: list[str] = field(default_factory=list)
+    """Messages about what made the stage fail beside failed tests."""
+    again: Mapping[str, str] = field(default_factory=dict)
+    """First failure of each test that passed only when it was run again."""
+
+    def record(self) -> dict[str, object]:
+        """Return the entry of ``.ci/complete-run.json``."""
+        return {
+            "is_green": self.is_green,
+            "passed": self.passed,
+            "failed": self.failed,
+            "skipped": dict(sorted(self.skipped.items())),
+            "seconds": round(self.seconds, 1),
+            **({"passed_only_when_run_again": dict(self.again)} if self.again else {}),
+        }
+
+
+def read(result: Result, report: Path, again: Path, *, require_all: bool) -> Result:
+    """Add to ``result`` the counts of a JUnit report and the tests run again; an unexpected skip makes it red."""
+    accepted = UNAVOIDABLE if require_all else UNAVOIDABLE | UNAVAILABLE
+    for case in ElementTree.parse(report).iter("testcase"):
+        skip = case.find("skipped")
+        if skip is not None:
+            reason = skip.get("message", "")
+            words = next((words for words in accepted if words in reason), None)
+            result.skipped[words or reason] += 1
+            if words is None:
+                name = f"{case.get('classname')}::{case.get('name')}"
+                result.problems.append(f"skipped for a reason that is not accepted: {name}: {reason}")
+        elif case.find("failure") is not None or case.find("error") is not None:
+            result.failed += 1
+        else:
+            result.passed += 1
+    if again.exists():
+        result.again = json.loads(again.read_text())
+    result.is_green = result.is_green and not result.problems
+    return result
+
+
+def requires_all() -> bool:
+    """Return whether a skip for want of a program that a machine can have fails the run."""
+    return os.environ.get("REQUIRE_ALL") == "1"
