@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TESTS ?= tests
 IS_NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; try make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 
-.PHONY: demo run check test test-all test-slow test-flips test-crowd test-chaos chaos test-pubsub test-kube test-nfs test-vm stress tools checkov lint dashboards pictures house simulate bench bench-kube bench-gce setup setup-test lock dist image image-base sbom clean
+.PHONY: demo run check test test-all test-slow test-flips test-crowd test-chaos chaos test-pubsub test-kube test-nfs test-vm stress tools checkov lint format types types-of-tests imports dashboards pictures house simulate bench bench-kube bench-gce setup setup-test lock dist image image-base sbom clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -47,13 +47,13 @@ demo: setup
 run: setup
 	@$(BIN)/provisioner demo --keep
 
-PYTEST := env -u KUBEBUILDER_ASSETS -u TEST_KUBECONFIG $(BIN)/pytest -n auto --dist worksteal
+PYTEST := $(BIN)/pytest -n auto --dist worksteal
 
 check: lint
 	$(PYTEST) -m 'not slow' $(PYTEST_ARGS) tests/unit
 
 test: setup-test
-	$(PYTEST) -m 'not pubsub and not slow and not flips and not crowd and not chaos and not vm' $(PYTEST_ARGS) $(TESTS)
+	$(PYTEST) -m 'not slow and not flips and not crowd and not chaos and not pubsub and not kube and not vm' $(PYTEST_ARGS) $(TESTS)
 
 test-all: setup-test
 	@$(BIN)/python -m tests.gate all
@@ -113,12 +113,21 @@ $(VENV)/checkov/bin/checkov: | setup-test
 	@$(VENV)/checkov/bin/pip install --quiet --disable-pip-version-check checkov==3.3.30
 
 lint: setup-test
+	@$(MAKE) --no-print-directory --output-sync --jobs 4 types types-of-tests format imports house
+
+format: setup-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: setup-test
 	$(BIN)/mypy
-	$(BIN)/mypy --config-file tests/mypy.ini
+
+# In a cache of its own: the other run has other settings.
+types-of-tests: setup-test
+	$(BIN)/mypy --config-file tests/mypy.ini --cache-dir .mypy_cache/tests
+
+imports: setup-test
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python tests/house.py
 
 dashboards: setup-test
 	@$(BIN)/python -m deploy.grafana.dashboards
