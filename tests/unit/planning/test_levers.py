@@ -62,7 +62,7 @@ from tests.unit.core import (
     snapshot,
     unsent,
 )
-from tests.unit.test_plan_properties import ANY, THREE, any_situation, usable
+from tests.unit.planning.test_plan import ANY, THREE, any_situation, usable
 
 DONE = RequestStatus.COMPLETE
 STOP = Lever(LeverKind.STOP_ALL, "", "ann", 1.0, "cloud is down")

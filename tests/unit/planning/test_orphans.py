@@ -1,9 +1,8 @@
-"""What happens beside the requests: orphans and the brake, requests HF forgot, records that may go."""
+"""Orphans: which machines without a request go, when and how slowly, and when the brake holds them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
 
@@ -17,16 +16,13 @@ from provisioner.model import (
     Machine,
     Memory,
     RequestStatus,
-    ReturnRecord,
     Slot,
     Snapshot,
     Verdict,
 )
-from provisioner.planning.cancellation import CANCELLED_MESSAGE, cancel_unpolled, note_told
 from provisioner.planning.draft import Draft
 from provisioner.planning.observation import reflect
 from provisioner.planning.orphans import adopt, find_orphans, find_unlisted
-from provisioner.planning.retention import trim
 from provisioner.planning.returns import DELETE_AGAIN
 from tests.unit.core import (
     BEFORE,
@@ -308,208 +304,6 @@ def test_a_lost_stranger_that_hf_no_longer_lists_is_forgotten() -> None:
     remembered = memory(strangers={ORPHAN: BEFORE}, lost_strangers=(ORPHAN,))
     after = kept(remembered, snapshot(), snapshot(pool="b")).memory()
     assert (after.strangers, after.lost_strangers) == ({}, ())
-
-
-# --- requests HF forgot -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("changes", "contact", "cancelling"),
-    [
-        pytest.param({}, Contact(active=NOW), True, id="never polled while HF makes other calls: announced"),
-        pytest.param({}, Contact(active=NOW - 7200), False, id="HF is silent altogether: nothing"),
-        pytest.param({}, Contact({REQUEST: NOW - 1799}, active=NOW), False, id="polled within 30 minutes: nothing"),
-        pytest.param({}, Contact({REQUEST: NOW - 1800}, active=NOW), True, id="polled 30 minutes ago: announced"),
-        pytest.param({}, Contact(since=NOW - 1799, active=NOW), False, id="not noticed for so long ourselves: nothing"),
-        pytest.param({"read": NOW - 1799}, Contact(active=NOW), False, id="a young request: nothing"),
-        pytest.param({"ended": DONE}, Contact(active=NOW), True, id="ended, and HF has not heard: announced"),
-        pytest.param({"ended": DONE, "told_at": BEFORE}, Contact(active=NOW), False, id="HF has heard: never"),
-        pytest.param({"ended": DONE, "message": CANCELLED_MESSAGE}, Contact(active=NOW), False,
-                     id="cancelled, and HF has not heard: its end is never taken back"),
-        pytest.param({"cancelling": True}, Contact({REQUEST: NOW}, active=NOW), False, id="polled since: taken back"),
-        pytest.param({"cancelling": True, "ended": DONE, "told_at": BEFORE}, Contact(active=NOW), False,
-                     id="heard since: taken back"),
-    ],
-)  # fmt: skip
-def test_a_cancel_is_announced_first(changes: dict[str, object], contact: Contact, cancelling: bool) -> None:
-    old = record(running(0), slot(1), **({"read": NOW - 7200} | changes))
-    draft = draft_of(memory(old), limits=LIMITS)
-    cancel_unpolled(draft, contact)
-    assert draft.requests[REQUEST].cancelling is cancelling
-    assert draft.closes == []
-    if cancelling:
-        assert draft.due < NOW + 1, "the second look comes by itself"
-
-
-def test_under_the_brake_no_cancel_is_announced_and_an_announced_one_is_taken_back() -> None:
-    held = memory(record(running(0), read=NOW - 7200, cancelling=True), brake=LATCHED)
-    draft = draft_of(held, limits=LIMITS)
-    cancel_unpolled(draft, Contact(active=NOW))
-    assert (draft.requests[REQUEST].cancelling, draft.closes) == (False, [])
-
-
-@pytest.mark.parametrize(
-    ("one", "verdict"),
-    [
-        pytest.param(slot(), Verdict.CANCELLED, id="open"),
-        pytest.param(running(), Verdict.CANCELLED, id="running"),
-        pytest.param(running(0, Verdict.SUCCEEDED), Verdict.RETURNED, id="succeeded"),
-        pytest.param(slot(0, Verdict.FAILED), Verdict.FAILED, id="failed"),
-        pytest.param(running(0, Verdict.LOST), Verdict.LOST, id="lost"),
-    ],
-)
-def test_an_announced_cancel_closes_what_is_open_or_succeeded(one: Slot, verdict: Verdict) -> None:
-    draft = draft_of(memory(record(one, read=NOW - 7200, cancelling=True)), limits=LIMITS)
-    cancel_unpolled(draft, Contact(active=NOW))
-    after = draft.record(REQUEST)
-    assert (after.ended, after.message, after.cancelling) == (
-        RequestStatus.COMPLETE_WITH_ERROR, CANCELLED_MESSAGE, False
-    )  # fmt: skip
-    assert after.slots[0].verdict is verdict
-    if verdict is not Verdict.FAILED:
-        assert after.slots[0].delete is DeleteReason.CANCELLED, "it is told as failed"
-
-
-@pytest.mark.parametrize(
-    ("ended", "contact", "told"),
-    [
-        pytest.param(DONE, Contact(told=frozenset({REQUEST})), True, id="a script printed the terminal answer"),
-        pytest.param(DONE, Contact(inventory=frozenset({name(0)})), True, id="HF lists a machine of it"),
-        pytest.param(DONE, Contact(inventory=frozenset({ORPHAN})), False, id="HF lists another machine"),
-        pytest.param(None, Contact(told=frozenset({REQUEST})), False, id="there is no terminal answer"),
-    ],
-)
-def test_whether_hf_knows_the_terminal_answer(ended: RequestStatus | None, contact: Contact, told: bool) -> None:
-    draft = draft_of(memory(record(running(0), ended=ended)), limits=LIMITS)
-    note_told(draft, contact)
-    assert draft.requests[REQUEST].told_at == (NOW if told else None)
-
-
-def test_hf_knows_the_end_of_a_return_when_a_script_printed_it() -> None:
-    back = giving_back(name(0), ended=DONE)
-    draft = draft_of(memory(back), limits=LIMITS)
-    note_told(draft, Contact(inventory=frozenset({name(0)})))
-    assert draft.returns[back.id].told_at is None
-    note_told(draft, Contact(told=frozenset({back.id})))
-    assert draft.returns[back.id].told_at == NOW
-
-
-@pytest.mark.parametrize(
-    ("changes", "contact", "forgotten"),
-    [
-        pytest.param({}, Contact(active=NOW), True, id="never polled while HF makes other calls"),
-        pytest.param({}, Contact(active=NOW - 1801), False, id="HF is silent altogether"),
-        pytest.param({"ended_at": NOW - 1799}, Contact(active=NOW), False, id="it ended within 30 minutes"),
-        pytest.param({}, Contact({"ret-1": NOW - 1799}, active=NOW), False, id="polled within 30 minutes"),
-        pytest.param({}, Contact(since=NOW - 1799, active=NOW), False, id="not noticed for so long ourselves"),
-        pytest.param({"ended": None, "ended_at": None}, Contact(active=NOW), False, id="it has not ended"),
-    ],
-)
-def test_a_return_that_hf_never_asks_for_has_been_forgotten(
-    changes: dict[str, object], contact: Contact, forgotten: bool
-) -> None:
-    old: dict[str, object] = {"id_": "ret-1", "read": NOW - 7200, "ended": DONE, "ended_at": NOW - 3600}
-    back = giving_back(name(0), **(old | changes))
-    for brake in (None, LATCHED):
-        draft = draft_of(memory(back, brake=brake), limits=LIMITS)
-        note_told(draft, contact)
-        assert draft.returns["ret-1"].told_at == (NOW if forgotten and brake is None else None)
-
-
-# --- records that may go ----------------------------------------------------------------------------------------------
-
-LONG_AGO = NOW - 86400.0
-BYGONE = running(0, Verdict.RETURNED, gone=True)
-
-
-@pytest.mark.parametrize(
-    ("one", "changes", "contact", "goes"),
-    [
-        pytest.param(BYGONE, {"told_at": LONG_AGO}, Contact(), True, id="told long ago, nothing left: it goes"),
-        pytest.param(BYGONE, {"told_at": LONG_AGO + 1}, Contact(), False, id="told within the retention: stays"),
-        pytest.param(BYGONE, {}, Contact(), False, id="HF has not heard: stays"),
-        pytest.param(running(0, Verdict.RETURNED), {"told_at": LONG_AGO}, Contact(), False, id="a machine left: stays"),
-        pytest.param(running(0, Verdict.SUCCEEDED), {"told_at": LONG_AGO}, Contact(), False, id="in use: stays"),
-        pytest.param(BYGONE, {"told_at": LONG_AGO}, Contact(inventory=frozenset({name(0)})), False,
-                     id="HF lists its machine: stays"),
-        pytest.param(BYGONE, {"message": CANCELLED_MESSAGE, "ended_at": LONG_AGO}, Contact(), True,
-                     id="cancelled long ago, unheard: it goes"),
-    ],
-)  # fmt: skip
-def test_when_a_request_leaves_the_files(one: Slot, changes: dict[str, object], contact: Contact, goes: bool) -> None:
-    remembered = memory(record(one, ended=DONE, **changes))
-    draft = draft_of(remembered, limits=LIMITS)
-    trim(draft, intent_of(remembered), contact)
-    assert draft.forget == ([REQUEST] if goes else [])
-    assert draft.requests[REQUEST].trimmed is goes
-
-
-def test_nothing_leaves_by_an_intent_that_is_older_than_one_read_before() -> None:
-    remembered = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO, trimmed=True), giving_back(name(0), trimmed=True))
-    draft = draft_of(replace(remembered, generation=8), limits=LIMITS)
-    trim(draft, replace(intent_of(memory()), generation=7), Contact())
-    assert (draft.forget, draft.memory().requests, draft.memory().returns) == (
-        [],
-        remembered.requests,
-        remembered.returns,
-    )
-
-
-def test_a_request_leaves_in_three_steps() -> None:
-    remembered = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO))
-    marked = draft_of(remembered, limits=LIMITS)
-    trim(marked, intent_of(remembered), Contact())
-    assert (marked.requests[REQUEST].trimmed, marked.forget) == (True, [REQUEST])
-    recorded = marked.memory()
-    again = draft_of(recorded, limits=LIMITS)
-    trim(again, intent_of(remembered), Contact())
-    assert (again.memory() is recorded, again.forget) == (True, [REQUEST])
-    last = draft_of(recorded, limits=LIMITS)
-    trim(last, intent_of(memory()), Contact())
-    assert (last.memory().requests, last.forget) == ({}, [])
-
-
-@pytest.mark.parametrize(
-    ("back", "goes"),
-    [
-        pytest.param(giving_back(name(0), ended=DONE, told_at=LONG_AGO), True, id="told long ago"),
-        pytest.param(giving_back(name(0), ended=DONE, told_at=LONG_AGO + 1), False, id="told within the retention"),
-        pytest.param(giving_back(name(0), ended=DONE), False, id="HF has not heard"),
-        pytest.param(giving_back(name(0)), False, id="still open"),
-    ],
-)
-def test_when_a_return_request_leaves_the_files(back: ReturnRecord, goes: bool) -> None:
-    remembered = memory(back)
-    draft = draft_of(remembered, limits=LIMITS)
-    trim(draft, intent_of(remembered), Contact())
-    assert draft.forget == ([back.id] if goes else [])
-    if goes:
-        last = draft_of(draft.memory(), limits=LIMITS)
-        trim(last, intent_of(memory()), Contact())
-        assert last.memory().returns == {}
-
-
-def test_a_request_that_is_leaving_leaves_whatever_is_said_of_its_machines_meanwhile() -> None:
-    remembered = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO, trimmed=True), giving_back(name(0)))
-    draft = draft_of(remembered, limits=LIMITS)
-    trim(draft, intent_of(remembered), Contact())
-    assert draft.forget == [REQUEST]
-
-
-def test_a_request_follows_the_return_request_that_named_its_machine_although_nothing_else_happens() -> None:
-    remembered = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO), giving_back(name(0), ended=DONE, trimmed=True))
-    draft = draft_of(remembered, limits=LIMITS)
-    trim(draft, intent_of(remembered, returns={}), Contact())
-    assert (draft.returns, draft.forget) == ({}, [])
-    assert draft.due < NOW + 1
-
-
-def test_a_request_stays_as_long_as_a_return_request_names_its_machine() -> None:
-    remembered = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO), giving_back(name(0), ended=DONE, told_at=NOW))
-    draft = draft_of(remembered, limits=LIMITS)
-    trim(draft, intent_of(remembered), Contact())
-    assert draft.forget == []
-    assert draft.due == NOW + LIMITS.retention
 
 
 # --- machines HF forgot -----------------------------------------------------------------------------------------------
