@@ -41,7 +41,7 @@ from provisioner.model import (
 from provisioner.planning import answers, capacity, observation, orphans, plan, returns
 from provisioner.planning.draft import Draft
 from tests.simulation.laws import Law
-from tests.simulation.story import Story, VirtualClock
+from tests.simulation.story import VirtualClock
 from tests.simulation.test_disasters import Disasters
 from tests.simulation.test_laws import Laws, Telling
 
@@ -358,20 +358,3 @@ def test_a_story_shows_that(broken: Callable[[], Break]) -> None:
     words, happenings = BREAKS[broken]
     with broken(), pytest.raises(AssertionError, match=words):
         run_state_machine_as_test(told_with(happenings), settings=BOUNDED)
-
-
-QUICK = [("place_has_a_fault", "cycle"), ("hf_returns", *HF, *TIME), (*TIME, *LOSSES)]
-"""Those that `make test` tells."""
-
-HAPPENINGS = [
-    pytest.param(happenings, id="-".join(happenings), marks=[] if happenings in QUICK else pytest.mark.slow)
-    for happenings in sorted({happenings for _, happenings in BREAKS.values()})
-]
-
-
-@pytest.mark.parametrize("happenings", HAPPENINGS)
-def test_the_same_happenings_break_nothing_by_themselves(happenings: tuple[str, ...]) -> None:
-    with patch.object(Story, "settle", autospec=True, side_effect=Story.settle) as settled:
-        run_state_machine_as_test(told_with(happenings), settings=settings(BOUNDED, max_examples=5))
-
-    assert settled.call_count >= 5, "each law was held to stories that went to their end"

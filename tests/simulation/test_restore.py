@@ -86,31 +86,21 @@ def site() -> Iterator[Dumped]:
     story.close()
 
 
-LISTS = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     "lists",
-    [pytest.param(True, id="HF lists its hosts"), pytest.param(False, id="HF lists nothing", marks=pytest.mark.slow)],
+    [pytest.param(True, id="HF lists its hosts"), pytest.param(False, id="HF lists nothing")],
 )
-
-
-@LISTS
 def test_a_restore_costs_hf_no_machine_and_the_brake_waits_for_a_person(site: Dumped, lists: bool) -> None:
     hosts = set(site.story.judge.hosts())
+    unknown = {name for name in hosts if name.split("-")[1] not in site.known}
     assert site.open in {name.split("-")[1] for name in hosts}
-    site.loses_all()
-    site.goes_on(4, lists=lists)
-    assert site.brake() is BrakeReason.MEMORY_OLDER
-    assert hosts <= site.story.machines().keys()
-    assert not any(site.done in name for name in site.story.machines()), "what is long done is not done again"
-
-
-def test_what_nobody_knows_is_an_orphan_that_the_brake_holds_until_a_person_has_looked(site: Dumped) -> None:
-    unknown = {name for name in site.story.judge.hosts() if name.split("-")[1] not in site.known}
     assert unknown
     site.loses_all()
-    site.goes_on(1, lists=False)
-    memory = site.memory()
-    assert unknown <= memory.orphans.keys()
-    assert unknown <= site.story.machines().keys()
+    site.goes_on(4 if lists else 1, lists=lists)
+    assert site.brake() is BrakeReason.MEMORY_OLDER
+    assert hosts <= site.story.machines().keys()
+    assert unknown.isdisjoint(site.memory().orphans) if lists else unknown <= site.memory().orphans.keys()
+    assert not any(site.done in name for name in site.story.machines()), "what is long done is not done again"
 
 
 def test_once_a_person_has_looked_all_goes_on_and_machines_that_hf_lists_stay(site: Dumped) -> None:

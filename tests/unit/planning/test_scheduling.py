@@ -93,25 +93,6 @@ def verdicts(draft: Draft) -> dict[Verdict, int]:
     return dict(Counter(one.verdict for one in slots(draft).values()))
 
 
-# --- what is missing --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("one", "fills"),
-    [
-        pytest.param(slot(), True, id="open: on its way"),
-        pytest.param(unsent(), True, id="open and not sent: still wanted"),
-        pytest.param(running(0, Verdict.SUCCEEDED), True, id="succeeded: there"),
-        pytest.param(slot(0, Verdict.CANCELLED), True, id="cancelled: HF does not want it"),
-        pytest.param(unsent(0, Verdict.FAILED), True, id="failed without a create: given up"),
-        pytest.param(slot(0, Verdict.FAILED), False, id="failed: replaced"),
-        pytest.param(slot(0, Verdict.WITHDRAWN), False, id="withdrawn: replaced"),
-    ],
-)
-def test_missing_machines(one: Slot, fills: bool) -> None:
-    assert missing(record(one, count=3)) == (2 if fills else 3)
-
-
 # --- pool order -------------------------------------------------------------------------------------------------------
 
 
@@ -175,9 +156,10 @@ def test_what_no_pool_takes_is_deferred_in_the_first(
     assert slots(draft) == {}
 
 
-def test_a_back_off_is_looked_at_again_when_it_ends() -> None:
-    draft = asked(memory(record(count=1), pressures={("a", TEMPLATE): BACKING_OFF}), limits=limits(pool("a")))
-    assert draft.due == BACKING_OFF.retry_at
+@pytest.mark.parametrize("slots", [[], [slot(accepted=False, submitted=NOW - 30)]], ids=["new", "of unknown outcome"])
+def test_a_back_off_is_looked_at_again_when_it_ends(slots: list[Slot]) -> None:
+    known = memory(record(*slots, count=1), pressures={("a", TEMPLATE): BACKING_OFF})
+    assert asked(known, limits=limits(pool("a"))).due == BACKING_OFF.retry_at
 
 
 def test_new_slots_have_the_next_numbers_and_are_submitted_when_recorded() -> None:
@@ -247,29 +229,20 @@ def test_a_slot_is_withdrawn_only_when_another_pool_takes_it(
 WAITS = machine(0, Phase.PENDING, failure=STOCKOUT, no_room=True)
 
 
-@pytest.mark.parametrize("no_room", [True, False])
-def test_a_machine_for_which_there_is_no_room_goes_on_to_the_next_pool_at_once(no_room: bool) -> None:
-    waits = snapshot(replace(WAITS, no_room=no_room))
-    waiting = memory(record(slot(submitted=NOW - 1, seen=True, failure=STOCKOUT)))
-    draft = asked(waiting, waits, BOTH[1], limits=limits(pool("a", spill_after=SPILL), pool("b")))
-    assert created(draft) == ({"b": 1} if no_room else {})
-
-
 @pytest.mark.parametrize(
-    ("no_room", "expected"),
+    ("no_room", "count", "expected"),
     [
-        pytest.param(True, {"b": 4}, id="a machine that waits for room is the probe: the others go elsewhere"),
-        pytest.param(False, {"a": 4}, id="a machine that only boots holds back nobody"),
+        pytest.param(True, 1, {"b": 1}, id="no room: it goes on to the next pool at once"),
+        pytest.param(False, 1, {}, id="it only boots: it stays"),
+        pytest.param(True, 5, {"b": 5}, id="no room: it is the probe, and the others go elsewhere"),
+        pytest.param(False, 5, {"a": 4}, id="it only boots: it holds back no other"),
     ],
 )
-def test_nothing_more_is_asked_of_a_pool_where_a_machine_waits_for_room(
-    no_room: bool, expected: dict[str, int]
-) -> None:
+def test_a_machine_that_waits_for_room(no_room: bool, count: int, expected: dict[str, int]) -> None:
+    waiting = memory(record(slot(submitted=NOW - 1, seen=True, failure=STOCKOUT), count=count))
     waits = snapshot(replace(WAITS, no_room=no_room))
-    waiting = memory(record(slot(submitted=NOW - 1, seen=True, failure=STOCKOUT), count=5))
-    capped = limits(pool("a", spill_after=SPILL), pool("b", max_machines=4))
-    draft = asked(waiting, waits, BOTH[1], limits=capped)
-    assert {name: machines for name, machines in created(draft).items() if name != "b" or no_room} == expected
+    draft = asked(waiting, waits, BOTH[1], limits=limits(pool("a", spill_after=SPILL), pool("b")))
+    assert created(draft) == expected
 
 
 def test_a_pool_without_room_and_without_another_keeps_its_waiting_machines_as_they_are() -> None:
@@ -439,11 +412,6 @@ def test_a_create_of_unknown_outcome(one: Slot, learned: Window | None, began: f
     assert len(slots(draft)) == 1
 
 
-def test_a_create_of_unknown_outcome_is_looked_at_again_when_its_pools_back_off_ends() -> None:
-    known = memory(record(UNKNOWN), pressures={("a", TEMPLATE): BACKING_OFF})
-    assert asked(known, limits=limits(pool("a"))).due == BACKING_OFF.retry_at
-
-
 def test_a_probe_of_unknown_outcome_that_is_repeated_is_still_the_only_one() -> None:
     probed = replace(PROBING, blocked_at=NOW - 30)
     known = memory(record(UNKNOWN, unsent(1), count=3), pressures={("a", TEMPLATE): probed})
@@ -451,19 +419,10 @@ def test_a_probe_of_unknown_outcome_that_is_repeated_is_still_the_only_one() -> 
     assert draft.creates == [Create(name(0), "a", TEMPLATE, REQUEST, again=True)]
 
 
-@pytest.mark.parametrize(
-    ("learned", "creates"),
-    [
-        pytest.param(None, 3, id="all at once in a healthy pool"),
-        pytest.param(PROBING, 1, id="once per probe in a probed pool"),
-    ],
-)
-def test_creates_of_unknown_outcome_are_repeated(learned: Window | None, creates: int) -> None:
+def test_creates_of_unknown_outcome_are_repeated_all_at_once_in_a_healthy_pool() -> None:
     unknown = [slot(number, accepted=False, submitted=NOW - 30) for number in range(3)]
-    known = memory(record(*unknown), pressures={("a", TEMPLATE): learned} if learned else {})
-    draft = asked(known, limits=limits(pool("a")))
-    assert len(draft.creates) == creates
-    assert all(create.again for create in draft.creates)
+    draft = asked(memory(record(*unknown)), limits=limits(pool("a")))
+    assert [create.again for create in draft.creates] == [True] * 3
 
 
 # --- caps -------------------------------------------------------------------------------------------------------------
@@ -490,18 +449,6 @@ def test_what_counts_against_a_pools_cap(one: Slot, counts: bool) -> None:
     assert dict(draft.deferred) == {("a", TEMPLATE, DeferReason.CAP): 6 if counts else 5}
 
 
-def test_machines_that_no_slot_explains_count_against_the_cap() -> None:
-    draft = asked(memory(record(count=9)), limits=limits(pool("a", max_machines=4)), unknown={"a": ["x", "y"]})
-    assert created(draft) == {"a": 2}
-
-
-def test_the_cap_is_per_template() -> None:
-    one = limits(pool("a", max_machines=3))
-    two = replace(one, templates=one.templates | {"U": replace(one.templates[TEMPLATE], id="U")})
-    draft = asked(memory(record(count=5), record(id_=OTHER, count=5, template="U")), limits=two)
-    assert Counter(create.template for create in draft.creates) == {TEMPLATE: 3, "U": 3}
-
-
 def two_templates(*pools: PoolLimits) -> Limits:
     one = limits(*pools)
     return replace(one, templates=one.templates | {"U": replace(one.templates[TEMPLATE], id="U")})
@@ -514,9 +461,10 @@ def two_templates(*pools: PoolLimits) -> Limits:
         pytest.param({"max_machines_total": 7}, ("x", "y"), {TEMPLATE: 5}, id="machines without a request count"),
         pytest.param({"max_machines_total": 7, "max_machines": 3}, (), {TEMPLATE: 3, "U": 3}, id="each has its own"),
         pytest.param({"max_machines_total": 4, "max_machines": 3}, (), {TEMPLATE: 3, "U": 1}, id="the lower binds"),
+        pytest.param({"max_machines": 4}, ("x", "y"), {TEMPLATE: 2, "U": 2}, id="machines without a request, by each"),
     ],
 )
-def test_the_cap_over_all_templates(most: dict[str, int], unknown: tuple[str, ...], made: dict[str, int]) -> None:
+def test_the_caps_of_two_templates(most: dict[str, int], unknown: tuple[str, ...], made: dict[str, int]) -> None:
     known = memory(record(count=5), record(id_=OTHER, count=5, template="U"))
     draft = asked(known, limits=two_templates(pool("a", **most)), unknown={"a": list(unknown)})
     assert Counter(create.template for create in draft.creates) == made
@@ -641,8 +589,7 @@ def test_each_machine_is_told_with_its_own_failure_and_what_has_none_with_the_la
 
 def test_an_open_machine_elsewhere_does_not_explain_a_full_window() -> None:
     """A pool's own machines of another template leave its window alone: windows are per pool and template."""
-    one = limits(pool("a", initial_window=2))
-    two = replace(one, templates=one.templates | {"U": replace(one.templates[TEMPLATE], id="U")})
+    two = two_templates(pool("a", initial_window=2))
     pending = record(slot(0, request=OTHER), slot(1, request=OTHER), id_=OTHER, template="U")
     draft = asked(memory(pending, record(count=2)), snapshot(machine(0, request=OTHER)), limits=two)
     assert Counter(create.template for create in draft.creates) == {TEMPLATE: 2}

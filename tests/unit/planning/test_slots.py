@@ -74,6 +74,7 @@ def failed(number: int, tries: int = 0, why: Failure | None = BROKEN, before: Fa
     ("slots", "count", "expected"),
     [
         pytest.param([], 2, [Gap(), Gap()], id="nothing was tried"),
+        pytest.param([unsent(0), running(1, Verdict.SUCCEEDED)], 2, [], id="one was not sent yet, one is there"),
         pytest.param([failed(0), slot(1)], 2, [Gap(1, BROKEN)], id="one failed"),
         pytest.param([failed(0), slot(1, tries=1, tried=BROKEN)], 1, [], id="one failed, and is replaced"),
         pytest.param([failed(0), failed(1, 1, REFUSED, BROKEN)], 1, [Gap(2, REFUSED)], id="its replacement failed too"),
