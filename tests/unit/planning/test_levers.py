@@ -8,12 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from provisioner.hostfactory.answer import Answer
 from provisioner.model import (
-    DESIRED,
     NO_LEVERS,
     Brake,
     BrakeReason,
@@ -37,7 +34,6 @@ from provisioner.model import (
 from provisioner.planning.answers import AGED, STUCK, available, losses, request_answer, return_answer
 from provisioner.planning.cancellation import BY_A_PERSON
 from provisioner.planning.levers import DRAINED, GIVEN_UP, counts, in_force, is_done
-from provisioner.planning.plan import World, make_plan
 from provisioner.planning.rebuild import Evidence, rebuild
 from provisioner.planning.shortage import BesideMemory, Lack, shortages
 from tests.unit.core import (
@@ -62,7 +58,6 @@ from tests.unit.core import (
     snapshot,
     unsent,
 )
-from tests.unit.planning.test_plan import ANY, THREE, any_situation, usable
 
 DONE = RequestStatus.COMPLETE
 STOP = Lever(LeverKind.STOP_ALL, "", "ann", 1.0, "cloud is down")
@@ -357,34 +352,3 @@ def test_levers_are_counted_by_pool_and_cancels_together() -> None:
 
 def test_without_a_lever_limits_are_as_they_were() -> None:
     assert in_force(TWO, NO_LEVERS) == TWO
-
-
-# --- whatever is held -------------------------------------------------------------------------------------------------
-
-ANY_LEVERS = st.lists(
-    st.sampled_from([STOP, PAUSE, DRAIN, replace(PAUSE, target="b"), cancel(REQUEST), cancel(name(0)), cancel("gone")]),
-    unique=True,
-).map(lambda levers: Levers(tuple(levers)))
-
-
-@ANY
-@given(any_situation(), ANY_LEVERS)
-def test_whatever_is_held_no_lever_deletes_and_none_is_overridden(
-    situation: tuple[World, Memory], levers: Levers
-) -> None:
-    world, remembered = situation
-    told, usual = (make_plan(world, remembered, one, NOW) for one in (in_force(THREE, levers), THREE))
-    assert not any(levers.against(create.pool) for create in told.creates)
-    assert not {create.request for create in told.creates} & levers.of(LeverKind.CANCEL).keys()
-    if levers.stop:
-        assert (told.creates, told.deletes) == ((), ())
-    assert {delete.pool for delete in told.deletes} <= usable(world)
-    cancelled = levers.of(LeverKind.CANCEL)
-    for id_, before in remembered.requests.items():
-        for number, one in before.slots.items():
-            alone = usual.memory.requests[id_].slots[number].verdict
-            if before.ended or (one.ran is not None and id_ in cancelled):
-                assert told.memory.requests[id_].slots[number].verdict in {alone, one.verdict} | DESIRED
-    for named, loss in losses(told.memory, world.contact, NOW, levers).items():
-        if named not in losses(told.memory, world.contact, NOW):
-            assert loss.grace > 0, "HF is never told that a machine is gone that is not"

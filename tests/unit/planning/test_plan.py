@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from provisioner.model import (
     DESIRED,
@@ -41,7 +37,6 @@ from provisioner.model import (
     Window,
     evolve,
 )
-from provisioner.names import split_name
 from provisioner.planning import window
 from provisioner.planning.draft import TRANSITIONS
 from provisioner.planning.plan import World, make_plan
@@ -52,7 +47,6 @@ from tests.unit.core import (
     BROKEN,
     NOW,
     OTHER,
-    PREFIX,
     REQUEST,
     SEEN,
     STOCKOUT,
@@ -484,276 +478,6 @@ def test_what_is_held_back_alone_is_no_reason_to_plan_again_at_once() -> None:
     made = plan(memory(record(count=1)), snapshot(), limits=limits(pool("a", paused=True)))
     assert made.deferred
     assert made.due == BEFORE + 3600.0
-
-
-# --- what holds for every plan ----------------------------------------------------------------------------------------
-
-SLOTS = 6
-THREE = limits(pool("a", max_machines=4, max_pending=3, initial_window=3), pool("b", max_machines=3, lag=30.0),
-               pool("c", paused=True), maximum=8)  # fmt: skip
-CAPS = {"a": 4, "b": 3, "c": 0}
-TIMES = st.sampled_from([NOW - 4000, NOW - 700, NOW - 200, NOW - 100, NOW - 30, NOW - 2, NOW])
-
-
-@st.composite
-def any_slot(draw: st.DrawFn, number: int, request: str, ended: bool) -> Slot:
-    open_or_done = Verdict.SUCCEEDED if ended else Verdict.OPEN
-    verdict = draw(st.sampled_from([open_or_done, open_or_done, *(Verdict(each) for each in (
-        "returned", "lost", "failed", "withdrawn", "cancelled"
-    ))]))  # fmt: skip
-    where = draw(st.sampled_from(["a", "a", "b", "c", "left"]))
-    seen = verdict in (Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST) or draw(st.booleans())
-    ran = seen and (verdict not in (Verdict.OPEN, Verdict.FAILED) or draw(st.booleans()))
-    opened = draw(TIMES)
-    sent = seen or draw(st.booleans())
-    return slot(
-        number,
-        verdict,
-        request,
-        pool=where,
-        opened=opened,
-        submitted=opened if sent else None,
-        accepted=seen or (sent and draw(st.booleans())),
-        seen=seen,
-        ran=opened if ran else None,
-        gone=verdict not in DESIRED and (not sent or draw(st.booleans())),
-        absent=draw(st.sampled_from([None, NOW - 40, SEEN])),
-        delete_sent=draw(st.sampled_from([None, NOW - 100, NOW - 5])) if verdict not in DESIRED else None,
-        fingerprint=machine(number).fingerprint if seen else Fingerprint(),
-        failure=draw(st.sampled_from([None, BROKEN, STOCKOUT])),
-    )
-
-
-@st.composite
-def any_record(draw: st.DrawFn, request: str) -> RequestRecord:
-    ended = draw(st.sampled_from([None, None, DONE, WITH_ERROR]))
-    slots = [draw(any_slot(number, request, ended is not None)) for number in range(draw(st.integers(0, SLOTS)))]
-    return record(
-        *slots,
-        id_=request,
-        count=draw(st.integers(1, 8)),
-        ended=ended,
-        ended_at=BEFORE if ended else None,
-        told_at=draw(st.sampled_from([None, BEFORE, NOW - 90_000])) if ended else None,
-        deadline=draw(st.sampled_from([NOW - 1, NOW, NOW + 500])),
-        cancelling=draw(st.booleans()),
-    )
-
-
-@st.composite
-def any_machine(draw: st.DrawFn, number: int, request: str) -> Machine:
-    uid = draw(st.sampled_from([f"uid-{number}"] * 3 + ["another"]))
-    return machine(number, draw(st.sampled_from(list(Phase))), request, fingerprint=Fingerprint(uid))
-
-
-@st.composite
-def any_look(draw: st.DrawFn, where: str, remembered: Memory) -> Look | None:
-    kind = draw(st.sampled_from(["seen", "seen", "seen", "failed", "old", "none"]))
-    if kind == "none":
-        return None
-    if kind == "failed":
-        return unobserved(where)
-    mine = [
-        one
-        for each in remembered.requests.values()
-        for one in each.slots.values()
-        if one.pool == where and not one.gone
-    ]
-    there = [draw(any_machine(one.number, split_name(PREFIX, one.name)[0])) for one in mine if draw(st.booleans())]  # type: ignore[index]
-    strange = [draw(any_machine(90 + number, "cccccccccc")) for number in range(draw(st.integers(0, 2)))]
-    began = NOW - 100 if kind == "old" else draw(st.sampled_from([SEEN, NOW - 31, NOW]))
-    return snapshot(*there, *strange, pool=where, began=began)
-
-
-ANY_PRESSURE = st.builds(
-    Window,
-    window=st.integers(1, 4),
-    level=st.just(1),
-    blocked_at=st.just(NOW - 50),
-    retry_at=st.sampled_from([0.0, NOW + 10]),
-    probing=st.booleans(),
-    failure=st.just(STOCKOUT),
-    closed_since=st.sampled_from([None, NOW - 10, NOW - 500]),
-)
-
-
-@st.composite
-def any_situation(draw: st.DrawFn) -> tuple[World, Memory]:
-    records = [draw(any_record(request)) for request in (REQUEST, OTHER)]
-    names = [one.name for each in records for one in each.slots.values()]
-    back = giving_back(*draw(st.lists(st.sampled_from([*names, "alien"]), max_size=3)))
-    remembered = memory(
-        *records,
-        *([back] if back.names else []),
-        pressures=draw(st.dictionaries(st.sampled_from([("a", TEMPLATE), ("b", TEMPLATE)]), ANY_PRESSURE)),
-        orphans=draw(st.dictionaries(st.sampled_from([name(90, "cccccccccc"), "x"]), st.just(NOW - 700))),
-    )
-    looks = {where: look for where in "abc" if (look := draw(any_look(where, remembered))) is not None}
-    contact = Contact(
-        polled=draw(st.dictionaries(st.sampled_from([REQUEST, OTHER]), TIMES)),
-        active=draw(TIMES),
-        told=draw(st.frozensets(st.sampled_from([REQUEST, OTHER]))),
-        inventory=draw(st.frozensets(st.sampled_from([*names, "alien"]))),
-    )
-    return World(intent_of(remembered), looks, contact, draw(st.frozensets(st.sampled_from("abc")))), remembered
-
-
-def usable(world: World) -> set[str]:
-    """Pools that may be acted upon."""
-    return {
-        where for where, look in world.looks.items() if isinstance(look, Snapshot) and NOW - look.began <= 60
-    } - set(world.busy)
-
-
-def occupied(remembered: Memory) -> Counter[str]:
-    return Counter(one.pool for each in remembered.requests.values() for one in each.slots.values() if not one.gone)
-
-
-# The same situations each time, unless somebody asks for more of them.
-ANY = settings(
-    max_examples=int(os.environ.get("EXAMPLES", "100")), derandomize="EXAMPLES" not in os.environ, deadline=None
-)
-
-
-def decide(situation: tuple[World, Memory], limits: Limits = THREE) -> Plan:
-    world, remembered = situation
-    return make_plan(world, remembered, limits, NOW)
-
-
-@ANY
-@given(any_situation())
-def test_no_pool_that_is_blind_paused_or_busy_is_asked_for_anything(situation: tuple[World, Memory]) -> None:
-    made = decide(situation)
-    assert {create.pool for create in made.creates} <= usable(situation[0]) - {"c"}
-    assert {delete.pool for delete in made.deletes} <= usable(situation[0])
-
-
-@ANY
-@given(any_situation())
-def test_a_plan_never_exceeds_a_cap(situation: tuple[World, Memory]) -> None:
-    world, remembered = situation
-    made = decide(situation)
-    new = [
-        create
-        for create in made.creates
-        if remembered.requests[create.request].slots.get(number_of(create.name)) is None
-    ]
-    for where, count in Counter(create.pool for create in new).items():
-        look = world.looks[where]
-        assert isinstance(look, Snapshot)
-        held = {one.name for each in made.memory.requests.values() for one in each.slots.values() if not one.gone
-                and one.pool == where}  # fmt: skip
-        assert len(held | set(look.machines)) <= CAPS[where]
-        if where == "a":
-            assert count <= 3, "max_pending"
-
-
-def number_of(machine: str) -> int:
-    parts = split_name(PREFIX, machine)
-    assert parts is not None
-    return parts[1]
-
-
-@ANY
-@given(any_situation(), st.integers(1, 9))
-def test_a_plan_never_exceeds_the_cap_over_all_templates(situation: tuple[World, Memory], most: int) -> None:
-    world, remembered = situation
-    requests = {
-        id_: replace(each, template=of) for (id_, each), of in zip(remembered.requests.items(), "TU", strict=True)
-    }
-    known, wide = replace(remembered, requests=requests), limits(pool("a", max_machines_total=most), maximum=None)
-    both = replace(wide, templates=wide.templates | {"U": replace(wide.templates[TEMPLATE], id="U")})
-    made = make_plan(replace(world, intent=intent_of(known)), known, both, NOW)
-    look = world.looks.get("a")
-    new = {create.name for create in made.creates} - {one.name for each in requests.values() for one in
-                                                      each.slots.values()}  # fmt: skip
-    if new and isinstance(look, Snapshot):
-        assert len({*look.machines, *_there(made.memory, "a")}) <= most
-
-
-def _there(remembered: Memory, where: str) -> set[str]:
-    slots = (one for each in remembered.requests.values() for one in each.slots.values())
-    return {one.name for one in slots if one.pool == where and not one.gone}
-
-
-@ANY
-@given(any_situation())
-def test_a_plan_deletes_only_what_is_closed_or_an_orphan_and_each_once(situation: tuple[World, Memory]) -> None:
-    made = decide(situation)
-    slots = {one.name: one for each in made.memory.requests.values() for one in each.slots.values()}
-    assert max(Counter(delete.name for delete in made.deletes).values(), default=0) <= 1
-    for delete in made.deletes:
-        one = slots.get(delete.name)
-        if one is None or one.pool != delete.pool:
-            assert delete.reason in (DeleteReason.ORPHANED, DeleteReason.RETURNED)
-        else:
-            assert one.verdict not in DESIRED
-            assert one.delete is delete.reason
-    assert not {delete.name for delete in made.deletes} & {create.name for create in made.creates}
-
-
-@ANY
-@given(any_situation())
-def test_every_create_is_of_an_open_recorded_slot_in_its_pool_and_each_name_once(
-    situation: tuple[World, Memory],
-) -> None:
-    made = decide(situation)
-    assert max(Counter(create.name for create in made.creates).values(), default=0) <= 1
-    for create in made.creates:
-        one = made.memory.requests[create.request].slots[number_of(create.name)]
-        assert (one.name, one.pool, one.verdict, one.submitted) == (create.name, create.pool, Verdict.OPEN, NOW)
-        before = situation[1].requests[create.request].slots.get(one.number)
-        assert before is None or (before.pool == one.pool and not before.seen and not before.accepted)
-
-
-@ANY
-@given(any_situation())
-def test_verdicts_change_by_the_table_alone_and_no_answer_reverts(situation: tuple[World, Memory]) -> None:
-    remembered, made = situation[1], decide(situation)
-    for id_, each in made.memory.requests.items():
-        before = remembered.requests[id_]
-        assert before.ended is None or each.ended is not None
-        assert before.ended is None or before.told_at is None or each.ended is before.ended
-        assert set(before.slots) <= set(each.slots)
-        assert all(number < each.next_slot for number in each.slots)
-        for number, one in before.slots.items():
-            changed = each.slots[number]
-            steps = [*TRANSITIONS[one.verdict], one.verdict]
-            # A plan may end a request and close its slot for a return at once, in two allowed steps.
-            steps += [later for step in TRANSITIONS[one.verdict] for later in TRANSITIONS[step]]
-            assert changed.verdict in steps
-            assert (changed.name, changed.pool) == (one.name, one.pool)
-
-
-@pytest.mark.slow
-@ANY
-@given(any_situation())
-def test_a_plan_once_recorded_asks_for_nothing_again(situation: tuple[World, Memory]) -> None:
-    world, _ = situation
-    first = decide(situation)
-    kept = {id_: wanted for id_, wanted in world.intent.requests.items() if id_ not in first.forget}
-    backs = {id_: wanted for id_, wanted in world.intent.returns.items() if id_ not in first.forget}
-    again = replace(world, intent=replace(world.intent, requests=kept, returns=backs))
-    second = make_plan(again, first.memory, THREE, NOW)
-    # What one request set free may go to another, and to nobody twice.
-    assert not {create.name for create in first.creates} & {create.name for create in second.creates}
-    assert not any(create.again for create in second.creates)
-    assert second.deletes == ()
-
-
-@pytest.mark.slow
-@ANY
-@given(any_situation())
-def test_the_same_inputs_make_the_same_plan(situation: tuple[World, Memory]) -> None:
-    assert decide(situation) == decide(situation)
-
-
-@pytest.mark.slow
-@ANY
-@given(any_situation())
-def test_a_request_past_its_deadline_ends(situation: tuple[World, Memory]) -> None:
-    for each in decide(situation).memory.requests.values():
-        assert each.ended is not None or each.deadline > NOW
 
 
 # --- growth: ten times the slots are ten times the work, counted in instructions, as times depend on the machine ------
